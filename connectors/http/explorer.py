@@ -40,12 +40,8 @@ class StaticFile(NamedTuple):
     etag: str
 
 
-def load() -> dict[str, StaticFile]:
-    """Return every file by name. Raise UsageError without the drawing library."""
-    return {name: _file(name, content) for name, content in _contents()}
-
-
 def _contents() -> Iterator[tuple[str, bytes]]:
+    """Yield every static file by name. Raise UsageError without the drawing library."""
     for resource in resources("recallflow.connectors.http").joinpath("explorer_page").iterdir():
         if resource.name.rpartition(".")[2] in _MEDIA_TYPES:
             yield resource.name, resource.read_bytes()
@@ -63,20 +59,10 @@ def _file(name: str, content: bytes) -> StaticFile:
 
 # Scripts and styles come from these files alone, without inline code, and text never becomes markup: markup in a memory
 # is shown as text, even if a script of ours fails to escape it.
-POLICY = "; ".join(
-    (
-        "default-src 'none'",
-        "script-src 'self'",
-        "style-src 'self'",
-        "connect-src 'self'",
-        "img-src 'self' data:",
-        "worker-src 'self'",
-        "base-uri 'none'",
-        "form-action 'none'",
-        "frame-ancestors 'none'",
-        "require-trusted-types-for 'script'",
-        "trusted-types recallflow-worker",
-    )
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
+    "worker-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+    "require-trusted-types-for 'script'; trusted-types recallflow-worker"
 )
 HEADERS: Mapping[str, str] = MappingProxyType(
     {
@@ -87,7 +73,7 @@ HEADERS: Mapping[str, str] = MappingProxyType(
         "cross-origin-opener-policy": "same-origin",
         "cross-origin-resource-policy": "same-origin",
         "permissions-policy": "camera=(), geolocation=(), microphone=()",
-        "cache-control": "no-cache",  # asked for again with its ETag: a new version is there at once
+        "cache-control": "no-cache",  # the browser asks again with the ETag, and so gets a new version at once
     }
 )
 
@@ -95,7 +81,7 @@ HEADERS: Mapping[str, str] = MappingProxyType(
 def routes(handler: RequestHandler) -> APIRouter:
     """Return the routes. Raise UsageError where the drawing library is not installed."""
     router = APIRouter(include_in_schema=False)
-    files = load()
+    files = {name: _file(name, content) for name, content in _contents()}
 
     @router.get("/")
     async def home(request: Request) -> Response:

@@ -1,6 +1,7 @@
 """Routes of the gateway: probes, queries and events, memories and episodes, the graph and its rollout."""
 
 import time
+from collections.abc import Sequence
 from typing import cast
 
 import orjson
@@ -104,37 +105,44 @@ def event_routes(handler: RequestHandler) -> APIRouter:
 
 
 _MEMORY_ID = ("memory_id",)
-_GET, _HISTORY = Parameters(MemoryGet, in_path=_MEMORY_ID), Parameters(MemoryHistory, in_path=_MEMORY_ID)
 _UPDATE, _FORGET = (
     Parameters(model, only=Event.model_fields, in_path=_MEMORY_ID) for model in (MemoryUpdate, MemoryForget)
 )
-_EPISODES, _LIST = Parameters(EpisodesList), Parameters(MemoriesList)
 _CHANGES = json_body(reference("MemoryFields"), change={"content": "Ann is allergic to nuts.", "tags": ["health"]})
-_FOUND = (404,)
+_FOUND, _STORED = (404,), (404, 409)
+
+
+def _add_query(
+    router: APIRouter,
+    handler: RequestHandler,
+    path: str,
+    name: str,
+    parameters: Parameters,
+    summary: str,
+    refusals: Sequence[int] = (),
+) -> None:
+    """Add a GET route for a query that path and parameters describe."""
+
+    async def ask(request: Request) -> Response:
+        body = parameters.event(request, **request.path_params)
+        return await handler.ask(request, handler.query(body, credentials_of(request)))
+
+    described = operation(summary, parameters=parameters, refusals=refusals)
+    router.add_api_route(path, ask, name=name, methods=["GET"], openapi_extra=described)
 
 
 def memory_routes(handler: RequestHandler) -> APIRouter:
     """Return the routes of /memories and /episodes."""
     router = APIRouter(route_class=DescribedRoute)
     one = "/memories/{memory_id}"
+    get, history = (Parameters(model, in_path=_MEMORY_ID) for model in (MemoryGet, MemoryHistory))
+    _add_query(router, handler, "/memories", "memories", Parameters(MemoriesList), "Memories, the newest first")
+    _add_query(router, handler, one, "get", get, "One memory", _FOUND)
+    _add_query(router, handler, f"{one}/history", "history", history, "Its versions", _FOUND)
 
-    @router.get("/memories", openapi_extra=operation("Memories, the newest first", parameters=_LIST))
-    async def memories(request: Request) -> Response:
-        return await handler.ask(request, handler.query(_LIST.event(request), credentials_of(request)))
-
-    @router.get(one, openapi_extra=operation("One memory", parameters=_GET, refusals=_FOUND))
-    async def get(request: Request) -> Response:
-        return await handler.ask(
-            request, handler.query(_GET.event(request, **request.path_params), credentials_of(request))
-        )
-
-    @router.get(f"{one}/history", openapi_extra=operation("Its versions", parameters=_HISTORY, refusals=_FOUND))
-    async def history(request: Request) -> Response:
-        asked = _HISTORY.event(request, **request.path_params)
-        return await handler.ask(request, handler.query(asked, credentials_of(request)))
-
-    changed = operation("Change it", parameters=_UPDATE, waits=True, body=_CHANGES, status=202, answer="Accepted",
-                        refusals=(404, 409))  # fmt: skip
+    changed = operation(
+        "Change it", parameters=_UPDATE, waits=True, body=_CHANGES, status=202, answer="Accepted", refusals=_STORED
+    )
 
     @router.patch(one, status_code=202, openapi_extra=changed)
     async def update(request: Request) -> Response:
@@ -142,8 +150,9 @@ def memory_routes(handler: RequestHandler) -> APIRouter:
         event = handler.event(with_fields(await handler.body(request), scope), credentials_of(request))
         return await handler.store(request, event, waits=waiting)
 
-    forgotten = operation("Forget it, for good", parameters=_FORGET, waits=True, status=202, answer="Accepted",
-                          refusals=(404, 409))  # fmt: skip
+    forgotten = operation(
+        "Forget it, for good", parameters=_FORGET, waits=True, status=202, answer="Accepted", refusals=_STORED
+    )
 
     @router.delete(one, status_code=202, openapi_extra=forgotten)
     async def forget(request: Request) -> Response:
@@ -153,18 +162,10 @@ def memory_routes(handler: RequestHandler) -> APIRouter:
         check_forgotten(stored.receipt)
         return accepted(stored)
 
-    @router.get("/episodes", openapi_extra=operation("Episodes, the newest first", parameters=_EPISODES))
-    async def episodes(request: Request) -> Response:
-        return await handler.ask(request, handler.query(_EPISODES.event(request), credentials_of(request)))
-
+    _add_query(router, handler, "/episodes", "episodes", Parameters(EpisodesList), "Episodes, the newest first")
     return router
 
 
-_STATUS_PARAMETERS, _TRACE_PARAMETERS, _EXPLORE_PARAMETERS = (
-    Parameters(GraphStatus),
-    Parameters(GraphTrace),
-    Parameters(GraphExplore),
-)
 _TRACED = json_body(reference("GraphTrace"), trace={"type": "graph.trace", **ANN, "query": "What can't Ann eat?"})
 _EXPLORED = json_body(reference("GraphExplore"), around={"type": "graph.explore", **ANN, "nodes": ["Ann"], "hops": 2})
 
@@ -172,22 +173,13 @@ _EXPLORED = json_body(reference("GraphExplore"), around={"type": "graph.explore"
 def graph_routes(handler: RequestHandler) -> APIRouter:
     """Return the routes of /graph/status and /graph/trace."""
     router = APIRouter(route_class=DescribedRoute)
-
-    @router.get(
-        "/graph/status", openapi_extra=operation("The graph in numbers, and its rollout", parameters=_STATUS_PARAMETERS)
-    )
-    async def status(request: Request) -> Response:
-        return await handler.ask(request, handler.query(_STATUS_PARAMETERS.event(request), credentials_of(request)))
-
-    @router.get(
-        "/graph/trace", openapi_extra=operation("What the graph adds to an answer", parameters=_TRACE_PARAMETERS)
-    )
-    async def trace(request: Request) -> Response:
-        return await handler.ask(request, handler.query(_TRACE_PARAMETERS.event(request), credentials_of(request)))
+    status, trace = Parameters(GraphStatus), Parameters(GraphTrace)
+    _add_query(router, handler, "/graph/status", "status", status, "The graph in numbers, and its rollout")
+    _add_query(router, handler, "/graph/trace", "trace", trace, "What the graph adds to an answer")
 
     @router.post("/graph/trace", openapi_extra=operation("The same, with any filters", body=_TRACED))
     async def post_trace(request: Request) -> Response:
-        return await _ask_typed(handler, request, _TRACE_PARAMETERS.type)
+        return await _ask_typed(handler, request, trace.type)
 
     return router
 
@@ -195,17 +187,12 @@ def graph_routes(handler: RequestHandler) -> APIRouter:
 def explore_routes(handler: RequestHandler) -> APIRouter:
     """Return the routes of /graph/explore, which are mounted under more prefixes than the others."""
     router = APIRouter(route_class=DescribedRoute)
-
-    @router.get(
-        "/graph/explore",
-        openapi_extra=operation("A part of the graph", parameters=_EXPLORE_PARAMETERS, refusals=_FOUND),
-    )
-    async def explore(request: Request) -> Response:
-        return await handler.ask(request, handler.query(_EXPLORE_PARAMETERS.event(request), credentials_of(request)))
+    explore = Parameters(GraphExplore)
+    _add_query(router, handler, "/graph/explore", "explore", explore, "A part of the graph", _FOUND)
 
     @router.post("/graph/explore", openapi_extra=operation("The same, of many nodes", body=_EXPLORED, refusals=_FOUND))
     async def post_explore(request: Request) -> Response:
-        return await _ask_typed(handler, request, _EXPLORE_PARAMETERS.type)
+        return await _ask_typed(handler, request, explore.type)
 
     return router
 

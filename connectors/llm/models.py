@@ -133,18 +133,21 @@ MALFORMED_MOST = 2  # a model that returns malformed JSON twice repeats it
 _log = logging.getLogger(__name__)
 
 
-class ModelCalls:
-    """Calls of one model. Use it on one event loop."""
+class ServiceModel:
+    """Model behind an API: its connection, and calls with retries. Use and close it on one event loop."""
 
-    def __init__(self, model: str, policy: Policy) -> None:
+    def __init__(self, model: str, endpoint: Endpoint, policy: Policy) -> None:
+        """Raise UsageError for an invalid URL or header."""
+        self.name = model
         self.meter = Meter(model)
+        self._connection = ModelConnection(endpoint)
         self._policy = policy
         self._breaker = Breaker(policy.around.now_s)
         self._budget = TokenBudget(policy.limit, policy.around.epoch_s, policy.spending)
         self._under_way = 0
         self._is_limited = False  # whether the last failure was a rate limit
 
-    async def call(
+    async def _call(
         self, tenant_id: str, task: Task, tokens: int, attempt: Callable[[], Awaitable[Answer]]
     ) -> tuple[Answer, Spent]:
         """Return the result of an attempt, and the cost of all attempts. `tokens` is the estimated cost of one.
@@ -190,8 +193,9 @@ class ModelCalls:
             self.meter.fail(task, error.code if isinstance(error, ModelError) else "malformed")
             raise
 
-    def close(self) -> None:
+    async def close(self) -> None:
         self._budget.write()
+        await self._connection.close()
 
     def _check_capacity(self) -> None:
         capacity = self._policy.capacity
@@ -204,7 +208,7 @@ class ModelCalls:
         while True:
             is_trial = await self._turn()
             try:
-                answer = await self._attempt(attempt)
+                answer = await self._guarded(attempt)
             except CallFailed as error:
                 spend(error.spent)
                 # While the service is down, waiting calls probe it without using up attempts, so an outage of hours
@@ -239,7 +243,8 @@ class ModelCalls:
             await self._policy.around.sleep(left_s)
         return self._breaker.is_open
 
-    async def _attempt(self, attempt: Callable[[], Awaitable[Answer]]) -> Answer:
+    async def _guarded(self, attempt: Callable[[], Awaitable[Answer]]) -> Answer:
+        """Return the result of an attempt, and tell the breaker of its outcome."""
         try:
             answer = await attempt()
         except CallFailed as error:
@@ -303,31 +308,20 @@ def _only_field(schema: Mapping[str, Any]) -> tuple[str, object]:
 MOST_BYTES = 1024 * 1024  # of a response
 
 
-class OpenAiModel:
-    """`LanguageModel`. Use and close it on one event loop."""
+class OpenAiModel(ServiceModel):
+    """`LanguageModel` over chat completions with a JSON schema."""
 
     def __init__(self, model: str, endpoint: Endpoint, policy: Policy) -> None:
-        """Raise UsageError for an invalid URL or header."""
-        self.name = model
-        self._connection = ModelConnection(endpoint)
+        super().__init__(model, endpoint, policy)
         # The client imports the resources at this access: now, and not during the first question.
         self._create = self._connection.client.chat.completions.with_streaming_response.create
-        self._calls = ModelCalls(model, policy)
         # OpenAI's newer models accept one name only, many other servers the other.
         self._most_tokens = "max_completion_tokens" if endpoint.is_openai else "max_tokens"
 
-    @property
-    def meter(self) -> Meter:
-        return self._calls.meter
-
     async def complete(self, tenant_id: str, prompt: Prompt) -> Completion:
         tokens = estimate_tokens(prompt.system, prompt.user) + prompt.most_tokens
-        answer, spent = await self._calls.call(tenant_id, prompt.task, tokens, lambda: self._attempt(prompt))
+        answer, spent = await self._call(tenant_id, prompt.task, tokens, lambda: self._attempt(prompt))
         return answer._replace(spent=spent)
-
-    async def close(self) -> None:
-        self._calls.close()
-        await self._connection.close()
 
     async def _attempt(self, prompt: Prompt) -> Completion:
         schema = {"name": prompt.task, "strict": True, "schema": prompt.schema}
@@ -377,23 +371,16 @@ ENVELOPE_BYTES = 64 * 1024  # size of an answer without its floats
 SHORTENED = "text-embedding-3"  # models with this prefix return the requested dimension
 
 
-class OpenAiEmbeddings:
-    """`EmbeddingService`. Use and close it on one event loop."""
+class OpenAiEmbeddings(ServiceModel):
+    """`EmbeddingService`."""
 
     def __init__(self, model: str, dimension: int, endpoint: Endpoint, policy: Policy) -> None:
-        """Raise UsageError for an invalid URL or header."""
-        self.name = model
+        super().__init__(model, endpoint, policy)
         self.dimension = dimension
-        self._connection = ModelConnection(endpoint)
-        self._create = self._connection.client.embeddings.with_streaming_response.create  # loaded now, as of a chat
-        self._calls = ModelCalls(model, policy)
+        self._create = self._connection.client.embeddings.with_streaming_response.create
         shortened = model.rpartition("/")[2].startswith(SHORTENED)
         self._asked: dict[str, Any] = {"dimensions": dimension} if shortened else {}
         self._fits = False  # after a vector of the configured dimension, another dimension is an error of the service
-
-    @property
-    def meter(self) -> Meter:
-        return self._calls.meter
 
     async def embed(self, tenant_id: str, texts: Sequence[str]) -> Embedded:
         """Return the vectors. A text without words gets the zero vector, and is not sent."""
@@ -402,16 +389,12 @@ class OpenAiEmbeddings:
         total = Spent()
         for batch in _batches([(at, _beginning(texts[at])) for at in spoken]):
             texts_of = [text for _, text in batch]
-            answer, spent = await self._calls.call(
+            answer, spent = await self._call(
                 tenant_id, "embed", estimate_tokens(*texts_of), partial(self._attempt, texts_of)
             )
             vectors[[at for at, _ in batch]] = answer.vectors
             total = total.plus(spent)
         return Embedded(vectors, total)
-
-    async def close(self) -> None:
-        self._calls.close()
-        await self._connection.close()
 
     async def _attempt(self, texts: list[str]) -> Embedded:
         # The official client asks for base64; many servers answer with numbers all the same.
