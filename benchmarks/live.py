@@ -19,10 +19,9 @@ import orjson
 
 from recallflow.connectors.local_inputs import Delivered
 from recallflow.embedder import Embedder
-from recallflow.flows.embedded import process
+from recallflow.flows.embedded import StateLoop, process
 from recallflow.flows.model_settings import ModelSettings
 from recallflow.flows.settings import Settings
-from recallflow.flows.state_loop import StateLoop
 from recallflow.operators.answers.models import Models
 from recallflow.operators.async_call import CallCompletion
 from recallflow.outputs import Answer, Done

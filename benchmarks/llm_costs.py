@@ -25,9 +25,9 @@ from recallflow.control import Category, ControlHistory
 from recallflow.embedder import Embedder
 from recallflow.events import EnrichmentRequest
 from recallflow.fields import parse_time
+from recallflow.flows.embedded import StateLoop
 from recallflow.flows.model_settings import EnrichmentSettings
 from recallflow.flows.settings import Settings
-from recallflow.flows.state_loop import StateLoop
 from recallflow.llm import Spent
 from recallflow.operators.async_call import Completions, Runtime
 from recallflow.operators.enrichment.enrich import Thresholds, enrich

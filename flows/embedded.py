@@ -1,36 +1,194 @@
-"""The embedded engine: an open state directory with its models in this process, and the application of event lines."""
+"""The embedded engine: an open state directory with its models in this process, and the loop that applies records to
+it on one thread, without Bytewax: read, apply, commit, deliver.
+
+The applied position of each state partition is committed in the same write batch as the effects. When a log is read
+again, records up to that position change nothing. A file resumes at its settled position."""
 
 import contextlib
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
 import orjson
 
-from recallflow.connectors.local_inputs import Delivered, Delivery, Feed, IteratorFeed, TurnFeed
+from recallflow.connectors.embedders import load_embedder
+from recallflow.connectors.local_inputs import Delivered, Delivery, Feed, IteratorFeed, LocalCalls, TurnFeed
+from recallflow.connectors.model_embedders import load_tiktoken
 from recallflow.control import ControlHistory
 from recallflow.embedder import Embedder
 from recallflow.errors import LogChanged
-from recallflow.flows.gc_policy import computing
+from recallflow.flows.gc_policy import collect_due_garbage, computing
 from recallflow.flows.model_settings import ModelSettings
 from recallflow.flows.models import BatchEmbedder, open_embedder, open_question_models
 from recallflow.flows.settings import Settings
-from recallflow.flows.state_loop import BeforeApplied, StateLoop
 from recallflow.llm import RemoteEmbedder
 from recallflow.operators.answers.models import Models
-from recallflow.operators.events import Item, decode
+from recallflow.operators.async_call import CallCompletion
+from recallflow.operators.events import Batch, Item, by_partition, decode, key_of_partition, partition_hashed
+from recallflow.operators.prepare import prepare
 from recallflow.operators.rules import Rules
-from recallflow.outputs import Answer, DeadLetter, Done, Output, Receipted
+from recallflow.operators.step import StateStep
+from recallflow.outputs import Answer, Audited, DeadLetter, Done, Moved, Output, Receipted, Requested, Verdict
 from recallflow.parsing import ends_turn
 from recallflow.records import Position, Record
 from recallflow.responses import ErrorBody
 from recallflow.state.description import ONE_RUNS_LOG, kept_fingerprint
 from recallflow.state.directory import StateDirectory
 from recallflow.state.encryption import UNENCRYPTED, AtRest
+
+BeforeApplied = Callable[[Sequence[Item]], list[Item]]
+
+
+def opener(
+    directory: StateDirectory,
+    embedder: Embedder,
+    rules: Rules,
+    models: Models | None = None,  # models that queries may call
+    missing_state: Callable[[int], str] = lambda _: "",
+) -> Callable[[int], StateStep]:
+    """Return a function that opens state partitions by number. `missing_state` describes the records that one has not
+    applied yet."""
+    fallback = load_embedder("hash")
+    return StateStep.opener(
+        directory, embedder, rules, fallback=fallback, exact_tokens=load_tiktoken, behind=missing_state, models=models
+    )
+
+
+class StateLoop:
+    """All state partitions of a directory, for the thread that creates it."""
+
+    def __init__(
+        self,
+        directory: StateDirectory,
+        embedder: Embedder,
+        rules: Rules,
+        sync_s: float | None,  # the time after which commits are synced; None where the directory is temporary
+        *,
+        decode: Callable[[Record], Item] = decode,  # decodes and authorises a record
+        observe: Callable[[Output], None] = lambda _: None,
+        models: Models | None = None,  # models that queries may call
+        complete: BeforeApplied | None = None,  # completes prepared items before they are applied
+    ) -> None:
+        """Open the state partitions."""
+        self._directory, self._decisions, self._observe, self._models = directory, rules.decisions, observe, models
+        self._embedder, self._decode, self._complete = embedder, decode, complete
+        partitions = directory.fingerprint.partitions
+        self._partition_of = partial(partition_hashed, partitions=partitions)
+        open_step = opener(directory, embedder, rules, models)
+        numbers = range(partitions) if directory.begins else directory.existing_numbers()
+        self._steps = {key_of_partition(number): open_step(number) for number in numbers}
+        self._sync_s, self._sync_at_s = sync_s, float("inf")
+
+    def begin(self, topics: Iterable[str]) -> dict[str, int]:
+        """Finish events of logs that cannot be read again, and return the first unused offset of each log."""
+        sources = {topic: f"{topic}:0" for topic in topics}
+        for step in self._steps.values():
+            for source in sources.values():
+                step.go_on(source)
+        steps = self._steps.values()
+        return {topic: max((step.next_offset(one) for step in steps), default=0) for topic, one in sources.items()}
+
+    def resume(self, topic: str) -> tuple[int, str]:
+        """Return the lowest offset that a state partition may lack, or with possibly undelivered outputs, and the
+        digest of the lines before it."""
+        offset, digest = min((step.settled(f"{topic}:0") for step in self._steps.values()), default=(-1, ""))
+        return offset + 1, digest
+
+    def apply(self, read: Sequence[Record | CallCompletion]) -> list[Delivered | Done]:
+        """Apply and commit a batch. Return its outputs."""
+        collect_due_garbage()  # between batches, when few objects are alive
+        given: dict[str, list[Batch | CallCompletion]] = defaultdict(list)
+        for one in read:
+            if isinstance(one, CallCompletion):
+                given[one.key].append(one)
+        for key, batch in by_partition(self._prepared(read), self._partition_of):
+            given[key].append(batch)
+        for missing in given.keys() - self._steps.keys():
+            self._directory.partition(int(missing))  # raises StateError
+        outputs = [output for key, values in given.items() for output in self._steps[key].take(values)]
+        if self._sync_s is not None:
+            self._sync_at_s = min(self._sync_at_s, time.monotonic() + self._sync_s)
+        return self._decided(outputs)
+
+    def advance(self) -> list[Delivered | Done]:
+        """Take one step in each state partition that is due. Raise StorageError where the directory is broken."""
+        if (error := self._directory.broken) is not None:
+            raise error
+        now_ms = time.time_ns() // 1_000_000
+        due = [step for step in self._steps.values() if (at := step.due_ms()) is not None and at <= now_ms]
+        return self._decided([output for step in due for output in step.advance()])
+
+    def is_sync_due(self) -> bool:
+        return time.monotonic() >= self._sync_at_s
+
+    def begin_sync(self) -> None:
+        for step in self._steps.values():
+            step.commit()
+        is_covered = self._directory.begin_syncs()
+        self._sync_at_s = float("inf") if is_covered else time.monotonic() + (self._sync_s or 0.0)
+
+    def settle(self, position: Position, digest: str) -> None:
+        """Sync the directory, and let a log resume after a position. `digest` is of all lines up to it."""
+        for step in self._steps.values():
+            step.commit()
+        self._directory.sync()
+        for step in self._steps.values():
+            step.settle(position, digest)
+        self._sync_at_s = float("inf")
+
+    def idle_s(self) -> float | None:
+        """Return the time until the next step or sync; None where nothing is due."""
+        due_ms = [at for step in self._steps.values() if (at := step.due_ms()) is not None]
+        idle_s = [(at - time.time_ns() / 1_000_000) / 1_000 for at in due_ms]
+        if self._sync_at_s < float("inf"):
+            idle_s.append(self._sync_at_s - time.monotonic())
+        return max(0.0, min(idle_s)) if idle_s else None
+
+    def end(self) -> list[Delivered | Done]:
+        outputs = self._decided([output for step in self._steps.values() for output in step.end()])
+        if self._sync_s is not None:
+            self._directory.sync()
+        return outputs
+
+    def serve(self, calls: LocalCalls) -> None:
+        """Apply and answer the records of callers until they end."""
+        calls.begin(self.begin(calls.topics))
+        with suppress(StopIteration):
+            while True:
+                calls.wake.clear()
+                read: list[Record | CallCompletion] = [*calls.take(), *self._finished()]
+                calls.deliver(self.apply(read) if read else [])
+                calls.deliver(self.advance())
+                if self.is_sync_due():
+                    self.begin_sync()
+                if not read:
+                    calls.wake.wait(self.idle_s())
+        calls.deliver(self.end())
+
+    def _finished(self) -> list[CallCompletion]:
+        return [] if self._models is None else self._models.runtime.completions.pop_all()
+
+    def _prepared(self, read: Sequence[Record | CallCompletion]) -> list[Item]:
+        items = prepare(self._embedder, [self._decode(one) for one in read if isinstance(one, Record)])
+        return items if self._complete is None else self._complete(items)
+
+    def _decided(self, outputs: Iterable[Output]) -> list[Delivered | Done]:
+        """Apply verdicts at once, because no log returns them, and drop outputs without a reader here."""
+        found: list[Delivered | Done] = []
+        for output in outputs:
+            self._observe(output)
+            if isinstance(output, Verdict):
+                self._decisions.add(output.at_ms, output.event)
+            elif not isinstance(output, Requested | Audited | Moved):
+                found.append(output)
+        return found
 
 
 @dataclass(slots=True)

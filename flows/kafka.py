@@ -34,6 +34,7 @@ from recallflow.errors import MembershipLost, StorageError, UsageError
 from recallflow.flows.admission import TokenKeys, key_source, trust_of
 from recallflow.flows.checkpointing import Checkpoints
 from recallflow.flows.config import Config, read_config
+from recallflow.flows.embedded import opener
 from recallflow.flows.engine_metrics import OutputCounter, Stages
 from recallflow.flows.first_places import first_places
 from recallflow.flows.gc_policy import SWITCH_S, collect_due_garbage, computing
@@ -46,7 +47,6 @@ from recallflow.flows.router import OwningPartitions, Router, routing, stop_on_s
 from recallflow.flows.runner import BatchStep, KeyedStep, Recipe, RecipeSink, RecipeSource, run
 from recallflow.flows.settings import open_at_rest
 from recallflow.flows.standby import ReleasedPartitions, Standby
-from recallflow.flows.state_loop import opener
 from recallflow.flows.topic_checks import TopicRegistry, check_control, deployed, judged_by_senders, stamped_by_log
 from recallflow.operators.async_call import CallCompletion
 from recallflow.operators.authorise import Authoriser

@@ -38,12 +38,11 @@ from recallflow.errors import (
 from recallflow.events import MemoryEvent, UserErase
 from recallflow.flows.admission import TokenKeys, key_source, record_now, trust_of
 from recallflow.flows.config import Config
-from recallflow.flows.embedded import EmbeddedEngine
+from recallflow.flows.embedded import EmbeddedEngine, StateLoop
 from recallflow.flows.engine_metrics import LocalMetrics
 from recallflow.flows.gc_policy import computing
 from recallflow.flows.models import CallerEmbedder
 from recallflow.flows.settings import AuthSettings, open_at_rest
-from recallflow.flows.state_loop import StateLoop
 from recallflow.limits import RECORD_BYTES
 from recallflow.operators.authorise import Authoriser, Trust
 from recallflow.operators.events import Item, decode

@@ -7,7 +7,7 @@ events without any time count as new. An erasure that arrives after a later one 
 A user with very many environments is erased in steps, some environments in each, and the rest with the event itself.
 After a crash the event is read again, and continues with the rest.
 
-Nothing stays in memory: queries in progress start again. Files are cleaned in the background (`state/cleaning.py`)."""
+Nothing stays in memory: queries in progress start again. Files are cleaned in the background (`state/database.py`)."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress

@@ -22,9 +22,9 @@ from recallflow.operators.events import Analysis, Item, Refused, Write
 from recallflow.operators.graph.names import read_names
 from recallflow.operators.guard import once
 from recallflow.state.arrays import Bytes, mean, unit
+from recallflow.state.hot_graph import sketches
 from recallflow.state.rows import BLANK, ENDS_ASKING, HAS_QUESTION, LANGUAGE_SHIFT, PASSAGE_END, TELLS_TIME
 from recallflow.state.tokens import NO_TOKENS, to_bytes
-from recallflow.state.window import sketches
 
 WORDS = 80
 MOST = 32  # passages per memory; limits the cost of embedding and storage

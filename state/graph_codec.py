@@ -88,7 +88,7 @@ class LinksRow(NamedTuple):
     links: dict[str, str]  # role by node key
     relations: list[str]  # edges that the memory's own relations state (stored names in hexadecimal)
     evidence: list[str]  # edges for which an event names the memory as evidence (stored names in hexadecimal)
-    sketch: bytes = b""  # of its vector (see `state/window.py`); empty without one
+    sketch: bytes = b""  # of its vector (see `state/hot_graph.py`); empty without one
 
     def encode(self) -> bytes:
         return bytes([len(self.sketch)]) + self.sketch + orjson.dumps(self[:-1])

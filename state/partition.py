@@ -14,8 +14,7 @@ from recallflow.owner import Owner
 from recallflow.private_files import restrict_tree
 from recallflow.records import Position
 from recallflow.state import keys
-from recallflow.state.cleaning import Cleaning
-from recallflow.state.database import SharedMemory, StoredRecords, open_database, unlogged
+from recallflow.state.database import Cleaning, SharedMemory, StoredRecords, open_database, unlogged
 from recallflow.state.encryption import Keyring, OwnerKeys, Sealed, Unsealed
 from recallflow.stepped import spend
 

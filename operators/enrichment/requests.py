@@ -34,8 +34,8 @@ from recallflow.operators.rules import EnrichmentTasks
 from recallflow.operators.view import View
 from recallflow.outputs import Requested
 from recallflow.state.graph_codec import EPISODE_KIND, NodeKey, is_entity, node_key
+from recallflow.state.hot_graph import most_different
 from recallflow.state.rows import Entry, EpisodeRow, MemoryRow, Vectors
-from recallflow.state.window import most_different
 
 OWN_CHARACTERS = 8_000  # of the memory of a request
 SHOWN_CHARACTERS = 2_000  # of each memory in its context

@@ -28,8 +28,8 @@ from recallflow.state.graph_codec import (
     StoredNeighbour,
     node_key,
 )
+from recallflow.state.hot_graph import most_different, sketches
 from recallflow.state.rows import MemoryRow, Vectors
-from recallflow.state.window import most_different, sketches
 
 
 class StatedRelation(NamedTuple):

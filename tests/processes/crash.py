@@ -24,8 +24,8 @@ import orjson
 
 from recallflow.cli import main as run_command
 from recallflow.outputs import Answer
-from recallflow.state import cleaning, directory, segments
-from recallflow.state.cleaning import Cleaning
+from recallflow.state import database, directory, segments
+from recallflow.state.database import Cleaning
 from recallflow.state.encryption import UNENCRYPTED
 from recallflow.state.folders import numbers_in
 from recallflow.state.hot_owner import HotOwners
@@ -265,14 +265,14 @@ def erasing(path: Path) -> tuple[int, int]:
     def life(killing: Killing, _: Say) -> None:
         killing.before(Partition, "erase", "_commit", "close")
         killing.before(Cleaning, "_clean", "run", "_tables")
-        stretches = cleaning._stretches
+        stretches = database._stretches
 
         def each(marks: Iterable[bytes]) -> Iterator[tuple[bytes, bytes]]:
             for one in stretches(marks):
                 killing.passes()
                 yield one
 
-        setattr(cleaning, "_stretches", each)  # noqa: B010 it is another module's
+        setattr(database, "_stretches", each)  # noqa: B010 it is another module's
         grow(path, lines, first, lambda _: None)
         killing.passes()
 

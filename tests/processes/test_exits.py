@@ -51,7 +51,7 @@ LINES = b"".join(
 )
 SOURCE = "connectors.local_inputs.TurnFeed.take"
 STEP = "operators.step.StateStep.take"
-PLACES = [SOURCE, STEP, "flows.state_loop.StateLoop.begin", "state.directory.StateDirectory.sync"]
+PLACES = [SOURCE, STEP, "flows.embedded.StateLoop.begin", "state.directory.StateDirectory.sync"]
 Broken = Callable[..., subprocess.CompletedProcess[bytes]]
 
 

@@ -26,8 +26,8 @@ from recallflow.connectors.kafka.messages import identity_of, record_of
 from recallflow.connectors.kafka.partition import PartitionProgress
 from recallflow.errors import OutputsGone, RecallflowError, SinkError, SourceError
 from recallflow.flows import ownership, standby
+from recallflow.flows.embedded import opener
 from recallflow.flows.router import OwningPartitions
-from recallflow.flows.state_loop import opener
 from recallflow.operators.events import decode
 from recallflow.operators.prepare import prepare
 from recallflow.owner import state_partition

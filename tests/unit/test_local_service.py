@@ -34,7 +34,7 @@ from recallflow.flows.models import BatchEmbedder
 from recallflow.flows.settings import AuthSettings, Settings
 from recallflow.parsing import parse
 from recallflow.state import directory
-from recallflow.state.cleaning import Cleaning
+from recallflow.state.database import Cleaning
 from recallflow.state.directory import StateDirectory
 from recallflow.state.partition import Partition
 from tests.llm_server import Fault, LlmServer

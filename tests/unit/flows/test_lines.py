@@ -16,7 +16,7 @@ import pytest
 from recallflow.cli.replay_jobs import Rejects
 from recallflow.connectors.local_inputs import Delivered
 from recallflow.errors import LogChanged
-from recallflow.flows import state_loop
+from recallflow.flows import embedded as module
 from recallflow.flows.embedded import EmbeddedEngine, run_lines
 from recallflow.flows.settings import Settings
 from recallflow.operators import large
@@ -134,7 +134,7 @@ def sync_each_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let an hour pass between two looks at the clock."""
     hours = count()
     clock = SimpleNamespace(monotonic=lambda: next(hours) * 3_600.0, time_ns=time.time_ns)
-    monkeypatch.setattr(state_loop, "time", clock)
+    monkeypatch.setattr(module, "time", clock)
 
 
 @pytest.mark.parametrize("settles", [True, False])

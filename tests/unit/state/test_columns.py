@@ -17,7 +17,16 @@ from recallflow.limits import METADATA_NAME_CHARACTERS, METADATA_TEXT_CHARACTERS
 from recallflow.state import keys
 from recallflow.state import tokens as module
 from recallflow.state.arrays import Ints
-from recallflow.state.hot_graph import KNOWN_VECTORS, HotGraph
+from recallflow.state.hot_graph import (
+    BITS,
+    KNOWN_VECTORS,
+    SKETCH_BYTES,
+    WINDOW,
+    HotGraph,
+    SketchWindow,
+    most_different,
+    sketches,
+)
 from recallflow.state.index import OwnerIndex
 from recallflow.state.labels import Labels, metadata_label, metadata_labels
 from recallflow.state.lexical import FEATURES, LexicalIndex
@@ -26,7 +35,6 @@ from recallflow.state.rows import Vectors
 from recallflow.state.tokens import NO_TOKENS, ONE, TokenIndex, Tokens, to_bytes
 from recallflow.state.usage import OwnerUsage, Usage, decode_seqs, encode_seqs
 from recallflow.state.vectors import VectorIndex
-from recallflow.state.window import BITS, SKETCH_BYTES, WINDOW, SketchWindow, most_different, sketches
 from tests.unit.operators.harness import make_entry
 
 

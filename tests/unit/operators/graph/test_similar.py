@@ -14,7 +14,7 @@ from recallflow.errors import UsageError
 from recallflow.flows.settings import Settings
 from recallflow.operators.graph.write import cosines
 from recallflow.state.graph_codec import SIMILAR_TO
-from recallflow.state.window import SKETCH_BYTES
+from recallflow.state.hot_graph import SKETCH_BYTES
 from tests.groups import share
 from tests.unit.operators.graph.engine import Engine, event, opened
 
@@ -114,7 +114,6 @@ def test_memory_used_by_writes_counts_towards_the_budget(engine: Engine) -> None
 
 @pytest.mark.parametrize("size", [1, 50])
 def test_only_the_newest_are_looked_at(engine: Engine, monkeypatch: pytest.MonkeyPatch, size: int) -> None:
-    monkeypatch.setattr("recallflow.state.window.WINDOW", 8)
     monkeypatch.setattr("recallflow.state.hot_graph.WINDOW", 8)
     events = [told("old", 0), *(told(f"x{n}", 90 + n) for n in range(7)), event("memory.forget", memory_id="x3")]
     for start in range(0, len(events), size):
