@@ -128,7 +128,7 @@ def _event(kind: str, name: str, **fields: Any) -> bytes:
 
 
 def _query(name: str, text: str, hops: int) -> bytes:
-    return _event("recall", name, query=text, strategy="hybrid_graph", traversal_depth=hops, explain=False)
+    return _event("recall", name, query=text, strategy="hybrid_graph", traversal_depth=hops)
 
 
 def check(processed: Processed, queries: int) -> None:

@@ -330,7 +330,7 @@ class Recall(Query):
     as_of: AsOf | None = None
     include_history: bool = False
     sla_target_ms: Annotated[float, Field(gt=0, le=86_400_000, allow_inf_nan=False)] | None = None
-    explain: bool = True
+    explain: bool = False
 
     @field_validator("weights", mode="wrap")
     @classmethod

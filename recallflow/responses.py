@@ -180,9 +180,9 @@ class RecalledMemory(Cuttable):
     """One version of a memory in an answer.
 
     `version` counts from 0, `updated_at` is the event time of that version, and `current` tells whether it is the
-    latest and valid one. Times are RFC 3339 in UTC; `rank` starts at 1. `explanation` contains the parts of `score`,
-    null unless requested, and for memories of the graph. `relevance` is the probability of being evidence for the
-    question. `why` has at least one reason, the strongest first. `excerpt` is the best passage of a long text.
+    latest and valid one. Times are RFC 3339 in UTC; `rank` starts at 1. `relevance` is the probability of being
+    evidence for the question. With `explain`, `why` has at least one reason, the strongest first, and `explanation`
+    the parts of `score`, which memories of the graph lack. `excerpt` is the best passage of a long text.
     `derived_from` are its source memories. `question` is the subquery that found it, if not the query itself.
     `updated_by` is a later memory that probably replaces its statement.
     """
@@ -210,7 +210,7 @@ class RecalledMemory(Cuttable):
     rank: int
     relevance: float
     explanation: Explanation | None = None
-    why: SkipValidation[list[Reason]]  # made of parts that are checked already
+    why: SkipValidation[list[Reason] | None] = None  # made of parts that are checked already
     excerpt: Span | None = None
     conflicts_with: list[str] | None = None
     updated_by: UpdatedBy | None = None

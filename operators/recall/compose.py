@@ -14,7 +14,7 @@ from recallflow.operators.recall.scene import Ranking, Scene
 from recallflow.operators.recall.updates import Replacement
 from recallflow.operators.redaction import Redacted
 from recallflow.queries import K_MAX
-from recallflow.responses import Reason, RecalledMemory, Span, UpdatedBy, Warn, unchecked
+from recallflow.responses import RecalledMemory, Span, UpdatedBy, Warn, unchecked
 from recallflow.state.arrays import Column, Places
 from recallflow.state.graph import OwnerGraph
 from recallflow.state.graph_codec import CONTRADICTS, NodeKey
@@ -33,7 +33,6 @@ class Particulars(NamedTuple):
     excerpt: Span | None
     relevance: float
     current: bool
-    why: list[Reason]
 
 
 def particulars(
@@ -42,11 +41,10 @@ def particulars(
     excerpts: Sequence[Span | None],
     relevance: Column,
     current: Sequence[bool],
-    reasons: Sequence[list[Reason]],
 ) -> list[Particulars]:
     """Return the particulars of the memory at each position. All arguments but the index are in the order of
     `places`."""
-    parts = zip(_episode_ids(index, places), excerpts, relevance.round(6).tolist(), current, reasons, strict=True)
+    parts = zip(_episode_ids(index, places), excerpts, relevance.round(6).tolist(), current, strict=True)
     return [*map(Particulars._make, parts)]
 
 
@@ -71,7 +69,11 @@ def ranked(
 
 
 def added(
-    items: Sequence[Related], rows: Rows, particulars: Sequence[Particulars], behind: int
+    items: Sequence[Related],
+    rows: Rows,
+    particulars: Sequence[Particulars],
+    explained: Sequence[dict[str, Any]],
+    behind: int,
 ) -> list[RecalledMemory]:
     """Return response memories for graph expansion, with the score of their path. Rows deleted since ranking are
     skipped.
@@ -80,9 +82,9 @@ def added(
         behind: the number of ranked memories before them.
     """
     found: list[RecalledMemory] = []
-    for row, item, of_it in zip(rows, items, particulars, strict=True):
+    for row, item, of_it, more in zip(rows, items, particulars, explained, strict=True):
         if row is not None:
-            found.append(_memory(row, of_it, item.score, behind + len(found) + 1, {}))
+            found.append(_memory(row, of_it, item.score, behind + len(found) + 1, more))
     return found
 
 
@@ -117,7 +119,6 @@ def _memory(row: MemoryRow, about: Particulars, score: float, rank: int, more: d
         score=round(score, 6),
         rank=rank,
         relevance=about.relevance,
-        why=about.why,
         excerpt=about.excerpt,
         derived_from=row.derived_from,
         **more,

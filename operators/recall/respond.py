@@ -1,5 +1,6 @@
 """Composes the response and its routing information (step 11)."""
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -27,6 +28,7 @@ from recallflow.operators.recall.tuning import validate
 from recallflow.queries import Filters
 from recallflow.responses import Explanation, RecalledMemory, Response, Warn, status_of, unchecked
 from recallflow.state.arrays import Places
+from recallflow.state.rows import MemoryRow
 
 
 def compose_answer(
@@ -39,7 +41,7 @@ def compose_answer(
     summaries: CategorySummaries,
 ) -> ComposedAnswer:
     """Return the answer without the context."""
-    query, index, columns, ranking = asked.query, asked.index, candidates.signal.columns, ranked.ranking
+    query, index, ranking = asked.query, asked.index, ranked.ranking
     count, target_ms, scored = len(ranking.places), query.sla_target_ms, asked.said.scored
     rows = expanded.rows[:count]
     warnings = validate(query)
@@ -50,22 +52,17 @@ def compose_answer(
         warnings += scored.warnings
     warnings += [*permitted.warnings, *candidates.signal.warnings, *compose.warnings(ranked.scene, ranking, rows)]
     shown = excerpts(index, understood.question, candidates.signal.vector, expanded.places, expanded.rows)
-    # Without the question's vector, similarity is spelling, for every model.
-    kind = asked.engine.embedder.kind if candidates.signal.vector is not None else "spelling"
-    names = partial(ranked.graph.names, query.entity_urns, understood.question.text)
-    reasons = why.why(ranked.scene, ranking, rows, columns, kind, asked.rows, names)
-    if scored is not None:
-        why.say_reranked(reasons, scored.model, ranked.before)
-    why.say_updates(reasons, ranking.places.tolist(), ranked.updates, index, asked.rows)
     items = () if expanded.applied is None else expanded.applied.items
-    reasons += why.added(items, rows)
-    current = _current(asked, expanded.places)
-    shown_with = compose.particulars(index, expanded.places, shown, expanded.relevance, current, reasons)
-    explained: list[dict[str, Any]] = [{} for _ in rows]
+    explained: list[dict[str, Any]] = [{} for _ in expanded.rows]
     if query.explain:
-        explained = [{"explanation": unchecked(Explanation, **part)} for part in explain.explained(ranking)]
-    memories = compose.ranked(ranking, rows, shown_with[:count], explained, {} if scored is None else scored.scores)
-    memories += compose.added(items, expanded.rows[count:], shown_with[count:], len(memories))
+        explained = _explained(asked, understood, candidates, ranked, rows)
+        explained += [{"why": reasons} for reasons in why.added(items, rows)]
+    current = _current(asked, expanded.places)
+    shown_with = compose.particulars(index, expanded.places, shown, expanded.relevance, current)
+    memories = compose.ranked(
+        ranking, rows, shown_with[:count], explained[:count], {} if scored is None else scored.scores
+    )
+    memories += compose.added(items, expanded.rows[count:], shown_with[count:], explained[count:], len(memories))
     memories = compose.with_conflicts(memories, asked.graph, asked.moment)
     memories = compose.with_updates(memories, index, ranked.updates)
     warnings += compose.relevance_warnings(ranked.scene, ranked.judged, len(memories))
@@ -98,6 +95,22 @@ def compose_answer(
         warnings=[*warnings, *summaries.warnings, *ranked.graph.warnings],
         change=asked.hot.next_change,
     )
+
+
+def _explained(
+    asked: Asked, understood: Understood, candidates: Candidates, ranked: Ranked, rows: Sequence[MemoryRow | None]
+) -> list[dict[str, Any]]:
+    """Return the reasons of each ranked memory, and the parts of its score."""
+    query, scored, ranking = asked.query, asked.said.scored, ranked.ranking
+    # Without the question's vector, similarity is spelling, for every model.
+    kind = asked.engine.embedder.kind if candidates.signal.vector is not None else "spelling"
+    names = partial(ranked.graph.names, query.entity_urns, understood.question.text)
+    reasons = why.why(ranked.scene, ranking, rows, candidates.signal.columns, kind, asked.rows, names)
+    if scored is not None:
+        why.say_reranked(reasons, scored.model, ranked.before)
+    why.say_updates(reasons, ranking.places.tolist(), ranked.updates, asked.index, asked.rows)
+    parts = [unchecked(Explanation, **part) for part in explain.explained(ranking)]
+    return [{"explanation": part, "why": own} for part, own in zip(parts, reasons, strict=True)]
 
 
 def finish(found: ComposedAnswer, said: Said, rewritten: list[str]) -> Recalled:

@@ -20,7 +20,7 @@ import numpy.typing as npt
 from recallflow.language.statements import CUES, Cue, StatementReading
 from recallflow.operators.recall.update_weights import BIAS, WEIGHTS
 from recallflow.queries import Mode
-from recallflow.state.arrays import Column, Ints
+from recallflow.state.arrays import Column, Ints, Mask
 
 BEST = 12  # memories to compare
 FOLLOWED = 4  # the best of these, whose next message is compared too: a correction often says little more than "not"
@@ -102,12 +102,13 @@ def probabilities(question: StatementReading, told: UpdateCandidates) -> Column:
 
 
 def features(question: StatementReading, told: UpdateCandidates) -> Pairs:
-    """Return the pairs in which the newer memory may update the older one. Most answers have few related pairs, so that
-    pairs are checked one by one before their features are computed."""
+    """Return the pairs in which the newer memory may update the older one."""
     compared = _Compared.of(question, told.statements)
-    related = np.argwhere(compared.is_related & (told.order[:, None] < told.order)).tolist()
-    pairs = [pair for pair in related if compared.may_update(*pair)]
-    return _features(compared, told, np.array(pairs)) if pairs else _NO_PAIRS
+    related = compared.is_related & (told.order[:, None] < told.order)
+    if not related.any():
+        return _NO_PAIRS
+    pairs = np.argwhere(related & compared.may_update())
+    return _features(compared, told, pairs) if len(pairs) else _NO_PAIRS
 
 
 class _Compared(NamedTuple):
@@ -124,7 +125,6 @@ class _Compared(NamedTuple):
         share: (n, n), the share of words in common, by rarity, in the statement with fewer words.
         common: (n, n), the number of words in common.
         is_related: (n, n), whether two may be about a common attribute.
-        listed: cache by number of whether a statement is part of a list.
     """
 
     question: StatementReading
@@ -133,11 +133,10 @@ class _Compared(NamedTuple):
     fits: Features
     holds: Features
     held: Features
-    is_asked: npt.NDArray[np.bool_]
+    is_asked: Mask
     share: Features
-    common: list[list[float]]
-    is_related: npt.NDArray[np.bool_]
-    listed: dict[int, bool]
+    common: Features
+    is_related: Mask
 
     @classmethod
     def of(cls, question: StatementReading, statements: Sequence[StatementReading]) -> Self:
@@ -155,66 +154,69 @@ class _Compared(NamedTuple):
         if any(attributes):
             tells = np.array(attributes)
             is_related |= (tells[:, None] & tells) != 0
-        common = (holds @ holds.T).tolist()
-        return cls(question, statements, alike, cosines[:-1, -1], holds, held, is_asked, share, common, is_related, {})
+        fits = cosines[:-1, -1]
+        return cls(question, statements, alike, fits, holds, held, is_asked, share, holds @ holds.T, is_related)
 
-    def may_update(self, older: int, newer: int) -> bool:
-        """Return whether a newer statement may update a related older one."""
-        if max(self.common[older][older], self.common[newer][newer]) > WORDS_MOST:
-            return False
-        is_strange = not self.statements[newer].is_own and self.names_other(older, newer)
-        return not is_strange and not self._is_beside(older, newer)
+    def may_update(self) -> Mask:
+        """Return (n, n): whether the column's statement may update the row's, if it is newer and related. It may not if
+        one of them is long, if it names another person, or if it is compatible with the older one."""
+        lengths = self.common.diagonal()
+        brief = lengths <= WORDS_MOST
+        return (brief[:, None] & brief) & ~(self.names_other(strangers_only=True) | self._is_compatible(lengths))
 
-    def names_other(self, older: int, newer: int) -> bool:
-        """Return whether the newer statement names a person that neither the older one nor the question names."""
-        persons = self.statements[newer].persons
-        return bool(persons and persons - self.question.persons - self.statements[older].persons)
+    def names_other(self, *, strangers_only: bool = False) -> Mask:
+        """Return (n, n): whether the column's statement names a person that neither the row's nor the question names.
 
-    def numbers_differ(self, older: int, newer: int) -> bool:
-        """Return whether both statements contain numbers, and different ones."""
-        before, now = self.statements[older].numbers, self.statements[newer].numbers
-        return bool(before and now) and before != now
-
-    def attributes(self, older: int, newer: int) -> int:
-        """Return the bits of the attributes that both statements may give."""
-        return self.statements[older].attributes & self.statements[newer].attributes
-
-    def _is_beside(self, older: int, newer: int) -> bool:
-        """Return whether the newer statement is compatible with the older one, and does not replace it.
-
-        It is compatible in three cases. It repeats the older one or a part of it. It adds something, without a cue of
-        an end or a correction. It has no cue at all, and is part of a list ("crate 7 is in shelf 3"), or lacks a
-        question word of the older one, or shares too few words with it to be the same sentence with another value.
+        Args:
+            strangers_only: only statements that do not refer to their writer.
         """
-        cues, is_keyword = self.statements[newer].cues, len(self.question.words) <= KEYWORD
-        before, now, both = self.common[older][older], self.common[newer][newer], self.common[older][newer]
-        amends = cues & _AMENDS
-        if both == now and (both == before or not (amends or cues & _RESTORED)):
-            return True  # "Ana moved" after "Ana moved to Porto"
-        if cues & _ADDED and not amends:
-            return True
-        differ = self.numbers_differ(older, newer) or self.attributes(older, newer) & self.question.attributes
-        is_plain = not cues & (_AMENDS | _CHANGED | _RESTORED)
-        if is_plain and ((both < SAME_SENTENCE * max(before, now) and not differ) or self._is_listed(newer)):
-            return True
-        if differ or not (is_plain or is_keyword):
-            return False
-        return bool((self.holds[older] > self.holds[newer])[self.is_asked].any())
+        found = np.zeros(self.common.shape, np.bool_)
+        for newer, one in enumerate(self.statements):
+            if one.persons and not (strangers_only and one.is_own):
+                others = one.persons - self.question.persons
+                found[:, newer] = [bool(others - older.persons) for older in self.statements]
+        return found
 
-    def _is_listed(self, newer: int) -> bool:
-        """Return whether a statement is one of several with as many words in common."""
-        if newer not in self.listed:
-            own = self.common[newer][newer]
-            alike = [row[newer] >= LISTED_SHARE * min(row[at], own) for at, row in enumerate(self.common)]
-            self.listed[newer] = sum(alike) > LISTED
-        return self.listed[newer]
+    def numbers_differ(self) -> Mask:
+        """Return (n, n): whether both statements contain numbers, and different ones."""
+        known: dict[frozenset[str], int] = {frozenset(): 0}
+        numbers = np.array([known.setdefault(one.numbers, len(known)) for one in self.statements])
+        found: Mask = (numbers[:, None] != numbers) & (numbers[:, None] * numbers > 0)
+        return found
+
+    def attributes(self) -> Ints:
+        """Return (n, n): the bits of the attributes that both statements may give."""
+        attributes = np.array([one.attributes for one in self.statements])
+        found: Ints = attributes[:, None] & attributes
+        return found
+
+    def _is_compatible(self, lengths: Features) -> Mask:
+        """Return (n, n): whether the column's statement is compatible with the row's, and does not replace it.
+
+        It is compatible in three cases. It repeats the older one or a part of it ("Ana moved" after "Ana moved to
+        Porto"). It adds something, without a cue of an end or a correction. It has no cue at all, and is part of a list
+        ("crate 7 is in shelf 3"), or lacks a question word of the older one, or shares too few words with it to be the
+        same sentence with another value.
+        """
+        cues = np.array([one.cues for one in self.statements])
+        amends, is_plain = cues & _AMENDS != 0, cues & (_AMENDS | _CHANGED | _RESTORED) == 0
+        before, now = lengths[:, None], lengths
+        repeats = (self.common == now) & ((self.common == before) | ~(amends | (cues & _RESTORED != 0)))
+        differ = self.numbers_differ() | (self.attributes() & self.question.attributes != 0)
+        unlike = (self.common < SAME_SENTENCE * np.maximum(before, now)) & ~differ
+        # A statement is listed if several have as many words in common with it.
+        listed = (self.common >= LISTED_SHARE * np.minimum(before, now)).sum(axis=0) > LISTED
+        asked = self.holds[:, self.is_asked]
+        lacks = asked @ (1 - asked).T > 0
+        told_apart = (is_plain | (len(self.question.words) <= KEYWORD)) & lacks & ~differ
+        found: Mask = repeats | ((cues & _ADDED != 0) & ~amends) | (is_plain & (unlike | listed)) | told_apart
+        return found
 
 
 def _features(compared: _Compared, told: UpdateCandidates, pairs: npt.NDArray[np.int64]) -> Pairs:
     """Return the features of pairs, (pairs, 2)."""
     older, newer = pairs.T
     pair, statements, question = (older, newer), compared.statements, compared.question
-    each = [*zip(older.tolist(), newer.tolist(), strict=True)]
     own = np.array([one.is_own for one in statements], np.float64)
     known = {None, *question.words.tolist()}
     named = np.array([one.name not in known for one in statements]) * (1 - own)
@@ -231,8 +233,8 @@ def _features(compared: _Compared, told: UpdateCandidates, pairs: npt.NDArray[np
     least = np.minimum(fits[older], fits[newer])
     follows = (place[older] + 1 == place[newer]) * 1.0
     same_author = author[older] == author[newer]
-    numbers_differ = np.array([compared.numbers_differ(*one) for one in each], np.float64)
-    common = np.array([compared.attributes(*one) for one in each])
+    numbers_differ = compared.numbers_differ()[pair] * 1.0
+    common = compared.attributes()[pair]
     attribute, attribute_asked = (common != 0) * 1.0, (common & question.attributes != 0) * 1.0
     changes = np.maximum(cue["change"], cue["ended"])
     newer_cue = {name: of[newer] for name, of in cue.items()}
@@ -256,7 +258,7 @@ def _features(compared: _Compared, told: UpdateCandidates, pairs: npt.NDArray[np
         **_of_cues(newer_cue, changes[older], changes[newer], beside),
         "same_author": same_author * 1.0,
         "other_author_own": ~same_author * own[newer],
-        "person": np.array([compared.names_other(*one) for one in each], np.float64),
+        "person": compared.names_other()[pair] * 1.0,
         "others": np.maximum(others[newer] - others[older], 0),
         "name": np.maximum(named[newer] - named[older], 0),
         "own": own[newer],

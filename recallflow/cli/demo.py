@@ -140,7 +140,7 @@ def _open_engine(options: argparse.Namespace) -> AbstractContextManager[DemoEngi
 def _ask_engine(engine: DemoEngine, query: dict[str, Any]) -> dict[str, Any]:
     from recallflow.queries import Recall
 
-    return engine.ask(Recall.model_validate(query)).model_dump(mode="json", exclude_unset=True)
+    return engine.ask(Recall.model_validate(query | {"explain": True})).model_dump(mode="json", exclude_unset=True)
 
 
 def _print(

@@ -302,6 +302,7 @@ def _query_fields(options: argparse.Namespace) -> dict[str, Any]:
     as_of = {name: at for name, at in moments.items() if at is not None}
     given = {"min_relevance": options.min_relevance, "as_of": as_of or None, "wait_for": options.after}
     asked = {"query": options.question, "k": options.k, "mode": options.mode}
+    asked["explain"] = options.explain or not options.json
     asked |= {name: value for name, value in given.items() if value is not None}
     return asked | {step: True for step in _STEPS if getattr(options, step)}
 

@@ -55,7 +55,7 @@ class AsyncClient(Protocol):
 
 WAIT_MS = 60_000  # longer than clients wait by themselves
 # A recall without results, which therefore counts as no use of a memory.
-_NOTHING = MappingProxyType[str, Any]({"k": 1, "mode": "recency", "filters": {"session_ids": ["-"]}, "explain": False})
+_NOTHING = MappingProxyType[str, Any]({"k": 1, "mode": "recency", "filters": {"session_ids": ["-"]}})
 
 
 def wait(client: Client, user_id: str, position: Position) -> None:

@@ -225,7 +225,7 @@ class RecallStore(BaseStore):
         if (last := op.offset + op.limit) > K_MAX:
             raise UsageError(f"a query finds the {K_MAX} best items: offset and limit come to {last}")
         user_id, filters = self._user(op.namespace_prefix), within(op.namespace_prefix, op.filter)
-        found = self._client.search(op.query or "", user=user_id, k=last, filters=filters, explain=False)
+        found = self._client.search(op.query or "", user=user_id, k=last, filters=filters)
         best = found[op.offset :]
         # An answer has no metadata, but a list has; the ids connect both.
         digests = {digest_in(memory.id) for memory in best}

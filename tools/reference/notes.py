@@ -58,7 +58,7 @@ NOTES: Mapping[str, Mapping[str, str]] = {
         "as_of": "point in time of the answer",
         "include_history": "adds replaced, superseded and expired versions",
         "sla_target_ms": "time target: optional steps are skipped to meet it",
-        "explain": "requests explanations",
+        "explain": "requests reasons (`why`) and the parts of each score (`explanation`)",
     },
     "Decay": {
         "tau_days": "of `exponential`",

@@ -235,8 +235,10 @@ def explained(response: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def make_event(event_type: str, at_ms: int = 0, /, **fields: Any) -> dict[str, Any]:
-    """Return an event of Ann's at acme. Its timestamp is always set, so that no test depends on the clock."""
-    return {"type": event_type, "tenant_id": "acme", "user_id": "ann", "timestamp": at_ms} | fields
+    """Return an event of Ann's at acme. Its timestamp is always set, so that no test depends on the clock. Recall
+    queries request explanations."""
+    event = {"type": event_type, "tenant_id": "acme", "user_id": "ann", "timestamp": at_ms}
+    return event | ({"explain": True} if event_type == "recall" else {}) | fields
 
 
 def run_flow(
