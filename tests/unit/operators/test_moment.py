@@ -61,7 +61,7 @@ def test_past_answer_equals_the_answer_given_then(
 ) -> None:
     then_ms = max(accumulate((event["timestamp"] for event in before), max), default=0)
     later = [event | {"timestamp": event["timestamp"] + then_ms + 1} for event in after]
-    query = {"type": "recall", "query": "Who rides the red bike?", "mode": mode, "k": 10}
+    query = {"type": "recall", "query": "Who rides the red bike?", "mode": mode, "k": 10, "explain": True}
     then = run_flow(owned([*before, query | {"timestamp": then_ms}]))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(moment, "AT_ONCE", at_once)

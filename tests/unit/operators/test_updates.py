@@ -31,7 +31,7 @@ def told(texts: Sequence[str], **fields: Any) -> list[Event]:
 def asked(query: str, **fields: Any) -> Event:
     return {
         "type": "recall", "tenant_id": "acme", "user_id": "kim", "id": "q", "query": query,
-        "timestamp": BEGIN_MS + 1_000 * HOUR_MS,
+        "timestamp": BEGIN_MS + 1_000 * HOUR_MS, "explain": True,
     } | fields  # fmt: skip
 
 

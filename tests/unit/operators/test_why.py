@@ -208,7 +208,7 @@ def test_nearness_to_an_entity_names_it() -> None:
 
 @pytest.mark.parametrize("query", ["What do people eat in Porto?", "the of and", "Xylophone?", "波尔图"])
 def test_there_is_always_a_reason_and_always_the_same(query: str) -> None:
-    asked = [make_event("recall", DAY_MS, query=query, mode=mode, k=9, explain=False) for mode in get_args(Mode)]
+    asked = [make_event("recall", DAY_MS, query=query, mode=mode, k=9) for mode in get_args(Mode)]
     first, again = ([one["memories"] for one in run_flow([*chat(), *asked]).responses] for _ in range(2))
     assert first == again
     for memories in first:
@@ -237,3 +237,10 @@ def test_places_point_at_words_of_the_question(said: list[str], query: str) -> N
                     # Beside another script, accents are left out.
                     assert {*read(shown).stems, *read(f"{shown} щ").stems} & asked
                 assert word["word"] == memory["content"][word["places"][0]["start"] : word["places"][0]["end"]]
+
+
+def test_reasons_and_parts_of_scores_are_absent_unless_requested() -> None:
+    told = make_event("memory", 1, id="a", content="Ann moved to Porto")
+    query = make_event("recall", DAY_MS, query="Where does Ann live?", explain=False)
+    (memory,) = run_flow([told, query]).responses[0]["memories"]
+    assert not {"why", "explanation"} & memory.keys()
