@@ -12,10 +12,8 @@ _SHARE = 64  # of the budget: larger values are not cached by default
 
 
 class Kept(dict[K, V]):
-    """Cache of `make` by argument: `kept[argument]`.
-
-    At the budget the cache is emptied: a dict has the fastest lookup, and eviction in order would slow down each one.
-    """
+    """Cache of `make` by argument: `kept[argument]`. At the budget the cache is emptied: a dict has the fastest lookup,
+    and eviction in order would slow down each one."""
 
     def __init__(self, make: Callable[[K], V], budget_bytes: int, share: int = _SHARE) -> None:
         self._make = make

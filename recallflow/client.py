@@ -59,7 +59,7 @@ from recallflow.responses import Response
 from recallflow.telemetry import trace_headers
 from recallflow.verbs.arguments import AnyEvent, ClientScope, checked_text, explained
 from recallflow.verbs.results import new_future, resolve, then
-from recallflow.verbs.verbs import After, Awaits, Verbs, Waits, awaited, waited
+from recallflow.verbs.verbs import After, Awaits, Verbs, Waits, awaited, given_fields, waited
 
 __all__ = ["AsyncRecallClient", "CatchingUp", "DeliveryFailed", "QueryFailed", "QueryTimeout", "RecallClient"]
 
@@ -68,8 +68,7 @@ _TOKEN = re.compile(r"[!-~]+")
 
 
 class Credentials:
-    """Credentials of a client: an API key or a token, and optionally the only user of all calls. Error messages never
-    contain a secret."""
+    """API key or token of a client, and optionally its only user. Error messages contain no secret."""
 
     def __init__(self, api_key: str | None = None, token: Token | None = None, end_user: str | None = None) -> None:
         """Check the credentials. `token` is a JWT, or a function that returns a current one. Raise UsageError for
@@ -86,8 +85,7 @@ class Credentials:
         return "Credentials(…)"
 
     def headers(self, user_id: str) -> Headers:
-        """Return the headers of a user's record, with the current span as parent. Raise UsageError if the client is
-        restricted to another user."""
+        """Return the headers of a user's record. Raise UsageError if the client is restricted to another user."""
         if self._end_user is not None and user_id != self._end_user:
             raise UsageError(f"user_id is {user_id!r}, and this client is for {self._end_user!r}")
         user = () if self._end_user is None else ((USER_HEADER, user_id.encode()),)
@@ -168,8 +166,6 @@ class Outstanding:
                 del self._by_key[key]
             return pending
 
-    # ------------------------------------------------------------------ callbacks of the exchange
-
     def receive(self, message: Any) -> None:
         """Resolve the query of a message from the response topic."""
         key: bytes = message.key() or b""
@@ -218,8 +214,7 @@ class ClientTopics(NamedTuple):
 
 
 def checked_replies(topic: object, partition: object) -> Inbox | None:
-    """Return the inbox that replaces the response topic; None without a reply topic. Raise UsageError for an invalid
-    topic or partition."""
+    """Return the inbox that replaces the response topic, if any. Raise UsageError for an invalid topic or partition."""
     if topic is None and partition is None:
         return None
     if partition is not None and (not isinstance(partition, int) or isinstance(partition, bool) or partition < 0):
@@ -264,8 +259,6 @@ class KafkaVerbs(Verbs):
         inboxes, waiting = [replies or Inbox(topics.responses)], self._outstanding
         self._exchange = Exchange(kafka, inboxes, timeout_s, waiting.receive, waiting.fail_all, waiting.fail_due)
 
-    # ------------------------------------------------------------------ events and queries
-
     def _put(self, event: AnyEvent) -> "Future[Position]":
         sent = self._send(event, self._credentials.headers(event.user_id))
         if event.type in QUERY_TYPES:
@@ -308,15 +301,20 @@ class KafkaVerbs(Verbs):
 
     def _produce(self, topic: str, value: bytes, key: bytes, headers: Headers) -> "Future[Position]":
         sent: Future[Position] = new_future()
-        self._exchange.send(topic, value, key, headers, partial(_resolve, sent))
+
+        def delivered(outcome: Position | DeliveryFailed) -> None:
+            if isinstance(outcome, DeliveryFailed):
+                sent.set_exception(outcome)
+            else:
+                sent.set_result(outcome)
+
+        self._exchange.send(topic, value, key, headers, delivered)
         return sent
 
     def close(self) -> None:
         """Wait for the delivery of all sent records, and fail pending queries with UsageError. Block for at most about
         `timeout_s`. A second call has no effect."""
         self._exchange.close()
-
-    # ------------------------------------------------------------------ the graph
 
     def graph_status(
         self, /, *, user: str, after: After | None = None, timeout_s: float | None = None
@@ -333,8 +331,6 @@ class KafkaVerbs(Verbs):
         `graph.trace` event (`k`, `filters`, `traversal_depth`, …). Wait and raise as `search` does."""
         answer = self._ask("graph.trace", user, {"query": query} | fields, after, timeout_s)
         return then(answer, lambda response: cast(Trace, response.graph_trace))
-
-    # ------------------------------------------------------------------ tenant decisions
 
     def graph_rollout(self, /, mode: RolloutMode, *, by: str, why: str) -> "Future[Position]":
         """Set the rollout mode of the tenant's graph: `off`, `shadow` (measured only) or `canary` (part of answers).
@@ -355,8 +351,9 @@ class KafkaVerbs(Verbs):
     ) -> "Future[Position]":
         """Define or redescribe a category of the tenant's memories, or retire it (`removed`). The change applies to
         events that reach Kafka after it. Return and raise as `graph_rollout` does."""
-        fields = {"name": name, "description": description, "removed": removed, "by": by, "why": why}
-        return self._decide("category", {name: given for name, given in fields.items() if given is not None})
+        return self._decide(
+            "category", given_fields(name=name, description=description, removed=removed, by=by, why=why)
+        )
 
     def create_key(
         self,
@@ -373,42 +370,30 @@ class KafkaVerbs(Verbs):
         The key is valid for records that reach Kafka at least a second after it. Return the key once Kafka has
         acknowledged its record. Raise as `graph_rollout` does."""
         key, fields = new_key()
-        scopes = {"projects": projects, "environments": environments, "end_users": end_users, "by": by, "why": why}
-        event = self._decision("api_key", fields | {name: given for name, given in scopes.items() if given is not None})
-        made: Future[NewKey] = new_future()
-
-        def sent(position: "Future[Position]") -> None:
-            if (error := position.exception()) is not None:
-                made.set_exception(error)
-            else:
-                made.set_result(NewKey(key.text(), cast(ApiKey, event), position.result()))
-
-        self._publish(event).add_done_callback(sent)
-        return made
+        scopes = given_fields(projects=projects, environments=environments, end_users=end_users, by=by, why=why)
+        event = self._decision("api_key", fields | scopes)
+        return then(self._publish(event), lambda position: NewKey(key.text(), cast(ApiKey, event), position))
 
     def revoke_key(self, /, key: ApiKey, *, by: str | None = None, why: str | None = None) -> "Future[Position]":
         """Revoke an API key permanently. Records that reach Kafka with it more than a second later are refused. Return
         and raise as `graph_rollout` does."""
         if not isinstance(key, ApiKey) or key.tenant_id != self._scope.tenant_id:
             raise UsageError(f"give the ApiKey of a key of tenant {self._scope.tenant_id!r}, as create_key() gave it")
-        said = {name: given for name, given in (("by", by), ("why", why)) if given is not None}
-        return self._decide("api_key", key.revocation() | said)
+        return self._decide("api_key", key.revocation() | given_fields(by=by, why=why))
 
     def quota(
         self, /, name: str, limit: int | None, *, by: str | None = None, why: str | None = None
     ) -> "Future[Position]":
         """Set a limit of the tenant, or remove it (None). The limit applies to records that Kafka appends at least a
         second later. Return and raise as `graph_rollout` does."""
-        fields = {"name": name, "limit": limit, "by": by, "why": why}
-        return self._decide("quota", {name: given for name, given in fields.items() if given is not None})
+        return self._decide("quota", given_fields(name=name, limit=limit, by=by, why=why))
 
     def map_owner(
         self, /, name: str, workspace: str | None, *, by: str | None = None, why: str | None = None
     ) -> "Future[Position]":
         """Route events about an owner's projects (`github.com/NAME/…`) to a workspace of the tenant; None routes them
         to their users again. Return and raise as `graph_rollout` does."""
-        said = {name: given for name, given in (("by", by), ("why", why)) if given is not None}
-        return self._decide("owner.mapping", {"name": name, "workspace": workspace} | said)
+        return self._decide("owner.mapping", {"name": name, "workspace": workspace} | given_fields(by=by, why=why))
 
     def _decide(self, event_type: str, fields: Mapping[str, Any]) -> "Future[Position]":
         return self._publish(self._decision(event_type, fields))
@@ -423,13 +408,6 @@ class KafkaVerbs(Verbs):
     def _publish(self, event: Control) -> "Future[Position]":
         key, value = event.record_key, event.model_dump_json(exclude_none=True).encode()
         return self._produce(self._topics.control, value, key, signed(self._control_secret, key, value))
-
-
-def _resolve(sent: "Future[Position]", outcome: Position | DeliveryFailed) -> None:
-    if isinstance(outcome, DeliveryFailed):
-        sent.set_exception(outcome)
-    else:
-        sent.set_result(outcome)
 
 
 NO_OPTIONS: Mapping[str, str] = MappingProxyType({})

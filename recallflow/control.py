@@ -194,8 +194,7 @@ class ControlHistory:
         return decisions[at - 1] if at else None
 
     def is_revoked(self, tenant_id: str, kind: str, name: str, at_ms: int) -> bool:
-        """Return whether a name was revoked by a time. A revocation is final: a replay of an earlier decision cannot
-        restore the key."""
+        """Return whether a name was revoked by a time. A replay of an earlier decision cannot restore a revoked key."""
         decisions = self._decisions.get((tenant_id, kind, name), [])
         return any(made.append_ms <= at_ms and _is_revocation(made.event) for made in decisions)
 
@@ -241,8 +240,7 @@ def quota(decisions: ControlHistory, tenant_id: str, name: str, append_ms: int) 
 
 
 def owner_mappings(decisions: ControlHistory, tenant_id: str, at_ms: int) -> dict[str, str | None]:
-    """Return the workspace of each mapped project owner of a tenant at a time; None for a revoked mapping (see
-    `owner.workspace_of`)."""
+    """Return the workspace of each mapped project owner of a tenant at a time; None for a revoked mapping."""
     names = decisions.names(tenant_id, "owner.mapping")
     found = (decisions.as_of(tenant_id, "owner.mapping", name, at_ms) for name in names)
     return {one.name: one.workspace for one in found if isinstance(one, OwnerMapping)}

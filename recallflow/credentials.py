@@ -71,8 +71,7 @@ def new_key() -> tuple[ApiKeyText, dict[str, str]]:
 
 
 def hash_of(salt: str, secret: str) -> str:
-    """Return the stored hash of an API key's secret. A slow hash is unnecessary, because the secret has 256 random
-    bits."""
+    """Return the stored hash of an API key's secret. With 256 random bits, no slow hash is necessary."""
     return hmac.digest(salt.encode(), secret.encode(), "sha256").hex()
 
 

@@ -25,11 +25,8 @@ class TextVectors(NamedTuple):
 
 
 class Embedder(Protocol):
-    """Embedding model.
-
-    The vector of a text must not depend on other texts of the call: a replay with other batches has to produce the same
-    state.
-    """
+    """Embedding model. The vector of a text must not depend on other texts of the call: a replay with other batches has
+    to produce the same state."""
 
     @property
     def name(self) -> str:

@@ -120,8 +120,7 @@ class DeploymentLost(SourceError):
 
 
 class MembershipLost(SourceError):
-    """Another member of the deployment may own our partitions. Nothing more may be sent for them; the next owner
-    continues."""
+    """Another member may own our partitions and continue: nothing more may be sent for them."""
 
 
 class SinkError(RecallflowError):
@@ -150,8 +149,7 @@ ModelFailure = Literal[
 
 
 class ModelError(RecallflowError):
-    """A model behind an API gave no usable answer, for the reason in `code`. `spent` are the calls, prompt tokens
-    and completion tokens."""
+    """A model behind an API gave no usable answer. `spent` are the calls, prompt tokens and completion tokens."""
 
     spent: tuple[int, int, int] = (0, 0, 0)
 
@@ -213,8 +211,7 @@ class CheckpointBroken(CheckpointError):
 
 
 class DeliveryFailed(RecallflowError):
-    """Kafka did not acknowledge a record. It may be stored all the same; sent again with the same `id` it is applied
-    once."""
+    """Kafka did not acknowledge a record, which may be stored. Sent again with the same `id` it is applied once."""
 
 
 class QueryFailed(RecallflowError):
@@ -230,8 +227,7 @@ class QueryFailed(RecallflowError):
 
 
 class CatchingUp(QueryFailed):
-    """The engine found nothing, and has not read all memories yet, after a start or an outage: ask again in a
-    moment."""
+    """The engine found nothing, and has not read all memories yet after a start or an outage: ask again."""
 
 
 class QueryTimeout(RecallflowError, TimeoutError):

@@ -382,29 +382,14 @@ class UserErase(Event):
 
 # Types of events that may be made from memories.
 DERIVED_TYPES = (
-    "memory",
-    "memory.update",
-    "memory.embedding",
-    "category.summary",
-    "episode.summary",
-    "graph.edges",
-)
+    "memory", "memory.update", "memory.embedding", "category.summary", "episode.summary", "graph.edges",
+)  # fmt: skip  # fmt: skip
 
 MemoryEvent = Annotated[
-    Message
-    | MemoryAdd
-    | MemoryUpdate
-    | MemoryForget
-    | MemoryFeedback
-    | EpisodeEnd
-    | CategorySummary
-    | EpisodeSummary
-    | GraphEdges
-    | MemoryEmbedding
-    | GraphArchive
-    | UserErase,
+    Message | MemoryAdd | MemoryUpdate | MemoryForget | MemoryFeedback | EpisodeEnd
+    | CategorySummary | EpisodeSummary | GraphEdges | MemoryEmbedding | GraphArchive | UserErase,
     Field(discriminator="type"),
-]
+]  # fmt: skip
 
 
 EMBEDDED_BYTES = 8_000  # of UTF-8; the usual models read 8,191 tokens

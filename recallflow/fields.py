@@ -160,8 +160,7 @@ FIELDS_MAX = 64  # of a part with unknown fields
 
 
 class StrictPart(Model):
-    """Model that refuses unknown fields: ignoring a misspelt condition would widen a query unnoticed. `ALSO` maps
-    other common names to ours."""
+    """Model that refuses unknown fields: a misspelt condition would widen a query. `ALSO` maps common names to ours."""
 
     model_config = ConfigDict(extra="forbid")
     ALSO: ClassVar[Mapping[str, str]] = {}

@@ -23,51 +23,27 @@ LOG_PAUSE_MAX_S = 640.0
 
 _log = logging.getLogger(__name__)
 _DENIED = {
-    KafkaError._AUTHENTICATION,
-    KafkaError._SSL,
-    KafkaError.SASL_AUTHENTICATION_FAILED,
-    KafkaError.TOPIC_AUTHORIZATION_FAILED,
-    KafkaError.GROUP_AUTHORIZATION_FAILED,
+    KafkaError._AUTHENTICATION, KafkaError._SSL, KafkaError.SASL_AUTHENTICATION_FAILED,
+    KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.GROUP_AUTHORIZATION_FAILED,
     KafkaError.CLUSTER_AUTHORIZATION_FAILED,
-}
+}  # fmt: skip  # fmt: skip
 # Errors of an unavailable, starting or busy broker: retriable errors of Kafka's protocol, and librdkafka's own errors.
 # Unknown topics are excluded. `KafkaError.retriable` concerns transactions, and is false for all of these.
 _PASSING = {
-    KafkaError._TRANSPORT,
-    KafkaError._ALL_BROKERS_DOWN,
-    KafkaError._RESOLVE,
-    KafkaError._TIMED_OUT,
+    KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._RESOLVE, KafkaError._TIMED_OUT,
     KafkaError._TIMED_OUT_QUEUE,  # no connection for the request, as after a pause of this process
-    KafkaError._RETRY,
-    KafkaError._OUTDATED,
-    KafkaError._WAIT_CACHE,
+    KafkaError._RETRY, KafkaError._OUTDATED, KafkaError._WAIT_CACHE, KafkaError._WAIT_COORD,
     KafkaError._DESTROY,  # the connection is being replaced by another one to the same broker
-    KafkaError.LEADER_NOT_AVAILABLE,
-    KafkaError.NOT_LEADER_FOR_PARTITION,
-    KafkaError.BROKER_NOT_AVAILABLE,
-    KafkaError.REPLICA_NOT_AVAILABLE,
-    KafkaError.NETWORK_EXCEPTION,
-    KafkaError.REQUEST_TIMED_OUT,
-    KafkaError.OFFSET_NOT_AVAILABLE,
-    KafkaError.FENCED_LEADER_EPOCH,
-    KafkaError.UNKNOWN_LEADER_EPOCH,
-    KafkaError.KAFKA_STORAGE_ERROR,
-    KafkaError._WAIT_COORD,
-    KafkaError.COORDINATOR_NOT_AVAILABLE,
-    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
-    KafkaError.NOT_COORDINATOR,
-    KafkaError.NOT_CONTROLLER,
-    KafkaError.LISTENER_NOT_FOUND,
-    KafkaError.NOT_ENOUGH_REPLICAS,
-    KafkaError.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
-    KafkaError.THROTTLING_QUOTA_EXCEEDED,
-    KafkaError.UNSTABLE_OFFSET_COMMIT,
-    KafkaError.CONCURRENT_TRANSACTIONS,
-    KafkaError.FETCH_SESSION_ID_NOT_FOUND,
-    KafkaError.INVALID_FETCH_SESSION_EPOCH,
-    KafkaError.PREFERRED_LEADER_NOT_AVAILABLE,
+    KafkaError.LEADER_NOT_AVAILABLE, KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.BROKER_NOT_AVAILABLE,
+    KafkaError.REPLICA_NOT_AVAILABLE, KafkaError.NETWORK_EXCEPTION, KafkaError.REQUEST_TIMED_OUT,
+    KafkaError.OFFSET_NOT_AVAILABLE, KafkaError.FENCED_LEADER_EPOCH, KafkaError.UNKNOWN_LEADER_EPOCH,
+    KafkaError.KAFKA_STORAGE_ERROR, KafkaError.COORDINATOR_NOT_AVAILABLE, KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+    KafkaError.NOT_COORDINATOR, KafkaError.NOT_CONTROLLER, KafkaError.LISTENER_NOT_FOUND,
+    KafkaError.NOT_ENOUGH_REPLICAS, KafkaError.NOT_ENOUGH_REPLICAS_AFTER_APPEND, KafkaError.THROTTLING_QUOTA_EXCEEDED,
+    KafkaError.UNSTABLE_OFFSET_COMMIT, KafkaError.CONCURRENT_TRANSACTIONS, KafkaError.FETCH_SESSION_ID_NOT_FOUND,
+    KafkaError.INVALID_FETCH_SESSION_EPOCH, KafkaError.PREFERRED_LEADER_NOT_AVAILABLE,
     KafkaError.ELIGIBLE_LEADERS_NOT_AVAILABLE,
-}
+}  # fmt: skip
 
 
 def passes(error: KafkaError) -> bool:
@@ -205,8 +181,7 @@ class OutputReader:
                 look_s = time.monotonic() + LOOK_S
 
     def _assign(self) -> bool:
-        """Read every partition from its end. Return False where Kafka does not answer now, with the reason in
-        `trouble`."""
+        """Read every partition from its end. Return False where Kafka does not answer, with the reason in `trouble`."""
         try:
             parts = [TopicPartition(*part) for part in self._wanted()]
             for part in parts:

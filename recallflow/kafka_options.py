@@ -14,51 +14,24 @@ SESSION_MAX_S = 1_800.0  # as its default allows
 
 # Options that recallflow's guarantees depend on, some under two names. Users cannot set them; all other options of
 # librdkafka are theirs.
-_OURS = frozenset(
-    (
-        # each output once, in order, acknowledged, and expired before another engine can take over
-        "enable.idempotence",
-        "enable.gapless.guarantee",
-        "transactional.id",
-        "acks",
-        "request.required.acks",
-        "retries",
-        "message.send.max.retries",
-        "max.in.flight",
-        "max.in.flight.requests.per.connection",
-        "message.timeout.ms",
-        "delivery.timeout.ms",
-        "delivery.report.only.error",
-        "queuing.strategy",  # the last one first, as some like it
-        "partitioner",
-        # no output size limit below the topic's: it would stop the flow again and again
-        "message.max.bytes",
-        "queue.buffering.max.kbytes",
-        # every record is read once, up to the end of the leader's log
-        "auto.offset.reset",
-        "enable.auto.commit",
-        "auto.commit.enable",
-        "enable.auto.offset.store",
-        "offset.store.method",
-        "enable.partition.eof",
-        "isolation.level",
-        "client.rack",  # a follower's end is not the end
-        # one engine per deployment
-        "group.id",
-        "group.instance.id",
-        "group.protocol",
-        "group.protocol.type",
-        "group.remote.assignor",
-        "partition.assignment.strategy",
-        "session.timeout.ms",
-        "heartbeat.interval.ms",
-        "max.poll.interval.ms",
-        # a misspelt topic is an error, and the brokers are real
-        "allow.auto.create.topics",
-        "test.mock.num.brokers",
-        "test.mock.broker.rtt",
-    )
-)
+_OURS = {
+    # each output once, in order, acknowledged, and expired before another engine can take over
+    "enable.idempotence", "enable.gapless.guarantee", "transactional.id", "acks", "request.required.acks", "retries",
+    "message.send.max.retries", "max.in.flight", "max.in.flight.requests.per.connection", "message.timeout.ms",
+    "delivery.timeout.ms", "delivery.report.only.error", "partitioner",
+    "queuing.strategy",  # the last one first, as some like it
+    # no output size limit below the topic's: it would stop the flow again and again
+    "message.max.bytes", "queue.buffering.max.kbytes",
+    # every record is read once, up to the end of the leader's log
+    "auto.offset.reset", "enable.auto.commit", "auto.commit.enable", "enable.auto.offset.store", "offset.store.method",
+    "enable.partition.eof", "isolation.level",
+    "client.rack",  # a follower's end is not the end
+    # one engine per deployment
+    "group.id", "group.instance.id", "group.protocol", "group.protocol.type", "group.remote.assignor",
+    "partition.assignment.strategy", "session.timeout.ms", "heartbeat.interval.ms", "max.poll.interval.ms",
+    # a misspelt topic is an error, and the brokers are real
+    "allow.auto.create.topics", "test.mock.num.brokers", "test.mock.broker.rtt",
+}  # fmt: skip
 _INSTEAD = {"group.id": "run --deployment", "session.timeout.ms": "run --session-timeout-s"}
 PORT_MAX = 65_535
 READER_GROUP = "recallflow"  # librdkafka wants one; nothing is ever committed under it
@@ -91,8 +64,7 @@ class KafkaOptions:
             self._check()
 
     def _check(self) -> None:
-        """Let librdkafka check names, values and combinations when a client is created; without brokers it opens no
-        connection."""
+        """Let librdkafka check names, values and combinations. Without brokers, a client opens no connection."""
         from confluent_kafka import Consumer, KafkaException, Producer  # an optional dependency
 
         offline: dict[str, object] = {"bootstrap.servers": "", "log_level": 0}

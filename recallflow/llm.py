@@ -100,11 +100,9 @@ class EmbeddingService(Protocol):
 
 @runtime_checkable
 class RemoteEmbedder(Protocol):
-    """Optional interface of an embedder: a model behind an API, with the name and dimension of its `service`.
-
-    No event waits for it: a memory is stored without a vector, and gets it by `memory.embedding`; that of a question
-    comes from the service. `embed` uses a copy of the model in this process, and raises EmbedderError without one.
-    """
+    """Optional interface of an embedder: a model behind an API, with the name and dimension of its `service`. No event
+    waits for it: a memory is stored without a vector, and gets it by `memory.embedding`; that of a question comes from
+    the service. `embed` uses a copy of the model in this process, and raises EmbedderError without one."""
 
     @property
     def service(self) -> EmbeddingService:
@@ -119,10 +117,8 @@ class Reranker(Protocol):
         """Return the model's name for answers."""
 
     async def score(self, question: str, texts: Sequence[str]) -> Sequence[float]:
-        """Return a score for each text in order: higher is better. Raise RerankerError.
-
-        It must not block, and must support cancellation by a timeout.
-        """
+        """Return a score for each text in order: higher is better. Raise RerankerError. It must not block, and must
+        support cancellation by a timeout."""
 
 
 FAILURES = 5  # in a row
@@ -145,8 +141,7 @@ class Breaker:
         return self._failures >= FAILURES
 
     def begin(self) -> float:
-        """Return 0.0 to permit a call, whose outcome must be reported, or else the seconds until the next permitted
-        call."""
+        """Return 0.0 to permit a call, whose outcome must be reported, or the seconds until the next permitted call."""
         now_s = self._now_s()
         if now_s < self._closed_until_s:
             return self._closed_until_s - now_s

@@ -40,8 +40,7 @@ CHUNK_BYTES = 64 * 1024
 
 
 async def relay(stream: StreamReader, name: str, *, as_json: bool) -> None:
-    """Copy a process's output to standard error until it ends. StreamReader's lines are not used, because their
-    length is limited."""
+    """Copy a process's output to standard error. The lines of StreamReader are not used: their length is limited."""
     begun = b""
     while chunk := await stream.read(CHUNK_BYTES):
         *lines, begun = (begun + chunk).split(b"\n")
@@ -122,8 +121,7 @@ class MemberProcess:
 
     @property
     def exit_code(self) -> int:
-        """Return the exit code in the convention of shells. A process that is stopped before it handles signals
-        counts as stopped by request."""
+        """Return the exit code as shells do. A process that is stopped before it handles signals ended by request."""
         if self.code is None or (self._stopping and self.code == -signal.SIGTERM):
             return 0
         return self.code if self.code >= 0 else 128 - self.code
@@ -324,8 +322,7 @@ OWN = Path("/proc/self/cgroup")
 
 
 def usable_cpus(groups: Path = GROUPS, own: Path = OWN) -> int:
-    """Return the number of whole usable CPUs, at least 1: under a limit of 3.5 CPUs a fourth process would be
-    throttled."""
+    """Return the number of whole usable CPUs, at least 1: with 3.5 CPUs a fourth process would be throttled."""
     granted = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, int(min([granted, *_limits(groups, own)])))
 

@@ -16,8 +16,7 @@ from recallflow.responses import Response
 
 @dataclass(slots=True, frozen=True)
 class Answer:
-    """A response with its encoding. `key` is the owner's record key; `reply_to` an alternative to the response
-    topic."""
+    """A response with its encoding. `key` is the owner's record key; `reply_to` replaces the response topic."""
 
     position: Position
     number: int
@@ -82,8 +81,7 @@ class Verdict:
 
 @dataclass(slots=True, frozen=True)
 class Enriched:
-    """An encoded result of a request for enrichment, with the request's position. `bare` is its stand-in where the
-    topic refuses the result."""
+    """An encoded result of an enrichment request. `bare` replaces it where the topic refuses the result."""
 
     position: Position
     number: int

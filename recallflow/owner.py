@@ -20,8 +20,7 @@ _M = 0x5BD1E995
 
 
 def partition_of(key: bytes, partitions: int) -> int:
-    """Return the partition of a key, 0 ≤ p < `partitions`, as chosen by Java producers, and by librdkafka with
-    `partitioner=murmur2_random`."""
+    """Return the partition of a key, as Java producers and librdkafka's `murmur2_random` choose it."""
     return _key_hashes[key] % partitions
 
 
@@ -66,17 +65,14 @@ def user_key(tenant_id: str, user_id: str) -> bytes:
 
 
 def key_tenant(key: bytes | None) -> bytes:
-    """Return the tenant in a record's key: equal for all records of one tenant, and only a hint, because producers
-    may write any key."""
+    """Return the tenant in a record's key. It is only a hint: producers may write any key."""
     return (key or b"").partition(b"/")[0]
 
 
 def state_partition(tenant_id: str, user_id: str, partitions: int) -> int:
-    """Return the state partition of a user, 0 ≤ p < `partitions`: that of the Kafka key of the user's records.
-
-    The environment is not part of the key: a record that could not be decoded still has `tenant_id/user_id` in its
-    Kafka key, and must find the partition of its waiting user.
-    """
+    """Return the state partition of a user, 0 ≤ p < `partitions`: that of the Kafka key of the user's records. The
+    environment is not part of the key: a record that could not be decoded still has `tenant_id/user_id` in its Kafka
+    key, and must find the partition of its waiting user."""
     return _hashes[tenant_id, user_id] % partitions
 
 

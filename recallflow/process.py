@@ -17,8 +17,7 @@ from typing import NoReturn
 
 
 def log_at_once(name: str, message: str) -> None:
-    """Write a warning from a signal handler. It bypasses the log stream, which the signal may have interrupted in a
-    write. `name` is that of the logger."""
+    """Log a warning from a signal handler, past the log stream, which the signal may have interrupted."""
     record = logging.LogRecord(name, logging.WARNING, __file__, 0, message, None, None)
     handlers = logging.getLogger().handlers
     line = handlers[0].format(record) if handlers else f"recallflow: {message}"
@@ -136,8 +135,7 @@ def exponential(first_s: float, most_s: float) -> Iterator[float]:
 
 @contextmanager
 def beside(work: Callable[[], None], name: str, stopping: threading.Event) -> Iterator[None]:
-    """Run `work` on a thread within the block. It ends soon after `stopping` is set, which happens at the end of the
-    block."""
+    """Run `work` on a thread within the block. `stopping`, which is set at the end of the block, must end it."""
     thread = threading.Thread(target=work, daemon=True, name=f"recallflow-{name}")
     thread.start()
     try:

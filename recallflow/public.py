@@ -10,112 +10,43 @@ from typing import TYPE_CHECKING
 from recallflow import APART
 
 from recallflow.control import (
-    ApiKey as ApiKey,
-    Category as Category,
-    ControlEvent as ControlEvent,
-    GateVerdict as GateVerdict,
-    OwnerMapping as OwnerMapping,
-    Quota as Quota,
-    Rollout as Rollout,
-    TenantSettings as TenantSettings,
-)
+    ApiKey as ApiKey, Category as Category, ControlEvent as ControlEvent, GateVerdict as GateVerdict,
+    OwnerMapping as OwnerMapping, Quota as Quota, Rollout as Rollout, TenantSettings as TenantSettings,
+)  # fmt: skip
 from recallflow.errors import (
-    CatchingUp as CatchingUp,
-    DecryptionFailed as DecryptionFailed,
-    DeliveryFailed as DeliveryFailed,
-    EmbedderError as EmbedderError,
-    FieldProblem as FieldProblem,
-    InvalidRecord as InvalidRecord,
-    ModelError as ModelError,
-    QueryFailed as QueryFailed,
-    QueryTimeout as QueryTimeout,
-    RecallflowError as RecallflowError,
-    SettingsMismatch as SettingsMismatch,
-    SourceError as SourceError,
-    PartitionMissing as PartitionMissing,
-    StateError as StateError,
-    StateFormatError as StateFormatError,
-    StateInUse as StateInUse,
-    StorageError as StorageError,
-    UsageError as UsageError,
-)
+    CatchingUp as CatchingUp, DecryptionFailed as DecryptionFailed, DeliveryFailed as DeliveryFailed,
+    EmbedderError as EmbedderError, FieldProblem as FieldProblem, InvalidRecord as InvalidRecord,
+    ModelError as ModelError, QueryFailed as QueryFailed, QueryTimeout as QueryTimeout,
+    RecallflowError as RecallflowError, SettingsMismatch as SettingsMismatch, SourceError as SourceError,
+    PartitionMissing as PartitionMissing, StateError as StateError, StateFormatError as StateFormatError,
+    StateInUse as StateInUse, StorageError as StorageError, UsageError as UsageError,
+)  # fmt: skip
 from recallflow.events import (
-    CategorySummary as CategorySummary,
-    ContentPart as ContentPart,
-    DerivedFrom as DerivedFrom,
-    Entity as Entity,
-    EpisodeEnd as EpisodeEnd,
-    EpisodeSummary as EpisodeSummary,
-    Event as Event,
-    ForgetFilter as ForgetFilter,
-    GraphArchive as GraphArchive,
-    GraphEdge as GraphEdge,
-    GraphEdges as GraphEdges,
-    MemoryAdd as MemoryAdd,
-    MemoryEmbedding as MemoryEmbedding,
-    MemoryEvent as MemoryEvent,
-    MemoryFeedback as MemoryFeedback,
-    MemoryForget as MemoryForget,
-    MemoryUpdate as MemoryUpdate,
-    Message as Message,
-    Relation as Relation,
-    Source as Source,
-    UserErase as UserErase,
-)
-from recallflow.owner import (
-    Owner as Owner,
-)
+    CategorySummary as CategorySummary, ContentPart as ContentPart, DerivedFrom as DerivedFrom, Entity as Entity,
+    EpisodeEnd as EpisodeEnd, EpisodeSummary as EpisodeSummary, Event as Event, ForgetFilter as ForgetFilter,
+    GraphArchive as GraphArchive, GraphEdge as GraphEdge, GraphEdges as GraphEdges, MemoryAdd as MemoryAdd,
+    MemoryEmbedding as MemoryEmbedding, MemoryEvent as MemoryEvent, MemoryFeedback as MemoryFeedback,
+    MemoryForget as MemoryForget, MemoryUpdate as MemoryUpdate, Message as Message, Relation as Relation,
+    Source as Source, UserErase as UserErase,
+)  # fmt: skip
+from recallflow.owner import Owner as Owner, workspace_of as workspace_of
 from recallflow.queries import (
-    AsOf as AsOf,
-    Decay as Decay,
-    EpisodesList as EpisodesList,
-    Filters as Filters,
-    GraphExplore as GraphExplore,
-    GraphFacts as GraphFacts,
-    GraphStatus as GraphStatus,
-    GraphTrace as GraphTrace,
-    MemoriesList as MemoriesList,
-    MemoryGet as MemoryGet,
-    MemoryHistory as MemoryHistory,
-    Mode as Mode,
-    QueryEvent as QueryEvent,
-    Recall as Recall,
-    ReplyTo as ReplyTo,
-    UserStats as UserStats,
-)
-from recallflow.records import (
-    Position as Position,
-    Record as Record,
-)
+    AsOf as AsOf, Decay as Decay, EpisodesList as EpisodesList, Filters as Filters, GraphExplore as GraphExplore,
+    GraphFacts as GraphFacts, GraphStatus as GraphStatus, GraphTrace as GraphTrace, MemoriesList as MemoriesList,
+    MemoryGet as MemoryGet, MemoryHistory as MemoryHistory, Mode as Mode, QueryEvent as QueryEvent, Recall as Recall,
+    ReplyTo as ReplyTo, UserStats as UserStats,
+)  # fmt: skip
+from recallflow.records import Position as Position, Record as Record
 from recallflow.responses import (
-    Context as Context,
-    ContextItem as ContextItem,
-    EpisodeInfo as EpisodeInfo,
-    ErrorBody as ErrorBody,
-    Explanation as Explanation,
-    FieldError as FieldError,
-    ListedMemory as ListedMemory,
-    MemoryPage as MemoryPage,
-    RecalledEpisode as RecalledEpisode,
-    RecalledMemory as RecalledMemory,
-    Receipt as Receipt,
-    Response as Response,
+    Context as Context, ContextItem as ContextItem, EpisodeInfo as EpisodeInfo, ErrorBody as ErrorBody,
+    Explanation as Explanation, FieldError as FieldError, ListedMemory as ListedMemory, MemoryPage as MemoryPage,
+    RecalledEpisode as RecalledEpisode, RecalledMemory as RecalledMemory, Receipt as Receipt, Response as Response,
     Warn as Warn,
-)
+)  # fmt: skip
 from recallflow.verbs.results import (
-    Added as Added,
-    Answered as Answered,
-    Episodes as Episodes,
-    Found as Found,
-    FoundFacts as FoundFacts,
-    History as History,
-    MemoryVersion as MemoryVersion,
-    Page as Page,
-    Stats as Stats,
-)
-from recallflow.owner import (
-    workspace_of as workspace_of,
-)
+    Added as Added, Answered as Answered, Episodes as Episodes, Found as Found, FoundFacts as FoundFacts,
+    History as History, MemoryVersion as MemoryVersion, Page as Page, Stats as Stats,
+)  # fmt: skip
 
 if not TYPE_CHECKING:  # which would know no name of a list that is made
     _here = {name for name in dir() if name not in ("APART", "TYPE_CHECKING") and not name.startswith("_")}

@@ -437,15 +437,7 @@ class UserStats(Query):
 
 
 QueryEvent = Annotated[
-    Recall
-    | MemoryGet
-    | MemoryHistory
-    | MemoriesList
-    | EpisodesList
-    | GraphStatus
-    | GraphTrace
-    | GraphExplore
-    | GraphFacts
-    | UserStats,
+    Recall | MemoryGet | MemoryHistory | MemoriesList | EpisodesList
+    | GraphStatus | GraphTrace | GraphExplore | GraphFacts | UserStats,
     Field(discriminator="type"),
-]
+]  # fmt: skip

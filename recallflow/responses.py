@@ -17,20 +17,10 @@ from recallflow.graphs import ExploredEdge, Facts, GraphReport, Mark, Subgraph, 
 # of an event not later than its user's erasure.
 Unfit = Literal["outdated", "too_many", "other_model", "erased"]
 Outcome = Literal[
-    "created",
-    "updated",
-    "unchanged",
-    "duplicate",
-    "forgotten",
-    "ended",
-    "erased",
-    "outdated",
-    "too_many",
-    "other_model",
-    "degraded",
-]
+    "created", "updated", "unchanged", "duplicate", "forgotten", "ended", "erased", "outdated", "too_many",
+    "other_model", "degraded",
+]  # fmt: skip
 Tier = Literal["fast", "standard", "graph", "llm"]
-
 
 M = TypeVar("M", bound=Model)
 

@@ -44,8 +44,7 @@ OWNER_KEY = "tenant_id/user_id (percent-encoded): the events of one user are in 
 
 
 class Channel(NamedTuple):
-    """A topic. `reads` means that the engine reads it. `models` are the models of its records, empty for a topic of
-    arbitrary bytes."""
+    """A topic. `reads`: the engine reads it. `models`: of its records, none for a topic of arbitrary bytes."""
 
     name: str
     topic: str
@@ -113,7 +112,10 @@ def asyncapi() -> dict[str, Any]:
         },
         "defaultContentType": "application/json",
         "channels": {channel.name: _channel(channel) for channel in CHANNELS},
-        "operations": {_operation_name(channel): _operation(channel) for channel in CHANNELS},
+        "operations": {
+            ("read" if channel.reads else "write") + channel.name[0].upper() + channel.name[1:]: _operation(channel)
+            for channel in CHANNELS
+        },
         "components": {
             "messages": {name: found for channel in CHANNELS for name, found in _messages(channel)},
             "schemas": _schemas(),
@@ -129,13 +131,8 @@ def _channel(channel: Channel) -> dict[str, Any]:
     }
 
 
-def _operation_name(channel: Channel) -> str:
-    return ("read" if channel.reads else "write") + channel.name[0].upper() + channel.name[1:]
-
-
 def _operation(channel: Channel) -> dict[str, Any]:
-    """Return the engine's operation on a topic. A query is answered on the response topic, or on the topic that it
-    names."""
+    """Return the engine's operation on a topic. A query is answered on the response topic or the one it names."""
     operation: dict[str, Any] = {
         "action": "receive" if channel.reads else "send",
         "channel": {"$ref": f"#/channels/{channel.name}"},

@@ -28,8 +28,7 @@ def check_forgotten(receipt: Receipt | None) -> None:
 
 
 class Service(Protocol):
-    """Queries and events of clients, with their credentials as record headers. Calls are awaited on one event loop,
-    any number at the same time."""
+    """Queries and events of clients, with credentials as headers. Calls are awaited on one event loop."""
 
     async def ask(self, query: QueryEvent, headers: Headers, timeout_s: float) -> Response:
         """Return the response to a query, also one with status `error`.
@@ -62,12 +61,10 @@ class Service(Protocol):
 
 
 class Admission(Protocol):
-    """Authorisation against the current control table. The engine checks each record again, as of its append time,
-    and its verdict is final."""
+    """Authorisation against the current control table. The engine's own check, as of the append time, is final."""
 
     def authenticate(self, headers: Headers) -> None:
-        """Raise InvalidRecord (`unauthenticated`) for unknown credentials. A server checks this before it reads a
-        body."""
+        """Raise InvalidRecord (`unauthenticated`). A server checks this before it reads a body."""
         ...
 
     def check(self, event: MemoryEvent | QueryEvent, headers: Headers) -> None:
@@ -75,8 +72,7 @@ class Admission(Protocol):
         ...
 
     def ids(self, headers: Headers) -> Mapping[str, str]:
-        """Return the ids that credentials determine uniquely, by event field. Raise InvalidRecord
-        (`unauthenticated`)."""
+        """Return the ids that credentials determine, by event field. Raise InvalidRecord (`unauthenticated`)."""
         ...
 
 

@@ -23,8 +23,7 @@ _name: TypeAdapter[str] = TypeAdapter(Name)
 
 
 class SigningKey(NamedTuple):
-    """A key of one algorithm. `name` is its `kid`, or else its fingerprint; `jwk` is the public key, None for a
-    secret."""
+    """A key of one algorithm. `name` is its `kid` or its fingerprint; `jwk` the public key, None for a secret."""
 
     name: str
     algorithm: str
@@ -47,8 +46,7 @@ class SigningKey(NamedTuple):
 
 
 class Jwks(NamedTuple):
-    """Content of a JWKS document: valid keys, problems of invalid ones, and the `kid` of each invalid key, which
-    counts as present."""
+    """Content of a JWKS document. `unread` has the `kid` of each invalid key, which counts as present."""
 
     keys: list[SigningKey]
     problems: list[str]

@@ -62,8 +62,7 @@ def trace_headers(context: Context | None = None) -> Headers:
 
 @contextmanager
 def model_call(operation: Literal["chat", "embeddings", "rerank"], model: str) -> Iterator[trace.Span]:
-    """Trace a call of a model as a child of the current span. Errors are recorded by type only, because a message
-    may quote the request."""
+    """Trace a call of a model. Errors are recorded by type only, because a message may quote the request."""
     attributes = {"gen_ai.operation.name": operation, "gen_ai.request.model": model}
     with tracer.start_as_current_span(
         f"{operation} {model}",
@@ -93,8 +92,7 @@ class TextFormatter(MaskingFormatter):
 
 
 class JsonFormatter(MaskingFormatter):
-    """JSON lines. The traceback is part of `message`; trace id, position and error code are fields where they are
-    known."""
+    """JSON lines. `message` includes the traceback; trace id, position and error code are fields where known."""
 
     def format(self, record: logging.LogRecord) -> str:
         fields = {"time": _log_time(record), "level": record.levelname.lower(), "logger": _logger_name(record)}
@@ -133,8 +131,7 @@ _log = logging.getLogger(__name__)
 
 @contextmanager
 def export_spans(command: str, environment: Mapping[str, str] = os.environ) -> Iterator[None]:
-    """Export spans within the block if the environment configures an exporter; send the last ones at the end.
-    `command` is the default service name."""
+    """Export spans within the block if the environment asks for it. `command` is the default service name."""
     exporters = _exporters(environment)
     if not exporters:
         yield

@@ -7,8 +7,7 @@ from recallflow.process import end_on_signals, end_process, end_with_supervisor
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code. Without `arguments`, the commands `run`, `enrich` and `serve` end
-    the process instead."""
+    """Run one command, and return its exit code. In a shell, `run`, `enrich` and `serve` end the process."""
     named = next((word for word in sys.argv[1:] if not word.startswith("-")), "")
     runs = arguments is None and named in ("run", "enrich", "serve")
     if runs:

@@ -103,31 +103,12 @@ DEBUG = "show tracebacks and the output of native code"
 PIPE_CLOSED = 141  # as shells report a closed pipe
 # In the order of help.
 COMMANDS: tuple[Callable[[Any], None], ...] = (
-    demo.add_demo,
-    memories.add_memory,
-    memories.add_memories,
-    records.add_tail,
-    services.add_pipe,
-    replay.add_replay,
-    graph.add_graph,
-    tenants.add_categories,
-    tenants.add_quota,
-    tenants.add_keys,
-    tenants.add_owners,
-    services.add_completion,
-    kafka.add_run_and_topics,
-    kafka.add_enrich,
-    services.add_serve,
-    services.add_mcp,
-    kafka.add_doctor,
-    kafka.add_reembed,
-    records.add_dlq,
-    state.add_state,
-    state.add_checkpoints,
-    privacy.add_export,
-    privacy.add_erase,
-    services.add_schema,
-)
+    demo.add_demo, memories.add_memory, memories.add_memories, records.add_tail, services.add_pipe, replay.add_replay,
+    graph.add_graph, tenants.add_categories, tenants.add_quota, tenants.add_keys, tenants.add_owners,
+    services.add_completion, kafka.add_run_and_topics, kafka.add_enrich, services.add_serve, services.add_mcp,
+    kafka.add_doctor, kafka.add_reembed, records.add_dlq, state.add_state, state.add_checkpoints, privacy.add_export,
+    privacy.add_erase, services.add_schema,
+)  # fmt: skip
 # Heading of the help → its commands.
 GROUPS = {
     "first steps": ("demo", "remember", "ask", "list", "show", "episodes", "forget", "tail"),
@@ -216,8 +197,7 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _flushed(code: int) -> int:
-    """Flush the output and return the exit code. The reader may have closed the pipe, or the disk may be full; the
-    error of a failed command is not reported twice."""
+    """Flush the output, whose pipe may be closed or disk full, and return the exit code. Report one error only."""
     try:
         if sys.stdout is not None:
             sys.stdout.flush()

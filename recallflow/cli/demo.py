@@ -146,7 +146,6 @@ def _ask_engine(engine: DemoEngine, query: dict[str, Any]) -> dict[str, Any]:
 def _print(
     asked: "Sequence[SampleQuestion]", answers: "Sequence[dict[str, Any]]", remembered: str, seconds: float
 ) -> None:
-
     print(paragraph(f"{remembered} remembered, {len(asked)} questions answered, in {seconds:.1f} s with start-up."))
     target = console()
     for number, (question, answer) in enumerate(zip(asked, answers, strict=True), 1):
@@ -188,8 +187,7 @@ START_S, PROBE_S, END_S = 60.0, 1.0, 20.0
 
 @contextmanager
 def _engine_behind(kafka: "KafkaOptions", tenant: str) -> "Iterator[RecallClient]":
-    """Yield a client of an engine process on temporary topics. Both are removed at the end. Raise SourceError where the
-    broker cannot be used."""
+    """Yield a client of an engine process on temporary topics. Raise SourceError where the broker cannot be used."""
     from recallflow.connectors.kafka.admin import delete_topics
     from recallflow.flows.settings import TopicNames
 
@@ -202,7 +200,8 @@ def _engine_behind(kafka: "KafkaOptions", tenant: str) -> "Iterator[RecallClient
         config.write_text(_toml(kafka, named))
         config.chmod(0o600)
         try:
-            _finish(["topics", "create", "--partitions", "1", "--config", str(config)], log)
+            if _started(["topics", "create", "--partitions", "1", "--config", str(config)], log).wait():
+                raise SourceError(log.read_text(errors="replace").strip().removeprefix("recallflow: "))
             run = ["run", "--config", str(config), "--state-dir", str(Path(folder, "state")), "--create"]
             with _running(run, log) as engine, _client(kafka, tenant, topics) as client:
                 _wait_until_up(engine, client, log)
@@ -261,11 +260,6 @@ def _started(words: list[str], log: Path) -> "subprocess.Popen[bytes]":
         return subprocess.Popen(  # noqa: S603 - our own command
             [sys.executable, "-m", "recallflow", *words], env=environment, stdout=subprocess.DEVNULL, stderr=written
         )
-
-
-def _finish(words: list[str], log: Path) -> None:
-    if _started(words, log).wait():
-        raise SourceError(log.read_text(errors="replace").strip().removeprefix("recallflow: "))
 
 
 @contextmanager

@@ -58,8 +58,7 @@ class CommandEngine:
         self._headers = config.auth.credentials
 
     def send(self, event_type: str, fields: Mapping[str, Any]) -> "Receipt":
-        """Send an event, and return its receipt. Raise InvalidRecord for a refused event, and RecallflowError
-        without a receipt in time."""
+        """Send an event; return its receipt. Raise InvalidRecord if refused, RecallflowError without one in time."""
         event = cast("MemoryEvent", event_of(self._options, event_type, fields))
         stored = self._runner.run(self._service.apply(event, self._headers, self._timeout_s))
         if stored.receipt is None:
@@ -67,8 +66,7 @@ class CommandEngine:
         return stored.receipt
 
     def ask(self, query_type: str, fields: Mapping[str, Any]) -> "Response":
-        """Return the response to a query. Raise InvalidRecord for a refused query, and RecallflowError without a
-        response."""
+        """Return the response to a query. Raise InvalidRecord if refused, RecallflowError without one in time."""
         query = cast("QueryEvent", event_of(self._options, query_type, fields))
         try:
             return self._runner.run(self._service.ask(query, self._headers, self._timeout_s))
@@ -102,8 +100,7 @@ def opened(options: argparse.Namespace) -> Iterator[CommandEngine]:
 
 
 def _is_behind_kafka(options: argparse.Namespace, origins: Mapping[str, str]) -> bool:
-    """Return whether the engine is on Kafka: by a flag, or else by configured brokers, because an engine's settings
-    name both."""
+    """Return whether the engine is on Kafka: by a flag, or else by configured brokers, as settings may name both."""
     given = vars(options)
     directory, brokers = given["state_dir"] is not None, given["kafka.bootstrap_servers"] is not None
     if directory and brokers:

@@ -14,7 +14,7 @@ from recallflow.cli.tenants import client
 from recallflow.connectors.kafka.erasure import OutcomeReader, Remains, records_of, remains, send_tombstones
 from recallflow.errors import RecallflowError, UsageError
 from recallflow.events import PRODUCTION, UserErase
-from recallflow.fields import format_time
+from recallflow.fields import EPOCH_MS_MAX, format_time
 from recallflow.flows.erasing import (
     TraceSearch,
     append_time,
@@ -62,9 +62,9 @@ def _retention(kept: "Retention", newest_ms: int) -> str:
     sooner = "" if kept.retention_bytes < 0 else f", or sooner (retention.bytes={kept.retention_bytes})"
     if kept.longest_ms is None:
         return f"no expiry (retention.ms=-1){sooner}: until the topic, or its records, are deleted"
-    latest = newest_ms + kept.longest_ms
+    latest = format_time(min(newest_ms + kept.longest_ms, EPOCH_MS_MAX))
     return (
-        f"gone by {_format_ms(latest)} at the latest{sooner}, some minutes aside: retention.ms={kept.retention_ms} "
+        f"gone by {latest} at the latest{sooner}, some minutes aside: retention.ms={kept.retention_ms} "
         f"after the last record of their segment, which takes records for up to segment.ms={kept.segment_ms}"
     )
 
@@ -76,10 +76,6 @@ def _compaction(*, is_memory: bool) -> str:
             "users too, so a memory topic must not be compacted"
         )
     return "compaction keeps the newest record of the user's key, which a tombstone removes"
-
-
-def _format_ms(at_ms: int) -> str:
-    return format_time(min(at_ms, 253_402_300_799_999))
 
 
 def finding_lines(who: "TraceSearch", findings: "Findings") -> Iterator[str]:
@@ -142,8 +138,6 @@ class Erasing:
             failed |= self._verify(who)
         return 1 if failed else 0
 
-    # ------------------------------------------------------------------ erasing
-
     def _erase(self) -> bool:
         """Erase the user. Return whether something was not erased, or files of a folder were not purged."""
         apart_failed = False
@@ -158,8 +152,7 @@ class Erasing:
         return bool(failed) or apart_failed
 
     def _send(self, event: UserErase) -> Position:
-        """Send an event to Kafka; return its position once it is applied. Raise RecallflowError for a refused event,
-        or if no engine applies it in time."""
+        """Send an event, and return its position once it is applied. Raise RecallflowError if it is not."""
         topics, timeout_s = self._config.topics, self._options.timeout_s
         with OutcomeReader(self._config.kafka, (topics.receipts, topics.dead_letters)) as outcomes:
             with client(self._config, self._tenant, event.environment or PRODUCTION) as opened:
@@ -204,8 +197,6 @@ class Erasing:
             print(f"{folder}: NOT erased: {error}")
             return False
 
-    # ------------------------------------------------------------------ records that remain in Kafka
-
     def _print_remains(self) -> None:
         topics = self._config.topics
         read = {topics.memory, topics.queries, topics.enrichment, topics.results}
@@ -220,8 +211,6 @@ class Erasing:
             send_tombstones(self._config.kafka, compacted, Owner(self._tenant, "", self._user).record_key)
             for one in compacted:
                 print(f"  {one.topic}: tombstones written")
-
-    # ------------------------------------------------------------------ verification
 
     def _sought(self) -> TraceSearch:
         """Return the search terms, which are read before the erasure."""

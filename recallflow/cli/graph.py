@@ -2,7 +2,7 @@
 
 import argparse
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, cast
 
 from recallflow.cli.options import ENGINE, add_control, add_kafka, add_owner, config, decisions
@@ -17,9 +17,14 @@ def status_lines(response: Mapping[str, Any]) -> list[str]:
     report = response["graph_status"]
     rollout, gate = report["rollout"], report["gate"]
     mode = rollout["mode"] if rollout["enabled"] else f"{rollout['mode']}, but the graph is off (graph_enabled)"
-    lines = [f"rollout  {mode}{_decided(rollout)}", f"gate     {_gate_text(gate['blocked'])}{_decided(gate)}"]
+    lines = [
+        f"rollout  {mode}{_decided(rollout)}",
+        f"gate     {'blocked' if gate['blocked'] else 'open'}{_decided(gate)}",
+    ]
     lines += [f"{_INDENT}{name:<15} {_figure(value)}" for name, value in gate["windows"].items()]
-    lines += [f"{_INDENT}{kind}: {_of_type(of)}" for kind, of in gate["edge_types"].items()]
+    for kind, of in gate["edge_types"].items():
+        relevance = f"relevance {_figure(of['relevance'])}, before {_figure(of['before'])}"
+        lines.append(f"{_INDENT}{kind}: {relevance}, {of['answers']} answers")
     at_least = "" if report["complete"] else "at least "
     lines += [f"{name:<8} {at_least}{_counts(report[name])}" for name in ("nodes", "edges")]
     return lines + [f"failed   {one['at']} {one['query_id']}: {one['error']}" for one in report["failures"]]
@@ -29,7 +34,9 @@ def trace_lines(response: Mapping[str, Any]) -> list[str]:
     """Return the starting points, every examined edge, and the added memories."""
     found = response["graph_trace"]
     lines = [f"from     {seed['id']} ({seed['score']:g})" for seed in found["seeds"]]
-    lines += [f"{_INDENT}{_step_text(step)}" for step in found["steps"]]
+    for step in found["steps"]:
+        path = f"{step['source']} –{step['type']}– {step['target']}"
+        lines.append(f"{_INDENT}{step['hop']}  {path}: {step['outcome']}")
     if found["left_out"]:
         lines.append(f"{_INDENT}… and {found['left_out']:,} steps more")
     lines += [
@@ -42,23 +49,13 @@ def trace_lines(response: Mapping[str, Any]) -> list[str]:
 def fact_lines(response: Mapping[str, Any]) -> list[str]:
     """Return relations, each with the sentences that state it."""
     found = response["graph_facts"]
-    lines = [line for fact in found["facts"] for line in _fact_text(fact)] or ["no relations found"]
+    lines = []
+    for fact in found["facts"]:
+        marks = f" ({', '.join(fact['marks'])})" if fact["marks"] else ""
+        lines.append(f"{fact['source_name']} {fact['type']} {fact['target_name']}{marks}")
+        lines += [paragraph(f"“{one['quote']}” {one['id']}", _INDENT) for one in fact["evidence"]]
+    lines = lines or ["no relations found"]
     return lines if found["complete"] else [*lines, "the search was incomplete: name entities or types"]
-
-
-def _fact_text(fact: Mapping[str, Any]) -> Iterable[str]:
-    marks = f" ({', '.join(fact['marks'])})" if fact["marks"] else ""
-    yield f"{fact['source_name']} {fact['type']} {fact['target_name']}{marks}"
-    for one in fact["evidence"]:
-        yield paragraph(f"“{one['quote']}” {one['id']}", _INDENT)
-
-
-def _step_text(step: Mapping[str, Any]) -> str:
-    return f"{step['hop']}  {step['source']} –{step['type']}– {step['target']}: {step['outcome']}"
-
-
-def _gate_text(blocked: bool) -> str:
-    return "blocked" if blocked else "open"
 
 
 def _decided(state: Mapping[str, Any]) -> str:
@@ -71,10 +68,6 @@ def _decided(state: Mapping[str, Any]) -> str:
 
 def _figure(value: float | None) -> str:
     return "too few answers" if value is None else f"{value:g}"
-
-
-def _of_type(of: Mapping[str, Any]) -> str:
-    return f"relevance {_figure(of['relevance'])}, before {_figure(of['before'])}, {of['answers']} answers"
 
 
 def _counts(counts: Mapping[str, int]) -> str:
@@ -160,9 +153,6 @@ def _add_questions(actions: "argparse._SubParsersAction[argparse.ArgumentParser]
         add_owner(action)
 
 
-# ---------------------------------------------------------------------- decisions
-
-
 def run_graph_decision(options: argparse.Namespace) -> int:
     said = " ".join([options.action, options.tenant, getattr(options, options.decided)])
     if options.decided == "mode":
@@ -170,9 +160,6 @@ def run_graph_decision(options: argparse.Namespace) -> int:
         return decide(options, said, "graph.rollout", mode, lambda opened, given: opened.graph_rollout(**given))
     verdict = {"blocked": GATES[options.state]}
     return decide(options, said, "gate.verdict", verdict, lambda opened, given: opened.graph_gate(**given))
-
-
-# ---------------------------------------------------------------------- questions
 
 
 def run_graph_query(options: argparse.Namespace) -> int:

@@ -40,8 +40,7 @@ def run_until_stopped(
     run: "Callable[[Config], int | None]",
     check: "Callable[[Config], None]" = lambda _: None,
 ) -> int:
-    """Run a flow with the chosen settings, or print them, after `check` accepted them. Return the exit code; 0 if
-    `run` returns None."""
+    """Run a flow with the chosen settings, or print them once `check` accepts them. Return the exit code."""
     from recallflow.flows.config import printed
     from recallflow.telemetry import export_spans, set_up_logging
 
@@ -126,15 +125,9 @@ def run_create(options: argparse.Namespace) -> int:
     named = chosen.topics
     many, copies = _count("--partitions", options.partitions), _count("--replication", options.replication)
     partitions = {
-        named.memory: many,
-        named.queries: many,
-        named.control: 1,
-        named.responses: many,
-        named.receipts: many,
-        named.enrichment: many,
-        named.results: many,
-        named.dead_letters: 1,
-    }
+        named.memory: many, named.queries: many, named.control: 1, named.responses: many, named.receipts: many,
+        named.enrichment: many, named.results: many, named.dead_letters: 1,
+    }  # fmt: skip  # fmt: skip
     if named.audit is not None:
         partitions[named.audit] = many
     settings = dict.fromkeys(partitions, LOG_APPEND_TIME)

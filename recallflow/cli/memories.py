@@ -23,8 +23,7 @@ _BREAKS = re.compile("[\t\n\v\f\r\x1c-\x1e\x85\u2028\u2029]")
 
 
 def one_line(text: str) -> str:
-    """Return text without line breaks and control characters, each replaced by one character, so that offsets stay
-    valid."""
+    """Replace each line break and control character by one character, so that offsets stay valid."""
     return clean(_DIRECTIONS.sub("\N{REPLACEMENT CHARACTER}", _BREAKS.sub(" ", text)))
 
 
@@ -70,8 +69,7 @@ def print_ranked(target: Console, memory: Mapping[str, Any], *, explain: bool = 
 
 
 def passage(memory: Mapping[str, Any]) -> Text:
-    """Return the text with the query's words highlighted; of a long text the best passage, with the number of
-    omitted characters."""
+    """Return the text, or its best passage if it is long, with the words of the query highlighted."""
     content, excerpt = memory["content"], memory["excerpt"] or {"start": 0, "end": len(memory["content"])}
     text = Text(one_line(content))
     for reason in memory["why"]:
@@ -113,8 +111,7 @@ _USUAL = {"layer": "long_term", "importance": 0.5, "confidence": 1.0}  # default
 
 
 def print_memories(target: Console, memories: Iterable[Mapping[str, Any]]) -> None:
-    """Print one line per memory: on a terminal shortened to its width, elsewhere tab-separated columns with whole
-    texts."""
+    """Print one line per memory: cut at the width of a terminal, elsewhere tab-separated with whole texts."""
     rows = [(memory["created_at"], one_line(memory["id"]), memory) for memory in memories]
     if not target.is_terminal:
         for at, memory_id, memory in rows:

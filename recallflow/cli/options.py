@@ -28,8 +28,7 @@ PACE = ("engine.cache_bytes", "engine.epoch_ms")
 
 
 class Flag(NamedTuple):
-    """Command line flag of a setting. `metavar` names its value; None means no value. `default` is the default in
-    the help."""
+    """Command line flag of a setting. `metavar` names its value, if it has one; `default` is for the help."""
 
     name: str
     metavar: str | None
@@ -131,17 +130,9 @@ FLAGS = {
 
 # Section of a setting → heading of its flags.
 _HEADINGS = {
-    "": "state",
-    "encryption": "state",
-    "kafka": "Kafka",
-    "topics": "topics",
-    "run": "process",
-    "serve": "listening",
-    "engine": "engine",
-    "embedding": "models",
-    "llm": "models",
-    "enrichment": "models",
-}
+    "": "state", "encryption": "state", "kafka": "Kafka", "topics": "topics", "run": "process", "serve": "listening",
+    "engine": "engine", "embedding": "models", "llm": "models", "enrichment": "models",
+}  # fmt: skip
 _MODELS = ("embedder", "model_path", "reranker", "reranker_path", "reranker_url", "rerank_timeout_ms")
 
 
@@ -165,8 +156,7 @@ def add_settings(parser: argparse.ArgumentParser, *keys: str) -> None:
 
 
 def add_create(parser: argparse.ArgumentParser) -> None:
-    """Add --create to a command that fills a state directory. Without it the directory has to exist, so that a
-    mistyped name does not create an empty memory."""
+    """Add --create. Without it the state directory must exist, so that a mistyped name creates no empty memory."""
     parser.add_argument("--create", action="store_true", help="create the state directory if it does not exist")
 
 

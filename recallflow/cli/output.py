@@ -47,10 +47,8 @@ class _Console(Console):
 
 
 def console(*, stderr: bool = False) -> Console:
-    """Return the console of standard output or standard error, without markup and highlighting.
-
-    NO_COLOR, CLICOLOR=0 and TERM=dumb disable colours; FORCE_COLOR and CLICOLOR_FORCE enable them in pipes.
-    """
+    """Return the console of standard output or standard error, without markup and highlighting. NO_COLOR, CLICOLOR=0
+    and TERM=dumb disable colours; FORCE_COLOR and CLICOLOR_FORCE enable them in pipes."""
     environment = os.environ
     forced = bool(environment.get("FORCE_COLOR")) or environment.get("CLICOLOR_FORCE", "0") != "0"
     plain = bool(environment.get("NO_COLOR")) or (environment.get("CLICOLOR") == "0" and not forced)
@@ -141,11 +139,9 @@ def _said(text: str, style: str) -> None:
 
 @contextlib.contextmanager
 def native_stderr_aside(*, shown: bool) -> Iterator[None]:
-    """Hide the output of native code on file descriptor 2, unless it is to be shown.
-
-    Bytewax prints a Rust panic whenever a step raises, before recallflow prints the error in one line. Python's own
-    output on stderr still reaches the terminal.
-    """
+    """Hide the output of native code on file descriptor 2, unless it is to be shown. Bytewax prints a Rust panic
+    whenever a step raises, before recallflow prints the error in one line. Python's own output on stderr still reaches
+    the terminal."""
     if shown:
         yield
         return

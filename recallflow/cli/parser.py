@@ -15,32 +15,12 @@ from recallflow.cli.output import UNBROKEN, console, error, width
 
 # Other programs' words → our commands.
 SYNONYMS = {
-    "add": "remember",
-    "backup": "state checkpoint",
-    "check": "doctor",
-    "delete": "forget",
-    "find": "ask",
-    "follow": "tail",
-    "get": "show",
-    "import": "replay",
-    "ingest": "replay",
-    "load": "replay",
-    "log": "tail",
-    "ls": "list",
-    "memories": "list",
-    "new": "create",
-    "query": "ask",
-    "recall": "ask",
-    "remove": "forget",
-    "rm": "forget",
-    "search": "ask",
-    "send": "remember",
-    "server": "serve",
-    "start": "run",
-    "store": "remember",
-    "up": "run",
-    "watch": "tail",
-}
+    "add": "remember", "backup": "state checkpoint", "check": "doctor", "delete": "forget", "find": "ask",
+    "follow": "tail", "get": "show", "import": "replay", "ingest": "replay", "load": "replay", "log": "tail",
+    "ls": "list", "memories": "list", "new": "create", "query": "ask", "recall": "ask", "remove": "forget",
+    "rm": "forget", "search": "ask", "send": "remember", "server": "serve", "start": "run", "store": "remember",
+    "up": "run", "watch": "tail",
+}  # fmt: skip
 WIDTH_MAX = 120  # columns of help; longer lines would be hard to read
 
 
@@ -90,10 +70,7 @@ class HelpFormatter(RichHelpFormatter):
 
 
 class Parser(argparse.ArgumentParser):
-    """Parser of one command or of all.
-
-    `examples` are command lines for the help; a test runs each of them.
-    """
+    """Parser of one command or of all. `examples` are command lines for the help; a test runs each of them."""
 
     def __init__(
         self, *, examples: Sequence[str] = (), groups: Mapping[str, Sequence[str]] | None = None, **named: Any

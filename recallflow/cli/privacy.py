@@ -36,11 +36,6 @@ ANSWERS: Mapping[str, str] = {
 }  # fmt: skip
 
 
-def export_format(chosen: str | None, path: Path | None) -> str:
-    """Return the chosen format, or that of the file's suffix: `.parquet`, otherwise JSON lines."""
-    return chosen or ("parquet" if path is not None and path.suffix == ".parquet" else "jsonl")
-
-
 @contextlib.contextmanager
 def to_lines(path: Path | None) -> Iterator[BinaryIO]:
     """Yield standard output, or a private file that gets its name once it is complete."""
@@ -148,19 +143,10 @@ def add_export(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     what.add_argument("--memories", action="store_true", help="export memories only, for a replay elsewhere")
     what.add_argument("--answers", action="store_true", help="export the answers in Kafka's response topic")
     what.add_argument("--vectors", action="store_true", help="include vectors")
-    parser.add_argument(
-        "--format", choices=("jsonl", "parquet"), help="format (default: by the file's suffix, else jsonl)"
-    )
+    parser.add_argument("--format", choices=FORMATS, help="format (default: by the file's suffix, else jsonl)")
     parser.add_argument("--out", type=Path, metavar="FILE", help="write to this file, readable by you alone")
     add_kafka(parser, *STATE, "topics.responses")
     parser.set_defaults(run=run_export)
-
-
-def add_person(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments that name the person."""
-    parser.add_argument("tenant", metavar="TENANT")
-    parser.add_argument("user", metavar="USER")
-    add_environments(parser)
 
 
 def add_environments(parser: argparse.ArgumentParser) -> None:
@@ -175,10 +161,9 @@ def add_environments(parser: argparse.ArgumentParser) -> None:
 
 
 def run_export(options: argparse.Namespace) -> int:
-    from recallflow.errors import UsageError
-
     chosen, origins = config_and_origins(options)
-    form = export_format(options.format, options.out)
+    is_parquet = options.out is not None and options.out.suffix == ".parquet"
+    form = options.format or ("parquet" if is_parquet else "jsonl")
     if options.answers:
         if "kafka.bootstrap_servers" not in origins:
             raise UsageError("--answers needs --bootstrap-servers HOST:PORT: the answers are in Kafka")
@@ -251,7 +236,9 @@ def add_erase(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -
             "recallflow erase demo team-atlas --bootstrap-servers localhost:9092",
         ),
     )
-    add_person(parser)
+    parser.add_argument("tenant", metavar="TENANT")
+    parser.add_argument("user", metavar="USER")
+    add_environments(parser)
     parser.add_argument(
         "--timeout-s", type=float, default=TIMEOUT_S, metavar="S", help="time limit in seconds (default: 60)"
     )

@@ -28,8 +28,7 @@ from recallflow.state.files import write_whole
 
 
 class Target(NamedTuple):
-    """Topic with its current sizes. `records` is the number of its records; `ends` that of all records ever,
-    approximately."""
+    """Topic with its number of records, and `ends`, the approximate number of records ever."""
 
     cluster: str
     topic: str
@@ -48,10 +47,8 @@ class Target(NamedTuple):
 
 
 class ReplayProgress:
-    """Progress of a log's transfer to a target. `log` is the name of the log.
-
-    A recreated topic has another id, and so no progress. An emptied topic holds fewer records than were sent.
-    """
+    """Progress of a log's transfer to a target. `log` is the name of the log. A recreated topic has another id, and so
+    no progress. An emptied topic holds fewer records than were sent."""
 
     def __init__(self, log: str, target: Target, environment: Mapping[str, str] = os.environ) -> None:
         """Read the progress. Raise RecallflowError if it is unreadable."""

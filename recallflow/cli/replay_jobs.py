@@ -202,8 +202,7 @@ class Pace:
 
 
 class ProgressMeter:
-    """Progress display on standard error with share, rate and remaining time: a bar on a terminal, and else a line
-    at intervals."""
+    """Progress display on standard error: a bar on a terminal, elsewhere a line at intervals."""
 
     def __init__(self, name: str, done: Callable[[], int], total: int, clock: Clock = time.monotonic) -> None:
         """`done` returns how many of `total` bytes are read."""

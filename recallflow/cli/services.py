@@ -116,15 +116,9 @@ def run_mcp(options: argparse.Namespace) -> int:
 
 # Names of all schemas. A test compares them with the models, because building the schemas is slow.
 SCHEMAS = (
-    "audit",
-    "control-event",
-    "enrichment-request",
-    "enrichment-result",
-    "memory-event",
-    "query-event",
-    "receipt",
+    "audit", "control-event", "enrichment-request", "enrichment-result", "memory-event", "query-event", "receipt",
     "response",
-)
+)  # fmt: skip
 
 
 def add_schema(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -242,8 +236,7 @@ def run_pipe(options: argparse.Namespace) -> int:
 
 
 def _stdin() -> io.BufferedIOBase:
-    """Return a separate file object: at exit Python waits for sys.stdin, and the reader thread may block on it for
-    ever."""
+    """Return a separate file object: at exit Python waits for sys.stdin, on which the reader thread may block."""
     try:
         return open(sys.stdin.fileno(), "rb", closefd=False)
     except io.UnsupportedOperation:  # no file: a program that embeds the command has replaced sys.stdin

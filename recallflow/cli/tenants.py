@@ -35,8 +35,7 @@ def add_reasons(*actions: argparse.ArgumentParser, required: bool = False) -> No
 
 
 def decide(options: argparse.Namespace, said: str, event_type: str, fields: Mapping[str, Any], send: "Send") -> int:
-    """Send a decision, or append it to the file of --control, and print its position. `said` is the decision in
-    words."""
+    """Send a decision, or append it to the file of --control, and print its position. `said` describes the decision."""
     given = {**fields, **{name: one for name in ("by", "why") if (one := getattr(options, name)) is not None}}
     if options.control is not None:
         append_decision(options.control, options.tenant, event_type, given)

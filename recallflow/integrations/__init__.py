@@ -59,8 +59,7 @@ _NOTHING = MappingProxyType[str, Any]({"k": 1, "mode": "recency", "filters": {"s
 
 
 def wait(client: Client, user_id: str, position: Position) -> None:
-    """Return once the write at a position is applied. Raise QueryTimeout if that is unknown in time; the write is
-    stored all the same."""
+    """Return once a write is applied. Raise QueryTimeout if that is unknown in time; it is stored all the same."""
     _check(client.search("-", user=user_id, **_NOTHING, after=position, wait_timeout_ms=WAIT_MS))
 
 
@@ -71,8 +70,7 @@ async def await_applied(client: AsyncClient, user_id: str, position: Position) -
 
 @contextmanager
 def before_a_write() -> Iterator[None]:
-    """Guard queries before a write. Raise NothingWritten if they fail, because QueryTimeout would mean a stored
-    write."""
+    """Guard queries before a write. Raise NothingWritten if they fail: QueryTimeout would mean a stored write."""
     try:
         yield
     except (QueryTimeout, DeliveryFailed) as error:
@@ -88,8 +86,7 @@ PAGE = 1_000
 
 
 def listed_whole(page: Page) -> Page:
-    """Return the page. Raise UsageError where a memory was cut to fit the response topic, and so differs from its
-    original."""
+    """Return the page. Raise UsageError where a memory was cut to fit the response topic."""
     if cut := [memory.id for memory in page if memory.truncated]:
         raise UsageError(f"{cut[0]} is larger than its response topic takes: raise its max.message.bytes")
     return page

@@ -61,8 +61,7 @@ def digest_of(namespace: Namespace, key: str) -> str:
 
 
 def new_id(namespace: Namespace, key: str) -> str:
-    """Return a new memory id for an item: the id of a forgotten memory cannot be reused. It contains the item's
-    digest, because answers have no metadata."""
+    """Return a new memory id, with the item's digest in it. The id of a forgotten memory cannot be reused."""
     return f"{digest_of(namespace, key)}-{uuid.uuid4().hex}"
 
 
@@ -109,8 +108,7 @@ def of_items(digests: Sequence[str]) -> Filters:
 
 
 def within(prefix: Namespace, wanted: Mapping[str, Any] | None = None) -> Filters:
-    """Return filters for a namespace and those below it, with a filter of LangGraph. Raise NotImplementedError for
-    an unsupported condition."""
+    """Return filters for a namespace and those below it. Raise NotImplementedError for an unsupported condition."""
     every: list[Filters] = [{"metadata": {WITHIN: _path(prefix)}}]
     for name, condition in (wanted or {}).items():
         compared = condition if isinstance(condition, Mapping) else {"$eq": condition}

@@ -29,8 +29,7 @@ class SearchedMemory:
 
 
 def memory_toolset(client: AsyncClient, user_of: Callable[[D], str], *, k: int = 5) -> FunctionToolset[D]:
-    """Return three tools for the memory of the user whose id `user_of` returns for the run's dependencies. `k`
-    limits the memories of a search."""
+    """Return three tools for the memory of the user of the run's dependencies. `k` limits a search."""
 
     async def search_memory(context: RunContext[D], query: str) -> list[SearchedMemory]:
         """Searches what is remembered of the user; the best memories come first.

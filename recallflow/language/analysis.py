@@ -354,8 +354,7 @@ def sentences(text: str) -> list[str]:
 
 
 def sentence_at(text: str, at: int) -> tuple[str, int]:
-    """Return the first sentence that ends after a position, stripped, and its start; the whole text if there is
-    none."""
+    """Return the first sentence that ends after a position, and its start; the whole text without one."""
     start = 0
     for end in chain((found.end() for found in _SENTENCE_END.finditer(text)), (len(text),)):
         sentence = text[start:end].strip()

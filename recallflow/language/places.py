@@ -141,8 +141,7 @@ def _having(every: Sequence[str], wanted: Collection[str], language: int) -> dic
 
 
 def _in_latin(lowered: str, words: Mapping[str, str]) -> list[StemMatch]:
-    """Return the occurrences of these words as whole words, with their stems. Searching for a few words is faster than
-    splitting the text."""
+    """Return the occurrences of whole words with their stems. To search for few words is faster than to split."""
     found: list[StemMatch] = []
     for word, kind in words.items():
         start = lowered.find(word)

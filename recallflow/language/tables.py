@@ -199,10 +199,6 @@ LATIN = tuple(map(Table.load, ("en", "de", "fr", "es", "pt", "it", "tr")))
 ENGLISH = LATIN[0]
 RUSSIAN, ARABIC, HINDI, CHINESE, JAPANESE, KOREAN = map(Table.load, ("ru", "ar", "hi", "zh", "ja", "ko"))
 BY_SCRIPT: Mapping[str, Table] = {
-    "cyrillic": RUSSIAN,
-    "arabic": ARABIC,
-    "devanagari": HINDI,
-    "hangul": KOREAN,
-    "unspaced": CHINESE,
-}
+    "cyrillic": RUSSIAN, "arabic": ARABIC, "devanagari": HINDI, "hangul": KOREAN, "unspaced": CHINESE,
+}  # fmt: skip
 EVERY = (*LATIN, RUSSIAN, ARABIC, HINDI, CHINESE, JAPANESE, KOREAN)

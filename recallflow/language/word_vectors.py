@@ -46,11 +46,9 @@ class WordRows(NamedTuple):
 
 
 class WordVectors:
-    """The table, and the lookup of a text's words in it. Threads may share it.
-
-    `codes` (words, dimension) int8 times `scales` (words, 1) are the vectors; a vector's length is its word's weight.
-    `marks`: by row, the marks of its word.
-    """
+    """The table, and the lookup of a text's words in it. Threads may share it. `codes` (words, dimension) int8 times
+    `scales` (words, 1) are the vectors; a vector's length is its word's weight. `marks`: by row, the marks of its
+    word."""
 
     def __init__(self) -> None:
         with TABLE.open("rb") as file, np.load(file) as stored:

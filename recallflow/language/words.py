@@ -36,8 +36,7 @@ def ascii_blanked(text: str) -> str:
 
 
 def ascii_words(text: str) -> list[str]:
-    """Return the lower-case words of an ASCII text, single letters included. The result equals the pattern's, in a
-    third of its time."""
+    """Return the lower-case words of an ASCII text like the pattern, in a third of its time."""
     return ascii_blanked(text).split()
 
 

@@ -246,8 +246,7 @@ class ClientScope(NamedTuple):
         return self.checked(cast(AnyEvent, parse(event.model_dump_json(exclude_unset=True, warnings=False).encode())))
 
     def checked(self, event: AnyEvent) -> AnyEvent:
-        """Return the event. Raise UsageError for another tenant or environment. An erasure of a user may apply to
-        all environments."""
+        """Return the event. Raise UsageError for another tenant or environment; an erasure may apply to all."""
         for name, ours in self._asdict().items():
             if (theirs := getattr(event, name)) not in (ours, None):
                 raise UsageError(f"{name} is {theirs!r}, and this client is for {ours!r}")

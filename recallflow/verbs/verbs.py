@@ -97,12 +97,12 @@ class Verbs(ABC):
         """
         if isinstance(content, str):
             _check_kind(kind)
-            said = {"content": content, "kind": "fact" if kind is None else kind} | _given(session_id=session)
+            said = {"content": content, "kind": "fact" if kind is None else kind} | given_fields(session_id=session)
             events = [self._scope.event("memory", user, said | fields)]
         else:
             if kind is not None:
                 raise UsageError("add: kind is of a text; a chat message has the kind message: leave it out")
-            shared = _given(session_id=session) | fields
+            shared = given_fields(session_id=session) | fields
             messages = content if isinstance(content, Sequence) else (content,)
             events = [
                 self._scope.event("message", user, shared | message_fields(cast(ChatMessage, one))) for one in messages
@@ -120,7 +120,7 @@ class Verbs(ABC):
         """Change the content or other fields of a memory; a field given as None is cleared. Earlier versions stay in
         its history. Return the event's position. Raise as `add`."""
         _check_kind(fields.get("kind"))
-        changed = {"memory_id": _named(memory_id)} | _given(content=content) | fields
+        changed = {"memory_id": _named(memory_id)} | given_fields(content=content) | fields
         return self._put(self._scope.event("memory.update", user, changed))
 
     def forget(
@@ -141,7 +141,7 @@ class Verbs(ABC):
         if where is not None and "filter" in fields:
             raise UsageError("where and filter are one thing: give where")
         named = None if memory_id is None else _named(memory_id)
-        return self._put(self._scope.event("memory.forget", user, _given(memory_id=named, filter=where) | fields))
+        return self._put(self._scope.event("memory.forget", user, given_fields(memory_id=named, filter=where) | fields))
 
     def erase(self, /, *, user: str, **fields: Any) -> "Future[Position]":
         """Remove all data of a user in this environment permanently: earlier events of the log have no effect
@@ -190,7 +190,11 @@ class Verbs(ABC):
 
         Raises InvalidRecord, UsageError, SourceError, DeliveryFailed, QueryFailed, QueryTimeout.
         """
-        asked = {"query": query, "mode": mode} | _given(k=k, session_id=session, filters=filters, as_of=as_of) | fields
+        asked = (
+            {"query": query, "mode": mode}
+            | given_fields(k=k, session_id=session, filters=filters, as_of=as_of)
+            | fields
+        )
         answer = self._ask("recall", user, asked, after, timeout_s)
         return then(answer, lambda response: Found(response.memories or (), response))
 
@@ -217,7 +221,7 @@ class Verbs(ABC):
         `after` is the `after` of the previous page; `each` iterates over all pages. `fields` are other fields of a
         `memories.list` event (`as_of`, `wait_for`). Waits and raises as `search`.
         """
-        asked = {"limit": limit} | _given(after=after, filters=filters) | fields
+        asked = {"limit": limit} | given_fields(after=after, filters=filters) | fields
         return then(self._ask("memories.list", user, asked, None, timeout_s), Page)
 
     def history(
@@ -239,7 +243,7 @@ class Verbs(ABC):
     ) -> "Future[Episodes]":
         """Return the episodes of a user's conversations, newest first: of one `session`, or of all. Wait and raise
         as `search`."""
-        asked = {"limit": limit} | _given(session_id=session)
+        asked = {"limit": limit} | given_fields(session_id=session)
         return then(self._ask("episodes.list", user, asked, after, timeout_s), Episodes)
 
     def facts(
@@ -254,7 +258,7 @@ class Verbs(ABC):
     ) -> "Future[FoundFacts]":
         """Return relations by words, each with the memories that state it. `fields` are other fields of a
         `graph.facts` event (`entities`, `types`, `as_of`, `limit`, …). Wait and raise as `search`."""
-        return then(self._ask("graph.facts", user, _given(query=query) | fields, after, timeout_s), FoundFacts)
+        return then(self._ask("graph.facts", user, given_fields(query=query) | fields, after, timeout_s), FoundFacts)
 
     def stats(self, /, *, user: str, after: After | None = None, timeout_s: float | None = None) -> "Future[Stats]":
         """Return the size of a user's data. Wait and raise as `search`."""
@@ -292,7 +296,7 @@ class Verbs(ABC):
         """Wait for sent events, and fail pending queries with UsageError. A second call has no effect."""
 
 
-def _given(**fields: Any) -> dict[str, Any]:
+def given_fields(**fields: Any) -> dict[str, Any]:
     """Return the arguments that are not None."""
     return {name: value for name, value in fields.items() if value is not None}
 
