@@ -45,11 +45,9 @@ def parse_number(value: object) -> float:
 
 
 def parse_truth(value: object) -> bool:
-    return (
-        value
-        if isinstance(value, bool)
-        else _converted(lambda text: _TRUTHS[text.lower()], value, "is neither true nor false")
-    )
+    if isinstance(value, bool):
+        return value
+    return _converted(lambda text: _TRUTHS[text.lower()], value, "is neither true nor false")
 
 
 def parse_text(value: object) -> str:
@@ -72,14 +70,12 @@ def parse_bytes(value: object) -> int:
 
 def parse_count(value: object) -> int | Literal["auto"]:
     """Parse a number, or `auto`: the number of CPUs of this machine."""
-    return AUTO if value == AUTO else _whole_or_auto(value)
-
-
-def parse_numbers(value: object) -> frozenset[int]:
-    """Parse numbers and ranges: 0-7,9."""
-    if isinstance(value, str):
-        return parse_ranges(value)
-    raise ValueError(f"{value!r} names no numbers as in 0-7,9")
+    if value == AUTO:
+        return AUTO
+    try:
+        return parse_whole(value)
+    except ValueError as error:
+        raise ValueError(f"{error} and not {AUTO}") from None
 
 
 def parse_any(value: object) -> str:
@@ -87,13 +83,6 @@ def parse_any(value: object) -> str:
     if isinstance(value, bool | int | float):
         return str(value).lower()
     return parse_text(value)
-
-
-def _whole_or_auto(value: object) -> int:
-    try:
-        return parse_whole(value)
-    except ValueError as error:
-        raise ValueError(f"{error} and not {AUTO}") from None
 
 
 # Type of a setting → its parser.
@@ -107,7 +96,6 @@ PARSERS: dict[Any, Callable[[object], Any]] = {
     str | None: parse_text,
     Path | None: lambda value: Path(parse_text(value)),
     tuple[str, ...]: parse_texts,
-    frozenset[int] | None: parse_numbers,
 }
 
 
@@ -246,31 +234,14 @@ class RawSetting(NamedTuple):
     value: object
 
 
-SECTIONS: dict[str, type[Any]] = {
-    "kafka": KafkaOptions,
-    "topics": TopicNames,
-    "engine": Settings,
-    "run": RunSettings,
-    "llm": LlmSettings,
-    "embedding": EmbeddingSettings,
-    "enrichment": EnrichmentSettings,
-    "auth": AuthSettings,
-    "encryption": EncryptionSettings,
-    "serve": ServeSettings,
-}
+SECTIONS: dict[str, type[Any]] = {name: kind for name, kind in get_type_hints(Config).items() if name != "state_dir"}
 LIBRDKAFKA = "kafka.librdkafka."  # and the name of any of librdkafka's options
-
-
 # Key → type of its value.
 KEYS: dict[str, Any] = {
     "state_dir": Path | None,
     **{f"{name}.{key}": kind for name, section in SECTIONS.items() for key, kind in get_type_hints(section).items()},
 }
-
-
 del KEYS[LIBRDKAFKA[:-1]]
-
-
 # Environment variable → key. Some names are older than the naming scheme.
 VARIABLES = {PREFIX + key.upper().replace(".", "_"): key for key in KEYS} | {
     "KAFKA_BOOTSTRAP_SERVERS": "kafka.bootstrap_servers",
@@ -286,8 +257,6 @@ VARIABLES = {PREFIX + key.upper().replace(".", "_"): key for key in KEYS} | {
     "GRAPH_LLM_SEMANTIC_CONFIDENCE_THRESHOLD": "enrichment.semantic_confidence",
     "GRAPH_LLM_SEMANTIC_MIN_CHARS": "enrichment.semantic_min_chars",
 }
-
-
 # Variables of the official OpenAI client. They apply if recallflow's own settings are absent.
 OPENAI_VARIABLES = {"OPENAI_API_KEY": "llm.key", "OPENAI_BASE_URL": "llm.base_url"}
 _NO_SETTINGS = frozenset((FILE_VARIABLE, MEMBER_VARIABLE, SHARED_VARIABLE))

@@ -36,6 +36,10 @@ LONG_BOUNDS_S = (*BOUNDS_S, 10.0, 30.0, 60.0, 600.0, 3_600.0)
 Stage = Literal["queue", "prepare", "state", "wait", "deliver", "total"]
 NO_TRACE = 0
 KINDS = ("response", "receipt", "request", "dead_letter", "verdict")
+KIND_OF: dict[type, str] = {
+    Answer: "response", Receipted: "receipt", Requested: "request", DeadLetter: "dead_letter", Verdict: "verdict",
+    Audited: "audit", Moved: "moved",
+}  # fmt: skip
 OTHER_MODEL, TOO_MANY = ("memory.embedding", "other_model"), ("memory", "too_many")
 STATUSES = get_args(Response.model_fields["status"].annotation)
 
@@ -184,24 +188,14 @@ class OutputCounter:
                     self.waiting += sum(self._is_new(output.source, offset) for offset in output.offsets)
                 return
             case Answer():
-                self.outputs["response"] += 1
                 self._observe_response(output.response, output.position)
-            case Receipted():
-                self.outputs["receipt"] += 1
             case DeadLetter():
-                self.outputs["dead_letter"] += 1
                 self.dead_letters[output.error.code] += 1
                 if isinstance(output.error, OverQuota):
                     self.over_quota[output.error.quota] += 1
             case Requested():
-                self.outputs["request"] += 1
                 self.requested.update(output.tasks)
-            case Verdict():
-                self.outputs["verdict"] += 1
-            case Audited():
-                self.outputs["audit"] += 1
-            case Moved():
-                self.outputs["moved"] += 1
+        self.outputs[KIND_OF[type(output)]] += 1
         if output.number == 0 and output.position.topic == self._query_topic:
             self._count_answered(output)
 
@@ -269,6 +263,14 @@ def counter(name: str, help_text: str, label: str, counts: Mapping[str, int], kn
     return family
 
 
+def queued_records(by_topic: Mapping[str, int]) -> Metric:
+    help_text = "Records fetched and not yet in the dataflow"
+    family = GaugeMetricFamily("recallflow_queued_records", help_text, labels=["topic"])
+    for topic, records in by_topic.items():
+        family.add_metric([topic], records)
+    return family
+
+
 def gauge(name: str, help_text: str, value: float) -> Metric:
     return GaugeMetricFamily(f"recallflow_{name}", help_text, value)
 
@@ -288,12 +290,7 @@ class LocalMetrics(Collector):
         yield from output_metrics(self.output_counter)
         yield counter("records", "Records read from the input topics", "topic", calls.given, calls.topics)
         yield gauge("in_flight_records", "Records read and not completed", calls.in_flight)
-        waiting = GaugeMetricFamily(
-            "recallflow_queued_records", "Records fetched and not yet in the dataflow", labels=["topic"]
-        )
-        for topic, records in calls.queued().items():
-            waiting.add_metric([topic], records)
-        yield waiting
+        yield queued_records(calls.queued())
         yield gauge("waiting_queries", "Parked queries of this run", self.output_counter.waiting)
         yield counter(
             "late_decisions", "Decisions that arrived after records they apply to", "kind", self._authoriser.late,

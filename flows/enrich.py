@@ -67,10 +67,6 @@ def recipe(source: RecipeSource, reader: "RequestReader", enricher: Enricher, ro
     return Recipe(FLOW_ID, source, steps, sink)
 
 
-class _Read(NamedTuple):
-    record: Record
-
-
 @dataclass(frozen=True, eq=False)
 class RequestReader:
     """The step that turns records into requests. Records that need no model become outputs directly."""
@@ -81,7 +77,7 @@ class RequestReader:
 
     def __call__(self, read: Sequence[Record | CallCompletion | Signal]) -> Iterator[tuple[str, ToEnrich]]:
         collect_due_garbage()  # between batches, when few objects are alive
-        self.spans.begin([_Read(one) for one in read if isinstance(one, Record)], time.perf_counter())
+        self.spans.begin([one for one in read if isinstance(one, Record)], time.perf_counter())
         for one in read:
             if isinstance(one, Record):
                 yield key_of_partition(one.position.partition), self._item(one)

@@ -24,6 +24,7 @@ from recallflow.flows.engine_metrics import (
     model_metrics,
     output_metrics,
     presence,
+    queued_records,
     registry_of,
     state_metrics,
 )
@@ -160,29 +161,19 @@ def input_metrics(source: OwnedSource) -> Iterator[Metric]:
     yield gauge("in_flight_records", "Records read and not completed", source.progress.in_flight())
     readers = source.readers()
     queued = Counter(dict.fromkeys(source.topics, 0))
-    lag = GaugeMetricFamily(
-        "recallflow_consumer_lag_records",
-        "Records between the reader and the end of the partition",
-        labels=["topic", "partition"],
-    )
+    help_text = "Records between the reader and the end of the partition"
+    lag = GaugeMetricFamily("recallflow_consumer_lag_records", help_text, labels=["topic", "partition"])
     for reader in readers:
         for (topic, partition), records in reader.lag().items():
             lag.add_metric([topic, str(partition)], records)
         for (topic, _), lane in reader.lanes.items():
             queued[topic] += lane.held()
     yield lag
-    waiting = GaugeMetricFamily(
-        "recallflow_queued_records", "Records fetched and not yet in the dataflow", labels=["topic"]
-    )
-    for topic, records in queued.items():
-        waiting.add_metric([topic], records)
-    yield waiting
+    yield queued_records(queued)
     retried = sum(reader.retried for reader in readers)
     yield CounterMetricFamily("recallflow_retried_reads", "Failed reads that were retried", retried)
-    snapshot_s = source.progress.oldest_snapshot_s()
-    yield gauge(
-        "snapshot_timestamp_seconds", "Time of the last barrier of the partition that is furthest behind", snapshot_s
-    )
+    help_text = "Time of the last barrier of the partition that is furthest behind"
+    yield gauge("snapshot_timestamp_seconds", help_text, source.progress.oldest_snapshot_s())
 
 
 class EnrichmentCounter:

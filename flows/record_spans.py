@@ -4,14 +4,14 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from opentelemetry import trace
 from opentelemetry.trace import NoOpTracerProvider, ProxyTracerProvider, Span, SpanKind
 
 from recallflow.credentials import Headers
 from recallflow.flows.engine_metrics import NO_TRACE, Stages
-from recallflow.operators.events import Ask, Write
+from recallflow.operators.events import Ask, Item, Write
 from recallflow.outputs import Answer, DeadLetter
 from recallflow.records import Position, Record
 from recallflow.responses import Response
@@ -20,13 +20,6 @@ from recallflow.telemetry import NOWHERE, fail, operation_of, parent_in, trace_h
 LATE_MOST = 10_000  # parked records that are tracked
 _NS_PER_MS = 1_000_000
 Attributes = Mapping[str, str | int]
-
-
-class Taken(Protocol):
-    """A decoded record."""
-
-    @property
-    def record(self) -> Record: ...
 
 
 class RecordSpan:
@@ -55,30 +48,32 @@ class RecordSpans:
 
     # ------------------------------------------------------------------ where records are read
 
-    def begin(self, items: Iterable[Taken], began_s: float) -> None:
-        """Begin the spans of prepared records. `began_s` is the time of their read, of `time.perf_counter()`."""
+    def begin(self, items: Iterable[Item | Record], began_s: float) -> None:
+        """Begin the spans of prepared items or records. `began_s` is the time of their read (`time.perf_counter()`)."""
         prepared_s, now_ns, traces = time.perf_counter(), time.time_ns(), is_set_up()
         prepare_s = prepared_s - began_s
         began_ms = now_ns / _NS_PER_MS - prepare_s * 1000
         for item in items:
-            record = item.record
+            record = item if isinstance(item, Record) else item.record
             if record.silent:  # its outputs were sent before
                 continue
             tracked = RecordSpan(record.append_ms, prepared_s)
             queue_s = (began_ms - record.append_ms) / 1000
             if traces or record.headers:
-                self._trace(tracked, item, began_ms, {"queue": queue_s, "prepare": prepare_s})
+                self._trace(tracked, record, item, began_ms, {"queue": queue_s, "prepare": prepare_s})
             self._here[record.position] = tracked
             self.stages.observe("queue", record.position.topic, queue_s, tracked.trace_id)
             self.stages.observe("prepare", record.position.topic, prepare_s, tracked.trace_id)
 
-    def _trace(self, tracked: RecordSpan, item: Taken, began_ms: float, took_s: Mapping[str, float]) -> None:
+    def _trace(
+        self, tracked: RecordSpan, record: Record, item: Item | Record, began_ms: float, took_s: Mapping[str, float]
+    ) -> None:
         """Begin the span of a record, as a child of the span in its headers."""
-        parent = parent_in(item.record.headers)
+        parent = parent_in(record.headers)
         if parent is NOWHERE and not is_set_up():
             return
         name, about = described(item)
-        topic, partition, offset = item.record.position
+        topic, partition, offset = record.position
         attributes = {
             **about,
             "messaging.system": "kafka",
@@ -175,7 +170,7 @@ def is_set_up() -> bool:
     return not isinstance(trace.get_tracer_provider(), ProxyTracerProvider | NoOpTracerProvider)
 
 
-def described(item: Any) -> tuple[str, Attributes]:
+def described(item: Item | Record) -> tuple[str, Attributes]:
     """Return the name and attributes of the span of a main-flow record. They contain no names or texts of users."""
     match item:
         case Ask(query=query):
@@ -184,6 +179,8 @@ def described(item: Any) -> tuple[str, Attributes]:
         case Write(event=event):
             event_type = event.type
             operation = operation_of(event_type, asks=False)
+        case Record():
+            return f"process {item.position.topic}", {}
         case _:
             return f"process {item.record.position.topic}", {}
     about = {"recallflow.event.type": event_type, "recallflow.tenant.id": item.owner.tenant_id}

@@ -45,19 +45,13 @@ class Fingerprint:
 
 def check_same(path: Path, one: Fingerprint, other_path: Path, other: Fingerprint) -> None:
     if one != other:
-        others = asdict(other)
-        settings = [
-            f"{name} is {value!r} and {others[name]!r}" for name, value in asdict(one).items() if value != others[name]
-        ]
+        settings = [f"{name} is {value!r} and {others!r}" for name, value, others in _differences(one, other)]
         raise SettingsMismatch(f"{path} and {other_path} were created with different settings: {'; '.join(settings)}")
 
 
 def check_settings(path: Path, stored: Fingerprint, given: Fingerprint) -> None:
     """Raise SettingsMismatch if a directory has other settings than the given ones."""
-    ours = asdict(given)
-    differing = [
-        f"{name} is {was!r} there and {ours[name]!r} here" for name, was in asdict(stored).items() if was != ours[name]
-    ]
+    differing = [f"{name} is {was!r} there and {ours!r} here" for name, was, ours in _differences(stored, given)]
     if stored.analysis != given.analysis:
         raise SettingsMismatch(
             f"{path} was built with the text analysis {stored.analysis!r}, this recallflow has {given.analysis!r}: "
@@ -70,6 +64,11 @@ def check_settings(path: Path, stored: Fingerprint, given: Fingerprint) -> None:
             f"{path} was created with other settings: {'; '.join(differing)}. "
             f"Use the settings it was created with, or replay the log into a new directory{how}"
         )
+
+
+def _differences(one: Fingerprint, other: Fingerprint) -> list[tuple[str, object, object]]:
+    others = asdict(other)
+    return [(name, value, others[name]) for name, value in asdict(one).items() if value != others[name]]
 
 
 class DirectoryDescription(NamedTuple):

@@ -91,7 +91,19 @@ TABLES = {
     keys.ASKED: ("latest queries", 0),
     **graph_check.TABLES,
 }
-# Tables whose records say nothing of others: they need only be decoded.
+# Name of each table of a partition besides the owners', and the numbers of key bytes after the table's letter.
+PARTITION_TABLES: dict[bytes, tuple[str, tuple[int, ...]]] = {
+    keys.OUTBOX: ("outbox", (24,)),
+    keys.EFFECTS: ("marked queries", (24,)),
+    keys.WORK: ("events in steps", (16,)),
+    keys.OWNER_KEYS: ("owners' keys", (16,)),
+    keys.USERS: ("users' owners", (32,)),
+    keys.ERASED: ("erasures", (16, 32)),
+    keys.TENANT_KEYS: ("tenants' keys", (16,)),
+    keys.UNCLEANED: ("erasures to clean up", (32,)),
+    keys.FORWARDED: ("forwarded records", (16,)),
+}
+# Tables whose records are only decoded, because they do not refer to others.
 _DECODERS: dict[bytes, Callable[[bytes], object]] = {
     keys.REACH: orjson.loads,
     keys.USAGE: Usage.decode,
@@ -164,29 +176,15 @@ def _own_problems(partition: Partition, records: Iterator[tuple[bytes, bytes]], 
     for key, stored in records:
         try:
             value = partition.open(key, stored)
-            if key.startswith(keys.OUTBOX) and len(key) == 25:
-                counts["outbox"] += 1
-                orjson.loads(value)
-                if keys.sequence(key) > applied.get(key[1:17], keys.sequence(key)):
+            prefix, (name, sizes) = key[:1], PARTITION_TABLES.get(key[:1], ("", ()))
+            if len(key) - 1 in sizes:
+                counts[name] += 1
+                if prefix in (keys.OUTBOX, keys.WORK):
+                    orjson.loads(value)
+                elif prefix == keys.ERASED:
+                    int(value)
+                if prefix == keys.OUTBOX and keys.sequence(key) > applied.get(key[1:17], keys.sequence(key)):
                     yield f"outbox {key.hex()}: ahead of the applied position of its source"
-            elif key.startswith(keys.EFFECTS) and len(key) == 25:
-                counts["marked queries"] += 1
-            elif key.startswith(keys.WORK) and len(key) == 1 + keys.OWNER_BYTES:
-                counts["events in steps"] += 1
-                orjson.loads(value)
-            elif key.startswith(keys.OWNER_KEYS) and len(key) == 1 + keys.OWNER_BYTES:
-                counts["owners' keys"] += 1
-            elif key.startswith(keys.USERS) and len(key) == 1 + 2 * keys.OWNER_BYTES:
-                counts["users' owners"] += 1
-            elif key.startswith(keys.TENANT_KEYS) and len(key) == 1 + keys.OWNER_BYTES:
-                counts["tenants' keys"] += 1
-            elif key.startswith(keys.ERASED) and len(key) in (1 + keys.OWNER_BYTES, 1 + 2 * keys.OWNER_BYTES):
-                counts["erasures"] += 1
-                int(value)
-            elif key.startswith(keys.UNCLEANED) and len(key) == 1 + 2 * keys.OWNER_BYTES:
-                counts["erasures to clean up"] += 1
-            elif key.startswith(keys.FORWARDED) and len(key) == 1 + keys.NAME_BYTES:
-                counts["forwarded records"] += 1
             elif key.startswith(keys.APPLIED):
                 counts["positions"] += 1
                 if int(value) < 0:
