@@ -218,39 +218,17 @@ def test_largest_result_fits_a_topic_and_largest_prompt_a_model(count: int) -> N
     assert max(one.most_tokens for one in model.prompts) <= 8_000
 
 
+CATEGORISED = {"memory": "m1", "category": "food", "confidence": 1}
+FACT = {"message": "m1", "content": "Ann moved.", "kind": "fact", "confidence": 1, "evidence": "I moved"}
+FACT |= {"entities": [], "valid_from": None, "valid_to": None}
+
+
 @pytest.mark.parametrize(
-    ("task", "answer", "last"),
-    [
-        ("classify", "verdicts", {"memory": "m2", "verdict": "refines", "confidence": 1, "evidence": "I moved"}),
-        ("categorise", "assigned", {"memory": "m1", "category": "food", "confidence": 1}),
-        (
-            "extract",
-            "relations",
-            {
-                "source": {"kind": "entity", "name": "tea"}, "type": "prefers_over",
-                "target": {"kind": "entity", "name": "coffee"}, "weight": 1, "confidence": 1,
-                "evidence": "prefer tea", "expires_at": None,
-            },
-        ),
-        (
-            "resolve",
-            "verdicts",
-            {"name": "n2", "entity": "e1", "verdict": "same", "confidence": 1, "evidence": "Annie"},
-        ),
-        (
-            "facts",
-            "facts",
-            {
-                "message": "m1", "content": "Ann moved.", "kind": "fact", "confidence": 1, "evidence": "I moved",
-                "entities": [], "valid_from": None, "valid_to": None,
-            },
-        ),
-    ],
-)  # fmt: skip
+    ("task", "answer", "last"), [("categorise", "assigned", CATEGORISED), ("facts", "facts", FACT)], ids=["one", "many"]
+)
 @pytest.mark.parametrize("ahead", [CLAIMS_MAX - 1, CLAIMS_MAX, 10_000])
 def test_only_the_first_claims_of_an_answer_count(task: str, answer: str, last: dict[str, Any], ahead: int) -> None:
-    wrong = last | {"confidence": 0}
-    wrong |= {"memory": "m99"} if "memory" in last else {}  # what is said twice of one memory is refused as such
+    wrong = last | {"confidence": 0} | ({"memory": "m99"} if "memory" in last else {})
     wanted = REQUESTS[0].model_copy(update={"tasks": [task]})
     (result,) = results([wanted], Scripted(**{task: {answer: [*[wrong] * ahead, last]}}), None, CATEGORIES)
     assert len(result.events) == (ahead < CLAIMS_MAX)
