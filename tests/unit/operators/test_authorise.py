@@ -44,7 +44,7 @@ TENANT_OF_ANOTHER = EVENT | {"tenant_id": "globex"}
 
 @pytest.fixture
 def senders() -> Senders:
-    """A deployment where everybody needs credentials, with a signing key of each algorithm."""
+
     made = Senders()
     made.decide(*map(token_key, signing_keys()))
     return made

@@ -1,4 +1,4 @@
-"""A field that a type does not declare, although another type does, reaches no logic."""
+"""Misspelt and undeclared fields: refused or reported by name, and without effect."""
 
 from collections.abc import Iterator
 from typing import Any, get_args
@@ -6,8 +6,11 @@ from typing import Any, get_args
 import orjson
 import pytest
 
+from recallflow import fields, parsing
 from recallflow.control import ControlHistory
+from recallflow.errors import InvalidRecord
 from recallflow.events import Event, MemoryEvent
+from recallflow.limits import PROBLEMS_MAX
 from recallflow.parsing import parse, parse_control
 from recallflow.queries import QueryEvent
 from tests.unit.operators.harness import make_event, run_flow
@@ -87,3 +90,176 @@ def test_undeclared_revocation_revokes_nothing() -> None:
     history.add_signed(1, parse_control(orjson.dumps(fields | {"revoked": True})))
     assert not history.is_revoked("acme", "quota", "queries_per_s", 2)
     assert history.add_signed(2, parse_control(orjson.dumps(fields | {"limit": 2, "timestamp": 6})))
+
+
+WHO = {"tenant_id": "acme", "user_id": "ann"}
+
+
+def problems(event: dict[str, Any]) -> dict[str, str]:
+    with pytest.raises(InvalidRecord) as refused:
+        parse(orjson.dumps(WHO | event))
+    return {one.field: one.problem for one in refused.value.fields}
+
+
+def wrong(**fields: Any) -> dict[str, str]:
+    return problems({"type": "recall", "query": "tea"} | fields)
+
+
+@pytest.mark.parametrize(
+    ("given", "field", "meant"),
+    [
+        ({"as_of": {"eventTime": "2024-05-02T00:00:00Z"}}, "as_of.eventTime", "event_time"),
+        ({"as_of": {"event_time": 1, "ingested": 2}}, "as_of.ingested", "ingestion_time"),
+        ({"filters": {"tag": "a"}}, "filters.tag", "tags"),
+        ({"filters": {"AND": [{"kinds": ["fact"]}]}}, "filters.AND", "all"),
+        ({"filters": {"any": [{}, {"not": {"tagz": ["a"]}}]}}, "filters.any.1.not.tagz", "tags"),
+        ({"filters": {"not": [{"kind": ["fact"]}]}}, "filters.not.0.kind", "kinds"),
+        ({"filters": {"createdAfter": 1}}, "filters.createdAfter", "created_after"),
+        ({"decay": {"tau": 1}}, "decay.tau", "tau_days"),
+        ({"weights": {"sematic": 1}}, "weights.sematic", "semantic"),
+        ({"reply_to": {"topic": "a", "partitions": 1}}, "reply_to.partitions", "partition"),
+    ],
+)
+def test_misspelt_field_is_refused_with_a_suggestion(given: dict[str, Any], field: str, meant: str) -> None:
+    found = wrong(**given)
+    assert found.keys() == {field}
+    assert meant in found[field]
+
+
+def test_every_wrong_name_and_value_is_named_at_once() -> None:
+    found = wrong(
+        mode="best", filters={"tag": "a", "layers": ["attic"], "zz": 1}, as_of={"eventTime": 0},
+        decay={"tau": 1, "function": "cliff"}, weights={"sematic": 1, "recency": -1},
+    )  # fmt: skip
+    assert found.keys() == {
+        "mode", "filters.tag", "filters.layers.0", "filters.zz", "as_of.eventTime",
+        "decay.tau", "decay.function", "weights.sematic", "weights.recency",
+    }  # fmt: skip
+
+
+def nested_names() -> list[tuple[str, str]]:
+    found = []
+    for query in QueryEvent.__origin__.__args__:  # type: ignore[attr-defined]
+        schema = query.model_json_schema()
+        for name, field in schema["properties"].items():
+            arms = [field, *field.get("anyOf", [])]
+            if any("$ref" in arm for arm in arms):
+                found.append((schema["properties"]["type"]["const"], name))
+    return found
+
+
+@pytest.mark.parametrize(("kind", "part"), nested_names())
+def test_no_part_of_any_query_passes_over_a_name(kind: str, part: str) -> None:
+    needed = {"query": "tea", "memory_id": "m"}
+    assert f"{part}.zebra" in problems({"type": kind, part: {"zebra": 1}} | needed)
+
+
+def test_misspelt_forget_condition_is_refused() -> None:
+    found = problems({"type": "memory.forget", "filter": {"session_id": "s", "older": 5}})
+    assert found.keys() == {"filter.older"}
+
+
+def test_a_tenant_s_settings_are_refused_like_a_query_s() -> None:
+    event = {"type": "tenant.settings", "tenant_id": "acme", "name": "recall", "settings": {"decay": {"tau": 1}}}
+    with pytest.raises(InvalidRecord) as refused:
+        parse_control(orjson.dumps(event))
+    assert [one.field for one in refused.value.fields] == ["settings.decay.tau"]
+
+
+def test_many_unknown_fields_are_reported_up_to_a_limit() -> None:
+    found = wrong(decay={f"{'x' * 100}{n}": 1 for n in range(60)})
+    assert len(found) == PROBLEMS_MAX + 1
+    assert found[""] == "and 40 more"
+    assert wrong(decay={f"{'x' * 100}{n}": 1 for n in range(9_000)}).keys() == {"decay"}
+
+
+def _within(depth: int, filters: dict[str, Any]) -> dict[str, Any]:
+    return filters if depth == 0 else {"all": [_within(depth - 1, filters)]}
+
+
+def _doubled(depth: int, filters: dict[str, Any]) -> dict[str, Any]:
+    return filters if depth == 0 else {"any": [_doubled(depth - 1, filters)] * 2}
+
+
+@pytest.mark.parametrize(
+    "filters",
+    [
+        _within(6, {"any": [{"tags": [1] * 98}] * 90}), _doubled(5, {"tags": [1] * 200}),
+        _within(6, {"any": [{f"tagz{n}": ["a"]} for n in range(80)]}), _within(6, {f"tagz{n}": 1 for n in range(80)}),
+        {"not": [1] * 9_900}, {"any": [[1]] * 4_900}, {f"k{n}": 1 for n in range(9_000)},
+    ],
+)  # fmt: skip
+def test_refused_filters_word_few_problems(filters: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    worded = 0
+
+    def counted(function: Any) -> Any:
+        def count(*arguments: Any) -> Any:
+            nonlocal worded
+            worded += 1
+            return function(*arguments)
+
+        return count
+
+    monkeypatch.setattr(parsing, "_problem", counted(parsing._problem))
+    monkeypatch.setattr(fields, "nearest", counted(fields.nearest))
+    monkeypatch.setattr(fields, "_as_details", counted(fields._as_details))
+    assert wrong(filters=filters)
+    assert worded <= 5 * parsing.ERRORS_READ
+
+
+def warned(response: dict[str, Any]) -> dict[str, str]:
+    return {warning["code"]: warning["detail"] for warning in response["warnings"]}
+
+
+def test_unknown_entity_is_a_warning() -> None:
+    told = make_event("memory", 1, content="Maria likes tea", entities=[{"name": "Maria", "urn": "urn:p:1"}])
+    asked = [
+        make_event("recall", 2, query="tea", mode=mode, entity_urns=urns)
+        for mode in ("hybrid", "relevance")
+        for urns in (["urn:p:1"], ["Maria"], ["urn:p:1", "urn:p:2", "Mario"])
+    ]
+    for answer, query in zip(run_flow([told, *asked]).responses, asked, strict=True):
+        unknown = warned(answer).get("unknown_entity")
+        assert (unknown is not None and "urn:p:2, Mario" in unknown) == ("Mario" in query["entity_urns"])
+        assert answer["status"] == "ok"
+
+
+def test_unknown_top_level_field_is_reported_with_a_suggestion() -> None:
+    told = make_event("memory", 1, id="m", content="tea")
+    asked = [
+        make_event("recall", 2, query="tea", asOf={"event_time": 1}),
+        make_event("memory.get", 2, memory_id="m", zebra=1),
+        make_event("episodes.list", 2, project_id="p"),
+    ]
+    recalled, got, listed = run_flow([told, *asked]).responses
+    assert "as_of" in warned(recalled)["unknown_field"]
+    assert "zebra" in warned(got)["unknown_field"]
+    assert "project_id" in warned(listed)["unknown_field"]
+
+
+def test_odd_field_name_is_not_logged(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parsing, "_reported", set())  # each name is reported once in a process
+    key = f"rfk_{'0' * 16}_{'S' * 43}"
+    names = ["what Ann said\nWARNING forged", key, "eyJhbGciOiJub25lIn0.eyJzdWIiOiJhIn0.", "", "ümlaut", "x" * 41]
+    run_flow([make_event("message", 1, content="tea", **dict.fromkeys([*names, "colour"], 1))])
+    said = [record.getMessage() for record in caplog.records if "is not read" in record.getMessage()]
+    assert any("'colour'" in line for line in said)
+    assert not any(name in line for line in said for name in names if name)
+
+
+def test_top_level_project_combines_with_the_filters() -> None:
+    told = [
+        make_event("memory", n, id=f"m{n}", content=f"tea number {n}", kind=kind, project_id=project)
+        for n, (kind, project) in enumerate([("fact", "p"), ("rule", "p"), ("fact", "q"), ("rule", None)])
+    ]
+    asked: list[tuple[dict[str, Any], set[str]]] = [
+        ({}, {"m0", "m1", "m2", "m3"}), ({"project_id": "p"}, {"m0", "m1"}),
+        ({"project_id": "p", "filters": {"kinds": ["rule"]}}, {"m1"}),
+        ({"project_id": "p", "filters": {"project_id": "q"}}, set()), ({"project_id": "nowhere"}, set()),
+    ]  # fmt: skip
+    queries = [make_event("recall", 9, query="tea", k=50, **fields) for fields, _ in asked]
+    trace = make_event("graph.trace", 9, query="tea", k=50, project_id="p")
+    *answers, traced = run_flow([*told, *queries, trace]).responses
+    for answer, (_, expected) in zip(answers, asked, strict=True):
+        assert {memory["id"] for memory in answer["memories"]} == expected
+    assert {seed["id"] for seed in traced["graph_trace"]["seeds"]} == {"m0", "m1"}

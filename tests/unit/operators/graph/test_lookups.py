@@ -1,4 +1,4 @@
-"""Queries about the graph: counts, rollout and subgraphs."""
+"""Queries about the graph: status, subgraphs and facts."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from recallflow.control import ControlHistory, GateVerdict, Rollout
+from recallflow.operators.answers import facts as facts_module
 from recallflow.operators.graph import rollout as status_module
 from tests.unit.operators.graph.harness import HOUR_MS
 from tests.unit.operators.harness import make_event, run_flow
@@ -147,3 +148,149 @@ def test_united_names_appear_once_in_explore_and_context() -> None:
     assert sorted(link["memory"] for link in found["links"] if link["node"] == "entity:robert") == ["a", "b", "c"]
     entry = {"name": "Robert", "type": "entity", "properties": {}, "relationships": [], "aliases": ["Bob"]}
     assert answered["context"]["graph_context"] == [entry]
+
+
+def relation(source: str, kind: str, target: str, **fields: Any) -> dict[str, Any]:
+    return {"source": source, "type": kind, "target": target, **fields}
+
+
+@pytest.fixture
+def log() -> list[dict[str, Any]]:
+    """One event an hour: who works where, and who knows whom."""
+    ann = [relation("Ann", "works_at", "Acme"), relation("Ann", "knows", "Bob", weight=0.5)]
+    moved = [relation("Ann", "works_at", "Globex")]
+    said = [
+        make_event("memory", HOUR_MS, id="m1", content="Ann told us about her job at Acme.", relations=ann),
+        make_event("memory", 2 * HOUR_MS, id="m2", content="Bob sails on the lake.", relations=[]),
+        make_event("memory", 3 * HOUR_MS, id="m3", content="Ann has a new job, at Globex.", relations=moved),
+        make_event("memory", 4 * HOUR_MS, id="m4", content="Acme closed its mill.", relations=[]),
+    ]
+    given = [
+        {"source": "entity:bob", "target": "entity:lake", "type": "sails_on", "evidence": "m2"},
+        {"source": "m3", "target": "m1", "type": "supersedes"},
+    ]
+    return [*said, make_event("graph.edges", 5 * HOUR_MS, edges=given)]
+
+
+def asked(log: list[dict[str, Any]], **fields: Any) -> dict[str, Any]:
+    query = make_event("graph.facts", 99 * HOUR_MS, **fields)
+    (answer,) = run_flow([*log, query], similarity_max_per_memory=0).responses
+    found: dict[str, Any] = answer["graph_facts"]
+    return found
+
+
+def triples(found: dict[str, Any]) -> list[tuple[str, str, str]]:
+    return [(one["source_name"], one["type"], one["target_name"]) for one in found["facts"]]
+
+
+def test_facts_are_found_by_words_with_their_memories(log: list[dict[str, Any]]) -> None:
+    found = asked(log, query="Where does Ann work?")
+    assert triples(found)[0] == ("Ann", "works_at", "Globex")
+    assert found["complete"]
+    best = found["facts"][0]
+    assert best["evidence"] == [{"id": "m3", "quote": "Ann has a new job, at Globex."}]
+    assert (best["source"], best["target"], best["marks"]) == ("entity:ann", "entity:globex", [])
+    sails = asked(log, query="who sails?")["facts"][0]
+    assert (sails["type"], sails["score"], [one["id"] for one in sails["evidence"]]) == ("sails_on", 1.0, ["m2"])
+
+
+def test_long_memory_is_quoted_around_a_query_word() -> None:
+    before = "The morning was grey and nobody wanted to go out before the rain had stopped. " * 4
+    content = before + "Dora repairs clocks for the town hall."
+    stated = [relation("Dora", "works_for", "the town hall")]
+    log = [make_event("memory", HOUR_MS, id="m1", content=content, relations=stated)]
+    (fact,) = asked(log, query="Whose clocks are repaired?")["facts"]
+    assert fact["evidence"] == [{"id": "m1", "quote": "Dora repairs clocks for the town hall."}]
+
+
+def test_facts_of_superseded_memories_appear_on_request(log: list[dict[str, Any]]) -> None:
+    now = asked(log, types=["works_at"])
+    every = asked(log, types=["works_at"], include_history=True)
+    assert triples(now) == [("Ann", "works_at", "Globex")]
+    marks = {one["target_name"]: one["marks"] for one in every["facts"]}
+    assert marks == {"Globex": [], "Acme": ["superseded"]}
+
+
+@pytest.mark.parametrize("name", ["Bob", "entity:bob", "BOB"])
+def test_an_entity_has_the_facts_at_it(name: str, log: list[dict[str, Any]]) -> None:
+    found = asked(log, entities=[name], include_history=True)
+    assert triples(found) == [("Bob", "sails_on", "lake"), ("Ann", "knows", "Bob")]
+
+
+def test_facts_of_a_moment_are_those_of_then(log: list[dict[str, Any]]) -> None:
+    for fields in ({"query": "where does Ann work"}, {"entities": ["Ann"]}, {"types": ["works_at"]}):
+        found = asked(log, as_of={"ingestion_time": 2 * HOUR_MS}, **fields)
+        assert ("Ann", "works_at", "Acme") in triples(found)
+        assert "Globex" not in {one["target_name"] for one in found["facts"]}
+        found = asked(log, as_of={"event_time": 2 * HOUR_MS}, **fields)
+        assert "Globex" not in {one["target_name"] for one in found["facts"]}
+
+
+def test_marks_say_why_a_fact_does_not_count() -> None:
+    edges: list[dict[str, Any]] = [
+        {"type": "now"}, {"type": "sealed", "archived": True}, {"type": "gone", "expires_at": HOUR_MS},
+        {"type": "past", "valid_to": HOUR_MS}, {"type": "ahead", "valid_from": 200 * HOUR_MS},
+    ]  # fmt: skip
+    ends = {"source": "entity:a", "target": "entity:b"}
+    told = make_event(
+        "memory", HOUR_MS, content="out of date", expires_at=HOUR_MS, relations=[relation("a", "old", "b")]
+    )
+    log = [make_event("graph.edges", HOUR_MS, edges=[ends | edge for edge in edges]), told]
+    found = asked(log, entities=["entity:a"], include_history=True)
+    assert {one["type"]: one["marks"] for one in found["facts"]} == {
+        "now": [], "sealed": ["archived"], "gone": ["expired"], "past": ["expired"], "ahead": ["not_yet_valid"],
+        "old": ["expired"],
+    }  # fmt: skip
+    assert [one["type"] for one in asked(log, entities=["a"])["facts"]] == ["now"]
+
+
+def test_fact_ranking_does_not_depend_on_the_limit(log: list[dict[str, Any]]) -> None:
+    every = triples(asked(log, include_history=True))
+    assert len(every) == 5
+    assert triples(asked(log, include_history=True, limit=2)) == every[:2]
+
+
+def test_too_many_facts_are_reported(log: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(facts_module, "OPENED", 1)
+    assert not asked(log)["complete"]
+    assert not asked(log, entities=["Ann", "Bob"])["complete"]
+    assert asked(log, entities=["Ann"])["complete"]
+
+
+def test_an_entity_that_is_not_there_is_named(log: list[dict[str, Any]]) -> None:
+    query = make_event("graph.facts", entities=["Ann", "nobody"])
+    (answer,) = run_flow([*log, query]).responses
+    assert (answer["error"]["code"], [one["field"] for one in answer["error"]["fields"]]) == (
+        "not_found",
+        ["entities.1"],
+    )
+
+
+def test_unknown_user_has_no_facts() -> None:
+    (answer,) = run_flow([make_event("graph.facts", query="who sails")]).responses
+    assert answer["graph_facts"] == {"facts": [], "complete": True}
+
+
+def test_edges_that_no_memory_states_are_found_without_their_entities() -> None:
+    given = [{"source": "entity:mill", "target": "entity:river", "type": "stands_at"}]
+    memory = make_event("memory", HOUR_MS, id="m1", content="It rains.")
+    log = [memory, make_event("graph.edges", 2 * HOUR_MS, edges=given)]
+    for fields in ({}, {"query": "what stands there?"}, {"types": ["stands_at"]}):
+        found = asked(log, **fields)
+        assert (triples(found), found["complete"]) == ([("mill", "stands_at", "river")], True)
+
+
+def test_fact_of_one_alias_is_a_fact_of_the_entity() -> None:
+    robert = [{"name": "Robert", "aliases": ["Bob"]}]
+    log = [
+        make_event("memory", HOUR_MS, id="m1", content="Bob sails.", relations=[relation("Bob", "owns", "Petrel")]),
+        make_event("memory", 2 * HOUR_MS, id="m2", content="Robert it is.", entities=robert),
+        make_event(
+            "memory", 3 * HOUR_MS, id="m3", content="So he does.", relations=[relation("Robert", "owns", "Petrel")]
+        ),
+    ]
+    for fields in ({}, {"entities": ["Bob"]}, {"entities": ["Robert"]}, {"query": "What does Bob own?"}):
+        (fact,) = asked(log, **fields)["facts"]
+        assert (fact["source_name"], fact["target_name"], fact["evidence_count"]) == ("Robert", "Petrel", 2)
+    before = asked(log, as_of={"ingestion_time": HOUR_MS})
+    assert [(one["source_name"], one["evidence_count"]) for one in before["facts"]] == [("Bob", 1)]

@@ -1,7 +1,8 @@
-"""The graph as of an earlier knowledge is the one that a replay of the log up to then has."""
+"""Queries as of a moment: links and edges of then, equal to a replay up to it."""
 
 from typing import Any
 
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -11,7 +12,288 @@ from recallflow.state.graph_codec import NodeKey
 from recallflow.state.keys import OWNERS
 from tests.groups import share
 from tests.unit.operators.graph.engine import Engine, event, memory
+from tests.unit.operators.graph.harness import HOUR_MS, rolled_out
 from tests.unit.operators.graph.test_write_model import CHANGED, EDGE, IDS, NODES, RELATIONS, SAID, as_event, engines
+from tests.unit.operators.harness import ids, make_event, run_flow
+
+KEYS = ("subgraph", "graph_trace")
+
+
+@pytest.fixture
+def log() -> list[dict[str, Any]]:
+    """One event an hour: two memories share a topic until one of them is filed elsewhere; a cause is given, judged
+    anew, taken back and put back."""
+
+    def cause(hour: int, **fields: Any) -> dict[str, Any]:
+        return make_event(
+            "graph.edges", hour * HOUR_MS, edges=[{"source": "alarm", "target": "cause", "type": "caused_by", **fields}]
+        )
+
+    return [
+        make_event("memory", HOUR_MS, id="alarm", content="Rollout alarms go to the phone", topics=["dashboard"]),
+        make_event("memory", 2 * HOUR_MS, id="red", content="Grafana turns red above five", topics=["dashboard"]),
+        make_event("memory", 3 * HOUR_MS, id="cause", content="Nobody looked at the mail"),
+        cause(4, weight=0.5),
+        cause(5, weight=0.75),
+        make_event("memory.update", 6 * HOUR_MS, memory_id="red", topics=["colours"]),
+        make_event("graph.archive", 7 * HOUR_MS, edges=[{"source": "alarm", "target": "cause", "type": "caused_by"}]),
+        cause(8, weight=1.0),
+        make_event("graph.archive", 9 * HOUR_MS, entities=["topic:dashboard"]),
+    ]
+
+
+@pytest.mark.parametrize("hour", range(1, 10))
+@pytest.mark.parametrize("kind", ["recall", "graph.trace", "graph.explore"])
+def test_graph_at_a_moment_equals_a_replay_up_to_it(hour: int, kind: str, log: list[dict[str, Any]]) -> None:
+    fields: dict[str, Any] = {"nodes": ["alarm"], "hops": 2} if kind == "graph.explore" else {"query": "rollout alarms"}
+    if kind == "recall":
+        fields |= {"k": 1, "strategy": "hybrid_graph"}
+    elif kind == "graph.trace":
+        fields |= {"k": 1}
+    as_of = {"as_of": {"ingestion_time": hour * HOUR_MS}}
+    then = run_flow([*log, make_event(kind, 99 * HOUR_MS, **fields, **as_of)], decisions=rolled_out()).responses[-1]
+    now = run_flow([*log[:hour], make_event(kind, hour * HOUR_MS, **fields)], decisions=rolled_out()).responses[-1]
+    if kind == "recall":
+        assert told(then) == told(now)
+    else:
+        assert {key: then.get(key) for key in KEYS} == {key: now.get(key) for key in KEYS}
+
+
+def told(answer: dict[str, Any]) -> list[Any]:
+    """The memories of an answer, without the usage part of scores, which only the present has."""
+    return [(memory["id"], [reason.get("edge") for reason in memory["why"]]) for memory in answer["memories"]]
+
+
+@pytest.mark.parametrize(
+    ("hour", "types"),
+    [
+        (1, []), (10, ["always", "since"]), (15, ["always", "between", "since"]),
+        (20, ["always", "since", "up_to_expiry"]), (30, ["always", "since"]),
+    ],
+)  # fmt: skip
+def test_an_edge_holds_between_its_times(hour: int, types: list[str]) -> None:
+    edges: list[dict[str, Any]] = [
+        {"type": "always"},
+        {"type": "since", "valid_from": 5 * HOUR_MS},
+        {"type": "between", "valid_from": 12 * HOUR_MS, "valid_to": 18 * HOUR_MS},
+        {"type": "up_to_expiry", "valid_from": 19 * HOUR_MS, "expires_at": 30 * HOUR_MS},
+    ]
+    events = [
+        make_event("memory", HOUR_MS, id="a", content="the gate is open"),
+        make_event("memory", HOUR_MS, id="b", content="the wind blows"),
+        make_event("graph.edges", 10 * HOUR_MS, edges=[{"source": "a", "target": "b"} | edge for edge in edges]),
+    ]
+    moment = {"as_of": {"event_time": hour * HOUR_MS}}
+    asked = make_event("graph.explore", 99 * HOUR_MS, nodes=["a"], **moment)
+    trace = make_event("graph.trace", 99 * HOUR_MS, query="gate", k=1, **moment)
+    subgraph, steps = run_flow([*events, asked, trace]).responses
+    marked = {edge["type"]: edge["marks"] for edge in subgraph["subgraph"]["edges"]}
+    assert sorted(kind for kind, marks in marked.items() if not marks and kind != "similar_to") == types
+    outcomes = {step["type"]: step["outcome"] for step in steps["graph_trace"]["steps"] if step["target"] == "b"}
+    followed = {kind for kind, outcome in outcomes.items() if outcome != "edge of another time"}
+    assert sorted(followed - {"similar_to", "shared_node"}) == types
+
+
+def test_relation_is_valid_from_its_memory_or_stated_time() -> None:
+    works = {"source": "Ann", "type": "works_at", "target": "Acme"}
+    lives = {"source": "Ann", "type": "lives_in", "target": "Porto", "valid_from": HOUR_MS, "valid_to": 3 * HOUR_MS}
+    told = make_event("memory", 5 * HOUR_MS, id="a", content="about somebody", relations=[works, lives])
+    for hour, types in ((2, ["lives_in"]), (4, []), (5, ["works_at"])):
+        asked = make_event("graph.explore", 9 * HOUR_MS, nodes=["entity:ann"], as_of={"event_time": hour * HOUR_MS})
+        answer = run_flow([told, asked]).responses[-1]
+        edges = answer["subgraph"]["edges"]
+        assert [edge["type"] for edge in edges if not edge["marks"]] == types, hour
+
+
+@pytest.mark.parametrize("holder", ["edges", "relations"])
+def test_a_time_that_ends_before_it_begins_is_refused(holder: str) -> None:
+    span = {"source": "entity:a", "target": "entity:b", "type": "x", "valid_from": 2 * HOUR_MS, "valid_to": HOUR_MS}
+    kind = "graph.edges" if holder == "edges" else "memory"
+    (refused,) = run_flow([make_event(kind, content="x", **{holder: [span]})]).rejected
+    assert "valid_to" in str(refused)
+
+
+def test_past_supersession_decides_about_hiding() -> None:
+    edge = {"source": "b", "target": "a", "type": "supersedes"}
+    events = [
+        make_event("memory", HOUR_MS, id="a", content="the gate opens at six"),
+        make_event("memory", HOUR_MS, id="b", content="the gate opens at seven"),
+        make_event("graph.edges", 2 * HOUR_MS, edges=[edge | {"confidence": 0.5}]),
+        make_event("graph.edges", 3 * HOUR_MS, edges=[edge]),
+        make_event("graph.archive", 4 * HOUR_MS, edges=[edge]),
+    ]
+    found = {}
+    for hour in (2, 3, 4):
+        asked = make_event(
+            "recall", 9 * HOUR_MS, query="when does the gate open", as_of={"ingestion_time": hour * HOUR_MS}
+        )
+        found[hour] = sorted(ids(run_flow([*events, asked]).responses[-1]))
+    assert found == {2: ["a", "b"], 3: ["b"], 4: ["a", "b"]}
+
+
+@pytest.mark.parametrize(
+    ("hour", "topic", "relation"), [(3, "topic:dashboard", "works_at"), (4, "topic:colours", "left")]
+)
+def test_edit_changes_edges_at_its_event_time(hour: int, topic: str, relation: str) -> None:
+    def said(topic: str, relation: str) -> dict[str, Any]:
+        return {"topics": [topic], "relations": [{"source": "Ann", "type": relation, "target": "Acme"}]}
+
+    log = [
+        make_event("memory", 2 * HOUR_MS, id="red", content="Grafana turns red", **said("dashboard", "works_at")),
+        make_event("memory.update", 4 * HOUR_MS, memory_id="red", **said("colours", "left")),
+    ]
+    then = {"as_of": {"event_time": hour * HOUR_MS}}
+    explore = make_event("graph.explore", 9 * HOUR_MS, nodes=["red", "Ann"], **then)
+    found = run_flow([*log, explore]).responses[-1]["subgraph"]
+    assert {link["node"] for link in found["links"] if link["node"].startswith("topic:")} == {topic}
+    assert {edge["type"] for edge in found["edges"]} == {relation}
+
+
+@pytest.mark.parametrize(
+    ("hour", "told", "fields"), [(3, ["a", "b"], {}), (4, ["b"], {}), (2, ["b"], {"valid_from": 2 * HOUR_MS})]
+)
+def test_memory_is_superseded_from_the_edge_or_stated_time(hour: int, told: list[str], fields: dict[str, Any]) -> None:
+    edge = {"source": "b", "target": "a", "type": "supersedes"} | fields
+    then = {"as_of": {"event_time": hour * HOUR_MS}}
+    recall, explore, facts = run_flow(
+        [
+            make_event("memory", HOUR_MS, id="a", content="the gate opens at six", entities=[{"name": "Gate"}]),
+            make_event("memory", HOUR_MS, id="b", content="the gate opens at seven", entities=[{"name": "Gate"}]),
+            make_event("graph.edges", 4 * HOUR_MS, edges=[edge]),
+            make_event("graph.edges", 6 * HOUR_MS, edges=[edge | {"weight": 0.5}]),
+            make_event("recall", 9 * HOUR_MS, query="when does the gate open", **then),
+            make_event("graph.explore", 9 * HOUR_MS, nodes=["a", "b"], **then),
+            make_event("graph.facts", 9 * HOUR_MS, entities=["b"], types=["supersedes"], **then),
+        ]
+    ).responses
+    assert sorted(ids(recall)) == told
+    marks = {memory["id"]: memory["marks"] for memory in explore["subgraph"]["memories"]}
+    assert marks == {"a": [] if "a" in told else ["superseded"], "b": []}
+    assert (
+        ["supersedes"] * (told == ["b"])
+        == [one["type"] for one in explore["subgraph"]["edges"] if one["type"] == "supersedes"]
+        == [one["type"] for one in facts["graph_facts"]["facts"]]
+    )
+
+
+def robert(holder: str) -> list[dict[str, Any]]:
+    first = make_event("memory", 2 * HOUR_MS, id="y", content="somebody sings", entities=[{"name": "Bob"}])
+    aliases = {"aliases": ["Bob"]} if holder == "aliases" else {}
+    second = make_event(
+        "memory", 6 * HOUR_MS, id="x", content="another one dances", entities=[{"name": "Robert"} | aliases]
+    )
+    edge = {"source": "entity:robert", "target": "entity:bob", "type": "same_as"}
+    return [first, second, *([make_event("graph.edges", 6 * HOUR_MS, edges=[edge])] if holder == "edges" else [])]
+
+
+@pytest.mark.parametrize("holder", ["aliases", "edges"])
+@pytest.mark.parametrize("time", ["event_time", "ingestion_time"])
+def test_a_thing_has_the_names_of_then(time: str, holder: str) -> None:
+    found = {}
+    for hour in (4, 7):
+        then = {"as_of": {time: hour * HOUR_MS}}
+        filters = {"filters": {"entities": ["Robert"]}}
+        asked = [
+            make_event("recall", 9 * HOUR_MS, query="somebody", **filters, **then),
+            make_event("graph.explore", 9 * HOUR_MS, nodes=["Bob"], hops=2, **then),
+        ]
+        recall, explore = run_flow([*robert(holder), *asked]).responses
+        nodes = explore["subgraph"]["nodes"]
+        names = {name for node in nodes if node["kind"] == "entity" for name in (node["name"], *node["aliases"])}
+        unknown = "unknown_entity" in {warning["code"] for warning in recall["warnings"]}
+        found[hour] = sorted(ids(recall)), names, unknown
+    assert found == {4: ([], {"Bob"}, True), 7: (["x", "y"], {"Robert", "Bob"}, False)}
+
+
+def test_later_nodes_are_absent_from_the_past() -> None:
+    asked = [
+        make_event("graph.explore", 9 * HOUR_MS, nodes=[node], as_of={"event_time": 4 * HOUR_MS})
+        for node in ("Robert", "x")
+    ]
+    answered = run_flow([*robert("none"), *asked])
+    assert not [one for one in answered.responses if one.get("subgraph")]
+
+
+@pytest.mark.parametrize("kind", ["graph.explore", "graph.trace"])
+def test_an_episode_of_then_has_no_member_of_later(kind: str) -> None:
+    said = [
+        make_event("message", minute * 60_000, id=f"m{minute}", content="Tea?", session_id="s") for minute in (1, 2, 3)
+    ]
+    fields: dict[str, Any] = {"nodes": ["m1"], "hops": 2} if kind == "graph.explore" else {"query": "tea"}
+    asked = make_event(kind, HOUR_MS, as_of={"event_time": 2 * 60_000, "ingestion_time": 4 * 60_000}, **fields)
+    answer = run_flow([*said, asked]).responses[-1]
+    assert answer["status"] == "ok", answer
+    assert "m3" not in str(answer)
+
+
+CLUB = {"entities": [{"name": "club x"}]}
+ASKED = {"entities": ["club x"]}
+
+
+def clubs() -> list[dict[str, Any]]:
+    """`a` is of the club since its edit, `b` up to its own, and `c` as it was and as it is."""
+    return [
+        make_event("memory", HOUR_MS, id="a", content="the club meets"),
+        make_event("memory", HOUR_MS, id="b", content="the club sings", **CLUB),
+        make_event("memory", HOUR_MS, id="c", content="the club rests", **CLUB),
+        make_event("memory.update", 4 * HOUR_MS, memory_id="a", **CLUB),
+        make_event("memory.update", 4 * HOUR_MS, memory_id="b", entities=[]),
+        make_event("memory.update", 4 * HOUR_MS, memory_id="c", content="the club rests now"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({"include_history": True}, [("a", 1), ("b", 0), ("c", 0), ("c", 1)]),
+        ({"include_history": True, "as_of": {"event_time": 5 * HOUR_MS}}, [("a", 1), ("b", 0), ("c", 0), ("c", 1)]),
+        ({"include_history": True, "as_of": {"ingestion_time": 5 * HOUR_MS}}, [("a", 1), ("b", 0), ("c", 0), ("c", 1)]),
+        ({"include_history": True, "as_of": {"event_time": 3 * HOUR_MS}}, [("b", 0), ("c", 0)]),
+        ({"as_of": {"event_time": 3 * HOUR_MS}}, [("b", 0), ("c", 0)]),
+        ({"as_of": {"ingestion_time": 3 * HOUR_MS}}, [("b", 0), ("c", 0)]),
+        ({}, [("a", 1), ("c", 1)]),
+    ],
+)
+def test_a_filter_goes_by_the_links_of_each_version(fields: dict[str, Any], expected: list[tuple[str, int]]) -> None:
+    ask = make_event("recall", 9 * HOUR_MS, query="what does the club do", filters=ASKED, **fields)
+    recall = run_flow([*clubs(), ask]).responses[-1]
+    assert sorted((memory["id"], memory["version"]) for memory in recall["memories"]) == expected
+
+
+@pytest.mark.parametrize(
+    "fields", [{"include_history": True}, {"as_of": {"event_time": 3 * HOUR_MS}}, {"include_history": True, "not": 1}]
+)
+def test_entity_of_older_versions_only_is_found_in_the_past(fields: dict[str, Any]) -> None:
+    filters = {"not": ASKED} if fields.pop("not", None) else ASKED
+    events = [one for one in clubs() if "b" in (one.get("id"), one.get("memory_id"))]
+    ask = make_event("recall", 9 * HOUR_MS, query="what does the club do", filters=filters, **fields)
+    recall = run_flow([*events, ask]).responses[-1]
+    assert [(memory["id"], memory["version"]) for memory in recall["memories"]] == [("b", 1 if filters != ASKED else 0)]
+    assert "unknown_entity" not in {warning["code"] for warning in recall["warnings"]}
+
+
+def test_newest_memories_of_a_moment_exclude_later_ones() -> None:
+    later = [
+        make_event("memory", (3 + n) * HOUR_MS, id=f"late{n}", content=f"the gate, {n} o'clock") for n in range(12)
+    ]
+    first = make_event("memory", HOUR_MS, id="first", content="the gate is open")
+    asked = make_event("graph.explore", 99 * HOUR_MS, as_of={"event_time": 2 * HOUR_MS})
+    subgraph = run_flow([first, *later, asked]).responses[-1]["subgraph"]
+    assert [memory["id"] for memory in subgraph["memories"]] == ["first"]
+    assert not [node["key"] for node in subgraph["nodes"] if "late" in node["key"]]
+
+
+def test_superseded_memory_no_longer_counts() -> None:
+    edge = {"source": "b", "target": "a", "type": "supersedes"}
+    events = [
+        make_event("memory", HOUR_MS, id="a", content="the gate opens at six"),
+        make_event("memory", 3 * HOUR_MS, id="b", content="the gate opens at seven"),
+        make_event("graph.edges", 4 * HOUR_MS, edges=[edge]),
+        make_event("recall", 9 * HOUR_MS, query="when does the gate open", as_of={"ingestion_time": 2 * HOUR_MS}),
+    ]
+    (memory,) = run_flow(events).responses[-1]["memories"]
+    assert (memory["id"], memory["current"]) == ("a", False)
+
 
 MOST = 100
 
@@ -29,7 +311,7 @@ def picture(graph: OwnerGraph, seqs: range) -> dict[str, Any]:
         "nodes": {key: (graph.is_archived(key), graph.node(key).kind) for key in nodes},  # type: ignore[union-attr]
         "members": {key: graph.members(key, MOST) for key in keys},
         "links": {seq: sorted(graph.links(seq)) for seq in seqs},
-        "edges": {key: [*map(told, graph.edges(key, MOST))] for key in nodes},
+        "edges": {key: [*map(edge_fields, graph.edges(key, MOST))] for key in nodes},
         "superseded": {
             seq: sorted((one.by, one.expires_ms or 0, one.valid_from_ms or 0, one.said_ms) for one in by)
             for seq, by in graph.superseded().items()
@@ -37,7 +319,7 @@ def picture(graph: OwnerGraph, seqs: range) -> dict[str, Any]:
     }
 
 
-def told(edge: Edge) -> tuple[Any, ...]:
+def edge_fields(edge: Edge) -> tuple[Any, ...]:
     return (*edge[:9], sorted(edge.properties.items()), *edge[10:])
 
 
@@ -110,8 +392,8 @@ def marked(number: int, change: tuple[Any, ...]) -> dict[str, Any]:
             {**one, "aliases": [*one.get("aliases", []), mark], "told": mark} for one in made["entities"]
         ]
     if "relations" in made:
-        told = {"source": mark, "type": mark, "target": "Ann"}
-        made["relations"] = [told, *({**one, "properties": {"told": mark}} for one in made["relations"])]
+        edge_fields = {"source": mark, "type": mark, "target": "Ann"}
+        made["relations"] = [edge_fields, *({**one, "properties": {"told": mark}} for one in made["relations"])]
     if change[0] == "found":
         made["edges"] = [{**change[1], "evidence": f"word-of-{change[2]}"}]
     return made
