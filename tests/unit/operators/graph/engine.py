@@ -1,4 +1,4 @@
-"""The state step on its own directory: events in, receipts and refusals out, and the graph for inspection."""
+"""The state step on its own directory, with its graph; questions that use the graph, and rollouts."""
 
 import shutil
 from collections.abc import Iterator
@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from recallflow.control import ControlHistory, Rollout
 from recallflow.flows.settings import Settings
 from recallflow.operators.graph.write import GraphWriter, MakeWriter
 from recallflow.owner import Owner
@@ -18,7 +19,7 @@ from recallflow.state.graph_codec import NodeKey
 from recallflow.state.hot_owner import HotOwner
 from recallflow.state.keys import CURRENT, OWNERS, split, table
 from recallflow.state.rows import Current
-from tests.unit.operators.harness import MEMORIES, FlatEmbedder, Harness, answers, letters, receipts
+from tests.unit.operators.harness import MEMORIES, FlatEmbedder, Harness, answers, letters, make_event, receipts
 
 ALONE = Settings(partitions=1, similarity_max_per_memory=0)  # no memory is like another
 ANN = Owner("acme", "prod", "ann")
@@ -131,3 +132,20 @@ def opened(path: Path, settings: Settings = ALONE, writer: MakeWriter = GraphWri
     yield engine
     assert engine.problems() == []
     engine.close()
+
+
+HOUR_MS, DAY_MS = 3_600_000, 86_400_000
+
+
+def rolled_out(mode: str = "canary", *tenants: str) -> ControlHistory:
+    """Return decisions that set the rollout mode of tenants, of `acme` where none is given."""
+    history = ControlHistory()
+    for tenant in tenants or ("acme",):
+        rollout = {"type": "graph.rollout", "tenant_id": tenant, "name": "default", "mode": mode}
+        history.add(0, Rollout.model_validate(rollout))
+    return history
+
+
+def ask(query: str, **fields: Any) -> dict[str, Any]:
+    """Return a question with expansion, about a day after the memories."""
+    return make_event("recall", DAY_MS, **{"query": query, "k": 3, "strategy": "hybrid_graph"} | fields)

@@ -8,7 +8,7 @@ from recallflow.control import GateVerdict
 from recallflow.operators.graph import query_graph
 from recallflow.operators.graph.quality_gate import BaselineComparison
 from recallflow.queries import WEIGHTS
-from tests.unit.operators.graph.harness import DAY_MS, ask, rolled_out
+from tests.unit.operators.graph.engine import DAY_MS, ask, rolled_out
 from tests.unit.operators.harness import codes, explained, ids, make_event, run_flow
 
 TIMES = ("processing_time_ms", "sla_target_ms", "sla_met", "computation_tier", "routing_info", "fallback", "query_id")

@@ -9,7 +9,7 @@ from recallflow.operators import large
 from recallflow.operators.graph import past
 from recallflow.state.hot_graph import Staged
 from recallflow.state.partition import Partition, Values
-from tests.unit.operators.graph.harness import DAY_MS, ask, rolled_out
+from tests.unit.operators.graph.engine import DAY_MS, ask, rolled_out
 from tests.unit.operators.harness import MEMORIES, Harness, ids, make_event, run_flow
 
 NAMES = "abcd"

@@ -21,7 +21,7 @@ from recallflow.operators.graph.quality_gate import (
 )
 from recallflow.state.directory import StateDirectory
 from recallflow.state.state_hash import state_hash
-from tests.unit.operators.graph.harness import DAY_MS, rolled_out
+from tests.unit.operators.graph.engine import DAY_MS, rolled_out
 from tests.unit.operators.harness import make_event, run_flow
 
 SPAN_MS = 1_000

@@ -8,7 +8,7 @@ import pytest
 from recallflow.control import ControlHistory, GateVerdict, Rollout
 from recallflow.operators.answers import facts as facts_module
 from recallflow.operators.graph import rollout as status_module
-from tests.unit.operators.graph.harness import HOUR_MS
+from tests.unit.operators.graph.engine import HOUR_MS
 from tests.unit.operators.harness import make_event, run_flow
 
 DASHBOARD: dict[str, Any] = {"id": "d", "content": "red lines mark the limits", "topics": ["dashboard"]}

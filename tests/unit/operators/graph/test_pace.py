@@ -14,7 +14,7 @@ from recallflow.operators.graph import query_graph
 from recallflow.operators.graph.quality_gate import BaselineComparison
 from recallflow.outputs import Answer
 from tests.groups import share
-from tests.unit.operators.graph.harness import DAY_MS, rolled_out
+from tests.unit.operators.graph.engine import DAY_MS, rolled_out
 from tests.unit.operators.harness import make_event
 
 TENANTS = [f"tenant-{number}" for number in range(4)]

@@ -11,8 +11,7 @@ from recallflow.state.graph import Edge, OwnerGraph
 from recallflow.state.graph_codec import NodeKey
 from recallflow.state.keys import OWNERS
 from tests.groups import share
-from tests.unit.operators.graph.engine import Engine, event, memory
-from tests.unit.operators.graph.harness import HOUR_MS, rolled_out
+from tests.unit.operators.graph.engine import HOUR_MS, Engine, event, memory, rolled_out
 from tests.unit.operators.graph.test_write_model import CHANGED, EDGE, IDS, NODES, RELATIONS, SAID, as_event, engines
 from tests.unit.operators.harness import ids, make_event, run_flow
 
