@@ -17,8 +17,9 @@ from dataclasses import KW_ONLY, dataclass
 from heapq import heapify, heapreplace
 
 from confluent_kafka import KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient
 
-from recallflow.connectors.kafka.group import GroupShares, Shares
+from recallflow.connectors.kafka.group import Shares, ask_shares
 from recallflow.connectors.kafka.owned import OwnedSource
 from recallflow.connectors.kafka.partition import Lane
 from recallflow.connectors.kafka.topic_reader import ASK_S, TopicReader
@@ -102,7 +103,7 @@ class Standby:
     expected: Numbers  # returns the partitions that are or will be ours, whose folders are not touched here
 
     def __post_init__(self) -> None:
-        self._shares = GroupShares(self.options, self.name, self.memory_topic)
+        self._admin = AdminClient(self.options.admin())
         self._seen: tuple[str | None, Shares] = None, {}
         self._wanted: frozenset[int] = frozenset()  # partitions to follow, by the last assignment
         self._stopping = threading.Event()
@@ -120,7 +121,7 @@ class Standby:
 
     def _check(self, reader: TopicReader) -> None:
         reader.consumer.list_topics(self.memory_topic, timeout=ASK_S)  # fails early if Kafka is down
-        if (seen := (self.member_id(), self._shares.look())) != self._seen:
+        if (seen := (self.member_id(), ask_shares(self._admin, self.name, self.memory_topic))) != self._seen:
             self._seen, self._wanted = seen, warm_at(*seen, self.count)
         wanted = self._wanted - self.source.partitions()
         for number in self.source.kept_warm() - wanted:

@@ -77,30 +77,41 @@ class TopicConfig(NamedTuple):
 def ask_configs(options: KafkaOptions, topics: Iterable[str]) -> dict[str, TopicConfig]:
     """Return the configuration of each topic. For a topic that the brokers do not describe, log a warning and return
     cautious defaults."""
-    admin = AdminClient(options.admin())
+    found = ask_settings(AdminClient(options.admin()), topics, CONFIGS_S)
+    return {topic: _config(topic, settings) for topic, settings in found.items()}
+
+
+def ask_settings(
+    admin: AdminClient, topics: Iterable[str], timeout_s: float
+) -> dict[str, Mapping[str, str] | KafkaError]:
+    """Return the settings of each topic, or the reason for their absence."""
     wanted = [ConfigResource(ResourceType.TOPIC, topic) for topic in dict.fromkeys(topics)]
-    asked = admin.describe_configs(wanted, request_timeout=CONFIGS_S)
-    return {resource.name: _config(resource.name, future) for resource, future in asked.items()}
+    asked = admin.describe_configs(wanted, request_timeout=timeout_s) if wanted else {}
+    found = {resource.name: result_of(future) for resource, future in asked.items()}
+    return {
+        topic: one if isinstance(one, KafkaError) else {name: str(entry.value) for name, entry in one.items()}
+        for topic, one in found.items()
+    }
 
 
-def _config(topic: str, future: Any) -> TopicConfig:
+def result_of(future: Any) -> Any:
+    """Return the brokers' answer, or their KafkaError."""
     try:
-        found = future.result()
+        return future.result()
     except KafkaException as error:
-        why = error.args[0].str()
-        _log.warning(
+        return error.args[0]
+
+
+def _config(topic: str, settings: Mapping[str, str] | KafkaError) -> TopicConfig:
+    if isinstance(settings, KafkaError):
+        text = (
             "%s: its configuration is unknown (%s): records are kept to %d bytes, and times are taken for producers'; "
-            "grant the right to describe it",
-            topic,
-            why,
-            UNKNOWN_BYTES,
         )
+        _log.warning(text + "grant the right to describe it", topic, settings.str(), UNKNOWN_BYTES)
         return TopicConfig()
-    most_bytes = min(int(found["max.message.bytes"].value), MOST_BYTES)
-    stamped_by_log = found["message.timestamp.type"].value == "LogAppendTime"
-    return TopicConfig(
-        most_bytes, stamped_by_log, KEEPS_ALL.items() <= {(name, one.value) for name, one in found.items()}
-    )
+    most_bytes = min(int(settings["max.message.bytes"]), MOST_BYTES)
+    stamped_by_log = settings["message.timestamp.type"] == "LogAppendTime"
+    return TopicConfig(most_bytes, stamped_by_log, KEEPS_ALL.items() <= settings.items())
 
 
 def create_topics(
@@ -110,13 +121,13 @@ def create_topics(
     SourceError."""
     with TopicReader(options) as reader:
         reader.partitions([])  # fails soon where the brokers cannot be reached, or refuse us
-    admin = AdminClient(options.admin())  # named, as its answers end with it
+    admin = AdminClient(options.admin())  # answers need it: without a name it would be deleted before them
     wanted = [
         NewTopic(topic, count, replication, config=dict(config.get(topic, {}))) for topic, count in partitions.items()
     ]
     try:
         futures = admin.create_topics(wanted, operation_timeout=CREATE_S)
-        return {topic: _is_made(future) for topic, future in futures.items()}
+        return {topic: _done(future, KafkaError.TOPIC_ALREADY_EXISTS) for topic, future in futures.items()}
     except KafkaException as error:
         raise SourceError(f"cannot create topics at {options.bootstrap_servers}: {error.args[0].str()}") from error
 
@@ -126,24 +137,17 @@ def delete_topics(options: KafkaOptions, topics: Sequence[str]) -> None:
     admin = AdminClient(options.admin())
     try:
         for future in admin.delete_topics([*topics], operation_timeout=CREATE_S).values():
-            _deleted(future)
+            _done(future, KafkaError.UNKNOWN_TOPIC_OR_PART)
     except KafkaException as error:
         raise SourceError(f"cannot delete topics at {options.bootstrap_servers}: {error.args[0].str()}") from error
 
 
-def _deleted(future: Any) -> None:
+def _done(future: Any, unneeded: int) -> bool:
+    """Return whether a change was made; False for the error code of an unneeded one. Raise KafkaException."""
     try:
         future.result()
     except KafkaException as error:
-        if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
-            raise
-
-
-def _is_made(future: Any) -> bool:
-    try:
-        future.result()
-    except KafkaException as error:
-        if error.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS:
+        if error.args[0].code() == unneeded:
             return False
         raise
     return True
@@ -175,13 +179,8 @@ class Examiner:
 
     def settings(self, topic: str) -> Mapping[str, str] | str:
         """Return the settings of a topic, or the reason for their absence."""
-        (asked,) = self._admin.describe_configs(
-            [ConfigResource(ResourceType.TOPIC, topic)], request_timeout=ASK_S
-        ).values()
-        try:
-            return {name: str(one.value) for name, one in asked.result().items()}
-        except KafkaException as error:
-            return str(error.args[0].str())
+        found = ask_settings(self._admin, [topic], ASK_S)[topic]
+        return found.str() if isinstance(found, KafkaError) else found
 
     def group_rights(self, group: str) -> frozenset[str] | str | None:
         """Return the permitted operations on a consumer group, or the reason for their absence. Retry while the brokers
@@ -191,11 +190,10 @@ class Examiner:
             (asked,) = self._admin.describe_consumer_groups(
                 [group], include_authorized_operations=True, request_timeout=ASK_S
             ).values()
-            try:
-                return _rights(asked.result().authorized_operations)
-            except KafkaException as error:
-                if not passes(error.args[0]) or waiting.ended():
-                    return str(error.args[0].str())
+            if not isinstance(found := result_of(asked), KafkaError):
+                return _rights(found.authorized_operations)
+            if not passes(found) or waiting.ended():
+                return found.str()
             time.sleep(TRY_AGAIN_S)
 
     def newest_ms(self, topics: Iterable[Topic]) -> int | None:
@@ -207,26 +205,17 @@ class Examiner:
         }
         if not parts:
             return None
-        found = [_timestamp(future) for future in self._admin.list_offsets(parts, request_timeout=ASK_S).values()]
-        return max((one for one in found if one > 0), default=None)
+        found = map(result_of, self._admin.list_offsets(parts, request_timeout=ASK_S).values())
+        times = [int(one.timestamp) for one in found if not isinstance(one, KafkaError)]
+        return max((one for one in times if one > 0), default=None)
 
 
 def _topic(name: str, future: Any) -> Topic:
-    try:
-        found = future.result()
-    except KafkaException as error:
-        reason = error.args[0]
-        return Topic(name, reason.str(), missing=reason.code() == KafkaError.UNKNOWN_TOPIC_OR_PART)
+    if isinstance(found := result_of(future), KafkaError):
+        return Topic(name, found.str(), missing=found.code() == KafkaError.UNKNOWN_TOPIC_OR_PART)
     leaderless = tuple(one.id for one in found.partitions if one.leader is None)
     return Topic(name, None, False, len(found.partitions), leaderless, _rights(found.authorized_operations))
 
 
 def _rights(operations: Iterable[AclOperation] | None) -> frozenset[str] | None:
     return None if operations is None else frozenset(one.name for one in operations)
-
-
-def _timestamp(future: Any) -> int:
-    try:
-        return int(future.result().timestamp)
-    except KafkaException:
-        return 0

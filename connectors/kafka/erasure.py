@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Self
 
 import orjson
-from confluent_kafka import KafkaException
-from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType  # type: ignore[attr-defined]
+from confluent_kafka import KafkaError
+from confluent_kafka.admin import AdminClient
 
-from recallflow.connectors.kafka.admin import CONFIGS_S
+from recallflow.connectors.kafka.admin import CONFIGS_S, ask_settings
 from recallflow.connectors.kafka.dead_letters import Letter
 from recallflow.connectors.kafka.messages import identity_of, time_ms
 from recallflow.connectors.kafka.sender import Sender
@@ -100,23 +100,15 @@ def send_tombstones(options: KafkaOptions, found: Sequence[Remains], key: bytes)
 
 
 def ask_retentions(options: KafkaOptions, topics: Sequence[str]) -> dict[str, Retention | None]:
-    """Return the retention of each topic; None where the brokers do not report it."""
-    if not topics:
-        return {}
-    admin = AdminClient(options.admin())
-    asked = admin.describe_configs(
-        [ConfigResource(ResourceType.TOPIC, one) for one in topics], request_timeout=CONFIGS_S
-    )
-    return {resource.name: _retention(future) for resource, future in asked.items()}
+    """Return the retention of each topic; None where the brokers do not report it, as without the right to describe
+    the topic."""
+    found = ask_settings(AdminClient(options.admin()), topics, CONFIGS_S)
+    return {topic: None if isinstance(one, KafkaError) else _retention(one) for topic, one in found.items()}
 
 
-def _retention(future: Any) -> Retention | None:
-    try:
-        found: Mapping[str, Any] = future.result()
-    except KafkaException:  # no right to describe it
-        return None
-    policies = tuple(one.strip() for one in found["cleanup.policy"].value.split(","))
-    return Retention(policies, *(int(found[name].value) for name in ("retention.ms", "retention.bytes", "segment.ms")))
+def _retention(settings: Mapping[str, str]) -> Retention:
+    policies = tuple(one.strip() for one in settings["cleanup.policy"].split(","))
+    return Retention(policies, *(int(settings[name]) for name in ("retention.ms", "retention.bytes", "segment.ms")))
 
 
 def _count(reader: TopicReader, found: Remains, number: int, user: "_User") -> None:

@@ -295,19 +295,10 @@ def _renewals(holders: Iterable[Holder], me: Holder) -> dict[str, int]:
     return found
 
 
-class GroupShares:
-    """Member shares of one topic."""
-
-    def __init__(self, options: KafkaOptions, name: str, topic: str) -> None:
-        self._name, self._topic = name, topic
-        self._admin = AdminClient(options.admin())
-
-    def look(self) -> Shares:
-        """Return the partitions of every member. Raise KafkaException."""
-        described: Any = self._admin.describe_consumer_groups([self._name], request_timeout=PROBE_TIMEOUT_S)
-        return {
-            member.member_id: frozenset(
-                one.partition for one in member.assignment.topic_partitions if one.topic == self._topic
-            )
-            for member in described[self._name].result().members
-        }
+def ask_shares(admin: AdminClient, name: str, topic: str) -> Shares:
+    """Return the partitions of a topic of every member of a group. Raise KafkaException."""
+    described: Any = admin.describe_consumer_groups([name], request_timeout=PROBE_TIMEOUT_S)
+    return {
+        member.member_id: frozenset(one.partition for one in member.assignment.topic_partitions if one.topic == topic)
+        for member in described[name].result().members
+    }

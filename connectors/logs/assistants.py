@@ -101,19 +101,11 @@ _INSTRUCTIONS = ("user_editable_context", "model_editable_context")
 _REASONING = ("thoughts", "reasoning_recap")
 
 
-def _recognises_chatgpt(head: LogHead) -> bool:
-    return holds_conversations(head, _CHATGPT_FILES, "mapping", dict)
-
-
-def _read_chatgpt(source: LogSource, scope: ImportScope) -> Iterator[bytes]:
-    return each_conversation(source, scope, chatgpt_events, "user_id")
-
-
 CHATGPT = LogFormat(
     "chatgpt",
     "ChatGPT's export",
-    _recognises_chatgpt,
-    _read_chatgpt,
+    lambda head: holds_conversations(head, _CHATGPT_FILES, "mapping", dict),
+    lambda source, scope: each_conversation(source, scope, chatgpt_events, "user_id"),
     fields=("title", "create_time", "update_time", "mapping", "current_node", "conversation_id"),
 )
 
@@ -142,13 +134,14 @@ def chatgpt_events(conversation: Any, scope: ImportScope, owner: str, where: str
         if reason := _left_out(message, text):
             scope.leave_out(reason)
             continue
+        model = field_of(message.get("metadata"), "model_slug")
         said = LoggedMessage(
             id=word(message.get("id")) or key,
             session=word(session),
             role=field_of(message.get("author"), "role"),
             content=text,
             time=time,
-            metadata={"source": "chatgpt", **about, **_model(message)},
+            metadata={"source": "chatgpt", **about, **({"model": model} if isinstance(model, str) else {})},
         )
         about = {}
         yield from scope.message_events(owner, said)
@@ -213,22 +206,9 @@ def _part(part: object, transcribed: bool) -> str:
     return f"[{kind.removesuffix('_asset_pointer').replace('_', ' ')}]"
 
 
-def _model(message: dict[str, Any]) -> dict[str, object]:
-    model = field_of(message.get("metadata"), "model_slug")
-    return {"model": model} if isinstance(model, str) else {}
-
-
 _CLAUDE_FILES = {"users.json", "projects.json", "memories.json"}
 _ROLES = {"human": "user"}
 _LEFT_OUT = {"thinking": "reasoning", "tool_use": "calls of tools", "tool_result": "results of tools"}
-
-
-def _recognises_claude(head: LogHead) -> bool:
-    return holds_conversations(head, _CLAUDE_FILES, "chat_messages", list)
-
-
-def _read_claude(source: LogSource, scope: ImportScope) -> Iterator[bytes]:
-    return each_conversation(source, scope, claude_events, "account", dict(_people(source)))
 
 
 def _people(source: LogSource) -> Iterator[tuple[str, str]]:
@@ -246,8 +226,8 @@ def _people(source: LogSource) -> Iterator[tuple[str, str]]:
 CLAUDE = LogFormat(
     "claude",
     "Claude's export",
-    _recognises_claude,
-    _read_claude,
+    lambda head: holds_conversations(head, _CLAUDE_FILES, "chat_messages", list),
+    lambda source, scope: each_conversation(source, scope, claude_events, "account", dict(_people(source))),
     ("uuid", "name", "created_at", "updated_at", "account", "chat_messages", "sender", "current_leaf_message_uuid"),
 )
 

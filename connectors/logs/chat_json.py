@@ -29,7 +29,6 @@ from recallflow.connectors.logs.events import (
     EVENT_BYTES,
     ImportScope,
     LogFormat,
-    LogHead,
     LogSource,
     field_of,
     identifier,
@@ -59,10 +58,6 @@ _SPOKEN_ELSEWHERE = ("tool_calls", "function_call", "refusal", "audio")  # such 
 _SECONDS_BELOW = 1e11  # a smaller time is in seconds: the limit is the year 5138 in seconds, 1973 in milliseconds
 
 
-def _recognises_openai(head: LogHead) -> bool:
-    return any("messages" in one or "role" in one for one in first_objects(head.start))
-
-
 def listed(one: dict[str, Any]) -> str | None:
     """Return the field that holds the messages of a conversation."""
     if "messages" in one or "role" in one:
@@ -73,10 +68,6 @@ def listed(one: dict[str, Any]) -> str | None:
 def _holds_messages(items: object) -> bool:
     first = items[0] if isinstance(items, list) and items else None
     return isinstance(first, dict) and any({*names} <= first.keys() for names in (_SHARED, ("role", "content")))
-
-
-def _is_shared(one: dict[str, Any]) -> bool:
-    return listed(one) not in (None, "messages")
 
 
 def _read_openai(source: LogSource, scope: ImportScope) -> Iterator[bytes]:
@@ -281,14 +272,14 @@ def _time(value: object) -> object:
 OPENAI = LogFormat(
     "openai",
     "OpenAI chat messages (role and content, or messages)",
-    _recognises_openai,
+    lambda head: any("messages" in one or "role" in one for one in first_objects(head.start)),
     _read_openai,
     fields=("messages", "role", "content", "tool_calls", "model", "choices"),
 )
 SHAREGPT = LogFormat(
     "sharegpt",
     "ShareGPT conversations (from and value)",
-    lambda head: any(map(_is_shared, first_objects(head.start))),
+    lambda head: any(listed(one) not in (None, "messages") for one in first_objects(head.start)),
     _read_openai,
     fields=("conversations", "items", "from", "value"),
 )
@@ -296,10 +287,6 @@ SHAREGPT = LogFormat(
 
 _SESSION = re.compile(r"session_(\d+)")
 _TIME = "%I:%M %p on %d %B, %Y"
-
-
-def _recognises_locomo(head: LogHead) -> bool:
-    return any("conversation" in one and "sample_id" in one for one in first_objects(head.start))
 
 
 def _read_locomo(source: LogSource, scope: ImportScope) -> Iterator[bytes]:
@@ -320,18 +307,11 @@ def _events(sample: object, scope: ImportScope) -> Iterator[dict[str, Any]]:
         return
     # Without a name, none of several samples belongs to the default owner: its events have no owner, and are refused.
     owner = {} if scope.user_given and "sample_id" not in sample else {"user_id": sample.get("sample_id")}
-    for number, session in _sessions(conversation):
-        yield from _turns(owner | _session_fields(conversation, session), number, conversation[session])
-
-
-def _sessions(conversation: dict[str, Any]) -> list[tuple[int, str]]:
     found = ((_SESSION.fullmatch(key), key) for key in conversation)
-    return sorted((int(match[1]), key) for match, key in found if match)
-
-
-def _session_fields(conversation: dict[str, Any], session: str) -> dict[str, Any]:
-    written = conversation.get(f"{session}_date_time")
-    return {"session_id": session} | ({} if written is None else {"timestamp": _locomo_time(written)})
+    for number, session in sorted((int(match[1]), key) for match, key in found if match):
+        written = conversation.get(f"{session}_date_time")
+        time = {} if written is None else {"timestamp": _locomo_time(written)}
+        yield from _turns({**owner, "session_id": session, **time}, number, conversation[session])
 
 
 def _locomo_time(written: object) -> object:
@@ -370,7 +350,7 @@ def _misfit(fields: dict[str, Any], value: object) -> dict[str, Any]:
 LOCOMO = LogFormat(
     "locomo",
     "LoCoMo samples (sample_id and conversation)",
-    _recognises_locomo,
+    lambda head: any("conversation" in one and "sample_id" in one for one in first_objects(head.start)),
     _read_locomo,
     fields=("sample_id", "conversation", "speaker_a", "speaker_b", "dia_id", "qa"),
 )

@@ -40,7 +40,6 @@ from recallflow.connectors.logs.events import (
     ImportScope,
     LogFormat,
     LoggedMessage,
-    LogHead,
     LogSource,
     author,
     broken,
@@ -58,10 +57,6 @@ from recallflow.errors import InvalidRecord, UsageError
 
 _MEM0_LISTS = ("results", "memories", "history")
 _NOT_MEMORIES = ("relations", "entities")
-
-
-def _recognises_mem0(head: LogHead) -> bool:
-    return not head.members and any(map(_is_memory, _first(head.start)))
 
 
 def _first(start: bytes) -> list[dict[str, Any]]:
@@ -96,7 +91,7 @@ def _read_mem0(source: LogSource, scope: ImportScope) -> Iterator[bytes]:
 MEM0 = LogFormat(
     "mem0",
     "memories of mem0",
-    _recognises_mem0,
+    lambda head: not head.members and any(map(_is_memory, _first(head.start))),
     _read_mem0,
     fields=("memory", "results", "memories", "agent_id", "app_id", "run_id", "categories", "old_memory", "new_memory"),
 )
@@ -182,10 +177,6 @@ _ROLES = {"norole": "user", "human": "user", "ai": "assistant"}
 _SPOKEN = re.compile(r"(?P<name>[^:\n]{1,100}): ?(?P<text>.*)", re.DOTALL)
 
 
-def _recognises_zep(head: LogHead) -> bool:
-    return not head.members and any(map(_is_zep, first_objects(head.start)))
-
-
 def _is_zep(one: dict[str, Any]) -> bool:
     listed = {name: item for name in _ZEP_LISTS if (item := _one(one.get(name))) is not None}
     if _is_thread(one) or any(_is_thread(listed[name]) for name in _THREADS if name in listed):
@@ -229,7 +220,7 @@ def _read_zep(source: LogSource, scope: ImportScope) -> Iterator[bytes]:
 ZEP = LogFormat(
     "zep",
     "threads and facts of Zep and Graphiti",
-    _recognises_zep,
+    lambda head: not head.members and any(map(_is_zep, first_objects(head.start))),
     _read_zep,
     fields=("uuid", "role_type", "thread_id", "fact", "edges", "nodes", "episodes", "valid_at", "group_id", "graph_id"),
 )

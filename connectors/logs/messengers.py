@@ -330,13 +330,9 @@ class _Entry:
 
 def _recognises_whatsapp(head: LogHead) -> bool:
     if head.members:
-        return bool(_chats([*head.members]))
+        return any(_WHATSAPP_FILE.fullmatch(file_name(name)) for name in head.members)
     lines = head.start.decode("utf-8", "replace").splitlines()[:_FIRST_LINES]
     return any(started(line, form) for line in lines for form in (IOS_LINE, ANDROID_LINE))
-
-
-def _chats(names: list[str]) -> list[str]:
-    return [name for name in names if _WHATSAPP_FILE.fullmatch(file_name(name))]
 
 
 def _read_whatsapp(source: LogSource, scope: ImportScope) -> Iterator[bytes]:

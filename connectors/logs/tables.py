@@ -163,7 +163,9 @@ def mapped(names: Sequence[str], columns: Columns, sample: Sequence[Row] = (), *
         for guess in guesses:
             if (name := by_name.get(guess)) is None or name in found:
                 continue
-            if field in ("user_id", "session_id", "name") and _holds_containers(sample, name):
+            if field in ("user_id", "session_id", "name") and any(
+                isinstance(row.get(name), list | dict) for row in sample
+            ):
                 continue
             if field in ("user_id", "name") and "role" not in found.values() and _holds_roles(sample, name):
                 found[name] = "role"
@@ -172,10 +174,6 @@ def mapped(names: Sequence[str], columns: Columns, sample: Sequence[Row] = (), *
             break
     filled = {*found.values()}
     return found | {name: f"{name} (column)" for name in names if name in filled and name not in found}
-
-
-def _holds_containers(sample: Sequence[Row], column: str) -> bool:
-    return any(isinstance(row.get(column), list | dict) for row in sample)
 
 
 def _holds_roles(sample: Sequence[Row], column: str) -> bool:
@@ -222,10 +220,6 @@ def _time(value: object, zone: tzinfo) -> object:
     return written_time(round(value * factor)) if factor == _UNITS[0][1] else round(value * factor)
 
 
-def _recognises(head: LogHead) -> bool:
-    return bool(first_objects(head.start))
-
-
 def lines_format(columns: Columns) -> LogFormat:
     """Return the format of JSON lines, or a JSON array, of rows with named columns."""
 
@@ -246,7 +240,7 @@ def lines_format(columns: Columns) -> LogFormat:
                     known[names] = table.fields(names, [row])
                 yield from table.events(row, known[names], number)
 
-    return LogFormat("rows", "JSON lines of rows, with --column", _recognises, read)
+    return LogFormat("rows", "JSON lines of rows, with --column", lambda head: bool(first_objects(head.start)), read)
 
 
 _DELIMITERS = ",;\t|"
@@ -335,10 +329,6 @@ MAGIC = b"PAR1"
 _BATCH_ROWS = 1024
 
 
-def _recognises_parquet(head: LogHead) -> bool:
-    return head.start.startswith(MAGIC)
-
-
 def parquet_format(columns: Columns) -> LogFormat:
     """Return the Parquet format. `columns` are those named by options; others are guessed."""
 
@@ -357,7 +347,7 @@ def parquet_format(columns: Columns) -> LogFormat:
                 reason = str(error).partition("\n")[0]
                 raise UsageError(f"{source.name}: cannot be read as Parquet ({reason}); is it complete?") from None
 
-    return LogFormat("parquet", "Parquet, with a column of texts", _recognises_parquet, read)
+    return LogFormat("parquet", "Parquet, with a column of texts", lambda head: head.start.startswith(MAGIC), read)
 
 
 def _seekable(file: BinaryIO) -> BinaryIO:

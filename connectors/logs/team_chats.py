@@ -242,10 +242,6 @@ _TYPES = (
 _DIRECT = "0"
 
 
-def _recognises_discord(head: LogHead) -> bool:
-    return not head.members and any(map(_is_channel, first_objects(head.start)))
-
-
 def _is_channel(one: dict[str, Any]) -> bool:
     return all(isinstance(one.get(name), dict) for name in ("guild", "channel"))
 
@@ -263,7 +259,7 @@ def _read_discord(source: LogSource, scope: ImportScope) -> Iterator[bytes]:
 DISCORD = LogFormat(
     "discord",
     "DiscordChatExporter's JSON",
-    _recognises_discord,
+    lambda head: not head.members and any(map(_is_channel, first_objects(head.start))),
     _read_discord,
     fields=("guild", "channel", "dateRange", "exportedAt", "messages", "messageCount"),
 )

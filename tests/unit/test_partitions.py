@@ -468,7 +468,7 @@ class Follower:
         ]
         described = Mock()
         described.result.return_value.members = members
-        self.standby._shares._admin = Mock(describe_consumer_groups=Mock(return_value={"group": described}))
+        self.standby._admin = Mock(describe_consumer_groups=Mock(return_value={"group": described}))
 
     def look(self) -> list[Any]:
         self.source.reset_mock(return_value=False)
