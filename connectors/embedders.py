@@ -73,7 +73,7 @@ class _Buckets:
         return np.array([b if h >> 63 else ~b for b, h in zip(buckets, hashes, strict=True)], _BUCKET).tobytes()
 
 
-_caches: dict[int, Kept[str, bytes]] = {}  # by dimension: embedders of a process share their words
+_caches: dict[int, Kept[str, bytes]] = {}  # dimension → cache, which the embedders of a process share
 
 
 SPELLING_BUCKETS = 256
@@ -135,7 +135,7 @@ class RemoteModel:
         return self._copy.embed(texts)
 
 
-REMOTE = "openai"  # any service that speaks its protocol
+REMOTE = "openai"  # a service with OpenAI's protocol
 NAMES = ("meaning", "hash", "static", "minilm", "onnx", REMOTE)
 
 

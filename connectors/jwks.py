@@ -9,8 +9,8 @@ import httpx
 from recallflow.errors import SourceError, UsageError
 from recallflow.signing_keys import Jwks, read_jwks
 
-MOST_BYTES = 1024 * 1024  # of a document: a hundred keys need a tenth of it
-TIMEOUT_S = 5.0  # for a whole response; a stop waits for it
+MOST_BYTES = 1024 * 1024  # size limit of a document; a hundred keys need a tenth
+TIMEOUT_S = 5.0  # limit of a whole response; a stop of the process waits for it
 LOCAL = ("localhost", "127.0.0.1", "::1")
 
 
@@ -64,7 +64,7 @@ class JwksAddress:
     def __init__(self, url: httpx.URL, timeout_s: float) -> None:
         self._url = url
         self._timeout_s = timeout_s
-        self._latest: tuple[str, Jwks] | None = None  # with its ETag
+        self._latest: tuple[str, Jwks] | None = None  # (ETag, document) of the last response
 
     def read(self) -> Jwks:
         try:
@@ -102,7 +102,7 @@ class JwksAddress:
         refusals = [f"{key.name}: a secret is no secret at an address" for key in secrets]
         found = given._replace(keys=public, problems=[*given.problems, *refusals])
         tag = response.headers.get("ETag", "")
-        self._latest = (tag, found) if tag and tag.isascii() else None  # another one could not be sent back
+        self._latest = (tag, found) if tag and tag.isascii() else None  # a header can carry ASCII only
         return found
 
 

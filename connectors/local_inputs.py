@@ -17,7 +17,7 @@ from recallflow.outputs import Answer, DeadLetter, Done, Receipted
 from recallflow.records import Position, Record
 
 Delivered = Answer | Receipted | DeadLetter
-Delivery = Callable[[int, list[Delivered]], None]  # the offset of a record, and its outputs
+Delivery = Callable[[int, list[Delivered]], None]  # called with the offset of a record, and its outputs
 
 BATCH_RECORDS = 256  # the prepared data of a batch stays in the processor's cache until it is applied
 PUMPED_READS = 16
@@ -42,7 +42,7 @@ def batches_of_lines(file: io.BufferedIOBase, limit_bytes: int) -> Iterator[list
     rest, is_cut = b"", False
     while data := file.read1(READ_BYTES):
         *lines, rest = (rest + data).split(b"\n")
-        if is_cut and lines:  # its beginning was yielded
+        if is_cut and lines:  # this is the rest of a line whose beginning was yielded
             del lines[0]
             is_cut = False
         elif is_cut:
@@ -224,21 +224,21 @@ class LocalCalls:
         with self._news:
             self._ended = self.obstacle = self._ended or reason
             self.stopped = reason
-            waiting, self._open = self._open, set()
-            self._taken_calls.clear()
-            self._news.notify_all()
-        for call in waiting:
-            call.outcome.set_exception(SourceError(reason))
+        self._fail_open(reason)
 
     def interrupt(self, reason: str) -> None:
         """Fail all waiting calls with a reason until the engine begins again. Applied events stay applied."""
         with self._news:
             self._interrupted = reason
             self.obstacle = self._ended or reason
-            waiting, self._open = self._open, set()
-            self._taken_calls.clear()
             self._lines = {topic: _TenantLines() for topic in self.topics}
             self._in_flight = 0
+        self._fail_open(reason)
+
+    def _fail_open(self, reason: str) -> None:
+        with self._news:
+            waiting, self._open = self._open, set()
+            self._taken_calls.clear()
             self._news.notify_all()
         for call in waiting:
             call.outcome.set_exception(SourceError(reason))
@@ -299,7 +299,7 @@ class LocalCalls:
             call = lines.popleft()
             if topic == self.queries and not call.is_wanted:
                 continue
-            self._now_ms = max(self._now_ms, self._clock_ms())  # a log's time never goes back
+            self._now_ms = max(self._now_ms, self._clock_ms())  # append times never decrease
             position = Position(topic, 0, self._next[topic])
             self._next[topic] += 1
             call.record = Record(position, call.value, self._now_ms, headers=call.headers)

@@ -379,8 +379,7 @@ def known_words(embedder: OnnxEmbedder) -> list[str]:
 
 
 def directions(rows: Matrix, count: int) -> tuple[Matrix, float]:
-    """Return (dimension, count) principal directions of unit rows about the origin, and their share of the rows'
-    squared length."""
+    """Return (dimension, count) principal directions of unit rows about 0, and their share of the squares."""
     _, spread, turned = np.linalg.svd(rows.astype(np.float64), full_matrices=False)
     # A direction and its opposite are equal: the larger half points up.
     signs = np.sign(turned[np.arange(len(turned)), np.abs(turned).argmax(axis=1)])

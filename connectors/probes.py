@@ -107,15 +107,13 @@ def _server(host: str, port: int, handler: type[BaseHTTPRequestHandler]) -> Thre
 
 
 def exposition(registry: CollectorRegistry, accept: str) -> tuple[str, bytes]:
-    """Return content type and body of /metrics. A client that accepts OpenMetrics equally gets it, because only that
-    format has exemplars."""
+    """Return content type and body of /metrics. OpenMetrics is preferred, because only it has exemplars."""
     encode, content_type = choose_encoder(_liked(accept))
     return content_type, encode(registry)
 
 
 def _liked(accept: str) -> str:
-    """Return the preferred type of an Accept header, with plain text last, and no refused type. The library itself
-    ignores quality values."""
+    """Return the preferred types of an Accept header, down to plain text. The library ignores quality values."""
     offered = [(one, _quality(one)) for one in accept.split(",")]
     liked = sorted((one for one in offered if one[1] > 0), key=lambda one: (-one[1], _is_text(one[0])))
     ends = next((place for place, (one, _) in enumerate(liked) if _is_text(one)), len(liked))

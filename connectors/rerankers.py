@@ -13,8 +13,8 @@ import orjson
 from recallflow.errors import RerankerError, UsageError
 from recallflow.llm import Reranker
 
-AT_ONCE = 8  # requests
-MOST_BYTES = 1024 * 1024  # of a response
+AT_ONCE = 8  # concurrent requests
+MOST_BYTES = 1024 * 1024  # size limit of a response
 _CONNECTIONS = {"http": http.client.HTTPConnection, "https": http.client.HTTPSConnection}
 
 
@@ -68,7 +68,7 @@ def _scores(body: bytes, count: int) -> list[float]:
         raise RerankerError(f"its answer cannot be read: {error}") from None
 
 
-BATCH = 8  # texts a run: each is padded to the longest of them
+BATCH = 8  # texts per run; each is padded to the longest of them
 
 
 class CrossEncoder:
@@ -118,8 +118,7 @@ def _register(library: Any, name: str, path: Path) -> None:
 def load_reranker(
     name: str | None, *, path: Path | None, url: str | None, key: str | None, timeout_s: float
 ) -> Reranker | None:
-    """Return the service at `url`, or else a local cross-encoder; None where none is configured. Raise UsageError or
-    RerankerError with the remedy."""
+    """Return a service, a local cross-encoder, or None without settings. Raise UsageError or RerankerError."""
     check_reranker(name, path=path, url=url)
     if name is None:
         return None

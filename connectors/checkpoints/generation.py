@@ -80,14 +80,7 @@ class Manifest:
         return {name: size for file in self.files for name, _, size in pieces_of(file)}
 
 
-@dataclass(frozen=True)
-class _Stored:
-    format: int
-    about: CheckpointOrigin
-    files: tuple[CheckpointFile, ...]
-
-
-_ADAPTER = TypeAdapter(_Stored)
+_ADAPTER = TypeAdapter(Manifest)
 
 
 def manifest_name(about: CheckpointOrigin, save: str) -> str:
@@ -108,7 +101,7 @@ def digest_of(piece: str) -> str:
 
 
 def encode(manifest: Manifest) -> bytes:
-    fields = asdict(_Stored(FORMAT, manifest.about, manifest.files))
+    fields = {"format": FORMAT, "about": asdict(manifest.about), "files": [*map(asdict, manifest.files)]}
     return orjson.dumps({**fields, CHECKSUM: _checksum(fields)}, option=orjson.OPT_INDENT_2)
 
 
@@ -124,18 +117,18 @@ def decode(name: str, data: bytes, number: int) -> Manifest:
     if fields.get("format") != FORMAT:
         raise CheckpointBroken(f"{name}: is of format {fields.get('format')}, and this version reads {FORMAT}")
     try:
-        stored = _ADAPTER.validate_python(fields)
+        manifest = _ADAPTER.validate_python(fields | {"name": name})
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
         raise CheckpointBroken(f"{name}: {where}: {first['msg']}") from None
-    if stored.about.partition != number:
-        raise CheckpointBroken(f"{name}: is of state partition {stored.about.partition}, not {number}")
-    if not name.startswith(_stem(stored.about)):
+    if manifest.about.partition != number:
+        raise CheckpointBroken(f"{name}: is of state partition {manifest.about.partition}, not {number}")
+    if not name.startswith(_stem(manifest.about)):
         raise CheckpointBroken(f"{name}: is the manifest of another generation")
-    for file in stored.files:
+    for file in manifest.files:
         _check(name, file)
-    return Manifest(name, stored.about, stored.files)
+    return manifest
 
 
 def _stem(about: CheckpointOrigin) -> str:
@@ -152,7 +145,7 @@ def _checksum(fields: Mapping[str, Any]) -> str:
     return hashlib.sha256(orjson.dumps(fields, option=orjson.OPT_SORT_KEYS)).hexdigest()
 
 
-THREADS = 4  # each has a piece in memory
+THREADS = 4  # each holds a piece in memory
 
 _In = TypeVar("_In")
 _Out = TypeVar("_Out")
@@ -170,17 +163,16 @@ def in_parallel(work: Callable[[_In], _Out], items: Iterable[_In]) -> list[_Out]
             raise
 
 
+@dataclass(frozen=True)
 class Fetching:
     """Fetch of one generation. `folder` is that of its objects."""
 
-    def __init__(self, objects: Objects, folder: str, generation: str) -> None:
-        self._objects = objects
-        self._folder = folder
-        self._generation = generation
+    objects: Objects
+    folder: str
+    generation: str
 
     def fetch(self, files: Iterable[CheckpointFile], target: Path) -> None:
-        """Write files into a new folder and sync them. Raise CheckpointBroken, and OSError where they cannot be
-        written."""
+        """Write files into a new folder and sync them. Raise CheckpointBroken, and OSError of the folder."""
         make_private_folder(target)
         kept = [*files]
         for file in kept:
@@ -215,7 +207,7 @@ class Fetching:
 
     def _piece(self, file: CheckpointFile, piece: str, size: int) -> bytes:
         try:
-            data = self._objects.get(f"{self._folder}/{piece}", size + 1)
+            data = self.objects.get(f"{self.folder}/{piece}", size + 1)
         except FileNotFoundError:
             raise self._broken(file, piece, "is missing") from None
         if len(data) != size:
@@ -225,7 +217,7 @@ class Fetching:
         return data
 
     def _broken(self, file: CheckpointFile, piece: str, what: str) -> CheckpointBroken:
-        return CheckpointBroken(f"{self._generation}: file {file.name}: object {self._folder}/{piece} {what}")
+        return CheckpointBroken(f"{self.generation}: file {file.name}: object {self.folder}/{piece} {what}")
 
 
 def _sync(path: Path) -> None:
@@ -301,7 +293,7 @@ class Sending:
         data = _read(piece)
         digest = hashlib.sha256(data).hexdigest()
         with self._claiming:
-            if digest in self._has:  # or it is being sent: equal pieces are sent once
+            if digest in self._has:  # stored, or being sent by another thread
                 return digest
             self._has[digest] = f"{digest}-{self._save}"
             self.sent_bytes += len(data)

@@ -33,8 +33,7 @@ class Location(NamedTuple):
 
 
 def locate(url: str) -> Location:
-    """Return the location of a URL. Raise UsageError with every wrong part, and OSError where the region request
-    fails."""
+    """Return the location of a URL. Raise UsageError with every wrong part, and OSError of the region request."""
     scheme, colon, rest = url.partition(":")
     if ":" in rest.rpartition("@")[0] and scheme != "file":
         raise UsageError(
@@ -139,13 +138,13 @@ class Objects:
         self._root = location.root
         self._is_local = isinstance(location.filesystem, fs.LocalFileSystem)
         self._waiting = waiting
-        self._expected = self._mounted = False  # of the folder: it was made here, and is a mount point
+        self._expected = self._mounted = False  # whether the folder was made here, and whether it is a mount point
         if self._is_local:
             self._open_folder(Path(location.root), create=create)
         else:
             bucket = location.root.partition("/")[0]
             (info,) = self._patiently("ask for the bucket", lambda: self._filesystem.get_file_info([bucket]))
-            if info.type == fs.FileType.NotFound:  # a listing would take it for an empty one
+            if info.type == fs.FileType.NotFound:  # a listing would look like that of an empty bucket
                 raise UsageError(f"URL of checkpoints ({self.shown}): bucket: there is none of the name {bucket}")
 
     def _open_folder(self, folder: Path, *, create: bool) -> None:
@@ -225,8 +224,7 @@ class Objects:
         return self._waiting.until_done(self.shown, what, lambda: self._reached(call))
 
     def _reached(self, call: Callable[[], _T]) -> _T:
-        """Call, unless the folder is away. A missing folder is not recreated: it would be on the disk below the
-        mount."""
+        """Call, unless the folder is away. It is not recreated, as it would be on the disk below the mount."""
         self._check_there()
         try:
             return call()

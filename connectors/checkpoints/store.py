@@ -150,7 +150,7 @@ class CheckpointStore:
         renamed, so an interruption leaves no folder. Raise CheckpointBroken with the missing or changed file."""
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise CheckpointError(f"{folder} is not empty: a checkpoint is fetched into a new folder")
-        for left in folder.parent.glob(f".{folder.name}.fetching-*"):  # of an interrupted fetch
+        for left in folder.parent.glob(f".{folder.name}.fetching-*"):  # left by an interrupted fetch
             shutil.rmtree(left, ignore_errors=True)
         new = folder.parent / f".{folder.name}.fetching-{uuid.uuid4().hex[:12]}"
         try:
@@ -163,8 +163,7 @@ class CheckpointStore:
             shutil.rmtree(new, ignore_errors=True)
 
     def fetch_newest(self, number: int, folder: Path) -> Manifest | None:
-        """Fetch the newest intact generation and return its manifest; None if there is none. A broken one is logged,
-        and the next older one is tried."""
+        """Fetch the newest intact generation, and return its manifest; None without one. Log broken ones."""
         for manifest in self.generations(number):
             try:
                 self.fetch(manifest, folder)
@@ -175,8 +174,7 @@ class CheckpointStore:
         return None
 
     def verify(self, manifest: Manifest, known: dict[str, str | None]) -> list[str]:
-        """Read all objects of a generation, and return the problems of each file. `known` holds the results of
-        objects that generations share."""
+        """Return the problems of each file of a generation. `known` holds the results of shared objects."""
         return self._fetching(manifest).problems(manifest.files, known)
 
     def prune(self, number: int, keep: int) -> Pruned:

@@ -51,7 +51,7 @@ def build_app(
     app.include_router(mem0_routes.routes(handler))
     app.add_middleware(PathSegments)
     app.add_middleware(ConcurrencyLimit, limits=limits, traffic=Traffic(registry))
-    app.add_middleware(Traced)  # around the gate: a refusal is traced as well
+    app.add_middleware(Traced)  # outside of the limit, so that refusals are traced too
     openapi.describe(app)
     return app
 

@@ -59,7 +59,7 @@ _HEADERS = {
 }
 _MISTAKES = frozenset(("invalid_json", "invalid_event", "unknown_type", "too_large", "unauthenticated", "forbidden"))
 REFUSALS_PER_S, REFUSAL_WAIT_S = 5, 1.0
-REFUSALS_HELD = 32  # delayed at once: each has a connection and a place among the requests under way
+REFUSALS_HELD = 32  # limit of delayed refusals, because each occupies a connection and a request slot
 _OF_STATUS = {404: "not_found", 405: "method_not_allowed"}  # errors of the router
 
 _defects = DefectLog(logging.getLogger(__name__))

@@ -121,7 +121,7 @@ def permitted_owners(handler: RequestHandler, headers: Headers) -> list[Owner]:
         try:
             handler.admission.check(query, headers)
         except InvalidRecord as error:
-            refused = error  # a key is unknown to every tenant but its own
+            refused = error  # other tenants do not know a key, so one refusal proves nothing
         else:
             found.append(owner)
     if not found and refused is not None and refused.code == "unauthenticated":

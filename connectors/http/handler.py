@@ -37,7 +37,7 @@ ROUTING_HEADER, ORGANISATIONS_HEADER = "x-workspace-routing", "x-organisations"
 _MODE = "auto"
 
 AnyEvent = TypeVar("AnyEvent", bound=Event)
-Mappings = Callable[[str], Mapping[str, str | None]]  # of a tenant: project owner → workspace
+Mappings = Callable[[str], Mapping[str, str | None]]  # tenant → its mapping of project owners to workspaces
 
 
 def without_mappings(_: str) -> Mapping[str, str | None]:
@@ -115,8 +115,7 @@ class RequestHandler:
 
     @contextmanager
     def batch_slot(self, headers: Headers) -> Iterator[None]:
-        """Hold one of the batch slots; one credential has at most half of them. Raise Problem (`too_many_requests`)
-        where they are taken."""
+        """Hold a batch slot; one credential has at most half of them. Raise Problem (`too_many_requests`)."""
         if self._batches >= self.limits.batches:
             raise Problem("too_many_requests", "too many batches are under way: come back in a second")
         self._batches += 1
@@ -131,8 +130,7 @@ class RequestHandler:
         return self._credential_share("body", headers, self.limits.tenant_concurrency)
 
     def _credential_share(self, kind: str, headers: Headers, most: int) -> AbstractContextManager[None]:
-        """Limit the requests of one credential before its tenant is known. Requests without credentials have no
-        limit here."""
+        """Limit the requests of one credential before its tenant is known; without one there is no limit."""
         secrets = tuple(value for name, value in headers if name in (TOKEN_HEADER, KEY_HEADER))
         return self._share((f"credential's {kind}", secrets), most) if secrets else nullcontext()
 
@@ -190,8 +188,7 @@ class RequestHandler:
             return await self.service.store(event, headers)
 
     def query(self, body: bytes, headers: Headers) -> QueryEvent:
-        """Parse a query; missing ids are taken from its credentials. Raise InvalidRecord for an invalid query, and
-        Problem for an event of memory."""
+        """Parse a query, with missing ids from its credentials. Raise InvalidRecord and Problem."""
         query = self._completed(body, headers)
         if query.type not in QUERY_TYPES:  # type: ignore[attr-defined]
             raise Problem("invalid_event", "stores, and asks nothing: POST /memory/events takes it", "type")
@@ -248,14 +245,13 @@ def waits(request: Request) -> bool:
 LINES_UNDER_WAY = 1_024
 BYTES_UNDER_WAY = 4 * 1024 * 1024
 BODY_BYTES_PER_S = 16 * 1024  # a body may take longer than `body_timeout_s` if lines come at least this fast
-LINE_S = 0.1  # and each line earns so much: a client may wait for its result before it sends the next
-BODY_S = 1_800.0  # but no longer than this, without the time in which nothing is read of it
-BLANK_BYTES = 64 * 1024  # of blank lines, beyond as many as the other lines have
+LINE_S = 0.1  # extra time per line, because a client may wait for its result before it sends the next
+BODY_S = 1_800.0  # limit of the whole time, without the time in which nothing is read
+BLANK_BYTES = 64 * 1024  # allowed bytes of blank lines beyond the bytes of other lines
 
 
 class Results(Response):
-    """Stream of batch results. Starlette's StreamingResponse detects a disconnect by reading the body, and would
-    consume its lines."""
+    """Stream of batch results. Starlette's StreamingResponse would consume lines to detect a disconnect."""
 
     def __init__(self, handler: RequestHandler, request: Request, media_type: str) -> None:
         super().__init__(media_type=media_type)
@@ -331,8 +327,7 @@ async def _read(handler: RequestHandler, request: Request, under_way: _UnderWay)
 
 
 class _BodyClock:
-    """Time limit of a batch's body. Time in which nothing is read does not count against the client; blank lines do
-    not extend it."""
+    """Time limit of a batch's body. Unread time does not count, and blank lines do not extend it."""
 
     def __init__(self, within_s: float) -> None:
         self._now_s = asyncio.get_running_loop().time
@@ -378,7 +373,7 @@ async def lines(request: Request, most: int, within_s: float) -> AsyncIterator[t
         except ClientDisconnect:
             return
         clock.end_waiting(len(chunk or b""))
-        *ends, rest = [b"", b""] if chunk is None else chunk.split(b"\n")  # a last line needs no end
+        *ends, rest = [b"", b""] if chunk is None else chunk.split(b"\n")  # the last line needs no line feed
         for end in ends:
             size += len(end)
             line = b"".join([*held, end]) if size <= most else too_large(most)

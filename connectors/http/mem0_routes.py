@@ -37,7 +37,7 @@ from recallflow.queries import K_MAX, QueryEvent
 from recallflow.responses import MemoryPage, Receipt
 from recallflow.service import check_forgotten
 
-_SCHEME = b"token "  # mem0's, before an API key
+_SCHEME = b"token "  # prefix of mem0's API keys in the Authorization header
 
 
 class Mem0Calls:
@@ -101,7 +101,7 @@ class Mem0Calls:
         try:
             self._handler.admission.check(question, self._headers)
         except InvalidRecord as error:
-            if error.code != "forbidden":  # for one user alone: which one, a ping does not say
+            if error.code != "forbidden":  # a key for one user is valid, but a ping names no user
                 raise
 
     def _event(self, user_id: str, fields: dict[str, Any]) -> Any:
@@ -163,7 +163,7 @@ def _last_day(expires_at: str) -> str:
     return (datetime.fromisoformat(expires_at) - timedelta(milliseconds=1)).date().isoformat()
 
 
-_KEPT = ("role", "content", "name")  # of a message
+_KEPT = ("role", "content", "name")  # stored fields of a message
 _EVER = format_time(EPOCH_MS_MAX)
 
 

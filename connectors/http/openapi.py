@@ -1,6 +1,7 @@
 """OpenAPI 3.1 description of the gateway. Its schemas equal the schemas of the topics."""
 
 from collections.abc import Mapping, Sequence
+from functools import cache, partial
 from typing import Any
 
 from fastapi import FastAPI
@@ -18,14 +19,8 @@ from recallflow.service import RolloutShown
 LINES = "application/x-ndjson"
 _REFERENCE = "#/components/schemas/{model}"
 _MODE: JsonSchemaMode = "validation"
-_UNIONS: dict[str, TypeAdapter[Any]] = {"MemoryEvent": TypeAdapter(MemoryEvent), "QueryEvent": TypeAdapter(QueryEvent)}
-_MODELS: dict[str, TypeAdapter[Any]] = {
-    "Response": TypeAdapter(Response),
-    "Receipt": TypeAdapter(Receipt),
-    "ErrorBody": TypeAdapter(ErrorBody),
-    "MemoryFields": TypeAdapter(MemoryFields),
-    "RolloutShown": TypeAdapter(RolloutShown),
-}
+_UNIONS: Mapping[str, Any] = {"MemoryEvent": MemoryEvent, "QueryEvent": QueryEvent}
+_MODELS = (Response, Receipt, ErrorBody, MemoryFields, RolloutShown)
 _OWN = {
     "Error": {
         "type": "object",
@@ -164,13 +159,7 @@ def _responses(status: int, answer: str, refusals: Sequence[int]) -> dict[str, A
 
 def describe(app: FastAPI) -> None:
     """Make /openapi.json return the schemas of our models."""
-
-    def openapi() -> dict[str, Any]:
-        if app.openapi_schema is None:
-            app.openapi_schema = _document(app)
-        return app.openapi_schema
-
-    app.openapi = openapi  # type: ignore[method-assign]
+    app.openapi = cache(partial(_document, app))  # type: ignore[method-assign]
 
 
 def _document(app: FastAPI) -> dict[str, Any]:
@@ -188,7 +177,7 @@ def _document(app: FastAPI) -> dict[str, Any]:
 
 
 def _schemas() -> dict[str, Any]:
-    adapters: dict[str, TypeAdapter[Any]] = {**_UNIONS, **_MODELS}
-    inputs = [(name, _MODE, adapter) for name, adapter in adapters.items()]
+    models = {**_UNIONS, **{model.__name__: model for model in _MODELS}}
+    inputs = [(name, _MODE, TypeAdapter[Any](model)) for name, model in models.items()]
     found, shared = TypeAdapter.json_schemas(inputs, ref_template=_REFERENCE)
     return {**shared["$defs"], **{name: found[name, _MODE] for name in _UNIONS}, **_OWN}

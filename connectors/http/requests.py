@@ -110,7 +110,7 @@ def as_json(fields: Mapping[str, Any]) -> bytes:
     """Return fields as JSON. Raise Problem."""
     try:
         return orjson.dumps(fields)
-    except orjson.JSONEncodeError:  # half a character, of bytes that are not UTF-8
+    except orjson.JSONEncodeError:  # a lone surrogate, from bytes that are not UTF-8
         raise Problem("invalid_event", "path and parameters must be UTF-8") from None
 
 
@@ -122,7 +122,7 @@ def _parameters(model: type[BaseModel]) -> Iterator[Parameter]:
         if name in _NOT_OF_A_URL:
             continue
         part = _without_null(field).get("$ref", "").rpartition("/")[2]
-        if part in parts:  # its fields, one level deep: conditions within conditions are for a body
+        if part in parts:  # fields one level deep; nested conditions need a body
             inner = parts[part]["properties"].items()
             yield from (one for field_name, found in inner for one in _parameter(f"{name}.{field_name}", found, False))
         else:
@@ -148,12 +148,11 @@ def _without_null(field: Mapping[str, Any]) -> Mapping[str, Any]:
 
 _CREDENTIALS = {name.encode(): name for name in (TOKEN_HEADER, KEY_HEADER, USER_HEADER)}
 _UTF_8 = ("utf-8", "utf8")
-_DRAINED = 8  # times the limit are read and dropped, so that the sender receives the error
+_DRAINED = 8  # a body is read and dropped up to this many times its limit, so that the sender receives the error
 
 
 def credentials_of(request: Request) -> Headers:
-    """Return the credentials and trace headers of a request as record headers. Repeated credentials stay repeated,
-    and are refused later."""
+    """Return credentials and trace headers of a request. Repeated credentials are refused later."""
     given = ((_CREDENTIALS[name], value) for name, value in request.scope["headers"] if name in _CREDENTIALS)
     return (*given, *trace_headers())
 
@@ -215,8 +214,7 @@ Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 
 
 class PathSegments:
-    """ASGI middleware that decodes each path segment, except for `/` and `%`. A server decodes the whole path, which
-    would split an id that contains a slash."""
+    """ASGI middleware that decodes each path segment, so that an id may contain an encoded slash."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -230,13 +228,12 @@ class PathSegments:
 def _routed(segment: bytes) -> str:
     try:
         return unquote_to_bytes(segment).decode().replace("%", "%25").replace("/", "%2F")
-    except UnicodeDecodeError:  # refused by the route
+    except UnicodeDecodeError:  # the route refuses it
         return segment.decode("ascii")
 
 
 class AddressedRoute(APIRoute):
-    """Route with the path segments of `PathSegments`. Raise Problem for text that is not UTF-8, and for repeated
-    parameters."""
+    """Route with decoded path segments. Raise Problem for invalid UTF-8 and repeated parameters."""
 
     def get_route_handler(self) -> Handler:
         handle = super().get_route_handler()
@@ -258,8 +255,7 @@ class AddressedRoute(APIRoute):
 
 
 class DescribedRoute(AddressedRoute):
-    """Route that accepts only the parameters of its description, each once unless it is a list. Ignoring a misspelt
-    parameter would return an unintended result."""
+    """Route that refuses undescribed parameters: a misspelt one would give an unintended result."""
 
     def check(self, request: Request, often: Collection[str] = ()) -> None:
         listed = {one["name"]: one["schema"] for one in (self.openapi_extra or {}).get("parameters", ())

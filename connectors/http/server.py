@@ -74,13 +74,13 @@ def _without_port(host: str) -> str:
     return name if colon and not port.endswith("]") else host
 
 
-HEAD_BYTES = 64 * 1024  # of a request's line and headers
-HEAD_S = 10.0  # until headers are complete; also an idle connection without an admitted request
+HEAD_BYTES = 64 * 1024  # size limit of the request line and headers
+HEAD_S = 10.0  # limit of incomplete headers, and of an idle connection without an admitted request
 KEEP_ALIVE_S = 75  # a proxy that keeps connections for a minute must not find one closed under a request
 READ_S = 30.0  # total time that a client may leave a response unread
 READ_BYTES_PER_S = 16 * 1024  # a client that reads a long response at least this fast has more time
-DRAINED_BYTES = 48 * 1024  # between uvloop's two water marks
-_ADMITTED = "recallflow.admitted"  # in the state of a request
+DRAINED_BYTES = 48 * 1024  # bytes between uvloop's two water marks
+_ADMITTED = "recallflow.admitted"  # key in the request's state
 LOG_AGAIN_S = 60.0
 _FULL = (
     b"HTTP/1.1 503 Service Unavailable\r\nconnection: close\r\nretry-after: 1\r\ncontent-type: application/json\r\n"
@@ -128,8 +128,7 @@ class ConnectionPool:
 
 
 class HttpConnection(HttpToolsProtocol):
-    """Connection that closes when headers do not come in time or do not end, when responses are not read, and above
-    the connection limit."""
+    """Connection with limits: of its headers in time and size, of unread responses, and of its idle time."""
 
     def __init__(self, pool: ConnectionPool, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -209,8 +208,7 @@ class HttpConnection(HttpToolsProtocol):
 
 
 class Server(uvicorn.Server):
-    """Server until `should_exit` is set. Its caller handles signals: uvicorn would end the process by the signal,
-    without an exit code."""
+    """Server until `should_exit` is set. Its caller handles signals: uvicorn's handler loses the exit code."""
 
     def __init__(self, app: ASGIApp, stop_timeout_s: float) -> None:
         protocol: Any = partial(HttpConnection, ConnectionPool(process.connections_most()))
@@ -263,11 +261,11 @@ def serve(app: ASGIApp, listening: socket.socket, host: str, stop_timeout_s: flo
     def stop(number: int, _: object) -> None:
         if server.should_exit:
             os._exit(128 + number)
-        server.should_exit = True  # and nothing else: a line of the log may be half written
+        server.should_exit = True  # no log call here: the signal may interrupt one
 
     signal.signal(signal.SIGTERM, stop)
     signal.signal(signal.SIGINT, stop)
-    logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # of each malformed request it has a line
+    logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # it logs each malformed request
     _log.info("serving at %s", address(listening))
     server.run([listening])
 

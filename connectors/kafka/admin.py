@@ -51,8 +51,7 @@ class TopicAsker:
         return {topic: TopicDescription(str(one.topic_id), len(one.partitions)) for topic, one in found.items()}
 
     def first(self) -> dict[str, TopicDescription]:
-        """Return the first description. Raise SourceError where the brokers cannot be reached, refuse us, or lack a
-        topic."""
+        """Return the first description. Raise SourceError where brokers or topics are missing, or refuse us."""
         with TopicReader(self._options) as reader:
             reader.partitions(self._topics)
         try:
@@ -75,8 +74,7 @@ class TopicConfig(NamedTuple):
 
 
 def ask_configs(options: KafkaOptions, topics: Iterable[str]) -> dict[str, TopicConfig]:
-    """Return the configuration of each topic. For a topic that the brokers do not describe, log a warning and return
-    cautious defaults."""
+    """Return the configuration of each topic; for one that is not described, warn and return cautious defaults."""
     found = ask_settings(AdminClient(options.admin()), topics, CONFIGS_S)
     return {topic: _config(topic, settings) for topic, settings in found.items()}
 
@@ -117,8 +115,7 @@ def _config(topic: str, settings: Mapping[str, str] | KafkaError) -> TopicConfig
 def create_topics(
     options: KafkaOptions, partitions: Mapping[str, int], config: Mapping[str, Mapping[str, str]], replication: int
 ) -> dict[str, bool]:
-    """Create topics with the given numbers of partitions. Return which were created; the others existed. Raise
-    SourceError."""
+    """Create topics with their numbers of partitions. Return which did not exist. Raise SourceError."""
     with TopicReader(options) as reader:
         reader.partitions([])  # fails soon where the brokers cannot be reached, or refuse us
     admin = AdminClient(options.admin())  # answers need it: without a name it would be deleted before them

@@ -99,9 +99,9 @@ class CatchUp:
         with self._lock:
             log = self._logs.get(source)
             if log is None:
-                return  # of another topic, or of a file
+                return  # a record of another topic or of a file
             for offset in offsets:
-                if offset < log.first:  # delivered by an earlier run
+                if offset < log.first:  # an earlier run delivered it
                     continue
                 log.open -= 1
                 log.open_below -= offset < log.target
@@ -139,8 +139,7 @@ def _left(log: _Log) -> int:
 
 
 class BrokerConnection:
-    """Observer of the brokers on a separate thread. It sets the targets of `catch_up` at the start and after an
-    outage."""
+    """Observer of the brokers on a thread. It sets the targets of `catch_up`, also after an outage."""
 
     def __init__(
         self, options: KafkaOptions, topic: str, catch_up: CatchUp, begun: Callable[[], bool] = lambda: True
@@ -216,7 +215,7 @@ class Watch:
     def __init__(self, ask: Callable[[], Found], found: Found) -> None:
         """`ask` describes the topics (KafkaException: retry later); `found` is their description at the start of the
         flow."""
-        self.added = Counter(dict.fromkeys(found, 0))  # partitions, by topic
+        self.added = Counter(dict.fromkeys(found, 0))  # topic → number of added partitions
         self._counts = {topic: described.partitions for topic, described in found.items()}
         self._ask = ask
         self._listeners: list[Callable[[Found], None]] = []
@@ -262,7 +261,7 @@ ASK_ENDS_EVERY_S = 1.0
 ASK_ENDS_S = 5.0
 READ_ENDS_S = 1.0
 PAUSE_S = 0.1
-SKEW_MS = 300_000  # between clocks of machines
+SKEW_MS = 300_000  # allowed difference between clocks of machines
 
 
 class Ends:
@@ -282,8 +281,7 @@ class Ends:
         return self._found
 
     def ask(self) -> Tails:
-        """Return the current end offsets, added partitions included: another member may write to them. Raise
-        SourceError."""
+        """Return the current end offsets, with added partitions. Raise SourceError."""
         waiting = Patience(OUTAGE_S)
         while True:
             try:
@@ -295,8 +293,7 @@ class Ends:
             time.sleep(PAUSE_S)
 
     def at(self, at_ms: int) -> Tails:
-        """Return the offsets of the first records appended after a time, whether by broker or producer time. Raise
-        SourceError."""
+        """Return the offsets of the first records after a time, of brokers or producers. Raise SourceError."""
         since_ms = max(0, at_ms - SKEW_MS)
         with TopicReader(self._options, UNCOMMITTED) as reader:
             return {
@@ -305,8 +302,7 @@ class Ends:
             }
 
     def lost(self, begin: Tails, at_ms: int) -> str | None:
-        """Return the first partition that lost records after `begin`, unless its remaining records are older than
-        `at_ms`: the lost ones were older still."""
+        """Return the first partition that lost records after `begin`, if they can be younger than `at_ms`."""
         with TopicReader(self._options, TAIL) as reader:
             for (topic, number), (low, high) in reader.spans([*begin]).items():
                 if not 0 < begin[topic].get(number, low) < low:
@@ -317,8 +313,7 @@ class Ends:
         return None
 
     def running(self) -> AbstractContextManager[None]:
-        """Refresh the end offsets on a thread. After a failed request the older offsets stay, which are still
-        correct."""
+        """Refresh the end offsets on a thread. After a failed request the older ones stay correct."""
         return beside(self._run, "ends", self._stopping)
 
     def _run(self) -> None:
@@ -404,8 +399,7 @@ def read_tails(
 
 
 def earliest(tails: Sequence[Tails], ends: Mapping[str, Mapping[int, int]]) -> Tails:
-    """Return the minimum of these tails. A partition that one of them does not name is read from its beginning, because
-    it was added later."""
+    """Return the minimum of these tails. A partition that one of them lacks was added later: it begins at 0."""
     return {
         topic: {number: min((one.get(topic, {}).get(number, 0) for one in tails), default=last)
                 for number, last in lasts.items()}

@@ -139,8 +139,7 @@ def take(message: Any, history: ControlHistory, secret: str | None) -> IgnoredDe
 
 
 class DecisionSender:
-    """Sender of decisions to the control topic, signed where there is a secret. Several processes may send the same
-    one."""
+    """Sender of decisions, signed with a secret if there is one. Several processes may send the same one."""
 
     def __init__(self, options: KafkaOptions, topic: str, secret: str | None) -> None:
         self._options, self._topic, self._secret = options, topic, secret

@@ -100,8 +100,7 @@ def send_tombstones(options: KafkaOptions, found: Sequence[Remains], key: bytes)
 
 
 def ask_retentions(options: KafkaOptions, topics: Sequence[str]) -> dict[str, Retention | None]:
-    """Return the retention of each topic; None where the brokers do not report it, as without the right to describe
-    the topic."""
+    """Return the retention of each topic; None where the brokers do not report it to us."""
     found = ask_settings(AdminClient(options.admin()), topics, CONFIGS_S)
     return {topic: None if isinstance(one, KafkaError) else _retention(one) for topic, one in found.items()}
 

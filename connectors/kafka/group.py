@@ -33,11 +33,11 @@ from recallflow.kafka_options import KafkaOptions
 from recallflow.owner import parse_ranges, ranges_of
 
 MARGIN_MIN_S = 2.0
-RENEWALS = 5  # of a lease in a session, less the tolerated outage
+RENEWALS = 5  # renewals of a lease within a session less the tolerated outage
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _PREFIX = "own-"
 _NAME = re.compile(_PREFIX + r"\d+(-\d+)?(_\d+(-\d+)?)*")
-NAME_CHARACTERS = 249  # limit of a broker
+NAME_CHARACTERS = 249  # a broker's limit of a group's name
 ASK_S = 5.0
 COMMITTED_S = 2.0
 PROBE_S = 0.05
@@ -149,8 +149,7 @@ class Holder:
 
 
 def agree(name: str, ours: Mapping[str, object], holders: Iterable[Holder]) -> bool:
-    """Return whether a member of the deployment has committed its settings. Raise UsageError where they differ from
-    ours."""
+    """Return whether a member has committed its settings. Raise UsageError where they differ from ours."""
     committed = [holder.settings for holder in holders if holder.settings]
     for theirs in committed:
         differing = [key for key in (*theirs, *(ours.keys() - theirs.keys())) if theirs.get(key) != ours.get(key)]
@@ -203,21 +202,21 @@ def check_alone(options: KafkaOptions, name: str, own: Collection[int]) -> None:
 class RebalanceProbe:
     """Check for a rebalance in progress."""
 
-    def __init__(self, options: KafkaOptions, name: str, clock_s: Callable[[], float] = boottime_s) -> None:
-        self._options, self._name, self._clock_s = options, name, clock_s
+    def __init__(self, options: KafkaOptions, name: str) -> None:
+        self._options, self._name = options, name
         self._admin: Any = None
-        self._asked: Any = None  # a future
+        self._asked: Any = None  # future of a description
         self._next_s = 0.0
 
     def is_rebalancing(self) -> bool:
         """Return whether a rebalance has started, or the state of the group cannot be read. Do not wait: a pending
         description counts as no rebalance."""
-        if self._asked is None and self._clock_s() >= self._next_s:
+        if self._asked is None and boottime_s() >= self._next_s:
             self._admin = self._admin or AdminClient(self._options.admin())
             self._asked = self._admin.describe_consumer_groups([self._name], request_timeout=PROBE_TIMEOUT_S)[
                 self._name
             ]
-            self._next_s = self._clock_s() + PROBE_S
+            self._next_s = boottime_s() + PROBE_S
         if self._asked is None or not self._asked.done():
             return False
         asked, self._asked = self._asked, None

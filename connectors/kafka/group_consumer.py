@@ -103,7 +103,7 @@ class GroupConsumer:
         self._listener = listener
         self._shares, self._is_new = strategy == SHARING, True
         self._complaints = Complaints()
-        self._failed: KafkaError | None = None  # in a callback
+        self._failed: KafkaError | None = None  # error in a callback
         self.member_id: str | None = None  # member id assigned by the coordinator
         self._lost = False
         self._new_consumer, self._options = new_consumer, options.consumer() | chosen | static
@@ -227,7 +227,7 @@ class GroupConsumer:
     def _lose(self, consumer: Any, _: list[TopicPartition]) -> None:
         self._lost = True
         self._listener.lost()
-        try:  # it would rejoin automatically, and fence a newer static member
+        try:  # otherwise it would rejoin, and fence a newer static member
             consumer.unsubscribe()
         except KafkaException as error:
             self._failed = error.args[0]

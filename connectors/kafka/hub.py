@@ -31,7 +31,7 @@ READ_BATCH = 500
 BEYOND_LIMIT = 1_000  # records of one partition that are read and wait for its limit
 BUDGET_S, QUERIES_BUDGET_S = 0.005, 0.01
 BATCH_MAX = 500
-QUERIES_FIRST = 20  # while the cost of a query is unknown
+QUERIES_FIRST = 20  # batch limit while the cost of a query is unknown
 REMEMBERED = 0.9  # weight of the previous cost of an event or a query in the next batch
 STARVED_S = 0.02
 IN_FLIGHT_MAX = 2_000
@@ -286,8 +286,7 @@ class Hub:
         self.memories.stop()
 
     def begin(self) -> None:
-        """Begin the next batch. The time since the last one gives the cost of an event or of a query. Raise the error
-        of a reader."""
+        """Begin the next batch, and learn the cost of the last one's records. Raise the error of a reader."""
         for error in (self.queries.error, self.memories.error, self._failure()):
             if error is not None:
                 raise error

@@ -200,7 +200,7 @@ class Membership:
 
         self._coming: set[int] = set()  # assigned, but not yet owned
         self._member_id: str | None = None
-        self._waits = False  # for the deployment's settings
+        self._waits = False  # whether we wait for the deployment's settings
         self._alone = False  # whether a check has excluded other owners by hand
         self._previous = PreviousStaticMember(self._me, self._lease)
         self._renew_at_s = 0.0
@@ -275,8 +275,7 @@ class Membership:
             self._dirty.update(mine)
 
     def is_committed(self, partitions: Collection[int]) -> bool:
-        """Return whether the last progress of our partitions is committed. Raise the error that ended the
-        membership."""
+        """Return whether the last progress of our partitions is committed. Raise the membership's error."""
         self._raise_failure()
         with self._state:
             return self._dirty.isdisjoint(partitions)
@@ -315,7 +314,7 @@ class Membership:
                 self.step()
             if self._releasing and self._error is None:
                 self._hand_over(self.partitions)
-        self._closing.wait()  # something may be on its way until the flow has ended
+        self._closing.wait()  # outputs may be in flight until the flow has ended
         self._lease.end()
         self._leaving = True
         with self._keeping_failures():
@@ -345,8 +344,7 @@ class Membership:
             self._gain()
 
     def assigned(self, partitions: frozenset[int]) -> None:
-        """Begin work on assigned partitions. `GroupConsumer.poll` calls this method and the next two, also when it
-        closes."""
+        """Begin work on partitions. `GroupConsumer.poll` calls this and the next two methods, also at its end."""
         if self._leaving:
             return  # a commit would renew the lease that has ended
         with self._keeping_failures():
@@ -372,7 +370,7 @@ class Membership:
                     self._await_receiver()
                     self._hand_over(moving)
         if self._error is not None:
-            self._closing.wait()  # something may be on its way until the flow has ended
+            self._closing.wait()  # outputs may be in flight until the flow has ended
 
     def lost(self) -> None:
         self._lease.end()
@@ -430,7 +428,7 @@ class Membership:
         self._lease.renew(sent_s)
         with self._state:
             self._owned.update({partition: places[partition] for partition in gained})
-        self._coming -= gained  # only now, so that `expected` always contains them
+        self._coming -= gained  # after `_owned` has them, so that `expected` always contains them
         self._assignee.gain({partition: coming[partition].committed.text or None for partition in gained})
 
     def _settings_agree(self, found: Mapping[int, CommittedEntry]) -> bool:
@@ -447,8 +445,7 @@ class Membership:
         return self._agreed or FIRST in self._coming
 
     def _renew(self) -> None:
-        """Commit new progress, or else one partition in turn when due, because Kafka expires offsets that are never
-        committed."""
+        """Commit new progress, or one partition in turn when due, because Kafka expires uncommitted offsets."""
         if self._owned and self._lease.ran_out:
             raise self._lost()
         with self._state:
@@ -496,8 +493,7 @@ class Membership:
         self._lease.end()
 
     def _lost(self) -> RecallflowError:
-        """Return the error. A process that joined with our instance id owns our partitions, so this process must
-        stop."""
+        """Return the error; DeploymentLost where a process with our instance id owns our partitions."""
         with suppress(RecallflowError):
             if (
                 self._static is not None

@@ -38,7 +38,7 @@ class RecordCounters:
         self.given: Counter[str] = Counter()
         self.through: Counter[str] = Counter()
         self._began_s = time.time()
-        self._snapshots_s: dict[str, float] = {}  # by partition, the time of its last barrier
+        self._snapshots_s: dict[str, float] = {}  # partition → time of its last barrier
         # A lost increment would stay in flight for ever.
         self._counting = threading.Lock()
 
@@ -84,7 +84,7 @@ class _Owned:
     queries: Lane
     marks: int = 0
     marked_s: float = 0.0
-    moved: bool = True  # records were delivered since the last mark, or are still open
+    moved: bool = True  # whether records were delivered since the last barrier, or are still open
     place: bytes | None = None  # progress to keep with the state
 
 
@@ -187,8 +187,7 @@ class OwnedSource:
         return self._given.pop((partition, number), None)
 
     def keep(self, partition: int, place: bytes, *, open_left: bool) -> None:
-        """Set the known progress of a partition, which the next barrier carries to its folder. `open_left` means that
-        something was unfinished."""
+        """Set the progress that the next barrier carries to the folder. `open_left`: some records are unfinished."""
         if (owned := self._owned.get(partition)) is not None:
             owned.place = place
             owned.moved |= open_left
@@ -316,7 +315,7 @@ class OwnedSource:
         now_s = self._clock_s()
         for partition, owned in self._owned.items():
             if (partition, owned.marks - 1) in self._given:
-                continue  # the previous mark is not synced and delivered yet
+                continue  # the previous barrier is not synced and delivered yet
             if now_s - owned.marked_s >= (self._mark_s if owned.moved else IDLE_S):
                 yield self._mark(partition, owned)
                 owned.marked_s, owned.moved = now_s, False
@@ -349,7 +348,6 @@ def reached(lane: Lane) -> LogProgress:
 
 
 def lane_at(topic: str, number: int, at: LogProgress, end: int, first: int | None = None) -> Lane:
-    """Return a lane that continues at a committed progress, or at `first`; records before the progress are not
-    answered."""
+    """Return a lane from a committed progress, or from `first`, whose records are not answered again."""
     begins = at.first if first is None else min(first, at.first)
     return Lane(topic, number, begins, end, at.next_offset, at.since_ms, frozenset(at.ahead), frozenset(at.open))

@@ -102,8 +102,7 @@ class PartitionProgress:
 
     @classmethod
     def found(cls, text: str | None) -> Self | None:
-        """Parse commit metadata. Return None without metadata, or for that of another version: the sent outputs then
-        show the progress."""
+        """Parse commit metadata; None without it, or for another version: sent outputs show the progress then."""
         try:
             return cls.decode(text) if text else None
         except ValueError:
@@ -119,8 +118,7 @@ class PartitionProgress:
         raise ValueError("the progress of a partition is longer than its limit")
 
     def _least(self) -> "PartitionProgress":
-        """Return the smallest correct progress: open records must not be lost, so reading continues at the first of
-        them."""
+        """Return the smallest correct progress: reading continues at the first open record that is not listed."""
         still = sorted(self.queries.open)
         if len(still) <= AHEAD_MOST:
             queries = self.queries._replace(ahead=())
@@ -159,9 +157,9 @@ def _numbered(offsets: Iterable[int]) -> dict[int, int]:
 
 
 AHEAD_MAX = 20_000  # records delivered ahead of the log order: 5 MB
-WAIT_S = 2.0  # as the `wait_timeout_ms` of a query with positions
+WAIT_S = 2.0  # equals the default `wait_timeout_ms` of a query with positions
 KEYS_MOST = 10_000  # stored keys, above which keys without undelivered records are dropped
-REACH = 2_000  # memory records: the queue of the consumer, about a second of work
+REACH = 2_000  # memory records that a query waits for at most: the consumer's queue, about a second of work
 Queue = Any  # a deque, or RoundRobinQueue, of confluent_kafka.Message, whose stubs make every field optional
 
 
@@ -237,18 +235,18 @@ class Lane:
 
     topic: str
     number: int
-    next_offset: int  # of the next record to deliver to the dataflow
+    next_offset: int  # offset of the next record to deliver to the dataflow
     end: int  # last known end offset of the partition
     answered_from: int = 0  # first offset whose outputs count, except `given_before`
     since_ms: int = 0  # append time of the record before the next one
     given_before: frozenset[int] = frozenset()  # delivered by an earlier run, ahead of the log order
     open: frozenset[int] = frozenset()  # delivered by an earlier run but unfinished: delivered again
-    limit: int | None = None  # nothing from this offset on is given …
-    paused: bool = False  # … and far beyond it nothing is read
+    limit: int | None = None  # records from this offset on are not delivered
+    paused: bool = False  # whether reading is paused, far beyond the limit
     reached: int = -1  # the offset after the last record read
     last_of_key: dict[bytes | None, int] | None = None  # last read offset of each key, if queries wait
     queue: Queue = field(default_factory=deque)
-    barriers: "WriteBarriers | None" = None  # of queries that wait for memory records
+    barriers: "WriteBarriers | None" = None  # barriers of queries that wait for memory records
     # Two counters that only grow: one thread reads, another gives.
     read_bytes: int = 0
     given_bytes: int = 0
@@ -366,6 +364,6 @@ class WriteBarriers:
             last = None if query.key() is None else (memory.last_of_key or {}).get(query.key(), -1)
             # A query without a key may belong to any owner. A later record of the key must not extend the wait.
             barrier.target = barrier.end if last is None or last >= barrier.end else last + 1
-            if not memory.queue:  # the rest up to the end are markers of transactions
+            if not memory.queue:  # only transaction markers remain before the end
                 barrier.target = 0
         return max(0, barrier.target - memory.next_offset)

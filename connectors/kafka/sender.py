@@ -27,16 +27,16 @@ from recallflow.records import Position
 FLUSH_STEP_S = 0.5  # interval of signal checks while the brokers are unavailable
 FULL_QUEUE_WAIT_S = 0.05
 BATCH_BYTES = 1_000_000  # librdkafka's own batch.size
-ANY_PARTITION = -1  # chosen by the hash of the key
+ANY_PARTITION = -1  # the hash of the key chooses the partition
 # Errors of a single record, not of the brokers or our rights: the other records can still be sent.
 _REFUSALS = {
     KafkaError.MSG_SIZE_TOO_LARGE,
     KafkaError.RECORD_LIST_TOO_LARGE,
     KafkaError.INVALID_RECORD,
-    KafkaError._INVALID_DIFFERENT_RECORD,  # of the same batch
+    KafkaError._INVALID_DIFFERENT_RECORD,  # another record of the same batch is invalid
 }
 FLUSH_S = 60.0
-LINGER_MS = 5  # bulk: fuller batches are worth a wait
+LINGER_MS = 5  # bulk sending: fuller batches are worth a wait
 
 
 class Sender:
@@ -308,7 +308,7 @@ class DeliverySink:
             elif not self._sent.claim(item.outgoing.identity):
                 self._sender.deliver(item)
         if any(mark.last for mark, _ in self._pending):
-            self._sender.flush_outputs()  # a partition is handed over: nothing of it may be under way
+            self._sender.flush_outputs()  # a partition is handed over, so nothing of it may be in flight
         self.settle()
 
     def settle(self) -> None:
@@ -367,7 +367,7 @@ class OutputSender(Sender):
         )
         self._stopping = stopping
         self._outage_s = outage_s
-        self._refused: list[tuple[ToSend, str]] = []  # with the reason
+        self._refused: list[tuple[ToSend, str]] = []  # refused outputs, with the reason
         self._barrier = 0
         self._open = Counter[int]()  # outputs that are not acknowledged, by the barrier before which they were sent
 
@@ -408,7 +408,7 @@ class OutputSender(Sender):
         refused, self._refused = self._refused, []
         for item, reason in refused:
             self._deliver_alone(item, reason)
-        self._open.clear()  # also of outputs that were left out
+        self._open.clear()  # includes outputs that were left out
 
     def poll_outputs(self) -> None:
         """Serve delivery reports and resend refused outputs. Raise SinkError."""

@@ -59,7 +59,7 @@ class LoopCalls:
                 self._loop.call_soon_threadsafe(self._run)
 
     def _run(self) -> None:
-        self._woken = False  # first: later calls wake the loop again
+        self._woken = False  # before the calls, so that later ones wake the loop again
         while self._calls:
             function, arguments = self._calls.popleft()
             function(*arguments)
@@ -281,7 +281,7 @@ class KafkaService:
         finally:
             self._outcomes.drop(expected)
             if not output.cancel() and not output.cancelled():
-                output.exception()  # read, as asyncio logs unread errors
+                output.exception()  # asyncio logs unread errors
 
     def _place(self, expected: Expected, found: Position | DeliveryFailed) -> None:
         """Note the position of the record, or the failure to store it."""
@@ -334,6 +334,6 @@ def _refusal(output: Any) -> InvalidRecord | None:
 def _read(model: type[M], output: Any) -> M:
     try:
         return model.model_validate_json(output.value() or b"")
-    except ValidationError:  # not the error itself: it quotes the value, which may be a memory
+    except ValidationError:  # without the cause, which quotes the value: it may be a memory
         problem = f"{output.topic()} holds something that is no {model.__name__.lower()}"
         raise SourceError(f"{problem}: is the engine of another version?") from None

@@ -86,8 +86,7 @@ class TopicReader:
         return {topic: sorted(found[topic].partitions) for topic in there}
 
     def span(self, topic: str, number: int) -> tuple[int, int]:
-        """Return the first offset and the end of a partition: the end of committed records, or of all records with
-        UNCOMMITTED."""
+        """Return the first offset and the end of a partition; with UNCOMMITTED, the end of all records."""
         part = TopicPartition(topic, number)
         span: tuple[int, int] = self.ask(lambda: self.consumer.get_watermark_offsets(part, timeout=ASK_S))
         return span
@@ -163,11 +162,10 @@ class TopicReader:
         self.complaints.check()
         return None if message is None or self._says(message) else message
 
-    def read_many(self, most: int = READ_MANY) -> list[Any]:
-        """Return available records of the assigned partitions, possibly none; `ended` names the partitions read to
-        their end."""
+    def read_many(self) -> list[Any]:
+        """Return available records, possibly none; `ended` names the partitions read to their end."""
         try:
-            found = self.consumer.consume(most, POLL_S)
+            found = self.consumer.consume(READ_MANY, POLL_S)
         except KafkaException as failed:
             raise SourceError(f"Kafka cannot be read on: {failed.args[0].str()}") from failed
         self.complaints.check()
@@ -192,8 +190,7 @@ class TopicReader:
         return True
 
     def _look_up(self, topic: str) -> None:
-        """Request the metadata of a topic before an assignment, because without it the client delays its first fetch by
-        a second."""
+        """Request a topic's metadata before an assignment; without it the first fetch is a second late."""
         if not self._knows:
             self.ask(lambda: self.consumer.list_topics(topic, timeout=ASK_S))
 
@@ -218,8 +215,7 @@ def await_brokers(options: KafkaOptions, stopping: threading.Event) -> None:
 
 
 def answers(options: KafkaOptions, topic: str) -> Iterator[dict[str, Any]]:
-    """Yield the records of a topic as JSON, partition by partition, up to their current ends. Other values are yielded
-    as text. Raise SourceError."""
+    """Yield all current records of a topic, as JSON or text, by partition. Raise SourceError."""
     with TopicReader(options, UNCOMMITTED) as reader:
         for (name, number), (low, high) in reader.spans([topic]).items():
             for message in reader.read_to_end(name, number, low) if low < high else ():

@@ -150,8 +150,7 @@ class ServiceModel:
     async def _call(
         self, tenant_id: str, task: Task, tokens: int, attempt: Callable[[], Awaitable[Answer]]
     ) -> tuple[Answer, Spent]:
-        """Return the result of an attempt, and the cost of all attempts. `tokens` is the estimated cost of one.
-        Raise ModelError."""
+        """Return the result of an attempt, and the cost of all. `tokens` is its estimated cost. Raise ModelError."""
         with model_call("embeddings" if task == "embed" else "chat", self.meter.model) as span:
             answer, spent = await self._counted(tenant_id, task, tokens, attempt)
             span.set_attributes(
@@ -234,8 +233,7 @@ class ServiceModel:
             await self._policy.around.sleep(wait_s)
 
     async def _turn(self) -> bool:
-        """Wait until the service may be called; return whether the call is a probe. Raise ModelError for calls that
-        do not wait."""
+        """Wait until a call is permitted, and return whether it is a probe. Raise ModelError where none waits."""
         while (left_s := self._breaker.begin()) > 0:
             waits = self._policy.waits
             if waits == "never" or (waits == "for a limit" and not self._is_limited):
@@ -305,7 +303,7 @@ def _only_field(schema: Mapping[str, Any]) -> tuple[str, object]:
     return name, inner.get("type")
 
 
-MOST_BYTES = 1024 * 1024  # of a response
+MOST_BYTES = 1024 * 1024  # size limit of a response
 
 
 class OpenAiModel(ServiceModel):
@@ -366,7 +364,7 @@ def _spent(answer: Mapping[str, Any], prompt: Prompt, content: str) -> Spent:
 
 BATCH_TEXTS = 256
 BATCH_BYTES = 512 * 1024  # services take 300,000 tokens a call
-FLOAT_BYTES = 32  # in decimal digits, at most
+FLOAT_BYTES = 32  # upper limit of a float in decimal digits
 ENVELOPE_BYTES = 64 * 1024  # size of an answer without its floats
 SHORTENED = "text-embedding-3"  # models with this prefix return the requested dimension
 

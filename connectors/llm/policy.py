@@ -35,8 +35,7 @@ class Endpoint(NamedTuple):
 
     @property
     def url(self) -> str:
-        """Return the base URL. Raise UsageError for an invalid URL, or one with a user or password, which logs would
-        show."""
+        """Return the base URL. Raise UsageError for an invalid one, or a user or password, which logs would show."""
         url = self.base_url or OPENAI_URL
         try:
             parts = urlsplit(url)

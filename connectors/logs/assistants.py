@@ -124,7 +124,7 @@ def chatgpt_events(conversation: Any, scope: ImportScope, owner: str, where: str
     time = epoch_ms(conversation.get("create_time"))
     for key in shown:
         message = field_of(mapping[key], "message")
-        if message is None and isinstance(mapping[key], dict):  # the root holds none
+        if message is None and isinstance(mapping[key], dict):  # the root has no message
             continue
         if not isinstance(message, dict):
             yield broken(f"{where}, {key}", "is no message", mapping[key])

@@ -112,7 +112,7 @@ class Conversations:
             conversation, said = self.named(element, number), ConversationDigest(self)
             for place, message in enumerate(messages if isinstance(messages, list) else [messages], start=1):
                 yield said.event(message, conversation, place)
-        else:  # a bare message: all of a file are one conversation unless they say otherwise
+        else:  # a bare message: those of a file are one conversation unless they name others
             yield self._bare.event(element, {"session_id": self._session(1)}, number)
 
     def named(self, element: dict[str, Any], number: int) -> dict[str, Any]:
@@ -255,8 +255,7 @@ def _given(element: dict[str, Any], keys: Iterable[str], default: object = None)
 
 
 def _metadata(message: dict[str, Any], speaker: str | None) -> object:
-    """Return the message's metadata with all fields that no event field takes. Metadata that is no object is refused
-    later."""
+    """Return the metadata with all other fields of a message. Metadata that is no object is refused later."""
     own = message.get("metadata")
     rest = {key: value for key, value in message.items() if key not in _PLACED and key != speaker}
     return (own or {}) | rest if own is None or isinstance(own, dict) else own

@@ -20,9 +20,9 @@ from recallflow.connectors.logs.events import piece
 from recallflow.parsing import unmarked
 
 ELEMENT_BYTES = 64 * 1024 * 1024  # an element may be a whole conversation
-EACH = "[]"  # in a path: each element of the array there
+EACH = "[]"  # path element: each element of an array
 FIRST_OBJECTS = 20  # a log may start with broken lines; its format shows in the first good one
-BROKEN = b"(brackets of the document do not match, or its end is missing)"  # is no JSON, and so refused
+BROKEN = b"(brackets of the document do not match, or its end is missing)"  # not JSON, so it is refused
 
 _CHUNK_BYTES = 1024 * 1024
 _WHITE = re.compile(rb"[\s\x00]*+")  # an old disk fills the end of a file with zeros
@@ -33,7 +33,6 @@ _SCALAR = re.compile(rb"[^\s,\]}\[{\":]*+")
 _ARRAY = re.compile(rb'\[\s*[\[\]{"]')
 _QUOTE = b'"'[0]
 _OPENING, _CLOSING = b"[{", b"]}"
-_CONTAINERS = (*_OPENING,)
 
 
 def parsed(text: bytes) -> object:
@@ -81,7 +80,7 @@ def members(file: BinaryIO, without: frozenset[str] = frozenset()) -> dict[str, 
 def first_objects(start: bytes) -> list[dict[str, Any]]:
     """Return the first objects of a log by its first bytes: of JSON lines, of an array, or the document itself. Of a
     larger document, return its complete members; an array among them has its complete elements."""
-    start = unmarked(start).decode(errors="replace").encode()  # a bad byte in a text says nothing of the format
+    start = unmarked(start).decode(errors="replace").encode()  # a bad byte in a text must not hide the format
     lines = (parsed(line) for line in start.split(b"\n", FIRST_OBJECTS)[:FIRST_OBJECTS] if line.strip())
     found = [line for line in lines if isinstance(line, dict)]
     if not found:
@@ -102,12 +101,12 @@ def is_document(start: bytes) -> bool:
     try:
         return isinstance(orjson.loads(text), dict)
     except orjson.JSONDecodeError as error:
-        return error.pos >= len(text) - 1  # valid up to the cut
+        return error.pos >= len(text) - 1  # the text is valid up to its cut end
 
 
-def written_lines(file: BinaryIO, most_bytes: int = ELEMENT_BYTES) -> Iterator[bytes]:
-    """Yield lines that are not blank, without a byte order mark; a longer line is cut to `most_bytes`."""
-    for number, line in enumerate(bounded_lines(file, most_bytes)):
+def written_lines(file: BinaryIO) -> Iterator[bytes]:
+    """Yield lines that are not blank, without a byte order mark; a line is cut to ELEMENT_BYTES."""
+    for number, line in enumerate(bounded_lines(file, ELEMENT_BYTES)):
         if line.strip():
             yield line if number else unmarked(line)
 
@@ -135,7 +134,7 @@ def _walk(scanner: "_Scanner", path: tuple[str, ...], fields: dict[str, Any]) ->
         for key in scanner.at_keys():
             if key == path[0]:
                 yield from _walk(scanner, path[1:], fields)
-            elif scanner.peek(_WHITE) not in _CONTAINERS:
+            elif scanner.peek(_WHITE) not in (*_OPENING,):
                 fields[key] = parsed(scanner.value())
             else:
                 scanner.value(kept=False)
@@ -152,8 +151,8 @@ class _Scanner:
         self._buffer = unmarked(piece(file, _CHUNK_BYTES))
         self._at = self._begin = self._room = 0
         self._kept: list[bytes] = []
-        self._is_cut = False  # the value at hand had no end
-        self.is_broken = False  # not visible in the returned values
+        self._is_cut = False  # whether the current value had no end
+        self.is_broken = False  # whether the document is broken outside of the returned values
 
     def peek(self, passing: "re.Pattern[bytes]") -> int | None:
         """Return the next byte after the skipped ones; None at the end."""
@@ -210,7 +209,7 @@ class _Scanner:
             if byte is None:
                 self._is_cut = True
                 return
-            if byte == _QUOTE:  # of a string that continues after the buffer
+            if byte == _QUOTE:  # start of a string that continues after the buffer
                 self._pass_string()
                 continue
             self._at += 1
@@ -225,7 +224,7 @@ class _Scanner:
             if self._buffer[self._at : self._at + 1] == b'"':
                 self._at += 1
                 return
-            if not self._read_on():  # else it ended with a backslash, or in the middle
+            if not self._read_on():  # the file ended inside the string
                 self._at = len(self._buffer)
                 self._is_cut = True
                 return

@@ -29,10 +29,10 @@ _ID_CHARACTERS, _NAME_CHARACTERS = 128, 512
 _SHOWN_CHARACTERS = 500  # quoted part of an invalid value
 _TIME_CHARACTERS = 64
 _REASON_CHARACTERS, _REASONS_MAX = 64, 100
-_SECONDS_BELOW = 10**12  # beyond it no year has four digits
+_SECONDS_BELOW = 10**12  # a limit that keeps years at four digits
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]+")
 _HALVES = re.compile("[\ud800-\udfff]")
-_BESIDE = re.compile(r"[\u200b\u200e\u200f\u202a-\u202e\u2066-\u2069\ufeff]+")  # marks of direction, and of no width
+_INVISIBLE = re.compile(r"[\u200b\u200e\u200f\u202a-\u202e\u2066-\u2069\ufeff]+")  # direction and zero-width marks
 
 OTHER_FILE = "files of another kind"
 EMPTY_FILE = "empty files"
@@ -127,8 +127,7 @@ class ImportScope:
 
 
 class LogSource(Protocol):
-    """File, standard input, folder or archive entry. It is decompressed, and read from the beginning at each
-    opening."""
+    """File, standard input, folder or archive entry, decompressed. Each opening starts at its beginning."""
 
     @property
     def name(self) -> str:
@@ -184,7 +183,7 @@ class LogFormat:
     title: str
     recognises: Callable[[LogHead], bool]
     read: Callable[[LogSource, ImportScope], Iterator[bytes]]
-    fields: tuple[str, ...] = ()  # names in its JSON, by which the format that is nearest to an unknown log is found
+    fields: tuple[str, ...] = ()  # JSON names that show the nearest format of an unknown log
 
 
 def _cut(value: Any, levels: int) -> Any:
@@ -212,8 +211,7 @@ def _shown(value: object) -> str:
 
 
 def lenient(text: bytes) -> Any:
-    """Parse JSON of other programs: invalid UTF-8 and lone surrogates become replacement characters. Return other
-    text as bytes."""
+    """Parse JSON with replacement characters for invalid UTF-8 and lone surrogates; return other text as bytes."""
     try:
         return orjson.loads(text)
     except orjson.JSONDecodeError:
@@ -259,7 +257,7 @@ def author(text: object) -> str | None:
     """Return a valid author name; None for an empty one."""
     if not isinstance(text, str):
         return None
-    return " ".join(_CONTROL.sub(" ", _BESIDE.sub("", _sound(text))).split())[:_NAME_CHARACTERS] or None
+    return " ".join(_CONTROL.sub(" ", _INVISIBLE.sub("", _sound(text))).split())[:_NAME_CHARACTERS] or None
 
 
 def _sound(text: str) -> str:

@@ -37,7 +37,7 @@ from recallflow.connectors.logs.events import (
 
 _MAIL_BYTES = 8 * 1024 * 1024  # size limit of a mail in memory; its text comes before large attachments
 _LINE_BYTES = 1024 * 1024
-_START = re.compile(rb"From \S.*\d{1,2}:\d{2}(:\d{2})?.*")  # with the time of arrival, unlike a sentence
+_START = re.compile(rb"From \S.*\d{1,2}:\d{2}(:\d{2})?.*")  # the time of arrival distinguishes it from a sentence
 _HEADER = re.compile(rb"[!-9;-~]+:")
 _ESCAPED = re.compile(rb">+From ")
 _QUOTE = re.compile(r"\s*>")
@@ -104,7 +104,7 @@ def mail_events(mail: bytes, scope: ImportScope, where: str) -> Iterator[bytes]:
     mail_id = own[0] if own else f"mail-{hashlib.sha256(mail.strip()).hexdigest()[:32]}"
     thread = next((ids[0] for name in ("References", "In-Reply-To") if (ids := _ids(parsed, name))), mail_id)
     name, address = next(iter(getaddresses([sender])), ("", ""))
-    begins = bool(subject) and thread == mail_id  # an answer's subject is its thread's
+    begins = bool(subject) and thread == mail_id  # a reply repeats the subject of its thread
     said = LoggedMessage(
         id=mail_id,
         session=_header(parsed, "X-GM-THRID") or thread,

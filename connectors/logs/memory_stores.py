@@ -264,8 +264,7 @@ def _session(thread: dict[str, Any], where: str) -> str:
 
 
 def _owner(given: dict[str, Any], scope: ImportScope) -> str:
-    """Return the owner: a thread's user, or a graph's group. Raise UsageError where another field looks like the
-    owner."""
+    """Return a thread's user or a graph's group. Raise UsageError where another field looks like the owner."""
     if scope.user_given:
         return scope.user_id
     roles = field_roles(given)

@@ -49,8 +49,8 @@ _PARTS = frozenset((
     "posted", "written", "sent", "said", "message", "msg", "chat",
 ))  # fmt: skip
 _NO_PERSON = frozenset(("user_agent", "reply_to", "reply_to_id", "in_reply_to", "reply_to_message_id"))
-_NAME_CHARACTERS = 64  # longer keys name nothing, and are not cached
-_KEYS_MAX = 64  # of a record whose keys are cached
+_NAME_CHARACTERS = 64  # longer keys have no role, and are not cached
+_KEYS_MAX = 64  # limit of keys of a record whose roles are cached
 _WORD_ENDS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|[^\w]+")
 
 
@@ -61,8 +61,7 @@ def snake_case(name: str) -> str:
 
 
 class FieldRoles(NamedTuple):
-    """Keys of a record that may name its owner, its session and its speaker, in order of preference, and all keys
-    that look like a person."""
+    """Keys that may name owner, session and speaker, in order of preference, and keys that look like a person."""
 
     owners: tuple[str, ...]
     sessions: tuple[str, ...]

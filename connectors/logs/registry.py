@@ -126,8 +126,7 @@ class Registry:
         return logs, others
 
     def _recognised(self, source: LogFile) -> LogFormat | None:
-        """Return the format of a source. A chosen format is used for any file, and for a folder or archive that it
-        matches."""
+        """Return the format of a source. A chosen format applies to any file, and to folders that it matches."""
         if self._chosen is not None and not source.members():
             return self._chosen
         head = source.head()
@@ -186,7 +185,7 @@ def _likeness(objects: Sequence[Mapping[str, object]]) -> str:
 
 _LINE_BYTES = 64 * 1024
 _END_BYTES = 64 * 1024
-_GROWING = ("events", "openai")  # of lines, to which others are appended
+_GROWING = ("events", "openai")  # formats of lines, whose files grow
 
 
 def log_name(log: Log, scope: ImportScope) -> str:

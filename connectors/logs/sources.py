@@ -29,10 +29,10 @@ _EMPTY_ZIP = b"PK\x05\x06"
 _SUFFIXES = (".gz", ".zst")
 _SPOOLED_BYTES = 1024 * 1024
 _STEP_BYTES = 64 * 1024
-ENTRIES_MAX = 50_000  # of an archive: each is opened, and compared with every format
-ARCHIVE_BYTES_MAX = 64 * 1024**3  # of an archive, unpacked
-RATIO_MAX = 200  # of unpacked to packed bytes; text has 3 to 50
-RATIO_FREE_BYTES, RATIO_FREE_MEMBER_BYTES = 64 * 1024**2, 1024**2  # of a file, and of one in an archive: any ratio
+ENTRIES_MAX = 50_000  # entries of an archive: each is opened, and compared with every format
+ARCHIVE_BYTES_MAX = 64 * 1024**3  # unpacked size of an archive
+RATIO_MAX = 200  # ratio of unpacked to packed bytes; text has 3 to 50
+RATIO_FREE_BYTES, RATIO_FREE_MEMBER_BYTES = 64 * 1024**2, 1024**2  # sizes with any ratio: a file, an archive entry
 Opens = Callable[[], "IO[bytes] | io.RawIOBase | gzip.GzipFile"]
 _BROKEN = OSError, EOFError, zlib.error, zipfile.BadZipFile, NotImplementedError, RuntimeError
 
@@ -136,8 +136,7 @@ def _plain(name: str) -> str:
 
 
 def _is_hidden(name: str) -> bool:
-    """Return whether a file is created by a system (`.DS_Store`, `__MACOSX/._log.json`) or holds rejects of a
-    replay."""
+    """Return whether a file is a system's (`.DS_Store`, `__MACOSX/._log.json`) or holds rejects of a replay."""
     parts = [part for part in name.split("/") if part not in (".", "..")]
     return name.endswith(REJECTS) or any(part.startswith(".") or part == "__MACOSX" for part in parts)
 
@@ -263,7 +262,7 @@ def _decompressed(file: io.BufferedReader, where: str, most_bytes: int) -> Binar
     if start.startswith(GZIP):
         stream = gzip.GzipFile(fileobj=file, mode="rb")
     elif start == ZSTANDARD:
-        from pyarrow import CompressedInputStream, PythonFile  # takes as long to import as all else
+        from pyarrow import CompressedInputStream, PythonFile  # slow to import
 
         stream = CompressedInputStream(PythonFile(file, mode="r"), "zstd")
     else:

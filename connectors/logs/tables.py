@@ -58,7 +58,7 @@ _GUESSES: Mapping[str, tuple[str, ...]] = {
     "environment": ("environment",),
     "project_id": ("project_id",),
 }
-_JSON_FIELDS = ("metadata", "entities", "relations", "derived_from")  # as `export` writes them into a column of text
+_JSON_FIELDS = ("metadata", "entities", "relations", "derived_from")  # written by `export` as JSON in a column of text
 # Below this limit a number is in the unit; ×1000 each: seconds until the year 5138, milliseconds from 1973, and so on.
 _UNITS = ((1e11, 1e3), (1e14, 1.0), (1e17, 1e-3))
 _NANOSECONDS = 1e-6
@@ -91,8 +91,7 @@ class TableReader:
             yield from [row] if isinstance(row, bytes) else self.events(row, fields, number)
 
     def fields(self, names: Sequence[str], sample: Sequence[Row]) -> dict[str, str]:
-        """Return column → event field. Raise UsageError where a column looks like a person, and no option tells
-        whose memory the rows are."""
+        """Return column → event field. Raise UsageError where a column may name an owner, and no option decides."""
         found = mapped(names, self._columns, sample, owned=not self._scope.user_given)
         self._check_owner(names, found)
         for name in names:
@@ -129,7 +128,7 @@ class TableReader:
             element["user_id"] = identifier_text(element.get("user_id", scope.user_id if scope.user_given else ""))
         if isinstance(role := element.get("role"), str):
             element["role"] = ROLES.get(role.strip().casefold(), role)
-        if element.get("type") in EVENT_TYPES:  # an event, as `export` writes it
+        if element.get("type") in EVENT_TYPES:  # an event that `export` wrote
             yield scope.encode_event(_exported(element))
             return
         if listed(element) is None:
@@ -297,7 +296,7 @@ def _first_row(lines: list[str], delimiter: str) -> list[str]:
 
 def _csv_rows(name: str, file: BinaryIO, columns: list[str], delimiter: str) -> Iterator[Row | bytes]:
     """Yield each row's values by column, without empty ones. An invalid row is bytes, to be refused."""
-    csv.field_size_limit(RECORD_BYTES)  # a setting of the process; it limits an unclosed quote
+    csv.field_size_limit(RECORD_BYTES)  # a setting of the process, which limits an unclosed quote
     reader = csv.reader((f"{line}\n" for line in _texts(bounded_lines(file, 2 * RECORD_BYTES))), delimiter=delimiter)
     is_header = True
     while True:
@@ -333,7 +332,7 @@ def parquet_format(columns: Columns) -> LogFormat:
     """Return the Parquet format. `columns` are those named by options; others are guessed."""
 
     def read(source: LogSource, scope: ImportScope) -> Iterator[bytes]:
-        from pyarrow import ArrowException  # takes as long to import as all else
+        from pyarrow import ArrowException  # slow to import
         from pyarrow.parquet import ParquetFile
 
         with source.open() as file:
@@ -351,8 +350,7 @@ def parquet_format(columns: Columns) -> LogFormat:
 
 
 def _seekable(file: BinaryIO) -> BinaryIO:
-    """Return a seekable file, because Parquet is read from its end. Decompressed streams are copied to a temporary
-    file."""
+    """Return a seekable file, as Parquet is read from its end: decompressed streams become temporary files."""
     if file.seekable():
         return file
     copy = TemporaryFile(prefix="recallflow-")  # noqa: SIM115 - for as long as it is read

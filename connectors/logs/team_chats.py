@@ -59,7 +59,7 @@ _USERS = ("users.json", "org_users.json")
 _SUBTYPES = (None, "bot_message", "me_message", "thread_broadcast", "reply_broadcast", "file_share", "file_comment")
 _REASONS = {"tombstone": "deleted messages", "message_deleted": "deleted messages"}
 _MARKED = re.compile(r"<(?P<what>[^<>|]*)(?:\|(?P<label>[^<>]*))?>")
-_BLOCK_TEXTS = 200  # of one message
+_BLOCK_TEXTS = 200  # limit of texts of one message
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,8 +113,7 @@ def _person(given: object) -> str | None:
 
 
 def _channels(files: Iterator[LogSource], people: Mapping[str, str]) -> Iterator[tuple[str, _Channel]]:
-    """Yield channels by folder. A direct message has no name, and is named after its users; duplicates get their id
-    added."""
+    """Yield channels by folder. A direct message is named after its users, and its id where names repeat."""
     direct: dict[str, str] = {}
     for key, one in _listed_by_id(files):
         if name := author(one.get("name")):
@@ -233,12 +232,8 @@ def _plain(text: str, people: Mapping[str, str]) -> str:
     return html.unescape(_MARKED.sub(shown, text)).strip()
 
 
-_TYPES = (
-    "Default",
-    "Reply",
-    "20",
-    "23",
-)  # the last two are answers of bots to commands, which have no name there
+# The exporter has no names for the last two: answers of bots to commands.
+_TYPES = ("Default", "Reply", "20", "23")
 _DIRECT = "0"
 
 

@@ -127,7 +127,7 @@ def _text(text: str) -> TextContent:
 
 
 PATH = "/mcp"
-_BODY_BYTES = 256 * 1024  # of a request: the longest that a tool takes, escaped, fits in well
+_BODY_BYTES = 256 * 1024  # size limit of a request; the longest arguments fit when escaped
 
 
 def build_http(
@@ -158,8 +158,7 @@ def caller_in(place: ServerScope, context: Context) -> Caller:
 
 
 class _Judged:
-    """Admission of requests with valid credentials. GET is refused: it would hold a connection for server messages,
-    and there are none."""
+    """Admission of requests with valid credentials. GET is refused: it would wait for messages without end."""
 
     def __init__(
         self, app: ASGIApp, probes: APIRouter, place: ServerScope, admission: Admission, limits: Limits

@@ -21,7 +21,7 @@ from recallflow.responses import EpisodeInfo, RecalledMemory, Receipt, Response
 from recallflow.service import Admission, Service
 from recallflow.telemetry import trace_headers
 
-CONTENT_CHARACTERS = 8_000  # of one memory that a model adds
+CONTENT_CHARACTERS = 8_000  # limit of one memory that a model adds
 EPISODES_MAX = 50
 
 INSTRUCTIONS = (
@@ -196,10 +196,10 @@ TOOLS: Mapping[str, Tool] = MappingProxyType(
 )
 
 
-TEXTS_CHARACTERS = 24_000  # of all memories in an answer
-TEXT_CHARACTERS = 4_000  # of one
+TEXTS_CHARACTERS = 24_000  # limit of all memories in an answer
+TEXT_CHARACTERS = 4_000  # limit of one memory
 SUMMARY_CHARACTERS = 600
-_JOINERS = "\u200c\u200d"  # which Persian, Hindi and emoji are written with
+_JOINERS = "\u200c\u200d"  # joiners that Persian, Hindi and emoji need
 _EVIDENT = {"no_memories", "k_exceeds_memories"}  # warnings that the list itself shows
 
 
@@ -312,8 +312,7 @@ _CREDENTIALS = {name.encode(): name for name in (TOKEN_HEADER, KEY_HEADER, USER_
 
 
 class ServerScope(NamedTuple):
-    """Tenant, environment and project of a server. With a `project_id` it reads and stores that project's memories
-    only."""
+    """Scope of a server. With a `project_id` it reads and stores that project's memories only."""
 
     tenant_id: str
     environment: str
