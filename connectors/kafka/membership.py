@@ -12,6 +12,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
+from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -69,29 +70,18 @@ class Assignee(Protocol):
         partition."""
 
 
-class HandOverThread:
-    """Hand-over of partitions on a thread, while the calling thread continues to renew."""
+def _begin_hand_over(assignee: Assignee, partitions: frozenset[int]) -> Future[dict[int, Committed]]:
+    """Hand over partitions on a thread, while the calling thread continues to renew."""
+    handed_over: Future[dict[int, Committed]] = Future()
 
-    def __init__(self, assignee: Assignee, partitions: frozenset[int]) -> None:
-        self._final: dict[int, Committed] | Exception | None = None
-        work = (assignee, partitions)
-        threading.Thread(target=self._give_up, args=work, daemon=True, name="recallflow-hand-over").start()
-
-    @property
-    def ended(self) -> bool:
-        return self._final is not None
-
-    def final(self) -> dict[int, Committed]:
-        """Return the final commits after the hand-over. Raise its error."""
-        if isinstance(self._final, Exception):
-            raise self._final
-        return self._final or {}
-
-    def _give_up(self, assignee: Assignee, partitions: frozenset[int]) -> None:
+    def give_up() -> None:
         try:
-            self._final = assignee.give_up(partitions)
-        except Exception as error:  # noqa: BLE001 - `final` raises it
-            self._final = error
+            handed_over.set_result(assignee.give_up(partitions))
+        except Exception as error:  # noqa: BLE001 - `result` raises it
+            handed_over.set_exception(error)
+
+    threading.Thread(target=give_up, daemon=True, name="recallflow-hand-over").start()
+    return handed_over
 
 
 class PreviousStaticMember:
@@ -387,11 +377,11 @@ class Membership:
     def _hand_over(self, moving: frozenset[int]) -> None:
         if not moving:
             return
-        given, until_s = HandOverThread(self._assignee, moving), self._clock_s() + self._hand_over_s
-        self._renew_until(lambda: given.ended or self._clock_s() >= until_s)
-        if not given.ended:
+        handed_over, until_s = _begin_hand_over(self._assignee, moving), self._clock_s() + self._hand_over_s
+        self._renew_until(lambda: handed_over.done() or self._clock_s() >= until_s)
+        if not handed_over.done():
             raise MembershipLost(f"deployment {self.name}: what moves was not through within {self._hand_over_s:.0f} s")
-        through = given.final()
+        through = handed_over.result()
         with self._state:
             final = {partition: self._owned.pop(partition) for partition in moving} | through
             self._dirty -= moving
