@@ -77,11 +77,7 @@ def _sources(reader: TopicReader, topic: str) -> dict[str, _Source]:
 
 def _source_of(message: Any, sources: dict[str, _Source]) -> Position | None:
     """Return the record that an output was derived from, if it is still in a source."""
-    for source, _ in identity_of(message):
-        try:
-            position = Position.parse(source.decode())
-        except ValueError:  # not written by recallflow
-            return None
+    for position in _positions_in(message):
         known = sources.get(position.source)
         if known and known.low <= position.offset < known.high and known.begins_ms <= time_ms(message):
             return position
@@ -192,7 +188,7 @@ def answered_requests(options: KafkaOptions, topics: TopicNames) -> dict[int, Lo
                     for asked, mark in marks.items():
                         older = reader.offset_at(topics.enrichment, asked, time_ms(message))
                         mark[: max(0, older - spans[asked][0])] = True
-                for position in _answered_by(message):
+                for position in _positions_in(message):
                     low_asked, high_asked = spans.get(position.partition, (0, 0))
                     if position.topic == topics.enrichment and low_asked <= position.offset < high_asked:
                         marks[position.partition][position.offset - low_asked] = True
@@ -206,7 +202,7 @@ def _reached(mark: "np.ndarray[Any, np.dtype[np.bool_]]", low: int) -> LogProgre
     return LogProgress(low + after, 0, tuple(still.tolist()))
 
 
-def _answered_by(message: Any) -> Iterator[Position]:
+def _positions_in(message: Any) -> Iterator[Position]:
     for source, _ in identity_of(message):
         try:
             yield Position.parse(source.decode())

@@ -126,7 +126,7 @@ class Partition:
 
     def scan_committed(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
         """Yield records under a prefix that certainly has no staged records, without the cost of that check."""
-        return self._walk(prefix, keys.after(prefix), back=False, committed=True)
+        return self._opened(self._stored.between(prefix, keys.after(prefix), back=False))
 
     def scan_readable(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
         """Yield records under a prefix, and skip records that cannot be decrypted."""
@@ -139,8 +139,8 @@ class Partition:
 
     def scan_stored(self, first: bytes, end: bytes, *, committed: bool = False) -> Iterator[tuple[bytes, bytes]]:
         """Yield records in stored form; `open` decrypts a value. `committed`: the range has no staged records."""
-        if not committed and self._may_be_pending(first, end):
-            self.commit()
+        if not committed:
+            self._commit_within(first, end)
         return self._stored.between(first, end, back=False)
 
     def open(self, key: bytes, stored: bytes) -> bytes:
@@ -149,23 +149,20 @@ class Partition:
 
     def scan_range(self, first: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
         """Yield records with first ≤ key < end, in key order, including staged changes."""
-        return self._walk(first, end, back=False)
+        self._commit_within(first, end)
+        return self._opened(self._stored.between(first, end, back=False))
 
     def scan_back(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
         """Yield records under a prefix in descending key order."""
-        return self._walk(prefix, keys.after(prefix), back=True)
+        end = keys.after(prefix)
+        self._commit_within(prefix, end)
+        return self._opened(self._stored.between(prefix, end, back=True))
 
     def first_keys(self, prefix: bytes, at_most: int) -> list[bytes]:
         """Return the first keys under a prefix, in order, without reading their values."""
         end = keys.after(prefix)
-        if self._may_be_pending(prefix, end):
-            self.commit()
+        self._commit_within(prefix, end)
         return self._stored.first_keys(prefix, end, at_most)
-
-    def _walk(self, first: bytes, end: bytes, *, back: bool, committed: bool = False) -> Iterator[tuple[bytes, bytes]]:
-        if not committed and self._may_be_pending(first, end):
-            self.commit()
-        return self._opened(self._stored.between(first, end, back=back))
 
     def _opened(self, records: Iterator[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, bytes]]:
         unseal = self._sealing.open
@@ -173,16 +170,14 @@ class Partition:
             spend(1)
             yield key, unseal(key, stored)
 
-    def _may_be_pending(self, first: bytes, end: bytes) -> bool:
-        """Return whether staged changes may contain keys with first ≤ key < end, by their common prefix."""
+    def _commit_within(self, first: bytes, end: bytes) -> None:
+        """Commit if staged changes may contain keys with first ≤ key < end, by their common prefix."""
         self._pending_stretches.update(keys.stretches(islice(self._pending, self._stretched, None)))
         self._stretched = len(self._pending)
         (stretch,) = keys.stretches([first])
         whole = keys.GROUP_BYTES if first[keys.TABLE_BYTES - 1 : keys.TABLE_BYTES] in keys.GROUPED else keys.TABLE_BYTES
-        return len(stretch) < whole or end > keys.after(stretch) or stretch in self._pending_stretches
-
-    def everything(self) -> Iterator[tuple[bytes, bytes]]:
-        return self.scan_range(b"", keys.END)
+        if len(stretch) < whole or end > keys.after(stretch) or stretch in self._pending_stretches:
+            self.commit()
 
     def checkpoint(self, folder: Path) -> None:
         """Copy all commits, by hard links if the volume allows."""

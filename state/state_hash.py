@@ -3,9 +3,10 @@
 import contextlib
 import hashlib
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -75,75 +76,30 @@ def known_owners(partition: Partition) -> Iterator[Owner]:
 def digests(partition: Partition) -> Iterator[tuple[Owner, bytes]]:
     """Yield the digest of each log-derived record, with its owner."""
     for key, head in owners(partition):
-        for name, record in _logical_records(partition, key):
-            whole = orjson.dumps([*head.owner, name, record], option=orjson.OPT_SORT_KEYS)
-            yield head.owner, hashlib.sha256(whole).digest()
+        for table, (name, content) in LOGICAL.items():
+            for place, value in partition.scan(keys.table(key, table)):
+                whole = orjson.dumps([*head.owner, name, content(place, value)], option=orjson.OPT_SORT_KEYS)
+                yield head.owner, hashlib.sha256(whole).digest()
 
 
-def _logical_records(partition: Partition, owner: bytes) -> Iterator[tuple[str, Any]]:
-    for _, value in partition.scan(keys.table(owner, keys.ROW)):
-        yield "row", MemoryRow.decode(value).logical()
-    for _, value in partition.scan(keys.table(owner, keys.ENTRY)):
-        entry = Entry.decode(value)
-        yield "entry", [entry.seq, entry.version, entry.id, entry.episode, entry.flags, entry.author_stems, entry.stems]
-    for key, value in partition.scan(keys.table(owner, keys.VECTORS)):
-        yield "vectors", [keys.sequence(key), hashlib.sha256(value).hexdigest()]
-    for _, value in partition.scan(keys.table(owner, keys.EPISODE_LOG)):
-        mark = EpisodeMark.decode(value)
-        yield "episode mark", [mark.change, mark.session_id, mark.opened is None]
-    for _, value in partition.scan(keys.table(owner, keys.CATEGORY_SUMMARY)):
-        summary = CategorySummaryRow.decode(value)
-        yield "category summary", [summary.change, summary.category, summary.summary, summary.sources]
-    for _, value in partition.scan(keys.table(owner, keys.EPISODE_SUMMARY)):
-        kept = EpisodeSummaryRow.decode(value)
-        yield "episode summary", [kept.change, kept.number, kept.summary]
-    for key, value in partition.scan(keys.table(owner, keys.MADE)):
-        yield "made", [keys.sequence(key), *Made.decode(value)]
-    for _, value in partition.scan(keys.table(owner, keys.EPISODE)):
-        yield "episode", EpisodeRow.decode(value).logical()
-    yield from graph_records(partition, owner)
+def _episode_mark(value: bytes) -> list[Any]:
+    mark = EpisodeMark.decode(value)
+    return [mark.change, mark.session_id, mark.opened is None]
 
 
-def graph_records(partition: Partition, owner: bytes) -> Iterator[tuple[str, Any]]:
-    for _, value in partition.scan(keys.table(owner, keys.NODE)):
-        yield "node", _plain(NodeRow.decode(value))
-    for key, value in partition.scan(keys.table(owner, keys.MEMBER)):
-        yield "member", [keys.reversed_sequence(key), _plain(decode_member(value))]
-    for key, value in partition.scan(keys.table(owner, keys.LINKS)):
-        row = LinksRow.decode(value)
-        yield "links", [keys.sequence(key), row.id, row.links]
-    for _, value in partition.scan(keys.table(owner, keys.EDGE)):
-        yield "edge", _edge(EdgeRow.decode(value))
-    for key, value in partition.scan(keys.table(owner, keys.SIMILAR)):
-        near = [[one.seq, one.id, one.weight, one.archived] for one in decode_neighbours(value)]
-        yield "similar", [keys.sequence(key), near]
-    for key, value in partition.scan(keys.table(owner, keys.SUPERSEDED)):
-        by = [[one.by, one.until_ms is None, one.expires_ms, one.valid_from_ms] for one in decode_superseded(value)]
-        yield "superseded", [keys.sequence(key), sorted(by, key=repr)]
-    for _, value in partition.scan(keys.table(owner, keys.JOINED)):
-        yield "joined", _plain(decode_joined(value))
-    for _, value in partition.scan(keys.table(owner, keys.CASELESS)):
-        yield "caseless", decode_names(value)
-    for key, value in partition.scan(keys.table(owner, keys.UNSYNCED)):
-        yield "unsynced", [keys.sequence(key), _plain(Unsynced.decode(value))]
-    yield from _past_records(partition, owner)
+def _superseded(value: bytes) -> list[Any]:
+    by = [[one.by, one.until_ms is None, one.expires_ms, one.valid_from_ms] for one in decode_superseded(value)]
+    return sorted(by, key=repr)
 
 
-def _past_records(partition: Partition, owner: bytes) -> Iterator[tuple[str, Any]]:
-    for key, value in partition.scan(keys.table(owner, keys.PAST_LINKS)):
-        row = LinksRow.decode(value)
-        yield "past links", [*keys.seq_and_version(key), row.id, row.links]
-    for key, _ in partition.scan(keys.table(owner, keys.PAST_MEMBER)):
-        yield "past member", keys.reversed_sequence(key)
-    for key, value in partition.scan(keys.table(owner, keys.PAST_EDGE)):
-        part, seq = keys.edge_part(key)
-        content = edge_part(part, orjson.loads(value)[1])
-        yield "past edge", [part.decode(), seq, keys.sequence(key), _timeless(content)]
-    for key, value in partition.scan(keys.table(owner, keys.PAST_SIMILAR)):
-        _, one = orjson.loads(value)
-        yield "past similar", [keys.sequence(key[:-16]), keys.sequence(key), _timeless(StoredNeighbour(*one))]
-    for key, value in partition.scan(keys.table(owner, keys.PAST_NODE)):
-        yield "past node", [keys.sequence(key), orjson.loads(value)[1]]
+def _past_edge(key: bytes, value: bytes) -> list[Any]:
+    part, seq = keys.edge_part(key)
+    content = edge_part(part, orjson.loads(value)[1])
+    return [part.decode(), seq, keys.sequence(key), _timeless(content)]
+
+
+def _past_similar(key: bytes, value: bytes) -> list[Any]:
+    return [keys.sequence(key[:-16]), keys.sequence(key), _timeless(StoredNeighbour(*orjson.loads(value)[1]))]
 
 
 def _edge(row: EdgeRow) -> list[Any]:
@@ -162,6 +118,42 @@ def _timeless(part: Any) -> Any:
 def _plain(value: Any) -> Any:
     """Return a value with tuples as lists, as in JSON."""
     return [_plain(item) for item in value] if isinstance(value, tuple | list) else value
+
+
+_ENTRY = attrgetter("seq", "version", "id", "episode", "flags", "author_stems", "stems")
+_CATEGORY_SUMMARY = attrgetter("change", "category", "summary", "sources")
+_EPISODE_SUMMARY = attrgetter("change", "number", "summary")
+_LINKS = attrgetter("id", "links")
+_SIMILAR = attrgetter("seq", "id", "weight", "archived")
+# Table → name and content of its records. Keyed hashes, which differ between directories, and ingestion times, which
+# not every log carries, are left out of the graph: both follow from the rest.
+LOGICAL: dict[bytes, tuple[str, Callable[[bytes, bytes], Any]]] = {
+    keys.ROW: ("row", lambda _, value: MemoryRow.decode(value).logical()),
+    keys.ENTRY: ("entry", lambda _, value: _ENTRY(Entry.decode(value))),
+    keys.VECTORS: ("vectors", lambda key, value: [keys.sequence(key), hashlib.sha256(value).hexdigest()]),
+    keys.EPISODE_LOG: ("episode mark", lambda _, value: _episode_mark(value)),
+    keys.CATEGORY_SUMMARY: (
+        "category summary",
+        lambda _, value: _CATEGORY_SUMMARY(CategorySummaryRow.decode(value)),
+    ),
+    keys.EPISODE_SUMMARY: ("episode summary", lambda _, value: _EPISODE_SUMMARY(EpisodeSummaryRow.decode(value))),
+    keys.MADE: ("made", lambda key, value: [keys.sequence(key), *Made.decode(value)]),
+    keys.EPISODE: ("episode", lambda _, value: EpisodeRow.decode(value).logical()),
+    keys.NODE: ("node", lambda _, value: _plain(NodeRow.decode(value))),
+    keys.MEMBER: ("member", lambda key, value: [keys.reversed_sequence(key), _plain(decode_member(value))]),
+    keys.LINKS: ("links", lambda key, value: [keys.sequence(key), *_LINKS(LinksRow.decode(value))]),
+    keys.EDGE: ("edge", lambda _, value: _edge(EdgeRow.decode(value))),
+    keys.SIMILAR: ("similar", lambda key, value: [keys.sequence(key), [*map(_SIMILAR, decode_neighbours(value))]]),
+    keys.SUPERSEDED: ("superseded", lambda key, value: [keys.sequence(key), _superseded(value)]),
+    keys.JOINED: ("joined", lambda _, value: _plain(decode_joined(value))),
+    keys.CASELESS: ("caseless", lambda _, value: decode_names(value)),
+    keys.UNSYNCED: ("unsynced", lambda key, value: [keys.sequence(key), _plain(Unsynced.decode(value))]),
+    keys.PAST_LINKS: ("past links", lambda key, value: [*keys.seq_and_version(key), *_LINKS(LinksRow.decode(value))]),
+    keys.PAST_MEMBER: ("past member", lambda key, _: keys.reversed_sequence(key)),
+    keys.PAST_EDGE: ("past edge", _past_edge),
+    keys.PAST_SIMILAR: ("past similar", _past_similar),
+    keys.PAST_NODE: ("past node", lambda key, value: [keys.sequence(key), orjson.loads(value)[1]]),
+}
 
 
 @dataclass(frozen=True, slots=True)
