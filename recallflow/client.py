@@ -58,7 +58,7 @@ from recallflow.records import Position
 from recallflow.responses import Response
 from recallflow.telemetry import trace_headers
 from recallflow.verbs.arguments import AnyEvent, ClientScope, checked_text, explained
-from recallflow.verbs.results import new_future, resolve, then
+from recallflow.verbs.results import checked_response, new_future, then
 from recallflow.verbs.verbs import After, Awaits, Verbs, Waits, awaited, given_fields, waited
 
 __all__ = ["AsyncRecallClient", "CatchingUp", "DeliveryFailed", "QueryFailed", "QueryTimeout", "RecallClient"]
@@ -179,10 +179,12 @@ class Outstanding:
             wrong = error.error_count()
             _log.warning("%s holds something that is no response: %d fields are wrong", message.topic(), wrong)
             return
-        pending = self.pop(key, response.query_id)
-        if pending is None:
+        if (pending := self.pop(key, response.query_id)) is None:
             return
-        resolve(pending.future, response)
+        try:
+            pending.future.set_result(checked_response(response))
+        except QueryFailed as failed:
+            pending.future.set_exception(failed)
 
     def fail_due(self, trouble: str | None) -> None:
         """Fail the queries whose deadline has passed. `trouble` is Kafka's last error."""

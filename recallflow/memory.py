@@ -39,8 +39,8 @@ from recallflow.records import Position
 from recallflow.responses import Response
 from recallflow.service import StoredEvent, check_forgotten
 from recallflow.verbs.arguments import AnyEvent, ClientScope, explained
-from recallflow.verbs.results import new_future, resolve, then
-from recallflow.verbs.verbs import Awaits, Verbs, Waits
+from recallflow.verbs.results import checked_response, then
+from recallflow.verbs.verbs import Awaits, Verbs, Waits, given_fields
 
 if TYPE_CHECKING:  # the engine is loaded with the first memory: importing a name from here stays quick
     from recallflow.flows.config import Config
@@ -63,7 +63,14 @@ class LocalVerbs(Verbs):
     def _put(self, event: AnyEvent) -> "Future[Position]":
         headers, stored = self._headers(), _of_memory(event)
         applied = self.engine.submit(lambda service: service.store(stored, headers))
-        return then(applied, _forgotten if isinstance(stored, MemoryForget) and stored.memory_id else _position)
+
+        def position(outcome: StoredEvent) -> Position:
+            """Return the position. Raise InvalidRecord for a `memory.forget` of a memory that does not exist."""
+            if isinstance(stored, MemoryForget) and stored.memory_id:
+                check_forgotten(outcome.receipt)
+            return outcome.position
+
+        return then(applied, position)
 
     def _put_all(self, events: Sequence[AnyEvent]) -> "Future[list[Position]]":
         from recallflow.connectors.embedders import REMOTE
@@ -80,19 +87,11 @@ class LocalVerbs(Verbs):
 
     def _put_erasure(self, event: UserErase) -> "Future[Position]":
         headers = self._headers()
-        return then(self.engine.submit(lambda service: service.erase(event, headers)), _position)
+        return then(self.engine.submit(lambda service: service.erase(event, headers)), lambda stored: stored.position)
 
     def _answer(self, query: QueryEvent, timeout_s: float) -> "Future[Response]":
-        headers, answered = self._headers(), new_future()
-
-        def receive(asked: "Future[Response]") -> None:
-            if (error := asked.exception()) is not None:
-                answered.set_exception(error)
-            else:
-                resolve(answered, asked.result())
-
-        self.engine.submit(lambda service: service.ask(query, headers, timeout_s)).add_done_callback(receive)
-        return answered
+        headers = self._headers()
+        return then(self.engine.submit(lambda service: service.ask(query, headers, timeout_s)), checked_response)
 
     def _headers(self) -> Headers:
         return (*self._config.auth.credentials, *_trace_headers())
@@ -140,13 +139,9 @@ class _Face:
         from recallflow.flows.config import RawSetting, read_config
 
         self._path = None if path is None else Path(path)
-        given = {"embedder": embedder, "model_path": model_path, "master_key_file": master_key_file}
+        given = given_fields(embedder=embedder, model_path=model_path, master_key_file=master_key_file)
         sections = {"embedder": "engine", "model_path": "engine", "master_key_file": "encryption"}
-        flags = {
-            f"{sections[name]}.{name}": RawSetting(name, os.fspath(value))
-            for name, value in given.items()
-            if value is not None
-        }
+        flags = {f"{sections[name]}.{name}": RawSetting(name, os.fspath(value)) for name, value in given.items()}
         chosen, _ = read_config(flags, os.environ, None if config is None else Path(config))
         scope = ClientScope(tenant, environment)
         decided = None if control is None else Path(control)
@@ -189,13 +184,3 @@ def _trace_headers() -> Headers:
     from recallflow.telemetry import trace_headers
 
     return trace_headers()
-
-
-def _forgotten(stored: StoredEvent) -> Position:
-    """Return the position of a `memory.forget` of one memory. Raise InvalidRecord if it did not exist."""
-    check_forgotten(stored.receipt)
-    return stored.position
-
-
-def _position(stored: StoredEvent) -> Position:
-    return stored.position

@@ -14,7 +14,7 @@ from dataclasses import asdict, replace
 from datetime import datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.text import Text
@@ -27,12 +27,9 @@ from recallflow.samples import SampleQuestion
 
 if TYPE_CHECKING:  # the engine imports slowly, and help does not need it
     from recallflow.client import RecallClient
-    from recallflow.events import MemoryEvent
     from recallflow.flows.settings import TopicNames
     from recallflow.kafka_options import KafkaOptions
-    from recallflow.queries import Recall
-    from recallflow.records import Position
-    from recallflow.responses import Response
+    from recallflow.memory import Memory
 
 QUESTION, ANSWER, NONE = "bold", "bold green", "bold yellow"
 NAMES = {"maya": "Maya", "team-atlas": "Team Atlas", "theo": "Theo"}
@@ -45,7 +42,7 @@ def print_question(target: Console, number: int, question: SampleQuestion, answe
     target.print()
     print_block(target, Text(question.note, ASIDE), f"{number:>2}. ")
     print_block(target, Text.assemble((f"{NAMES[query['user_id']]}: ", WHO), (query["query"], QUESTION)), _INDENT)
-    print_answer(target, answer, query["user_id"], time_of(query["timestamp"]), question.expect)
+    print_answer(target, answer, query["user_id"], datetime.fromisoformat(query["timestamp"]), question.expect)
 
 
 def print_answer(
@@ -62,11 +59,6 @@ def print_answer(
         _print_memory(target, memory, user, now, answers=memory["id"] == (found or memories[0]["id"]))
 
 
-def time_of(rfc3339: str) -> datetime:
-    """Return the time of a question, for relative times in its answer."""
-    return datetime.fromisoformat(rfc3339)
-
-
 def _print_memory(target: Console, memory: Mapping[str, Any], user: str, now: datetime, *, answers: bool) -> None:
     speaker = NAMES[user] if memory["role"] == "user" and memory["name"] is None else who(memory)
     said = Text.assemble((f"{said_at(memory['created_at'], now)} ", WHEN), (f"{speaker}: ", WHO), passage(memory))
@@ -80,14 +72,6 @@ def _print_memory(target: Console, memory: Mapping[str, Any], user: str, now: da
 
 
 TENANT = "demo"
-
-
-class DemoEngine(Protocol):
-    """`Memory` in this process, or `RecallClient` on Kafka."""
-
-    def send(self, event: "MemoryEvent") -> "Position": ...
-
-    def ask(self, query: "Recall") -> "Response": ...
 
 
 def add_demo(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -129,7 +113,7 @@ def run_demo(options: argparse.Namespace) -> int:
     return 0
 
 
-def _open_engine(options: argparse.Namespace) -> AbstractContextManager[DemoEngine]:
+def _open_engine(options: argparse.Namespace) -> "AbstractContextManager[Memory | RecallClient]":
     if options.kafka:
         return _engine_behind(config(options).kafka, TENANT)
     from recallflow import Memory
@@ -137,7 +121,7 @@ def _open_engine(options: argparse.Namespace) -> AbstractContextManager[DemoEngi
     return Memory(tenant=TENANT)
 
 
-def _ask_engine(engine: DemoEngine, query: dict[str, Any]) -> dict[str, Any]:
+def _ask_engine(engine: "Memory | RecallClient", query: dict[str, Any]) -> dict[str, Any]:
     from recallflow.queries import Recall
 
     return engine.ask(Recall.model_validate(query | {"explain": True})).model_dump(mode="json", exclude_unset=True)
@@ -156,12 +140,12 @@ def _print(
     print('  recallflow ask "Where do I live?" --state-dir memory')
 
 
-def _converse(engine: DemoEngine) -> None:
+def _converse(engine: "Memory | RecallClient") -> None:
     """Answer input lines until the end. `maya: …` asks about Maya, and so do later lines."""
     from recallflow.samples import sample_questions
 
     target, person = console(), next(iter(NAMES))
-    moment = sample_questions()[0].query["timestamp"]
+    moment: str = sample_questions()[0].query["timestamp"]
     if is_person := sys.stdin.isatty():
         print(paragraph(f"Ask about {', '.join(NAMES)}: “theo: What is the cat called?”. An empty line ends it."))
     while line := _line(f"{person}> " if is_person else ""):
@@ -170,7 +154,8 @@ def _converse(engine: DemoEngine) -> None:
             person, line = named.strip().lower(), question.strip()
         if line:
             fields = {"tenant_id": TENANT, "user_id": person, "query": line, "k": 3, "timestamp": moment}
-            print_answer(target, _ask_engine(engine, {"type": "recall"} | fields), person, time_of(moment))
+            answer = _ask_engine(engine, {"type": "recall"} | fields)
+            print_answer(target, answer, person, datetime.fromisoformat(moment))
 
 
 def _line(prompt: str) -> str:

@@ -5,7 +5,7 @@ import time
 from collections.abc import Mapping
 from typing import Any, cast
 
-from recallflow.cli.options import ENGINE, add_control, add_kafka, add_owner, config, decisions
+from recallflow.cli.options import ENGINE, add_actions, add_control, add_kafka, add_owner, at_rest, config, decisions
 from recallflow.cli.output import json_line, paragraph
 from recallflow.cli.tenants import add_reasons, client, decide
 
@@ -79,8 +79,7 @@ GATES = {"open": False, "blocked": True}
 
 
 def add_graph(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    parser = commands.add_parser("graph", help="control and inspect the graph")
-    actions = parser.add_subparsers(metavar="ACTION", required=True, dest="action")
+    actions = add_actions(commands, "graph", "control and inspect the graph")
     rollout = actions.add_parser(
         "rollout",
         help="set whether the graph adds memories to a tenant's answers",
@@ -183,15 +182,14 @@ def _ask_directory(options: argparse.Namespace, asked: dict[str, Any]) -> dict[s
     import orjson
 
     from recallflow.flows.embedded import process
-    from recallflow.flows.settings import open_at_rest
     from recallflow.state.description import describe
 
     chosen = config(options)
     describe(chosen.named_state_dir())  # a read must not create the directory
     scope = {"tenant_id": options.tenant, "user_id": options.user, "environment": options.environment}
     line = orjson.dumps({"type": options.type, "timestamp": time.time_ns() // 1_000_000} | scope | asked)
-    at_rest, path = open_at_rest(chosen.encryption), chosen.named_state_dir()
-    return process([line], chosen.engine, path, decisions(options), chosen.models, at_rest).responses[0]
+    path = chosen.named_state_dir()
+    return process([line], chosen.engine, path, decisions(options), chosen.models, at_rest(chosen)).responses[0]
 
 
 def _ask_engine(options: argparse.Namespace, asked: dict[str, Any]) -> dict[str, Any]:

@@ -13,6 +13,8 @@ from recallflow.errors import UsageError
 if TYPE_CHECKING:
     from recallflow.control import ControlHistory
     from recallflow.flows.config import Config
+    from recallflow.state.directory import StateDirectory
+    from recallflow.state.encryption import AtRest
 
 ENCRYPTION = ("encryption.master_key_file", "encryption.kms_key")
 STATE = ("state_dir", *ENCRYPTION)
@@ -25,6 +27,7 @@ ENRICHMENT = tuple(f"enrichment.{name}" for name in ("relationships", "facts", "
 KEPT = (*STATE, *MODEL, "engine.episode_gap_minutes")  # settings that a state directory stores
 ENGINE = (*KEPT, "engine.partitions")
 PACE = ("engine.cache_bytes", "engine.epoch_ms")
+ONE_PASS_CACHE_BYTES = 1024 * 1024
 
 
 class Flag(NamedTuple):
@@ -136,6 +139,14 @@ _HEADINGS = {
 _MODELS = ("embedder", "model_path", "reranker", "reranker_path", "reranker_url", "rerank_timeout_ms")
 
 
+def add_actions(
+    commands: "argparse._SubParsersAction[argparse.ArgumentParser]", name: str, help_text: str
+) -> "argparse._SubParsersAction[argparse.ArgumentParser]":
+    """Add a command that consists of actions."""
+    parser = commands.add_parser(name, help=help_text)
+    return parser.add_subparsers(metavar="ACTION", required=True, dest="action")
+
+
 def add_settings(parser: argparse.ArgumentParser, *keys: str) -> None:
     """Add flags for settings, and the flag of the settings file."""
     text = "settings in TOML (default: $RECALLFLOW_CONFIG, or ~/.config/recallflow/config.toml if it exists)"
@@ -230,6 +241,20 @@ def _check_state_dir(options: argparse.Namespace) -> None:
 
     said = absent(path)
     raise UsageError(f"{said}{'' if said.endswith('?') else ':'} --create creates it")
+
+
+def at_rest(chosen: "Config") -> "AtRest":
+    """Return the encryption of state directories."""
+    from recallflow.flows.settings import open_at_rest
+
+    return open_at_rest(chosen.encryption)
+
+
+def open_state(chosen: "Config") -> "StateDirectory":
+    """Open the existing state directory of the settings for one pass over its data."""
+    from recallflow.state.directory import StateDirectory
+
+    return StateDirectory.existing(chosen.named_state_dir(), ONE_PASS_CACHE_BYTES, at_rest(chosen))
 
 
 def decisions(options: argparse.Namespace) -> "ControlHistory":

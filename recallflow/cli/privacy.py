@@ -4,14 +4,16 @@ import argparse
 import contextlib
 import sys
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import orjson
 
 from recallflow.cli.kafka import TOPICS
-from recallflow.cli.options import ENGINE, STATE, add_kafka, config_and_origins
-from recallflow.errors import UsageError
+from recallflow.cli.options import ENGINE, STATE, add_kafka, config_and_origins, open_state
+from recallflow.cli.output import note
+from recallflow.errors import RecallflowError, UsageError
 from recallflow.private_files import FILE_MODE
 
 if TYPE_CHECKING:
@@ -119,9 +121,6 @@ def _cell(value: Any, kind: str) -> Any:
     return value
 
 
-EXPORT_CACHE_BYTES = 1024 * 1024
-
-
 def add_export(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     parser = commands.add_parser(
         "export",
@@ -180,16 +179,9 @@ def run_export(options: argparse.Namespace) -> int:
 
 
 def _export_person(chosen: "Config", options: argparse.Namespace) -> int:
-    from itertools import chain
-
-    from recallflow.errors import RecallflowError
     from recallflow.flows.export import export
-    from recallflow.flows.settings import open_at_rest
-    from recallflow.state.directory import StateDirectory
 
-    with StateDirectory.existing(
-        chosen.named_state_dir(), EXPORT_CACHE_BYTES, open_at_rest(chosen.encryption)
-    ) as directory:
+    with open_state(chosen) as directory:
         records = export(directory, options.tenant, options.user, options.environments, vectors=options.vectors)
         if (first := next(records, None)) is None:
             raise RecallflowError(f"user {options.user} of tenant {options.tenant} has no data here")
@@ -198,14 +190,9 @@ def _export_person(chosen: "Config", options: argparse.Namespace) -> int:
 
 
 def _memories(chosen: "Config", options: argparse.Namespace, form: str) -> int:
-    from recallflow.cli.output import note
     from recallflow.flows.export import memory_events
-    from recallflow.flows.settings import open_at_rest
-    from recallflow.state.directory import StateDirectory
 
-    with StateDirectory.existing(
-        chosen.named_state_dir(), EXPORT_CACHE_BYTES, open_at_rest(chosen.encryption)
-    ) as directory:
+    with open_state(chosen) as directory:
         events = memory_events(directory, options.tenant, options.user, frozenset(options.environments))
         count = write(events, MEMORIES, form, options.out)
     note(f"{count:,} events of memories")
@@ -213,7 +200,6 @@ def _memories(chosen: "Config", options: argparse.Namespace, form: str) -> int:
 
 
 def _answers(chosen: "Config", path: Path | None, form: str) -> int:
-    from recallflow.cli.output import note
     from recallflow.connectors.kafka.topic_reader import answers
 
     count = write(answers(chosen.kafka, chosen.topics.responses), ANSWERS, form, path)

@@ -17,6 +17,7 @@ from recallflow.cli.options import (
     add_create,
     add_kafka,
     add_settings,
+    at_rest,
     config,
     decisions,
 )
@@ -215,14 +216,13 @@ def add_pipe(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") ->
 def run_pipe(options: argparse.Namespace) -> int:
     from recallflow.connectors.local_inputs import PumpFeed, batches_of_lines
     from recallflow.flows.embedded import EmbeddedEngine, run_lines
-    from recallflow.flows.settings import open_at_rest
 
     logging.disable(logging.WARNING)  # scripts parse stderr: only refused lines, or the final error
     chosen = config(options)
     if (warning := chosen.enrichment.unavailable()) is not None:
         note(warning)
     with EmbeddedEngine.open(
-        chosen.engine, chosen.state_dir, decisions(options), chosen.models, open_at_rest(chosen.encryption)
+        chosen.engine, chosen.state_dir, decisions(options), chosen.models, at_rest(chosen)
     ) as embedded:
         batches = batches_of_lines(_stdin(), RECORD_BYTES + 1)
         first: list[int] = []

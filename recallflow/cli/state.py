@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from recallflow.cli.options import ENCRYPTION, STATE, add_settings, config
+from recallflow.cli.options import ENCRYPTION, STATE, add_actions, add_settings, at_rest, config, open_state
 from recallflow.cli.output import json_line, note, table
 from recallflow.errors import CheckpointError, UsageError
 from recallflow.owner import parse_ranges, ranges_of
@@ -15,19 +15,14 @@ from recallflow.owner import parse_ranges, ranges_of
 if TYPE_CHECKING:
     from recallflow.connectors.checkpoints.generation import Manifest
     from recallflow.connectors.checkpoints.store import CheckpointStore
-    from recallflow.credentials import MasterKey
-    from recallflow.flows.settings import EncryptionSettings
     from recallflow.state.directory import StateDirectory
     from recallflow.state.encryption import AtRest
     from recallflow.state.moving import Move
     from recallflow.state.verify import Report
 
-CACHE_BYTES = 1024 * 1024
-
 
 def add_state(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    parser = commands.add_parser("state", help="inspect and maintain state directories")
-    actions = parser.add_subparsers(metavar="ACTION", required=True, dest="action")
+    actions = add_actions(commands, "state", "inspect and maintain state directories")
     info = actions.add_parser(
         "info",
         help="print settings, counts and positions",
@@ -53,7 +48,7 @@ def add_state(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -
 
 
 def run_info(options: argparse.Namespace) -> int:
-    with _opened(options) as directory:
+    with open_state(config(options)) as directory:
         found = _info(directory)
     if options.json:
         json_line(found)
@@ -67,7 +62,6 @@ def run_info(options: argparse.Namespace) -> int:
 
 
 def run_hash(options: argparse.Namespace) -> int:
-    from recallflow.flows.settings import open_at_rest
     from recallflow.state.folders import names
     from recallflow.state.state_hash import combined_hash
 
@@ -77,7 +71,7 @@ def run_hash(options: argparse.Namespace) -> int:
             "--state-dir and DIR cannot be combined; give all directories as recallflow state hash DIR DIR …"
         )
     paths = options.directories or [chosen.named_state_dir()]
-    found = combined_hash(paths, open_at_rest(chosen.encryption))
+    found = combined_hash(paths, at_rest(chosen))
     if options.json:
         several = {names([number]): [str(path) for path in held] for number, held in sorted(found.several.items())}
         where = {"state_dirs": [str(path) for path in paths]} if options.directories else {"state_dir": str(paths[0])}
@@ -88,14 +82,6 @@ def run_hash(options: argparse.Namespace) -> int:
         more = ", ".join(map(str, others))
         note(f"{names([number])} is in {counted} and {more}: the first has applied at least as much, and is used")
     return 0
-
-
-def _opened(options: argparse.Namespace) -> "StateDirectory":
-    from recallflow.flows.settings import open_at_rest
-    from recallflow.state.directory import StateDirectory
-
-    chosen = config(options)
-    return StateDirectory.existing(chosen.named_state_dir(), CACHE_BYTES, open_at_rest(chosen.encryption))
 
 
 def _info(directory: "StateDirectory") -> dict[str, Any]:
@@ -156,8 +142,7 @@ def add_upkeep(actions: "argparse._SubParsersAction[argparse.ArgumentParser]") -
 def run_verify(options: argparse.Namespace) -> int:
     from recallflow.state.verify import verify
 
-    state_dir, at_rest = _open_to_check(options)
-    report = verify(state_dir, at_rest)
+    report = verify(*_directory(options))
     if options.json:
         json_line({"partitions": report.partitions, "records": report.records, "problems": report.problems})
     else:
@@ -168,8 +153,8 @@ def run_verify(options: argparse.Namespace) -> int:
 def run_checkpoint(options: argparse.Namespace) -> int:
     from recallflow.state.checkpoint import checkpoint
 
-    state_dir, at_rest = _open_to_check(options)
-    checkpoint(state_dir, options.target, at_rest)
+    state_dir, encryption = _directory(options)
+    checkpoint(state_dir, options.target, encryption)
     print(f"{options.target}: checkpoint of {state_dir}")
     return 0
 
@@ -177,18 +162,16 @@ def run_checkpoint(options: argparse.Namespace) -> int:
 def run_restore(options: argparse.Namespace) -> int:
     from recallflow.state.checkpoint import restore
 
-    state_dir, at_rest = _open_to_check(options)
-    restore(options.checkpoint, state_dir, at_rest)
+    state_dir, encryption = _directory(options)
+    restore(options.checkpoint, state_dir, encryption)
     print(f"{state_dir}: restored. recallflow run continues from there; recallflow state verify checks all data")
     return 0
 
 
-def _open_to_check(options: argparse.Namespace) -> "tuple[Path, AtRest]":
+def _directory(options: argparse.Namespace) -> "tuple[Path, AtRest]":
     """Return the chosen state directory and its encryption."""
-    from recallflow.flows.settings import open_at_rest
-
     chosen = config(options)
-    return chosen.named_state_dir(), open_at_rest(chosen.encryption)
+    return chosen.named_state_dir(), at_rest(chosen)
 
 
 def _print_report(report: "Report") -> None:
@@ -242,7 +225,7 @@ def run_move(options: argparse.Namespace) -> int:
     from recallflow.state.moving import move
 
     numbers = _numbers("--partitions", options.partitions)
-    return _print_move(move(options.source, options.target, numbers, _at_rest(options), create=options.create))
+    return _print_move(move(options.source, options.target, numbers, at_rest(config(options)), create=options.create))
 
 
 def run_split(options: argparse.Namespace) -> int:
@@ -254,7 +237,7 @@ def run_split(options: argparse.Namespace) -> int:
         if not colon or not path:
             raise UsageError(f"--into {text}: give a directory, a colon and state partitions, such as left:0-7")
         into.setdefault(Path(path), []).extend(_numbers(f"--into {path}:", numbers))
-    return _print_move(split(options.source, into, _at_rest(options)))
+    return _print_move(split(options.source, into, at_rest(config(options))))
 
 
 def run_merge(options: argparse.Namespace) -> int:
@@ -263,7 +246,7 @@ def run_merge(options: argparse.Namespace) -> int:
     from recallflow.state.moving import merge
 
     now_ms = time.time_ns() // 1_000_000
-    moves, older = merge(options.sources, options.into, _at_rest(options), progress_of, now_ms=now_ms)
+    moves, older = merge(options.sources, options.into, at_rest(config(options)), progress_of, now_ms=now_ms)
     for number, path, newest in older:
         print(f"{names([number])}: {path} holds an older copy than {newest}; the older copy stays")
     return _print_move(moves, [one.path for one in older if one.path != options.into])
@@ -274,12 +257,6 @@ def _numbers(flag: str, text: str) -> Collection[int]:
         return parse_ranges(text)
     except ValueError as error:
         raise UsageError(f"{flag} {error}") from None
-
-
-def _at_rest(options: argparse.Namespace) -> "AtRest":
-    from recallflow.flows.settings import open_at_rest
-
-    return open_at_rest(config(options).encryption)
 
 
 def _print_move(moved: "Sequence[Move]", passed_over: "Sequence[Path]" = ()) -> int:
@@ -317,24 +294,17 @@ def add_key_rotation(actions: "argparse._SubParsersAction[argparse.ArgumentParse
 
 
 def run_rotate_key(options: argparse.Namespace) -> int:
-    from recallflow.flows.settings import open_at_rest
     from recallflow.state.description import rewrap
 
     chosen = config(options)
-    state_dir, master_key = chosen.named_state_dir(), _new_master_key(options, chosen.encryption)
-    rewrap(state_dir, open_at_rest(chosen.encryption), master_key)
-    print(f"{state_dir}: the master key is now {master_key.name}")
-    return 0
-
-
-def _new_master_key(options: argparse.Namespace, settings: "EncryptionSettings") -> "MasterKey":
-    from recallflow.flows.settings import open_at_rest
-
+    state_dir, old = chosen.named_state_dir(), chosen.encryption
     named = {"master_key_file": options.to_master_key_file, "master_key": None, "kms_key": options.to_kms_key}
-    master_key = open_at_rest(replace(settings, **named)).master_key
+    master_key = at_rest(replace(chosen, encryption=replace(old, **named))).master_key
     if master_key is None:
         raise UsageError(KEY_HELP)
-    return master_key
+    rewrap(state_dir, at_rest(chosen), master_key)
+    print(f"{state_dir}: the master key is now {master_key.name}")
+    return 0
 
 
 CHECKPOINTS_URL = "s3://bucket/prefix, gs://bucket/prefix or file:///folder, with pyarrow's options after a ?"
@@ -342,8 +312,7 @@ NO_CHECKPOINTS = "no checkpoints found"
 
 
 def add_checkpoints(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    parser = commands.add_parser("checkpoints", help="checkpoints of state partitions in an object store")
-    actions = parser.add_subparsers(metavar="ACTION", required=True, dest="action")
+    actions = add_actions(commands, "checkpoints", "checkpoints of state partitions in an object store")
     listing = actions.add_parser(
         "list",
         help="list the generations of each state partition",

@@ -5,12 +5,12 @@ A decision is sent to the control topic, or appended to a file of control events
 import argparse
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from recallflow.cli.options import add_tenant, config, decisions
+from recallflow.cli.options import add_actions, add_tenant, config, decisions
 from recallflow.cli.output import json_line, note, table
 from recallflow.errors import UsageError
 from recallflow.limits import QUOTAS
@@ -104,9 +104,37 @@ def check_signing(where: "Config") -> None:
             )
 
 
+def _add_listing(
+    actions: "argparse._SubParsersAction[argparse.ArgumentParser]",
+    run: Callable[[argparse.Namespace], int],
+    what: str,
+    example: str,
+) -> None:
+    parser = actions.add_parser(
+        "list",
+        help=f"print a tenant's {what}",
+        description=f"Prints the current {what} of a tenant.",
+        examples=(example,),
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object per line")
+    add_tenant(parser)
+    parser.set_defaults(run=run)
+
+
+def _print_rows(
+    options: argparse.Namespace, fields: Sequence[str], columns: Sequence[str], rows: Iterable[Sequence[object]]
+) -> int:
+    """Print rows as JSON objects with these fields, or as a table with these columns."""
+    if not options.json:
+        table(columns, rows)
+        return 0
+    for row in rows:
+        json_line(dict(zip(fields, row, strict=True)))
+    return 0
+
+
 def add_categories(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    parser = commands.add_parser("categories", help="manage the categories of a tenant's memories")
-    actions = parser.add_subparsers(metavar="ACTION", required=True, dest="action")
+    actions = add_actions(commands, "categories", "manage the categories of a tenant's memories")
     where = "Sends the decision to the control topic, or appends it to the file of --control; it applies from then on."
     setting = actions.add_parser(
         "set",
@@ -120,23 +148,15 @@ def add_categories(commands: "argparse._SubParsersAction[argparse.ArgumentParser
         description=where,
         examples=("recallflow categories remove acme food --control control.jsonl",),
     )
-    listing = actions.add_parser(
-        "list",
-        help="print a tenant's categories",
-        description="Prints the current categories of a tenant.",
-        examples=("recallflow categories list acme --control control.jsonl",),
-    )
-    listing.add_argument("--json", action="store_true", help="print one JSON object per line")
-    for action in (setting, removing, listing):
-        add_tenant(action)
+    _add_listing(actions, run_categories_list, "categories", "recallflow categories list acme --control control.jsonl")
     for action in (setting, removing):
+        add_tenant(action)
         action.add_argument("name", metavar="NAME")
         action.set_defaults(run=run_category_decision)
     add_reasons(setting, removing)
     setting.add_argument(
         "--description", required=True, metavar="TEXT", help="content of the category, as instruction for models"
     )
-    listing.set_defaults(run=run_categories_list)
 
 
 def run_category_decision(options: argparse.Namespace) -> int:
@@ -151,17 +171,11 @@ def run_categories_list(options: argparse.Namespace) -> int:
     from recallflow.fields import EPOCH_MS_MAX
 
     found = [(one.name, one.description) for one in categories(decided(options), options.tenant, EPOCH_MS_MAX)]
-    if options.json:
-        for name, description in found:
-            json_line({"name": name, "description": description})
-    else:
-        table(("category", "description"), found)
-    return 0
+    return _print_rows(options, ("name", "description"), ("category", "description"), found)
 
 
 def add_owners(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    parser = commands.add_parser("owners", help="map owners of projects to workspaces")
-    actions = parser.add_subparsers(metavar="ACTION", required=True, dest="action")
+    actions = add_actions(commands, "owners", "map owners of projects to workspaces")
     where = "Sends the decision to the control topic, or appends it to the file of --control."
     mapping = actions.add_parser(
         "map",
@@ -175,23 +189,15 @@ def add_owners(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         description=where,
         examples=("recallflow owners unmap acme acme-labs --control control.jsonl",),
     )
-    listing = actions.add_parser(
-        "list",
-        help="print a tenant's mappings",
-        description="Prints the current mappings of a tenant.",
-        examples=("recallflow owners list acme --json --control control.jsonl",),
-    )
-    listing.add_argument("--json", action="store_true", help="print one JSON object per line")
-    for action in (mapping, unmapping, listing):
-        add_tenant(action)
+    _add_listing(actions, run_owners_list, "mappings", "recallflow owners list acme --json --control control.jsonl")
     for action in (mapping, unmapping):
+        add_tenant(action)
         action.add_argument("owner", metavar="OWNER", help="owner of projects, as in github.com/OWNER/…")
         action.set_defaults(run=run_owner_mapping, workspace=None)
     mapping.add_argument(
         "workspace", metavar="WORKSPACE", help="workspace that owns the memories, like a user of this id"
     )
     add_reasons(mapping, unmapping)
-    listing.set_defaults(run=run_owners_list)
 
 
 def run_owner_mapping(options: argparse.Namespace) -> int:
@@ -205,20 +211,14 @@ def run_owners_list(options: argparse.Namespace) -> int:
     from recallflow.fields import EPOCH_MS_MAX
 
     found = [(owner, to) for owner, to in owner_mappings(decided(options), options.tenant, EPOCH_MS_MAX).items() if to]
-    if options.json:
-        for owner, workspace in found:
-            json_line({"owner": owner, "workspace": workspace})
-    else:
-        table(("owner", "workspace"), found)
-    return 0
+    return _print_rows(options, ("owner", "workspace"), ("owner", "workspace"), found)
 
 
 _QUOTA_NAMES = "\n".join(f"{name}: {what}" for name, what in QUOTAS.items())
 
 
 def add_quota(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    parser = commands.add_parser("quota", help="manage a tenant's limits of rates and sizes")
-    actions = parser.add_subparsers(metavar="ACTION", required=True, dest="action")
+    actions = add_actions(commands, "quota", "manage a tenant's limits of rates and sizes")
     where = (
         "Sends the decision to the control topic, or appends it to the file of --control; it applies from a second "
         f"later on.\n\nquotas:\n{_QUOTA_NAMES}"
@@ -235,21 +235,13 @@ def add_quota(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -
         description=where,
         examples=("recallflow quota remove acme events_per_s --control control.jsonl",),
     )
-    listing = actions.add_parser(
-        "list",
-        help="print a tenant's limits",
-        description="Prints the current limits of a tenant.",
-        examples=("recallflow quota list acme --control control.jsonl",),
-    )
-    listing.add_argument("--json", action="store_true", help="print one JSON object per line")
-    for action in (setting, removing, listing):
-        add_tenant(action)
+    _add_listing(actions, run_quota_list, "limits", "recallflow quota list acme --control control.jsonl")
     for action in (setting, removing):
+        add_tenant(action)
         action.add_argument("name", metavar="NAME", choices=[*QUOTAS])
         action.set_defaults(run=run_quota_decision, limit=None)
     add_reasons(setting, removing)
     setting.add_argument("limit", type=int, metavar="LIMIT")
-    listing.set_defaults(run=run_quota_list)
 
 
 def run_quota_decision(options: argparse.Namespace) -> int:
@@ -268,12 +260,7 @@ def run_quota_list(options: argparse.Namespace) -> int:
         held = history.as_of(options.tenant, "quota", name, EPOCH_MS_MAX)
         if isinstance(held, Quota) and held.limit is not None:
             found.append((name, held.limit))
-    if options.json:
-        for name, limit in found:
-            json_line({"name": name, "limit": limit})
-    else:
-        table(("quota", "limit"), found)
-    return 0
+    return _print_rows(options, ("name", "limit"), ("quota", "limit"), found)
 
 
 API_KEY = "api_key"
@@ -286,8 +273,7 @@ KEY_SCOPES = {
 
 
 def add_keys(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    parser = commands.add_parser("keys", help="manage API keys of senders")
-    actions = parser.add_subparsers(metavar="ACTION", required=True, dest="action")
+    actions = add_actions(commands, "keys", "manage API keys of senders")
     creating = actions.add_parser(
         "create",
         help="create a key",

@@ -34,8 +34,8 @@ are removed as well.
 """
 
 import tomllib
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, fields
 from functools import cached_property
 from importlib import resources
 from typing import Any, Literal, get_args
@@ -48,8 +48,16 @@ Intent = Literal["temporal", "entity", "preference", "procedural", "summary", "f
 Pattern = regex.Pattern[str]
 
 _FOLDER = resources.files("recallflow.language") / "tables"  # may be inside a zipped wheel
-_NEVER = regex.compile(r"(?!)")
+_NEVER = r"(?!)"
 _ANY_LETTERS = r"[^\W\d_]+"
+
+
+def _whole_words(name: str) -> "cached_property[Pattern]":
+    return cached_property(lambda table: table._whole(table._given.get(name, ())))
+
+
+def _raw_pattern(name: str, default: str) -> "cached_property[Pattern]":
+    return cached_property(lambda table: regex.compile(table._given.get(name, default)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,71 +110,40 @@ class Table:
         def months(name: str) -> dict[str, int]:
             return {form: at for at, forms in enumerate(given.get(name, ()), 1) for form in _spellings(forms.split())}
 
-        return cls(
-            code=code,
-            name=given["name"],
-            stemmer=given.get("stemmer"),
-            blanks=given.get("blanks", True),
-            letters=given.get("letters", ""),
-            function_words=_spellings(words("function_words")),
-            common_words=_spellings(words("common_words")),
-            particles=given.get("particles", ""),
-            whole_words=frozenset(words("whole_words")),
-            alone=frozenset(words("alone")),
-            endings=_longest_first(words("endings")),
-            weak_endings=_longest_first(words("weak_endings")),
-            time_words=_spellings(words("time_words")),
-            months=months("months"),
-            short_months=months("short_months"),
-            doubtful_months=frozenset(words("doubtful_months")),
-            before_months=tuple(f" {word}" for word in words("before_months")),
-            numeric=given.get("numeric", ""),
-            i=given["i"],
-            my=given["my"],
-            name_endings=tuple(words("name_endings")),
-            written=frozenset(
+        made = {
+            "code": code,
+            "stemmer": given.get("stemmer"),
+            "blanks": given.get("blanks", True),
+            "function_words": _spellings(words("function_words")),
+            "common_words": _spellings(words("common_words")),
+            "endings": _longest_first(words("endings")),
+            "weak_endings": _longest_first(words("weak_endings")),
+            "time_words": _spellings(words("time_words")),
+            "months": months("months"),
+            "short_months": months("short_months"),
+            "before_months": tuple(f" {word}" for word in words("before_months")),
+            "written": frozenset(
                 normalised(word).lower()
                 for name in ("function_words", "time_words", "common_words")
                 for word in words(name)
             ),
-            titles=frozenset(words("titles")),
-            joining=frozenset(words("and")),
-            within_names=frozenset(words("within_names")),
-            ordinary_words=frozenset(words("ordinary_words")),
-            determiners=frozenset(words("determiners")),
-            noun_endings=tuple(words("noun_endings")),
-            nouns=frozenset(words("nouns")),
-            asks=tuple(words("asks")),
-            _given=given,
-        )
+            "joining": frozenset(words("and")),
+            "_given": given,
+        }
+        read: dict[Any, Callable[[str], object]] = {
+            str: lambda name: given.get(name, ""),
+            tuple[str, ...]: lambda name: tuple(words(name)),
+            frozenset[str]: lambda name: frozenset(words(name)),
+        }
+        return cls(**made | {one.name: read[one.type](one.name) for one in fields(cls) if one.name not in made})
 
-    @cached_property
-    def time_phrases(self) -> Pattern:
-        return self._whole(self._given.get("time_phrases", ()))
-
-    @cached_property
-    def month(self) -> Pattern:
-        return regex.compile(self._given.get("month", _ANY_LETTERS))
-
-    @cached_property
-    def day_before(self) -> Pattern:
-        return self._beside("day_before")
-
-    @cached_property
-    def day_after(self) -> Pattern:
-        return self._beside("day_after")
-
-    @cached_property
-    def when(self) -> Pattern:
-        return self._whole(self._given["when"])
-
-    @cached_property
-    def first_person(self) -> Pattern:
-        return self._whole(self._given["first_person"])
-
-    @cached_property
-    def decides(self) -> Pattern:
-        return self._whole(self._given["decides"])
+    time_phrases = _whole_words("time_phrases")
+    when = _whole_words("when")
+    first_person = _whole_words("first_person")
+    decides = _whole_words("decides")
+    month = _raw_pattern("month", _ANY_LETTERS)
+    day_before = _raw_pattern("day_before", _NEVER)
+    day_after = _raw_pattern("day_after", _NEVER)
 
     @cached_property
     def intents(self) -> Mapping[Intent, Pattern]:
@@ -176,12 +153,9 @@ class Table:
     def _whole(self, patterns: Iterable[str]) -> Pattern:
         """Compile patterns of whole words, case-insensitively."""
         if not (joined := "|".join(patterns)):
-            return _NEVER
+            return regex.compile(_NEVER)
         whole = rf"(?<!\w)(?:{joined})(?!\w)" if self.blanks else f"(?:{joined})"
         return regex.compile(whole if self.code == "en" else folded(whole), regex.IGNORECASE)
-
-    def _beside(self, name: str) -> Pattern:
-        return regex.compile(self._given[name]) if name in self._given else _NEVER
 
 
 def _spellings(words: Iterable[str]) -> frozenset[str]:

@@ -68,14 +68,12 @@ def together(before: Sequence["Future[S]"]) -> "Future[list[S]]":
     return every
 
 
-def resolve(asked: "Future[Response]", response: Response) -> None:
-    """Set the response of a query; an error response becomes an exception."""
-    if response.status == "error":
-        reason = response.error or ErrorBody(code="unknown", message="the response names no reason")
-        failed = CatchingUp if reason.code == "catching_up" else QueryFailed
-        asked.set_exception(failed(response.query_id, reason))
-    else:
-        asked.set_result(response)
+def checked_response(response: Response) -> Response:
+    """Return the response. Raise QueryFailed for an error response."""
+    if response.status != "error":
+        return response
+    reason = response.error or ErrorBody(code="unknown", message="the response names no reason")
+    raise (CatchingUp if reason.code == "catching_up" else QueryFailed)(response.query_id, reason)
 
 
 T = TypeVar("T")
