@@ -10,7 +10,6 @@ The result depends on the present memories and on nothing stored. It is therefor
 replay, and after a deletion.
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Self
 
@@ -386,8 +385,7 @@ def settled(ranks: Sequence[int], likely: Column, count: int, *, about_past: boo
 
 def lifts(scores: Column, order: Sequence[int]) -> Column:
     """Return the gain of each memory's score, in the old order, with which scores do not rise along the new order."""
-    before, gains, following = scores.tolist(), [0.0] * len(scores), -math.inf
-    for rank in reversed(order):
-        gains[rank] = max(following - before[rank], 0.0)
-        following = before[rank] + gains[rank]
-    return np.array(gains)
+    before = scores[order]
+    gains = np.empty(len(scores))
+    gains[order] = np.maximum.accumulate(before[::-1])[::-1] - before
+    return gains

@@ -248,7 +248,7 @@ def _held_bytes(pipe: int) -> int:
     return int(held)
 
 
-MANY = 5_000
+MANY = 10_000
 BATCHES = 2
 MEANWHILE = 4  # of other threads and of the dataflow's own making
 
