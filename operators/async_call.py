@@ -43,21 +43,6 @@ class CallError:
 
 
 @dataclass(frozen=True, slots=True)
-class Completed(Generic[V, W]):
-    item: V
-    value: W
-
-
-@dataclass(frozen=True, slots=True)
-class Failed(Generic[V]):
-    item: V
-    error: CallError
-
-
-Result = Completed[V, W] | Failed[V]
-
-
-@dataclass(frozen=True, slots=True)
 class CallCompletion:
     """An input of the operator: the call has finished."""
 
@@ -90,12 +75,13 @@ class Completions:
 
 @dataclass(slots=True)
 class AsyncCall(Generic[V, W]):
-    """The call for one item. The loop thread writes `result`; the logic only reads it."""
+    """The call for one item. The loop thread writes its result; the logic only reads it."""
 
     item: V
     fn: Callable[[V], Awaitable[W]]
     completion: CallCompletion
-    result: Result[V, W] | None = None
+    result: W | CallError | None = None
+    ended: bool = False
 
 
 class _Loop:
@@ -124,8 +110,8 @@ class Runtime:
             raise ValueError(f"capacity is {capacity}: it must be at least 1")
         self.completions, self.capacity, self._timeout_s = completions, capacity, timeout_s
         self._loop = _Loop.get()
-        self._waiting: deque[AsyncCall[Any, Any]] = deque()
-        self._running: dict[int, asyncio.Task[Any]] = {}  # by the number of the call
+        self._slots = asyncio.Semaphore(capacity)
+        self._tasks: dict[int, asyncio.Task[None]] = {}  # by the number of the call
         self._closed = False
         self._changed = threading.Condition()
 
@@ -139,17 +125,16 @@ class Runtime:
         """Queue calls in order. Any thread may call it; it does not block."""
         with self._changed:
             self._check_open()
-        self._loop.call_soon_threadsafe(self._admit, calls)
+        self._loop.call_soon_threadsafe(self._begin, calls)
 
     def cancel(self, calls: Iterable[AsyncCall[Any, Any]]) -> None:
-        """Drop queued calls, and cancel running ones."""
-        self._loop.call_soon_threadsafe(self._drop, {call.completion.call for call in calls})
+        self._loop.call_soon_threadsafe(self._cancel, [call.completion.call for call in calls])
 
     def wait(self, calls: Iterable[AsyncCall[Any, Any]]) -> None:
         """Block until all calls have results. Attempts and timeouts bound the time."""
         with self._changed:
             for call in calls:
-                while call.result is None:
+                while not call.ended:
                     self._check_open()
                     self._changed.wait()
 
@@ -162,11 +147,11 @@ class Runtime:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
 
     def close(self) -> None:
-        """Cancel running calls and drop queued ones. The loop continues for other runtimes."""
+        """Cancel all calls. The loop continues for other runtimes."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
-        self.run(self._cancel())
+        self.run(self._end())
 
     def _check_open(self) -> None:
         if self._closed:
@@ -174,52 +159,41 @@ class Runtime:
 
     # ── on the loop thread ──
 
-    async def _cancel(self) -> None:
-        self._waiting.clear()
-        running = [*self._running.values()]
-        for task in running:
+    async def _end(self) -> None:
+        tasks = self._cancel([*self._tasks])
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _begin(self, calls: list[AsyncCall[Any, Any]]) -> None:
+        for call in () if self._closed else calls:
+            number = call.completion.call
+            task = self._tasks[number] = self._loop.create_task(self._run(call))
+            task.add_done_callback(partial(self._tasks.pop, number))
+
+    def _cancel(self, numbers: list[int]) -> list[asyncio.Task[None]]:
+        tasks = [self._tasks[number] for number in numbers if number in self._tasks]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*running, return_exceptions=True)
-
-    def _admit(self, calls: list[AsyncCall[Any, Any]]) -> None:
-        self._waiting.extend(calls)
-        self._begin()
-
-    def _begin(self) -> None:
-        while self._waiting and len(self._running) < self.capacity and not self._closed:
-            call = self._waiting.popleft()
-            task = self._running[call.completion.call] = self._loop.create_task(self._run(call))
-            # For a task that was cancelled before its first step. In a busy loop a callback comes late.
-            task.add_done_callback(partial(self._release, call.completion.call))
-
-    def _drop(self, numbers: set[int]) -> None:
-        self._waiting = deque(call for call in self._waiting if call.completion.call not in numbers)
-        for number in numbers & self._running.keys():
-            self._running[number].cancel()
-
-    def _release(self, number: int, _: object = None) -> None:
-        if self._running.pop(number, None) is not None:
-            self._begin()
+        return tasks
 
     async def _run(self, call: AsyncCall[Any, Any]) -> None:
         try:
-            result = await self._call(call)
+            async with self._slots:
+                result = await self._call(call)
         except asyncio.CancelledError as error:  # by `cancel`, or by the function itself: the item fails
             if self._closed:
                 raise
-            result = Failed(call.item, CallError.of(error))
+            result = CallError.of(error)
         with self._changed:
-            call.result = result
+            call.result, call.ended = result, True
             self._changed.notify_all()
         self.completions.put(call.completion)
-        self._release(call.completion.call)
 
-    async def _call(self, call: AsyncCall[V, W]) -> Result[V, W]:
+    async def _call(self, call: AsyncCall[V, W]) -> W | CallError:
         limit = asyncio.timeout(self._timeout_s)
         try:
             async with limit:
-                return Completed(call.item, await call.fn(call.item))
+                return await call.fn(call.item)
         except Exception as raised:  # noqa: BLE001 whatever the function raises belongs to its item
             late = isinstance(raised, TimeoutError) and limit.expired()
             error = TimeoutError(f"no result within {self._timeout_s:g} s") if late else raised
-            return Failed(call.item, CallError.of(error))
+            return CallError.of(error)

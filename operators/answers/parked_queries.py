@@ -13,7 +13,7 @@ from typing import NamedTuple
 from recallflow.errors import DecryptionFailed, InvalidRecord
 from recallflow.operators.answers.answer import Answerer
 from recallflow.operators.answers.models import Answers, ModelJob, Models
-from recallflow.operators.async_call import AsyncCall, CallCompletion, Completed, call_numbers
+from recallflow.operators.async_call import AsyncCall, CallCompletion, CallError, call_numbers
 from recallflow.operators.events import Ask
 from recallflow.operators.guard import once
 from recallflow.operators.recall.moment import AT_ONCE
@@ -92,7 +92,7 @@ class ModelQueries:
 
     def _ended(self, query: _ModelQuery) -> ParkedQuery:
         question, result = query.question, query.call.result
-        answers = result.value if isinstance(result, Completed) else self._models.unanswered(query.wanted)
+        answers = self._models.unanswered(query.wanted) if isinstance(result, CallError | None) else result
         took_ms = (self._timer() - query.began_s) * 1000
         if question.found is not None:
             question.found.asked.laps.wait("models")

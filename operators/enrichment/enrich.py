@@ -21,7 +21,7 @@ from recallflow.errors import EmbedderError, InvalidRecord, ModelError
 from recallflow.events import EnrichmentRequest, EnrichmentResult
 from recallflow.fields import written_time
 from recallflow.llm import ONE_TO_BLAME, EmbeddingService, LanguageModel, Spent, Task
-from recallflow.operators.async_call import AsyncCall, CallCompletion, Completed, Runtime, call_numbers
+from recallflow.operators.async_call import AsyncCall, CallCompletion, CallError, Runtime, call_numbers
 from recallflow.operators.enrichment.facts_and_summaries import categorise, facts, summarise_category, summarise_episode
 from recallflow.operators.enrichment.prompts import CHARACTERS
 from recallflow.operators.enrichment.relationships import classify, extract, resolve
@@ -346,10 +346,9 @@ class PartitionEnrichment:
         if call is None or call.result is None:
             return
         asked = [request.asked for request in call.item]
-        if isinstance(call.result, Completed):
-            results = call.result.value
-        else:
-            results = [unanswered(one, f"{call.result.error.kind} in our own code") for one in asked]
+        results = call.result
+        if isinstance(results, CallError):
+            results = [unanswered(one, f"{results.kind} in our own code") for one in asked]
         for one, found in zip(asked, results, strict=True):
             self._enricher.answered(one.request, found)
             bare = unanswered(one, "its topic does not take a result so large")

@@ -11,9 +11,7 @@ from recallflow.operators.async_call import (
     AsyncCall,
     CallCompletion,
     CallError,
-    Completed,
     Completions,
-    Failed,
     Runtime,
 )
 
@@ -57,7 +55,7 @@ def test_capacity_is_reached_and_never_exceeded(runtime: Runtime) -> None:
         under_way -= 1
         return number
 
-    assert results(runtime, call, *range(50)) == [Completed(number, number) for number in range(50)]
+    assert results(runtime, call, *range(50)) == [*range(50)]
     assert most == runtime.capacity
     assert sorted(one.call for one in runtime.completions.pop_all()) == [*range(50)]
 
@@ -76,7 +74,7 @@ def test_waiting_calls_begin_in_the_order_of_submission() -> None:
 
 def test_a_call_without_a_result_in_time_is_a_failure() -> None:
     with Runtime(Completions(), timeout_s=0) as runtime:
-        assert results(runtime, hang, 1) == [Failed(1, CallError("TimeoutError", "no result within 0 s"))]
+        assert results(runtime, hang, 1) == [CallError("TimeoutError", "no result within 0 s")]
 
 
 def test_an_error_is_the_result_of_its_item(runtime: Runtime) -> None:
@@ -85,7 +83,7 @@ def test_an_error_is_the_result_of_its_item(runtime: Runtime) -> None:
             raise ValueError(f"{number} is odd")
         return number
 
-    assert results(runtime, odd, 1, 2) == [Failed(1, CallError("ValueError", "1 is odd")), Completed(2, 2)]
+    assert results(runtime, odd, 1, 2) == [CallError("ValueError", "1 is odd"), 2]
 
 
 def test_self_cancelled_call_is_a_failure(runtime: Runtime) -> None:
@@ -93,8 +91,8 @@ def test_self_cancelled_call_is_a_failure(runtime: Runtime) -> None:
         raise asyncio.CancelledError
 
     (failed,) = results(runtime, cancelled, 1)
-    assert isinstance(failed, Failed)
-    assert failed.error.kind == "asyncio.exceptions.CancelledError"
+    assert isinstance(failed, CallError)
+    assert failed.kind == "asyncio.exceptions.CancelledError"
 
 
 def test_cancelled_calls_make_room_for_others() -> None:
@@ -112,7 +110,7 @@ def test_cancelled_calls_make_room_for_others() -> None:
         runtime.cancel(calls)
         more = submit(runtime, note, 4)
         runtime.cancel(more)
-        assert results(runtime, succeed, 5) == [Completed(5, 5)]
+        assert results(runtime, succeed, 5) == [5]
     assert 3 not in begun
 
 
