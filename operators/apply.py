@@ -219,9 +219,6 @@ def _missing(analysis: Analysis) -> tuple[str, str] | None:
     return (READ_IN_PART, _READ_IN_PART) if analysis.cut else None
 
 
-# ---------------------------------------------------------------------- creation
-
-
 def _create(view: View, write: Write, event: Message | MemoryAdd, memory_id: str, digest: str, rules: Rules) -> Outcome:
     known = view.current(memory_id)
     if known is not None:
@@ -245,9 +242,6 @@ def _join_episode(view: View, row: MemoryRow, rules: Rules) -> int:
     if joined.changed:
         view.grow_episodes(row.session_id, joined.changed)
     return joined.episode.number
-
-
-# ---------------------------------------------------------------------- change
 
 
 def _once(view: View, write: Write, digest: str, rules: Rules, work: Work | None) -> Outcome:
@@ -276,11 +270,20 @@ def _change(view: View, write: Write, rules: Rules, work: Work | None) -> Outcom
         case MemoryEmbedding():
             return _embed(view, event, rules)
         case MemoryForget():
-            return _forget(view, event)
+            entries = to_forget(view, event)
+            for entry in entries:
+                view.forget(entry)
+            return "forgotten" if entries else "unchanged"
         case MemoryFeedback():
-            return _judge(view, event)
+            view.judge(_known(view, event.memory_id), event.useful)
+            return "updated"
         case EpisodeEnd():
-            return _end_episode(view, event, event_time(write)[0], rules)
+            at_ms, _ = event_time(write)
+            ended = end(view.episodes(event.session_id), at_ms, rules.episode_gap_ms)
+            if ended is None:
+                return "unchanged"
+            view.end_episode(event.session_id, at_ms, ended)
+            return "ended"
         case GraphEdges():
             return _relate(view, event, event_time(write)[0])
         case GraphArchive():
@@ -351,29 +354,6 @@ def _relate(view: View, event: GraphEdges, said_ms: int) -> Outcome:
         return "outdated"  # one of its ends was removed meanwhile
 
 
-def _forget(view: View, event: MemoryForget) -> Outcome:
-    entries = to_forget(view, event)
-    for entry in entries:
-        view.forget(entry)
-    return "forgotten" if entries else "unchanged"
-
-
-def _judge(view: View, event: MemoryFeedback) -> Outcome:
-    view.judge(_known(view, event.memory_id), event.useful)
-    return "updated"
-
-
-def _end_episode(view: View, event: EpisodeEnd, at_ms: int, rules: Rules) -> Outcome:
-    ended = end(view.episodes(event.session_id), at_ms, rules.episode_gap_ms)
-    if ended is None:
-        return "unchanged"
-    view.end_episode(event.session_id, at_ms, ended)
-    return "ended"
-
-
-# ---------------------------------------------------------------------- parts
-
-
 def _in_own_language(view: View, analysis: Analysis, text: str) -> Analysis:
     """Return an analysis, repeated in the owner's last known language if the text's language is uncertain."""
     if analysis.sure:
@@ -403,20 +383,20 @@ def _repeated(before: str, now: str, field: str) -> Outcome:
 def _content(event: Event) -> bytes:
     """Return canonical bytes of an event's content, which distinguish a repetition from a conflict."""
     given = event.__dict__ | (event.model_extra or {})  # avoids a deep copy, as most events have no nested fields
-    beside = _NOT_CONTENT - {"embedding"} if isinstance(event, MemoryEmbedding) else _NOT_CONTENT
-    said = {field: value for field, value in given.items() if value is not None and field not in beside}
+    omitted = _NOT_CONTENT - {"embedding"} if isinstance(event, MemoryEmbedding) else _NOT_CONTENT
+    content = {field: value for field, value in given.items() if value is not None and field not in omitted}
     try:
-        return orjson.dumps(said, _nested, orjson.OPT_SORT_KEYS)
+        return orjson.dumps(content, _nested, orjson.OPT_SORT_KEYS)
     except orjson.JSONEncodeError:
-        raise InvalidRecord("invalid_event", [*_unstorable(said)]) from None
+        raise InvalidRecord("invalid_event", [*_unstorable(content)]) from None
 
 
 def _nested(part: Model) -> dict[str, Any]:
     return part.model_dump(exclude_none=True)
 
 
-def _unstorable(said: dict[str, Any]) -> Iterator[FieldProblem]:
-    for field, value in said.items():
+def _unstorable(content: dict[str, Any]) -> Iterator[FieldProblem]:
+    for field, value in content.items():
         try:
             orjson.dumps(value, _nested)
         except orjson.JSONEncodeError as error:

@@ -117,7 +117,10 @@ def _around(episodes: Sequence[EpisodeRow], at_ms: int, gap_ms: int) -> tuple[Ep
     session do not overlap."""
     place = _begun(episodes, at_ms)
     later = episodes[place] if place < len(episodes) and episodes[place].start_ms - at_ms <= gap_ms else None
-    if not place or not _accepts(earlier := episodes[place - 1], at_ms, gap_ms):
+    if not place:
+        return None, later
+    earlier = episodes[place - 1]
+    if at_ms > earlier.last_ms + gap_ms or (earlier.ended_ms is not None and at_ms >= earlier.ended_ms):
         return None, later
     # An explicitly ended episode is not merged with a later one.
     return earlier, None if earlier.ended_ms is not None else later
@@ -128,10 +131,6 @@ def _begun(episodes: Sequence[EpisodeRow], at_ms: int) -> int:
     if not episodes or episodes[-1].start_ms <= at_ms:  # most messages come in order
         return len(episodes)
     return bisect_right(episodes, at_ms, key=attrgetter("start_ms"))
-
-
-def _accepts(episode: EpisodeRow, at_ms: int, gap_ms: int) -> bool:
-    return at_ms <= episode.last_ms + gap_ms and (episode.ended_ms is None or at_ms < episode.ended_ms)
 
 
 def _widen(episode: EpisodeRow, opened: EpisodeRow) -> EpisodeRow:

@@ -234,13 +234,9 @@ def decode_record(encoded: list[Any]) -> Record:
         headers=None if headers is None else tuple((name, _bytes(text)) for name, text in headers),
         silent=silent,
         tombstone=tombstone,
-        principal=None if sender is None else _principal(*sender),
+        principal=None if sender is None else Principal(sender[0], None if sender[1] is None else tuple(sender[1])),
         refusal=None if refusal is None else Refusal(*refusal),
     )
-
-
-def _principal(name: str, projects: list[str] | None) -> Principal:
-    return Principal(name, None if projects is None else tuple(projects))
 
 
 def _text(data: bytes | None) -> str | None:

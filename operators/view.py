@@ -1,6 +1,6 @@
 """The view of one event: readable records of its owner, and effects that count only as a whole."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from recallflow.operators.episodes import Changed, follow_change, opening
 from recallflow.operators.events import Write
@@ -49,7 +49,8 @@ class View:
         self.touched: list[RememberedMemory | ForgottenMemory] = []
         self.unfit: str | None = None  # the reason why the event has no effect, if it does not match stored data
         self._graph: GraphChanges | None = None
-        self._episodes: dict[str | None, list[EpisodeRow]] = {}
+        # The episodes that the event opened or changed, by session. `episodes` returns their earlier states.
+        self.changed_episodes: dict[str | None, list[EpisodeRow]] = {}
         self._usage: dict[int, Usage] = {}
         self.ingested_ms, self.ingested_logged, self._clock_ms = _ingestion(write, hot.clock_ms)
 
@@ -154,22 +155,16 @@ class View:
         episode = self._standing(session_id, number)
         return None if episode is None else episode.id
 
-    @property
-    def changed_episodes(self) -> Mapping[str | None, Sequence[EpisodeRow]]:
-        """The episodes that the event opened or changed, by session. `episodes` returns their earlier states."""
-        return self._episodes
-
     def merged_episodes(self) -> list[tuple[str, str]]:
         """Return ids of episodes that the event merged, each with the id of the remaining one."""
-        merged = [one for changed in self._episodes.values() for one in changed if one.merged_into is not None]
+        merged = [one for changed in self.changed_episodes.values() for one in changed if one.merged_into is not None]
         if not merged:
             return []
         pairs = [(one.id, self.episode_id(one.session_id, one.number)) for one in merged]
         return [(taken, into) for taken, into in pairs if into is not None]
 
     def summary(self, category: str) -> str | None:
-        prefix = keys.table(self._hot.key, keys.CATEGORY_SUMMARY) + self._hot.name(category)
-        stored = next((value for _, value in self._partition.scan_back(prefix)), None)
+        stored = next((value for _, value in self._partition.scan_back(self._summaries(category))), None)
         return None if stored is None else CategorySummaryRow.decode(stored).summary
 
     def digest(self, content: bytes) -> str:
@@ -276,8 +271,10 @@ class View:
     def put_summary(self, category: str, summary: str, sources: list[int]) -> None:
         """Store a category's new summary. A derived summary replaces the previous derived one."""
         if sources:
-            for change in self._derived_summaries(category):
-                self.drop_summary(category, change)
+            found = [CategorySummaryRow.decode(value) for _, value in self._partition.scan(self._summaries(category))]
+            for row in found:
+                if row.sources:
+                    self.drop_summary(category, row.change)
         key = keys.category_summary(self._hot.key, self._hot.name(category), self.change)
         self._staged[key] = CategorySummaryRow(self.change, self.ingested_ms, category, summary, sources).encode()
         for seq in sources:
@@ -304,7 +301,7 @@ class View:
         """Delete the summary of a changed memory's episode."""
         episode = self._standing(entry.session_id, entry.episode)
         if episode is not None and episode.summarised:
-            others = [one for one in self._episodes.get(entry.session_id, []) if one.number != episode.number]
+            others = [one for one in self.changed_episodes.get(entry.session_id, []) if one.number != episode.number]
             self.grow_episodes(entry.session_id, [*others, episode])
 
     def grow_episodes(self, session_id: str | None, changed: list[EpisodeRow]) -> None:
@@ -318,7 +315,7 @@ class View:
         session = self._hot.session_key(session_id)
         for episode in changed:
             self._staged[keys.episode(self._hot.key, session, episode.number)] = episode.encode()
-        self._episodes[session_id] = changed
+        self.changed_episodes[session_id] = changed
 
     def mark_applied(self, event_id: str, digest: str) -> None:
         self._staged[keys.event_id(self._hot.key, self._hot.name(event_id))] = digest.encode()
@@ -348,7 +345,7 @@ class View:
             self._hot.next_seq, self._hot.next_change = self._next_seq, self.change + 1
             self._hot.clock_ms, self._hot.language = self._clock_ms, self.language
             self._hot.held = self.held
-        for session_id, changed in self._episodes.items():
+        for session_id, changed in self.changed_episodes.items():
             self._hot.put_episodes(session_id, changed)
         self._hot.put_usage(self._usage)
         if self._hot.index is not None:
@@ -366,8 +363,6 @@ class View:
             for entry, vectors in (*self._added, *self._embedded):
                 self._graph.hot_graph.put_vectors(entry.seq, vectors)
 
-    # ------------------------------------------------------------------ parts
-
     def _text_bytes(self, memory_id: str) -> int:
         """Return the bytes of all versions of a memory's text, including the event's changes."""
         stored = self._staged.get(keys.current(self._hot.key, self._hot.name(memory_id)))
@@ -383,11 +378,9 @@ class View:
         for category, change in self.made(entry.seq).summaries:
             self.drop_summary(category, change)
 
-    def _derived_summaries(self, category: str) -> list[int]:
-        """Return the change numbers of a category's derived summaries."""
-        prefix = keys.table(self._hot.key, keys.CATEGORY_SUMMARY) + self._hot.name(category)
-        found = [CategorySummaryRow.decode(value) for _, value in self._partition.scan(prefix)]
-        return [one.change for one in found if one.sources]
+    def _summaries(self, category: str) -> bytes:
+        """Return the key prefix of a category's summaries."""
+        return keys.table(self._hot.key, keys.CATEGORY_SUMMARY) + self._hot.name(category)
 
     def _versions(self, name: bytes, at_most: int) -> list[int]:
         """Return the first existing versions of a memory, up to a limit plus one."""
@@ -414,7 +407,7 @@ class View:
 
     def _standing(self, session_id: str | None, number: int) -> EpisodeRow | None:
         """Return the current episode of a member of episode `number`; None for -1."""
-        changed = {episode.number: episode for episode in self._episodes.get(session_id, [])}
+        changed = {episode.number: episode for episode in self.changed_episodes.get(session_id, [])}
         into: int | None = number if number >= 0 else None
         episode = None
         while into is not None:

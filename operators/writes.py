@@ -32,7 +32,7 @@ from recallflow.state import keys
 from recallflow.state.hot_owner import Owners
 from recallflow.state.partition import Partition, Values
 
-# What comes of a record by more than its own fields, and may come out differently another time.
+# Refusals that depend on more than a record's fields: on our code, --skip, or settings. They may differ another time.
 PASSING = ("internal_error", "skipped", "unauthenticated", "forbidden")
 
 
@@ -71,7 +71,8 @@ class MemoryWrites:
         if self._partition.is_applied(record.position):
             return self._again(record)
         forwarded = self._forwarded(write)
-        if self._is_repeated(forwarded):
+        # Each deployment that reads a topic forwards the misrouted records in it: another copy may be applied.
+        if any(self._partition.get(key) is not None for key in forwarded):
             if not record.silent:
                 self._partition.unfit[write.event.type, "repeated"] += 1
             self.count(record.position)
@@ -140,11 +141,6 @@ class MemoryWrites:
             erase.carry_out(self._partition, self._owners, erasure, kept, record.position, self._forget)
         return [] if record.silent else outputs
 
-    def _is_repeated(self, forwarded: Values) -> bool:
-        """Return whether another copy of a forwarded record is applied: each deployment that reads a topic forwards
-        the misrouted records in it."""
-        return any(self._partition.get(key) is not None for key in forwarded)
-
     def _forwarded(self, write: Write) -> Values:
         """Return the mark of a forwarded record's original as applied; nothing for other records. The position in the
         header is the producer's claim. The key contains the owner, so a false position cannot exclude records of other
@@ -160,15 +156,14 @@ class MemoryWrites:
 
     def audited(self, item: Decoded, error: InvalidRecord) -> list[Audited]:
         """Return the access log entry of a refusal, if any."""
-        said = audit.refused(item, error) if self._rules.audited else None
-        return [] if said is None else [said]
+        entry = audit.refused(item, error) if self._rules.audited else None
+        return [] if entry is None else [entry]
 
     def refuse(self, item: Refused) -> Sequence[Kept]:
         """Skip a record that cannot be applied."""
         record = item.record
         letters: list[Kept] = [DeadLetter(record, 0, item.error, item.step), *self.audited(item, item.error)]
-        # What a record's own fields say comes out the same again; our own code may fail at it once and not again, an
-        # operator says --skip once, and whom to believe is a setting.
+        # Other refusals are a function of the record's fields, and the same at the next reading.
         if item.error.code in PASSING and item.query_id is None:
             if self._partition.is_applied(record.position):
                 return self._again(record)

@@ -167,9 +167,9 @@ class FactSearch:
         if not self._wanted:
             return 0.0
         texts = [self._name(edge.source), edge.type, self._name(edge.target), *map(str, edge.properties.values())]
-        own = _stems(" ".join(texts).replace("_", " ").replace("-", " "))
+        own = {*stems(" ".join(texts).replace("_", " ").replace("-", " "))}
         rows = (self._read.get(one) for one in edge.evidence[-QUOTED:])
-        evident = {stem for row in rows if is_readable(row) for stem in _stems(row.content)}
+        evident = {stem for row in rows if is_readable(row) for stem in stems(row.content)}
         points = (1.0 if stem in own else _EVIDENCE_COUNTS if stem in evident else 0.0 for stem in self._wanted)
         return round(sum(points) / len(self._wanted), 6)
 
@@ -215,7 +215,3 @@ def _words(query: str) -> list[str]:
     """Return the stems of a question's content words, or of all words if it has none."""
     content = [word for word in query.split() if word.strip("?!.,;:'\"").lower() not in FUNCTION_WORDS]
     return list(dict.fromkeys(stems(" ".join(content)) or stems(query)))
-
-
-def _stems(text: str) -> set[str]:
-    return {*stems(text)}

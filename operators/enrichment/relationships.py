@@ -94,7 +94,10 @@ def _read_classify(
             elif claim["verdict"] == "refines":
                 replaced.append((confidence, other))
     replaced.sort(key=lambda one: -one[0])
-    found.drafts += [_edge(SUPERSEDES, *_by_time(new, other), new, sure) for sure, other in replaced[:REPLACED_MAX]]
+    for sure, other in replaced[:REPLACED_MAX]:
+        # At equal times, the memory applied later is newer.
+        newer, older = (new, other) if new.created_at >= other.created_at else (other, new)
+        found.drafts.append(_edge(SUPERSEDES, newer, older, new, sure))
     if len(replaced) > REPLACED_MAX:
         found.refused["too_many"] += len(replaced) - REPLACED_MAX
     return found
@@ -118,11 +121,6 @@ def _checked(
     if not stands_in(claim["evidence"], new.content):
         raise RejectedClaim("no_evidence")
     return other, confidence
-
-
-def _by_time(new: ShownMemory, other: ShownMemory) -> tuple[ShownMemory, ShownMemory]:
-    """Return the newer of two memories, then the older. At equal times, the one applied later is newer."""
-    return (new, other) if new.created_at >= other.created_at else (other, new)
 
 
 def _edge(kind: str, source: ShownMemory, target: ShownMemory, new: ShownMemory, confidence: float) -> Draft:
@@ -294,7 +292,10 @@ def resolve(number: int, request: EnrichmentRequest, confidence: float) -> Model
     data = {
         "text": as_data("m1", memory),
         "names": [{"number": number, "name": name} for number, name in numbered.items()],
-        "entities": [_as_data(*one) for one in known.items()],
+        "entities": [
+            {"number": number, "name": one.name, "type": one.type, "told_by": (one.told_by or "")[:SENTENCE_CHARACTERS]}
+            for number, one in known.items()
+        ],
     }
     asked = prompt("resolve", RESOLVE_VERSION, _RESOLVE_DUTY, data, _RESOLVE_ANSWER, len(names))
     return ModelCall([number], asked, lambda answer: [_read_resolve(answer, memory, numbered, known, confidence)])
@@ -307,11 +308,6 @@ def _names(memory: ShownMemory) -> Sequence[str]:
     doubtful = () if text.islower() or text.isupper() else named.doubtful
     author = [] if memory.name is None else [memory.name]
     return list(dict.fromkeys([*named.entities, *author, *doubtful]))
-
-
-def _as_data(number: str, entity: ShownEntity) -> dict[str, Any]:
-    told_by = (entity.told_by or "")[:SENTENCE_CHARACTERS]
-    return {"number": number, "name": entity.name, "type": entity.type, "told_by": told_by}
 
 
 def _read_resolve(

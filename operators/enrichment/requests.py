@@ -360,13 +360,15 @@ def _of_memory(
     reads = not is_embedded and row.derived_from is None
     alike = similar(view, memory, wanted) if wanted.relationships else []
     named = entities(view, row) if reads and (wanted.relationships or wanted.facts) else NO_ENTITIES
+    in_force = decisions, event.tenant_id, write.record.append_ms
+    is_spoken = row.role in SPEAKERS or (row.role is not None and row.name is not None)  # by a person or the assistant
     asks: dict[Task, bool] = {
         "embed": wanted.embed and memory.vectors is None,
         "classify": bool(alike),
         "extract": reads and wanted.relationships and len(row.content) >= wanted.min_chars,
-        "facts": reads and wanted.facts and _is_said(row),
+        "facts": reads and wanted.facts and is_spoken,
         "resolve": wanted.relationships and named.in_doubt,
-        "categorise": reads and wanted.categories and row.category is None and _has_categories(write, decisions),
+        "categorise": reads and wanted.categories and row.category is None and bool(categories(*in_force)),
     }
     tasks = [task for task, is_asked in asks.items() if is_asked]
     if not tasks:
@@ -401,15 +403,6 @@ def _of_category(view: View, write: Write, memory: RememberedMemory) -> Enrichme
     return EnrichmentRequest.model_construct(
         **_scope(write), tasks=["summarise_category"], memories=shown_ones, category=category, summary=so_far
     )
-
-
-def _is_said(row: MemoryRow) -> bool:
-    """Return whether a person or the assistant said it."""
-    return row.role in SPEAKERS or (row.role is not None and row.name is not None)
-
-
-def _has_categories(write: Write, decisions: ControlHistory) -> bool:
-    return bool(categories(decisions, write.event.tenant_id, write.record.append_ms))
 
 
 def _has_new_text(view: View, event: Event, row: MemoryRow) -> bool:

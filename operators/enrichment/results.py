@@ -239,7 +239,9 @@ def unanswered(asked: PositionedRequest, why: str) -> EnrichmentResult:
 def _event(asked: PositionedRequest, draft: Draft, part: TaskResult, number: int) -> dict[str, Any]:
     request = asked.request
     owner = {"tenant_id": request.tenant_id, "user_id": request.user_id, "environment": request.environment}
-    event = {"id": _event_id(asked.position, number), **owner, **draft.fields}
+    # The id is equal for each repetition of the same event.
+    event_id = f"{sha256(str(asked.position).encode()).hexdigest()[:_ID_DIGITS]}-{number}"
+    event = {"id": event_id, **owner, **draft.fields}
     if draft.about is None:
         return event
     made = {
@@ -250,11 +252,6 @@ def _event(asked: PositionedRequest, draft: Draft, part: TaskResult, number: int
         "source": request.source,
     }
     return {**event, "derived_from": made}
-
-
-def _event_id(position: Position, number: int) -> str:
-    """Return an id that is equal for each repetition of the same event."""
-    return f"{sha256(str(position).encode()).hexdigest()[:_ID_DIGITS]}-{number}"
 
 
 def _source(memory: ShownMemory) -> dict[str, str]:

@@ -52,10 +52,6 @@ class NameWords:
     ascii_run: re.Pattern[str]  # the same for letters without accents
     parts: Kept[tuple[str, bool], tuple[NamePart, ...]]  # splits a run into possible names
 
-    def unbent(self, name: str) -> Iterator[str]:
-        """Yield a name without each possible ending."""
-        return (name.removesuffix(ending) for ending in self.table.name_endings if name.endswith(ending))
-
     def is_noun(self, word: str, before: str) -> bool:
         """Return whether a word is more likely a noun than a name, by the word before it or its ending."""
         table = self.table
@@ -300,10 +296,12 @@ class _Names:
             if not begins and not self._is_dated(lowered, match):
                 self._doubtful.append(name)  # some names are ordinary words, such as Will or April
         elif len(name) <= NAME_CHARACTERS:
-            if words.table.determiners and self._is_noun(lowered, match.start()):
+            # Some languages capitalise nouns.
+            if words.table.determiners and words.is_noun(lowered, self._before(match.start())):
                 self._doubtful.append(name)
             elif begins and not self._is_listed(match.end()):
-                self._doubtful += [name, *words.unbent(name)]
+                endings = filter(name.endswith, words.table.name_endings)
+                self._doubtful += [name, *map(name.removesuffix, endings)]
             else:
                 self._names.append(name)
 
@@ -321,10 +319,6 @@ class _Names:
             return False
         found = _LIST.match(self._text, end)
         return found is not None and found[1].lower() in self._words.table.joining
-
-    def _is_noun(self, lowered: str, start: int) -> bool:
-        """Return whether a word is more likely a noun than a name, in a language that capitalises nouns."""
-        return self._words.is_noun(lowered, self._before(start))
 
     def _before(self, start: int) -> str:
         """Return the previous word in lower case."""

@@ -104,9 +104,8 @@ def compare(
     of_type: dict[str, list[float]] = {}
     for kind, value in zip(types, signal[expanded], strict=True):
         of_type.setdefault(kind, []).append(float((pool < value).mean() + (pool == value).mean() / 2))
-    return BaselineComparison(
-        float(overlap), {kind: _mean(values) for kind, values in of_type.items()}, int(sum(words))
-    )
+    relevance = {kind: sum(values) / len(values) for kind, values in of_type.items()}
+    return BaselineComparison(float(overlap), relevance, int(sum(words)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +152,8 @@ class QualityGate:
         failed = sum(seen.outcome == "failed" for seen in self._seen)
         went_without = failed + sum(seen.outcome in ("stopped", "late") for seen in self._seen)
         enough, compared = self._window.answers, len(found)
-        added, ranked, without = (self._recent_feedback(part) for part in get_args(Part))
+        recent = {part: [u for at_ms, u in found if at_ms >= self._begin_ms] for part, found in self._feedback.items()}
+        added, ranked, without = recent["added"], recent["beside"], recent["without"]
         useful = {"added": self._useful(added), "with": self._useful(added + ranked), "without": self._useful(without)}
         return {
             "answers": answers,
@@ -195,8 +195,6 @@ class QualityGate:
         beyond = _beyond(self.figures(), blocked).items()
         return ", ".join(f"{name} {round(value, 2):g}{named.get(name, '')}" for name, value in beyond) or "recovered"
 
-    # ------------------------------------------------------------------ parts
-
     def _losses(self) -> list[tuple[float, str]]:
         """Return the loss of relevance of each edge type with enough observations."""
         enough = self._window.answers
@@ -218,9 +216,6 @@ class QualityGate:
             self._before.move_to_end(kind)
         while len(self._before) > TYPES_MOST:
             self._before.popitem(last=False)
-
-    def _recent_feedback(self, part: Part) -> list[bool]:
-        return [useful for at_ms, useful in self._feedback[part] if at_ms >= self._begin_ms]
 
     def _useful(self, feedback: list[bool]) -> float | None:
         return _rate(sum(feedback), len(feedback), self._window.feedback)
@@ -259,10 +254,6 @@ def _harm(added: float | None, without: float | None) -> float | None:
     if added is None:
         return None
     return 0.0 if without is not None and added >= without else round(1 - added, 6)
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)
 
 
 GATE = "quality gate"

@@ -207,7 +207,7 @@ def given_entities(graph: OwnerGraph, wanted: Sequence[str]) -> list[NodeKey]:
     for text in wanted:
         own = graph.find(text)
         found += graph.by_urn(text) or ([] if own is None else [own])
-    return [key for key in dict.fromkeys(found) if _is_current(graph, key)]
+    return [key for key in dict.fromkeys(found) if (node := graph.node(key)) is not None and not node.archived]
 
 
 def named_entities(graph: OwnerGraph, question: str) -> list[NodeKey]:
@@ -237,11 +237,6 @@ def _called(graph: OwnerGraph, question: str, start: int, end: int) -> NodeKey |
         if node is not None and not node.archived:
             return node.key
     return None
-
-
-def _is_current(graph: OwnerGraph, key: NodeKey) -> bool:
-    node = graph.node(key)
-    return node is not None and not node.archived
 
 
 def _spellings(question: str, start: int, end: int) -> Iterator[str]:

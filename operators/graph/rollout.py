@@ -163,12 +163,16 @@ def status(graph: OwnerGraph, expansions: Expansions, tenant_id: str, at_ms: int
     nodes = Counter(node.kind for node in islice(graph.nodes(), COUNTED))
     edges = Counter(edge.type for edge in islice(graph.all_edges(), COUNTED))
     watched = expansions.watched(tenant_id)
+    mode, decision = expansions.mode(tenant_id, at_ms)
+    verdict = expansions.verdict_held(tenant_id, at_ms)
     return GraphReport(
         nodes=dict(sorted(nodes.items())),
         edges=dict(sorted(edges.items())),
         complete=max(nodes.total(), edges.total()) < COUNTED,
-        rollout=_rollout(expansions, tenant_id, at_ms),
-        gate=_gate(expansions, watched, tenant_id, at_ms),
+        rollout=RolloutState(mode=mode, enabled=expansions.enabled, **_provenance(decision)),
+        gate=GateState(
+            blocked=blocks(verdict), **_provenance(verdict), windows=watched.figures, edge_types=watched.types
+        ),
         failures=[
             GraphFailure(at=format_time(failure.at_ms), query_id=failure.query_id, error=failure.error)
             for failure in watched.failures
@@ -176,24 +180,8 @@ def status(graph: OwnerGraph, expansions: Expansions, tenant_id: str, at_ms: int
     )
 
 
-def _gate(expansions: Expansions, watched: GateObservations, tenant_id: str, at_ms: int) -> GateState:
-    held = expansions.verdict_held(tenant_id, at_ms)
-    return GateState(
-        blocked=blocks(held),
-        since=None if held is None else format_time(held.append_ms),
-        by=None if held is None else held.event.by,
-        why=None if held is None else held.event.why,
-        windows=watched.figures,
-        edge_types=watched.types,
-    )
-
-
-def _rollout(expansions: Expansions, tenant_id: str, at_ms: int) -> RolloutState:
-    mode, decision = expansions.mode(tenant_id, at_ms)
-    return RolloutState(
-        mode=mode,
-        enabled=expansions.enabled,
-        since=None if decision is None else format_time(decision.append_ms),
-        by=None if decision is None else decision.event.by,
-        why=None if decision is None else decision.event.why,
-    )
+def _provenance(decision: Decision | None) -> dict[str, Any]:
+    """Return time, author and reason of a decision, in the form of a response."""
+    if decision is None:
+        return {"since": None, "by": None, "why": None}
+    return {"since": format_time(decision.append_ms), "by": decision.event.by, "why": decision.event.why}
