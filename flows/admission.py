@@ -224,8 +224,7 @@ def now_ms() -> int:
 
 
 def read_control_file(path: Path | None) -> ControlHistory:
-    """Return the control events of a file with one event per line; none without a file. Raise UsageError with line and
-    field."""
+    """Return the control events of a file with one event per line. Raise UsageError with line and field."""
     history = ControlHistory()
     if path is None:
         return history

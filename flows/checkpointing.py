@@ -91,8 +91,7 @@ class Checkpoints:
         )  # fmt: skip
 
     def _check(self, number: int, about: CheckpointOrigin, applied: int) -> None:
-        """Raise CheckpointError if a checkpoint belongs to another topic or configuration, or is older than the
-        folder."""
+        """Raise CheckpointError for a checkpoint of another topic or configuration, or older than the folder."""
         if about.source != self._source(number):
             raise CheckpointError(
                 f"{self.store.shown} holds checkpoints of {about.source}: give each topic its own --checkpoint-to"

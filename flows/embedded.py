@@ -96,8 +96,7 @@ class StateLoop:
         return {topic: max((step.next_offset(one) for step in steps), default=0) for topic, one in sources.items()}
 
     def resume(self, topic: str) -> tuple[int, str]:
-        """Return the lowest offset that a state partition may lack, or with possibly undelivered outputs, and the
-        digest of the lines before it."""
+        """Return the lowest offset that may be unapplied or undelivered, and the digest of the lines before it."""
         offset, digest = min((step.settled(f"{topic}:0") for step in self._steps.values()), default=(-1, ""))
         return offset + 1, digest
 
@@ -295,8 +294,7 @@ def rejection(line: int, letter: DeadLetter) -> dict[str, Any]:
 
 @dataclass(slots=True)
 class EmbeddedEngine:
-    """An open state directory with its model, ready to run in this process. `lasting`: the directory is not
-    temporary."""
+    """An open state directory with its model. `lasting`: the directory is not temporary."""
 
     directory: StateDirectory
     embedder: Embedder
@@ -316,8 +314,7 @@ class EmbeddedEngine:
         models: ModelSettings | None = None,
         at_rest: AtRest = UNENCRYPTED,
     ) -> Iterator["EmbeddedEngine"]:
-        """Open all resources, so that errors appear before the first line is read. `decisions` are the control events
-        in force; none by default."""
+        """Open all resources, so that errors appear before the first line is read."""
         with contextlib.ExitStack() as stack:
             chosen = models or ModelSettings()
             embedder = stack.enter_context(open_embedder(settings, chosen.embedding, "line", decisions, state_dir))

@@ -110,8 +110,7 @@ def _key(request: EnrichmentRequest) -> tuple[str | None, ...]:
 
 
 def _sent(record: Record, result: EnrichmentResult) -> Iterator[EnrichmentOutput]:
-    """Yield the events of a result, and a receipt for each failed task. Raise InvalidRecord for an event of another
-    owner."""
+    """Yield the events and failures of a result. Raise InvalidRecord for an event of another owner."""
     key = result.owner.record_key
     for number, event in enumerate(result.events):
         if tuple(event.get(name) for name in Owner._fields) != result.owner:

@@ -38,8 +38,7 @@ def export(
     *,
     vectors: bool = False,
 ) -> Iterator[Fields]:
-    """Yield all records of a user in a deterministic order; none for an unknown user. `environments` restricts the
-    export."""
+    """Yield all records of a user, optionally of some environments, in a deterministic order."""
     number = state_partition(tenant_id, user_id, directory.fingerprint.partitions)
     partition = directory.partition(number)
     wanted = frozenset(environments)
@@ -138,8 +137,7 @@ def _fields(row: MemoryRow) -> Event:
 
 
 def _created(owner: Owner, row: MemoryRow, fields: Event) -> Iterator[Event]:
-    """Yield the event that creates a memory. A message event has fewer fields; an update at the same time carries the
-    others."""
+    """Yield the events that create a memory: a message has few fields, and an update carries the others."""
     given = {name: value for name, value in fields.items() if value is not None and value != _DEFAULTS.get(name)}
     is_message = row.kind == "message" and row.role is not None
     event = {"type": "message" if is_message else "memory", "id": row.id, **_place(owner, row)}

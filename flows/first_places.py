@@ -35,8 +35,7 @@ class DeliveredOffsets(NamedTuple):
 
 
 class _Source(NamedTuple):
-    """The current range of a source partition. Outputs of earlier offsets or times come from a deleted topic of the
-    same name."""
+    """The current range of a source partition. Earlier outputs come from a deleted topic of the same name."""
 
     low: int
     high: int
@@ -153,8 +152,7 @@ def _least(part: str, memory: DeliveredOffsets, queries: DeliveredOffsets, end: 
 def first_enrichment_places(
     options: KafkaOptions, topics: TopicNames, ends: Ends, deployment: str, numbers: Collection[int]
 ) -> dict[int, PartitionProgress]:
-    """Return a place for each partition of requests and results. Requests with an output are done, and all others are
-    open. Raise SourceError."""
+    """Return a place for each partition of requests and results: requests with an output are done."""
     now, at_ms = ends.latest()
     sent = sent_before(options, topics.results, (topics.memory, topics.receipts, topics.dead_letters))
     answered = answered_requests(options, topics)

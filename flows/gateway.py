@@ -76,8 +76,7 @@ def _gate(verdict: Decision) -> GateShown:
 
 
 def to_topic(options: KafkaOptions, topic: str, secret: str | None) -> KeepDecision:
-    """Return a function that sends decisions to the control topic, signed if there is a secret. The engine reads them
-    from there."""
+    """Return a function that sends decisions to the control topic, signed if there is a secret."""
     from recallflow.connectors.kafka.control import DecisionSender  # the Kafka client is optional
 
     send = DecisionSender(options, topic, secret)
@@ -144,8 +143,7 @@ def service_topics(config: Config) -> "ServiceTopics":
 
 
 def serve_kafka(config: Config) -> None:
-    """Serve an engine behind Kafka until SIGTERM or SIGINT, then finish the requests in progress. Raise SourceError if
-    decisions cannot be read."""
+    """Serve an engine behind Kafka until SIGTERM or SIGINT. Raise SourceError if decisions cannot be read."""
     decisions = ControlHistory()
     keep = to_topic(config.kafka, config.topics.control, config.auth.control_secret)
     with behind_kafka(config, decisions) as engine:

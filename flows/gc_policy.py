@@ -34,8 +34,7 @@ _engines = 0
 
 @contextlib.contextmanager
 def computing() -> Iterator[None]:
-    """Apply the process settings of an engine. Nested use is counted, and the last exit restores the original
-    settings."""
+    """Apply the process settings of an engine, until the last of several uses ends."""
     global _engines
     with _entering:
         if _engines == 0:

@@ -63,8 +63,7 @@ class GroupMember:
         self.table = self._stack.enter_context(closing(table))
 
     def _follow_topics(self, read: Mapping[str, str], outputs: Sequence[str]) -> None:
-        """Look up the topics, compare their ids with earlier runs, and track the ends of outputs. `read` maps flags to
-        topics."""
+        """Look up the topics (`read`: by flag), compare their ids with earlier runs, and track the ends of outputs."""
         self.outputs = [*dict.fromkeys(outputs)]
         ask = TopicAsker(self.options, [*dict.fromkeys((*read.values(), *self.outputs))])
         there = ask.first()

@@ -147,8 +147,7 @@ class EnrichmentSettings:
         )
 
     def unavailable(self) -> str | None:
-        """Return the warning for an engine without Kafka, which has no enrichment flow; None if no task is
-        configured."""
+        """Return the warning for an engine without an enrichment flow; None if no task is configured."""
         if not (wanted := self.llm_tasks()):
             return None
         also = " (GRAPH_LLM_EXTRACTION_ENABLED)" if self.relationships else ""
@@ -160,8 +159,7 @@ class EnrichmentSettings:
         return [f"enrichment.{task}" for task in tasks if getattr(self, task)]
 
     def wanted(self, embedder: Embedder) -> EnrichmentTasks | None:
-        """Return the tasks of the main flow; None if there are none. A remote embedder embeds in the enrichment
-        flow."""
+        """Return the tasks of the main flow, if any. A remote embedder embeds in the enrichment flow."""
         found = EnrichmentTasks(
             embed=isinstance(embedder, RemoteEmbedder),
             by_meaning=embedder.kind != "spelling",

@@ -130,8 +130,7 @@ def with_vector(item: Item, found: Matrix | str) -> Item:
 
 
 class CallerEmbedder:
-    """A remote embedder for concurrent callers. It embeds on their event loop, and hands vectors to the dataflow by
-    record position."""
+    """A remote embedder on the event loop of concurrent callers, which keeps vectors by record position."""
 
     def __init__(self, embedder: BatchEmbedder) -> None:
         self._embedder = embedder

@@ -127,8 +127,7 @@ class Ownership:
         return committed(replace(place, tails=tails, at_ms=at_ms, clean=False))
 
     def gain(self, places: Mapping[int, str | None]) -> None:
-        """Start to open assigned partitions. `places` holds the metadata of their committed offsets. It does not
-        block."""
+        """Start to open assigned partitions, by the metadata of their committed offsets, without blocking."""
         signs = {number: object() for number in places}
         self._coming.update(signs)
         self._moving.submit(self._keeping_failures, self._begin, dict(places), signs)

@@ -214,8 +214,7 @@ _POSITION = re.compile(r".+:[0-9]{1,9}:[0-9]{1,18}")
 
 @dataclass(frozen=True)
 class TopicNames:
-    """Topic names. `replies` are further topics that a query may name in `reply_to`. `audit` is the topic of the access
-    log; None for no access log."""
+    """Topic names. `replies`: further topics for `reply_to`. `audit`: the access log; None for none."""
 
     memory: str = "memory.events"
     queries: str = "query.events"

@@ -34,8 +34,7 @@ class TopicRegistry:
 
     @classmethod
     def open(cls, state_dir: Path, found: Mapping[str, TopicDescription], read: Mapping[str, str]) -> Self:
-        """Open the registry, and compare the existing topics with it. `read` maps flags to topics. Raise SourceError if
-        an input topic was replaced."""
+        """Open the registry, and compare the topics with it. Raise SourceError if an input topic was replaced."""
         path = state_dir / TOPICS
         known = cls._stored(path, read) if path.exists() else cls(path, dict(read), {})
         known.check(found)

@@ -129,8 +129,7 @@ def ranges(starts: Ints, sizes: Ints) -> Ints:
 
 
 def unit(vector: Sequence[float]) -> Matrix:
-    """Return the L2-normalised vector as (1, dimension) float32. The norm is computed in double precision, which cannot
-    overflow."""
+    """Return the L2-normalised vector as (1, dimension) float32; in double precision the norm cannot overflow."""
     row = np.array([vector], np.float64)
     norm = np.linalg.norm(row)
     return (row / norm if norm > 0 else row).astype(np.float32)

@@ -113,8 +113,7 @@ class StoredRecords:
         return found
 
     def _cursor(self, options: ReadOptions, first: bytes, back: bool = False) -> Any:
-        """Return a cursor. The caller must keep the options alive, because the cursor reads its upper bound from
-        them."""
+        """Return a cursor. The caller keeps the options alive, because the cursor reads its upper bound from them."""
         try:
             cursor = self._db.iter(options)
             cursor.seek_to_last() if back else cursor.seek(first)
@@ -216,8 +215,7 @@ class Cleaning:
         self._closing.set()
 
     def end(self) -> None:
-        """Wait until no cleaning runs or can start, so that the database can be closed. The rest is cleaned after the
-        next opening."""
+        """Wait until no cleaning runs or can start. The rest is cleaned after the next opening."""
         self.close()
         with self._at_work:
             self._closed = True

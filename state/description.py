@@ -100,8 +100,7 @@ def hold(path: Path, wait_s: float | None = None, *, create: bool = False) -> It
 
 
 def kept_fingerprint(path: Path, chosen: Fingerprint) -> Fingerprint:
-    """Return the configured fingerprint, with the partition count of an existing directory, which `run` takes from its
-    topics. Raise StateError."""
+    """Return the configured fingerprint, with the partition count of an existing directory. Raise StateError."""
     if not (path / DESCRIPTION).exists():
         return chosen
     return replace(chosen, partitions=describe(path).fingerprint.partitions)

@@ -165,8 +165,7 @@ class StateDirectory:
         return [number for number in found if number < self.fingerprint.partitions]
 
     def existing_partitions(self) -> list[Partition]:
-        """Open and return the partitions with a folder. A lost folder is not created again, because an empty partition
-        would hide the loss."""
+        """Open and return the partitions with a folder. An empty one for a lost folder would hide the loss."""
         return [self.partition(number) for number in self.existing_numbers()]
 
     def close_partition(self, number: int) -> None:
@@ -227,8 +226,7 @@ class StateDirectory:
             return True
 
     def open_all(self) -> None:
-        """Open all state partitions of a single-process directory, or the existing ones of a shared directory. Raise
-        PartitionMissing."""
+        """Open all state partitions, or the existing ones of a shared directory. Raise PartitionMissing."""
         self.check_complete()
         self.begins = not self.is_shared_out()
         for partition in self.partitions() if self.begins else self.existing_partitions():
@@ -250,8 +248,7 @@ class StateDirectory:
         return known or any(one.place is not None for one in self.existing_partitions())
 
     def has_vectors(self) -> bool:
-        """Return whether a committed memory has a vector, which confirms the configured dimension. Any thread may call
-        it."""
+        """Return whether a committed memory has a vector, which confirms the dimension. Any thread may call it."""
         end = keys.after(keys.OWNERS)
         records = (
             one

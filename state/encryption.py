@@ -26,8 +26,7 @@ SEALED = b"\x01"  # encrypted with AES-256-GCM: nonce, ciphertext, tag
 
 
 class Cipher:
-    """A key that seals and opens. `place`: where a value belongs; it is not kept with it, and elsewhere the value does
-    not open."""
+    """A key that seals and opens values. A sealed value opens only at its `place`, which is not stored with it."""
 
     __slots__ = ("_aes", "_refusals")
 

@@ -21,8 +21,7 @@ _FULL = (os.strerror(errno.ENOSPC), os.strerror(errno.EDQUOT))
 
 
 def write_whole(path: Path, data: bytes) -> None:
-    """Write a temporary file, sync it, and rename it to its target. After a crash, either the old or the new file
-    exists."""
+    """Replace a file by a synced temporary one. After a crash, either the old or the new file exists."""
     new = path.with_name(path.name + ".new")
     with open_private(new, "wb") as file:
         file.write(data)
@@ -81,8 +80,7 @@ def is_passing(error: BaseException) -> bool:
 
 
 def check_room(path: Path, error: BaseException) -> None:
-    """Raise DiskFull if an error of any library is due to a full disk. Opening a database writes, so a full disk must
-    not look like corruption."""
+    """Raise DiskFull if an error of any library is due to a full disk, which must not look like corruption."""
     if says_full(error) or shutil.disk_usage(path).free < ROOM_BYTES:
         raise DiskFull(
             f"the disk that holds {path} is full ({str(error).strip().splitlines()[0]}): free space and do the same "

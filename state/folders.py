@@ -185,8 +185,7 @@ def _uncleaned_owners(folder: Path) -> int:
 
 @contextmanager
 def _stand_in(folder: Path) -> Iterator[Path]:
-    """Create a writable folder that reads like this one: rocksdict writes its options at each opening, even read-only,
-    and RocksDB a log."""
+    """Create a writable folder that reads like this one, because RocksDB and rocksdict write at each opening."""
     with tempfile.TemporaryDirectory(prefix="recallflow-") as made:
         there = Path(made)
         for file in folder.iterdir():

@@ -142,8 +142,7 @@ class OwnerGraph:
     # ------------------------------------------------------------------ edges
 
     def edges(self, key: NodeKey, limit: int) -> list[Edge]:
-        """Return the node's edges in both directions: similar memories, the closest first, then all others, the newest
-        first."""
+        """Return the node's edges in both directions: similar memories first, then all others, newest first."""
         stated = self._stated(key, limit)
         pairs = {(edge.source, edge.target) for edge in stated if edge.type == SIMILAR_TO}
         seq = self._seq(key) if key.memory else None

@@ -192,14 +192,12 @@ class EdgeRow(NamedTuple):
 
     @property
     def word(self) -> "GivenEdge | Statement":
-        """Return the source of the edge's weight and confidence: the event that gives it, or else the newest
-        statement."""
+        """Return the source of weight and confidence: the event that gives the edge, or the newest statement."""
         return self.statements[-1] if self.given is None else self.given
 
     @property
     def hides(self) -> bool:
-        """Return whether the edge excludes a memory from answers: a newer one supersedes it with sufficient
-        confidence."""
+        """Return whether a newer memory supersedes the target with sufficient confidence to hide it."""
         if self.type != SUPERSEDES or not (self.source.memory and self.target.memory) or self.is_archived:
             return False
         return self.word.confidence >= SUPERSEDES_CONFIDENCE

@@ -45,8 +45,7 @@ def _hyperplanes(dimension: int) -> tuple[Matrix, Any]:
 
 
 def sketches(vectors: Sequence[Matrix]) -> list[bytes]:
-    """Return the sketch of each vector (dimension,). Each product is computed separately, so that it does not depend on
-    the other vectors."""
+    """Return the sketch of each vector (dimension,). Separate products do not depend on the other vectors."""
     products = np.empty((len(vectors), BITS), np.float32)
     for vector, row in zip(vectors, products, strict=True):
         vector = np.ascontiguousarray(vector, np.float32)
@@ -56,8 +55,7 @@ def sketches(vectors: Sequence[Matrix]) -> list[bytes]:
 
 @lru_cache
 def most_different(cosine: float) -> int:
-    """Return the maximum number of differing bits between sketches of vectors with at least this cosine, with near
-    certainty."""
+    """Return the maximum of differing bits, with near certainty, for vectors with at least this cosine."""
     differs = math.acos(cosine) / math.pi
     return math.floor(BITS * (differs + _SURE * math.sqrt(differs * (1 - differs) / BITS)))
 

@@ -265,8 +265,7 @@ class Partition:
         return max((int(value) for value in found if value is not None), default=None)
 
     def tombstone(self, tenant_id: str, user_id: str, environment: str | None, at_ms: int) -> Values:
-        """Return the record of a user's erasure, in one environment or in all, which outlives the erased data. The
-        latest event time counts."""
+        """Return the record of a user's erasure, in one environment or in all. The latest event time counts."""
         key = keys.erased(user := self.keyring.user(tenant_id, user_id))
         if environment is not None:
             key = keys.erased_in(user, self.keyring.owner(Owner(tenant_id, environment, user_id)))
@@ -297,8 +296,7 @@ class Partition:
         return lambda: self._synced >= written
 
     def sync(self) -> None:
-        """Make all commits survive a power failure. Any thread may call it; a concurrent commit counts as unsynced.
-        Raise StorageError."""
+        """Sync all commits. Any thread may call it; a concurrent commit counts as unsynced. Raise StorageError."""
         written = self._written
         if self._synced >= written:
             return

@@ -50,8 +50,7 @@ _Found = tuple[int, bytes, EdgeRow | None, NodeKey]
 
 
 class PastGraph(OwnerGraph):
-    """The graph as known at `known_by_ms`, of events up to `happened_by_ms` (None: all). `index` has the memories of
-    that time."""
+    """The graph as known at `known_by_ms`, of events up to `happened_by_ms` (None: all), over `index`."""
 
     joins_anew = False  # whether the index has its own episodes
 
@@ -105,8 +104,7 @@ class PastGraph(OwnerGraph):
         return [*islice((seq for seq in near if any(node == own for node, _ in self.links(seq))), limit)]
 
     def links(self, seq: int) -> list[tuple[NodeKey, str]]:
-        """Return node and role of each link of a memory at that time, the memory itself first; none if it did not
-        exist."""
+        """Return node and role of each link of a memory at that time, the memory first; none before it existed."""
         slot = self._slot(seq)
         return [] if slot is None else self._links_of(seq, int(self._index.facts["version"][slot]))
 
@@ -323,8 +321,7 @@ class PastGraph(OwnerGraph):
         return row._replace(given=given, statements=tuple(statements), archived=archived)
 
     def _is_later(self, seq: int | None, change: int) -> bool:
-        """Return whether a change is later than the version of that time. This holds only for a memory that was edited
-        since."""
+        """Return whether a change is later than the version of that time, of a memory that was edited since."""
         slot = None if seq is None else self._index.slot(seq)
         if seq is None or slot is None:
             return False

@@ -189,8 +189,7 @@ class EpisodeRow(NamedTuple):
 
     @classmethod
     def read_merged_into(cls, data: bytes) -> int | None:
-        """Return the number of the target of an encoded, merged episode, or None. Most records need no decoding for
-        this."""
+        """Return the target of an encoded, merged episode, or None, for which most records need no decoding."""
         return None if data.endswith(_STANDING) else cls.decode(data).merged_into
 
     def logical(self) -> dict[str, Any]:
@@ -358,8 +357,7 @@ class Vectors(NamedTuple):
 
     @classmethod
     def read_whole(cls, data: bytes, model: str, dimension: int) -> Matrix | None:
-        """Return the vector of an encoded memory, or None if it is of another model. A single row needs no full
-        decoding."""
+        """Return the vector of an encoded memory, or None for another model. A single row needs no decoding."""
         head = _head_of_vectors(model, 1, dimension)
         if data.startswith(head):
             return np.frombuffer(data, _FLOAT, dimension, len(head))

@@ -32,8 +32,7 @@ from recallflow.state.rows import EpisodeRow, MemoryRow
 
 @dataclass(slots=True)
 class ScopedIndex:
-    """An index with its current episodes by session, in order of time, and the episode gap. Its episodes are computed
-    from its own memories only."""
+    """An index with its episodes by session, in order of time, which are computed from its own memories only."""
 
     index: OwnerIndex
     gap_ms: int
@@ -77,8 +76,7 @@ class ScopedGraph(PastGraph):
         return None if given is None and not statements else then._replace(given=given, statements=statements)
 
     def _stated(self, key: NodeKey, limit: int) -> list[Edge]:
-        """Return edges by ingestion in these memories, newest first. Their numbers would reveal statements of other
-        memories."""
+        """Return edges by ingestion, newest first: their numbers would reveal statements of other memories."""
         return sorted(
             super()._stated(key, limit),
             key=lambda edge: (-edge.ingested_ms, edge.type, str(edge.source), str(edge.target)),

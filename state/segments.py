@@ -154,8 +154,7 @@ class Segments:
         index.add(entries, {(seq, version[seq]): Vectors.decode(value) for seq, value in stored})
 
     def _renew(self, index: OwnerIndex, marked: list[int]) -> None:
-        """Replace marked memories by their current entries. A segment may hold an earlier version, or lack the
-        vector."""
+        """Replace marked memories by their current entries: a segment may be outdated, or lack a vector."""
         stored = self._partition.get_many([keys.entry(self._owner, seq) for seq in marked])
         entries = [Entry.decode(value) for value in stored if value is not None]
         vectors = self.read_vectors(np.array([entry.seq for entry in entries], np.int64))

@@ -119,8 +119,7 @@ class TokenIndex:
         return best
 
     def _by_passage(self, slots: Ints, sizes: Ints) -> tuple[Ints, Ints]:
-        """Return the number of rows of each passage with rows, slot by slot, and the number of such passages per
-        slot."""
+        """Return the number of rows of each passage with rows, and the number of such passages per slot."""
         found = [self._passages.get(slot) for slot in slots.tolist()]
         each = [sizes[[at]] if one is None else one[one > 0] for at, one in enumerate(found)]
         return np.concatenate(each), np.array([len(one) for one in each])

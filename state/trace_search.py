@@ -65,8 +65,7 @@ class Traces:
 
 
 def _texts_of(value: Any, *, named: bool = False) -> Iterator[str]:
-    """Yield every text in a record at any depth, except words that are not the person's. `named`: include field
-    names."""
+    """Yield every text in a record except words that are not the person's. `named`: include field names."""
     match value:
         case str() if value not in _OURS and _POSITION.fullmatch(value) is None:
             yield value
@@ -109,8 +108,7 @@ def forms_of(piece: bytes) -> set[bytes]:
 
 
 def _in_base64(piece: bytes, before: int) -> bytes:
-    """Return the base64 form of a piece after a number of other bytes, without the characters that other bytes
-    affect."""
+    """Return the base64 form of a piece after other bytes, without the characters that these affect."""
     encoded = base64.b64encode(bytes(before) + piece)
     return encoded[-(-before * 8 // 6) : (before + len(piece)) * 8 // 6]
 
@@ -209,8 +207,7 @@ def _search_records(records: Records, pieces: Pieces, known: RecordFilter, findi
 
 
 def _batched(records: Records, known: RecordFilter) -> Iterator[tuple[bool, list[bytes]]]:
-    """Yield the values of other users, and all further values, in batches. A search costs time per call, not per
-    byte."""
+    """Yield values in batches, of other users or not: a search costs time per call, not per byte."""
     while batch := [*islice(records, RECORDS_AT_ONCE)]:
         by_whose: dict[bool, list[bytes]] = {}
         for key, value in batch:

@@ -20,8 +20,7 @@ _RECORD = struct.Struct("<qIII")
 
 
 class Usage(NamedTuple):
-    """One memory's record. `last_ms`: the latest time a query that returned it was asked at (epoch ms), where `times`
-    is not 0."""
+    """One memory's record. `last_ms`: the time of the latest query that returned it, if `times` is not 0."""
 
     last_ms: int = 0
     times: int = 0
