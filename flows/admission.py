@@ -156,17 +156,9 @@ class TokenKeys:
         return [held[name].model_copy(update={"revoked": True, **self._origin("it is gone")}) for name in sorted(sure)]
 
     def _event(self, key: SigningKey) -> TokenKey:
-        return TokenKey.model_validate(
-            {
-                "type": KIND,
-                "tenant_id": ALL_TENANTS,
-                "name": key.name,
-                "algorithm": key.algorithm,
-                "jwk": key.jwk,
-                "fingerprint": key.fingerprint,
-                **self._origin("it is in auth.jwks" if key not in self._own else "it is auth.secret"),
-            }
-        )
+        fields = {name: getattr(key, name) for name in ("name", "algorithm", "jwk", "fingerprint")}
+        origin = self._origin("it is in auth.jwks" if key not in self._own else "it is auth.secret")
+        return TokenKey.model_validate({"type": KIND, "tenant_id": ALL_TENANTS} | fields | origin)
 
     def _origin(self, why: str) -> dict[str, object]:
         return {"timestamp": time.time_ns() // 1_000_000, "by": BY, "why": why}

@@ -23,7 +23,7 @@ from recallflow.events import DERIVED_TYPES
 from recallflow.limits import QUOTAS
 from recallflow.operators.authorise import JUDGED_BY, Authoriser
 from recallflow.operators.enrichment.requests import TASKS
-from recallflow.outputs import Answer, Audited, DeadLetter, Done, Moved, Output, Receipted, Requested, Routed, Verdict
+from recallflow.outputs import Answer, Audited, DeadLetter, Done, Moved, Output, Receipted, Requested, Verdict
 from recallflow.parsing import EVENT_TYPES, QUERY_TYPES
 from recallflow.records import Position
 from recallflow.responses import WARNINGS, Response
@@ -196,8 +196,9 @@ class OutputCounter:
             case Requested():
                 self.requested.update(output.tasks)
         self.outputs[KIND_OF[type(output)]] += 1
-        if output.number == 0 and output.position.topic == self._query_topic:
-            self._count_answered(output)
+        is_first = output.number == 0 and output.position.topic == self._query_topic
+        if is_first and self._is_new(output.position.source, output.position.offset):
+            self.waiting -= 1
 
     def _observe_response(self, response: Response, position: Position) -> None:
         self.responses[response.status] += 1
@@ -208,13 +209,8 @@ class OutputCounter:
         if response.processing_time_ms is not None:
             self.processed.observe(response.processing_time_ms / 1000, self._trace_id(position))
 
-    def _count_answered(self, output: Routed) -> None:
-        """Count down the waiting queries at the first output of a query. Its number is 0. Queries that wait since an
-        earlier run were never counted."""
-        if self._is_new(output.position.source, output.position.offset):
-            self.waiting -= 1
-
     def _is_new(self, source: str, offset: int) -> bool:
+        """Return whether this run was the first to read a query: those that wait since an earlier run do not count."""
         return offset >= self._first_offsets.get(source, 0) and offset not in self._given_before.get(source, ())
 
 

@@ -272,7 +272,7 @@ class Ownership:
         unclean = {number: place for number, place in places.items() if not place.clean}
         if not unclean:
             return {}
-        begin = earliest([self._tails_of(place) for place in unclean.values()], ends)
+        begin = earliest([place.tails or self.ends.at(place.at_ms) for place in unclean.values()], ends)
         self._check_there(begin, unclean)
         found: dict[int, set[Identity]] = {}
 
@@ -288,10 +288,6 @@ class Ownership:
 
         read_tails(self.options, begin, ends, self._stopping, see)
         return found
-
-    def _tails_of(self, place: PartitionProgress) -> Tails:
-        """Return the tails of a place, or else the end offsets at its time."""
-        return place.tails or self.ends.at(place.at_ms)
 
     def _check_there(self, begin: Tails, places: Mapping[int, PartitionProgress]) -> None:
         """Raise OutputsGone if retention deleted outputs since a place with unfinished records."""

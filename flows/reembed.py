@@ -37,7 +37,7 @@ from recallflow.kafka_options import KafkaOptions
 from recallflow.llm import ONE_TO_BLAME, EmbeddingService
 from recallflow.operators.async_call import Runtime
 from recallflow.operators.authorise import Authoriser
-from recallflow.operators.events import Ask, Decoded, Item, Refused, Write, by_partition, decode, partition_hashed
+from recallflow.operators.events import Decoded, Item, Refused, Write, by_partition, decode, partition_hashed
 from recallflow.operators.prepare import prepare
 from recallflow.operators.quotas import Rates
 from recallflow.operators.rules import Rules
@@ -174,7 +174,7 @@ class _Replay:
         owned: list[Decoded] = []
         for message in messages:
             item = decode(record_of(message), self._skips)
-            if isinstance(item, Refused) or self._is_owned(item):
+            if isinstance(item, Refused) or item.record.position.partition == self._partition_of(item):
                 owned.append(item)
                 self.astray.discard(item.record.known_as)
             else:
@@ -185,9 +185,6 @@ class _Replay:
             if key not in self._logics:
                 self._logics[key] = PartitionLogic(self._open_step)
             self._logics[key].on_batch([batch])
-
-    def _is_owned(self, item: Write | Ask) -> bool:
-        return item.record.position.partition == self._partition_of(item)
 
 
 def _missing_of(partition: Partition, key: bytes, owner: Owner) -> Iterator[TextToEmbed]:
@@ -298,15 +295,6 @@ def _parts(every: Iterable[T], count: int) -> Iterator[list[T]]:
 
 
 def _event(text: TextToEmbed, model: str, vector: Matrix) -> bytes:
-    owner = text.owner
-    fields = {
-        "type": "memory.embedding",
-        "tenant_id": owner.tenant_id,
-        "environment": owner.environment,
-        "user_id": owner.user_id,
-        "memory_id": text.memory_id,
-        "embedding": vector,
-        "model": model,
-        "content_hash": text.content_hash,
-    }
+    computed = {"embedding": vector, "model": model, "content_hash": text.content_hash}
+    fields = {"type": "memory.embedding", **text.owner._asdict(), "memory_id": text.memory_id, **computed}
     return orjson.dumps(fields, option=orjson.OPT_SERIALIZE_NUMPY)

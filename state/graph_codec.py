@@ -179,16 +179,9 @@ class EdgeRow(NamedTuple):
     @classmethod
     def decode(cls, data: bytes) -> "EdgeRow":
         source, target, kind, number, given, statements, archived, added_ms = orjson.loads(data)
-        return cls(
-            NodeKey(*source),
-            NodeKey(*target),
-            kind,
-            number,
-            None if given is None else GivenEdge(*given),
-            tuple(Statement(*statement) for statement in statements),
-            archived,
-            added_ms,
-        )
+        values = None if given is None else GivenEdge(*given)
+        stated = tuple(Statement(*statement) for statement in statements)
+        return cls(NodeKey(*source), NodeKey(*target), kind, number, values, stated, archived, added_ms)
 
     @property
     def word(self) -> "GivenEdge | Statement":

@@ -128,12 +128,11 @@ class PastGraph(OwnerGraph):
     def _standing(self, seq: int, by: Iterable[Superseded]) -> list[Superseded]:
         by = [*by]
         asked = dict.fromkeys(one.by for one in by if one.asks)
-        stood = [one for one in by if one.by not in asked and self._stood(one)]
+        known_ms = self._known_ms
+        there = (one for one in by if one.ingested_ms <= known_ms and (one.until_ms is None or one.until_ms > known_ms))
+        stood = [one for one in there if one.by not in asked]
         stood += [one for by_id in asked if (one := self._superseded_then(seq, by_id)) is not None]
         return [one for one in stood if one.happened(self._happened_ms)]
-
-    def _stood(self, one: Superseded) -> bool:
-        return one.ingested_ms <= self._known_ms and (one.until_ms is None or one.until_ms > self._known_ms)
 
     def _superseded_then(self, seq: int, by: str) -> Superseded | None:
         """Return the refinement of a memory by another, if their edge of that time states it."""

@@ -97,7 +97,9 @@ class Segment(NamedTuple):
         header = orjson.dumps(
             [model, rows.codes.shape[1], self.end, self.size, self.token_dimension, self.names, kinds]
         )
-        body = b"".join(_padded(part) for part in (header, *(array.tobytes() for array in arrays)))
+        body = b"".join(
+            part.ljust(_whole(len(part)), b"\0") for part in (header, *(array.tobytes() for array in arrays))
+        )
         return _FRAME.pack(VERSION, len(header), _sum(body, len(header))) + body
 
     @classmethod
@@ -152,10 +154,6 @@ def _narrow(array: Array) -> Array:
 
 def _whole(length: int) -> int:
     return -(-length // _ALIGNED) * _ALIGNED
-
-
-def _padded(part: bytes) -> bytes:
-    return part.ljust(_whole(len(part)), b"\0")
 
 
 def _sum(body: bytes | memoryview, length: int) -> int:
