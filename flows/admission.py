@@ -18,7 +18,7 @@ from recallflow.flows.settings import AuthSettings
 from recallflow.operators.authorise import Authoriser, Trust
 from recallflow.operators.grants import Issuer
 from recallflow.parsing import parse_control
-from recallflow.process import beside
+from recallflow.process import background_thread
 from recallflow.records import Position, Record
 from recallflow.signing_keys import Jwks, SigningKey
 
@@ -81,7 +81,7 @@ class TokenKeys:
 
     def running(self) -> AbstractContextManager[None]:
         """Refresh the keys periodically on a separate thread."""
-        return beside(self._run, "token-keys", self._stopping)
+        return background_thread(self._run, "token-keys", self._stopping)
 
     def check(self, _: object) -> None:
         """Raise SourceError if the refresh thread has failed."""

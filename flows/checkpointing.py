@@ -15,7 +15,7 @@ from pathlib import Path
 from recallflow.connectors.checkpoints.generation import CheckpointOrigin
 from recallflow.connectors.checkpoints.store import CheckpointStore, Keeper
 from recallflow.errors import CheckpointError, MasterKeyError, StorageError
-from recallflow.process import beside
+from recallflow.process import background_thread
 from recallflow.state import keys
 from recallflow.state.directory import StateDirectory
 from recallflow.state.folders import arriving_folder, copy_partition
@@ -53,7 +53,7 @@ class Checkpoints:
 
     def running(self) -> AbstractContextManager[None]:
         """Write checkpoints on a separate thread."""
-        return beside(self._run, "checkpoints", self._stopping)
+        return background_thread(self._run, "checkpoints", self._stopping)
 
     def restore(self, number: int, wanted: Callable[[], bool]) -> None:
         """Replace the folder of a closed partition by its newest checkpoint if the folder is missing or far behind.

@@ -26,7 +26,7 @@ from recallflow.connectors.kafka.topic_reader import ASK_S, TopicReader
 from recallflow.errors import RecallflowError
 from recallflow.flows.checkpointing import Restore
 from recallflow.kafka_options import KafkaOptions
-from recallflow.process import beside
+from recallflow.process import background_thread
 from recallflow.state.directory import StateDirectory
 from recallflow.state.folders import elsewhere_since_ms, mark_elsewhere, partition_folder, unmark_elsewhere
 
@@ -58,7 +58,7 @@ class ReleasedPartitions:
         self._ending = threading.Event()
 
     def running(self) -> AbstractContextManager[None]:
-        return beside(self._run, "elsewhere", self._ending)
+        return background_thread(self._run, "elsewhere", self._ending)
 
     def _run(self) -> None:
         while not self._ending.wait(RELEASED_INTERVAL_S):
@@ -109,7 +109,7 @@ class Standby:
         self._stopping = threading.Event()
 
     def running(self) -> AbstractContextManager[None]:
-        return beside(self._run, "standby", self._stopping)
+        return background_thread(self._run, "standby", self._stopping)
 
     def _run(self) -> None:
         with TopicReader(self.options, {"group.id": self.name}) as reader:

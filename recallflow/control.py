@@ -174,10 +174,10 @@ class ControlHistory:
         kind: str = event.type  # type: ignore[attr-defined]
         decisions = self._decisions[event.tenant_id, kind, event.name]
         at = bisect.bisect_right(decisions, append_ms, key=lambda d: d.append_ms)
-        if at and _said_ms(decisions[at - 1].event) >= _said_ms(event):
+        if at and _order_ms(decisions[at - 1].event) >= _order_ms(event):
             return False
         # Partitions of a topic are read in any order, so an earlier addition may be such a replay, too.
-        later = [d for d in decisions[at:] if _said_ms(d.event) > _said_ms(event)]
+        later = [d for d in decisions[at:] if _order_ms(d.event) > _order_ms(event)]
         self._decisions[event.tenant_id, kind, event.name] = [*decisions[:at], Decision(append_ms, event), *later]
         self._added(append_ms, event)
         return True
@@ -227,7 +227,7 @@ def _is_revocation(event: Control) -> bool:
     return isinstance(event, ApiKey | TokenKey) and event.revoked
 
 
-def _said_ms(event: Control) -> float:
+def _order_ms(event: Control) -> float:
     if _is_revocation(event):
         return math.inf
     return -math.inf if event.timestamp is None else event.timestamp

@@ -150,8 +150,8 @@ def is_signed(
 
 def _signature(secret: str, key: bytes, value: bytes) -> bytes:
     # The key's length comes first, so that no byte can move between key and value.
-    said = len(key).to_bytes(_LENGTH_BYTES) + key + value
-    return hmac.new(secret.encode(), said, hashlib.sha256).hexdigest().encode()
+    signed_bytes = len(key).to_bytes(_LENGTH_BYTES) + key + value
+    return hmac.new(secret.encode(), signed_bytes, hashlib.sha256).hexdigest().encode()
 
 
 MASK = b"***"

@@ -229,9 +229,9 @@ def _read(text: str) -> Iterator[Metric]:
     return parse(text)
 
 
-def _add(families: dict[str, Metric], name: str, said: Iterable[Metric]) -> None:
+def _add(families: dict[str, Metric], name: str, metrics: Iterable[Metric]) -> None:
     """Add the metrics of one process to the totals."""
-    for family in said:
+    for family in metrics:
         if family.name not in families:
             families[family.name] = Metric(family.name, family.documentation, family.type, family.unit)
         labelled = (sample._replace(labels={LABEL: name} | sample.labels) for sample in family.samples)

@@ -8,15 +8,7 @@ The method names equal those in `RecallClient` and `AsyncRecallClient`, so a pro
 the state format equal an engine's on Kafka: commands can open the directory while no program has it open, and vice
 versa. A write returns once it is applied and durable: it survives a kill of the program.
 
-    RecallflowError
-    ├── InvalidRecord     fields of the call are wrong, all named at once, or the engine refuses their values
-    ├── UsageError        the call cannot be made: the memory is closed, or belongs to another process
-    ├── StateInUse        another program has the directory open, or this one has it open twice
-    ├── SettingsMismatch  the directory was made with another embedder
-    ├── SourceError       the engine has stopped: its log says why
-    ├── DeliveryFailed    it stopped while an event was under way: the event may be stored
-    ├── QueryFailed       the engine answered with an error
-    └── QueryTimeout      no answer in time (a TimeoutError too)
+All errors are in `recallflow.errors`.
 """
 
 import asyncio

@@ -134,7 +134,7 @@ def exponential(first_s: float, most_s: float) -> Iterator[float]:
 
 
 @contextmanager
-def beside(work: Callable[[], None], name: str, stopping: threading.Event) -> Iterator[None]:
+def background_thread(work: Callable[[], None], name: str, stopping: threading.Event) -> Iterator[None]:
     """Run `work` on a thread within the block. `stopping`, which is set at the end of the block, must end it."""
     thread = threading.Thread(target=work, daemon=True, name=f"recallflow-{name}")
     thread.start()

@@ -78,9 +78,9 @@ class Record(NamedTuple):
         """Return the original position of a record that was moved to its owner's partition of the same topic."""
         if not self.headers:
             return None
-        said = next((value for name, value in self.headers if name == MOVED_HEADER), None)
+        header = next((value for name, value in self.headers if name == MOVED_HEADER), None)
         try:
-            position = Position.parse((said or b"").decode())
+            position = Position.parse((header or b"").decode())
         except ValueError:  # anybody may write any header
             return None
         elsewhere = position.topic == self.position.topic and position.partition != self.position.partition

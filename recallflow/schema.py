@@ -147,7 +147,7 @@ def _messages(channel: Channel) -> Iterable[tuple[str, dict[str, Any]]]:
     trimmings: dict[str, Any] = {"bindings": {"kafka": {"bindingVersion": BINDING, "key": _text(channel.key)}}}
     if not channel.reads:
         own = IDENTITY if channel.models else IDENTITY | REASON
-        properties = {name: _text(said) for name, said in own.items()}
+        properties = {name: _text(text) for name, text in own.items()}
         trimmings["headers"] = {"type": "object", "properties": properties, "required": [*own]}
     if not channel.models:
         yield "DeadLetter", {"name": "DeadLetter", "contentType": "application/octet-stream"} | trimmings
@@ -161,8 +161,8 @@ def _messages(channel: Channel) -> Iterable[tuple[str, dict[str, Any]]]:
         yield name, message
 
 
-def _text(said: str) -> dict[str, Any]:
-    return {"type": "string", "description": said}
+def _text(text: str) -> dict[str, Any]:
+    return {"type": "string", "description": text}
 
 
 def _schemas() -> dict[str, Any]:

@@ -19,7 +19,7 @@ from recallflow.connectors.kafka.topic_reader import TAIL, UNCOMMITTED, TopicRea
 from recallflow.errors import SourceError
 from recallflow.kafka_clients import passes
 from recallflow.kafka_options import KafkaOptions
-from recallflow.process import OUTAGE_S, Patience, beside
+from recallflow.process import OUTAGE_S, Patience, background_thread
 
 ASK_EVERY_S = 0.5
 ASK_S = 2.0
@@ -232,7 +232,7 @@ class Watch:
 
     def running(self) -> AbstractContextManager[None]:
         """Describe the topics every LOOK_S seconds on a thread."""
-        return beside(self._run, "watch", self._stopping)
+        return background_thread(self._run, "watch", self._stopping)
 
     def look(self) -> None:
         """Describe the topics once. A failed request is repeated at the next look; the readers log the outage."""
@@ -314,7 +314,7 @@ class Ends:
 
     def running(self) -> AbstractContextManager[None]:
         """Refresh the end offsets on a thread. After a failed request the older ones stay correct."""
-        return beside(self._run, "ends", self._stopping)
+        return background_thread(self._run, "ends", self._stopping)
 
     def _run(self) -> None:
         while not self._stopping.wait(ASK_ENDS_EVERY_S):

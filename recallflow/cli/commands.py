@@ -26,7 +26,7 @@ from recallflow.cli import (
     state,
     tenants,
 )
-from recallflow.cli.output import native_stderr_aside, take_any_character
+from recallflow.cli.output import hidden_native_stderr, take_any_character
 from recallflow.cli.parser import Parser
 from recallflow.credentials import MaskingFormatter
 from recallflow.distribution import __version__, way_out
@@ -150,7 +150,7 @@ def perform(arguments: Sequence[str] | None) -> int:
         parser = commands()
         services.complete(parser)
         options = parser.parse_args(arguments)
-        with native_stderr_aside(shown=options.debug), hooked(options.debug):
+        with hidden_native_stderr(shown=options.debug), hooked(options.debug):
             handler = logging.StreamHandler(sys.stderr)
             handler.addFilter(lambda record: record.name != "recallflow.flows.local")  # the command itself says it
             handler.setFormatter(MaskingFormatter("recallflow: %(message)s"))

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.text import Text
 
-from recallflow.cli.memories import ASIDE, NOTHING_RELEVANT, WHEN, WHO, one_line, passage, print_block, said_at, who
+from recallflow.cli.memories import DIM, NOTHING_RELEVANT, WHEN, WHO, one_line, passage, print_block, relative_time, who
 from recallflow.cli.options import add_kafka, config
 from recallflow.cli.output import console, heading, json_line, paragraph
 from recallflow.errors import QueryTimeout, SourceError
@@ -40,7 +40,7 @@ def print_question(target: Console, number: int, question: SampleQuestion, answe
     """Print a sample question and its answer; the expected memory is highlighted."""
     query = question.query
     target.print()
-    print_block(target, Text(question.note, ASIDE), f"{number:>2}. ")
+    print_block(target, Text(question.note, DIM), f"{number:>2}. ")
     print_block(target, Text.assemble((f"{NAMES[query['user_id']]}: ", WHO), (query["query"], QUESTION)), _INDENT)
     print_answer(target, answer, query["user_id"], datetime.fromisoformat(query["timestamp"]), question.expect)
 
@@ -61,14 +61,14 @@ def print_answer(
 
 def _print_memory(target: Console, memory: Mapping[str, Any], user: str, now: datetime, *, answers: bool) -> None:
     speaker = NAMES[user] if memory["role"] == "user" and memory["name"] is None else who(memory)
-    said = Text.assemble((f"{said_at(memory['created_at'], now)} ", WHEN), (f"{speaker}: ", WHO), passage(memory))
+    text = Text.assemble((f"{relative_time(memory['created_at'], now)} ", WHEN), (f"{speaker}: ", WHO), passage(memory))
     if not answers:
-        said.stylize(ASIDE)
-        print_block(target, said, f"{_INDENT}  ")
+        text.stylize(DIM)
+        print_block(target, text, f"{_INDENT}  ")
         return
-    print_block(target, said, f"{_INDENT}\N{BLACK RIGHT-POINTING SMALL TRIANGLE} ", f"{_INDENT}  ")
+    print_block(target, text, f"{_INDENT}\N{BLACK RIGHT-POINTING SMALL TRIANGLE} ", f"{_INDENT}  ")
     reason = next((one for one in memory["why"] if one["code"] == "answers"), memory["why"][0])  # most informative
-    print_block(target, Text(f"because: {one_line(reason['text'])}", ASIDE), f"{_INDENT}  ")
+    print_block(target, Text(f"because: {one_line(reason['text'])}", DIM), f"{_INDENT}  ")
 
 
 TENANT = "demo"
@@ -202,8 +202,8 @@ def _wait_until_up(engine: "subprocess.Popen[bytes]", client: "RecallClient", lo
         with suppress(QueryTimeout):
             client.stats(user="maya", timeout_s=PROBE_S)
             return
-    said = log.read_text(errors="replace").strip().splitlines()
-    raise SourceError(f"the demo's engine did not start: {said[-1] if said else 'it says nothing'}")
+    lines = log.read_text(errors="replace").strip().splitlines()
+    raise SourceError(f"the demo's engine did not start: {lines[-1] if lines else 'it says nothing'}")
 
 
 def _client(kafka: "KafkaOptions", tenant: str, topics: "TopicNames") -> "RecallClient":

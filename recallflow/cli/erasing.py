@@ -52,10 +52,10 @@ def _until(found: "Remains", *, is_memory: bool) -> str:
     if kept is None:
         return "expiry unknown, because the brokers refuse to describe the topic"
     policy = f"cleanup.policy={','.join(kept.policies)}"
-    said = [_retention(kept, found.newest_ms)] if kept.deletes else []
+    terms = [_retention(kept, found.newest_ms)] if kept.deletes else []
     if kept.compacts:
-        said.append(_compaction(is_memory=is_memory))
-    return f"{policy}: {'; '.join(said)}"
+        terms.append(_compaction(is_memory=is_memory))
+    return f"{policy}: {'; '.join(terms)}"
 
 
 def _retention(kept: "Retention", newest_ms: int) -> str:
@@ -166,10 +166,10 @@ class Erasing:
         if outcome.refused:
             raise RecallflowError(f"{position}: the erasure was refused: {outcome.outcome}: {outcome.detail}")
         where = "" if event.environment is None else f" from {event.environment}"
-        print(f"{position}: {self._said(outcome.outcome)}{where}")
+        print(f"{position}: {self._outcome_text(outcome.outcome)}{where}")
         return position
 
-    def _said(self, outcome: str) -> str:
+    def _outcome_text(self, outcome: str) -> str:
         """Describe the outcome of the erasure; an unknown user, such as a mistyped name, is reported as such."""
         user = f"user {self._user} of tenant {self._tenant}"
         return f"{user} is erased" if outcome == "erased" else f"{user} had no data"
@@ -182,7 +182,7 @@ class Erasing:
     def _erase_folder(self, folder: Path, at_ms: int) -> bool:
         """Erase the user from a folder. Return whether its files are purged as well."""
         erased = erase_directory(self._config, folder, self._events(timestamp=at_ms))
-        print(f"{folder}: {self._said('erased' if erased.held else 'unchanged')}")
+        print(f"{folder}: {self._outcome_text('erased' if erased.held else 'unchanged')}")
         if erased.unpurged:
             print(f"{folder}: NOT purged, will be tried again at the next start of the engine: {erased.unpurged}")
         else:

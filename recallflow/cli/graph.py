@@ -153,12 +153,12 @@ def _add_questions(actions: "argparse._SubParsersAction[argparse.ArgumentParser]
 
 
 def run_graph_decision(options: argparse.Namespace) -> int:
-    said = " ".join([options.action, options.tenant, getattr(options, options.decided)])
+    decision = " ".join([options.action, options.tenant, getattr(options, options.decided)])
     if options.decided == "mode":
         mode = {"mode": options.mode}
-        return decide(options, said, "graph.rollout", mode, lambda opened, given: opened.graph_rollout(**given))
+        return decide(options, decision, "graph.rollout", mode, lambda opened, given: opened.graph_rollout(**given))
     verdict = {"blocked": GATES[options.state]}
-    return decide(options, said, "gate.verdict", verdict, lambda opened, given: opened.graph_gate(**given))
+    return decide(options, decision, "gate.verdict", verdict, lambda opened, given: opened.graph_gate(**given))
 
 
 def run_graph_query(options: argparse.Namespace) -> int:

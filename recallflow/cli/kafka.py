@@ -183,8 +183,8 @@ def run_doctor(options: argparse.Namespace) -> int:
         else:
             todo = f"\n      → {finding.todo}" if finding.todo else ""
             status = f"{finding.status:<5}", _STATUS_STYLES.get(finding.status.upper(), "")
-            said = clean(f" {finding.check}: {finding.what}{todo}")
-            console().print(Text.assemble(status, said), soft_wrap=True)
+            text = clean(f" {finding.check}: {finding.what}{todo}")
+            console().print(Text.assemble(status, text), soft_wrap=True)
     return 1 if failed else 0
 
 

@@ -15,7 +15,7 @@ from recallflow.cli.options import GRAPH, LLM, RERANK, add_control, add_create
 from recallflow.cli.output import clean, console, json_line, note
 from recallflow.errors import RecallflowError, UsageError
 
-WHEN, WHO, FOUND, ASIDE = "cyan", "bold", "bold yellow", "dim"
+WHEN, WHO, FOUND, DIM = "cyan", "bold", "bold yellow", "dim"
 _INDENT = " " * 5
 # Direction marks: their author could reorder neighbouring text. Scripts keep their direction without them.
 _DIRECTIONS = re.compile("[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
@@ -27,7 +27,7 @@ def one_line(text: str) -> str:
     return clean(_DIRECTIONS.sub("\N{REPLACEMENT CHARACTER}", _BREAKS.sub(" ", text)))
 
 
-def said_at(rfc3339: str, now: datetime | None = None) -> str:
+def relative_time(rfc3339: str, now: datetime | None = None) -> str:
     """Return a relative time in words, in the local time zone."""
     moment = datetime.fromisoformat(rfc3339)
     if not 1 < moment.year < 9_999:  # another time zone may exceed the range of dates
@@ -57,15 +57,15 @@ def print_block(target: Console, text: Text, first: str = "", rest: str | None =
 
 def print_ranked(target: Console, memory: Mapping[str, Any], *, explain: bool = False) -> None:
     """Print one ranked memory: time, speaker, text and reasons."""
-    shown = Text.assemble((said_at(memory["created_at"]), WHEN), " ", (f"{who(memory)}:", WHO), " ")
+    shown = Text.assemble((relative_time(memory["created_at"]), WHEN), " ", (f"{who(memory)}:", WHO), " ")
     print_block(target, shown.append_text(passage(memory)), f"{memory['rank']:>3}. ")
     reasons = [one_line(reason["text"]) for reason in memory["why"]]
     because = "; ".join(reasons if explain else reasons[:1])
     if memory.get("question") is not None:
         because += f"; subquery: {one_line(memory['question'])}"
-    print_block(target, Text(f"because: {because}", ASIDE), _INDENT)
+    print_block(target, Text(f"because: {because}", DIM), _INDENT)
     if explain and memory.get("explanation") is not None:
-        print_block(target, Text(_score(memory), ASIDE), _INDENT)
+        print_block(target, Text(_score(memory), DIM), _INDENT)
 
 
 def passage(memory: Mapping[str, Any]) -> Text:
@@ -80,7 +80,7 @@ def passage(memory: Mapping[str, Any]) -> Text:
     shown = text[start:end] if start < end else Text()
     if (rest := len(content) - len(shown)) > 0:
         before, behind = "… " * (start > 0), " …" * (end < len(content))
-        return Text.assemble(before, shown, behind, (f" ({rest:,} characters more)", ASIDE))
+        return Text.assemble(before, shown, behind, (f" ({rest:,} characters more)", DIM))
     return shown
 
 
@@ -120,8 +120,8 @@ def print_memories(target: Console, memories: Iterable[Mapping[str, Any]]) -> No
     cells = []
     for at, memory_id, memory in rows:
         marks = f" ({', '.join(memory['marks'])})" if memory["marks"] else ""
-        text = Text.assemble((f"{who(memory)}:", WHO), (marks, ASIDE), f" {_beginning(memory['content'])}")
-        cells.append([Text(said_at(at), WHEN), Text(memory_id, ASIDE), text])
+        text = Text.assemble((f"{who(memory)}:", WHO), (marks, DIM), f" {_beginning(memory['content'])}")
+        cells.append([Text(relative_time(at), WHEN), Text(memory_id, DIM), text])
     _print_table(target, ["when", "id", "memory"], cells)
 
 
@@ -135,8 +135,8 @@ def print_episodes(target: Console, episodes: Iterable[Mapping[str, Any]]) -> No
     cells = []
     for one in episodes:
         session = one_line(one["session_id"] or "") + " (open)" * one["open"]
-        begun, count = Text(said_at(one["started_at"]), WHEN), Text(f"{one['messages']:,}")
-        cells.append([begun, Text(session, ASIDE), count, Text(_beginning(one["summary"]))])
+        begun, count = Text(relative_time(one["started_at"]), WHEN), Text(f"{one['messages']:,}")
+        cells.append([begun, Text(session, DIM), count, Text(_beginning(one["summary"]))])
     _print_table(target, ["when", "session", "messages", "summary"], cells)
 
 
@@ -154,7 +154,7 @@ def print_memory(
     shown = set[str]()
     for name, label in (("created_at", "said"), ("updated_at", "changed"), ("ingested_at", "known since")):
         if latest[name] not in shown:
-            _print_field(target, label, f"{said_at(latest[name])} ({latest[name]})")
+            _print_field(target, label, f"{relative_time(latest[name])} ({latest[name]})")
         shown.add(latest[name])
     for name in _FIELDS:
         if (value := latest.get(name)) not in (None, [], _USUAL.get(name)):
@@ -170,7 +170,7 @@ def print_memory(
         _print_field(target, f"metadata.{name}", value)
     _print_field(target, "used", _used(usage))
     for one in versions[:-1]:
-        _print_field(target, f"version {one['version']}", f"{said_at(one['updated_at'])}: {one['content']}")
+        _print_field(target, f"version {one['version']}", f"{relative_time(one['updated_at'])}: {one['content']}")
     for edge in edges:
         marks = f" ({', '.join(edge['marks'])})" if edge["marks"] else ""
         _print_field(target, edge["type"], f"{edge['source']} → {edge['target']}, {edge['weight']:.2f}{marks}")
@@ -180,10 +180,10 @@ def _used(usage: Mapping[str, Any]) -> str:
     """Describe the usage by answers and feedback."""
     if not usage["count"] and not usage["useful"] and not usage["not_useful"]:
         return "never"
-    last = f", last {said_at(usage['last_accessed_at'])}" if usage["last_accessed_at"] else ""
-    said = f"; found useful {usage['useful']}, not useful {usage['not_useful']}"
+    last = f", last {relative_time(usage['last_accessed_at'])}" if usage["last_accessed_at"] else ""
+    feedback = f"; found useful {usage['useful']}, not useful {usage['not_useful']}"
     times = "once" if usage["count"] == 1 else f"{usage['count']:,} times"
-    return f"{times}{last}" + said * bool(usage["useful"] or usage["not_useful"])
+    return f"{times}{last}" + feedback * bool(usage["useful"] or usage["not_useful"])
 
 
 def _print_field(target: Console, name: str, value: object) -> None:

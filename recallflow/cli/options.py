@@ -239,8 +239,8 @@ def _check_state_dir(options: argparse.Namespace) -> None:
         return
     from recallflow.state.description import absent
 
-    said = absent(path)
-    raise UsageError(f"{said}{'' if said.endswith('?') else ':'} --create creates it")
+    problem = absent(path)
+    raise UsageError(f"{problem}{'' if problem.endswith('?') else ':'} --create creates it")
 
 
 def at_rest(chosen: "Config") -> "AtRest":

@@ -98,12 +98,12 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
 
 def note(text: str) -> None:
     """Print a remark on standard error."""
-    _said(text, "dim")
+    _print_line(text, "dim")
 
 
 def error(text: str) -> None:
     """Print an error as one line on standard error."""
-    _said(text, "bold red")
+    _print_line(text, "bold red")
 
 
 def json_line(value: Any, *, stderr: bool = False) -> None:
@@ -133,12 +133,12 @@ def _cell(value: object) -> str:
     return "" if value is None else clean(f"{value:,}" if type(value) is int else str(value))
 
 
-def _said(text: str, style: str) -> None:
+def _print_line(text: str, style: str) -> None:
     console(stderr=True).print(Text.assemble(("recallflow:", style), f" {clean(text)}"), soft_wrap=True)
 
 
 @contextlib.contextmanager
-def native_stderr_aside(*, shown: bool) -> Iterator[None]:
+def hidden_native_stderr(*, shown: bool) -> Iterator[None]:
     """Hide the output of native code on file descriptor 2, unless it is to be shown. Bytewax prints a Rust panic
     whenever a step raises, before recallflow prints the error in one line. Python's own output on stderr still reaches
     the terminal."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, get_args
 import orjson
 from rich.text import Text
 
-from recallflow.cli.memories import ASIDE, WHEN, WHO, one_line
+from recallflow.cli.memories import DIM, WHEN, WHO, one_line
 from recallflow.cli.options import add_kafka, config
 from recallflow.cli.output import console, json_line, paragraph
 from recallflow.credentials import mask
@@ -45,7 +45,7 @@ def line_of(message: Any, name: str, *, goes_in: bool) -> Text:
         (one_line((message.key() or b"").decode(errors="replace")), WHO),
         " ",
         one_line(_short(name, _parsed(message), message)),
-        (f"  {message.topic()}:{message.partition()}:{message.offset()}", ASIDE),
+        (f"  {message.topic()}:{message.partition()}:{message.offset()}", DIM),
     )
 
 
@@ -84,8 +84,8 @@ def _short(name: str, record: Any, message: Any) -> str:
         return "(a tombstone)" if record is None else str(record)
     match name:
         case "memory" | "queries":
-            said = next((record[one] for one in ("content", "query", "memory_id", "filter") if record.get(one)), "")
-            return f"{record.get('type')} {said if isinstance(said, str) else orjson.dumps(said).decode()}"
+            content = next((record[one] for one in ("content", "query", "memory_id", "filter") if record.get(one)), "")
+            return f"{record.get('type')} {content if isinstance(content, str) else orjson.dumps(content).decode()}"
         case "receipts":
             return f"{record.get('outcome')} {record.get('memory_id') or record.get('id')}"
     return _answered(record)
@@ -94,13 +94,13 @@ def _short(name: str, record: Any, message: Any) -> str:
 def _answered(response: dict[str, Any]) -> str:
     """Summarise a response. Topics may hold arbitrary records: an invalid response is shown as far as possible."""
     error, took, memories = (response.get(name) for name in ("error", "processing_time_ms", "memories"))
-    parts, said = [str(response.get("status"))], error.get("message") if isinstance(error, dict) else None
+    parts, content = [str(response.get("status"))], error.get("message") if isinstance(error, dict) else None
     if isinstance(memories, list):
         parts.append(f"{len(memories)} memories")
-        said = memories[0].get("content") if memories and isinstance(memories[0], dict) else said
+        content = memories[0].get("content") if memories and isinstance(memories[0], dict) else content
     if isinstance(took, int | float):
         parts.append(f"{took:.1f} ms")
-    return ", ".join(parts) + (f": {said}" if said else "")
+    return ", ".join(parts) + (f": {content}" if content else "")
 
 
 # Topic to follow → whether it is an input of the engine.

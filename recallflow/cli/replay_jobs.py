@@ -92,14 +92,14 @@ class Replayed(NamedTuple):
     where: str = ""
 
     def text(self) -> str:
-        said = f"{self.log}: {self.events:,} events{self.where}"
+        text = f"{self.log}: {self.events:,} events{self.where}"
         if self.before:
-            said += f", {self.before:,} were stored by an earlier run"
+            text += f", {self.before:,} were stored by an earlier run"
         if self.refused:
-            said += f"; {self.refused:,} refused, see {self.rejects}"
+            text += f"; {self.refused:,} refused, see {self.rejects}"
         if self.skipped:
-            said += f"; omitted: {', '.join(f'{count:,} {reason}' for reason, count in self.skipped.most_common())}"
-        return f"{said}; {self.rate:,.0f} events/s" if self.events else said
+            text += f"; omitted: {', '.join(f'{count:,} {reason}' for reason, count in self.skipped.most_common())}"
+        return f"{text}; {self.rate:,.0f} events/s" if self.events else text
 
 
 class ReplayJob(NamedTuple):
@@ -168,7 +168,7 @@ def _scope(options: argparse.Namespace) -> ImportScope:
 # ---------------------------------------------------------------------- rate and progress
 
 SHOWN_EVERY_S = 0.1
-SAID_EVERY_S = 10.0  # without a terminal
+PRINTED_EVERY_S = 10.0  # without a terminal
 
 Clock = Callable[[], float]
 
@@ -211,12 +211,12 @@ class ProgressMeter:
         target = console(stderr=True)
         self._bar = Progress(
             TextColumn("{task.description}", markup=False), BarColumn(), TaskProgressColumn(),
-            TextColumn("{task.fields[said]}"), TimeRemainingColumn(),
+            TextColumn("{task.fields[rate]}"), TimeRemainingColumn(),
             console=target, disable=not target.is_terminal, transient=True,
         )  # fmt: skip
-        self._task = self._bar.add_task(self._name, total=total, said="")
+        self._task = self._bar.add_task(self._name, total=total, rate="")
         self._begun = clock()
-        self._shown = self._said = self._begun
+        self._shown = self._printed = self._begun
 
     def __enter__(self) -> Self:
         self._bar.start()
@@ -232,10 +232,10 @@ class ProgressMeter:
             return
         self._shown = now
         if not self._bar.disable:
-            said = f"{self.events:,} events, {self.rate():,.0f}/s"
-            self._bar.update(self._task, completed=self._done(), said=said)
-        elif now - self._said >= SAID_EVERY_S:
-            self._said = now
+            text = f"{self.events:,} events, {self.rate():,.0f}/s"
+            self._bar.update(self._task, completed=self._done(), rate=text)
+        elif now - self._printed >= PRINTED_EVERY_S:
+            self._printed = now
             self._bar.console.print(self._line())
 
     def rate(self) -> float:

@@ -34,18 +34,18 @@ def add_reasons(*actions: argparse.ArgumentParser, required: bool = False) -> No
         action.add_argument("--why", required=required, metavar="TEXT", help="reason of the decision")
 
 
-def decide(options: argparse.Namespace, said: str, event_type: str, fields: Mapping[str, Any], send: "Send") -> int:
-    """Send a decision, or append it to the file of --control, and print its position. `said` describes the decision."""
+def decide(options: argparse.Namespace, decision: str, event_type: str, fields: Mapping[str, Any], send: "Send") -> int:
+    """Send a decision, or append it to the file of --control, and print its description and position."""
     given = {**fields, **{name: one for name in ("by", "why") if (one := getattr(options, name)) is not None}}
     if options.control is not None:
         append_decision(options.control, options.tenant, event_type, given)
-        print(f"{said}: appended to {options.control}")
+        print(f"{decision}: appended to {options.control}")
         return 0
     where = config(options)
     check_signing(where)
     with client(where, options.tenant) as opened:
         position = send(opened, given)
-    print(f"{said}: {position}")
+    print(f"{decision}: {position}")
     return 0
 
 
@@ -160,10 +160,10 @@ def add_categories(commands: "argparse._SubParsersAction[argparse.ArgumentParser
 
 
 def run_category_decision(options: argparse.Namespace) -> int:
-    said = " ".join(["categories", options.action, options.tenant, options.name])
+    decision = " ".join(["categories", options.action, options.tenant, options.name])
     fields = {"name": options.name, "removed": options.action == "remove"}
     fields |= {"description": getattr(options, "description", "")}
-    return decide(options, said, "category", fields, lambda opened, given: opened.category(**given))
+    return decide(options, decision, "category", fields, lambda opened, given: opened.category(**given))
 
 
 def run_categories_list(options: argparse.Namespace) -> int:
@@ -201,9 +201,9 @@ def add_owners(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
 
 
 def run_owner_mapping(options: argparse.Namespace) -> int:
-    said = " ".join(["owners", options.action, options.tenant, options.owner])
+    decision = " ".join(["owners", options.action, options.tenant, options.owner])
     fields = {"name": options.owner, "workspace": options.workspace}
-    return decide(options, said, "owner.mapping", fields, lambda opened, given: opened.map_owner(**given))
+    return decide(options, decision, "owner.mapping", fields, lambda opened, given: opened.map_owner(**given))
 
 
 def run_owners_list(options: argparse.Namespace) -> int:
@@ -245,9 +245,9 @@ def add_quota(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -
 
 
 def run_quota_decision(options: argparse.Namespace) -> int:
-    said = " ".join(["quota", options.action, options.tenant, options.name])
+    decision = " ".join(["quota", options.action, options.tenant, options.name])
     fields = {"name": options.name, "limit": options.limit}
-    return decide(options, said, "quota", fields, lambda opened, given: opened.quota(**given))
+    return decide(options, decision, "quota", fields, lambda opened, given: opened.quota(**given))
 
 
 def run_quota_list(options: argparse.Namespace) -> int:
@@ -340,9 +340,9 @@ def run_key_revoke(options: argparse.Namespace) -> int:
     if found[0].revoked_ms is not None:
         print(f"keys revoke {options.tenant} {options.name}: already revoked at {format_time(found[0].revoked_ms)}")
         return 0
-    said, key = f"keys revoke {options.tenant} {options.name}", found[0].event
+    decision, key = f"keys revoke {options.tenant} {options.name}", found[0].event
     code = decide(
-        options, said, API_KEY, key.revocation(),
+        options, decision, API_KEY, key.revocation(),
         lambda opened, _: opened.revoke_key(key, by=options.by, why=options.why),
     )  # fmt: skip
     note(f"it is refused {_settled(options)}")
@@ -385,27 +385,31 @@ class _Key(NamedTuple):
             for name in KEY_SCOPES
             if (given := getattr(event, name)) is not None
         ]
-        said = [event.name, f"since {format_time(self.made_ms)}", *scopes]
+        parts = [event.name, f"since {format_time(self.made_ms)}", *scopes]
         if self.revoked_ms is not None:
-            said.append(f"revoked {format_time(self.revoked_ms)}")
-        said += [f"{name}: {given}" for name in ("by", "why") if (given := getattr(event, name)) is not None]
-        return "; ".join(said)
+            parts.append(f"revoked {format_time(self.revoked_ms)}")
+        parts += [f"{name}: {given}" for name in ("by", "why") if (given := getattr(event, name)) is not None]
+        return "; ".join(parts)
 
     def fields(self) -> dict[str, Any]:
         from recallflow.fields import format_time
 
         scopes = {name: getattr(self.event, name) for name in KEY_SCOPES}
         revoked = None if self.revoked_ms is None else format_time(self.revoked_ms)
-        said = {"by": self.event.by, "why": self.event.why}
-        return {"name": self.event.name, "since": format_time(self.made_ms), "revoked": revoked} | scopes | said
+        author = {"by": self.event.by, "why": self.event.why}
+        return {"name": self.event.name, "since": format_time(self.made_ms), "revoked": revoked} | scopes | author
 
 
 def _keys(history: "ControlHistory", tenant_id: str) -> list[_Key]:
     """Return a tenant's keys by name. A revoked key stays revoked."""
     found = []
     for name in history.names(tenant_id, API_KEY):
-        said = [(append_ms, cast("ApiKey", event)) for append_ms, event in history.decisions(tenant_id, API_KEY, name)]
-        made_ms, _ = said[0]
-        revoked_ms, shown = next(((at_ms, event) for at_ms, event in said if event.revoked), (None, said[-1][1]))
+        decisions = [
+            (append_ms, cast("ApiKey", event)) for append_ms, event in history.decisions(tenant_id, API_KEY, name)
+        ]
+        made_ms, _ = decisions[0]
+        revoked_ms, shown = next(
+            ((at_ms, event) for at_ms, event in decisions if event.revoked), (None, decisions[-1][1])
+        )
         found.append(_Key(shown, made_ms, revoked_ms))
     return found

@@ -48,5 +48,5 @@ class RecallRetriever(BaseRetriever):
 
 
 def _document(memory: RecalledMemory) -> Document:
-    said = memory.model_dump(mode="json", exclude={"id", "content", "why", "explanation"}, exclude_none=True)
-    return Document(id=memory.id, page_content=memory.content, metadata=said)
+    metadata = memory.model_dump(mode="json", exclude={"id", "content", "why", "explanation"}, exclude_none=True)
+    return Document(id=memory.id, page_content=memory.content, metadata=metadata)

@@ -205,12 +205,14 @@ class RecallStore(BaseStore):
             for position in forgotten[-1:]:
                 wait(self._client, user_id, position)
             return
-        said = fields_of(op.namespace, op.key, op.value, op.index or self._fields)
+        memory_fields = fields_of(op.namespace, op.key, op.value, op.index or self._fields)
         if there:
-            position = self._client.update(there[0], user=user_id, **said)
+            position = self._client.update(there[0], user=user_id, **memory_fields)
         else:
             memory_id = new_id(op.namespace, op.key)
-            position = self._client.add(said.pop("content"), user=user_id, id=memory_id, **said).position
+            position = self._client.add(
+                memory_fields.pop("content"), user=user_id, id=memory_id, **memory_fields
+            ).position
         wait(self._client, user_id, position)
 
     # ------------------------------------------------------------------ reads

@@ -55,8 +55,8 @@ class RecallMemoryBlock(BaseMemoryBlock[str]):
             if text := _text(message):
                 session_id = message.additional_kwargs.get("session_id")
                 role = _ROLES[message.role]
-                said = {"role": role, "content": text}
-                position = (await self.client.add(said, user=self.user_id, session=session_id)).position
+                fields = {"role": role, "content": text}
+                position = (await self.client.add(fields, user=self.user_id, session=session_id)).position
         if position is not None:
             await await_applied(self.client, self.user_id, position)
 

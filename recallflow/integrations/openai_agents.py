@@ -44,8 +44,8 @@ class RecallSession:
         """Add the items in order. If one fails, earlier ones are stored."""
         position: Position | None = None
         for item in items:
-            said = _message(cast("Mapping[str, Any]", item))
-            position = (await self._client.add(said, user=self._user_id, session=self.session_id)).position
+            message = _message(cast("Mapping[str, Any]", item))
+            position = (await self._client.add(message, user=self._user_id, session=self.session_id)).position
         if position is not None:
             await await_applied(self._client, self._user_id, position)
 
@@ -80,8 +80,8 @@ class RecallSession:
 def _message(item: Mapping[str, Any]) -> dict[str, Any]:
     """Return the message fields of an item."""
     role = item.get("role") or _ROLES.get(item.get("type", ""), "assistant")
-    said = {"role": role, "content": _text(item.get("content") or item.get("output"))}
-    return said if item == said else said | {"metadata": {ITEM: json.dumps(item, ensure_ascii=False)}}
+    message = {"role": role, "content": _text(item.get("content") or item.get("output"))}
+    return message if item == message else message | {"metadata": {ITEM: json.dumps(item, ensure_ascii=False)}}
 
 
 def _item(row: ListedMemory) -> TResponseInputItem:
@@ -90,11 +90,11 @@ def _item(row: ListedMemory) -> TResponseInputItem:
     return cast("TResponseInputItem", item)
 
 
-def _text(said: object) -> str | None:
+def _text(content: object) -> str | None:
     """Return the text of an item, or of its parts; the engine ignores other parts."""
-    if isinstance(said, str):
-        return said if said.strip() else None
-    parts = said if isinstance(said, list) else []
+    if isinstance(content, str):
+        return content if content.strip() else None
+    parts = content if isinstance(content, list) else []
     texts = [part.get("text") or part.get("refusal") for part in parts if isinstance(part, Mapping)]
     joined = "\n".join(text for text in texts if isinstance(text, str))
     return joined if joined.strip() else None

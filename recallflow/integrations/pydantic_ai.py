@@ -38,7 +38,7 @@ def memory_toolset(client: AsyncClient, user_of: Callable[[D], str], *, k: int =
             query: What to look for: a question or some words.
         """
         user_id = user_of(context.deps)
-        with _told_to_the_model():
+        with _report_to_model():
             found = await client.search(query, user=user_id, k=k)
         return [SearchedMemory(id=one.id, content=one.content, created_at=one.created_at) for one in found]
 
@@ -49,7 +49,7 @@ def memory_toolset(client: AsyncClient, user_of: Callable[[D], str], *, k: int =
             content: What to remember: a sentence that can be understood by itself.
         """
         user_id = user_of(context.deps)
-        with _told_to_the_model():
+        with _report_to_model():
             await await_applied(client, user_id, (await client.add(content, user=user_id)).position)
         return "stored"
 
@@ -60,7 +60,7 @@ def memory_toolset(client: AsyncClient, user_of: Callable[[D], str], *, k: int =
             memory_id: The id of the memory, as search_memory gave it.
         """
         user_id = user_of(context.deps)
-        with _told_to_the_model():
+        with _report_to_model():
             await await_applied(client, user_id, await client.forget(memory_id, user=user_id))
         return "nothing is remembered under this id any more"
 
@@ -68,7 +68,7 @@ def memory_toolset(client: AsyncClient, user_of: Callable[[D], str], *, k: int =
 
 
 @contextmanager
-def _told_to_the_model() -> Iterator[None]:
+def _report_to_model() -> Iterator[None]:
     """Return errors of a tool's arguments to the model, which can correct them."""
     try:
         yield

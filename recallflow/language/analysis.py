@@ -105,7 +105,7 @@ def table_of(text: str, assumed: Sequence[int] = (0,)) -> Table:
     return LATIN[detect(LATIN_WORD.findall(lowered), lowered, assumed[0]).number]
 
 
-_BESIDE = 32  # characters before and after a month's name, enough for any form of the day
+_CONTEXT = 32  # characters before and after a month's name, enough for any form of the day
 _DIGIT = regex.compile(r"\d")
 _ISO_DATE = regex.compile(r"\b((?:19|20)\d\d)-(\d\d)-(\d\d)\b", regex.ASCII)
 # If the order of a date's numbers is ambiguous, the year alone would be too broad, so it does not match.
@@ -161,10 +161,10 @@ def _month(text: str, word: regex.Match[str], table: Table) -> int | None:
     word for months, or a capital inside a sentence."""
     lowered, capital = word[0].lower(), word[0][0].isupper()
     if lowered in table.doubtful_months:
-        beside = text[max(word.start() - _BESIDE, 0) : word.start()]
-        before = beside.rstrip()
+        context = text[max(word.start() - _CONTEXT, 0) : word.start()]
+        before = context.rstrip()
         within = capital and before[-1:].isalnum()
-        dated = _day(text, word, table) if capital else table.day_before.search(beside)
+        dated = _day(text, word, table) if capital else table.day_before.search(context)
         if not (within or before.lower().endswith(table.before_months) or dated):
             return None
     if (number := regex.match(r"\d+", lowered)) is not None:
@@ -175,7 +175,7 @@ def _month(text: str, word: regex.Match[str], table: Table) -> int | None:
 
 def _day(text: str, month: regex.Match[str], table: Table) -> int | None:
     """Return the day next to a month's name: 8 May, May 8th, the 8th of May."""
-    before, after = text[max(month.start() - _BESIDE, 0) : month.start()], text[month.end() : month.end() + _BESIDE]
+    before, after = text[max(month.start() - _CONTEXT, 0) : month.start()], text[month.end() : month.end() + _CONTEXT]
     found = table.day_before.search(before) or table.day_after.search(after)
     return int(found[1]) if found and 1 <= int(found[1]) <= 31 else None
 

@@ -88,8 +88,8 @@ def _separator(table: Table) -> regex.Pattern[str]:
     )
     kept = f"(?:{whole})(*SKIP)(*FAIL)|" if whole else ""
     # A particle must follow a stem or precede the next one, because words in hiragana may contain the same letters.
-    beside = r"[\p{Han}\p{Katakana}ー]"
-    particles = f"|(?<={beside})[{table.particles}]|(?<=.)[{table.particles}](?={beside})" if table.particles else ""
+    near = r"[\p{Han}\p{Katakana}ー]"
+    particles = f"|(?<={near})[{table.particles}]|(?<=.)[{table.particles}](?={near})" if table.particles else ""
     return regex.compile(kept + parting + particles)
 
 

@@ -110,7 +110,9 @@ def _public_name(face: object, call: Callable[..., Any]) -> str:
 
 
 # Message fields without an event field, which are stored in the metadata.
-BESIDE = ("tool_calls", "tool_call_id", "function_call", "refusal", "audio", "annotations", "reasoning_content")
+UNMAPPED = (
+    "tool_calls", "tool_call_id", "function_call", "refusal", "audio", "annotations", "reasoning_content",
+)  # fmt: skip
 
 
 def message_fields(message: Mapping[str, Any] | BaseModel) -> dict[str, Any]:
@@ -121,13 +123,13 @@ def message_fields(message: Mapping[str, Any] | BaseModel) -> dict[str, Any]:
         raise UsageError(f"add: give a text, a message ({{'role': …, 'content': …}}) or a list of messages, not {kind}")
     if "role" not in given:
         raise UsageError("add: a message needs its role: user, assistant, system, developer, tool or function")
-    fields = {name: value for name, value in given.items() if name not in BESIDE}
-    beside = {name: given[name] for name in BESIDE if given.get(name) is not None}
+    fields = {name: value for name, value in given.items() if name not in UNMAPPED}
+    metadata = {name: given[name] for name in UNMAPPED if given.get(name) is not None}
     if fields.get("name") is None:
         fields.pop("name", None)
-    if beside:  # such a message may have no content, which some APIs write as ""
+    if metadata:  # such a message may have no content, which some APIs write as ""
         fields["content"] = fields.get("content") or None
-        fields["metadata"] = {**(fields.get("metadata") or {}), **beside}
+        fields["metadata"] = {**(fields.get("metadata") or {}), **metadata}
     return fields
 
 

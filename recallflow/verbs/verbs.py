@@ -97,8 +97,8 @@ class Verbs(ABC):
         """
         if isinstance(content, str):
             _check_kind(kind)
-            said = {"content": content, "kind": "fact" if kind is None else kind} | given_fields(session_id=session)
-            events = [self._scope.event("memory", user, said | fields)]
+            memory = {"content": content, "kind": "fact" if kind is None else kind} | given_fields(session_id=session)
+            events = [self._scope.event("memory", user, memory | fields)]
         else:
             if kind is not None:
                 raise UsageError("add: kind is of a text; a chat message has the kind message: leave it out")
@@ -146,8 +146,8 @@ class Verbs(ABC):
     def erase(self, /, *, user: str, **fields: Any) -> "Future[Position]":
         """Remove all data of a user in this environment permanently: earlier events of the log have no effect
         afterwards. Return the event's position. Raise as `add`."""
-        said = {"environment": self._scope.environment} | fields
-        return self._put_erasure(cast(UserErase, self._scope.event("user.erase", user, said)))
+        erasure = {"environment": self._scope.environment} | fields
+        return self._put_erasure(cast(UserErase, self._scope.event("user.erase", user, erasure)))
 
     def send(self, /, event: MemoryEvent | QueryEvent) -> "Future[Position]":
         """Send any event of this tenant and environment unchanged (`MemoryFeedback`, `GraphEdges`, …). Return its

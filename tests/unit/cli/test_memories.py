@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from rich.cells import cell_len
 
-from recallflow.cli.memories import said_at
+from recallflow.cli.memories import relative_time
 from recallflow.flows.embedded import process
 from recallflow.flows.settings import Settings
 from tests.unit.cli.harness import Cli, event, jsonl, on_terminal, parsed, without_colours
@@ -207,4 +207,4 @@ def test_words_of_the_question_are_highlighted(directory: Path) -> None:
 def test_time_is_shown_relative_to_now(at: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TZ", "UTC")
     time.tzset()
-    assert said_at(at, datetime(2026, 3, 10, 12, tzinfo=UTC)) == said
+    assert relative_time(at, datetime(2026, 3, 10, 12, tzinfo=UTC)) == said
