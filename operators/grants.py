@@ -15,15 +15,7 @@ from recallflow.caching import Kept
 from recallflow.control import ALL_TENANTS, ApiKey, ControlHistory, TokenKey
 from recallflow.credentials import KEY_HEADER, TOKEN_HEADER, ApiKeyText, hash_of
 from recallflow.errors import ErrorCode, FieldProblem, InvalidRecord, UsageError
-from recallflow.events import (
-    Event,
-    MemoryAdd,
-    MemoryEmbedding,
-    MemoryFeedback,
-    MemoryForget,
-    MemoryUpdate,
-    Message,
-)
+from recallflow.events import Event, MemoryAdd, MemoryEmbedding, MemoryFeedback, MemoryForget, MemoryUpdate, Message
 from recallflow.fields import EPOCH_MS_MAX, Name
 from recallflow.operators.events import Ask, Write
 from recallflow.records import Principal

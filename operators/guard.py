@@ -18,11 +18,7 @@ _defects = DefectLog(logging.getLogger(__name__))
 
 
 def twice(
-    step: str,
-    position: Position,
-    work: Callable[[*Arguments], T],
-    *arguments: *Arguments,
-    undo: Undo | None = None,
+    step: str, position: Position, work: Callable[[*Arguments], T], *arguments: *Arguments, undo: Undo | None = None
 ) -> T:
     """Return what `work` returns, at the second attempt if the first fails. The log has one record of both.
 
@@ -48,11 +44,7 @@ def twice(
 
 
 def once(
-    step: str,
-    position: Position,
-    work: Callable[[*Arguments], T],
-    *arguments: *Arguments,
-    undo: Undo | None = None,
+    step: str, position: Position, work: Callable[[*Arguments], T], *arguments: *Arguments, undo: Undo | None = None
 ) -> T:
     """Return the result of `work`. After an internal error, log it and call `undo`.
 

@@ -121,9 +121,6 @@ def step(view: View, writer: GraphWriter, work: Work, gap_ms: int) -> Work:
     return _merge(view, writer, work, gap_ms)
 
 
-# ---------------------------------------------------------------------- forgetting
-
-
 def _forget(view: View, writer: GraphWriter, work: Work, event: MemoryForget) -> Work:
     """Forget memories up to the limit of a step. A memory over the limit is thinned first, in several steps."""
     cursor, left, done = work.cursor, SHARE, True
@@ -182,9 +179,6 @@ def _thin(view: View, writer: GraphWriter, work: Work, entry: Entry) -> bool:
     return view.forget_versions(entry, SHARE * _VERSIONS_A_LINK) or bool(view.graph.staged.effects)
 
 
-# ---------------------------------------------------------------------- merging episodes
-
-
 def _merge(view: View, writer: GraphWriter, work: Work, gap_ms: int) -> Work:
     """Move members of one episode to the other, up to the limit of a step. The event itself moves the rest."""
     pair = _merged(view, work.write, gap_ms)
@@ -208,9 +202,6 @@ def _merged(view: View, write: Write, gap_ms: int) -> tuple[str, str] | None:
     moment = EpisodeRow(view.newest + 1, "", session_id, at_ms, at_ms, logged=logged)
     into, *merged = join(view.episodes(session_id), moment, gap_ms).changed
     return (merged[0].id, into.id) if merged else None
-
-
-# ---------------------------------------------------------------------- records of stored steps
 
 
 def encode_record(record: Record) -> list[Any]:

@@ -24,14 +24,7 @@ from recallflow.operators.graph.rollout import Expansions, status
 from recallflow.operators.quotas import UserLimits
 from recallflow.operators.recall import llm_steps
 from recallflow.operators.recall.moment import Moment, graph_at
-from recallflow.operators.recall.pipeline import (
-    find_beside,
-    ranked_only,
-    recall,
-    smaller_questions,
-    to_ask,
-    to_embed,
-)
+from recallflow.operators.recall.pipeline import find_beside, ranked_only, recall, smaller_questions, to_ask, to_embed
 from recallflow.operators.recall.said import NOTHING, Kind, Received, Said, Wanted
 from recallflow.operators.recall.shared import QuestionVector, Shared
 from recallflow.operators.recall.stages import ComposedAnswer, Effects, Engine, Find, Posed, find_nothing

@@ -29,7 +29,7 @@ from recallflow.state.arrays import Mask, Places
 from recallflow.state.graph import OwnerGraph
 from recallflow.state.hot_owner import HotOwner
 from recallflow.state.index import OwnerIndex
-from recallflow.state.rows import EpisodeRow, Held, MemoryRow
+from recallflow.state.rows import Held, MemoryRow
 from recallflow.state.usage import Usage
 
 _SAME_FIELDS = ListedMemory.model_fields.keys() & MemoryRow.__dataclass_fields__.keys()
@@ -134,8 +134,16 @@ def list_episodes(
     found = []
     for episode in newest:
         places = members[episode.number]
-        summary = known_summary(hot, episode) or summaries.of(places)
-        found.append(_describe(episode, len(places), summary, is_open(episode, now_ms, gap_ms)))
+        info = EpisodeInfo(
+            id=episode.id,
+            session_id=episode.session_id,
+            started_at=format_time(episode.start_ms),
+            ended_at=format_time(episode.last_ms),
+            open=is_open(episode, now_ms, gap_ms),
+            messages=len(places),
+            summary=known_summary(hot, episode) or summaries.of(places),
+        )
+        found.append(info)
     return found
 
 
@@ -162,18 +170,6 @@ def _members(index: OwnerIndex) -> dict[int, np.ndarray[Any, np.dtype[np.int64]]
     numbers = conversation.facts["episode"]
     spans = zip(conversation.starts, conversation.ends, strict=True)
     return {int(numbers[start]): np.arange(start, end) for start, end in spans if numbers[start] >= 0}
-
-
-def _describe(episode: EpisodeRow, messages: int, summary: str, is_open: bool) -> EpisodeInfo:
-    return EpisodeInfo(
-        id=episode.id,
-        session_id=episode.session_id,
-        started_at=format_time(episode.start_ms),
-        ended_at=format_time(episode.last_ms),
-        open=is_open,
-        messages=messages,
-        summary=summary,
-    )
 
 
 def list_memories(

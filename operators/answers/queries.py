@@ -373,9 +373,6 @@ class Queries:
         return [f"{source}:{offset}" for source, offset in sorted(self._partition.applied.items())]
 
 
-# ---------------------------------------------------------------------- outputs
-
-
 def _checked_reply(wanted: ReplyTo | None, known: Mapping[str, int] | None) -> ReplyTo | None:
     """Return the destination of an answer, if a query may choose it. `known` are the reply topics with their partition
     counts. Raise InvalidRecord."""

@@ -58,7 +58,7 @@ _CLASSIFY_DUTY = (
     "exactly, on which the verdict rests."
 )
 _CLASSIFY_ANSWER = fields(
-    verdicts=listed(fields(memory=TEXT, verdict=one_of(_CLASSIFY_VERDICTS), confidence=NUMBER, evidence=TEXT)),
+    verdicts=listed(fields(memory=TEXT, verdict=one_of(_CLASSIFY_VERDICTS), confidence=NUMBER, evidence=TEXT))
 )
 
 
@@ -274,9 +274,7 @@ _RESOLVE_DUTY = (
     "copied exactly and with the name in them, on which the verdict rests; 'by' says who wrote the text."
 )
 _RESOLVE_ANSWER = fields(
-    verdicts=listed(
-        fields(name=TEXT, entity=TEXT, verdict=one_of(_RESOLVE_VERDICTS), confidence=NUMBER, evidence=TEXT)
-    ),
+    verdicts=listed(fields(name=TEXT, entity=TEXT, verdict=one_of(_RESOLVE_VERDICTS), confidence=NUMBER, evidence=TEXT))
 )
 
 

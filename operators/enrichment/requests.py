@@ -63,19 +63,15 @@ def recent(view: View, row: MemoryRow, most: int) -> list[ShownMemory]:
     one project keeps derived memories in that project."""
     if not most:
         return []
-    entries = _newest(view, row, most)
+    seqs = dict.fromkeys(_of_session(view, row, most + 1))
+    seqs |= dict.fromkeys(range(view.newest, max(-1, view.newest - most - 1), -1))
+    seqs.pop(row.seq, None)
+    entries = [one for one in view.entries_of([*seqs][: 2 * most]) if one.project_id == row.project_id][:most]
     return [shown(one) for one in view.rows(entries) if not is_blank(one.content)]
 
 
 def is_blank(content: str) -> bool:
     return not content or content.isspace()
-
-
-def _newest(view: View, row: MemoryRow, most: int) -> list[Entry]:
-    seqs = dict.fromkeys(_of_session(view, row, most + 1))
-    seqs |= dict.fromkeys(range(view.newest, max(-1, view.newest - most - 1), -1))
-    seqs.pop(row.seq, None)
-    return [one for one in view.entries_of([*seqs][: 2 * most]) if one.project_id == row.project_id][:most]
 
 
 def _of_session(view: View, row: MemoryRow, most: int) -> Iterable[int]:
@@ -194,15 +190,6 @@ def ended_episode(view: View, event: Event) -> EpisodeRow | None:
     return None
 
 
-def messages(view: View, episode: EpisodeRow) -> list[ShownMemory]:
-    """Return the newest messages of an episode in order, within limits; none if there are too few."""
-    seqs = view.graph.members(node_key(EPISODE_KIND, episode.id), 2 * EPISODE_MESSAGES)
-    spoken = [entry for entry in view.entries_of(seqs) if entry.role is not None]
-    spoken.sort(key=lambda entry: (-entry.created_ms, -entry.seq))
-    kept = [*_within(view.rows(spoken[:EPISODE_MESSAGES]), EPISODE_CHARACTERS)]
-    return kept[::-1] if len(kept) >= LEAST_MESSAGES else []
-
-
 def grown_category(view: View, memory: RememberedMemory) -> str | None:
     """Return the category that the memory joined, if a summary is due: at 5, 10, 20 and 40 memories. Larger categories
     are not counted; then the hash of the memory's id triggers a summary for one memory in 40."""
@@ -213,13 +200,6 @@ def grown_category(view: View, memory: RememberedMemory) -> str | None:
     count = 1 + len(others)
     due = count in GROWN or (count > GROWN[-1] and crc32(row.id.encode()) % GROWN[-1] == 0)
     return row.category if due else None
-
-
-def of_category(view: View, category: str, newest: MemoryRow) -> list[ShownMemory]:
-    """Return the newest memories of a category, newest first."""
-    seqs = [seq for seq in _members(view, category, CATEGORY_MEMORIES) if seq != newest.seq]
-    rows = [newest, *view.rows(view.entries_of(seqs[: CATEGORY_MEMORIES - 1]))]
-    return [shown(row, SHOWN_CHARACTERS) for row in rows if not is_blank(row.content)]
 
 
 def _members(view: View, category: str, at_most: int) -> list[int]:
@@ -245,10 +225,7 @@ _SPEAKERS = frozenset(stems("user assistant"))  # the names of speakers in facts
 _IN_COMMON = 2  # common words of two messages of one author; one less for the same entity, and one less for facts
 _SPELT_ALIKE = 0.3  # the least cosine of spellings; texts with a common word exceed it
 
-
-class _Pair(NamedTuple):
-    entry: Entry
-    similarity: float | None
+_Pair = tuple[Entry, float | None]  # a memory and its similarity
 
 
 def similar(view: View, memory: RememberedMemory, wanted: EnrichmentTasks) -> list[ShownMemory]:
@@ -271,9 +248,9 @@ def similar(view: View, memory: RememberedMemory, wanted: EnrichmentTasks) -> li
     else:
         about = [key for key in ({} if links is None else links.links) if is_entity(NodeKey(key))][:_ENTITIES]
         pairs = _by_words(view, memory, sketch, about)
-    current = [*islice((one for one in pairs if not view.graph.is_superseded(one.entry.seq)), SIMILAR_MOST)]
-    rows = zip(view.rows([one.entry for one in current]), current, strict=True)
-    return [shown(row, similarity=one.similarity) for row, one in rows if not _is_kin(memory.row, row)]
+    current = [*islice((one for one in pairs if not view.graph.is_superseded(one[0].seq)), SIMILAR_MOST)]
+    rows = zip(view.rows([entry for entry, _ in current]), current, strict=True)
+    return [shown(row, similarity=similarity) for row, (_, similarity) in rows if not _is_kin(memory.row, row)]
 
 
 def _is_kin(one: MemoryRow, other: MemoryRow) -> bool:
@@ -291,7 +268,7 @@ def _by_meaning(view: View, own: int, vectors: Vectors, sketch: bytes, wanted: E
     ambiguous = sorted((-weight, -seq) for weight, seq in found if wanted.similarity_min <= weight)
     ambiguous = [one for one in ambiguous if -one[0] <= wanted.similarity_max]
     entries = {entry.seq: entry for entry in view.entries_of([-seq for _, seq in ambiguous])}
-    return [_Pair(entries[-seq], -weight) for weight, seq in ambiguous if -seq in entries]
+    return [(entries[-seq], -weight) for weight, seq in ambiguous if -seq in entries]
 
 
 def _by_words(view: View, memory: RememberedMemory, sketch: bytes, about: list[str]) -> list[_Pair]:
@@ -311,7 +288,7 @@ def _by_words(view: View, memory: RememberedMemory, sketch: bytes, about: list[s
         if in_common >= _IN_COMMON - is_about - are_facts and (is_about or entry.author == own.author):
             found.append((in_common, entry))
     found.sort(key=lambda one: (-one[0], -one[1].seq))
-    return [_Pair(entry, None) for _, entry in found]
+    return [(entry, None) for _, entry in found]
 
 
 def _near(view: View, own: int, sketch: bytes, cosine: float) -> list[int]:
@@ -386,22 +363,32 @@ def _of_memory(
 
 
 def _of_episode(view: View, write: Write) -> EnrichmentRequest | None:
-    episode = ended_episode(view, write.event)
-    shown_ones = [] if episode is None else messages(view, episode)
-    if episode is None or not shown_ones:
+    """Return the request for an ended episode, with its newest messages in order, within limits; None if there are too
+    few."""
+    if (episode := ended_episode(view, write.event)) is None:
+        return None
+    seqs = view.graph.members(node_key(EPISODE_KIND, episode.id), 2 * EPISODE_MESSAGES)
+    spoken = [entry for entry in view.entries_of(seqs) if entry.role is not None]
+    spoken.sort(key=lambda entry: (-entry.created_ms, -entry.seq))
+    messages = [*_within(view.rows(spoken[:EPISODE_MESSAGES]), EPISODE_CHARACTERS)]
+    if len(messages) < LEAST_MESSAGES:
         return None
     scope = _scope(write) | {"session_id": episode.session_id, "episode_id": episode.id}
-    return EnrichmentRequest.model_construct(**scope, tasks=["summarise_episode"], memories=shown_ones)
+    return EnrichmentRequest.model_construct(**scope, tasks=["summarise_episode"], memories=messages[::-1])
 
 
 def _of_category(view: View, write: Write, memory: RememberedMemory) -> EnrichmentRequest | None:
-    category = grown_category(view, memory)
-    shown_ones = [] if category is None else of_category(view, category, memory.row)
-    if category is None or not shown_ones:
+    """Return the request for a grown category, with its newest memories, newest first."""
+    if (category := grown_category(view, memory)) is None:
+        return None
+    seqs = [seq for seq in _members(view, category, CATEGORY_MEMORIES) if seq != memory.seq]
+    rows = [memory.row, *view.rows(view.entries_of(seqs[: CATEGORY_MEMORIES - 1]))]
+    memories = [shown(row) for row in rows if not is_blank(row.content)]
+    if not memories:
         return None
     so_far = view.summary(category)
     return EnrichmentRequest.model_construct(
-        **_scope(write), tasks=["summarise_category"], memories=shown_ones, category=category, summary=so_far
+        **_scope(write), tasks=["summarise_category"], memories=memories, category=category, summary=so_far
     )
 
 

@@ -88,9 +88,6 @@ def check_relations(row: MemoryRow) -> None:
         )
 
 
-# ---------------------------------------------------------------------- ends
-
-
 def named(changes: GraphChanges, text: str, condition: bool) -> EdgeEnd | None:
     """Return the node that a text names, in the same syntax as `nodes_called`; None if it neither exists nor can be
     created."""
@@ -121,9 +118,6 @@ def _parsed(text: str, condition: bool) -> tuple[str, str, str]:
     if colon and kind in NODE_KINDS:
         return node_key(kind, name), kind, name
     return node_key(kind, name), CONDITION_KIND if condition and name.strip() else "", text
-
-
-# ---------------------------------------------------------------------- edges
 
 
 def _give(

@@ -97,9 +97,6 @@ def _of(language: int) -> NameWords:
     return words
 
 
-# ---------------------------------------------------------------------- patterns
-
-
 def _upper() -> str:
     """Return the non-ASCII letters that start capitalised words, as ranges of a regular expression."""
     ranges: list[list[int]] = []
@@ -123,9 +120,6 @@ def _run(first: str, upper: str, table: Table) -> re.Pattern[str]:
     within = f"(?:(?:{'|'.join(sorted(table.within_names))}){blank}){{0,2}}" if table.within_names else ""
     no_address = r"(?![\w@]|[./:]\w)"
     return re.compile(rf"{first}{rest}(?:\.?{blank}{within}[{upper}]{rest})*{no_address}")
-
-
-# ---------------------------------------------------------------------- a run of capitalised words
 
 
 class _Word(NamedTuple):
@@ -229,8 +223,6 @@ def read_names(text: str, reading: Reading | None = None) -> TextNames:
     return TextNames(entities, tags, urns, _distinct(doubtful, DOUBTFUL_MAX) if doubtful else ())
 
 
-# ---------------------------------------------------------------------- patterns
-
 _CASED = regex.compile(r"[\p{Lu}\p{Ll}\p{Lt}]")
 _BEYOND_ASCII = re.compile(f"[{UPPER}]")
 # The rest of a list of names.
@@ -254,9 +246,6 @@ def _urns(text: str) -> Iterator[str]:
         yield from _URN.findall(text)
     if "/" in text:
         yield from (found.removesuffix(".git") for found in _REPOSITORY.findall(text))
-
-
-# ---------------------------------------------------------------------- names
 
 
 class _Names:

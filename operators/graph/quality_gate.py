@@ -22,7 +22,7 @@ next) is reported only: agreement with the baseline does no harm."""
 
 from collections import OrderedDict, deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from threading import Lock
 from types import MappingProxyType
 from typing import Literal, NamedTuple, get_args
@@ -125,6 +125,9 @@ class QualityGate:
         self._seen: deque[ExpansionOutcome] = deque()
         self._feedback = {part: deque[tuple[int, bool]](maxlen=self._window.most) for part in get_args(Part)}
         self._before: OrderedDict[str, deque[float]] = OrderedDict()
+        self.failures: tuple[Failure, ...] = ()
+        # The time (epoch ms) and value of a verdict that has not returned through the log yet.
+        self.published: tuple[int, bool] | None = None
 
     def restart(self, since_ms: int) -> None:
         """Forget all observations before a time."""
@@ -278,16 +281,6 @@ class GateObservations(NamedTuple):
     failures: tuple[Failure, ...]
 
 
-@dataclass(slots=True)
-class _Tenant:
-    """The gate of one tenant. `published` is the time (epoch ms) and value of a verdict that has not returned through
-    the log yet."""
-
-    gate: QualityGate
-    failures: list[Failure] = field(default_factory=list)
-    published: tuple[int, bool] | None = None
-
-
 class QualityGates:
     """The quality gates of a process: one per tenant, for all state partitions and threads. It is thread-safe.
 
@@ -297,32 +290,32 @@ class QualityGates:
 
     def __init__(self, window: Window | None = None) -> None:
         self._window = window
-        self._tenants: dict[str, _Tenant] = {}
+        self._tenants: dict[str, QualityGate] = {}
         self._lock = Lock()
 
     def observe(self, tenant_id: str, seen: ExpansionOutcome, blocked: bool, failure: Failure | None = None) -> None:
         """Add the outcome of an expansion, with the tenant's state at that time."""
         with self._lock:
             tenant = self._of(tenant_id)
-            tenant.gate.observe(seen, blocked)
+            tenant.observe(seen, blocked)
             if failure is not None:
-                tenant.failures = [*tenant.failures, failure][-FAILURES_KEPT:]
+                tenant.failures = (*tenant.failures, failure)[-FAILURES_KEPT:]
 
     def feedback(self, tenant_id: str, at_ms: int, useful: bool, part: Part) -> None:
         with self._lock:
-            self._of(tenant_id).gate.feedback(at_ms, useful, part)
+            self._of(tenant_id).feedback(at_ms, useful, part)
 
     def forget(self, owners: Collection[Owner]) -> None:
         """Forget the failed queries of owners. Figures contain no owners."""
         with self._lock:
             for owner in owners:
                 if (tenant := self._tenants.get(owner.tenant_id)) is not None:
-                    tenant.failures = [one for one in tenant.failures if one.owner != owner]
+                    tenant.failures = tuple(one for one in tenant.failures if one.owner != owner)
 
     def watched(self, tenant_id: str) -> GateObservations:
         with self._lock:
             tenant = self._of(tenant_id)
-            return GateObservations(tenant.gate.figures(), tenant.gate.types(), tuple(tenant.failures))
+            return GateObservations(tenant.figures(), tenant.types(), tenant.failures)
 
     def verdict(self, tenant_id: str, held_at: Callable[[int], Decision | None]) -> GateVerdict | None:
         """Return a new verdict on a tenant, if it differs from the one in force at its last query. `held_at` returns
@@ -332,21 +325,21 @@ class QualityGates:
             tenant = self._tenants.get(tenant_id)
             if tenant is None:
                 return None
-            at_ms = tenant.gate.latest_ms
+            at_ms = tenant.latest_ms
             held = held_at(at_ms)
             blocked = blocks(held)
             if held is not None and held.event.by != GATE:
                 if blocked:
                     return None
-                if tenant.gate.since_ms < held.append_ms:
-                    tenant.gate.restart(held.append_ms)
+                if tenant.since_ms < held.append_ms:
+                    tenant.restart(held.append_ms)
                     tenant.published = None
             if tenant.published is not None:
                 published_ms, published = tenant.published
                 if published != blocked and at_ms < published_ms + REPEAT_MS:
                     return None  # the verdict has not returned through the log yet
                 tenant.published = None
-            if (found := tenant.gate.blocks(blocked)) == blocked:
+            if (found := tenant.blocks(blocked)) == blocked:
                 return None
             tenant.published = at_ms, found
             return GateVerdict(
@@ -355,13 +348,13 @@ class QualityGates:
                 name=DEFAULT,
                 timestamp=at_ms,
                 by=GATE,
-                why=tenant.gate.reason(blocked),
+                why=tenant.reason(blocked),
                 blocked=found,
-                windows=tenant.gate.figures(),
+                windows=tenant.figures(),
             )
 
-    def _of(self, tenant_id: str) -> _Tenant:
-        return self._tenants.setdefault(tenant_id, _Tenant(QualityGate(self._window)))
+    def _of(self, tenant_id: str) -> QualityGate:
+        return self._tenants.setdefault(tenant_id, QualityGate(self._window))
 
 
 def blocks(verdict: Decision | None) -> bool:
