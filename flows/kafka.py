@@ -32,7 +32,6 @@ from recallflow.control import ControlHistory
 from recallflow.embedder import Embedder
 from recallflow.errors import MembershipLost, StorageError, UsageError
 from recallflow.flows.admission import TokenKeys, key_source, trust_of
-from recallflow.flows.checkpointing import Checkpoints
 from recallflow.flows.config import Config, read_config
 from recallflow.flows.embedded import opener
 from recallflow.flows.engine_metrics import OutputCounter, Stages
@@ -42,11 +41,11 @@ from recallflow.flows.kafka_metrics import MainFlowMetrics
 from recallflow.flows.member import GroupMember
 from recallflow.flows.models import SPENDING, open_embedder, open_question_models
 from recallflow.flows.ownership import StateFolders
+from recallflow.flows.partition_copies import Checkpoints, ReleasedPartitions, Standby
 from recallflow.flows.record_spans import RecordSpans
 from recallflow.flows.router import OwningPartitions, Router, routing, stop_on_signals
 from recallflow.flows.runner import BatchStep, KeyedStep, Recipe, RecipeSink, RecipeSource, run
 from recallflow.flows.settings import open_at_rest
-from recallflow.flows.standby import ReleasedPartitions, Standby
 from recallflow.flows.topic_checks import TopicRegistry, check_control, deployed, judged_by_senders, stamped_by_log
 from recallflow.operators.async_call import CallCompletion
 from recallflow.operators.authorise import Authoriser

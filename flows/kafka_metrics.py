@@ -15,7 +15,6 @@ from recallflow.connectors.kafka.owned import OwnedSource
 from recallflow.connectors.llm import Meter
 from recallflow.errors import ErrorCode
 from recallflow.events import EnrichmentRequest, EnrichmentResult
-from recallflow.flows.checkpointing import RESULTS, Checkpoints
 from recallflow.flows.engine_metrics import (
     OutputCounter,
     counter,
@@ -28,6 +27,7 @@ from recallflow.flows.engine_metrics import (
     registry_of,
     state_metrics,
 )
+from recallflow.flows.partition_copies import RESULTS, Checkpoints
 from recallflow.flows.record_spans import RecordSpans
 from recallflow.flows.router import REASONS, OwningPartitions
 from recallflow.llm import Spent

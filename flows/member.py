@@ -14,9 +14,9 @@ from recallflow.connectors.kafka.owned import OwnedSource
 from recallflow.connectors.kafka.partition import PartitionProgress
 from recallflow.connectors.kafka.sender import DeliverySink, EarlierOutputs
 from recallflow.control import ControlHistory
-from recallflow.flows.checkpointing import Restore
 from recallflow.flows.config import Config
 from recallflow.flows.ownership import Ownership, StateFolders
+from recallflow.flows.partition_copies import Restore
 from recallflow.flows.router import deployment_name
 from recallflow.flows.topic_checks import TopicRegistry, ask_sizes
 from recallflow.operators.async_call import Completions

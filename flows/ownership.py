@@ -21,7 +21,7 @@ from recallflow.connectors.kafka.partition import Lane, LogProgress, PartitionPr
 from recallflow.connectors.kafka.sender import EarlierOutputs
 from recallflow.connectors.kafka.topic_reader import TopicReader
 from recallflow.errors import OutputsGone, SourceError
-from recallflow.flows.checkpointing import Restore
+from recallflow.flows.partition_copies import Restore
 from recallflow.kafka_options import KafkaOptions
 from recallflow.outputs import Marked
 from recallflow.owner import ranges_of

@@ -21,7 +21,7 @@ from benchmarks.broker import HOST, Cluster, free_ports
 from benchmarks.kafka_flow import own_topics
 from recallflow.connectors.kafka.group import Shares
 from recallflow.connectors.kafka.group_consumer import SHARING
-from recallflow.flows.standby import without
+from recallflow.flows.partition_copies import without
 from recallflow.members import member_name
 from recallflow.owner import state_partition
 from recallflow.state.lock import LOCK

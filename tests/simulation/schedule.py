@@ -25,7 +25,7 @@ from recallflow.connectors.kafka import cluster, control, group_consumer, hub, m
 from recallflow.connectors.kafka.messages import identity_of, record_of
 from recallflow.connectors.kafka.partition import PartitionProgress
 from recallflow.errors import OutputsGone, RecallflowError, SinkError, SourceError
-from recallflow.flows import ownership, standby
+from recallflow.flows import ownership, partition_copies
 from recallflow.flows.embedded import opener
 from recallflow.flows.router import OwningPartitions
 from recallflow.operators.events import decode
@@ -539,7 +539,7 @@ def simulating() -> Iterator[None]:
         for module, name in (
             (cluster, "ASK_EVERY_S"),
             (cluster, "LOOK_S"),
-            (standby, "RELEASED_INTERVAL_S"),
+            (partition_copies, "RELEASED_INTERVAL_S"),
             (cluster, "ASK_ENDS_EVERY_S"),
         ):
             patches.replace(module, name, 3 * getattr(module, name))

@@ -24,10 +24,18 @@ from recallflow.connectors.kafka.owned import OwnedSource
 from recallflow.connectors.kafka.topic_reader import TopicReader
 from recallflow.connectors.master_keys import LocalMasterKey
 from recallflow.errors import FieldProblem, InvalidRecord
-from recallflow.flows.checkpointing import FAR_BEHIND, Checkpoints
+from recallflow.flows.partition_copies import (
+    FAR_BEHIND,
+    KEPT_MS,
+    NEVER,
+    Checkpoints,
+    ReleasedPartitions,
+    Standby,
+    warm_at,
+    without,
+)
 from recallflow.flows.router import OwningPartitions
 from recallflow.flows.settings import Settings
-from recallflow.flows.standby import KEPT_MS, NEVER, ReleasedPartitions, Standby, warm_at, without
 from recallflow.kafka_options import KafkaOptions
 from recallflow.operators.events import Misrouted, Refused, by_partition, decode, partition_hashed
 from recallflow.owner import Owner, partition_of, state_partition
