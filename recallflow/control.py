@@ -5,7 +5,7 @@ import bisect
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
 from pydantic import Field, StringConstraints, ValidationInfo, ValidatorFunctionWrapHandler, field_validator
 
@@ -139,6 +139,9 @@ ControlEvent = Annotated[
 ]
 
 
+C = TypeVar("C", bound=Control)
+
+
 class Decision(NamedTuple):
     """A control event and its append time (epoch milliseconds)."""
 
@@ -193,6 +196,11 @@ class ControlHistory:
         at = bisect.bisect_right(decisions, at_ms, key=lambda d: d.append_ms)
         return decisions[at - 1] if at else None
 
+    def in_force(self, model: type[C], kind: str, tenant_id: str, at_ms: int) -> list[C]:
+        """Return a tenant's decisions of a kind in force at `at_ms`, by name."""
+        found = (self.as_of(tenant_id, kind, name, at_ms) for name in self.names(tenant_id, kind))
+        return [one for one in found if isinstance(one, model)]
+
     def is_revoked(self, tenant_id: str, kind: str, name: str, at_ms: int) -> bool:
         """Return whether a name was revoked by a time. A replay of an earlier decision cannot restore a revoked key."""
         decisions = self._decisions.get((tenant_id, kind, name), [])
@@ -241,12 +249,9 @@ def quota(decisions: ControlHistory, tenant_id: str, name: str, append_ms: int) 
 
 def owner_mappings(decisions: ControlHistory, tenant_id: str, at_ms: int) -> dict[str, str | None]:
     """Return the workspace of each mapped project owner of a tenant at a time; None for a revoked mapping."""
-    names = decisions.names(tenant_id, "owner.mapping")
-    found = (decisions.as_of(tenant_id, "owner.mapping", name, at_ms) for name in names)
-    return {one.name: one.workspace for one in found if isinstance(one, OwnerMapping)}
+    return {one.name: one.workspace for one in decisions.in_force(OwnerMapping, "owner.mapping", tenant_id, at_ms)}
 
 
 def categories(decisions: ControlHistory, tenant_id: str, at_ms: int) -> list[Category]:
     """Return a tenant's categories at a time, by name, without removed ones."""
-    found = (decisions.as_of(tenant_id, "category", name, at_ms) for name in decisions.names(tenant_id, "category"))
-    return [one for one in found if isinstance(one, Category) and not one.removed]
+    return [one for one in decisions.in_force(Category, "category", tenant_id, at_ms) if not one.removed]

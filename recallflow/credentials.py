@@ -106,15 +106,12 @@ class MasterKey(Protocol):
     @property
     def name(self) -> str:
         """Return a readable id of the key, which is not secret."""
-        ...
 
     def wrap(self, secret: bytes) -> bytes:
         """Return the encrypted secret. Raise MasterKeyError."""
-        ...
 
     def unwrap(self, wrapped: bytes) -> bytes:
         """Return the decrypted secret. Raise MasterKeyError, also for a secret of another key."""
-        ...
 
 
 SIGNATURE = "recallflow-signature"

@@ -15,35 +15,32 @@ from recallflow.responses import Response
 
 
 @dataclass(slots=True, frozen=True)
-class Answer:
-    """A response with its encoding. `key` is the owner's record key; `reply_to` replaces the response topic."""
+class EncodedOutput:
+    """An encoded output. `key` is the key of its record, which is the owner's record key."""
 
     position: Position
     number: int
     key: bytes
     body: bytes
+
+
+@dataclass(slots=True, frozen=True)
+class Answer(EncodedOutput):
+    """A response with its encoding. `reply_to` replaces the response topic."""
+
     response: Response
     reply_to: ReplyTo | None = None
 
 
 @dataclass(slots=True, frozen=True)
-class Receipted:
-    """An encoded receipt."""
-
-    position: Position
-    number: int
-    key: bytes
-    body: bytes
+class Receipted(EncodedOutput):
+    """A receipt."""
 
 
 @dataclass(slots=True, frozen=True)
-class Requested:
-    """An encoded request to the enrichment flow. `key` is the owner's record key; `tasks` are the requested tasks."""
+class Requested(EncodedOutput):
+    """A request to the enrichment flow for these tasks."""
 
-    position: Position
-    number: int
-    key: bytes
-    body: bytes
     tasks: tuple[Task, ...]
 
 
@@ -80,34 +77,20 @@ class Verdict:
 
 
 @dataclass(slots=True, frozen=True)
-class Enriched:
-    """An encoded result of an enrichment request. `bare` replaces it where the topic refuses the result."""
+class Enriched(EncodedOutput):
+    """The result of an enrichment request. `bare` replaces it where the topic refuses the result."""
 
-    position: Position
-    number: int
-    key: bytes
-    body: bytes
     bare: bytes
 
 
 @dataclass(slots=True, frozen=True)
-class Derived:
-    """An encoded event from a result of enrichment, on its way to the memory topic."""
-
-    position: Position
-    number: int
-    key: bytes
-    body: bytes
+class Derived(EncodedOutput):
+    """An event from a result of enrichment, on its way to the memory topic."""
 
 
 @dataclass(slots=True, frozen=True)
-class Audited:
-    """An encoded entry of the access log. `key` is the owner's record key."""
-
-    position: Position
-    number: int
-    key: bytes
-    body: bytes
+class Audited(EncodedOutput):
+    """An entry of the access log."""
 
 
 @dataclass(slots=True, frozen=True)

@@ -36,28 +36,22 @@ class Service(Protocol):
         A query without an id gets one; two in flight may have the same. Raise QueryTimeout, DeliveryFailed,
         SourceError, and InvalidRecord for a query that is too large.
         """
-        ...
 
     async def store(self, event: MemoryEvent, headers: Headers) -> StoredEvent:
         """Store an event without waiting until it is applied. Raise DeliveryFailed and InvalidRecord."""
-        ...
 
     async def apply(self, event: MemoryEvent, headers: Headers, timeout_s: float) -> StoredEvent:
         """Store an event and wait until it is applied; the receipt is None if it does not come in time. Raise
         InvalidRecord for a refused event, and as `store`."""
-        ...
 
     def owners(self) -> Collection[Owner]:
         """Return owners with memories, as far as the service knows them; a service without the state knows none."""
-        ...
 
     def obstacle(self) -> str:
         """Return the reason why the engine is not ready; empty if it is."""
-        ...
 
     def stopped(self) -> str:
         """Return why only a new process will answer again; empty while this one may."""
-        ...
 
 
 class Admission(Protocol):
@@ -65,15 +59,12 @@ class Admission(Protocol):
 
     def authenticate(self, headers: Headers) -> None:
         """Raise InvalidRecord (`unauthenticated`). A server checks this before it reads a body."""
-        ...
 
     def check(self, event: MemoryEvent | QueryEvent, headers: Headers) -> None:
         """Raise InvalidRecord (`unauthenticated`, `forbidden`, `over_quota`)."""
-        ...
 
     def ids(self, headers: Headers) -> Mapping[str, str]:
         """Return the ids that credentials determine, by event field. Raise InvalidRecord (`unauthenticated`)."""
-        ...
 
 
 class GateShown(Model):
@@ -102,8 +93,6 @@ class Rollouts(Protocol):
 
     def state(self, tenant_id: str, headers: Headers) -> RolloutShown:
         """Return the current rollout. Raise InvalidRecord (`unauthenticated`, `forbidden`)."""
-        ...
 
     async def decide(self, rollout: Rollout, headers: Headers, timeout_s: float) -> None:
         """Store a decision. Raise as `state`, and DeliveryFailed or SinkError where it cannot be stored."""
-        ...

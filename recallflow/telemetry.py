@@ -130,8 +130,9 @@ _log = logging.getLogger(__name__)
 
 
 @contextmanager
-def export_spans(command: str, environment: Mapping[str, str] = os.environ) -> Iterator[None]:
+def export_spans(command: str) -> Iterator[None]:
     """Export spans within the block if the environment asks for it. `command` is the default service name."""
+    environment = os.environ
     exporters = _exporters(environment)
     if not exporters:
         yield

@@ -119,14 +119,10 @@ def clean(text: str) -> str:
     return _CONTROL.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
-def paragraph(text: str, indent: str = "", first: str | None = None) -> str:
+def paragraph(text: str, indent: str = "") -> str:
     """Return text wrapped to the width of the terminal, or one line without a terminal."""
-    return textwrap.fill(
-        clean(" ".join(text.split())),
-        width() or UNBROKEN,
-        initial_indent=indent if first is None else first,
-        subsequent_indent=indent,
-    )
+    shown = clean(" ".join(text.split()))
+    return textwrap.fill(shown, width() or UNBROKEN, initial_indent=indent, subsequent_indent=indent)
 
 
 def _cell(value: object) -> str:

@@ -202,16 +202,8 @@ def _named(action: argparse.Action) -> bool:
 def _shown(action: argparse.Action) -> str:
     """Return a positional argument as the usage shows it."""
     name = action.metavar or ("|".join(map(str, action.choices)) if action.choices else action.dest)
-    match action.nargs:
-        case "?":
-            return f"[{name}]"
-        case "*":
-            return f"[{name} …]"
-        case "+":
-            return f"{name} …"
-        case argparse.PARSER:
-            return f"{name} …"
-    return str(name)
+    shown = {"?": f"[{name}]", "*": f"[{name} …]", "+": f"{name} …", argparse.PARSER: f"{name} …"}
+    return shown.get(str(action.nargs), str(name))
 
 
 def _is_unicode(word: str) -> bool:

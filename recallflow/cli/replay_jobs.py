@@ -170,22 +170,20 @@ def _scope(options: argparse.Namespace) -> ImportScope:
 SHOWN_EVERY_S = 0.1
 PRINTED_EVERY_S = 10.0  # without a terminal
 
-Clock = Callable[[], float]
-
 
 class Pace:
     """Rate limit in events per second, from the first event on."""
 
-    def __init__(self, rate: float, clock: Clock = time.monotonic) -> None:
-        self._rate, self._clock = rate, clock
+    def __init__(self, rate: float) -> None:
+        self._rate = rate
         self._begun: float | None = None
         self._taken = 0
 
     def room(self) -> int:
         """Return how many more events may pass now."""
         if self._begun is None:
-            self._begun = self._clock()
-        return int((self._clock() - self._begun) * self._rate) + 1 - self._taken
+            self._begun = time.monotonic()
+        return int((time.monotonic() - self._begun) * self._rate) + 1 - self._taken
 
     def take(self, count: int) -> None:
         self._taken += count
@@ -204,9 +202,9 @@ class Pace:
 class ProgressMeter:
     """Progress display on standard error: a bar on a terminal, elsewhere a line at intervals."""
 
-    def __init__(self, name: str, done: Callable[[], int], total: int, clock: Clock = time.monotonic) -> None:
+    def __init__(self, name: str, done: Callable[[], int], total: int) -> None:
         """`done` returns how many of `total` bytes are read."""
-        self._name, self._done, self._total, self._clock = clean(name), done, total, clock
+        self._name, self._done, self._total = clean(name), done, total
         self.events = 0
         target = console(stderr=True)
         self._bar = Progress(
@@ -215,7 +213,7 @@ class ProgressMeter:
             console=target, disable=not target.is_terminal, transient=True,
         )  # fmt: skip
         self._task = self._bar.add_task(self._name, total=total, rate="")
-        self._begun = clock()
+        self._begun = time.monotonic()
         self._shown = self._printed = self._begun
 
     def __enter__(self) -> Self:
@@ -227,7 +225,7 @@ class ProgressMeter:
 
     def add(self, count: int = 1) -> None:
         self.events += count
-        now = self._clock()
+        now = time.monotonic()
         if now - self._shown < SHOWN_EVERY_S:
             return
         self._shown = now
@@ -240,11 +238,11 @@ class ProgressMeter:
 
     def rate(self) -> float:
         """Return the events per second so far."""
-        return self.events / max(self._clock() - self._begun, 1e-3)
+        return self.events / max(time.monotonic() - self._begun, 1e-3)
 
     def _line(self) -> str:
         share = self._done() / max(1, self._total)
-        left = (self._clock() - self._begun) * (1 - share) / max(share, 1e-3)
+        left = (time.monotonic() - self._begun) * (1 - share) / max(share, 1e-3)
         return f"{self._name}: {self.events:,} events, {self.rate():,.0f}/s, {share:.0%} read, {left:,.0f} s left"
 
 

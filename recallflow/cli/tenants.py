@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from recallflow.cli.options import add_actions, add_tenant, config, decisions
 from recallflow.cli.output import json_line, note, table
@@ -254,12 +254,8 @@ def run_quota_list(options: argparse.Namespace) -> int:
     from recallflow.control import Quota
     from recallflow.fields import EPOCH_MS_MAX
 
-    history = decided(options)
-    found = []
-    for name in history.names(options.tenant, "quota"):
-        held = history.as_of(options.tenant, "quota", name, EPOCH_MS_MAX)
-        if isinstance(held, Quota) and held.limit is not None:
-            found.append((name, held.limit))
+    limits = decided(options).in_force(Quota, "quota", options.tenant, EPOCH_MS_MAX)
+    found = [(one.name, one.limit) for one in limits if one.limit is not None]
     return _print_rows(options, ("name", "limit"), ("quota", "limit"), found)
 
 
@@ -332,15 +328,14 @@ def run_key_create(options: argparse.Namespace) -> int:
 
 
 def run_key_revoke(options: argparse.Namespace) -> int:
-    from recallflow.fields import format_time
-
-    found = [key for key in _keys(decided(options), options.tenant) if key.event.name == options.name]
-    if not found:  # the argument may be the key itself
+    keys = _keys(decided(options), options.tenant)
+    if options.name not in keys:  # the argument may be the key itself
         raise UsageError(f"tenant {options.tenant} has no key of this name: `recallflow keys list` prints their names")
-    if found[0].revoked_ms is not None:
-        print(f"keys revoke {options.tenant} {options.name}: already revoked at {format_time(found[0].revoked_ms)}")
+    key, fields = keys[options.name]
+    decision = f"keys revoke {options.tenant} {options.name}"
+    if fields["revoked"] is not None:
+        print(f"{decision}: already revoked at {fields['revoked']}")
         return 0
-    decision, key = f"keys revoke {options.tenant} {options.name}", found[0].event
     code = decide(
         options, decision, API_KEY, key.revocation(),
         lambda opened, _: opened.revoke_key(key, by=options.by, why=options.why),
@@ -351,11 +346,11 @@ def run_key_revoke(options: argparse.Namespace) -> int:
 
 def run_keys_list(options: argparse.Namespace) -> int:
     found = _keys(decided(options), options.tenant)
-    for key in found:
+    for _, fields in found.values():
         if options.json:
-            json_line(key.fields())
+            json_line(fields)
         else:
-            print(key.line())
+            print(_key_line(fields))
     if not found:
         note(f"tenant {options.tenant} has no keys")
     return 0
@@ -369,47 +364,23 @@ def _settled(options: argparse.Namespace) -> str:
     return f"for records with an append time from {SETTLED_MS / 1_000:g} s after now"
 
 
-class _Key(NamedTuple):
-    """A key with its times of creation and revocation (epoch milliseconds)."""
-
-    event: "ApiKey"
-    made_ms: int
-    revoked_ms: int | None
-
-    def line(self) -> str:
-        from recallflow.fields import format_time
-
-        event = self.event
-        scopes = [
-            f"{name.replace('_', ' ')}: {', '.join(given)}"
-            for name in KEY_SCOPES
-            if (given := getattr(event, name)) is not None
-        ]
-        parts = [event.name, f"since {format_time(self.made_ms)}", *scopes]
-        if self.revoked_ms is not None:
-            parts.append(f"revoked {format_time(self.revoked_ms)}")
-        parts += [f"{name}: {given}" for name in ("by", "why") if (given := getattr(event, name)) is not None]
-        return "; ".join(parts)
-
-    def fields(self) -> dict[str, Any]:
-        from recallflow.fields import format_time
-
-        scopes = {name: getattr(self.event, name) for name in KEY_SCOPES}
-        revoked = None if self.revoked_ms is None else format_time(self.revoked_ms)
-        author = {"by": self.event.by, "why": self.event.why}
-        return {"name": self.event.name, "since": format_time(self.made_ms), "revoked": revoked} | scopes | author
+def _key_line(fields: Mapping[str, Any]) -> str:
+    scopes = [f"{name.replace('_', ' ')}: {', '.join(fields[name])}" for name in KEY_SCOPES if fields[name] is not None]
+    revoked = [] if fields["revoked"] is None else [f"revoked {fields['revoked']}"]
+    author = [f"{name}: {fields[name]}" for name in ("by", "why") if fields[name] is not None]
+    return "; ".join([fields["name"], f"since {fields['since']}", *scopes, *revoked, *author])
 
 
-def _keys(history: "ControlHistory", tenant_id: str) -> list[_Key]:
-    """Return a tenant's keys by name. A revoked key stays revoked."""
-    found = []
+def _keys(history: "ControlHistory", tenant_id: str) -> "dict[str, tuple[ApiKey, dict[str, Any]]]":
+    """Return a tenant's keys and their printed fields, by name. A revoked key stays revoked."""
+    from recallflow.fields import format_time
+
+    found = {}
     for name in history.names(tenant_id, API_KEY):
         decisions = [
-            (append_ms, cast("ApiKey", event)) for append_ms, event in history.decisions(tenant_id, API_KEY, name)
+            (format_time(at_ms), cast("ApiKey", event)) for at_ms, event in history.decisions(tenant_id, API_KEY, name)
         ]
-        made_ms, _ = decisions[0]
-        revoked_ms, shown = next(
-            ((at_ms, event) for at_ms, event in decisions if event.revoked), (None, decisions[-1][1])
-        )
-        found.append(_Key(shown, made_ms, revoked_ms))
+        revoked, key = next(((at, event) for at, event in decisions if event.revoked), (None, decisions[-1][1]))
+        fields: dict[str, Any] = {"name": name, "since": decisions[0][0], "revoked": revoked}
+        found[name] = key, fields | {name: getattr(key, name) for name in (*KEY_SCOPES, "by", "why")}
     return found
