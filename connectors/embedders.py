@@ -45,7 +45,10 @@ class HashEmbedder:
         hashed = [b"".join(map(self._buckets.__getitem__, words(text))) for text in texts]
         signed = np.frombuffer(b"".join(hashed), _BUCKET)
         signs = signed >> 31  # 0, or -1 where ~b encodes the bucket b
-        at = np.repeat(np.arange(0, len(texts) * self.dimension, self.dimension), [*map(_count, hashed)])
+        at = np.repeat(
+            np.arange(0, len(texts) * self.dimension, self.dimension),
+            [len(buckets) // _BUCKET.itemsize for buckets in hashed],
+        )
         at += signed ^ signs
         sums: Any = np.bincount(at, 2.0 * signs + 1.0, len(texts) * self.dimension)
         # bincount returns whole numbers if there are no words.
@@ -54,10 +57,6 @@ class HashEmbedder:
         norms[norms == 0] = 1
         sums /= norms
         return sums
-
-
-def _count(buckets: bytes) -> int:
-    return len(buckets) // _BUCKET.itemsize
 
 
 class _Buckets:

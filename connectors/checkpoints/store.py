@@ -221,7 +221,9 @@ class CheckpointStore:
         before_ns = now_ns - int(self._grace_s * 1e9)
         young = [name for name, one in retired.items() if one.changed_ns >= before_ns]
         left, unread_left = self._manifests(number, "retired", young)
-        self._forget(number, {one.name for one in (*live, *left)})
+        known = {one.name for one in (*live, *left)}
+        for key in [key for key in self._read if key[0] == number and key[1] not in known]:
+            del self._read[key]
         if unread or unread_left:
             return 0
         needed = {name for manifest in (*live, *left) for name in manifest.objects()}
@@ -230,10 +232,6 @@ class CheckpointStore:
         gone = sorted(retired.keys() - set(young))
         in_parallel(lambda name: self._objects.delete(f"{part}/retired/{name}"), gone)
         return len(old)
-
-    def _forget(self, number: int, but: set[str]) -> None:
-        for key in [key for key in self._read if key[0] == number and key[1] not in but]:
-            del self._read[key]
 
     def _found(self, number: int) -> GenerationList:
         listed = self._objects.listing(f"{_part(number)}/manifests")

@@ -49,13 +49,11 @@ STATUSES = {
     "catching_up": 503,
     "unavailable": 503,
 }
+_PASSING = ("over_quota", "too_many_requests", "catching_up", "unavailable")  # a later request may succeed
 _HEADERS = {
     "unauthenticated": {"www-authenticate": "Bearer"},
-    "over_quota": {"retry-after": str(RETRY_AFTER_S)},
-    "too_many_requests": {"retry-after": str(RETRY_AFTER_S)},
-    "catching_up": {"retry-after": str(RETRY_AFTER_S)},
-    "unavailable": {"retry-after": str(RETRY_AFTER_S)},
     "slow_body": {"connection": "close"},
+    **{code: {"retry-after": str(RETRY_AFTER_S)} for code in _PASSING},
 }
 _MISTAKES = frozenset(("invalid_json", "invalid_event", "unknown_type", "too_large", "unauthenticated", "forbidden"))
 REFUSALS_PER_S, REFUSAL_WAIT_S = 5, 1.0

@@ -35,16 +35,14 @@ def owner_of(entities: Mapping[str, str]) -> tuple[str, str]:
     """Return our name of the owner, and its entity kind. Raise InvalidRecord without an entity."""
     for kind in ENTITIES:
         if name := entities.get(kind):
-            if kind == USER:
-                _check_user(name)
+            for reserved, prefix in _PREFIXES.items() if kind == USER else ():
+                if name.startswith(prefix):
+                    problem = (
+                        f"begins with {prefix}, as the owners that a {reserved} makes do: give the {reserved} instead"
+                    )
+                    raise invalid(USER, problem)
             return _PREFIXES.get(kind, "") + name, kind
     raise invalid(USER, f"is missing: give one of {', '.join(ENTITIES)}, at the top or in filters")
-
-
-def _check_user(name: str) -> None:
-    for kind, prefix in _PREFIXES.items():
-        if name.startswith(prefix):
-            raise invalid(USER, f"begins with {prefix}, as the owners that a {kind} makes do: give the {kind} instead")
 
 
 def owned(entities: Mapping[str, str], metadata: Mapping[str, Any] | None) -> Owned:

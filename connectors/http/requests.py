@@ -262,12 +262,9 @@ class DescribedRoute(AddressedRoute):
                   if one["in"] == "query"}  # fmt: skip
         for name in request.query_params:
             if name not in listed:
-                raise Problem("invalid_event", f"no such parameter; {_instead(name, listed)}", name)
+                remedy = fix(name, listed) if listed else "the route takes none; the body states what is asked for"
+                raise Problem("invalid_event", f"no such parameter; {remedy}", name)
         super().check(request, {*often, *(name for name, schema in listed.items() if schema.get("type") == "array")})
-
-
-def _instead(name: str, known: Collection[str]) -> str:
-    return fix(name, known) if known else "there are none here: what is asked for stands in the body"
 
 
 def _text(quoted: str) -> str:

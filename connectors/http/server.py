@@ -371,8 +371,7 @@ class Traced:
 
 
 def _tell(span: trace.Span, method: str, scope: Scope, status: int) -> None:
-    route: Any = scope.get("route")
-    if (path := getattr(route, "path", None)) is not None:
+    if (path := route_of(scope)) != _NO_ROUTE:
         span.update_name(f"{method} {path}")
         span.set_attribute("http.route", path)
     span.set_attribute("http.response.status_code", status)

@@ -140,16 +140,14 @@ class GroupConsumer:
             if one.error is not None:
                 self._judge(one.error)
                 return None
-        by_place = {(one.topic, one.partition): one for one in answers}
-        return {
-            number: self._found(by_place[self._memory, number], by_place[self._queries, number])
-            for topic, number in by_place
-            if topic == self._memory
-        }
-
-    def _found(self, memory: TopicPartition, queries: TopicPartition) -> CommittedEntry:
-        committed = Committed(max(0, memory.offset), max(0, queries.offset), memory.metadata or "")
-        return CommittedEntry(committed, queries.metadata or None)
+        memories, queries = (
+            {one.partition: one for one in answers if one.topic == topic} for topic in (self._memory, self._queries)
+        )
+        found = {}
+        for number, at in memories.items():
+            committed = Committed(max(0, at.offset), max(0, queries[number].offset), at.metadata or "")
+            found[number] = CommittedEntry(committed, queries[number].metadata or None)
+        return found
 
     def commit(self, committed: Mapping[int, Committed], note: str) -> frozenset[int]:
         """Commit progress. Return the accepted partitions; the others may be tried again. Raise as `poll`.

@@ -16,7 +16,7 @@ order are stored until all earlier ones are delivered, up to AHEAD_MAX.
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from itertools import accumulate, pairwise
 from typing import Any, NamedTuple, Self
 
@@ -75,18 +75,10 @@ class PartitionProgress:
 
     def encode(self) -> bytes:
         """Return the full encoding for a partition's folder."""
+        stored = {one.name: getattr(self, one.name) for one in fields(self)}
+        tails = {topic: _spread(offsets) for topic, offsets in self.tails.items()}
         return orjson.dumps(
-            {
-                "memory": _encoded(self.memory),
-                "queries": _encoded(self.queries),
-                "partitions": self.partitions,
-                "tails": {topic: _spread(offsets) for topic, offsets in self.tails.items()},
-                "at_ms": self.at_ms,
-                "clean": self.clean,
-                "deployment": self.deployment,
-                "began": self.began,
-                "generation": self.generation,
-            }
+            stored | {"memory": _encoded(self.memory), "queries": _encoded(self.queries), "tails": tails}
         )
 
     @classmethod
@@ -95,7 +87,10 @@ class PartitionProgress:
         try:
             said = orjson.loads(data)
             memory, queries = (_reached(*said.pop(name)) for name in ("memory", "queries"))
-            tails = {topic: _numbered(offsets) for topic, offsets in said.pop("tails").items()}
+            tails = {
+                topic: {number: offset for number, offset in enumerate(offsets) if offset >= 0}
+                for topic, offsets in said.pop("tails").items()
+            }
             return cls(memory, queries, tails=tails, **said)
         except (KeyError, TypeError, AttributeError, ValueError) as error:
             raise ValueError(f"no progress of a partition: {str(data)[:200]!r}") from error
@@ -150,10 +145,6 @@ def _reached(next_offset: int, since_ms: int, still: list[int], ahead: list[int]
 def _spread(offsets: Mapping[int, int]) -> list[int]:
     """Return offsets in the order of their partitions; -1 where one is not known."""
     return [offsets.get(number, -1) for number in range(max(offsets, default=-1) + 1)]
-
-
-def _numbered(offsets: Iterable[int]) -> dict[int, int]:
-    return {number: offset for number, offset in enumerate(offsets) if offset >= 0}
 
 
 AHEAD_MAX = 20_000  # records delivered ahead of the log order: 5 MB

@@ -198,7 +198,13 @@ class KafkaService:
         # with any reply topic.
         answers = topics.replies or Inbox(topics.responses)
         inboxes = [answers, Inbox(topics.receipts), Inbox(topics.dead_letters)]
-        self._exchange = Exchange(options, inboxes, delivery_timeout_s, self._received, self._failed)
+        self._exchange = Exchange(
+            options,
+            inboxes,
+            delivery_timeout_s,
+            self._received,
+            partial(self._loop_calls.call, self._outcomes.fail_all),
+        )
         # Once, and not for each request: a callback cannot be removed from a future that stays open for hours.
         self._exchange.ready.add_done_callback(lambda _: self._loop_calls.call(self._answering.set))
 
@@ -306,9 +312,6 @@ class KafkaService:
     def _received(self, message: Any) -> None:
         if self._outcomes.looks_for(message.key() or b""):
             self._loop_calls.call(self._outcomes.receive, message)
-
-    def _failed(self, error: Exception) -> None:
-        self._loop_calls.call(self._outcomes.fail_all, error)
 
 
 # ---------------------------------------------------------------------- outputs

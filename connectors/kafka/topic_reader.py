@@ -72,7 +72,7 @@ class TopicReader:
 
     def partitions(self, topics: Sequence[str]) -> dict[str, list[int]]:
         found = self.ask(lambda: self._list(topics))
-        if missing := [topic for topic in topics if topic not in found or found[topic].error is not None]:
+        if missing := [topic for topic in topics if not _exists(found, topic)]:
             raise SourceError(
                 f"no topic {' and no topic '.join(missing)}: correct its name, or create it (recallflow "
                 "topics create, with the same options for topics)"
@@ -82,8 +82,7 @@ class TopicReader:
     def existing(self, topics: Sequence[str]) -> dict[str, list[int]]:
         """Return the partition numbers of the existing topics among those named."""
         found = self.ask(lambda: self._list(topics))
-        there = [topic for topic in topics if topic in found and found[topic].error is None]
-        return {topic: sorted(found[topic].partitions) for topic in there}
+        return {topic: sorted(found[topic].partitions) for topic in topics if _exists(found, topic)}
 
     def span(self, topic: str, number: int) -> tuple[int, int]:
         """Return the first offset and the end of a partition; with UNCOMMITTED, the end of all records."""
@@ -155,21 +154,21 @@ class TopicReader:
 
     def read(self, wait_s: float) -> Any:
         """Return the next record of the assigned partitions; None if none comes in time."""
-        try:
-            message = self.consumer.poll(wait_s)
-        except KafkaException as failed:
-            raise SourceError(f"Kafka cannot be read on: {failed.args[0].str()}") from failed
-        self.complaints.check()
+        message = self._take(lambda: self.consumer.poll(wait_s))
         return None if message is None or self._says(message) else message
 
     def read_many(self) -> list[Any]:
         """Return available records, possibly none; `ended` names the partitions read to their end."""
+        found = self._take(lambda: self.consumer.consume(READ_MANY, POLL_S))
+        return [message for message in found if not self._says(message)]
+
+    def _take(self, call: Callable[[], Any]) -> Any:
         try:
-            found = self.consumer.consume(READ_MANY, POLL_S)
+            found = call()
         except KafkaException as failed:
             raise SourceError(f"Kafka cannot be read on: {failed.args[0].str()}") from failed
         self.complaints.check()
-        return [message for message in found if not self._says(message)]
+        return found
 
     def ended(self) -> set[tuple[str, int]]:
         """Return the partitions that `read_many` read to their end."""
@@ -200,6 +199,10 @@ class TopicReader:
             if topic in found and (error := found[topic].error) is not None and passes(error):
                 raise KafkaException(error)
         return found
+
+
+def _exists(found: Mapping[str, Any], topic: str) -> bool:
+    return topic in found and found[topic].error is None
 
 
 def await_brokers(options: KafkaOptions, stopping: threading.Event) -> None:

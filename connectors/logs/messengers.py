@@ -140,16 +140,18 @@ def telegram_message(message: Any, chat: dict[str, Any], owner: str, scope: Impo
     if (time := _time(message, "date", scope)) is None:
         yield broken(where, "has no date", message)
         return
-    answered = message.get("reply_to_message_id")
+    answered, edited = message.get("reply_to_message_id"), _time(message, "edited", scope)
+    # A bot's messages in its own chat have the chat's id.
+    is_bot = chat.get("type") == "bot_chat" and word(message.get("from_id")) == f"user{word(chat.get('id'))}"
     said = LoggedMessage(
         id=f"{chat_id}-{word(message.get('id')) or where}",
         session=chat_id,
-        role="assistant" if _is_bot(message, chat) else "user",
+        role="assistant" if is_bot else "user",
         content=text,
         time=time,
         name=_name(message),
         metadata={"source": "telegram", **({} if answered is None else {"reply_to": f"{chat_id}-{word(answered)}"})},
-        edited=_edited(message, scope),
+        edited=None if edited is None else (str(edited), edited),
     )
     yield from scope.message_events(owner, said)
 
@@ -166,11 +168,6 @@ def _owner(chat: dict[str, Any], alike: Set[str], scope: ImportScope) -> str:
     return identifier(f"{name} {chat_id}" if is_alike else name)
 
 
-def _is_bot(message: dict[str, Any], chat: dict[str, Any]) -> bool:
-    """Return whether a message in a chat with a bot comes from the bot, which uses the chat's id."""
-    return chat.get("type") == "bot_chat" and word(message.get("from_id")) == f"user{word(chat.get('id'))}"
-
-
 def _name(message: dict[str, Any]) -> str:
     """Return the author; a deleted account has an id only."""
     return author(message.get("from")) or author(f"deleted account {word(message.get('from_id'))}") or ""
@@ -185,11 +182,6 @@ def _time(message: dict[str, Any], field: str, scope: ImportScope) -> int | str 
     with suppress(ValueError):
         return int(datetime.fromisoformat(written).replace(tzinfo=scope.zone).timestamp() * 1000)
     return written[:64]
-
-
-def _edited(message: dict[str, Any], scope: ImportScope) -> tuple[str, int | str | None] | None:
-    time = _time(message, "edited", scope)
-    return None if time is None else (str(time), time)
 
 
 def _telegram_text(message: dict[str, Any]) -> str:

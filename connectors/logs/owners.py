@@ -116,15 +116,14 @@ def unclear_identities(fields: Iterable[str], owner: str | None = None) -> list[
     """
     people = _HINTS if owner is None else _PEOPLE
     own = frozenset() if owner is None else _words(owner)
-    short = (field for field in fields if len(field) <= _NAME_CHARACTERS)
-    return [field for field in short if _is_person(field, people) and not _words(field) & own & _HINTS]
+    found = []
+    for field in (field for field in fields if len(field) <= _NAME_CHARACTERS and snake_case(field) not in _NO_PERSON):
+        words = _words(field)
+        # A word for people, and otherwise only words for ids, names and addresses.
+        if words & people and words <= _HINTS | _PARTS and not words & own & _HINTS:
+            found.append(field)
+    return found
 
 
 def _words(name: str) -> frozenset[str]:
     return frozenset(snake_case(name).split("_"))
-
-
-def _is_person(name: str, people: frozenset[str]) -> bool:
-    """Return whether a name consists of a word for people, and otherwise only of words for ids, names and addresses."""
-    words = _words(name)
-    return snake_case(name) not in _NO_PERSON and bool(words & people) and words <= _HINTS | _PARTS

@@ -195,7 +195,8 @@ def log_name(log: Log, scope: ImportScope) -> str:
     identified by content: a later export of the same conversations is another log, whose events apply once by their
     ids. For a log without owners, the owner is part of the identity.
     """
-    given = "" if log.format.name == "events" else repr((log.format.name, log.columns, _owner(scope)))
+    owner = scope.tenant_id, scope.user_id, scope.user_given, scope.environment, scope.date_order, str(scope.zone)
+    given = "" if log.format.name == "events" else repr((log.format.name, log.columns, owner))
     if log.source.path is not None and log.format.name in _GROWING:
         with log.source.open() as file:
             start = start_of(file)
@@ -203,10 +204,6 @@ def log_name(log: Log, scope: ImportScope) -> str:
             first = start.partition(b"\n")[0][:_LINE_BYTES].rstrip(b"\r\n")
             return _topic(os.fsencode(log.source.path.resolve()) + f"\n{given}".encode() + first)
     return _topic(given.encode() + _content(log.source))
-
-
-def _owner(scope: ImportScope) -> tuple[object, ...]:
-    return scope.tenant_id, scope.user_id, scope.user_given, scope.environment, scope.date_order, str(scope.zone)
 
 
 def _topic(named: bytes) -> str:

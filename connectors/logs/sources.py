@@ -52,11 +52,11 @@ class LogFile:
     unpacked_max: int = 0  # bytes that decompression may give
     empty: int = 0  # files in it that hold nothing
     broken: UsageError | None = None  # why it cannot be read
-    _reader: "_Counted | None" = field(default=None, repr=False)
+    _reader: "_Checked | None" = field(default=None, repr=False)
 
     @property
     def done_bytes(self) -> int:
-        own = 0 if self._reader is None else self._reader.furthest
+        own = 0 if self._reader is None else self._reader.done_bytes
         return min(self.bytes, own + sum(one.done_bytes for one in self.inside))
 
     def open(self) -> BinaryIO:
@@ -69,7 +69,7 @@ class LogFile:
             raw = self.open_raw()
         except _BROKEN as error:
             raise unopened(self.where, error) from None
-        self._reader = _Counted(raw, self.where)
+        self._reader = _Checked(raw, self.where)
         return _decompressed(io.BufferedReader(self._reader, _SPOOLED_BYTES), self.where, self.unpacked_max)
 
     def members(self) -> tuple["LogFile", ...]:
@@ -267,21 +267,35 @@ def _decompressed(file: io.BufferedReader, where: str, most_bytes: int) -> Binar
         stream = CompressedInputStream(PythonFile(file, mode="r"), "zstd")
     else:
         return file
-    return io.BufferedReader(_Unpacked(stream, where, file, most_bytes), _SPOOLED_BYTES)
+    return io.BufferedReader(_Checked(stream, where, file, most_bytes), _SPOOLED_BYTES)
 
 
 class _Checked(io.RawIOBase):
-    """Reader whose errors name the file. `beneath` is its underlying reader, which it closes too."""
+    """Reader whose errors name the file, with the number of bytes read."""
 
     def __init__(
-        self, file: "IO[bytes] | io.RawIOBase | gzip.GzipFile", where: str, beneath: BinaryIO | None = None
+        self,
+        file: "IO[bytes] | io.RawIOBase | gzip.GzipFile",
+        where: str,
+        packed: BinaryIO | None = None,
+        most_bytes: int | None = None,
     ) -> None:
-        self._file = file
-        self._where = where
-        self._beneath = beneath
+        """`packed` is the file that a decompressor reads, and that closes with it. More than `most_bytes` are
+        refused."""
+        self._file, self._where, self._packed, self._most_bytes = file, where, packed, most_bytes
+        self.done_bytes = 0
 
     def readable(self) -> bool:
         return True
+
+    def seekable(self) -> bool:
+        return self._packed is None and self._file.seekable()
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        return self._file.seek(offset, whence)
+
+    def tell(self) -> int:
+        return self._file.tell()
 
     def _read(self, most_bytes: int) -> bytes | None:
         """Return decompressed bytes in small pieces, so that a truncated file loses nothing before the break."""
@@ -291,57 +305,21 @@ class _Checked(io.RawIOBase):
 
     def readinto(self, into: bytearray | memoryview) -> int:  # type: ignore[override]
         try:
-            found = self._read(len(into))
+            found = self._read(len(into)) or b""
         except _BROKEN as error:
             raise unreadable(self._where, error) from None
-        into[: len(found or b"")] = found or b""
-        return len(found or b"")
+        into[: len(found)] = found
+        self.done_bytes += len(found)
+        if self._most_bytes is not None and self.done_bytes > self._most_bytes:
+            raise _too_dense(self._where)
+        return len(found)
 
     def close(self) -> None:
         if not self.closed:
             self._file.close()
-            if self._beneath is not None:
-                self._beneath.close()
+            if self._packed is not None:
+                self._packed.close()
         super().close()
-
-
-class _Unpacked(_Checked):
-    """Decompressed bytes. More than `most_bytes` are refused."""
-
-    def __init__(
-        self, file: "IO[bytes] | io.RawIOBase | gzip.GzipFile", where: str, beneath: BinaryIO, most_bytes: int
-    ) -> None:
-        super().__init__(file, where, beneath)
-        self._left = most_bytes
-
-    def readinto(self, into: bytearray | memoryview) -> int:  # type: ignore[override]
-        read = super().readinto(into)
-        self._left -= read
-        if self._left < 0:
-            raise _too_dense(self._where)
-        return read
-
-
-class _Counted(_Checked):
-    """Decompressed bytes with progress."""
-
-    def __init__(self, file: "IO[bytes] | io.RawIOBase | gzip.GzipFile", where: str) -> None:
-        super().__init__(file, where)
-        self.furthest = 0
-
-    def seekable(self) -> bool:
-        return self._file.seekable()
-
-    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        return self._file.seek(offset, whence)
-
-    def tell(self) -> int:
-        return self._file.tell()
-
-    def readinto(self, into: bytearray | memoryview) -> int:  # type: ignore[override]
-        read = super().readinto(into)
-        self.furthest += read
-        return read
 
 
 class _Shared(io.RawIOBase):
