@@ -13,7 +13,7 @@ import httpx
 from confluent_kafka import KafkaException
 
 from recallflow.connectors.embedders import REMOTE, load_remote
-from recallflow.connectors.kafka.admin import KEEPS_ALL, Examiner, Topic
+from recallflow.connectors.kafka.admin import KEEPS_ALL, ClusterInspector, Topic
 from recallflow.connectors.kafka.control import ControlTable
 from recallflow.connectors.kafka.topic_reader import TopicReader
 from recallflow.connectors.llm import Endpoint
@@ -311,14 +311,14 @@ def kafka_findings(config: Config, *, enriches: bool) -> Iterator[Finding]:
         yield fail("broker", str(error), todo)
         return
     yield ok("broker", f"{config.kafka.bootstrap_servers} answers, cluster {cluster}")
-    examiner = Examiner(config.kafka)
+    examiner = ClusterInspector(config.kafka)
     try:
         yield from _topics(config, examiner, enriches=enriches)
     except KafkaException as error:
         yield fail("topics", f"the brokers refuse to describe topics: {error.args[0].str()}", "grant DESCRIBE")
 
 
-def _topics(config: Config, examiner: Examiner, *, enriches: bool) -> Iterator[Finding]:
+def _topics(config: Config, examiner: ClusterInspector, *, enriches: bool) -> Iterator[Finding]:
     topics = config.topics
     written = topics.written(enriches=enriches)
     found = examiner.topics((*topics.read(), *written))
@@ -399,7 +399,7 @@ def _rights(check: str, rights: frozenset[str] | None, needs: frozenset[str], wh
         yield ok(check, ", ".join(sorted(needs)))
 
 
-def _group(examiner: Examiner, group: str, right: str) -> Finding:
+def _group(examiner: ClusterInspector, group: str, right: str) -> Finding:
     check, todo = f"rights of group {group}", f"grant {right} on group {group}"
     rights = examiner.group_rights(group)
     if isinstance(rights, str):
@@ -407,7 +407,7 @@ def _group(examiner: Examiner, group: str, right: str) -> Finding:
     return next(_rights(check, rights, frozenset((right,)), f"group {group}"))
 
 
-def _clock(examiner: Examiner, topics: list[Topic]) -> Finding:
+def _clock(examiner: ClusterInspector, topics: list[Topic]) -> Finding:
     """Compare our clock with the log's. A broker shows its time only in records, so a broker whose clock is behind ours
     is not detected."""
     now_ms = time.time_ns() // 1_000_000

@@ -5,7 +5,7 @@ from contextlib import ExitStack, closing, contextmanager
 from threading import Event
 from types import MappingProxyType
 
-from recallflow.connectors.kafka.admin import TopicAsker
+from recallflow.connectors.kafka.admin import TopicDescriber
 from recallflow.connectors.kafka.cluster import BrokerConnection, CatchUp, Ends, Watch
 from recallflow.connectors.kafka.control import ControlTable
 from recallflow.connectors.kafka.hub import WAYS, MemoryEnds, Remedies
@@ -65,7 +65,7 @@ class GroupMember:
     def _follow_topics(self, read: Mapping[str, str], outputs: Sequence[str]) -> None:
         """Look up the topics (`read`: by flag), compare their ids with earlier runs, and track the ends of outputs."""
         self.outputs = [*dict.fromkeys(outputs)]
-        ask = TopicAsker(self.options, [*dict.fromkeys((*read.values(), *self.outputs))])
+        ask = TopicDescriber(self.options, [*dict.fromkeys((*read.values(), *self.outputs))])
         there = ask.first()
         self.counts = {topic: described.partitions for topic, described in there.items()}
         self.watch = Watch(ask, there)

@@ -26,7 +26,7 @@ from confluent_kafka import KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from recallflow.connectors.checkpoints.generation import CheckpointOrigin
-from recallflow.connectors.checkpoints.store import CheckpointStore, Keeper
+from recallflow.connectors.checkpoints.store import CheckpointSaver, CheckpointStore
 from recallflow.connectors.kafka.group import Shares, ask_shares
 from recallflow.connectors.kafka.owned import OwnedSource
 from recallflow.connectors.kafka.partition import Lane
@@ -71,7 +71,7 @@ class Checkpoints:
     owned: Callable[[], frozenset[int]]  # returns the open partitions
 
     def __post_init__(self) -> None:
-        self._keeper = Keeper(self.store, self.directory.path, self.keep)
+        self._keeper = CheckpointSaver(self.store, self.directory.path, self.keep)
         self.results = Counter[str]()
         self._run_id = uuid.uuid4().hex
         self._kept: dict[int, int] = {}  # partition → the offset applied at its last checkpoint

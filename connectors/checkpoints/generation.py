@@ -164,7 +164,7 @@ def in_parallel(work: Callable[[_In], _Out], items: Iterable[_In]) -> list[_Out]
 
 
 @dataclass(frozen=True)
-class Fetching:
+class CheckpointDownload:
     """Fetch of one generation. `folder` is that of its objects."""
 
     objects: Objects
@@ -247,15 +247,15 @@ class Piece(NamedTuple):
     size: int
 
 
-Hashed = dict[Identity, list[str]]  # SHA-256 of each piece of tables that the partition's last save read
+TableDigests = dict[Identity, list[str]]  # SHA-256 of each piece of tables that the partition's last save read
 
 
-class Sending:
+class CheckpointUpload:
     """One save. `has` maps SHA-256 to objects that a generation names; sent objects are added. `hashed` are the
     tables of the previous save: unchanged ones are not read again."""
 
-    def __init__(self, objects: Objects, folder: str, save: str, has: dict[str, str], hashed: Hashed) -> None:
-        self.hashed: Hashed = {}
+    def __init__(self, objects: Objects, folder: str, save: str, has: dict[str, str], hashed: TableDigests) -> None:
+        self.hashed: TableDigests = {}
         self.sent_bytes = self.sent_objects = 0
         self._objects = objects
         self._folder = folder

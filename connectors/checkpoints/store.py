@@ -12,11 +12,11 @@ from typing import NamedTuple, Self
 
 from recallflow.connectors.checkpoints.generation import (
     MANIFEST_BYTES_MAX,
+    CheckpointDownload,
     CheckpointOrigin,
-    Fetching,
-    Hashed,
+    CheckpointUpload,
     Manifest,
-    Sending,
+    TableDigests,
     decode,
     digest_of,
     encode,
@@ -35,7 +35,7 @@ NEVER = ListedObject(0, 0)
 _log = logging.getLogger(__name__)
 
 
-class Saved(NamedTuple):
+class SavedGeneration(NamedTuple):
     """Saved generation. `sent_bytes` excludes the manifest."""
 
     manifest: Manifest
@@ -43,7 +43,7 @@ class Saved(NamedTuple):
     sent_objects: int
 
 
-class Pruned(NamedTuple):
+class PruneCounts(NamedTuple):
     generations: int
     objects: int
 
@@ -67,7 +67,7 @@ class CheckpointStore:
         self._objects = objects
         self._grace_s = grace_s
         self._read = dict[tuple[int, str], Manifest]()  # a cache: manifests are immutable
-        self._hashed = dict[int, Hashed]()
+        self._hashed = dict[int, TableDigests]()
         self._noted = set[tuple[int, str]]()
 
     @classmethod
@@ -90,7 +90,7 @@ class CheckpointStore:
         """Return the URL for messages."""
         return self._objects.shown
 
-    def save(self, number: int, folder: Path, about: CheckpointOrigin) -> Saved:
+    def save(self, number: int, folder: Path, about: CheckpointOrigin) -> SavedGeneration:
         """Save a folder of constant files, a RocksDB checkpoint, as a generation.
 
         1. Find the complete objects of existing generations. 2. Send missing pieces. 3. Write the manifest, which makes
@@ -107,7 +107,7 @@ class CheckpointStore:
             for name, size in manifest.objects().items()
             if name in listed and listed[name].size == size
         }
-        sending = Sending(self._objects, f"{_part(number)}/objects", save, has, self._hashed.get(number, {}))
+        sending = CheckpointUpload(self._objects, f"{_part(number)}/objects", save, has, self._hashed.get(number, {}))
         files = sending.send(sorted(folder.iterdir()))
         if not files:
             raise CheckpointError(f"{folder} is empty: there is nothing to save of state partition {number}")
@@ -119,7 +119,7 @@ class CheckpointStore:
         self._hashed[number] = sending.hashed
         manifest = Manifest(manifest_name(about, save), about, files)
         self._objects.put(f"{_part(number)}/manifests/{manifest.name}", encode(manifest))
-        return Saved(manifest, sending.sent_bytes, sending.sent_objects)
+        return SavedGeneration(manifest, sending.sent_bytes, sending.sent_objects)
 
     def partitions(self) -> list[int]:
         """Return the state partitions in the store."""
@@ -177,7 +177,7 @@ class CheckpointStore:
         """Return the problems of each file of a generation. `known` holds the results of shared objects."""
         return self._fetching(manifest).problems(manifest.files, known)
 
-    def prune(self, number: int, keep: int) -> Pruned:
+    def prune(self, number: int, keep: int) -> PruneCounts:
         """Keep the newest `keep` complete generations and all newer ones; remove the others.
 
         1. Move older manifests to the retired ones, whose write time by the store's clock is the time of pruning. 2.
@@ -196,10 +196,10 @@ class CheckpointStore:
         oldest = whole[keep - 1].name if len(whole) >= keep else ""
         beyond = [name for name in (*(one.name for one in found.generations), *found.broken) if name < oldest]
         in_parallel(lambda name: self._retire(number, name), beyond)
-        return Pruned(len(beyond), self._sweep(number, objects))
+        return PruneCounts(len(beyond), self._sweep(number, objects))
 
-    def _fetching(self, manifest: Manifest) -> Fetching:
-        return Fetching(self._objects, f"{_part(manifest.about.partition)}/objects", manifest.name)
+    def _fetching(self, manifest: Manifest) -> CheckpointDownload:
+        return CheckpointDownload(self._objects, f"{_part(manifest.about.partition)}/objects", manifest.name)
 
     def _retire(self, number: int, name: str) -> None:
         old = f"{_part(number)}/manifests/{name}"
@@ -271,7 +271,7 @@ def _part(number: int) -> str:
 SCRATCH = ".checkpoint-"
 
 
-class Keeper:
+class CheckpointSaver:
     """Saver of checkpoints. `state_dir` holds temporary folders, on the disk of the state, so that tables are linked
     and not copied; leftovers of a killed process are removed. `keep` is the number of generations per partition."""
 
@@ -282,7 +282,7 @@ class Keeper:
         for left in state_dir.glob(f"{SCRATCH}*"):
             shutil.rmtree(left, ignore_errors=True)
 
-    def keep(self, number: int, make_folder: Callable[[Path], CheckpointOrigin]) -> Saved:
+    def keep(self, number: int, make_folder: Callable[[Path], CheckpointOrigin]) -> SavedGeneration:
         """Save the folder that `make_folder` creates, and prune older generations. Raise CheckpointError, OSError
         and the errors of `make_folder`; the partition's generations are unchanged then."""
         with tempfile.TemporaryDirectory(prefix=SCRATCH, dir=self._state_dir) as scratch:

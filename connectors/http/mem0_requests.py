@@ -24,7 +24,7 @@ AGENT_LABEL = AGENT  # metadata field of the agent
 _PREFIXES = {AGENT: "agent:", APP: "app:", RUN: "run:"}
 
 
-class Owned(NamedTuple):
+class OwnerFields(NamedTuple):
     """Owner and further event fields of a request."""
 
     user_id: str
@@ -45,7 +45,7 @@ def owner_of(entities: Mapping[str, str]) -> tuple[str, str]:
     raise invalid(USER, f"is missing: give one of {', '.join(ENTITIES)}, at the top or in filters")
 
 
-def owned(entities: Mapping[str, str], metadata: Mapping[str, Any] | None) -> Owned:
+def owned(entities: Mapping[str, str], metadata: Mapping[str, Any] | None) -> OwnerFields:
     """Return the owner and the further fields of a new memory: a run becomes the session, an app the project, and an
     agent goes into the metadata. Raise InvalidRecord."""
     user_id, _ = owner_of(entities)
@@ -56,7 +56,7 @@ def owned(entities: Mapping[str, str], metadata: Mapping[str, Any] | None) -> Ow
         fields["project_id"] = app
     if labelled := dict(metadata or {}) | ({AGENT_LABEL: agent} if (agent := entities.get(AGENT)) else {}):
         fields["metadata"] = labelled
-    return Owned(user_id, fields)
+    return OwnerFields(user_id, fields)
 
 
 def shown_entities(user_id: str, version: Mapping[str, Any]) -> dict[str, str | None]:

@@ -35,7 +35,7 @@ class TopicDescription:
     partitions: int
 
 
-class TopicAsker:
+class TopicDescriber:
     """Repeated descriptions of some topics over one connection."""
 
     def __init__(self, options: KafkaOptions, topics: Sequence[str]) -> None:
@@ -162,7 +162,7 @@ class Topic(NamedTuple):
     rights: frozenset[str] | None = None
 
 
-class Examiner:
+class ClusterInspector:
     """Reader of cluster metadata for `recallflow doctor`. Its methods raise KafkaException where no broker answers."""
 
     def __init__(self, options: KafkaOptions) -> None:

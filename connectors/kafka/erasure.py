@@ -11,8 +11,7 @@ from confluent_kafka import KafkaError
 from confluent_kafka.admin import AdminClient
 
 from recallflow.connectors.kafka.admin import CONFIGS_S, ask_settings
-from recallflow.connectors.kafka.dead_letters import Letter
-from recallflow.connectors.kafka.messages import identity_of, time_ms
+from recallflow.connectors.kafka.messages import Letter, identity_of, time_ms
 from recallflow.connectors.kafka.sender import Sender
 from recallflow.connectors.kafka.topic_reader import TAIL, TopicReader
 from recallflow.kafka_options import KafkaOptions
@@ -53,7 +52,7 @@ class Retention(NamedTuple):
 
 
 @dataclass(slots=True)
-class Remains:
+class RemainingRecords:
     """Remaining records of a user in a topic.
 
     `count` excludes tombstones; `newest_ms` is the append time of the last record. `keyed_in` are the partitions whose
@@ -67,14 +66,14 @@ class Remains:
     keyed_in: list[int] = field(default_factory=list)
 
 
-def remains(options: KafkaOptions, topics: Sequence[str], tenant_id: str, user_id: str) -> Iterator[Remains]:
+def remains(options: KafkaOptions, topics: Sequence[str], tenant_id: str, user_id: str) -> Iterator[RemainingRecords]:
     """Yield the remaining records of a user in each existing topic. Read the topics whole. Raise SourceError."""
     user = _User(tenant_id, user_id)
     with TopicReader(options, TAIL) as reader:
         there = reader.existing(topics)
         retentions = ask_retentions(options, [*there])
         for topic, numbers in there.items():
-            found = Remains(topic, retentions[topic])
+            found = RemainingRecords(topic, retentions[topic])
             for number in numbers:
                 _count(reader, found, number, user)
             yield found
@@ -88,7 +87,7 @@ def records_of(options: KafkaOptions, topic: str, tenant_id: str, user_id: str) 
             yield from filter(user.has, reader.read_to_end(topic, number, low))
 
 
-def send_tombstones(options: KafkaOptions, found: Sequence[Remains], key: bytes) -> None:
+def send_tombstones(options: KafkaOptions, found: Sequence[RemainingRecords], key: bytes) -> None:
     """Send a tombstone to each partition that holds records of the user. Raise SinkError."""
     if not found:
         return
@@ -110,7 +109,7 @@ def _retention(settings: Mapping[str, str]) -> Retention:
     return Retention(policies, *(int(settings[name]) for name in ("retention.ms", "retention.bytes", "segment.ms")))
 
 
-def _count(reader: TopicReader, found: Remains, number: int, user: "_User") -> None:
+def _count(reader: TopicReader, found: RemainingRecords, number: int, user: "_User") -> None:
     low, high = reader.span(found.topic, number)
     is_left = False
     for message in reader.read_to_end(found.topic, number, low) if low < high else ():

@@ -1,12 +1,14 @@
-"""Kafka messages as records, and records to deliver with their identity in headers."""
+"""Kafka messages as records and dead letters, and records to deliver with their identity in headers."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from operator import methodcaller
-from typing import Any
+from typing import Any, cast
 
+import orjson
 from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME
 
+from recallflow.errors import ErrorCode, FieldProblem, InvalidRecord
 from recallflow.fields import EPOCH_MS_MAX
 from recallflow.records import Position, Record
 
@@ -98,3 +100,64 @@ def identity_of(message: Any) -> list[Identity]:
     headers = dict(headers_of(message) or ())
     source, number = headers.get(SOURCE_HEADER), headers.get(NUMBER_HEADER)
     return [(source, number)] if source is not None and number is not None else []
+
+
+ERROR_PREFIX = "error."
+FIRST = "error.code"  # first of our headers: earlier headers belong to the record, even under the same names
+
+
+@dataclass(frozen=True, slots=True)
+class Letter:
+    """Dead letter.
+
+    `source` is the position of the refused record; the value of a tombstone is None. `headers` are the record's own.
+    `error` holds code, detail, fields, step, source and time of the refusal, and the missing parts of the record.
+    """
+
+    position: Position
+    source: Position
+    key: bytes | None
+    value: bytes | None
+    headers: Headers
+    error: dict[str, str]
+
+    @classmethod
+    def of(cls, message: Any) -> "Letter | None":
+        """Return a message as a dead letter; None for a message of another kind."""
+        headers = headers_of(message) or ()
+        names = [name for name, _ in headers]
+        if FIRST not in names:
+            return None
+        begin = len(names) - 1 - names[::-1].index(FIRST)
+        ours = ((name, value) for name, value in headers[begin:] if name.startswith(ERROR_PREFIX))
+        error = {name.removeprefix(ERROR_PREFIX): (value or b"").decode(errors="replace") for name, value in ours}
+        if "detail" not in error or ("size" in error) is not ("sha256" in error):
+            return None
+        try:
+            source = Position.parse(error.get("source", ""))
+        except ValueError:
+            return None
+        position = Position(message.topic(), message.partition(), message.offset())
+        return cls(position, source, message.key(), message.value(), headers[:begin], error)
+
+    @property
+    def refusal(self) -> InvalidRecord:
+        """Return the refusal, with the wrong fields where the dead letter lists them."""
+        named = orjson.loads(self.error.get("fields", "[]"))  # older dead letters have none
+        fields = [FieldProblem(*one) for one in named] or [FieldProblem("", self.error["detail"])]
+        return InvalidRecord(cast(ErrorCode, self.error["code"]), fields)
+
+    @property
+    def missing(self) -> list[str]:
+        """Return the missing parts of the record. An incomplete record must not be sent again."""
+        error, missing = self.error, []
+        if "size" in error:
+            here = f"{len(self.value or b'')} of its {error['size']} bytes are here"
+            missing.append(f"{here} (SHA-256 of all: {error['sha256']})")
+        if "key_size" in error:
+            missing.append(f"{len(self.key or b'')} of the {error['key_size']} bytes of its key are here")
+        if "masked" in error:
+            missing.append(f"{error['masked']} credentials in it are masked")
+        if "headers_dropped" in error:
+            missing.append(f"its headers are not here: {error['headers_dropped']}")
+        return missing

@@ -154,7 +154,7 @@ REACH = 2_000  # memory records that a query waits for at most: the consumer's q
 Queue = Any  # a deque, or RoundRobinQueue, of confluent_kafka.Message, whose stubs make every field optional
 
 
-class Passed(NamedTuple):
+class DeliveredOffset(NamedTuple):
     """Offset and append time of a record that was given."""
 
     offset: int
@@ -170,7 +170,7 @@ class RoundRobinQueue:
         self.is_ready: Callable[[Any], bool] | None = None  # whether a record may be delivered; None: always
         self.ahead = set(given)
         self._read: deque[Any] = deque()
-        self._log: deque[Passed] = deque()  # in log order, from the first undelivered record
+        self._log: deque[DeliveredOffset] = deque()  # in log order, from the first undelivered record
         self._lines: dict[bytes, deque[Any]] = {}  # by tenant, in the order of the round robin
         self._waiting = 0
 
@@ -205,7 +205,7 @@ class RoundRobinQueue:
         is_ready = self.is_ready
         return next((one for one in tenants if is_ready is None or is_ready(self._lines[one][0])), None)
 
-    def passed(self) -> Iterator[Passed]:
+    def passed(self) -> Iterator[DeliveredOffset]:
         """Yield given records in log order, up to the first record that was not given."""
         while self._log and self._log[0].offset in self.ahead:
             self.ahead.discard(self._log[0].offset)
@@ -215,7 +215,7 @@ class RoundRobinQueue:
         while self._read:
             message = self._read.popleft()
             tenant = key_tenant(message.key())
-            self._log.append(Passed(message.offset(), append_ms(message), tenant))
+            self._log.append(DeliveredOffset(message.offset(), append_ms(message), tenant))
             self._lines.setdefault(tenant, deque()).append(message)
             self._waiting += 1
 

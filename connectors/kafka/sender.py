@@ -9,13 +9,21 @@ outputs already. Those were found in the tails of the output topics, and are not
 import logging
 import threading
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple, Self
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from recallflow.connectors.kafka.admin import ask_configs
-from recallflow.connectors.kafka.messages import TRIMMINGS_BYTES, Headers, Identity, Outgoing, headers_bytes, time_ms
+from recallflow.connectors.kafka.messages import (
+    TRIMMINGS_BYTES,
+    Headers,
+    Identity,
+    Letter,
+    Outgoing,
+    headers_bytes,
+    time_ms,
+)
 from recallflow.connectors.kafka.topic_reader import TopicReader
 from recallflow.errors import MembershipLost, RecallflowError, SinkError
 from recallflow.kafka_clients import log_outage
@@ -35,7 +43,7 @@ _REFUSALS = {
     KafkaError.INVALID_RECORD,
     KafkaError._INVALID_DIFFERENT_RECORD,  # another record of the same batch is invalid
 }
-FLUSH_S = 60.0
+FLUSH_S, RESEND_S = 60.0, 30.0
 LINGER_MS = 5  # bulk sending: fuller batches are worth a wait
 
 
@@ -153,6 +161,27 @@ class Sender:
             self._fail(f"records are not delivered any more: {error.str()}")
         else:
             log_outage(error)
+
+
+def send_again(
+    options: KafkaOptions, letters: Sequence[Letter], credentials: Headers = (), judged: Collection[str] = ()
+) -> int:
+    """Send records again to the topics that refused them, with their bytes, keys and headers. Return their number.
+
+    Dead letters hold no credentials: records for the topics in `judged`, which check senders, get our `credentials`.
+    Raise SinkError; some records may have been sent by then.
+    """
+    if not letters:
+        return 0
+    configs = ask_configs(options, [letter.source.topic for letter in letters])
+    most_bytes = {topic: config.most_bytes for topic, config in configs.items()}
+    sender = Sender(options, most_bytes, then="others may have been sent: those with an id apply once")
+    for letter in letters:
+        ours = credentials if letter.source.topic in judged else ()
+        sender.send(letter.source.topic, letter.value, letter.key, headers=(*letter.headers, *ours))
+        sender.poll()
+    sender.flush(Patience(RESEND_S))
+    return len(letters)
 
 
 class Publisher:

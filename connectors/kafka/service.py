@@ -15,8 +15,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from pydantic import ValidationError
 
-from recallflow.connectors.kafka.dead_letters import Letter
-from recallflow.connectors.kafka.messages import SOURCE_HEADER, headers_of
+from recallflow.connectors.kafka.messages import SOURCE_HEADER, Letter, headers_of
 from recallflow.credentials import Headers
 from recallflow.errors import DeliveryFailed, FieldProblem, InvalidRecord, QueryTimeout, SourceError
 from recallflow.events import MemoryEvent

@@ -9,7 +9,7 @@ from typing import Any, Self
 import orjson
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
-from recallflow.connectors.kafka.messages import time_ms
+from recallflow.connectors.kafka.messages import Letter, time_ms
 from recallflow.errors import SourceError
 from recallflow.fields import format_time
 from recallflow.kafka_clients import Complaints, passes
@@ -243,3 +243,10 @@ def _row(message: Any) -> dict[str, Any]:
         "processing_time_ms": fields.get("processing_time_ms"),
         "response": response,
     }
+
+
+def read_letters(options: KafkaOptions, topic: str) -> Iterator[Letter]:
+    """Yield all current dead letters, partition by partition. Raise SourceError."""
+    with TopicReader(options, UNCOMMITTED) as reader:
+        for (_, number), (begin, _) in reader.spans([topic]).items():
+            yield from filter(None, map(Letter.of, reader.read_to_end(topic, number, begin)))

@@ -142,8 +142,8 @@ class ServiceModel:
         self.meter = Meter(model)
         self._connection = ModelConnection(endpoint)
         self._policy = policy
-        self._breaker = Breaker(policy.around.now_s)
-        self._budget = TokenBudget(policy.limit, policy.around.epoch_s, policy.spending)
+        self._breaker = Breaker(policy.timing.now_s)
+        self._budget = TokenBudget(policy.limit, policy.timing.epoch_s, policy.spending)
         self._under_way = 0
         self._is_limited = False  # whether the last failure was a rate limit
 
@@ -203,7 +203,7 @@ class ServiceModel:
 
     async def _try(self, attempt: Callable[[], Awaitable[Answer]], spend: Callable[[Spent], None]) -> Answer:
         failures = malformed = 0
-        began_s = self._policy.around.now_s()
+        began_s = self._policy.timing.now_s()
         while True:
             is_trial = await self._turn()
             try:
@@ -212,12 +212,12 @@ class ServiceModel:
                 spend(error.spent)
                 # While the service is down, waiting calls probe it without using up attempts, so an outage of hours
                 # loses nothing. This ends after a day, because the call itself may cause the failure.
-                waited_s = self._policy.around.now_s() - began_s
+                waited_s = self._policy.timing.now_s() - began_s
                 if waited_s < WAITS_MOST_S:
                     if is_trial and self._policy.waits == "always" and error.of_service:
                         continue
                     if self._policy.waits == "for a limit" and error.code == "rate_limited":
-                        await self._policy.around.sleep(self._policy.wait_s(1, error.retry_after))
+                        await self._policy.timing.sleep(self._policy.wait_s(1, error.retry_after))
                         continue
                 failures += 1
                 malformed += error.code == "malformed"
@@ -230,7 +230,7 @@ class ServiceModel:
             else:
                 spend(answer.spent)
                 return answer
-            await self._policy.around.sleep(wait_s)
+            await self._policy.timing.sleep(wait_s)
 
     async def _turn(self) -> bool:
         """Wait until a call is permitted, and return whether it is a probe. Raise ModelError where none waits."""
@@ -238,7 +238,7 @@ class ServiceModel:
             waits = self._policy.waits
             if waits == "never" or (waits == "for a limit" and not self._is_limited):
                 raise ModelError("left_alone", f"it failed {FAILURES} times in a row, and is left alone for a while")
-            await self._policy.around.sleep(left_s)
+            await self._policy.timing.sleep(left_s)
         return self._breaker.is_open
 
     async def _guarded(self, attempt: Callable[[], Awaitable[Answer]]) -> Answer:

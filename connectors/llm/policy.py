@@ -78,7 +78,7 @@ def no_limit(tenant_id: str) -> int | None:  # noqa: ARG001
     return None
 
 
-class Surroundings(NamedTuple):
+class RetryTiming(NamedTuple):
     """Clocks and randomness. `now_s` has any origin; `epoch_s` counts from 1970; `draw` returns a number in [0, 1)."""
 
     now_s: Callable[[], float] = time.monotonic
@@ -101,13 +101,13 @@ class Policy:
     capacity: int | None = None
     limit: Callable[[str], int | None] = no_limit
     spending: Path | None = None
-    around: Surroundings = field(default_factory=Surroundings)
+    timing: RetryTiming = field(default_factory=RetryTiming)
 
     def wait_s(self, failures: int, retry_after: str | None) -> float:
         """Return the delay before the next attempt: random up to a doubling bound, so that failed calls spread out,
         and at least the delay that the service asks for."""
         most_s = min(MOST_WAIT_S, FIRST_WAIT_S * 2.0 ** (failures - 1))
-        return max(self.around.draw() * most_s, self.asked_s(retry_after))
+        return max(self.timing.draw() * most_s, self.asked_s(retry_after))
 
     def asked_s(self, retry_after: str | None) -> float:
         """Return the delay that a service asks for, in seconds or as an HTTP date; 0 without one."""
@@ -117,7 +117,7 @@ class Policy:
             seconds = float(retry_after)
         except ValueError:
             try:
-                seconds = parsedate_to_datetime(retry_after).timestamp() - self.around.epoch_s()
+                seconds = parsedate_to_datetime(retry_after).timestamp() - self.timing.epoch_s()
             except (ValueError, OverflowError):
                 return 0.0
         return min(MOST_WAIT_S, max(0.0, seconds))

@@ -94,14 +94,14 @@ class FoundMemories(BaseModel):
     warnings: list[str]
 
 
-class AddedMemory(BaseModel):
+class AddConfirmation(BaseModel):
     """What became of a memory. Where it is not `applied` yet it is stored, and found a moment later."""
 
     memory_id: str
     applied: bool
 
 
-class ForgottenMemory(BaseModel):
+class ForgetConfirmation(BaseModel):
     """What became of a memory that is to be forgotten. Where that is not `applied` yet, it will be."""
 
     memory_id: str
@@ -173,14 +173,14 @@ TOOLS: Mapping[str, Tool] = MappingProxyType(
             "Remembers one statement about or for the user, for later conversations. A search finds it once this "
             "returns. Do not add what a search shows is remembered already.",
             AddArguments,
-            AddedMemory,
+            AddConfirmation,
         ),
         "forget_memory": Tool(
             "Forget a memory",
             "Forgets one memory for good, in all its versions: nothing brings it back. Search for it first, and forget "
             "only what the user wants forgotten.",
             ForgetArguments,
-            ForgottenMemory,
+            ForgetConfirmation,
             destroys=True,
             repeatable=True,
         ),
@@ -228,14 +228,14 @@ def search_result(response: Response) -> Result:
 def add_result(memory_id: str, *, applied: bool) -> Result:
     """Return the result of an added memory."""
     later = "" if applied else " It is stored, and found a moment later: do not add it again."
-    return Result(f"Remembered as {memory_id}.{later}", AddedMemory(memory_id=memory_id, applied=applied))
+    return Result(f"Remembered as {memory_id}.{later}", AddConfirmation(memory_id=memory_id, applied=applied))
 
 
 def forget_result(memory_id: str, *, applied: bool) -> Result:
     """Return the result of a forgotten memory."""
     named = _quoted(memory_id)
     text = f"Forgotten: {named}." if applied else f"{named} will be forgotten a moment from now."
-    return Result(text, ForgottenMemory(memory_id=memory_id, applied=applied))
+    return Result(text, ForgetConfirmation(memory_id=memory_id, applied=applied))
 
 
 def episodes_result(infos: list[EpisodeInfo]) -> Result:

@@ -11,7 +11,7 @@ import orjson
 from recallflow.cli.options import config
 from recallflow.cli.output import note
 from recallflow.cli.tenants import client
-from recallflow.connectors.kafka.erasure import OutcomeReader, Remains, records_of, remains, send_tombstones
+from recallflow.connectors.kafka.erasure import OutcomeReader, RemainingRecords, records_of, remains, send_tombstones
 from recallflow.errors import RecallflowError, UsageError
 from recallflow.events import PRODUCTION, UserErase
 from recallflow.fields import EPOCH_MS_MAX, format_time
@@ -32,14 +32,14 @@ from recallflow.state.description import DESCRIPTION, describe, reads_topics
 from recallflow.state.folders import unpurged_owners
 
 if TYPE_CHECKING:
-    from recallflow.connectors.kafka.erasure import Remains, Retention
+    from recallflow.connectors.kafka.erasure import RemainingRecords, Retention
     from recallflow.flows.erasing import TraceSearch
     from recallflow.state.trace_search import Findings
 
 MIB = 1024 * 1024
 
 
-def remains_line(found: "Remains", *, is_memory: bool) -> str:
+def remains_line(found: "RemainingRecords", *, is_memory: bool) -> str:
     """Return a line about a topic's remaining records of a user, with their last possible time."""
     if not found.count:
         return f"{found.topic}: nothing"
@@ -47,7 +47,7 @@ def remains_line(found: "Remains", *, is_memory: bool) -> str:
     return f"{found.topic}: {found.count} records, the newest from {newest}; {_until(found, is_memory=is_memory)}"
 
 
-def _until(found: "Remains", *, is_memory: bool) -> str:
+def _until(found: "RemainingRecords", *, is_memory: bool) -> str:
     kept = found.retention
     if kept is None:
         return "expiry unknown, because the brokers refuse to describe the topic"
@@ -202,7 +202,7 @@ class Erasing:
         read = {topics.memory, topics.queries, topics.enrichment, topics.results}
         named = [*topics.read()[:2], topics.enrichment, topics.results, *topics.outputs()]
         print(f"Records in Kafka of user {self._user} of tenant {self._tenant}:")
-        compacted = list[Remains]()
+        compacted = list[RemainingRecords]()
         for found in remains(self._config.kafka, named, self._tenant, self._user):
             print(f"  {remains_line(found, is_memory=found.topic == topics.memory)}")
             if found.retention is not None and found.retention.compacts and found.topic not in read and found.keyed_in:

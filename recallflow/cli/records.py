@@ -17,7 +17,7 @@ from recallflow.credentials import mask
 from recallflow.errors import ErrorCode, UsageError
 
 if TYPE_CHECKING:
-    from recallflow.connectors.kafka.dead_letters import Letter
+    from recallflow.connectors.kafka.messages import Letter
     from recallflow.connectors.kafka.topic_reader import TopicReader
     from recallflow.flows.config import Config
     from recallflow.flows.settings import TopicNames
@@ -51,7 +51,7 @@ def line_of(message: Any, name: str, *, goes_in: bool) -> Text:
 
 def record_of(message: Any) -> dict[str, Any]:
     """Return a record for programs: position and content. Content that is not JSON is text."""
-    from recallflow.connectors.kafka.dead_letters import Letter
+    from recallflow.connectors.kafka.messages import Letter
 
     letter = Letter.of(message)
     found = {
@@ -76,7 +76,7 @@ def _parsed(message: Any) -> Any:
 
 def _short(name: str, record: Any, message: Any) -> str:
     if name == "dead_letters":
-        from recallflow.connectors.kafka.dead_letters import Letter
+        from recallflow.connectors.kafka.messages import Letter
 
         letter = Letter.of(message)
         return "not written by an engine" if letter is None else f"{letter.error.get('code')}: {letter.error['detail']}"
@@ -234,7 +234,7 @@ def run_dlq_list(options: argparse.Namespace) -> int:
 
 
 def run_dlq_replay(options: argparse.Namespace) -> int:
-    from recallflow.connectors.kafka.dead_letters import send_again
+    from recallflow.connectors.kafka.sender import send_again
 
     where = config(options)
     letters = [*_letters(options, where)]
@@ -253,7 +253,7 @@ def run_dlq_replay(options: argparse.Namespace) -> int:
 
 
 def _letters(options: argparse.Namespace, where: "Config") -> "Iterator[Letter]":
-    from recallflow.connectors.kafka.dead_letters import read_letters
+    from recallflow.connectors.kafka.topic_reader import read_letters
 
     for letter in read_letters(where.kafka, where.topics.dead_letters):
         if options.code in (None, letter.error.get("code")):

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from recallflow.connectors.kafka.dead_letters import Letter
-from recallflow.connectors.kafka.messages import Headers, Outgoing
+from recallflow.connectors.kafka.messages import Headers, Letter, Outgoing
 from recallflow.flows.router import Router
 from recallflow.flows.settings import TopicNames
 from recallflow.operators import guard

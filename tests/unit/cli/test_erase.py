@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from recallflow.cli.erasing import remains_line
-from recallflow.connectors.kafka.erasure import Remains, Retention
+from recallflow.connectors.kafka.erasure import RemainingRecords, Retention
 from recallflow.flows.embedded import process
 from recallflow.flows.settings import Settings
 from recallflow.owner import state_partition
@@ -170,7 +170,7 @@ def test_split_directories_erase_the_users_of_their_own_partitions(cli: Cli, tmp
     ],
 )
 def test_line_of_a_topic_states_its_retention(retention: Retention | None, token: str) -> None:
-    line = remains_line(Remains("some.topic", retention, 3, AT_MS, [0]), is_memory=False)
+    line = remains_line(RemainingRecords("some.topic", retention, 3, AT_MS, [0]), is_memory=False)
     assert line.startswith("some.topic: 3 records, the newest from 2023-11-14T22:13:20Z; ")
     assert token in line
     assert ("compact" in line) is (retention is not None and retention.compacts)

@@ -11,7 +11,7 @@ import pytest
 from recallflow.cli.publish import Target
 from recallflow.connectors.checkpoints.generation import CheckpointOrigin
 from recallflow.connectors.checkpoints.store import CheckpointStore
-from recallflow.connectors.kafka import dead_letters, sender
+from recallflow.connectors.kafka import sender
 from recallflow.connectors.kafka.admin import TopicConfig
 from recallflow.connectors.kafka.topic_reader import TopicReader
 from recallflow.control import ApiKey, ControlHistory
@@ -50,8 +50,7 @@ def topics(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Topics:
     def ask_configs(_: object, asked: Iterable[str]) -> dict[str, TopicConfig]:
         return dict.fromkeys(asked, TopicConfig(20_000))
 
-    for module in (dead_letters, sender):
-        monkeypatch.setattr(module, "ask_configs", ask_configs)
+    monkeypatch.setattr(sender, "ask_configs", ask_configs)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state-home"))
     monkeypatch.setattr(Target, "of", lambda _, topic: Target("c", topic, "t", len(made.sent()), len(made.sent())))
     return made

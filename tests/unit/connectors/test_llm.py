@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from recallflow.connectors.llm import Endpoint, Policy, load_embedding_service, load_language_model
 from recallflow.connectors.llm.models import CallFailed, OpenAiModel, _checked, read_answer
-from recallflow.connectors.llm.policy import DAY_S, MOST_WAIT_S, Reserved, Surroundings, TokenBudget
+from recallflow.connectors.llm.policy import DAY_S, MOST_WAIT_S, Reserved, RetryTiming, TokenBudget
 from recallflow.errors import ModelError, ModelFailure
 from recallflow.llm import FAILURES, LEFT_ALONE_S, Completion, Embedded, Prompt, Spent
 from recallflow.operators.enrichment.prompts import NUMBER, TEXT, TRUTH, fields, listed
@@ -48,8 +48,8 @@ class Time:
         await asyncio.sleep(0)
 
     @property
-    def around(self) -> Surroundings:
-        return Surroundings(lambda: self.now_s, lambda: NOON_S + self.now_s, self.sleep, lambda: self.drawn)
+    def timing(self) -> RetryTiming:
+        return RetryTiming(lambda: self.now_s, lambda: NOON_S + self.now_s, self.sleep, lambda: self.drawn)
 
 
 @pytest.fixture
@@ -73,7 +73,7 @@ class Model:
         self._loaded: list[OpenAiModel] = []
 
     def load(self, **policy: Any) -> OpenAiModel:
-        found = load_language_model("m-1", Endpoint(self._server.url, "k"), Policy(around=self._time.around, **policy))
+        found = load_language_model("m-1", Endpoint(self._server.url, "k"), Policy(timing=self._time.timing, **policy))
         self._loaded.append(found)
         return found
 
@@ -136,7 +136,7 @@ def test_passing_fault_is_retried(
 
 def test_a_timeout_is_tried_again(llm_server: LlmServer, model: Model, time: Time) -> None:
     llm_server.fail("hang")
-    slow = load_language_model("m-1", Endpoint(llm_server.url, timeout_s=0.2), Policy(2, around=time.around))
+    slow = load_language_model("m-1", Endpoint(llm_server.url, timeout_s=0.2), Policy(2, timing=time.timing))
     assert (model.ask(slow), llm_server.calls["classify"]) == ("ok", 2)
     model.run(slow.close())
 
@@ -348,7 +348,7 @@ def test_calls_and_tokens_are_metered_by_tenant_and_task(llm_server: LlmServer, 
     assert asked.meter.spent() == {("acme", "classify"): Spent(3, 12, 14), ("globex", "extract"): Spent(1, 6, 7)}
 
     async def embedded() -> Spent:
-        service = load_embedding_service("e-1", 64, Endpoint(llm_server.url), Policy(5, around=time.around))
+        service = load_embedding_service("e-1", 64, Endpoint(llm_server.url), Policy(5, timing=time.timing))
         llm_server.fail("nan", "cut")
         found = await service.embed("acme", ["two words"])
         await service.close()
@@ -377,7 +377,7 @@ def test_errors_and_logs_contain_no_secrets_or_text(
     llm_server.answer("classify", {"yes": "Ana lives in Porto"})
     llm_server.fail(fault, times=None)
     endpoint = Endpoint(llm_server.url, "sk-secret", ("X-Team: hidden",))
-    asked = load_language_model("m-1", endpoint, Policy(6, waits="never", around=time.around))
+    asked = load_language_model("m-1", endpoint, Policy(6, waits="never", timing=time.timing))
 
     async def failing() -> str:
         with pytest.raises(ModelError) as raised:

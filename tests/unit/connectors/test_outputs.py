@@ -16,8 +16,7 @@ from recallflow.connectors import local_inputs
 from recallflow.connectors.kafka import cluster, sender
 from recallflow.connectors.kafka.admin import TopicConfig
 from recallflow.connectors.kafka.cluster import SKEW_MS, Ends, earliest, read_tails
-from recallflow.connectors.kafka.dead_letters import Letter
-from recallflow.connectors.kafka.messages import NUMBER_HEADER, SOURCE_HEADER, TRIMMINGS_BYTES, Outgoing
+from recallflow.connectors.kafka.messages import NUMBER_HEADER, SOURCE_HEADER, TRIMMINGS_BYTES, Letter, Outgoing
 from recallflow.connectors.kafka.partition import Tails
 from recallflow.connectors.kafka.sender import DeliverySink, EarlierOutputs, OutputSender, Publisher, ToSend
 from recallflow.connectors.kafka.service import EARLY_MOST, Expected, ExpectedOutcomes

@@ -17,7 +17,7 @@ from rocksdict import Options, Rdict
 
 from recallflow.connectors.checkpoints.generation import PIECE_BYTES, THREADS, CheckpointOrigin
 from recallflow.connectors.checkpoints.objects import Objects, StoreRetries, locate
-from recallflow.connectors.checkpoints.store import GRACE_S, CheckpointStore, Keeper
+from recallflow.connectors.checkpoints.store import GRACE_S, CheckpointSaver, CheckpointStore
 from recallflow.errors import CheckpointError, UsageError
 from tests.groups import share
 from tests.s3_server import S3Server
@@ -327,7 +327,7 @@ TestTwoWriters.settings = settings(max_examples=share(0.4), stateful_step_count=
 def test_keeper_saves_checkpoints_and_prunes(url: str, grown: MakeGrown, tmp_path: Path) -> None:
     state_dir, db = tmp_path / "state", grown()
     (state_dir / ".checkpoint-of-a-killed-process").mkdir(parents=True)
-    keeper = Keeper(CheckpointStore.open(url), state_dir, keep=2)
+    keeper = CheckpointSaver(CheckpointStore.open(url), state_dir, keep=2)
     made = list[dict[str, str]]()
 
     def make(folder: Path) -> CheckpointOrigin:
@@ -346,7 +346,7 @@ def test_keeper_saves_checkpoints_and_prunes(url: str, grown: MakeGrown, tmp_pat
 
 
 def test_keeper_without_a_folder_leaves_nothing(url: str, tmp_path: Path) -> None:
-    keeper = Keeper(CheckpointStore.open(url), tmp_path, keep=2)
+    keeper = CheckpointSaver(CheckpointStore.open(url), tmp_path, keep=2)
 
     def fail(folder: Path) -> CheckpointOrigin:
         folder.mkdir()
