@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from itertools import islice
+from typing import Any
 
 from pydantic_core import to_json
 
@@ -12,12 +13,20 @@ from recallflow.fields import format_time
 from recallflow.graphs import ExploredEdge, ExploredLink, ExploredMemory, ExploredNode, Mark, Subgraph
 from recallflow.operators.answers.lookups import Room, cursor_at, happened, newest_first, read_places
 from recallflow.operators.graph.paths import Neighbourhood, Vertex
-from recallflow.operators.graph.reader import Caps, LoadBounds, TraversalScope, marks, memory_marks, superseded
+from recallflow.operators.graph.reader import (
+    Caps,
+    LoadBounds,
+    TraversalScope,
+    marks,
+    memory_marks,
+    nodes_called,
+    superseded,
+)
 from recallflow.operators.recall.moment import Moment, newest
 from recallflow.operators.redaction import RowsReader
 from recallflow.queries import EdgeCursor, GraphExplore, MemoryCursor
 from recallflow.state.graph import Edge, Node, OwnerGraph
-from recallflow.state.graph_codec import MEMORY_KIND, NodeKey, begins_like_a_key
+from recallflow.state.graph_codec import NodeKey
 from recallflow.state.hot_owner import HotOwner
 from recallflow.state.index import OwnerIndex
 from recallflow.state.rows import MemoryRow
@@ -35,7 +44,11 @@ def explore(
     edges that do not count at the moment are included with marks. Raise InvalidRecord for a missing node."""
 
     now_ms = moment.now_ms
-    begin = _begin(graph, wanted) if wanted else newest(index, moment)[:NEWEST]
+    begin: list[Vertex] = []
+    for key in nodes_called(graph, wanted, "nodes"):
+        begin += graph.members(key, 1) if key.memory else [key]
+    if not wanted:
+        begin += newest(index, moment)[:NEWEST]
     scope = TraversalScope(graph, allowed=lambda seq: index.slot(seq) is not None, bounds=BOUNDS)
     around = Neighbourhood(scope, begin, hops)
     slots = {seq: slot for seq in around.out if isinstance(seq, int) and (slot := index.slot(seq)) is not None}
@@ -62,24 +75,6 @@ def explore(
         ],
         caps=asdict(around.caps),
     )
-
-
-def _begin(graph: OwnerGraph, wanted: Sequence[str]) -> list[Vertex]:
-    begin: list[Vertex] = []
-    missing: list[FieldProblem] = []
-    for at, text in enumerate(wanted):
-        own = graph.find(text)
-        keys = list(dict.fromkeys([*([] if own is None else [own]), *graph.by_urn(text)]))
-        if not keys:
-            problem = f"no node, memory, URN or entity is called {text!r}"
-            if begins_like_a_key(text) and graph.node(NodeKey(text, memory=True)) is not None:
-                problem = f"no node has this key; the memory of this id is called {MEMORY_KIND}:{text} here"
-            missing.append(FieldProblem(f"nodes.{at}", problem))
-        for key in keys:
-            begin += graph.members(key, 1) if key.memory else [key]
-    if missing:
-        raise InvalidRecord("not_found", missing)
-    return begin
 
 
 def _nodes(
@@ -115,49 +110,29 @@ def _hops(source: Vertex, target: Vertex, _: object) -> int:
 
 
 def explored_node(key: NodeKey, node: Node) -> ExploredNode:
-    return ExploredNode(
-        key=str(key),
-        kind=node.kind,
-        name=node.name,
-        urn=node.urn,
-        archived=node.archived,
-        properties=node.properties,
-        aliases=[*node.aliases],
-        expanded=True,
-        hops=0,
-        centrality=0.0,
-    )
+    fields = node._asdict() | {"key": str(key), "aliases": [*node.aliases]}
+    return ExploredNode(**fields, expanded=True, hops=0, centrality=0.0)
 
 
 def explored_edge(edge: Edge, now_ms: int) -> ExploredEdge:
     """Return an edge in the form of a response, with its marks at a time (epoch ms)."""
-    return ExploredEdge(
-        source=str(edge.source),
-        target=str(edge.target),
-        type=edge.type,
-        weight=edge.weight,
-        confidence=edge.confidence,
-        evidence=edge.evidence,
-        valid_from=None if edge.valid_from_ms is None else format_time(edge.valid_from_ms),
-        valid_to=None if edge.valid_to_ms is None else format_time(edge.valid_to_ms),
-        expires_at=None if edge.expires_ms is None else format_time(edge.expires_ms),
-        archived=edge.archived,
-        marks=marks(edge, now_ms),
-        ingested_at=format_time(edge.ingested_ms),
-        properties=edge.properties,
-    )
+    found = marks(edge, now_ms)
+    return ExploredEdge(**edge_fields(edge), evidence=edge.evidence, archived=edge.archived, marks=found)
+
+
+def edge_fields(edge: Edge) -> dict[str, Any]:
+    """Return the fields of an edge in the form of a response, except its evidence and marks."""
+    times_ms = {"valid_from": edge.valid_from_ms, "valid_to": edge.valid_to_ms, "expires_at": edge.expires_ms}
+    times = {name: None if at_ms is None else format_time(at_ms) for name, at_ms in times_ms.items()}
+    fields = {name: getattr(edge, name) for name in ("type", "weight", "confidence", "properties")}
+    fields |= {"source": str(edge.source), "target": str(edge.target), "ingested_at": format_time(edge.ingested_ms)}
+    return fields | times
 
 
 def explored_memory(row: MemoryRow, found: list[Mark]) -> ExploredMemory:
+    own = {name: getattr(row, name) for name in ("id", "content", "kind", "role", "name")}
     return ExploredMemory(
-        id=row.id,
-        key=str(NodeKey(row.id, memory=True)),
-        content=row.content,
-        kind=row.kind,
-        role=row.role,
-        name=row.name,
-        created_at=format_time(row.created_ms),
-        marks=found,
+        **own, key=str(NodeKey(row.id, memory=True)), created_at=format_time(row.created_ms), marks=found
     )
 
 

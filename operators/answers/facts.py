@@ -8,12 +8,19 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import NamedTuple
 
-from recallflow.errors import FieldProblem, InvalidRecord
-from recallflow.fields import format_time
 from recallflow.graphs import Evidence, Fact, Facts, Mark
 from recallflow.language import FUNCTION_WORDS, stems
 from recallflow.language.places import find_stems
-from recallflow.operators.graph.reader import has_weight, is_form, marks, named_entities, read_once, superseded
+from recallflow.operators.answers.explore import edge_fields
+from recallflow.operators.graph.reader import (
+    has_weight,
+    is_form,
+    marks,
+    named_entities,
+    nodes_called,
+    read_once,
+    superseded,
+)
 from recallflow.operators.recall.moment import Moment, newest
 from recallflow.operators.recall.phrases import short
 from recallflow.operators.redaction import RowsReader, is_readable
@@ -85,24 +92,11 @@ class FactSearch:
 
     def _begin(self, best: Sequence[int]) -> Iterator[NodeKey]:
         if self._query.entities:
-            return iter(self._given())
+            return iter(nodes_called(self._graph, self._query.entities, "entities"))
         named = named_entities(self._graph, self._query.query) if self._query.query else []
         seqs = newest(self._index, self._moment)
         self._complete = len(seqs) <= MEMORIES
         return self._around(named, dict.fromkeys([*best, *seqs[:MEMORIES]]))
-
-    def _given(self) -> list[NodeKey]:
-        found: list[NodeKey] = []
-        missing = []
-        for at, text in enumerate(self._query.entities):
-            own = self._graph.find(text)
-            known = [*([] if own is None else [own]), *self._graph.by_urn(text)]
-            found += known
-            if not known:
-                missing.append(FieldProblem(f"entities.{at}", f"no node, memory, URN or entity is called {text!r}"))
-        if missing:
-            raise InvalidRecord("not_found", missing)
-        return found
 
     def _around(self, named: Sequence[NodeKey], seqs: dict[int, None]) -> Iterator[NodeKey]:
         """Yield the named entities, the nodes of each memory, and the entities without memories."""
@@ -182,18 +176,9 @@ class FactSearch:
         edge = found.edge
         rows = [self._read.get(one) for one in reversed(edge.evidence[-QUOTED:])]
         return Fact(
-            source=str(edge.source),
+            **edge_fields(edge),
             source_name=self._name(edge.source),
-            type=edge.type,
-            target=str(edge.target),
             target_name=self._name(edge.target),
-            weight=edge.weight,
-            confidence=edge.confidence,
-            valid_from=_time(edge.valid_from_ms),
-            valid_to=_time(edge.valid_to_ms),
-            expires_at=_time(edge.expires_ms),
-            ingested_at=format_time(edge.ingested_ms),
-            properties=edge.properties,
             evidence=[Evidence(id=row.id, quote=_quote(row.content, self._wanted)) for row in rows if is_readable(row)],
             evidence_count=len(edge.evidence),
             score=found.score,
@@ -205,10 +190,6 @@ def _quote(content: str, wanted: Sequence[str]) -> str:
     """Quote the first sentence with a word of the question, or the first sentence."""
     (found,) = find_stems([content], [wanted], 0)
     return short(content, *found[0][1:]) if found else short(content)
-
-
-def _time(at_ms: int | None) -> str | None:
-    return None if at_ms is None else format_time(at_ms)
 
 
 def _words(query: str) -> list[str]:

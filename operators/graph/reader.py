@@ -7,10 +7,11 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, NamedTuple
 
+from recallflow.errors import FieldProblem, InvalidRecord
 from recallflow.graphs import Mark
 from recallflow.language import FUNCTION_WORDS
 from recallflow.state.graph import Edge, Node, OwnerGraph
-from recallflow.state.graph_codec import ENTITY_KIND, NodeKey, Superseded, node_key
+from recallflow.state.graph_codec import ENTITY_KIND, MEMORY_KIND, NodeKey, Superseded, begins_like_a_key, node_key
 from recallflow.state.rows import MemoryRow
 
 GIVEN_ROLES = frozenset({"category", "topic", "tag", "repo", "entity"})
@@ -199,6 +200,25 @@ _WORD = re.compile(r"\w+")
 _SYMBOLS = re.compile(r"[^\w\s]*")
 _CLOSING = ".,;:!?…)]}\"'’”»"
 _OPENING = "([{\"'‘“«¿¡@#"
+
+
+def nodes_called(graph: OwnerGraph, wanted: Sequence[str], field: str) -> list[NodeKey]:
+    """Return the nodes of keys, memory ids, URNs or entity names in a query's field. Raise InvalidRecord for missing
+    ones."""
+    found: list[NodeKey] = []
+    missing: list[FieldProblem] = []
+    for at, text in enumerate(wanted):
+        own = graph.find(text)
+        keys = list(dict.fromkeys([*([] if own is None else [own]), *graph.by_urn(text)]))
+        found += keys
+        if not keys:
+            problem = f"no node, memory, URN or entity is called {text!r}"
+            if begins_like_a_key(text) and graph.node(NodeKey(text, memory=True)) is not None:
+                problem = f"no node has this key; the memory of this id is called {MEMORY_KIND}:{text} here"
+            missing.append(FieldProblem(f"{field}.{at}", problem))
+    if missing:
+        raise InvalidRecord("not_found", missing)
+    return found
 
 
 def given_entities(graph: OwnerGraph, wanted: Sequence[str]) -> list[NodeKey]:
