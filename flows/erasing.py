@@ -103,7 +103,7 @@ class TraceSearch(NamedTuple):
     traces: Traces
 
 
-def sought(
+def new_trace_search(
     tenant_id: str, user_id: str, environments: Sequence[str], records: Iterator[Mapping[str, Any]]
 ) -> TraceSearch:
     """Return the search for a person's traces in records of an export, or in events. Raise UsageError if no text is
@@ -146,12 +146,12 @@ def search(who: TraceSearch, folders: Sequence[Path], at_rest: AtRest, patience:
     while True:
         for folder in left:
             search_folder(folder, pieces, _known(folder, who, at_rest), findings)
-        telling = findings.telling()
-        left = [folder for folder in left if any(path.is_relative_to(folder) for path in telling)]
+        conclusive = findings.conclusive()
+        left = [folder for folder in left if any(path.is_relative_to(folder) for path in conclusive)]
         if not left or patience.ended():
             return findings
         between_searches.wait(SEARCH_INTERVAL_S)
-        for path in telling:
+        for path in conclusive:
             del findings.found[path]
 
 

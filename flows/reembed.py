@@ -79,7 +79,7 @@ class Cost:
     characters: int = 0
     tokens: int = 0
     refused: int = 0  # events with vectors of another dimension, which an engine with this model would refuse
-    astray: int = 0  # misrouted records that no engine has forwarded yet
+    misrouted: int = 0  # misrouted records that no engine has forwarded yet
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ class MemoryTopicReplay:
 
     directory: StateDirectory
     refused: int
-    astray: int
+    misrouted: int
 
     @classmethod
     @contextlib.contextmanager
@@ -117,7 +117,7 @@ class MemoryTopicReplay:
             for messages in _batches(_merged(config.kafka, spans)):
                 replay.apply(messages)
                 progress(len(messages))
-            yield cls(directory, replay.refused["wrong_dimension"], len(replay.astray))
+            yield cls(directory, replay.refused["wrong_dimension"], len(replay.misrouted))
 
     def missing(self) -> Iterator[TextToEmbed]:
         for partition in self.directory.existing_partitions():
@@ -125,7 +125,7 @@ class MemoryTopicReplay:
                 yield from _missing_of(partition, key, head.owner)
 
     def cost(self, counter: TokenCounter) -> Cost:
-        found = Cost(refused=self.refused, astray=self.astray)
+        found = Cost(refused=self.refused, misrouted=self.misrouted)
         for text in self.missing():
             found.texts += 1
             found.characters += len(text.shown)
@@ -162,7 +162,7 @@ class _Replay:
         self, directory: StateDirectory, embedder: Embedder, rules: Rules, judge: Callable[[Decoded], Item]
     ) -> None:
         self.refused: Counter[str] = Counter()
-        self.astray: set[Position] = set()  # misrouted records that were not forwarded yet
+        self.misrouted: set[Position] = set()  # misrouted records that were not forwarded yet
         self._judge = judge
         self._partition_of = partial(partition_hashed, partitions=directory.fingerprint.partitions)
         self._embedder = embedder
@@ -176,9 +176,9 @@ class _Replay:
             item = decode(record_of(message), self._skips)
             if isinstance(item, Refused) or item.record.position.partition == self._partition_of(item):
                 owned.append(item)
-                self.astray.discard(item.record.known_as)
+                self.misrouted.discard(item.record.known_as)
             else:
-                self.astray.add(item.record.position)
+                self.misrouted.add(item.record.position)
         items = prepare(self._embedder, [self._judge(item) for item in owned])
         self.refused.update(item.error.code for item in items if isinstance(item, Refused))
         for key, batch in by_partition([item for item in items if isinstance(item, Write)], self._partition_of):
@@ -251,14 +251,14 @@ class Reembedding:
         found: list[Matrix | None] = []
         try:
             return [*await self._call(texts)]
-        except _NotTaken as failed:
+        except _CallRefused as failed:
             why = failed.error
         for text in texts:
             try:
                 found.extend(await self._call([text]))
             except ModelError as error:
                 raise (why if error.code == "left_alone" else error) from None
-            except _NotTaken as failed:
+            except _CallRefused as failed:
                 self.refused += 1
                 if not self._taken and self.refused >= (GIVE_UP if self.goes_on else min(GIVE_UP, len(texts))):
                     raise failed.error from None
@@ -270,17 +270,17 @@ class Reembedding:
             vectors = (await self.service.embed(texts[0].owner.tenant_id, [text.shown for text in texts])).vectors
         except ModelError as error:
             if error.code in ONE_TO_BLAME:
-                raise _NotTaken(error) from None
+                raise _CallRefused(error) from None
             raise
         except EmbedderError as error:
             if self.goes_on:
-                raise _NotTaken(ModelError("malformed", str(error))) from None
+                raise _CallRefused(ModelError("malformed", str(error))) from None
             raise
         self._taken += len(texts)
         return vectors
 
 
-class _NotTaken(Exception):
+class _CallRefused(Exception):
     """A call that the service refused, possibly because of one text."""
 
     def __init__(self, error: ModelError) -> None:

@@ -97,7 +97,7 @@ class OwnerGraph:
 
     def node(self, key: NodeKey) -> Node | None:
         """Return the node, or None. An entity with several names has its main key and name."""
-        rows = [row for name in self.unions().names(key) if (row := self._told_row(name)) is not None]
+        rows = [row for name in self.unions().names(key) if (row := self._visible_row(name)) is not None]
         if rows:
             return _node(rows)
         return memory_node(key.text) if key.memory and self._seq(key) is not None else None
@@ -321,7 +321,7 @@ class OwnerGraph:
         stored = self._partition.get(keys.node(self._owner, self.name(key)))
         return None if stored is None else NodeRow.decode(stored)
 
-    def _told_row(self, key: NodeKey) -> NodeRow | None:
+    def _visible_row(self, key: NodeKey) -> NodeRow | None:
         """Return the record with the properties that readers may see. Subclasses override it."""
         return self._row(key)
 

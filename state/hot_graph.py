@@ -30,7 +30,7 @@ BITS = 256
 SKETCH_BYTES = BITS // 8
 _SURE = 4  # standard deviations: of pairs just at the threshold, three in 100,000 are missed
 _SMALLEST = 64
-_NOBODY = -1  # where a `seq` would be
+_NO_SEQ = -1  # in place of a `seq`
 _SEQ_BITS = 48  # of a sequence number
 _products = faiss.fvec_inner_products_ny  # type: ignore[attr-defined]
 _hammings = faiss.hammings  # type: ignore[attr-defined]
@@ -67,13 +67,13 @@ class SketchWindow:
     def __init__(self) -> None:
         asked = np.zeros(SKETCH_BYTES, np.uint8)
         self._asked, self._asked_pointer = asked.data.cast("B"), faiss.swig_ptr(asked)
-        self._grow(np.zeros((_SMALLEST, SKETCH_BYTES), np.uint8), array("q", [_NOBODY] * _SMALLEST))
+        self._grow(np.zeros((_SMALLEST, SKETCH_BYTES), np.uint8), array("q", [_NO_SEQ] * _SMALLEST))
 
     def put(self, seq: int, sketch: bytes) -> None:
         place = seq % WINDOW
         while place >= len(self._seqs):
             self._grow(np.concatenate([self._codes, np.zeros_like(self._codes)]),
-                       self._seqs + array("q", [_NOBODY] * len(self._seqs)))  # fmt: skip
+                       self._seqs + array("q", [_NO_SEQ] * len(self._seqs)))  # fmt: skip
         if self._seqs[place] <= seq:  # its place may be a newer one's by now
             self._bytes[place * SKETCH_BYTES : (place + 1) * SKETCH_BYTES] = sketch
             self._seqs[place] = seq
@@ -81,7 +81,7 @@ class SketchWindow:
     def remove(self, seq: int) -> None:
         place = seq % WINDOW
         if place < len(self._seqs) and self._seqs[place] == seq:
-            self._seqs[place] = _NOBODY
+            self._seqs[place] = _NO_SEQ
 
     def near(self, sketch: bytes, most: int, newest: int) -> list[int]:
         """Return the `seq` of memories whose sketches differ in at most `most` bits, closest first, then newest, among
@@ -92,7 +92,7 @@ class SketchWindow:
         if not len(places):
             return []
         seqs = self._numbers.take(places)
-        in_window = seqs > max(newest - WINDOW, _NOBODY)
+        in_window = seqs > max(newest - WINDOW, _NO_SEQ)
         places, seqs = places[in_window], seqs[in_window]
         # One sort of one number each: of two numbers it would be two.
         order = (self._differs.take(places).astype(np.int64) << _SEQ_BITS) - seqs
@@ -203,7 +203,7 @@ class HotGraph:
             self._whole_seqs = np.empty(0, np.int64)
         asked = np.array(seqs, np.int64)
         if len(self._whole_seqs) < KNOWN_VECTORS:
-            self._make_room(max(seqs, default=_NOBODY))
+            self._make_room(max(seqs, default=_NO_SEQ))
         places = asked % KNOWN_VECTORS
         rows = self._wholes.take(places, axis=0)
         (missing,) = (self._whole_seqs.take(places) != asked).nonzero()
@@ -225,7 +225,7 @@ class HotGraph:
         if vectors is not None and vectors.model == self._model:
             self._keep_whole(seq, vectors.whole)
         elif (place := seq % KNOWN_VECTORS) < len(self._whole_seqs) and self._whole_seqs[place] == seq:
-            self._whole_seqs[place] = _NOBODY
+            self._whole_seqs[place] = _NO_SEQ
 
     def _keep_whole(self, seq: int, whole: Matrix) -> None:
         self._make_room(seq)
@@ -238,7 +238,7 @@ class HotGraph:
         if (wanted := min(seq + 1, KNOWN_VECTORS)) <= held:
             return
         size = min(max(wanted, 2 * held, _FEWEST_VECTORS), KNOWN_VECTORS)
-        wholes, whole_seqs = np.zeros((size, self._wholes.shape[1]), np.float32), np.full(size, _NOBODY, np.int64)
+        wholes, whole_seqs = np.zeros((size, self._wholes.shape[1]), np.float32), np.full(size, _NO_SEQ, np.int64)
         wholes[:held], whole_seqs[:held] = self._wholes, self._whole_seqs
         self._wholes, self._whole_seqs = wholes, whole_seqs
 

@@ -110,7 +110,7 @@ class ScopedGraph(PastGraph):
             return None
         return row or NodeRow(key, EPISODE_KIND, episode.id)
 
-    def _told_row(self, key: NodeKey) -> NodeRow | None:
+    def _visible_row(self, key: NodeKey) -> NodeRow | None:
         row = self._row(key)
         if row is None or key.memory:
             return row

@@ -161,7 +161,7 @@ class Findings:
     others: Numbers = field(default_factory=set)  # pieces that occur in other users' records, and prove nothing
     unread: set[Path] = field(default_factory=set)  # tables that RocksDB cannot read; only raw bytes were searched
 
-    def telling(self) -> dict[Path, int]:
+    def conclusive(self) -> dict[Path, int]:
         """Return the number of conclusive pieces in each file with any."""
         left = {path: len(numbers - self.others) for path, numbers in self.found.items()}
         return {path: count for path, count in sorted(left.items()) if count}

@@ -20,9 +20,9 @@ from recallflow.flows.erasing import (
     append_time,
     erase_directory,
     export_before,
+    new_trace_search,
     read_export,
     search,
-    sought,
 )
 from recallflow.flows.settings import open_at_rest
 from recallflow.owner import Owner
@@ -80,7 +80,7 @@ def _compaction(*, is_memory: bool) -> str:
 
 def finding_lines(who: "TraceSearch", findings: "Findings") -> Iterator[str]:
     """Yield lines about the searched files and the findings. No line quotes content."""
-    pieces, telling = len(who.traces.pieces()), findings.telling()
+    pieces, conclusive = len(who.traces.pieces()), findings.conclusive()
     looked_for = f"searched for {pieces - len(findings.others)} strings of user {who.user_id}"
     left_out = []
     if findings.others:
@@ -91,9 +91,9 @@ def finding_lines(who: "TraceSearch", findings: "Findings") -> Iterator[str]:
     yield f"{looked_for} {searched}{''.join(f'; {one}' for one in left_out)}"
     for path in sorted(findings.unread):
         yield f"{path}: unreadable for RocksDB; only its bytes were searched"
-    for path, count in telling.items():
+    for path, count in conclusive.items():
         yield f"{path}: FOUND {count} of them"
-    if not telling:
+    if not conclusive:
         yield "nothing was found"
 
 
@@ -214,7 +214,7 @@ class Erasing:
 
     def _sought(self) -> TraceSearch:
         """Return the search terms, which are read before the erasure."""
-        return sought(self._tenant, self._user, self._environments, self._held())
+        return new_trace_search(self._tenant, self._user, self._environments, self._held())
 
     def _held(self) -> Iterator[Mapping[str, Any]]:
         if self._options.export is not None:
@@ -236,7 +236,7 @@ class Erasing:
                 print(f"{folder}: {_purges_line(folder)}")
         if self._apart is None and not self._options.also:
             note(OTHERS)
-        return bool(findings.telling())
+        return bool(findings.conclusive())
 
 
 def _purges_line(folder: Path) -> str:

@@ -317,9 +317,9 @@ def _cost_line(cost: "Cost", model: str, counter: "TokenCounter", price: float |
         found += f", {cost.tokens / 1_000_000 * price:,.4f} at {price:g} per million"
     if cost.refused:
         found += f"\n{cost.refused:,} events have vectors of another dimension: an engine with {model} will refuse them"
-    if cost.astray:
+    if cost.misrouted:
         found += (
-            f"\n{cost.astray:,} records are misrouted: they are not counted until an engine "
+            f"\n{cost.misrouted:,} records are misrouted: they are not counted until an engine "
             "(recallflow run_reembed) has sent them to the partitions of their owners"
         )
     return found

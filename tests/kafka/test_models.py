@@ -156,7 +156,7 @@ def test_open_requests_are_asked_again_unless_retention_took_them(
     findings, texts = Findings(), Pieces([b"I moved to town", b"user_id", b'"acme"', b"acme/u"])
     search_folder(enrichment.state_dir, texts, RecordFilter(), findings)
     assert findings.sizes
-    assert findings.telling() == {}
+    assert findings.conclusive() == {}
     llm_server.heal()
     with enrichment.running():
         enrichment.check_once(10)

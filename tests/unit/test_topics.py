@@ -454,7 +454,7 @@ class LateLog:
             replay.apply([message])
         found = [*MemoryTopicReplay(self._directory, 0, 0).missing()]
         assert len({text.memory_id for text in found}) == len(found)
-        return {text.memory_id: text.shown for text in found}, len(replay.astray)
+        return {text.memory_id: text.shown for text in found}, len(replay.misrouted)
 
 
 @pytest.fixture

@@ -39,7 +39,7 @@ def searched(folder: Path, *pieces: bytes, known: RecordFilter = NOTHING) -> dic
     findings = Findings()
     search_folder(folder, Pieces(pieces), known, findings)
     assert not findings.unread
-    return {str(path.relative_to(folder)): count for path, count in findings.telling().items()}
+    return {str(path.relative_to(folder)): count for path, count in findings.conclusive().items()}
 
 
 def database(path: Path) -> Any:
@@ -176,7 +176,7 @@ def test_unreadable_table_is_searched_bytewise_and_reported(tmp_path: Path) -> N
     (tmp_path / "000001.sst").write_bytes(b"no table at all, but " + PIECE)
     findings = Findings()
     search_folder(tmp_path, Pieces([PIECE]), RecordFilter(), findings)
-    assert [*findings.telling()] == [tmp_path / "000001.sst"]
+    assert [*findings.conclusive()] == [tmp_path / "000001.sst"]
     assert findings.unread == {tmp_path / "000001.sst"}
 
 
