@@ -95,8 +95,7 @@ def logging_as_before() -> Iterator[None]:
 
 @pytest.fixture
 def cli(
-    capfd: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> Callable[..., subprocess.CompletedProcess[str]]:
     """Return a function that runs a command in this process. `start` runs one in a process of its own."""
 

@@ -9,9 +9,6 @@
 The name of a call's schema is its task; embeddings are the task `embed`. What no test gave an answer for is answered
 with the least that fits the schema. The vector of a text comes of its words, so that texts with words in common are
 similar, unless a test gives it (`server.vectors`).
-
-Other processes reach it at `server.url`, and may give answers and faults over HTTP: POST /answers {task: value}, POST
-/faults {fault…, "times": 2}, POST /heal, POST /release, GET /calls. By itself: `python -m tests.llm_server`.
 """
 
 import base64
@@ -21,7 +18,6 @@ import re
 import select
 import socket
 import struct
-import sys
 import threading
 import time
 from collections import Counter
@@ -115,8 +111,6 @@ class Now:
 
     changed: threading.Condition = field(default_factory=threading.Condition)
     requests: list[Asked] = field(default_factory=list)
-    under_way: int = 0
-    most_at_once: int = 0
     held: int = 0
     hung_up: int = 0
     releases: int = 0
@@ -129,8 +123,8 @@ class LlmServer(ThreadingHTTPServer):
     daemon_threads = True
     block_on_close = False
 
-    def __init__(self, dimension: int = 64, port: int = 0) -> None:
-        super().__init__(("127.0.0.1", port), _Handler)
+    def __init__(self, dimension: int = 64) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
         self.dimension = dimension
         self.vectors: dict[str, Sequence[float]] = {}
         self.oddities: dict[str, Any] = {}  # sent as they are, in place of a text's vector
@@ -197,19 +191,12 @@ class LlmServer(ThreadingHTTPServer):
         """Count the call, and return its fault."""
         with self.now.changed:
             self.now.requests.append(asked)
-            self.now.under_way += 1
-            self.now.most_at_once = max(self.now.most_at_once, self.now.under_way)
             self.now.changed.notify_all()
             for struck in self._faults:
                 if struck.times != 0 and _strikes(struck.fault, asked):
                     struck.times = None if struck.times is None else struck.times - 1
                     return struck.fault
         return None
-
-    def ended(self) -> None:
-        with self.now.changed:
-            self.now.under_way -= 1
-            self.now.changed.notify_all()
 
     def written(self, asked: Asked) -> Any:
         given = self._answers.get(asked.task)
@@ -225,47 +212,21 @@ class _Handler(BaseHTTPRequestHandler):
     disable_nagle_algorithm = True
     server: LlmServer
 
-    def do_GET(self) -> None:
-        now = self.server.now
-        self._reply({"calls": dict(self.server.calls), "held": now.held, "most_at_once": now.most_at_once})
-
     def do_POST(self) -> None:
         sent = self.rfile.read(int(self.headers["Content-Length"] or 0))
         if self.headers["Content-Length"] and not sent:  # whoever asked was killed
             return
         body = orjson.loads(sent) if sent else {}
-        for path, act in (("/chat/completions", self._ask), ("/embeddings", self._ask), ("", self._control)):
-            if self.path.partition("?")[0].endswith(path):
-                act(body)
-                return
-
-    def _control(self, body: dict[str, Any]) -> None:
-        if self.path == "/answers":
-            for task, value in body.items():
-                self.server.answer(task, value)
-        elif self.path == "/faults":
-            times = body.pop("times", 1)
-            self.server.fail(Fault(**body), times=times)
-        elif self.path == "/heal":
-            self.server.heal()
-        elif self.path == "/release":
-            self.server.release()
-        else:
-            self._reply({"error": {"message": f"nothing is at {self.path}"}}, 404)
-            return
-        self._reply({})
+        self._ask(body)
 
     def _ask(self, body: dict[str, Any]) -> None:
         task = "embed" if "input" in body else body.get("response_format", {}).get("json_schema", {}).get("name", "")
         asked = Asked(task, body, {name.lower(): value for name, value in self.headers.items()})
         fault = self.server.begun(asked)
-        try:
-            if fault is None:
-                self._reply(self._answered(asked, None))
-            else:
-                self._strike(asked, fault)
-        finally:
-            self.server.ended()
+        if fault is None:
+            self._reply(self._answered(asked, None))
+        else:
+            self._strike(asked, fault)
 
     def _strike(self, asked: Asked, fault: Fault) -> None:
         if fault.kind == "cut":
@@ -314,13 +275,10 @@ class _Handler(BaseHTTPRequestHandler):
         ended = "length" if fault == "length" else "stop"
         given, written = _tokens(asked.system + asked.user), _tokens(content)
         return {
-            "id": "chatcmpl-1",
-            "object": "chat.completion",
-            "created": 0,
-            "model": asked.body["model"],
+            "id": "chatcmpl-1", "object": "chat.completion", "created": 0, "model": asked.body["model"],
             "choices": [{"index": 0, "finish_reason": ended, "message": message}],
             "usage": {"prompt_tokens": given, "completion_tokens": written, "total_tokens": given + written},
-        }
+        }  # fmt: skip
 
     def _embedded(self, asked: Asked, fault: Kind | None) -> dict[str, Any]:
         dimension = asked.body.get("dimensions", self.server.dimension) + (fault == "wrong_dimension")
@@ -385,11 +343,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _head(self, status: int, length: int, further: dict[str, str] | None = None) -> None:
         self.send_response(status)
-        for name, value in {
-            "Content-Type": "application/json",
-            "Content-Length": str(length),
-            **(further or {}),
-        }.items():
+        own = {"Content-Type": "application/json", "Content-Length": str(length)}
+        for name, value in (own | (further or {})).items():
             self.send_header(name, value)
         self.end_headers()
 
@@ -454,9 +409,3 @@ def _peeked(connection: socket.socket) -> bytes:
         return connection.recv(1, socket.MSG_PEEK)
     except OSError:
         return b""
-
-
-if __name__ == "__main__":
-    with LlmServer(port=int(sys.argv[1]) if len(sys.argv) > 1 else 0) as alone:
-        print(alone.url, flush=True)
-        sys.stdin.read()

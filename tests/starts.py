@@ -110,11 +110,9 @@ class Starts:
         descriptor for both output streams in place of pipes."""
         (stdin, to_it), (from_it, stdout), (errors, stderr), (status, told) = (os.pipe() for _ in range(4))
         request = {
-            "script": script,
-            "words": ["-c", *arguments],
-            "environment": dict(os.environ) if environment is None else environment,
-            "folder": str(Path.cwd()),
-        }
+            "script": script, "words": ["-c", *arguments],
+            "environment": dict(os.environ) if environment is None else environment, "folder": str(Path.cwd()),
+        }  # fmt: skip
         theirs = [stdin, stdout, stderr, told]
         given = theirs if output is None else [stdin, output, output, told]
         socket.send_fds(self._requests, [orjson.dumps(request)], given)

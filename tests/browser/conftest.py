@@ -12,7 +12,7 @@ from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
 from recallflow.flows.embedded import process
 from recallflow.flows.settings import Settings
 from tests.browser.large_graph import large_graph
-from tests.browser.owner import close_up, wide
+from tests.browser.owner import close_up
 from tests.starts import COMMAND, Starts
 
 NODES = 5_000
@@ -24,7 +24,7 @@ def gateway(starts: Starts, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     """Serve a state directory that real events made, and return the address."""
     state_dir = tmp_path_factory.mktemp("explorer") / "state"
     process(
-        [orjson.dumps(event) for event in (*close_up(), *wide(), *large_graph(NODES))],
+        [orjson.dumps(event) for event in (*close_up(), *large_graph(NODES))],
         Settings(partitions=1),
         state_dir,
     )

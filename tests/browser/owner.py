@@ -9,7 +9,6 @@ OWNER = {"tenant_id": "acme", "user_id": "ann"}
 SCRIPT = "<script>window.hit = 1</script><img src=x onerror='window.hit = 1'> [here](javascript:alert(1)) \u202eexe.gnp"
 QUOTE = "my knee hurts 🦵 after long runs"
 DAY_MS = 24 * HOUR_MS
-LONG = "Unbroken" * 15
 
 
 def close_up() -> Iterator[dict[str, Any]]:
@@ -39,33 +38,6 @@ def close_up() -> Iterator[dict[str, Any]]:
         _edge("m2", "m4", "depends_on", expires_at=START_MS + 900 * DAY_MS),
     ]
     yield OWNER | {"type": "graph.edges", "id": "e1", "timestamp": START_MS + 4 * DAY_MS, "edges": edges}
-
-
-def wide() -> Iterator[dict[str, Any]]:
-    """Memories of another user, whose names and texts are single long words."""
-    owner = {"user_id": "wide"}
-    for number, word in enumerate(("First", "Next")):
-        said = f"{word}{LONG} swims"
-        yield _message(f"w{number}{LONG}", number * HOUR_MS, LONG, said) | owner | {"name": LONG}
-    yield (
-        _memory(
-            f"v{LONG}",
-            DAY_MS,
-            content=f"{LONG} swims here",
-            entities=[{"name": f"Pool{LONG}", "type": "place"}, {"name": f"Lee{LONG}", "type": "person"}],
-            relations=[{"source": f"Lee{LONG}", "type": f"swims_{LONG}"[:60].lower(), "target": f"Pool{LONG}"}],
-            tags=[LONG[:100]],
-            topics=[LONG[:100]],
-            category=LONG[:100],
-            project_id=LONG,
-        )
-        | owner
-    )
-    edges = [
-        _edge(f"w0{LONG}", f"w1{LONG}", "caused_by", evidence=LONG, properties={LONG[:60]: LONG}),
-        _edge(f"w1{LONG}", f"v{LONG}", "supersedes"),
-    ]
-    yield OWNER | owner | {"type": "graph.edges", "id": "we", "timestamp": START_MS + 4 * DAY_MS, "edges": edges}
 
 
 def _message(id_: str, at_ms: int, session: str, content: str) -> dict[str, Any]:

@@ -2,13 +2,12 @@
 
 import re
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Page, Route, expect
+from playwright.sync_api import Page, expect
 
-from tests.browser.owner import LONG, QUOTE, SCRIPT
+from tests.browser.owner import QUOTE, SCRIPT
 
 pytestmark = pytest.mark.needs("chromium")
 
@@ -32,7 +31,6 @@ def count(page: Page) -> str:
 def test_an_edge_says_its_direction_weight_confidence_evidence_and_expiry(explorer: Callable[..., Page]) -> None:
     page = explorer()
     details = page.locator("#details")
-
     choose(page, "I went to Doctor Lee")
     details.get_by_role("button", name="caused by →").click()
     expect(details.get_by_role("heading", name="caused by")).to_be_visible()
@@ -44,7 +42,6 @@ def test_an_edge_says_its_direction_weight_confidence_evidence_and_expiry(explor
     expect(facts).to_contain_text("Expiresnever")
     expect(facts).to_contain_text(f"Given as evidence{QUOTE}")
     expect(details.locator("figure mark")).to_have_text([QUOTE])
-
     details.locator(".ends button").last.click()
     details.get_by_role("button", name="depends on →").click()
     expect(facts).to_contain_text("ExpiresJun 19, 2028")
@@ -52,11 +49,9 @@ def test_an_edge_says_its_direction_weight_confidence_evidence_and_expiry(explor
 
 def test_the_evidence_is_marked_in_the_memories_that_state_it(explorer: Callable[..., Page]) -> None:
     page = explorer()
-
     choose(page, "Harbour Pool")
     expect(page.locator("#details mark")).to_have_text(["Harbour Pool"])
     page.get_by_role("button", name="recommends ←").click()
-
     figure = page.locator("#details figure")
     expect(figure.locator(".text")).to_have_text("Ann swims at Harbour Pool on Tuesdays")
     expect(figure.locator("mark")).to_have_text(["Ann swims at Harbour Pool on Tuesdays"])
@@ -66,7 +61,6 @@ def test_the_evidence_is_marked_in_the_memories_that_state_it(explorer: Callable
 
 def test_a_stored_script_stays_text(explorer: Callable[..., Page]) -> None:
     page = explorer()
-
     choose(page, "window.hit")
     text = page.locator("#details blockquote .text")
     expect(text).to_have_text(SCRIPT)
@@ -77,7 +71,6 @@ def test_a_stored_script_stays_text(explorer: Callable[..., Page]) -> None:
     expect(page.locator("#view-question .card blockquote").filter(has_text="window.hit")).to_have_text(SCRIPT)
     page.get_by_role("tab", name="Episodes").click()
     expect(page.locator("#view-episodes .card").filter(has_text="onerror")).not_to_have_count(0)
-
     assert page.evaluate("window.hit") is None
     assert page.locator("main script, main img, main a").count() == 0
 
@@ -85,7 +78,6 @@ def test_a_stored_script_stays_text(explorer: Callable[..., Page]) -> None:
 def test_search_and_filters(explorer: Callable[..., Page]) -> None:
     page = explorer()
     everything = listed(page)
-
     page.get_by_role("checkbox", name="entity").uncheck()
     assert "Harbour Pool" in everything
     assert "Harbour Pool" not in listed(page)
@@ -95,7 +87,6 @@ def test_search_and_filters(explorer: Callable[..., Page]) -> None:
     page.get_by_text("Project, time, marks").click()
     page.get_by_role("checkbox", name="superseded").uncheck()
     assert listed(page) == []
-
     page.get_by_role("button", name="Clear filters").click()
     assert listed(page) == everything
     page.get_by_text("Project, time, marks").click()
@@ -115,7 +106,6 @@ def test_the_state_of_then(explorer: Callable[..., Page]) -> None:
     page = explorer()
     slider = page.get_by_role("slider", name="As of")
     expect(slider).to_have_attribute("aria-valuetext", "now")
-
     slider.press("Home")
     expect(page.locator("#outline")).not_to_contain_text("Ann's knee is fine again")
     expect(page.locator("#outline")).to_contain_text("I went to Doctor Lee")
@@ -127,7 +117,6 @@ def test_the_state_of_then(explorer: Callable[..., Page]) -> None:
     page.get_by_role("button", name="Ask", exact=True).click()
     expect(page.locator("#view-question .card blockquote").first).to_contain_text(QUOTE)
     page.get_by_role("button", name="Now", exact=True).click()
-
     expect(page.locator("#view-question .card blockquote").first).to_contain_text("Ann's knee is fine again")
 
 
@@ -137,7 +126,6 @@ def test_how_a_question_was_answered(explorer: Callable[..., Page]) -> None:
     page.get_by_placeholder("Ask these memories something").fill("Who says to swim after long runs?")
     page.get_by_label("Hops").select_option("2")
     page.get_by_role("button", name="Ask", exact=True).click()
-
     expect(page.locator("#view-question .summary")).to_contain_text(
         re.compile(r"an answer is (very )?likely among these", re.I)
     )
@@ -151,7 +139,6 @@ def test_how_a_question_was_answered(explorer: Callable[..., Page]) -> None:
     expect(trace).to_contain_text("caused by")
     expect(trace).to_contain_text("Not in the answer: the tenant's rollout is off")
     trace.get_by_role("button", name="Show the paths in the graph").click()
-
     expect(page.get_by_role("tab", name="Graph")).to_have_attribute("aria-selected", "true")
     expect(page.locator("#outline-title")).to_contain_text("Found")
 
@@ -159,7 +146,6 @@ def test_how_a_question_was_answered(explorer: Callable[..., Page]) -> None:
 def test_episodes_on_a_timeline(explorer: Callable[..., Page]) -> None:
     page = explorer()
     page.get_by_role("tab", name="Episodes").click()
-
     bars = page.locator(".timeline rect")
     cards = page.locator("#view-episodes .card")
     expect(cards).to_have_count(6)
@@ -180,7 +166,6 @@ def test_memories_appear_only_under_their_owner(explorer: Callable[..., Page]) -
     page.locator("#who").click()
     page.get_by_label("User", exact=True).fill("bob")
     page.get_by_role("button", name="Show memories").click()
-
     expect(page.get_by_role("alert")).to_contain_text("the door is closed")
     expect(page.locator("#view-episodes .card")).to_have_count(0)
     page.get_by_role("tab", name="Graph").click()
@@ -198,7 +183,6 @@ def test_a_keyboard_is_enough(explorer: Callable[..., Page]) -> None:
     page.keyboard.type("caused")
     page.keyboard.press("Control+a")
     page.keyboard.press("Delete")
-
     page.locator("#outline button").first.focus()
     page.keyboard.press("ArrowDown")
     second = page.locator("#outline button").nth(1)
@@ -206,7 +190,6 @@ def test_a_keyboard_is_enough(explorer: Callable[..., Page]) -> None:
     page.keyboard.press("Enter")
     expect(second).to_have_attribute("aria-pressed", "true")
     expect(page.locator("#said")).to_contain_text("Selected")
-
     canvas = page.locator("#canvas")
     canvas.focus()
     before = canvas.screenshot()
@@ -220,7 +203,6 @@ def test_five_thousand_nodes(explorer: Callable[..., Page]) -> None:
     page = explorer("crowd")
     loaded = int(page.locator("html").get_attribute("data-loaded") or 0)
     assert loaded >= 5_000
-
     choose(page, "Harbour Clinic")
     expect(page.locator("#details h2")).to_have_text("Harbour Clinic")
     page.locator("#details .rows button").first.click()
@@ -253,79 +235,3 @@ def violations(page: Page) -> list[str]:
     wide += " && !e.closest('.wide, .timeline, .stage, .hidden')).map(e => e.outerHTML.slice(0, 80))"
     broken = [f"{one['id']}: {node['html']}" for one in found for node in one["nodes"]]
     return [*broken, *page.evaluate(wide)]
-
-
-def test_nothing_scrolls_sideways_however_long_a_word_is(explorer: Callable[..., Page]) -> None:
-    page = explorer("wide", viewport=PHONE)
-
-    def assert_fits() -> None:
-        page.evaluate("document.querySelectorAll('main details').forEach(one => (one.open = true))")
-        assert page.evaluate("document.scrollingElement.scrollWidth") <= PHONE["width"]
-        assert violations(page) == []
-
-    assert_fits()
-    for name in ("FirstUnbroken", "LeeUnbroken", "session Unbroken"):
-        choose(page, name)
-        assert_fits()
-    choose(page, "FirstUnbroken")
-    page.get_by_role("button", name="caused by").first.click()
-    expect(page.locator("#details")).to_contain_text("Given as evidence")
-    assert_fits()
-    page.get_by_role("tab", name="Question").click()
-    page.get_by_placeholder("Ask these memories something").fill(f"Who swims at Pool{LONG}?")
-    page.get_by_label("Hops").select_option("3")
-    page.get_by_role("button", name="Ask", exact=True).click()
-    steps = page.get_by_role("region", name="Steps")
-    expect(steps).to_have_attribute("tabindex", "0")
-    assert steps.locator("tbody td").nth(1).evaluate("cell => cell.clientWidth") >= 100
-    assert_fits()
-    page.get_by_role("tab", name="Episodes").click()
-    expect(page.locator("#view-episodes .card").first).to_contain_text(LONG)
-    assert_fits()
-
-
-def test_an_episode_is_called_by_its_session_and_date(explorer: Callable[..., Page]) -> None:
-    page = explorer()
-
-    choose(page, "session later1")
-    expect(page.locator("#details h2")).to_have_text(re.compile("session later1, Jan 7, 2026"))
-    assert not [name for name in listed(page) if "ep_" in name]
-
-
-def test_unloaded_text_is_that_of_the_moment(explorer: Callable[..., Page]) -> None:
-    page = explorer()
-    old = {"content": "the text of then", "updated_at": "2026-01-01T00:00:00Z", "ingested_at": "2026-01-01T00:00:00Z"}
-    new = old | {"content": "the text of today", "updated_at": "2999-01-01T00:00:00Z"}
-
-    def answer(route: Route) -> None:
-        query: Any = route.request.post_data_json
-        if query["type"] == "graph.explore":
-            response = route.fetch()
-            told: Any = response.json()
-            for edge in told["subgraph"]["edges"]:
-                edge["evidence"] = ["elsewhere"]
-            route.fulfill(response=response, json=told)
-        elif query["type"] in ("memory.get", "memory.history"):
-            route.fulfill(json={"status": "ok", "versions": [old, new]})
-        else:
-            route.continue_()
-
-    page.route("**/memory/query", answer)
-    slider = page.get_by_role("slider", name="As of")
-    with page.expect_response(lambda one: "episodes.list" in (one.request.post_data or "")):
-        slider.press("ArrowLeft")
-    choose(page, "I went to Doctor Lee")
-    expect(page.locator("#details")).to_contain_text("caused by →")
-    page.get_by_role("button", name="caused by →").click()
-
-    expect(page.locator("#details figure .text")).to_have_text("the text of then")
-
-
-def test_colours_can_be_switched(explorer: Callable[..., Page]) -> None:
-    page = explorer(color_scheme="light")
-    ground = "getComputedStyle(document.body).backgroundColor"
-    light = page.evaluate(ground)
-    page.get_by_label("Colours").select_option("dark")
-    assert page.evaluate(ground) != light
-    page.reload()
-    assert page.evaluate(ground) != light

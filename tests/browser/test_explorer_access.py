@@ -61,9 +61,7 @@ def give_key(page: Page, *, keep: bool) -> None:
 def test_a_key_goes_to_the_gateway_alone(page: Page, engine: Engine, keep: bool) -> None:
     asked: list[Request] = []
     page.on("request", lambda request: asked.append(request))  # it marks what it is given
-
     give_key(page, keep=keep)
-
     assert [dict(headers)["x-api-key"] for _, headers in engine.asked] == [SECRET.encode()]
     assert SECRET not in page.url + "".join(one.url for one in asked)
     assert SECRET not in page.content()
@@ -73,7 +71,6 @@ def test_a_key_goes_to_the_gateway_alone(page: Page, engine: Engine, keep: bool)
 
 def test_empty_account_shows_how_to_send_memories(page: Page) -> None:
     fill_in(page, "ann")
-
     expect(page.locator("#graph-empty")).to_contain_text("Nothing is remembered yet")
     expect(page.locator("#graph-empty")).to_contain_text("POST /memory/events")
     expect(page.locator("#graph-empty")).to_contain_text("mistyped")
@@ -94,7 +91,6 @@ def test_refused_user_sees_what_to_do(page: Page, admission: Everybody, code: Er
 
     admission.refuse = refuse
     fill_in(page, "ann")
-
     alert = page.get_by_role("alert")
     expect(alert.get_by_text("the door is closed")).to_have_count(1)
     expect(alert).to_contain_text(advice)
@@ -107,7 +103,6 @@ def test_refused_user_sees_what_to_do(page: Page, admission: Everybody, code: Er
 def test_waiting_is_shown(page: Page, engine: Engine) -> None:
     engine.release.clear()
     fill_in(page, "ann")
-
     expect(page.locator("#said")).to_contain_text("Still waiting for the engine")
     engine.release.set()
     expect(page.locator("#said")).to_contain_text("are loaded.")
@@ -118,5 +113,4 @@ def test_damaged_session_storage_is_ignored(page: Page) -> None:
         page.evaluate("entry => sessionStorage.setItem('recallflow.explorer', entry)", entry)
         page.reload()
         fill_in(page, "ann")
-
         expect(page.locator("#graph-empty")).to_be_visible()

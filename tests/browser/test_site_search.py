@@ -23,9 +23,7 @@ def test_the_site_can_be_searched_from_its_folder(tmp_path: Path, open_page: Cal
     requested: list[str] = []
     page.on("request", lambda request: requested.append(request.url))
     page.goto((tmp_path / name).as_uri())
-
     page.get_by_role("textbox", name="Search").click()
     page.get_by_role("textbox", name="Search").press_sequentially("nothing_relevant")
-
     expect(page.locator(".md-search-result__link").first).to_be_visible()
     assert [url for url in requested if not url.startswith(("file:", "data:", "about:", "blob:"))] == []

@@ -1,20 +1,17 @@
-"""Brokers that stop, and a network that is cut between an engine and its brokers."""
+"""Brokers that stop."""
 
 import time
-from collections.abc import Iterator
 
 import pytest
 
 from benchmarks.broker import Broker
 from tests.faults.conftest import MakeEngine
-from tests.faults.wire import Wire
 from tests.fleet.checker import check, settled
 from tests.fleet.engine import Engine, Topics
 from tests.fleet.records import Log, Reader
 
 STOP_S = 10  # a stop without brokers; a slow machine adds to it
 COUNTERS = ("recallflow_dead_letters_total", "recallflow_responses_total", "recallflow_misrouted_records_total")
-MANY = 2_000
 
 
 @pytest.fixture
@@ -22,12 +19,6 @@ def topics(own_broker: Broker) -> Topics:
     made = Topics(own_broker)
     made.make()
     return made
-
-
-@pytest.fixture
-def wire(own_broker: Broker) -> Iterator[Wire]:
-    with Wire(own_broker) as wire:
-        yield wire
 
 
 def test_an_outage_is_reported_and_survived(
@@ -46,7 +37,6 @@ def test_an_outage_is_reported_and_survived(
         assert any(sample.startswith(name) for sample in begun), name
     log.talk(5)
     assert reader.until(lambda: settled(log, reader))
-
     own_broker.stop(hard=True)
     engine.until(lambda: engine.metrics()["recallflow_connected"] == 0, "disconnected")
     engine.until(lambda: engine.probe("/readyz") == 503, "not ready")
@@ -62,7 +52,6 @@ def test_an_outage_is_reported_and_survived(
     started = other.ends()
     assert (started.code, started.plain) == (1, True), started
     assert own_broker.bootstrap_servers in started.error
-
     own_broker.start()
     log.flush()
     engine.await_ready()
@@ -72,36 +61,3 @@ def test_an_outage_is_reported_and_survived(
     found = check(log, reader)
     assert found.clean(), found
     assert engine.stop().code == 0
-
-
-def test_answers_after_a_cut_warn_until_caught_up(
-    wire: Wire, topics: Topics, log: Log, reader: Reader, make_engine: MakeEngine
-) -> None:
-    engine = make_engine(wire.through(topics))
-    reader.alive = engine.running
-    engine.up()
-    log.talk(10, owners=5)
-    assert reader.until(lambda: settled(log, reader))
-    wire.cut()
-    engine.until(lambda: engine.probe("/readyz") == 503, "cut off")
-    for number in range(MANY):
-        log.tell(f"user{number % 5}", content=f"harbour {number}", receipt=False).wants = [frozenset()]
-    early = [log.ask(f"user{number}", "user.stats") for number in range(5)]
-    log.flush()
-    wire.mend()
-    engine.await_ready()
-    late = log.ask("user1", "user.stats")
-    log.flush()
-    whole = len(log.minds.of("user1").memories)
-    warned = 0
-    for sent in early:
-        body = reader.answer(sent.query_id)
-        codes = [warning["code"] for warning in body["warnings"]]
-        assert body["stats"]["memories"] == whole or "catching_up" in codes, body
-        warned += "catching_up" in codes
-    assert warned
-    body = reader.answer(late.query_id)
-    assert (body["status"], body["stats"]["memories"]) == ("ok", whole)
-    assert reader.until(lambda: settled(log, reader))
-    found = check(log)
-    assert found.clean(), found

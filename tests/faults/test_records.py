@@ -9,16 +9,14 @@ from confluent_kafka import Producer
 from recallflow.owner import partition_of
 from tests.faults.conftest import MakeEngine
 from tests.faults.raw_header import produce
-from tests.fleet.checker import check, settled
-from tests.fleet.engine import OUTPUTS, Topics
-from tests.fleet.records import ANSWER, LETTER, RECEIPT, REFUSED_ANSWER, Log, Output, Reader
+from tests.fleet.checker import settled
+from tests.fleet.engine import Topics
+from tests.fleet.records import ANSWER, LETTER, RECEIPT, REFUSED_ANSWER, Log, Reader
 
 GOOD = {"type": "message", "tenant_id": "acme", "user_id": "ann", "content": "A walnut.", "receipt": True}
 KEY = b"acme/ann"
 YEAR_287168_MS = 9_000_000_000_000_000
-MOVED = "recallflow_misrouted_records_total"
 CREATE_TIME = {"message.timestamp.type": "CreateTime", "message.timestamp.after.max.ms": str(2**63 - 1)}
-SMALL_BYTES = 20_000
 ABORT_S = 60.0
 
 
@@ -46,7 +44,6 @@ def test_malformed_records_become_dead_letters_once(
     )  # fmt: skip
     assert reader.until(lambda: foreign <= reader.seen)
     reader.outputs.clear()  # the log does not know of these two
-
     for number, at_ms in enumerate((YEAR_287168_MS, 253_402_300_800_000, 1, 2**62)):
         log.event("memory", GOOD | {"id": f"t{number}"}, [RECEIPT, LETTER], timestamp=at_ms, key=KEY)
     for number, key in enumerate((b"\xff\x00\xfe", b"", b"\xff" * 5_000)):
@@ -72,7 +69,6 @@ def test_malformed_records_become_dead_letters_once(
     if ("dead-letter", bom.position) in reader.seen:
         assert "byte order mark" in reader.letter(bom.position).header("error.detail").lower()
     assert "LogAppendTime" in engine.said()  # the remedy for topics with CreateTime
-
     engine.kill()
     engine.up()
     log.ask("ann", "user.stats")
@@ -80,64 +76,6 @@ def test_malformed_records_become_dead_letters_once(
     assert reader.until(lambda: settled(log, reader))
     outputs = [(output.kind, output.answers) for output in reader.drain()]
     assert len(outputs) == len(set(outputs))
-    assert engine.stop().code == 0
-
-
-def test_misrouted_records_reach_their_partition_and_are_counted(
-    make_engine: MakeEngine, topics: Topics, log: Log, reader: Reader
-) -> None:
-    engine = make_engine(topics)
-    reader.alive = engine.running
-
-    def moved() -> list[float]:
-        return [value for name, value in engine.metrics().items() if name.startswith(MOVED) and value]
-
-    engine.up()
-    log.talk(10, owners=10)
-    assert reader.until(lambda: settled(log, reader))
-    assert moved() == []
-    elsewhere = 1 - partition_of(KEY, 2)
-    for name, key in (("null-key", None), ("wrong-key", b"somebody/else"), ("own-key", KEY)):
-        log.event("memory", GOOD | {"id": name}, [RECEIPT], key=key, partition=elsewhere)
-    log.flush()
-    assert reader.until(lambda: settled(log, reader))
-    engine.until(lambda: sum(moved()) == 3, "counting")
-    assert len(moved()) == 3
-    answers = [log.ask("ann", "memory.get", memory_id=name) for name in ("null-key", "wrong-key", "own-key")]
-    log.flush()
-    assert [reader.answer(sent.query_id)["status"] for sent in answers] == ["ok"] * 3
-    warned = [line for line in engine.said().splitlines() if "forwarded to its owner's partition" in line]
-    assert [topics.of("memory") in line for line in warned] == [True]
-
-
-def test_outputs_fit_the_limit_of_their_topic(bare: Topics, make_engine: MakeEngine) -> None:
-    bare.make(config={kind: {"max.message.bytes": str(SMALL_BYTES)} for kind in OUTPUTS})
-    log, reader = Log(bare), Reader(bare)
-    engine = make_engine(bare)
-    reader.alive = engine.running
-    engine.up()
-    told = log.tell("ann", content="walnut " * 20_000, receipt=True, id="i" * 128)
-    log.raw("memory", b"{" + b"x" * 100_000, headers=[("h" * 200, b"y" * 30_000)])
-    for number in range(60):
-        log.tell("ann", content=f"harbour {number} " + "x" * 700)
-    log.flush()
-    reader.receipt(told.position)
-    assert reader.until(lambda: settled(log, reader))
-    for fields in (
-        {"event_type": "memory.get", "memory_id": told.query_id},
-        {"event_type": "memory.history", "memory_id": told.query_id},
-        {"event_type": "recall", "query": "harbour", "k": 50, "max_tokens": 100_000, "explain": True},
-        {"event_type": "graph.explore", "hops": 3},
-        {"event_type": "episodes.list"},
-        {"event_type": "recall", "query": "walnut " * 10_000},
-    ):
-        sent = log.ask("ann", **fields)
-        log.flush()
-        assert reader.answer(sent.query_id)["status"] in ("ok", "degraded", "error")
-    assert all(size(output) < SMALL_BYTES for output in reader.outputs)
-    reader.close()
-    found = check(log)
-    assert found.clean(), found
     assert engine.stop().code == 0
 
 
@@ -158,10 +96,4 @@ def test_aborted_records_delay_no_readiness(make_engine: MakeEngine, topics: Top
     engine.up()
     lag = f'recallflow_consumer_lag_records{{partition="{partition_of(KEY, 2)}",topic="{topics.of("memory")}"}}'
     engine.until(lambda: engine.metrics().get(lag) == 0, "at the end of the log")  # the metric lags by a second
-    assert engine.metrics()["recallflow_connected"] == 1
-    assert engine.metrics()["recallflow_memories"] == 3
-
-
-def size(output: Output) -> int:
-    headers = sum(len(name) + len(value or b"") for name, value in output.headers)
-    return len(output.value or b"") + len(output.key or b"") + headers
+    assert (engine.metrics()["recallflow_connected"], engine.metrics()["recallflow_memories"]) == (1, 3)

@@ -5,14 +5,7 @@ import threading
 import zlib
 from typing import Any
 
-from tests.fleet.records import (
-    AS_USUAL,
-    How,
-    Log,
-    Reader,
-    Sent,
-    who,
-)
+from tests.fleet.records import AS_USUAL, How, Log, Reader, Sent, who
 
 WORDS = ("walnut", "harbour", "violin", "ticket", "lantern", "garden", "bicycle", "sister", "launch", "coffee")
 OPEN_MAX = 400  # records that are not delivered yet: the producer waits while the broker is away

@@ -6,9 +6,11 @@ import signal
 import subprocess
 import threading
 import time
+import urllib.request
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,7 @@ import orjson
 import pytest
 from confluent_kafka import Producer
 
-from benchmarks.broker import Cluster
+from benchmarks.broker import HOST, Cluster
 from recallflow.client import RecallClient
 from recallflow.connectors.kafka.messages import NUMBER_HEADER, SOURCE_HEADER
 from recallflow.connectors.kafka.topic_reader import UNCOMMITTED, TopicReader
@@ -203,6 +205,12 @@ def until(true: Callable[[], bool]) -> None:
     while not true():
         assert time.monotonic() < deadline_s
         time.sleep(0.02)  # leaves the processor to what is waited for
+
+
+def is_ready(port: int) -> bool:
+    with contextlib.suppress(OSError), urllib.request.urlopen(f"http://{HOST}:{port}/readyz", timeout=5) as answer:
+        return bool(answer.status == HTTPStatus.OK)
+    return False
 
 
 def read_topic(broker: Cluster, topic: str) -> list[Any]:

@@ -17,21 +17,18 @@ from confluent_kafka.cimpl import NewPartitions
 
 from benchmarks.broker import HOST, Cluster, free_ports, retry
 from benchmarks.kafka_flow import create, own_topics, running_flow
-from recallflow import Found, InvalidRecord, Memory, MemoryAdd, MemoryGet, Recall, ReplyTo, Response
-from recallflow.client import AsyncRecallClient, QueryTimeout, RecallClient
+from recallflow import InvalidRecord, Memory, MemoryAdd, MemoryGet, Recall, ReplyTo, Response
+from recallflow.client import QueryTimeout, RecallClient
 from recallflow.connectors.kafka.service import KafkaService, ServiceTopics
 from recallflow.credentials import ApiKeyText, Headers
-from recallflow.errors import DeliveryFailed, UsageError
+from recallflow.errors import DeliveryFailed
 from recallflow.flows.settings import TopicNames
-from recallflow.integrations.langgraph import RecallStore
-from recallflow.integrations.openai_agents import RecallSession
 from recallflow.kafka_clients import Inbox
 from recallflow.kafka_options import KafkaOptions
 from tests import programme
 from tests.kafka.engine import PARTITIONS, Engine
-from tests.kafka.harness import GIVE_UP_S, Start, read_topic
+from tests.kafka.harness import Start, read_topic
 from tests.unit.senders import with_key
-from tests.unit.services.mcp_calls import call, over_stdio, run, text
 from tests.unit.services.mem0_clients import address_of, import_mem0
 
 WAIT_S = 30.0
@@ -157,17 +154,6 @@ def test_services_sharing_a_reply_partition_get_their_own_answers(
     assert (len(found), {message.partition() for message in found}) == (2 * USERS * ROUNDS, {1})
 
 
-def test_client_reads_answers_from_its_reply_partition(guarded_engine: Engine, user: str) -> None:
-    replies = guarded_engine.topics.replies[0]
-    assert guarded_engine.key is not None
-    key = guarded_engine.key.text()
-    with guarded_engine.client(api_key=key, reply_topic=replies, reply_partition=2) as client:
-        position = client.add("tea is green", user=user)
-        assert contents(client.search("tea", user=user, after=position).response) == ["tea is green"]
-    [reply] = [one for one in read_topic(guarded_engine.broker, replies) if user.encode() in one.key()]
-    assert reply.partition() == 2
-
-
 def test_missing_reply_partition_is_named(guarded_engine: Engine, user: str) -> None:
     async def refused(service: KafkaService) -> None:
         said = f"has {PARTITIONS} partitions, and none of them is 7"
@@ -204,18 +190,6 @@ def client(engine: Engine) -> Iterator[RecallClient]:
         yield client
 
 
-def async_client(engine: Engine, **chosen: Any) -> AsyncRecallClient:
-    return AsyncRecallClient(engine.broker.bootstrap_servers, "acme", **{"timeout_s": WAIT_S, **engine.named, **chosen})
-
-
-def test_query_without_engine_times_out(deserted: Engine) -> None:
-    with deserted.client() as client:
-        with pytest.raises(QueryTimeout, match="q-3") as raised:
-            client.search("anyone?", user="ann", id="q-3", timeout_s=0.3)
-        assert isinstance(raised.value, TimeoutError)
-        client.add("still works", user="ann")
-
-
 @pytest.mark.parametrize("missing", ["memory_topic", "response_topic"])
 def test_missing_topic_is_named(engine: Engine, missing: str) -> None:
     with (
@@ -223,19 +197,6 @@ def test_missing_topic_is_named(engine: Engine, missing: str) -> None:
         pytest.raises((DeliveryFailed, QueryTimeout), match="no-such-topic"),
     ):
         client.add("lost", user="ann") if missing == "memory_topic" else client.search("anyone?", user="ann")
-
-
-def test_close_fails_open_queries(deserted: Engine) -> None:
-    async def result() -> Found:
-        client = async_client(deserted)
-        open_query = asyncio.ensure_future(client.search("anyone?", user="ann"))
-        await client.add("a record that is acknowledged", user="ann")
-        await client.close()
-        await asyncio.wait([open_query])
-        return open_query.result()
-
-    with pytest.raises(Exception, match="closed"):
-        asyncio.run(result())
 
 
 def test_response_in_an_added_partition_is_read(deserted: Engine, user: str) -> None:
@@ -297,54 +258,10 @@ def test_embedded_program_works_on_kafka_after_a_one_line_change(broker: Cluster
     assert {name: (on_kafka[name], embedded[name]) for name in embedded if on_kafka[name] != embedded[name]} == {}
 
 
-def asyncio_client(engine: Engine) -> AsyncRecallClient:
-    return AsyncRecallClient(engine.broker.bootstrap_servers, "acme", timeout_s=30.0, **engine.named)  # type: ignore[arg-type]
-
-
-def test_store_reads_its_own_writes(client: RecallClient, user: str) -> None:
-    store = RecallStore(client)
-    for drink in ("likes tea", "likes coffee"):
-        store.put((user, "food"), "drink", {"text": drink})
-    item = store.get((user, "food"), "drink")
-    assert item is not None
-    assert item.value == {"text": "likes coffee"}
-    assert [found.value["text"] for found in store.search((user,), query="coffee")] == ["likes coffee"]
-    assert store.list_namespaces(prefix=(user,)) == [(user, "food")]
-    store.delete((user, "food"), "drink")
-    assert store.search((user,)) == []
-
-
-def test_item_larger_than_an_answer_is_refused(engine: Engine, user: str) -> None:
-    async def use() -> None:
-        async with asyncio_client(engine) as client:
-            session = RecallSession("s1", client, user)
-            await session.add_items([{"role": "user", "content": "x" * 1_048_300}])
-            with pytest.raises(UsageError, match=r"max\.message\.bytes"):
-                await session.get_items()
-
-    asyncio.run(use())
-
-
 @pytest.fixture
 def key(guarded_engine: Engine) -> str:
     assert guarded_engine.key is not None
     return guarded_engine.key.text()
-
-
-def test_mcp_tools_find_an_added_memory(guarded_engine: Engine, key: str, tmp_path: Path) -> None:
-    async def session() -> tuple[str, list[str]]:
-        who = ["--tenant", "acme", "--user", "ann", "--config", str(config)]
-        async with over_stdio(*guarded_engine.flags, *who, errors=tmp_path / "log") as client:
-            added = await call(client, "add_memory", content="Ann's flight to Oslo leaves on 3 June.")
-            found = await call(client, "search_memory", query="When does Ann fly?")
-            memories = (found.structured_content or {}).get("memories", [])
-            return text(added), [memory["content"] for memory in memories]
-
-    config = tmp_path / "key.toml"
-    config.write_text(f'[auth]\napi_key = "{key}"\n[serve]\ntimeout_s = {GIVE_UP_S}\n')
-    added, contents = run(session)
-    assert added.startswith("Remembered as ")
-    assert contents == ["Ann's flight to Oslo leaves on 3 June."]
 
 
 def test_mem0_client_finds_an_added_memory(guarded_engine: Engine, key: str, start: Start, tmp_path: Path) -> None:

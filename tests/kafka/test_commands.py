@@ -5,45 +5,20 @@ import json
 import select
 import signal
 import subprocess
-import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import orjson
 import pytest
-from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
-from confluent_kafka.cimpl import NewTopic
-from prometheus_client.parser import text_string_to_metric_families
 
-from benchmarks.broker import HOST, Cluster, free_ports
-from recallflow.client import RecallClient
+from benchmarks.broker import Cluster
 from recallflow.connectors.kafka import topic_reader
-from recallflow.flows.export import export
 from recallflow.flows.settings import TopicNames
 from recallflow.flows.topic_checks import check_control
 from recallflow.kafka_options import KafkaOptions
-from recallflow.state.checkpoint import CACHE_BYTES
-from recallflow.state.directory import StateDirectory
-from recallflow.state.verify import verify
 from tests.kafka.engine import Engine
-from tests.kafka.harness import (
-    FLAGS,
-    GIVE_UP_S,
-    Command,
-    Names,
-    Start,
-    flags,
-    own_topics,
-    produce,
-    read_topic,
-    until,
-    watched,
-)
-from tests.starts import fork_server
+from tests.kafka.harness import FLAGS, GIVE_UP_S, Names, Start, flags, own_topics, read_topic, until
 
 Cli = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -64,10 +39,6 @@ def enrichment(topics: Names) -> list[str]:
     return ["--enrichment-topic", topics("enrichment.requests"), "--result-topic", topics("enrichment.results")]
 
 
-def values(broker: Cluster, topic: str) -> list[tuple[bytes, bytes]]:
-    return [(message.key() or b"", message.value() or b"") for message in read_topic(broker, topic)]
-
-
 def test_topics_are_created_once(
     cli: Cli, broker: Cluster, created: list[str], at: list[str], topics: Names, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -81,66 +52,6 @@ def test_topics_are_created_once(
 
 
 # ── run ───────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def ask(port: int, path: str) -> tuple[int, str]:
-    try:
-        with urllib.request.urlopen(f"http://{HOST}:{port}{path}", timeout=10) as answer:
-            return answer.status, answer.read().decode()
-    except urllib.error.HTTPError as error:
-        with error:
-            return error.code, error.read().decode()
-    except urllib.error.URLError:
-        return 0, ""
-
-
-def metrics(port: int) -> dict[tuple[str, str], float]:
-    families = text_string_to_metric_families(ask(port, "/metrics")[1])
-    samples = [sample for family in families for sample in family.samples]
-    return {(one.name.removeprefix("recallflow_"), "/".join(one.labels.values())): one.value for one in samples}
-
-
-def lags(found: dict[tuple[str, str], float]) -> list[float]:
-    return [value for (name, _), value in found.items() if name == "consumer_lag_records"]
-
-
-@pytest.mark.usefixtures("created")
-def test_run_answers_counts_and_stops_on_sigterm(
-    cli: Cli, start: Start, broker: Cluster, at: list[str], topics: Names, tmp_path: Path
-) -> None:
-    port = free_ports(None)[0]
-    shape = ["--episode-gap-minutes", "5", "--epoch-ms", "50", "--cache-bytes", "64MiB"]
-    where = ["--state-dir", tmp_path / "s", "--metrics-port", port]
-    engine = start("run", *at, *flags(topics), *where, *shape)
-    until(lambda: ask(port, "/livez")[0] == 200)
-    until(lambda: ask(port, "/readyz")[0] == 200)
-
-    memory = {"type": "message", "id": "m1", "content": "The bicycle is in the cellar.", "receipt": True}
-    produce(broker, topics("memory.events"), memory, {"type": "message", "id": "m2"})
-    until(lambda: metrics(port).get(("outputs_total", "dead_letter")) == 1)  # it is through: the query will see both
-    produce(broker, topics("query.events"), {"type": "recall", "id": "q1", "query": "Where is the bicycle?"})
-    until(lambda: metrics(port).get(("outputs_total", "response")) == 1)
-    until(lambda: lags(metrics(port)) == [0] * 4)  # of two topics of two partitions
-    found = metrics(port)
-    assert found["records_total", topics("memory.events")] == 2
-    assert found["records_total", topics("query.events")] == 1
-    assert found["outputs_total", "receipt"] == 1
-    assert found["dead_letters_total", "invalid_event"] == 1
-    assert found["responses_total", "ok"] == found["response_processing_seconds_count", ""] == 1
-    assert (found["in_flight_records", ""], found["waiting_queries", ""]) == (0, 0)
-    assert found["hot_cache_bytes", ""] > 0
-
-    ((_, response),) = values(broker, topics("recall.responses"))
-    assert orjson.loads(response)["memories"][0]["id"] == "m1"
-    listed = cli("dlq", "list", "--json", *at, *flags(topics, "--dead-letter-topic"))
-    assert orjson.loads(listed.stdout)["error"]["code"] == "invalid_event"
-
-    engine.send_signal(signal.SIGTERM)
-    _, said = engine.communicate(timeout=30)
-    assert engine.returncode == 0, said
-    assert ask(port, "/livez")[0] == 0
-    info = orjson.loads(cli("state", "info", "--json", "--state-dir", tmp_path / "s").stdout)
-    assert (info["partitions"], info["episode_gap_minutes"]) == (2, 5.0)
 
 
 @pytest.mark.usefixtures("created")
@@ -333,118 +244,8 @@ def test_wrong_topic_settings_are_named(
     assert f"settings {named.queries}" in failed(diagnose())
 
 
-def test_missing_topic_clock_and_stray_control_event_are_named(
-    diagnose: Diagnosis, named: TopicNames, broker: Cluster
-) -> None:
-    present = [name for name in (*named.read(), *named.outputs()) if name != named.receipts]
-    broker.create_topics(dict.fromkeys(present, 1), {"message.timestamp.type": "CreateTime"})
-    producer: Any = Producer({"bootstrap.servers": broker.bootstrap_servers})
-    producer.produce(named.memory, b"{}", timestamp=int(time.time() * 1000) + 600_000)
-    producer.produce(named.control, b"nonsense", b"acme")
-    assert producer.flush(10) == 0
-    found = diagnose()
-    assert failed(found) == {f"topic {named.receipts}", "clock"}
-    assert found["control events"][0] == "WARN"
-    assert "no_event" in found["control events"][1]
-
-
 ANN, BOB = "ann.of.green.gables@example.com", "bob.the.builder@example.com"
 KEY = f"acme/{ANN}".encode()
-DAY_MS = 86_400_000
-
-
-class Deployed(NamedTuple):
-    """A deployment with a compacted topic of responses, and a checkpoint of it."""
-
-    folder: Path
-    where: list[str]
-    topics: dict[str, str]  # by what the settings call them
-    checkpoint: Path
-
-    @property
-    def state_dir(self) -> list[str]:
-        return ["--state-dir", str(self.folder)]
-
-    def client(self, broker: Cluster) -> RecallClient:
-        called = {"memory": "memory", "query": "queries", "response": "responses", "control": "control"}
-        names = {f"{name}_topic": self.topics[topic] for name, topic in called.items()}
-        return RecallClient(broker.bootstrap_servers, "acme", timeout_s=60.0, **names)  # type: ignore[arg-type]
-
-
-def await_ready(engine: subprocess.Popen[str]) -> None:
-    assert engine.stderr is not None
-    assert any(" ready after " in line for line in engine.stderr)
-
-
-@pytest.fixture
-def deployed(broker: Cluster, topics: Names, tmp_path: Path, cli: Cli, start: Start) -> Deployed:
-    """Two users with memories and questions, a checkpoint of the stopped engine, and the engine running again."""
-    where = ["--bootstrap-servers", broker.bootstrap_servers, *flags(topics)]
-    named = {name: flags(topics, flag)[1] for flag, name in FLAGS.items()}
-    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
-    compacted = {"cleanup.policy": "compact", "message.timestamp.type": "LogAppendTime"}
-    admin.create_topics([NewTopic(named["responses"], 1, 1, config=compacted)])[named["responses"]].result()
-    assert cli("topics", "create", *where).returncode == 0
-    deployed = Deployed(tmp_path / "s", where, named, tmp_path / "checkpoint")
-    engine = start("run", *where, *deployed.state_dir)
-    await_ready(engine)
-    with deployed.client(broker) as client:
-        for user, place in ((ANN, "Prince Edward Island"), (BOB, "Bobland Bay")):
-            told = client.add(f"The cottage stands on {place}", user=user, id=f"{user}:1", tags=[f"about {place}"])
-            said = {"role": "user", "content": f"Everybody likes the sea; {place} has plenty of it"}
-            client.add(said, user=user, session=f"session of {user}")
-            assert client.search("where is the cottage", user=user, after=told)
-    engine.send_signal(signal.SIGTERM)
-    assert engine.wait() == 0
-    assert cli("state", "checkpoint", deployed.checkpoint, *deployed.state_dir).returncode == 0
-    await_ready(start("run", *where, *deployed.state_dir))
-    return deployed
-
-
-def test_erase_removes_a_user_and_reports_the_rest(
-    broker: Cluster, deployed: Deployed, cli: Cli, tmp_path: Path
-) -> None:
-    told = cli("export", "acme", ANN, "--state-dir", deployed.checkpoint, "--out", tmp_path / "ann.jsonl")
-    assert told.returncode == 0, told.stderr
-    before = cli("erase", "acme", ANN, "--verify-only", "--export", tmp_path / "ann.jsonl", "--checkpoint",
-                     deployed.checkpoint, *deployed.where, *deployed.state_dir, "--timeout-s", "0")  # fmt: skip
-    assert before.returncode == 1
-    assert before.stdout.count("FOUND") >= 2  # in the directory and in the checkpoint
-    done = cli(
-        "erase", "acme", ANN, "--verify", "--export", tmp_path / "ann.jsonl", "--compact-kafka", "--checkpoint",
-        deployed.checkpoint, *deployed.where, *deployed.state_dir, "--timeout-s", "10",
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout
-    assert done.stderr.startswith("recallflow: directories of other members were not searched. ")
-    said = done.stdout.strip()
-    assert f"{deployed.checkpoint}: user {ANN} of tenant acme is erased" in said
-    assert f"{deployed.topics['memory']}: 3 records" in said
-    assert "cleanup.policy=delete: no expiry (retention.ms=-1)" in said
-    assert f"{deployed.topics['queries']}: 1 records" in said
-    assert f"retention.ms={7 * DAY_MS}" in said
-    assert f"{deployed.topics['responses']}: 1 records" in said
-    assert f"{deployed.topics['responses']}: tombstones written" in said
-    assert said.count("tombstones written") == 1
-    assert "\nnothing was found\n" in said
-    assert said.endswith("no pending purges")
-    assert not any(words in done.stdout for words in ("cottage", "Prince"))
-
-    assert cli("state", "restore", deployed.checkpoint, "--state-dir", tmp_path / "restored").returncode == 0
-    assert verify(tmp_path / "restored").problems == []
-    with StateDirectory.existing(tmp_path / "restored", CACHE_BYTES) as directory:
-        assert [one["type"] for one in export(directory, "acme", ANN)] == ["erased"]
-        assert [one["type"] for one in export(directory, "acme", BOB)].count("memory") == 2
-    in_use = cli("erase", "acme", ANN, "--checkpoint", deployed.folder, *deployed.where)
-    assert (in_use.returncode, "NOT erased" in in_use.stdout) == (1, True)  # no checkpoint: the engine has it open
-
-    under_key = [one for one in read_topic(broker, deployed.topics["responses"]) if one.key() == KEY]
-    assert [one.value() is None for one in under_key] == [False, True]
-    assert not read_topic(broker, deployed.topics["dead_letters"])
-    with deployed.client(broker) as client:
-        assert client.search("where is the cottage", user=ANN)[:] == ()
-        assert [one.content for one in client.search("where is the cottage", user=BOB, k=1)] == [
-            "The cottage stands on Bobland Bay"
-        ]
 
 
 def test_erasure_without_engine_fails_with_the_event_stored(broker: Cluster, topics: Names, cli: Cli) -> None:
@@ -458,57 +259,9 @@ def test_erasure_without_engine_fails_with_the_event_stored(broker: Cluster, top
 
 
 COUNT = 1_500
-ACKNOWLEDGED = (130, 470)  # records in a run that is killed
-SAVED_EVERY = 100  # acknowledged records
-
-# The real command. However fast the machine is, it is killed once the n-th record of the run is acknowledged, and keeps
-# how far it got by the count of records: its clock goes on with them.
-KILLED = f"""
-import os, signal, sys
-from types import SimpleNamespace
-from recallflow.cli import main, publish
-
-last, acknowledged = int(sys.argv.pop(1)), 0
-
-class Killed(publish.Publisher):
-    def __init__(self, options, topic, reached, credentials=()):
-        def told(count):
-            global acknowledged
-            acknowledged = count
-            reached(count)
-            if count >= last:
-                os.kill(os.getpid(), signal.SIGKILL)
-        super().__init__(options, topic, told, credentials)
-
-publish.Publisher = Killed
-publish.time = SimpleNamespace(monotonic=lambda: acknowledged * publish.SAVE_EVERY_S / {SAVED_EVERY})
-sys.exit(main())
-"""
 
 
 def lines(path: Path) -> None:
     """Events without ids, packed."""
     event = {"type": "message", "tenant_id": "acme", "user_id": "ann"}
     path.write_bytes(gzip.compress(b"\n".join(orjson.dumps(event | {"content": f"line {n}"}) for n in range(COUNT))))
-
-
-def test_a_killed_replay_continues_without_repetition(
-    broker: Cluster, command: Command, topics: Names, tmp_path: Path
-) -> None:
-    log, topic = tmp_path / "log", topics("memory.events")
-    lines(log)
-    broker.create_topics({topic: 2})
-    words = ["replay", str(log), "--bootstrap-servers", broker.bootstrap_servers, "--memory-topic", topic]
-    for last in ACKNOWLEDGED:
-        # At this rate some of the log is not sent yet, and some is and not acknowledged.
-        killed = fork_server().start(KILLED, [str(last), *words, "--rate", "1500"], text=True)
-        with watched(killed):
-            _, errors = killed.communicate()
-        assert killed.returncode == -signal.SIGKILL, errors
-    done = command(*words, "--json")
-    assert done.returncode == 0, done.stderr
-    found = [orjson.loads(message.value() or b"") for message in read_topic(broker, topic)]
-    assert {one["content"] for one in found} == {f"line {n}" for n in range(COUNT)}
-    assert len({one["id"] for one in found}) == COUNT  # what was sent again has the id it had, and applies once
-    before = orjson.loads(done.stdout)["before"]  # it went on where it was, and did not begin anew
-    assert sum(ACKNOWLEDGED) - len(ACKNOWLEDGED) * SAVED_EVERY < before <= sum(ACKNOWLEDGED)

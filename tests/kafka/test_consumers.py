@@ -108,7 +108,6 @@ def test_typescript_consumer_and_asyncapi_parser_accept_the_contract(
     build(folder, *making)
     given = own_command(running, broker, answered, "typescript")
     assert lines_of(given.split(), folder, len(EXPECTED)) == EXPECTED
-
     (folder / "validates.mjs").write_text(NODE_VALIDATES)
     command = ["node", "validates.mjs", str(copied / "docs" / "asyncapi.json")]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=GIVE_UP_S, check=True)

@@ -4,17 +4,17 @@ import base64
 import os
 import re
 import signal
-import subprocess
 import urllib.request
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
 from pathlib import Path
 
 import orjson
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, TopicPartition
 from prometheus_client.parser import text_string_to_metric_families
 
 from benchmarks.broker import HOST, Cluster, free_ports
@@ -31,7 +31,7 @@ from tests.fleet.engine import SHORT_SESSION, Engine, Topics, command
 from tests.fleet.members import KILL, LOSE, PAUSE, Fault, Fleet, Ownership
 from tests.fleet.records import Log, Reader, Sent, who
 from tests.fleet.trial import Plan, Trial
-from tests.kafka.harness import FLAGS, read_topic, until
+from tests.kafka.harness import GIVE_UP_S, Deployment, produce, until
 from tests.readable import contains
 
 PARTITIONS = 4
@@ -235,39 +235,17 @@ def test_partitions_assigned_by_hand_have_one_owner(topics: Topics, tmp_path: Pa
         assert [len(open_partitions(one)) for one in (low, high)] == [2, 2]
 
 
-GIVE_UP_S = 60.0
-Start = Callable[..., subprocess.Popen[str]]
-
 USERS = 24
 MEMBERS = [member_name(number) for number in range(2)]
 
 
-class Supervised:
-    def __init__(self, broker: Cluster, folder: Path, start: Start) -> None:
-        self._broker, self._start = broker, start
-        self.folder, self.topics, self._sent = folder, own_topics(), 0
-        (self._port,) = free_ports(None)
-        named = {getattr(self.topics, name) for name in FLAGS.values()} | {self.topics.enrichment}
-        broker.create_topics(dict.fromkeys(named, PARTITIONS))
-        self._producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "partitioner": "murmur2_random"})
-
-    @contextmanager
-    def running(self) -> Iterator[subprocess.Popen[str]]:
-        named = [word for flag, name in FLAGS.items() for word in (flag, getattr(self.topics, name))]
-        where = ["--state-dir", self.folder, "--bootstrap-servers", self._broker.bootstrap_servers]
-        pace = ["--epoch-ms", "50", "--metrics-port", str(self._port)]
-        process = self._start("run", "--processes", "2", *pace, *where, *named)
-        until(lambda: process.poll() is None and self.ask("/readyz") == "ready\n")
-        yield process
-        members = [self.pid(name) for name in MEMBERS]
-        process.send_signal(signal.SIGTERM)
-        _, errors = process.communicate(timeout=GIVE_UP_S)
-        assert process.returncode == 0, errors
-        assert not any(Path(f"/proc/{pid}").exists() for pid in members)
+@dataclass
+class Supervised(Deployment):
+    port: int = 0
 
     def ask(self, path: str) -> str:
         try:
-            with urllib.request.urlopen(f"http://{HOST}:{self._port}{path}", timeout=GIVE_UP_S) as answer:
+            with urllib.request.urlopen(f"http://{HOST}:{self.port}{path}", timeout=GIVE_UP_S) as answer:
                 return str(answer.read().decode())
         except OSError as error:
             return str(error)
@@ -277,36 +255,27 @@ class Supervised:
         return {one.labels["member"]: one.value for family in families for one in family.samples if one.name == name}
 
     def pid(self, name: str) -> int:
-        return int(orjson.loads((self.folder / name / LOCK).read_bytes())["pid"])
+        return int(orjson.loads((self.state_dir / name / LOCK).read_bytes())["pid"])
 
     def folders(self) -> dict[str, set[str]]:
-        return {name: {one.name for one in (self.folder / name).glob("p0*")} for name in MEMBERS}
+        return {name: {one.name for one in (self.state_dir / name).glob("p0*")} for name in MEMBERS}
 
     def tell(self, count: int) -> None:
-        for _ in range(count):
-            user = f"user{self._sent % USERS}"
-            event = {"type": "message", "id": f"m{self._sent}", "tenant_id": "acme", "user_id": user, "receipt": True}
-            value = orjson.dumps(event | {"content": f"The key is under mat {self._sent}"})
-            self._producer.produce(self.topics.memory, value, key=f"acme/{user}")
-            self._sent += 1
-        assert self._producer.flush(GIVE_UP_S) == 0
-
-    def all_told_once(self) -> bool:
-        receipts = read_topic(self._broker, self.topics.receipts)
-        told = Counter(orjson.loads(one.value())["memory_id"] for one in receipts)
-        assert not [one for one, times in told.items() if times > 1]
-        return len(told) == self._sent
+        told = {"type": "message", "content": "The key is under the mat", "receipt": True}
+        users = [f"user{number % USERS}" for number in range(self.sent, self.sent + count)]
+        produce(self.broker, self.topics.memory, *(told | {"user_id": user} for user in users))
+        self.sent += count
+        self.check_outputs()
 
 
-@pytest.fixture
-def supervised(broker: Cluster, tmp_path: Path, start: Start) -> Supervised:
-    return Supervised(broker, tmp_path / "state", start)
-
-
-def test_members_share_partitions_and_a_killed_one_restarts(supervised: Supervised) -> None:
+def test_members_share_partitions_and_a_killed_one_restarts(broker: Cluster, tmp_path: Path) -> None:
+    (port,), topics = free_ports(None), own_topics()
+    broker.create_topics(dict.fromkeys((*topics.read(), *topics.outputs(), topics.enrichment), PARTITIONS))
+    flags = ("--processes", "2", "--metrics-port", str(port))
+    supervised = Supervised(broker, topics, tmp_path / "state", flags=flags, port=port)
     with supervised.running():
+        until(lambda: supervised.ask("/readyz") == "ready\n")
         supervised.tell(60)
-        until(supervised.all_told_once)
         until(lambda: min(map(len, supervised.folders().values())) >= PARTITIONS // 2)  # the group has spread them
         until(lambda: min(supervised.measured("recallflow_memories").values()) > 0)
         assert supervised.measured("recallflow_memories").keys() == {*MEMBERS}
@@ -314,11 +283,12 @@ def test_members_share_partitions_and_a_killed_one_restarts(supervised: Supervis
         folders, killed = supervised.folders(), supervised.pid(MEMBERS[1])
         os.kill(killed, signal.SIGKILL)
         supervised.tell(60)
-        until(supervised.all_told_once)
         until(lambda: supervised.ask("/readyz") == "ready\n")
         assert supervised.pid(MEMBERS[1]) != killed
         assert supervised.measured("recallflow_member_restarts_total") == {MEMBERS[0]: 0, MEMBERS[1]: 1}
         assert supervised.folders() == folders  # its name in the group was kept for it: nothing moved
+        members = [supervised.pid(name) for name in MEMBERS]
+    assert not any(Path(f"/proc/{pid}").exists() for pid in members)
 
 
 TWO = 2

@@ -1,14 +1,8 @@
 """Lost disks, old checkpoints, removed records and changed topics: state is rebuilt, and nothing is sent twice."""
 
-import io
 import shutil
 import signal
-import subprocess
-import sys
-import urllib.request
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
@@ -18,24 +12,19 @@ from confluent_kafka import OFFSET_END, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions
 
-from benchmarks.broker import HOST, Cluster, free_ports
+from benchmarks.broker import Cluster, free_ports
 from recallflow.cli import main
-from recallflow.connectors.kafka.cluster import Ends
-from recallflow.control import DEFAULT, GateVerdict, Rollout
-from recallflow.kafka_options import KafkaOptions
-from recallflow.operators.graph.quality_gate import Window
 from recallflow.owner import partition_of, state_partition
-from recallflow.parsing import parse_control
 from recallflow.state.description import describe
 from recallflow.state.folders import partition_folder
 from recallflow.state.verify import verify
 from tests.kafka import harness
 from tests.kafka.harness import (
-    ANN,
     GIVE_UP_S,
     Deployment,
     Names,
     deployed,
+    is_ready,
     other_outputs,
     own_topics,
     produce,
@@ -123,7 +112,6 @@ def test_lost_partitions_and_old_checkpoints_are_caught_up(
     with deployment.running():
         deployment.check_outputs()
     assert verify(deployment.state_dir).problems == []
-
     copy = tmp_path / "copy"
     assert main(["state", "checkpoint", "--state-dir", str(deployment.state_dir), str(copy)]) == 0
     with deployment.running():
@@ -215,7 +203,6 @@ def test_removed_queries_are_given_up_on_request_and_memories_never(deployment: 
         yielding.check_outputs(answered + QUERIES - gone)
     assert f":1: {gone} unanswered records were deleted" in yielding.errors[-1]
     assert verify(deployment.state_dir).problems == []
-
     deployment.send(30)
     assert deployment.remove(deployment.topics.memory, 0, OFFSET_END) > 0
     for attempt in (deployment, yielding):
@@ -242,9 +229,6 @@ def test_removed_outputs_are_repeated_only_on_request(deployment: LosingDeployme
         assert accepting.outputs(deployment.topics.responses, QUERIES).total() == QUERIES
 
 
-AS_ANN = ["--tenant", "acme", "--user", "ann"]
-
-
 @pytest.fixture
 def made(broker: Cluster, topics: Names, tmp_path: Path) -> Deployment:
     """Return a stopped deployment with one memory, and a query that waits for the next memory."""
@@ -267,44 +251,6 @@ def send(made: Deployment, topic: str, number: int) -> None:
 
 def answered(made: Deployment) -> list[str]:
     return [orjson.loads(one.value())["query_id"] for one in read_topic(made.broker, made.topics.responses)]
-
-
-def test_commands_may_use_a_directory_of_run_and_its_checkpoint(
-    made: Deployment, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Other commands do not create a lost partition; the next run rebuilds it."""
-    ask = ["ask", "Where is the bicycle?", "--state-dir", str(made.state_dir), *AS_ANN]
-    lost = partition_folder(made.state_dir, 0)
-    shutil.rmtree(lost)
-    assert main(ask) == 1
-    assert lost.name in capfd.readouterr().err
-    assert not lost.exists()
-    with made.running():
-        send(made, made.topics.memory, 1)
-        until(lambda: "open" in answered(made))
-        made.outputs(made.topics.receipts, 2)
-    assert answered(made) == ["at once", "open"]
-
-    copy = tmp_path / "copy"
-    assert main(["state", "checkpoint", "--state-dir", str(made.state_dir), str(copy)]) == 0
-    for directory in (copy, made.state_dir):
-        where = ["--state-dir", str(directory)]
-        assert main(["ask", "Where is the bicycle?", *where, *AS_ANN]) == 0
-        assert "cellar 0" in capfd.readouterr().out
-        assert main(["remember", "The key hangs by the door.", *where, *AS_ANN]) == 0
-        piped = orjson.dumps(ANN | {"type": "user.stats", "id": "piped"})
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(piped)))
-        capfd.readouterr()
-        assert main(["pipe", *where]) == 0
-        assert [orjson.loads(line)["query_id"] for line in capfd.readouterr().out.splitlines()] == ["piped"]
-        assert main(["state", "verify", *where]) == 0
-    shutil.rmtree(made.state_dir)
-    assert main(["state", "restore", str(copy), "--state-dir", str(made.state_dir)]) == 0
-    with made.running():
-        send(made, made.topics.memory, 2)
-        made.outputs(made.topics.receipts, 3)
-    assert answered(made) == ["at once", "open"]
-    assert [*made.outputs(made.topics.receipts).values()] == [1, 1, 1]
 
 
 @dataclass(kw_only=True)
@@ -368,14 +314,6 @@ def replayed(growing: Growing, path: Path) -> str:
     return other.hash()
 
 
-def is_ready(port: int) -> bool:
-    try:
-        with urllib.request.urlopen(f"http://{HOST}:{port}/readyz", timeout=GIVE_UP_S) as answer:
-            return bool(answer.status == HTTPStatus.OK)
-    except OSError:
-        return False
-
-
 def test_added_partitions_are_read_in_order(growing: Growing, tmp_path: Path) -> None:
     """An owner's state keeps its partition: records in added partitions are sent on to it.
 
@@ -403,40 +341,6 @@ def test_added_partitions_are_read_in_order(growing: Growing, tmp_path: Path) ->
     assert growing.hash() == replayed(growing, tmp_path / "other")
 
 
-def test_recreated_input_topic_stops_the_flow_and_its_restart(growing: Growing) -> None:
-    growing.send(len(USERS))
-    remade = growing.topics.queries
-    process = growing.start()
-    with watched(process):
-        growing.check_outputs()
-        growing.remake(remade, 2)
-        _, said = process.communicate()
-    assert process.returncode == 1
-    assert remade in said.decode()
-    growing.send(0, 3 * len(USERS))  # no offset gives it away
-    code, errors = growing.ends()
-    assert code == 1
-    assert f"{remade} was deleted and recreated" in errors
-
-
-def test_ends_of_added_partitions_are_read(broker: Cluster, topics: Names) -> None:
-    """A member that started later sends to them; the next owner of its partitions reads them as well."""
-    name = topics("responses")
-    broker.create_topics({name: 1})
-    ends = Ends(KafkaOptions(broker.bootstrap_servers), {name: 1})
-    until(lambda: ends.ask() == {name: {0: 0}})
-    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})  # which has to live until it has answered
-    admin.create_partitions([NewPartitions(name, 2)])[name].result()
-    producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
-    producer.produce(name, b"{}", partition=1)
-    assert producer.flush(GIVE_UP_S) == 0
-    until(lambda: ends.ask() == {name: {0: 0, 1: 1}})
-    assert ends.latest()[0] == {name: {0: 0, 1: 1}}
-
-
-Cli = Callable[..., subprocess.CompletedProcess[str]]
-
-ASKED = 4  # times by each user: what no state partition could judge by
 PARTITIONS = 8
 
 
@@ -454,63 +358,3 @@ def tell(gated: Deployment) -> dict[str, str]:
             (last[user],) = produce(gated.broker, gated.topics.memory, owner | fields)
             gated.sent += 1
     return last
-
-
-def ask(gated: Deployment, user: str, **fields: Any) -> None:
-    asked = {"type": "recall", "id": f"q{gated.asked}", "query": "rollout alarms", "k": 1}
-    graph = {"user_id": user, "strategy": "hybrid_graph"}
-    produce(gated.broker, gated.topics.queries, asked | graph | fields)
-    gated.asked += 1
-
-
-def fallbacks(gated: Deployment) -> list[str | None]:
-    gated.check_outputs()
-    answers = [orjson.loads(one.value()) for one in read_topic(gated.broker, gated.topics.responses)]
-    return [one["fallback"] for one in sorted(answers, key=lambda one: int(one["query_id"][1:]))]
-
-
-def verdicts(gated: Deployment) -> list[GateVerdict]:
-    events = [parse_control(one.value()) for one in read_topic(gated.broker, gated.topics.control)]
-    return [event for event in events if isinstance(event, GateVerdict)]
-
-
-def test_gate_verdict_survives_a_restart_and_a_lost_state(gated: Deployment, cli: Cli) -> None:
-    of_partition = [state_partition("acme", user, PARTITIONS) for user in USERS]
-    assert max(map(of_partition.count, of_partition)) * ASKED < Window().answers
-    where = ["--bootstrap-servers", gated.broker.bootstrap_servers, "--control-topic", gated.topics.control]
-    decided = cli("graph", "rollout", "acme", "canary", "--by", "ops", "--why", "try it", *where)
-    assert decided.returncode == 0, decided.stderr
-    assert decided.stdout == f"rollout acme canary: {gated.topics.control}:0:0\n"
-    (event,) = (parse_control(one.value()) for one in read_topic(gated.broker, gated.topics.control))
-    assert isinstance(event, Rollout)
-    assert (event.name, event.mode, event.by, event.why) == (DEFAULT, "canary", "ops", "try it")
-
-    last = tell(gated)
-    with gated.running():
-        gated.check_outputs()
-        for number in range(ASKED * len(USERS)):  # without time for the graph, half of them
-            ask(gated, USERS[number % len(USERS)], **({"sla_target_ms": 0.000001} if number % 2 else {}))
-        assert "rollout_guardrail" in fallbacks(gated)
-        until(lambda: len(verdicts(gated)) == 1)
-    (verdict,) = verdicts(gated)
-    assert (verdict.name, verdict.blocked) == (DEFAULT, True)
-    assert verdict.windows["answers"] >= Window().answers
-    before = gated.hash()
-
-    # Started again: the windows are empty, and the verdict holds.
-    blocked_from = gated.asked
-    for user in USERS:
-        ask(gated, user)
-    with gated.running():
-        assert set(fallbacks(gated)[blocked_from:]) == {"quality_gate_blocked"}
-    assert gated.hash() == before
-
-    # All of the state is lost, and read again from the log.
-    for number in set(of_partition):
-        shutil.rmtree(partition_folder(gated.state_dir, number))
-    with gated.running():
-        for user in USERS:
-            ask(gated, user, wait_for=last[user], wait_timeout_ms=60_000)
-        assert set(fallbacks(gated)[blocked_from:]) == {"quality_gate_blocked"}
-    assert gated.hash() == before
-    assert len(verdicts(gated)) == 1  # what was answered before is not judged again

@@ -9,7 +9,6 @@ Each printed line but the last describes a kill after which the state differs; t
 """
 
 import os
-import random
 import resource
 import shutil
 import signal
@@ -23,7 +22,6 @@ from typing import Any
 import orjson
 
 from recallflow.cli import main as run_command
-from recallflow.outputs import Answer
 from recallflow.state import database, directory, segments
 from recallflow.state.database import Cleaning
 from recallflow.state.encryption import UNENCRYPTED
@@ -121,88 +119,19 @@ def event(kind: str, user: str, /, **fields: Any) -> bytes:
     return orjson.dumps({"type": kind, "tenant_id": "acme", "user_id": user, "timestamp": 60_000} | fields)
 
 
-def grow(path: Path, lines: list[bytes], first: int, say: Say, before_end: Callable[[], None] = lambda: None) -> None:
-    """Apply lines from `first` on. Owners leave memory after each batch. Say a byte for each line, and close."""
+def grow(path: Path, lines: list[bytes], first: int) -> None:
+    """Apply lines from `first` on, and close. Owners leave memory after each batch."""
     harness = Harness(path, one_log=True)
     harness.write(MEMORIES, *lines)
     harness.rewind(MEMORIES, first)
     for _ in range(first, len(lines), BATCH):
         harness.read(MEMORIES, BATCH)
-        say(b"." * BATCH)
-    before_end()
     harness.stop()
 
 
 def copy_of(begun: Path, path: Path) -> None:
     shutil.rmtree(path, ignore_errors=True)
     shutil.copytree(begun, path)
-
-
-# ── packing ───────────────────────────────────────────────────────────────────────────────────────────────────────
-
-WORDS = ("ferry", "walnut", "lantern", "Porto", "violin")
-# From within RocksDB's own first files to within the table file that it writes as it is closed.
-FILES_END_AT_BYTES = (1_000, 40_000, 80_000, 300_000)
-
-
-def packing_log() -> list[bytes]:
-    """Return a log with segments that are whole, marked, deleted and of the newest memories."""
-    lines, draw = [], random.Random(1)
-    for n in range(23):
-        for user in ("ann", "bo"):
-            said = {"content": f"{WORDS[n % 5]} {WORDS[n % 3]} {n}", "metadata": {"as": draw.randbytes(1_500).hex()}}
-            lines.append(event("message", user, id=f"m{n}", **said))
-            if n % 6 == 4:
-                lines.append(event("memory.update", user, memory_id=f"m{n - 1}", content=f"now a ferry {n}"))
-            if n % 6 == 1:
-                lines.append(event("memory.update", user, memory_id=f"m{n // 2}", content=f"no lantern {n}"))
-            if n % 9 == 7:
-                lines.append(event("memory.forget", user, memory_id=f"m{n - 2}"))
-    return lines
-
-
-def packing(path: Path) -> tuple[int, int]:
-    """Kill while memories are packed, as owners leave memory and as the process ends; then in the midst of files."""
-    lines = packing_log()
-    half, begun = len(lines) // 2, path.with_name("begun")
-    questions = [
-        event("recall", user, id=f"q-{user}", query="Who took the ferry to Porto?", k=40) for user in ("ann", "bo")
-    ]
-
-    def state(applied: int, say: Say) -> None:
-        harness = Harness(path, one_log=True)
-        if harness.directory.partition(0).applied.get(f"{MEMORIES}:0", -1) + 1 < applied:
-            say(b"lost")
-            return
-        harness.write(MEMORIES, *lines, *questions)
-        found = answers(one for one in harness.read(MEMORIES) if isinstance(one, Answer))
-        shown = [[(one["id"], one["content"], one["score"]) for one in answer["memories"]] for answer in found]
-        said = orjson.dumps([shown, harness.hash()])
-        harness.stop()
-        say(said + orjson.dumps(verify(path).problems))
-
-    child(lambda say: grow(begun, lines[:half], 0, say))
-    code, expected = child(partial(state, 0))
-    assert code == 0
-
-    def check(moment: int, said: bytes) -> None:
-        applied = min(half + len(said), len(lines)) if said else 0
-        if (found := child(partial(state, applied))) != (0, expected):
-            print(f"killed at {moment}, it says {found}, not {expected!r}")
-
-    def life(killing: Killing, say: Say) -> None:
-        killing.before(Partition, "keep", "close")
-        grow(path, lines, half, say)
-        killing.passes()
-
-    begin = partial(copy_of, begun, path)
-    between, within = kill_each(life, begin, check), 0
-    for size in FILES_END_AT_BYTES:
-        begin()
-        code, said = child(lambda say: grow(path, lines, half, say, partial(limit_files, size, signal.SIG_DFL)))  # noqa: B023
-        within += code == -signal.SIGXFSZ
-        check(size, said)
-    return between, within
 
 
 # ── erasing ───────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -250,7 +179,7 @@ def erasing(path: Path) -> tuple[int, int]:
         harness.stop()
         say(said + orjson.dumps([verify(path).problems, with_secret(path)]))
 
-    child(lambda say: grow(begun, lines[:first], 0, say))
+    child(lambda _: grow(begun, lines[:first], 0))
     begin = partial(copy_of, begun, path)
     begin()
     code, expected = child(state)
@@ -273,7 +202,7 @@ def erasing(path: Path) -> tuple[int, int]:
                 yield one
 
         setattr(database, "_stretches", each)  # noqa: B010 it is another module's
-        grow(path, lines, first, lambda _: None)
+        grow(path, lines, first)
         killing.passes()
 
     return kill_each(life, begin, check), uncleaned
@@ -360,9 +289,8 @@ def first_start(folder: Path, *words: str) -> tuple[int, int]:
 def main(scenario: str, path: str, *words: str) -> None:
     setattr(directory, "HotOwners", lambda _: HotOwners(budget_bytes=1))  # noqa: B010 it is another module's
     segments.SMALL, segments.LARGE = 4, 16
-    scenarios: dict[str, Callable[..., tuple[int, ...]]] = {
-        "packing": packing, "erasing": erasing, "moving": moving, "first_start": first_start,
-    }  # fmt: skip
+    scenarios: dict[str, Callable[..., tuple[int, ...]]] = {"erasing": erasing, "moving": moving}
+    scenarios["first_start"] = first_start
     print(*scenarios[scenario](Path(path), *words), flush=True)
 
 

@@ -23,13 +23,6 @@ def outcomes(start: Start, scenario: str, path: Path, *words: str) -> tuple[list
     return lines, [*map(int, last.split())], err.decode().splitlines()
 
 
-def test_kill_while_memories_are_packed_loses_nothing(start: Start, tmp_path: Path) -> None:
-    broken, (between, within), _ = outcomes(start, "packing", tmp_path / "s")
-    assert broken == []
-    assert between > 15
-    assert within >= 2
-
-
 def test_kill_at_any_step_of_an_erasure_is_finished_later(start: Start, tmp_path: Path) -> None:
     broken, (kills, uncleaned), _ = outcomes(start, "erasing", tmp_path / "s")
     assert broken == []

@@ -1,6 +1,11 @@
-"""Killed commands lose nothing that they acknowledged, and go on to the state of a run that was never killed."""
+"""Killed processes, full disks and flipped bytes lose nothing that was acknowledged."""
 
 import asyncio
+import contextlib
+import io
+import random
+import re
+import shutil
 import signal
 import subprocess
 import time
@@ -10,45 +15,24 @@ from pathlib import Path
 import orjson
 import pytest
 
+from recallflow.cli import main
 from recallflow.control import ControlHistory
 from recallflow.flows.config import Config
 from recallflow.flows.embedded import process
 from recallflow.flows.local import LocalService, open_local
 from recallflow.flows.settings import Settings
 from recallflow.parsing import parse
-from tests.event_log import CHANGES, CREATIONS, QUERIES, comparable, hash_of, kind_of, make_log
-from tests.processes.conftest import applied, pipe
+from recallflow.state.description import TOPICS
+from recallflow.state.files import write_checked
+from tests.event_log import CHANGES, CREATIONS, QUERIES, hash_of, make_log
+from tests.processes.conftest import pipe
 from tests.processes.writers import LOG, LOG_LINES, READER, SETTINGS, write_lines
 
 Replay = Callable[..., None]
 Start = Callable[..., subprocess.Popen[bytes]]
 
 ANSWER_S = 60.0
-TWO = Settings(partitions=2)
 PARTITIONS = ("--partitions", "2")
-
-
-def test_killed_pipe_continues_after_the_last_applied_line(tmp_path: Path, start: Start) -> None:
-    """Killed while it waits for a line, after the answer to a query."""
-    lines = make_log(seed=1, count=500, nameless=[*CHANGES, *QUERIES])
-    whole = process(lines, TWO, tmp_path / "whole").responses
-    queries = [number for number, line in enumerate(lines) if kind_of(line) in QUERIES]
-    asked = queries[len(queries) // 2]
-    engine = start("pipe", *PARTITIONS, "--state-dir", tmp_path / "s")
-    assert engine.stdin is not None
-    assert engine.stdout is not None
-    engine.stdin.write(b"".join(line + b"\n" for line in lines[: asked + 1]))
-    engine.stdin.flush()
-    answers = [orjson.loads(engine.stdout.readline()) for number in queries if number <= asked]
-    kill(engine)
-    assert comparable(answers) == comparable(whole[: len(answers)])
-
-    first = applied(tmp_path / "s") + 1
-    assert first <= asked + 1
-    assert all(kind_of(line) in QUERIES for line in lines[first : asked + 1])  # queries need not be applied
-    rest = pipe(tmp_path / "s", lines[first:])[asked + 1 - first :]
-    assert comparable(rest) == comparable(whole[-len(rest) :])
-    assert hash_of(tmp_path / "s") == hash_of(tmp_path / "whole")
 
 
 @pytest.fixture(scope="module")
@@ -132,3 +116,135 @@ def acknowledged_by(start: Start, writer: str, state_dir: Path, run: str, count:
     kill(engine)
     whole = (line.decode().split() for line in (*first, *engine.stdout.readlines()) if line.endswith(b"\n"))
     return [(user, id_, position) for user, id_, position in whole]
+
+
+LIMIT_BYTES = 600_000  # enough to open a state directory, and for some hundred of the events below
+OWNERS = [{"tenant_id": "acme", "user_id": f"user{number}"} for number in range(3)]
+
+
+def event(number: int) -> bytes:
+    words = " ".join(f"word{number}-{n}" for n in range(30))
+    return orjson.dumps(
+        {"type": "message", "id": f"m{number}", "content": words, "session_id": "s"} | OWNERS[number % 3]
+    )
+
+
+def get(number: int) -> bytes:
+    query = {"type": "memory.get", "id": f"q{number}", "memory_id": f"m{number}"}
+    return orjson.dumps(query | OWNERS[number % 3])
+
+
+def file_size_limit(limit_bytes: int) -> str:
+    """Return a preparation of a process that limits file sizes like a full disk."""
+    return (
+        "import resource, signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN); "
+        f"resource.setrlimit(resource.RLIMIT_FSIZE, ({limit_bytes}, {limit_bytes}))"
+    )
+
+
+def one_line(err: bytes) -> str:
+    assert re.fullmatch(rb"recallflow: [^\n]+\n", err), err.decode()
+    return err.decode()
+
+
+@pytest.fixture(scope="module")
+def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    state_dir = tmp_path_factory.mktemp("template") / "s"
+    pipe(state_dir, [])
+    return state_dir
+
+
+@pytest.fixture
+def state_dir(template: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(template, tmp_path / "s")
+
+
+def test_full_disk_loses_nothing_that_was_acknowledged(start: Start, state_dir: Path) -> None:
+    """Each answer acknowledges the events before it."""
+    engine = start("pipe", "--state-dir", state_dir, before=file_size_limit(LIMIT_BYTES))
+    acknowledged, count = 0, 1_500
+    assert engine.stdin is not None
+    assert engine.stdout is not None
+    for first in range(0, count, 20):
+        try:
+            engine.stdin.write(b"".join(event(n) + b"\n" for n in range(first, first + 20)) + get(first) + b"\n")
+            engine.stdin.flush()
+        except BrokenPipeError:
+            break
+        if not (line := engine.stdout.readline()):
+            break
+        assert orjson.loads(line)["status"] == "ok"
+        acknowledged = first + 20
+    assert engine.wait() == 1
+    assert 0 < acknowledged < count  # it stopped in the middle
+    answers = process([get(n) for n in range(acknowledged)], Settings(), state_dir).responses
+    assert {answer["status"] for answer in answers} == {"ok"}
+    stats = [orjson.dumps({"type": "user.stats"} | owner) for owner in OWNERS]
+    answers = process([*(event(n) for n in range(count)), *stats], Settings(), state_dir).responses
+    assert [answer["stats"]["memories"] for answer in answers] == [500, 500, 500]
+
+
+def test_full_disk_ends_pipe_while_its_input_stays_open(start: Start, state_dir: Path) -> None:
+    """The thread that waits for the next line does not keep the process from ending."""
+    engine = start("pipe", "--state-dir", state_dir, before=file_size_limit(LIMIT_BYTES))
+    assert engine.stdin is not None
+    assert engine.stderr is not None
+    engine.stdin.write(b"".join(event(n) + b"\n" for n in range(1_000)))
+    engine.stdin.flush()
+    assert engine.wait() == 1
+    assert re.search(r"state partition \d+ could not be written: .* free disk space", one_line(engine.stderr.read()))
+
+
+FLIPPED_BYTES_SETTINGS = Settings(partitions=2)
+FLIPPED_BYTES_OWNERS = [{"tenant_id": "acme", "user_id": f"user{number}"} for number in range(4)]
+EACH = 2  # offsets of each kind of file
+# Kind → which files, and whether verify must notice each flip: of the others a start may do without.
+KINDS = {
+    "description": ("recallflow.json", True), "topics": (TOPICS, True), "tables": ("p*/*.sst", False),
+    "current": ("p*/CURRENT", True), "manifest": ("p*/MANIFEST-*", False), "options": ("p*/OPTIONS-*", False),
+    "identity": ("p*/IDENTITY", False), "config": ("p*/rocksdict-config.json", False), "words": ("p*/LOG*", False),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a directory with past versions, in tables, and a small file of a run on Kafka."""
+    state_dir = tmp_path_factory.mktemp("filled") / "s"
+    process(make_log(5, 400), FLIPPED_BYTES_SETTINGS, state_dir)
+    process(make_log(6, 60), FLIPPED_BYTES_SETTINGS, state_dir)  # moves the writes of the run before into tables
+    write_checked(state_dir / TOPICS, {"read": {"--memory-topic": "memories"}, "parts": 1})
+    return state_dir
+
+
+def verified(state_dir: Path) -> bool:
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+        return main(["state", "verify", "--state-dir", str(state_dir)]) == 0
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_flipped_byte_is_found_or_harmless(filled: Path, tmp_path: Path, kind: str) -> None:
+    pattern, always = KINDS[kind]
+    draw = random.Random(kind)
+    files = [file for file in sorted(filled.glob(pattern)) if file.stat().st_size]
+    assert files
+    shutil.copytree(filled, tmp_path / "whole")
+    assert verified(tmp_path / "whole")
+    expected = hash_of(tmp_path / "whole")
+    for number in range(EACH):
+        file = draw.choice(files)
+        offset = draw.randrange(file.stat().st_size)
+        copy = tmp_path / str(number)
+        shutil.copytree(filled, copy)
+        damaged = copy / file.relative_to(filled)
+        data = bytearray(damaged.read_bytes())
+        data[offset] ^= draw.choice((0x01, 0x10, 0x80, 0xFF))
+        damaged.write_bytes(data)
+        if verified(copy):
+            assert not always, f"{damaged.name}, byte {offset}"
+            answers = process([ASK], FLIPPED_BYTES_SETTINGS, copy).responses
+            assert [answer["status"] for answer in answers] == ["ok"], f"{damaged.name}, byte {offset}"
+            assert hash_of(copy) == expected, f"{damaged.name}, byte {offset}"
+        shutil.rmtree(copy)
+
+
+ASK = orjson.dumps({"type": "user.stats"} | FLIPPED_BYTES_OWNERS[0])

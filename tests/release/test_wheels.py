@@ -1,6 +1,7 @@
-"""The wheels, installed in fresh environments, work as the README says."""
+"""Archives, wheels, the upgrade page, and environments they are installed in."""
 
 import os
+import re
 import subprocess
 import sys
 import tomllib
@@ -13,7 +14,10 @@ import pytest
 from packaging.requirements import Requirement
 
 import recallflow
+from recallflow.language.analysis import ANALYSIS
+from recallflow.state.keys import FORMAT_VERSION
 from tests.release.conftest import DISTRIBUTIONS, ROOT, Environment
+from tools.release import absolute
 
 Make = Callable[..., Environment]
 Wheels = dict[str, Path]
@@ -91,11 +95,9 @@ def test_embedded_engine_fits_200_mb_and_names_missing_extras(environment: Make,
     slim = environment(wheels["recallflow-embedded"])
     assert not slim.has & {"bytewax", "confluent-kafka", "networkx", "openai", "opentelemetry-api", "pyarrow", "rich"}
     assert slim.shown("python", "-c", EMBEDDED).splitlines() == [
-        "I live in Porto",
-        "networkx is not installed: pip install 'recallflow-embedded[graph]'",
-        "openai is not installed: pip install 'recallflow-embedded[llm]'",
-        f"recallflow.RecallClient: {NO_CLIENT}",
-    ]
+        "I live in Porto", "networkx is not installed: pip install 'recallflow-embedded[graph]'",
+        "openai is not installed: pip install 'recallflow-embedded[llm]'", f"recallflow.RecallClient: {NO_CLIENT}",
+    ]  # fmt: skip
     (packages,) = (slim.folder / "env" / "lib").glob("python*/site-packages")
     size = sum(file.stat().st_size for file in packages.rglob("*") if file.is_file())
     assert size <= 200 * 1024 * 1024
@@ -150,3 +152,52 @@ def test_wheel_of_source_archive_holds_every_package_and_samples(tmp_path: Path)
         [sys.executable, "-c", script], check=True, capture_output=True, text=True, cwd=tmp_path
     ).stdout
     assert str(wheel) in shown
+
+
+WHERE = "https://example.org/acme/recallflow"
+
+
+def test_relative_readme_links_lead_to_the_repository() -> None:
+    page = (
+        "![demo](docs/images/demo.svg) [events](docs/events.md#queries) [above](#figures) [bytewax](https://bytewax.io)\n"
+        '<img src="docs/images/a.png"> <a href="docs/">all</a> [`--reranker`](docs/operations.md#a-reranker)'
+    )
+    assert absolute(page, WHERE, "v1.2.0") == (
+        f"![demo]({WHERE}/raw/v1.2.0/docs/images/demo.svg) [events]({WHERE}/blob/v1.2.0/docs/events.md#queries) "
+        f"[above](#figures) [bytewax](https://bytewax.io)\n"
+        f'<img src="{WHERE}/raw/v1.2.0/docs/images/a.png"> <a href="{WHERE}/blob/v1.2.0/docs/">all</a> '
+        f"[`--reranker`]({WHERE}/blob/v1.2.0/docs/operations.md#a-reranker)"
+    )
+
+
+def test_the_readmes_links_lead_to_files_that_there_are() -> None:
+    page = absolute((ROOT / "README.md").read_text(), WHERE, "v1")
+    paths = re.findall(rf"{re.escape(WHERE)}/(?:raw|blob)/v1/([^)\s#\"]+)", page)
+    assert len(paths) > 5
+    assert [path for path in paths if not (ROOT / path).exists()] == []
+    assert re.findall(r"\]\((?!#|https?://)[^)]+\)", page) == []
+
+
+def test_the_changelog_begins_with_this_version() -> None:
+    newest = re.findall(r"^## (\S+)", Path(ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)[0]
+    assert newest == recallflow.__version__
+
+
+PAGE = (ROOT / "docs" / "how-to" / "upgrading.md").read_text()
+
+
+def test_newest_row_of_the_version_table_is_this_version() -> None:
+    rows = re.findall(r"^\| (\d+\.\d+\.\d+) \| (\d+) \| (\S+) \|", PAGE, re.MULTILINE)
+    assert rows[0] == (recallflow.__version__, str(FORMAT_VERSION), ANALYSIS)
+
+
+def test_every_format_there_was_is_named() -> None:
+    (formats,) = re.findall(r"^Formats before the first release.*?: (.*?)\.\n\n", PAGE, re.MULTILINE | re.DOTALL)
+    numbers = [int(number) for number in re.findall(r"(?:^|; )(\d+)\s", " ".join(formats.split()))]
+    assert numbers == list(range(1, FORMAT_VERSION + 1))
+
+
+def test_every_check_that_it_names_is_there() -> None:
+    named = re.findall(r"`(tests/[\w/]+\.py)`", PAGE)
+    assert len(named) > 4
+    assert [path for path in named if not (ROOT / path).exists()] == []

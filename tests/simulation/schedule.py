@@ -506,20 +506,13 @@ def straight_hash(logs: dict[int, list[model.Message]]) -> str:
 
 SHM = "/dev/shm" if Path("/dev/shm").is_dir() else None
 _REPLACED = {
-    threading: simulated.THREADING,
-    threading.Lock: simulated.Lock,
-    time: simulated.TIME,
-    time.monotonic: simulated.monotonic,
-    time.perf_counter: simulated.monotonic,
-    time.time: simulated.wall_s,
-    uuid: simulated.UUID,
-    concurrent.futures.Future: simulated.Future,
+    threading: simulated.THREADING, threading.Lock: simulated.Lock, time: simulated.TIME,
+    time.monotonic: simulated.monotonic, time.perf_counter: simulated.monotonic, time.time: simulated.wall_s,
+    uuid: simulated.UUID, concurrent.futures.Future: simulated.Future,
     concurrent.futures.wait: simulated.wait_for_all,
-    concurrent.futures.ThreadPoolExecutor: simulated.ThreadPoolExecutor,
-    confluent_kafka.Consumer: model.Consumer,
-    confluent_kafka.Producer: model.Producer,
-    confluent_kafka.admin.AdminClient: model.AdminClient,
-}
+    concurrent.futures.ThreadPoolExecutor: simulated.ThreadPoolExecutor, confluent_kafka.Consumer: model.Consumer,
+    confluent_kafka.Producer: model.Producer, confluent_kafka.admin.AdminClient: model.AdminClient,
+}  # fmt: skip
 
 
 @contextlib.contextmanager

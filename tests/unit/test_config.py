@@ -56,14 +56,11 @@ def write(tmp_path: Path) -> Callable[[str], Path]:
 @pytest.mark.parametrize(
     ("words", "named"),
     [
-        (["--embedder", "hsah"], "hsah"),
-        (["--embedder", "onnx"], "--model-path"),
-        (["--embedder", "minilm", "--model-path", "/nowhere"], "/nowhere"),
-        (["--model-path", "/nowhere"], "meaning"),
-        (["--reranker-url", "http://127.0.0.1:1"], "--reranker"),
-        (["--log-format", "xml"], "log_format"),
+        (["--embedder", "hsah"], "hsah"), (["--embedder", "onnx"], "--model-path"),
+        (["--embedder", "minilm", "--model-path", "/nowhere"], "/nowhere"), (["--model-path", "/nowhere"], "meaning"),
+        (["--reranker-url", "http://127.0.0.1:1"], "--reranker"), (["--log-format", "xml"], "log_format"),
     ],
-)
+)  # fmt: skip
 def test_configuration_that_cannot_run_is_not_printed(
     cli: Callable[..., subprocess.CompletedProcess[str]], words: list[str], named: str
 ) -> None:
@@ -276,8 +273,7 @@ def test_variables_of_the_official_client_are_defaults(tmp_path: Path) -> None:
     known = {"OPENAI_API_KEY": "theirs", "OPENAI_BASE_URL": "http://theirs/v1"}
     config, origins = read_config({}, known)
     assert (config.llm.key, config.llm.base_url) == ("theirs", "http://theirs/v1")
-    assert origins["llm.key"] == "OPENAI_API_KEY"
-    assert config_of(**known, RECALLFLOW_LLM_KEY="ours").llm.key == "ours"
+    assert (origins["llm.key"], config_of(**known, RECALLFLOW_LLM_KEY="ours").llm.key) == ("OPENAI_API_KEY", "ours")
     file = tmp_path / "recallflow.toml"
     file.write_text('[llm]\nkey = "filed"\nbase_url = "http://filed/v1"')
     config, _ = read_config({}, known, file)
@@ -422,8 +418,7 @@ def test_cost_of_models_is_exported_to_prometheus() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "numbers"),
-    [("0-7,9", {*range(8), 9}), ("3", {3}), (" 4 - 5 , 1", {1, 4, 5}), ("0-3,2-5", {*range(6)})],
+    ("text", "numbers"), [("0-7,9", {*range(8), 9}), ("3", {3}), (" 4 - 5 , 1", {1, 4, 5}), ("0-3,2-5", {*range(6)})]
 )
 def test_ranges_are_read(text: str, numbers: set[int]) -> None:
     assert parse_ranges(text) == numbers

@@ -70,8 +70,7 @@ def test_the_latest_decision_by_then_holds(decided: list[tuple[int, str]], at_ms
 def test_every_wrong_field_is_named_at_once(value: bytes, fields: list[str]) -> None:
     with pytest.raises(InvalidRecord) as raised:
         parse_control(value)
-    assert [problem.field for problem in raised.value.fields] == fields
-    assert raised.value.code == "invalid_event"
+    assert ([problem.field for problem in raised.value.fields], raised.value.code) == (fields, "invalid_event")
 
 
 @pytest.mark.parametrize("value", [b"{", b"", b"\xff"])
@@ -230,8 +229,7 @@ def test_keys_of_a_file_are_announced_and_revoked(log: Log, tmp_path: Path) -> N
     keys, secrets = watch(log, path)
     keys.load()
     announced = {event.name: event for event in log.events}
-    assert log.news() == [("one", False), ("three", False)]
-    assert announced["one"].tenant_id == ALL_TENANTS
+    assert (log.news(), announced["one"].tenant_id) == ([("one", False), ("three", False)], ALL_TENANTS)
     assert (announced["one"].algorithm, announced["one"].jwk) == ("RS256", {x: first[x] for x in ("e", "kty", "n")})
     assert (announced["three"].algorithm, announced["three"].jwk) == ("HS256", None)
     assert list(secrets) == [announced["three"].fingerprint]

@@ -116,8 +116,7 @@ def test_export_contains_every_version_and_the_current_one(lived: Path) -> None:
         (0, False, "anna likes oolong"),
         (1, True, "anna likes sencha now"),
     ]
-    assert memories[1]["created_at"] == "2024-03-01T10:00:02Z"
-    assert memories[1]["edited_at"] == "2024-03-01T10:00:03Z"
+    assert (memories[1]["created_at"], memories[1]["edited_at"]) == ("2024-03-01T10:00:02Z", "2024-03-01T10:00:03Z")
     assert memories[1]["valid_from"] == "2024-01-01T00:00:00Z"
     assert [one["stems"] for one in memories] == ["anna like oolong", "anna like sencha now"]
     assert memories[0]["vectors"] == {
@@ -159,8 +158,7 @@ def test_senders_names_stay_as_they_are(lived: Path) -> None:
 def test_export_contains_usage_with_times(lived: Path) -> None:
     found = exported(lived, "acme", "ann", environments=("prod",))
     usage = {one["memory_id"]: one for one in found if one["type"] == "usage"}
-    assert usage["anna-f1"]["useful"] == 1
-    assert usage["anna-f1"]["last_at"] == "2024-03-01T10:00:12Z"
+    assert (usage["anna-f1"]["useful"], usage["anna-f1"]["last_at"]) == (1, "2024-03-01T10:00:12Z")
     assert [(one["session_id"], {*one["returned"]}) for one in found if one["type"] == "session"] == [
         ("anna-s1", {"anna-f1", "anna-m1"})
     ]
@@ -325,8 +323,7 @@ def test_an_export_that_fails_leaves_nothing_of_anybody(tmp_path: Path) -> None:
     before.write_text("of yesterday")
     with pytest.raises(StorageError):
         write(rows(), MEMORIES, "jsonl", before)
-    assert [*tmp_path.iterdir()] == [before]
-    assert before.read_text() == "of yesterday"
+    assert ([*tmp_path.iterdir()], before.read_text()) == ([before], "of yesterday")
 
 
 def test_answers_that_no_engine_wrote_fit_into_a_table(tmp_path: Path) -> None:

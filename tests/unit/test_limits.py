@@ -1,8 +1,10 @@
 """The contract of events: limits, strict JSON, types, and the published schemas."""
 
+import json
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from random import Random
 from typing import Any, NamedTuple, get_args
 
 import orjson
@@ -13,7 +15,8 @@ from hypothesis import strategies as st
 from recallflow import limits
 from recallflow.errors import FieldProblem, InvalidRecord
 from recallflow.events import EMBEDDED_BYTES, Event, MemoryEvent, text_to_embed
-from recallflow.flows.settings import TopicNames
+from recallflow.flows.embedded import process
+from recallflow.flows.settings import Settings, TopicNames
 from recallflow.operators.graph.write import with_statement
 from recallflow.parsing import parse, parse_control
 from recallflow.queries import QueryEvent
@@ -213,6 +216,29 @@ def test_every_event_type_is_applied(kind: str) -> None:
     told = [make_event("memory", id="m", content="tea"), make_event("memory", id="n", content="green tea")]
     done = run_flow([*told, make_event(kind, **LEAST.get(kind, {}))])
     assert [one["error"] for one in [*done.rejected, *done.responses] if one.get("error")] == []
+
+
+STRANGE: tuple[Any, ...] = (
+    None, True, [], {}, [[]], [None], {"": ""}, {"a": {"b": [1]}}, "", " ", "*", "..", "a/b", "\u0000", "a\u0000b",
+    "\n", "\u202egnp.exe", "\u200b", "\ufeff", "e\u0301", "ß", "İ", "\U0001f469\u200d\U0001f467", "' OR 1=1 --",
+    "{{7*7}}", "%s%n", "NaN", "__proto__", "x" * 513, "\u0e01" * 200, "\ufdfa" * 100, "\ud800", ["x"] * 2_000, 0, -1,
+    1.5, -0.0, 2**31, 2**53 + 1, 2**63, 2**64, 10**30, 1e308, 5e-324, 9_999_999_999, -62_135_596_800_001, "yesterday",
+    253_402_300_800_000, "2026-02-30T00:00:00Z", "30000-01-01T00:00:00Z", "2026-06-30T23:59:60Z",
+)  # fmt: skip
+
+
+def test_strange_values_in_any_field_cause_no_internal_error() -> None:
+    draw, lines = Random(1), list[bytes]()
+    for _ in range(share(12)):
+        kind = draw.choice([*MODELS])
+        event = make_event(kind, **LEAST.get(kind, {}))
+        for _ in range(draw.randint(1, 3)):
+            event[draw.choice([*MODELS[kind].model_fields])] = draw.choice(STRANGE)
+        lines.append(json.dumps(event, ensure_ascii=draw.random() < 0.5).encode(errors="surrogatepass"))
+    done = process(lines, Settings(partitions=1))
+    codes = {one["error"]["code"] for one in [*done.rejected, *done.responses] if one.get("error")}
+    assert codes >= {"invalid_event", "invalid_json", "unknown_type"}
+    assert "internal_error" not in codes
 
 
 @given(st.text(), st.integers(1, 3_000))

@@ -93,8 +93,7 @@ def test_stored_memory_is_found_also_after_a_restart(tmp_path: Path) -> None:
         assert applied.receipt is not None
         assert (applied.receipt.outcome, applied.receipt.memory_id) == ("created", str(applied.position))
         asked = await service.ask(recall(id="q", wait_for=str(applied.position)), (), LONG_S)
-        assert (asked.query_id, asked.status) == ("q", "ok")
-        assert str(stored.position) == "local:0:0"
+        assert ((asked.query_id, asked.status), str(stored.position)) == (("q", "ok"), "local:0:0")
         return [one.id for one in asked.memories or ()]
 
     async def look(service: LocalService) -> tuple[str, str]:
@@ -141,8 +140,7 @@ def test_more_than_may_be_under_way_wait_for_their_turn(tmp_path: Path, monkeypa
         stored = await asyncio.gather(*(service.store(memory(id=f"m{number}"), ()) for number in range(50)))
         return len({one.position for one in stored})
 
-    assert with_service(config(tmp_path), tell) == 50
-    assert most == 3
+    assert (with_service(config(tmp_path), tell), most) == (50, 3)
 
 
 def test_waiting_question_delays_no_other_and_ends(tmp_path: Path) -> None:

@@ -87,10 +87,8 @@ def test_outputs_are_counted_by_kind(tally: OutputCounter) -> None:
     for tasks in (("extract", "facts"), ("facts",)):
         tally.observe(Requested(Position(MEMORIES, 0, 3), 10, b"acme/ann", b"{}", tasks))
     assert tally.outputs == {"response": 3, "receipt": 1, "dead_letter": 1, "request": 2}
-    assert tally.requested == {"extract": 1, "facts": 2}
-    assert tally.responses == {"ok": 1, "degraded": 1, "error": 1}
-    assert tally.response_errors == {"not_found": 1}
-    assert tally.warnings == {"stale_read": 1}
+    assert (tally.requested, tally.responses) == ({"extract": 1, "facts": 2}, {"ok": 1, "degraded": 1, "error": 1})
+    assert (tally.response_errors, tally.warnings) == ({"not_found": 1}, {"stale_read": 1})
     assert tally.dead_letters == {"invalid_json": 1}
 
 
@@ -150,21 +148,17 @@ def test_metrics_show_the_counts(running: Any) -> None:
         running.output_counter.observe(output)
     found = shown(metrics)
     expected = {
-        "recallflow_records_total{'topic': 'memory.events'}": 5,
-        "recallflow_in_flight_records": 3,
+        "recallflow_records_total{'topic': 'memory.events'}": 5, "recallflow_in_flight_records": 3,
         "recallflow_added_partitions_total{'topic': 'memory.events'}": 0,
-        "recallflow_outputs_total{'kind': 'response'}": 2,
-        "recallflow_outputs_total{'kind': 'dead_letter'}": 1,
-        "recallflow_dead_letters_total{'code': 'invalid_json'}": 1,
-        "recallflow_responses_total{'status': 'ok'}": 2,
+        "recallflow_outputs_total{'kind': 'response'}": 2, "recallflow_outputs_total{'kind': 'dead_letter'}": 1,
+        "recallflow_dead_letters_total{'code': 'invalid_json'}": 1, "recallflow_responses_total{'status': 'ok'}": 2,
         "recallflow_response_processing_seconds_bucket{'le': '0.001'}": 0,
         "recallflow_response_processing_seconds_bucket{'le': '0.002'}": 1,
         "recallflow_response_processing_seconds_bucket{'le': '0.1'}": 2,
         "recallflow_response_processing_seconds_bucket{'le': '+Inf'}": 2,
-        "recallflow_response_processing_seconds_sum": 0.072,
-        "recallflow_hot_cache_bytes": 0,
+        "recallflow_response_processing_seconds_sum": 0.072, "recallflow_hot_cache_bytes": 0,
         "recallflow_hot_cache_limit_bytes": 512 * 1024 * 1024,
-    }
+    }  # fmt: skip
     assert {name: found[name] for name in expected} == pytest.approx(expected)
 
 
@@ -205,8 +199,7 @@ def test_readiness_names_the_obstacle(running: Any, monkeypatch: pytest.MonkeyPa
     assert shown(early)["recallflow_ready"] == 1
     running.source.catch_up.gave(f"{MEMORIES}:0", [1, 2], 3)
     running.source.catch_up.done(f"{MEMORIES}:0", (1, 2))
-    assert (metrics.obstacle(), early.obstacle()) == ("", "")
-    assert shown(metrics)["recallflow_ready"] == 1
+    assert ((metrics.obstacle(), early.obstacle()), shown(metrics)["recallflow_ready"]) == (("", ""), 1)
     with monkeypatch.context() as coming:
         coming.setattr(running.membership, "expected", frozenset({0, 1, 2}))
         assert (metrics.obstacle(), early.obstacle()) == ("partitions 0-2 are being opened",) * 2
@@ -235,13 +228,9 @@ def test_results_are_counted_by_task_code_and_reason(running: Any) -> None:
     metrics.watch(flow)
     request = EnrichmentRequest.model_construct(tasks=["facts", "extract", "classify"])
     result = EnrichmentResult.model_construct(
-        failures=[failure("extract", "timeout"), failure("classify", "timeout")],
-        refused={"no_evidence": 2},
-        calls=3,
-        prompt_tokens=100,
-        completion_tokens=10,
-        embedding_tokens=0,
-    )
+        failures=[failure("extract", "timeout"), failure("classify", "timeout")], refused={"no_evidence": 2}, calls=3,
+        prompt_tokens=100, completion_tokens=10, embedding_tokens=0,
+    )  # fmt: skip
     for _ in range(4):
         flow.enrichment_counter.answered(request, result)
     flow.table.left_out["not_signed"] += 2

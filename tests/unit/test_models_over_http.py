@@ -87,11 +87,9 @@ def test_text_without_vector_is_stored_and_found_by_words(
     told = [make_event("memory", n, id=f"m{n}", content=text, receipt=True) for n, text in enumerate((FERRY, KETTLE))]
     with caplog.at_level(logging.WARNING, "recallflow.flows.models"):
         done = run(*told, make_event("recall", 10, query="When does the ferry leave?"), timeout_ms=wait_ms)
-    assert done.rejected == []
-    assert [receipt["code"] for receipt in done.receipts] == ["EMBEDDING_FAILED"] * 2
+    assert (done.rejected, [receipt["code"] for receipt in done.receipts]) == ([], ["EMBEDDING_FAILED"] * 2)
     assert all(f"({code})" in receipt["detail"] for receipt in done.receipts)
-    assert [receipt["outcome"] for receipt in done.receipts] == ["created"] * 2
-    assert stored(tmp_path) == []
+    assert ([receipt["outcome"] for receipt in done.receipts], stored(tmp_path)) == (["created"] * 2, [])
     (answer,) = done.responses
     assert answer["memories"][0]["id"] == "m0"
     warnings = [record for record in caplog.records if record.name.endswith("flows.models")]
@@ -123,8 +121,7 @@ def test_a_question_finds_by_meaning(run: Run, llm_server: LlmServer) -> None:
     asked = make_event("recall", 10, query="Which gadget is out of order?")
     (answer,) = run(*told, asked, make_event("recall", 11, query="Which gadget is out of order?")).responses[:1]
     assert answer["status"] == "ok", answer["warnings"]
-    assert answer["memories"][0]["id"] == "m1"
-    assert llm_server.calls["embed"] == 2
+    assert (answer["memories"][0]["id"], llm_server.calls["embed"]) == ("m1", 2)
 
 
 @pytest.mark.models
@@ -174,10 +171,8 @@ def test_odd_vectors_cost_no_other_text_its_vector(run: Run, llm_server: LlmServ
     (second,) = run(make_event("memory", 40, id="again", content="null")).receipts
     third = run(make_event("memory", 41, id="m7", content=FERRY), make_event("recall", 50, query="A ferry?"))
     assert {one["memory_id"]: one["code"] for one in first.receipts} == dict.fromkeys(ODDITIES, "EMBEDDING_FAILED")
-    assert (second["memory_id"], "(malformed)" in second["detail"]) == ("again", True)
-    assert third.receipts == []
-    assert third.responses[0]["memories"][0]["id"] == "m7"
-    assert len(stored(tmp_path)) == 6
+    assert ((second["memory_id"], "(malformed)" in second["detail"]), third.receipts) == (("again", True), [])
+    assert (third.responses[0]["memories"][0]["id"], len(stored(tmp_path))) == ("m7", 6)
 
 
 def test_refused_texts_cost_no_other_its_vector(run: Run, llm_server: LlmServer, tmp_path: Path) -> None:
@@ -291,8 +286,7 @@ def test_injected_instruction_has_no_effect(ask: Ask, llm_server: LlmServer, lin
         {"max_tokens": 2_000}, {"query": f"Where was Rui born? {order}", "select_categories": True, "rewrite": True}
     )
     assert {*hostile["context"]["summaries"]} == {*usual["context"]["summaries"]}
-    assert codes(hostile) == ["llm_failed"]
-    assert hostile["routing_info"].get("rewritten") == [order]
+    assert (codes(hostile), hostile["routing_info"].get("rewritten")) == (["llm_failed"], [order])
     assert {*ids(hostile)} <= {f"m{n}" for n in range(len(SAID))}
 
 

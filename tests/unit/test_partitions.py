@@ -190,8 +190,7 @@ def test_a_folder_goes_after_a_day(life: Life) -> None:
     assert numbers_in(life.path) == [*EVERY]
     unmark_elsewhere(partition_folder(life.path, 1))  # it was ours in between
     life.look(after_ms=1)
-    assert numbers_in(life.path) == [1]
-    assert life.marked() == {1: BEGAN_MS + KEPT_MS}
+    assert (numbers_in(life.path), life.marked()) == ([1], {1: BEGAN_MS + KEPT_MS})
 
 
 def test_folder_with_expired_log_records_is_kept(life: Life) -> None:
@@ -256,8 +255,7 @@ def test_folder_far_behind_is_replaced_while_wanted(made: Made) -> None:
     one.apply(FAR_BEHIND + 7)
     one.keep()
     other.apply(6)
-    assert other.restored(wanted=False) == 6
-    assert other.restored() == FAR_BEHIND + 7
+    assert (other.restored(wanted=False), other.restored()) == (6, FAR_BEHIND + 7)
     assert other.directory.partition(2).get(b"k") == b"%d" % (FAR_BEHIND + 7)
 
 
@@ -389,8 +387,7 @@ def test_one_at_a_time_restores_a_partition(made: Made) -> None:
     threads[1].start()
     for thread in threads:
         thread.join()
-    assert asked == ["first", "second"]
-    assert other.restored(wanted=False) == 7
+    assert (asked, other.restored(wanted=False)) == (["first", "second"], 7)
 
 
 def test_added_partition_has_a_folder(made: Made) -> None:

@@ -1,6 +1,4 @@
-"""Samples, the conversations of the recall benchmarks, and mutated records."""
-
-from pathlib import Path
+"""Samples, and the conversations of the recall benchmarks."""
 
 import pytest
 from pydantic import TypeAdapter
@@ -9,8 +7,6 @@ from benchmarks.kinds import KINDS, load
 from recallflow.events import Event, MemoryEvent
 from recallflow.queries import Recall
 from recallflow.samples import sample_path, sample_questions
-from tests.groups import share
-from tests.mutations.trial import Trial
 
 
 @pytest.fixture(scope="module")
@@ -37,16 +33,3 @@ def test_every_kind_loads_with_evidence_among_its_turns(kind: str) -> None:
     expected = {"locomo": 505, "assistant": 100, "assistant_long": 120, "group": 538, "chinese": 320, "mixed": 1043}
     assert len(asked_of) == expected.get(kind, len(asked_of)) > 0
     assert all(question.evidence & {turn.id for turn in one.turns} for one, question in asked_of)
-
-
-COUNT = share(12)
-
-
-def test_mutated_records_have_no_forbidden_effect(tmp_path: Path) -> None:
-    report = Trial(tmp_path, 1, COUNT).run()
-    assert (report.found, report.examples) == ({}, [])
-    assert report.records == COUNT
-    # The trial sees something: records of each kind count, each refusal occurs, and many are answered.
-    assert len(report.accepted) > 15
-    assert report.refused.keys() >= {"unauthenticated", "forbidden", "invalid_event", "invalid_json", "unknown_type"}
-    assert report.outputs["Answer"] > COUNT / 10

@@ -215,8 +215,7 @@ def test_queries_that_change_nothing_sync_nothing(engine: Engine) -> None:
         engine.producer.flush()
         engine.mark()
         engine.source.keep(0, b"a place", open_left=False)
-    assert engine.committed[0] == (0, 3)
-    assert (engine.disk.syncs, engine.disk.waiting) == (0, [])
+    assert (engine.committed[0], (engine.disk.syncs, engine.disk.waiting)) == ((0, 3), (0, []))
 
 
 def test_failed_sync_ends_the_dataflow(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -395,8 +394,7 @@ def test_added_partitions_are_reported_counted_and_logged_once(caplog: pytest.Lo
     watch.call(lambda there: told.append(there["queries"].partitions))
     watch.look()
     watch.look()
-    assert told == [5, 5]
-    assert (watch.added["queries"], watch.added["memories"]) == (3, 0)
+    assert (told, (watch.added["queries"], watch.added["memories"])) == ([5, 5], (3, 0))
     assert caplog.messages == ["queries has 5 partitions, and had 2"]
 
 

@@ -226,11 +226,9 @@ TEXTLESS: dict[str, dict[str, Any]] = {
 def test_a_textless_message_is_stored_and_never_ranked(name: str, mode: str) -> None:
     lines = [
         event(id="textless", timestamp=1, session_id="s", **TEXTLESS[name]),
-        event(id="told", timestamp=2, session_id="s"),
-        ask("memory.get", memory_id="textless"),
-        ask("memories.list"),
+        event(id="told", timestamp=2, session_id="s"), ask("memory.get", memory_id="textless"), ask("memories.list"),
         ask(query="hello", mode=mode, k=50, max_tokens=500, strategy="hybrid_graph"),
-    ]
+    ]  # fmt: skip
     got, listed, recalled = process(lines, Settings(partitions=1)).responses
     assert got["versions"][0]["content"] == ""
     assert [memory["id"] for memory in listed["memory_page"]["memories"]] == ["told", "textless"]

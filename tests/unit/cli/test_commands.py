@@ -1,14 +1,23 @@
-"""`demo`, `remember`, `ask`, `schema` and `state`, and how commands refuse state directories and models."""
+"""Commands by themselves: options, output and pipes."""
 
 import json
+import os
+import random
 import re
+import select
+import signal
 import subprocess
-from collections.abc import Callable
+import tempfile
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
+import orjson
 import pytest
 
+from recallflow.cli import main
 from recallflow.connectors.embedders import load_embedder
 from recallflow.samples import SampleQuestion, sample_questions
 from recallflow.schema import schemas
@@ -16,7 +25,8 @@ from recallflow.state import keys
 from recallflow.state.description import describe
 from recallflow.state.files import read_checked, write_checked
 from tests.llm_server import LlmServer
-from tests.unit.cli.harness import Cli, assert_error, event, jsonl, on_files, parsed
+from tests.unit.cli.harness import Cli, Start, assert_error, closed_reader, event, jsonl, on_files, parsed, streams
+from tests.unit.operators.harness import ids
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -59,8 +69,7 @@ def test_demo_question_finds_its_memory_among_three(
 
 def test_demo_answers_typed_questions(cli: Cli) -> None:
     done = cli("demo", "--interactive", stdin=b"Who found my jacket?\ntheo: Which colour is the cat?\n\nnot asked\n")
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.count("▸") == 2
+    assert ((done.returncode, done.stderr), done.stdout.count("▸")) == ((0, ""), 2)
     assert "One green rain jacket" in done.stdout
     assert "Grey, thin, one torn ear." in done.stdout
 
@@ -221,18 +230,14 @@ def test_exchanged_partition_folders_are_refused(cli: Cli, filled: Path) -> None
 @pytest.mark.parametrize(
     ("words", "token"),
     [
-        (("ask", "tea?"), "--bootstrap-servers"),
-        (("remember", "tea"), "--bootstrap-servers"),
-        (("replay", "LOG", "--embedded"), "--state-dir"),
-        (("replay", "LOG", "--state-dir", "NEW"), "--embedded"),
+        (("ask", "tea?"), "--bootstrap-servers"), (("remember", "tea"), "--bootstrap-servers"),
+        (("replay", "LOG", "--embedded"), "--state-dir"), (("replay", "LOG", "--state-dir", "NEW"), "--embedded"),
         (("replay", "NEW", "--embedded", "--state-dir", "NEW"), "no such file"),
-        (("replay", "NEW", "--dry-run"), "no such file"),
-        (("replay", "FOLDER", "--dry-run"), "without files"),
-        (("replay", "EMPTY", "--dry-run"), "empty"),
-        (("replay", "BINARY", "--dry-run"), "not a conversation log"),
+        (("replay", "NEW", "--dry-run"), "no such file"), (("replay", "FOLDER", "--dry-run"), "without files"),
+        (("replay", "EMPTY", "--dry-run"), "empty"), (("replay", "BINARY", "--dry-run"), "not a conversation log"),
     ],
     ids=lambda value: value if isinstance(value, str) else " ".join(value),
-)
+)  # fmt: skip
 def test_incomplete_call_is_refused(cli: Cli, tmp_path: Path, words: tuple[str, ...], token: str) -> None:
     (tmp_path / "log").write_bytes(jsonl(event("message", content="tea")))
     (tmp_path / "empty").write_bytes(b"")
@@ -241,3 +246,271 @@ def test_incomplete_call_is_refused(cli: Cli, tmp_path: Path, words: tuple[str, 
     names = ("LOG", "EMPTY", "BINARY", "FOLDER", "NEW")
     assert_error(cli(*(tmp_path / word.lower() if word in names else word for word in words)), 2, token)
     assert not (tmp_path / "new").exists()
+
+
+GIVE_UP_S = 60
+NOT_JSON = b'{"type": "message", "tenant_id"'
+HELLO = event("message", content="hello")
+Pipe = Callable[..., tuple[list[Any], list[tuple[int, str]]]]
+
+
+@pytest.fixture
+def pipe(cli: Cli) -> Pipe:
+    """Return a function that pipes events and returns the answers, and the lines and codes of the refused ones."""
+
+    def run(*events: dict[str, Any] | bytes, state_dir: Path | None = None) -> tuple[list[Any], list[tuple[int, str]]]:
+        options = () if state_dir is None else ("--state-dir", state_dir)
+        done = cli("pipe", *options, stdin=jsonl(*events))
+        assert done.returncode == 0
+        return parsed(done.stdout), [(one["line"], one["error"]["code"]) for one in parsed(done.stderr)]
+
+    return run
+
+
+def write(stream: IO[bytes] | None, *events: dict[str, Any] | bytes) -> None:
+    assert stream is not None
+    stream.write(jsonl(*events))
+    stream.flush()
+
+
+def read(stream: IO[bytes] | None) -> Any:
+    assert stream is not None
+    return orjson.loads(stream.readline())
+
+
+@pytest.fixture
+def partitioned(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RECALLFLOW_ENGINE_PARTITIONS", "4")
+
+
+@pytest.mark.usefixtures("partitioned")
+def test_answer_sees_exactly_the_writes_before_it(pipe: Pipe) -> None:
+    """Use several partitions, which run at their own pace, and more lines than a batch has."""
+    draw = random.Random(11)
+    written: dict[str, list[str]] = defaultdict(list)
+    lines, expected = [], []
+    for number in range(300):
+        user = draw.choice(["ann", "bob", "cy", "dee", "eve"])
+        if draw.random() < 0.5:
+            written[user].append(f"m{number}")
+            lines.append(event("message", number, id=f"m{number}", user_id=user, content=f"word {number}"))
+        else:
+            lines.append(event("recall", 1_000, user_id=user, query="word", mode="recency", k=50, explain=False))
+            expected.append(written[user][-50:][::-1])  # the newest 50, newest first
+    answers, refused = pipe(*lines)
+    assert ([[memory["id"] for memory in answer["memories"]] for answer in answers], refused) == (expected, [])
+
+
+def test_query_sees_every_kind_of_write_before_it(pipe: Pipe) -> None:
+    get = event("memory.get", memory_id="a")
+    (first, second, third), _ = pipe(
+        event("memory", id="a", content="tea"), get, event("memory.update", memory_id="a", content="coffee"), get,
+        event("memory.forget", memory_id="a"), get,
+    )  # fmt: skip
+    assert (first["versions"][0]["content"], second["versions"][0]["content"]) == ("tea", "coffee")
+    assert third["error"]["code"] == "not_found"
+
+
+@pytest.mark.usefixtures("partitioned")
+def test_each_query_line_gives_one_response_line_in_order(pipe: Pipe) -> None:
+    draw = random.Random(5)
+    lines, asked = [], []
+    for number in range(120):
+        user, query_id = draw.choice(["ann", "bob", "cy"]), f"q{number}"
+        line = draw.choice(
+            [
+                event("message", user_id=user, content="hello"),
+                event("message", user_id=user, role="nobody", content="refused"),
+                event("recall", user_id=user, id=query_id, query="hello"),
+                event("recall", user_id=user, id=query_id, query=""),  # malformed
+                event("recall", user_id=user, id=query_id, query="hello", as_of={"event_time": -1e30}),
+                event("memory.get", user_id=user, id=query_id, memory_id="nothing"),
+                event("episodes.list", user_id=user, id=query_id),
+            ]
+        )
+        lines.append(line)
+        if "id" in line:
+            answerable = line["type"] == "episodes.list" or (bool(line.get("query")) and "as_of" not in line)
+            asked.append((query_id, "ok" if answerable else "error"))
+    assert len(set(asked)) > 50
+    answers, _ = pipe(*lines)
+    assert [(answer["query_id"], answer["status"]) for answer in answers] == asked
+
+
+def test_malformed_query_is_answered_and_refused(cli: Cli) -> None:
+    done = cli("pipe", stdin=jsonl(HELLO, event("recall", id="q1", query="", k="many"), event("recall", query="")))
+    (answer, unnamed), (refused, _) = parsed(done.stdout), parsed(done.stderr)
+    assert (answer["query_id"], answer["status"], unnamed["query_id"]) == ("q1", "error", "stdin:0:2")
+    assert {problem["field"] for problem in answer["error"]["fields"]} == {"query", "k"}
+    assert refused == {"line": 2, "error": answer["error"]}
+
+
+def test_query_with_an_escaped_type_or_a_mark_is_answered(pipe: Pipe) -> None:
+    escaped = orjson.dumps(event("user.stats", id="q")).replace(b"user.stats", rb"user\u002estats")
+    marked = b"\xef\xbb\xbf" + orjson.dumps(event("user.stats", id="q"))
+    answers, _ = pipe(HELLO, escaped, HELLO, marked, HELLO)
+    assert [answer["stats"]["memories"] for answer in answers] == [1, 2]
+
+
+def test_date_of_another_tenant_moves_no_clock(pipe: Pipe) -> None:
+    far = event("message", tenant_id="other", content="far") | {"timestamp": "9999-12-31T00:00:00Z"}
+    near = event("message", id="m", content="A walnut.") | {"timestamp": "2026-05-20T09:00:00Z"}
+    asked = event("recall", query="walnut", as_of={"ingestion_time": "2027-01-01T00:00:00Z"})
+    (answer,), _ = pipe(far, near, asked | {"timestamp": "2027-01-01T00:00:00Z"})
+    assert [memory["id"] for memory in answer["memories"]] == ["m"]
+
+
+def test_writes_print_nothing(pipe: Pipe) -> None:
+    assert pipe(HELLO | {"receipt": True}) == ([], [])
+
+
+def test_lines_that_the_state_refuses_are_printed_in_line_order(pipe: Pipe) -> None:
+    _, refused = pipe(
+        event("memory", id="a", content="tea"), event("memory", id="a", content="coffee"), NOT_JSON,
+        event("memory.update", memory_id="b", summary="no such memory"),
+        event("memory.feedback", memory_id="b", useful=True), {"type": "message"},
+    )  # fmt: skip
+    codes = ["id_conflict", "invalid_json", "not_found", "not_found", "invalid_event"]
+    assert refused == [*enumerate(codes, 2)]
+
+
+def test_line_over_the_users_quota_is_refused(cli: Cli, tmp_path: Path) -> None:
+    quota = {"type": "quota", "tenant_id": "acme", "name": "memories_per_user", "limit": 1, "timestamp": 0}
+    (tmp_path / "control.jsonl").write_bytes(jsonl(quota))
+    memories = jsonl(*(event("memory", content=content) for content in ("a bicycle in the cellar", "a key")))
+    (refused,) = parsed(cli("pipe", "--control", tmp_path / "control.jsonl", stdin=memories).stderr)
+    assert (refused["line"], refused["error"]["code"]) == (2, "over_quota")
+    assert "memories_per_user" in refused["error"]["message"]
+
+
+def converse(*turns: list[dict[str, Any]]) -> Iterator[Any]:
+    """Write each turn to a pipe only after the answer to the turn before, and yield the answers."""
+    (stdin, ours), (theirs, stdout) = os.pipe(), os.pipe()
+    answers: list[bytes] = []
+
+    def talk() -> None:
+        with os.fdopen(ours, "wb", buffering=0) as writer, os.fdopen(theirs, "rb", buffering=0) as reader:
+            for turn in turns:
+                writer.write(jsonl(*turn))
+                if not select.select([reader], [], [], GIVE_UP_S)[0]:
+                    break
+                answers.append(reader.readline())
+
+    talker = threading.Thread(target=talk)
+    talker.start()
+    with Path(os.devnull).open("wb") as nowhere, streams(stdin, stdout, nowhere.fileno()):
+        code = main(["pipe"])
+    for opened in (stdin, stdout):
+        os.close(opened)
+    talker.join()
+    assert (code, len(answers)) == (0, len(turns))
+    return map(orjson.loads, answers)
+
+
+def test_answer_is_printed_before_the_next_line_is_written() -> None:
+    turns = [[event("message", n, id=f"m{n}", content="hi"), event("user.stats", id=f"q{n}")] for n in range(20)]
+    found = [(answer["query_id"], answer["stats"]["memories"]) for answer in converse(*turns)]
+    assert found == [(f"q{number}", number + 1) for number in range(20)]
+
+
+def test_query_waiting_for_a_later_line_is_answered_without_it() -> None:
+    """The line cannot come first: a program may write it only after the answer."""
+    positions = ["stdin:0:0", "stdin:0:99", ["elsewhere:3:0", "stdin:0:0"], "stdin:0:4"]
+    questions = [[event("recall", id=f"q{n}", query="bicycle", wait_for=at)] for n, at in enumerate(positions)]
+    answers = [*converse([event("message", content="a bicycle"), *questions[0]], *questions[1:])]
+    assert [(one["query_id"], one["status"]) for one in answers] == [
+        ("q0", "ok"), ("q1", "degraded"), ("q2", "degraded"), ("q3", "degraded"),
+    ]  # fmt: skip
+    codes = [[warning["code"] for warning in one.get("warnings", ())] for one in answers]
+    assert codes == [[], ["stale_read"], ["stale_read"], ["stale_read"]]
+
+
+@pytest.mark.processes
+def test_interrupt_ends_a_waiting_pipe_quietly(start: Start) -> None:
+    process = start("pipe")
+    write(process.stdin, event("recall", query="hello"))
+    read(process.stdout)  # it is up, and waits for the next line
+    process.send_signal(signal.SIGINT)
+    assert process.stdout is not None
+    assert process.stderr is not None
+    assert (process.wait(), process.stdout.read(), process.stderr.read()) == (130, b"", b"")
+
+
+def test_closed_output_ends_the_pipe_quietly() -> None:
+    with closed_reader() as unread:
+        done = on_files("pipe", stdin=jsonl(*[event("recall", query="hello")] * 50), stdout=unread)
+    assert (done.returncode, done.stderr) == (141, b"")
+
+
+def test_second_run_continues_the_positions(cli: Cli, pipe: Pipe, tmp_path: Path) -> None:
+    def applied() -> Any:
+        return json.loads(cli("state", "info", "--json", "--state-dir", tmp_path / "s").stdout)["applied"]
+
+    pipe(HELLO, HELLO, HELLO, state_dir=tmp_path / "s")
+    assert applied() == {"stdin:0": 2}
+    _, refused = pipe(HELLO, NOT_JSON, HELLO, state_dir=tmp_path / "s")
+    assert applied() == {"stdin:0": 5}
+    assert refused == [(2, "invalid_json")]  # lines are numbered per run
+
+
+def test_later_runs_give_new_default_ids(pipe: Pipe, tmp_path: Path) -> None:
+    """End each run with another kind of line: a write, a query, or a refused line."""
+    given: list[str] = []
+    query = event("recall", query="hello", k=50)
+    for last in (HELLO, query, NOT_JSON, HELLO):
+        answers, _ = pipe(HELLO, query, last, state_dir=tmp_path / "s")
+        given += [answer["query_id"] for answer in answers]
+    (answer,), _ = pipe(query, state_dir=tmp_path / "s")
+    given += [answer["query_id"], *(memory["id"] for memory in answer["memories"])]
+    assert len(answer["memories"]) == 6
+    assert len(set(given)) == len(given)
+
+
+def test_without_a_state_directory_no_file_remains(pipe: Pipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    pipe(HELLO)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("end", [b"", b"\r\n"], ids=["no line end", "ends of Windows"])
+def test_line_ends_of_every_kind_are_read(cli: Cli, end: bytes) -> None:
+    lines = jsonl(event("message", id="a", content="hello"), event("memory.get", memory_id="a")).splitlines()
+    (answer,) = parsed(cli("pipe", stdin=(end or b"\n").join(lines) + end).stdout)
+    assert answer["status"] == "ok"
+
+
+MINUTE_MS, DAY_MS = 60_000, 86_400_000
+MODEL = "urn:acme:model:leaver"
+
+
+def test_conversation_is_recalled_in_order_with_its_entity(cli: Cli) -> None:
+    """Ask in a session with a key entity: the conversation about the entity comes whole, in order, and first."""
+    meeting = [
+        ("m1", "Mia", "Morning, shall we begin?"),
+        ("m2", "Mia", "Our Leaver flags accounts that are about to cancel."),
+        ("m3", "Raj", "Yes, and Leaver got better with the support tickets."),
+        ("m4", "Mia", "Fine. We decided to retrain it every 14 days."),
+        ("m5", "Raj", "See you."),
+    ]
+    chatter = [("c1", "Raj", "A customer forgot a hat here."), ("c2", "Mia", "No idea.")]
+    told = [
+        event("message", day * DAY_MS + at * MINUTE_MS, id=name, session_id=session, name=author, content=text)
+        for day, session, said in ((1, "review", meeting), (2, "lunch", chatter))
+        for at, (name, author, text) in enumerate(said)
+    ]
+    entity = {"name": "Leaver", "type": "model", "urn": MODEL}
+    fact = event("memory", 3 * DAY_MS, id="f1", session_id="review", content="Its owner is Mia.", entities=[entity])
+    question = {"query": "What do we know about the customer model?", "session_id": "next", "mode": "episode", "k": 20}
+    asked = [event("recall", 5 * DAY_MS, **question), event("recall", 5 * DAY_MS, **question, entity_urns=[MODEL])]
+    done = cli("pipe", stdin=jsonl(*told, fact, *asked))
+    assert done.stderr == ""
+    by_words, by_entity = parsed(done.stdout)
+    whole = [*(name for name, *_ in meeting), "f1"]
+    assert ids(by_words) == ["c1", "c2", *whole], "words alone lead to the forgotten hat"
+    assert ids(by_entity) == [*whole, "c1", "c2"]
+    first, _ = by_entity["episodes"]
+    assert (first["session_id"], first["size"], first["members_returned"]) == ("review", 6, 6)
+    assert "We decided to retrain it every 14 days." in first["summary"]
+    assert "See you." not in first["summary"]
+    scores = [memory["score"] for memory in by_entity["memories"]]
+    assert scores == sorted(scores, reverse=True)

@@ -61,23 +61,6 @@ def test_quota_is_set_changed_and_removed(decide: DecisionSender, tmp_path: Path
     assert [event["by"] for event in events if "by" in event] == ["kim"]
 
 
-def test_category_is_defined_changed_and_removed(decide: DecisionSender, tmp_path: Path) -> None:
-    said = decide("categories", "set", "acme", "food", "--description", "What is eaten.")
-    assert str(tmp_path / "control.jsonl") in said
-    decide("categories", "set", "acme", "family", "--description", "Kin.", "--by", "kim", "--why", "asked for")
-    decide("categories", "set", "other", "work", "--description", "Jobs.")
-    decide("categories", "set", "acme", "food", "--description", "What is eaten and drunk.")
-    lines = decide("categories", "list", "acme").splitlines()
-    assert lines[1:] == ["family    Kin.", "food      What is eaten and drunk."]
-    assert [one["name"] for one in parsed(decide("categories", "list", "acme", "--json"))] == ["family", "food"]
-    decide("categories", "remove", "acme", "family")
-    assert decide("categories", "list", "acme").splitlines()[1:] == ["food      What is eaten and drunk."]
-    assert decide("categories", "list", "other").splitlines()[1:] == ["work      Jobs."]
-    events = parsed((tmp_path / "control.jsonl").read_bytes())
-    assert {(event["type"], event["tenant_id"]) for event in events} == {("category", "acme"), ("category", "other")}
-    assert [event["by"] for event in events if "by" in event] == ["kim"]
-
-
 @pytest.mark.parametrize(
     ("words", "code", "token"),
     [
@@ -189,7 +172,6 @@ def test_rollout_and_gate_decide_whether_answers_use_the_graph(cli: Cli, told: P
     assert gate == "gate     open"
     assert "edges    1 caused_by, 1 works_at" in rest
     assert any("harm_rate" in line for line in rest)
-
     decide("gate", "acme", "blocked")
     (answer,) = parsed(cli("pipe", *options, stdin=ASK).stdout)
     assert answer["fallback"] == "quality_gate_blocked"
@@ -197,19 +179,6 @@ def test_rollout_and_gate_decide_whether_answers_use_the_graph(cli: Cli, told: P
     decide("gate", "acme", "open")
     (answer,) = parsed(cli("pipe", *options, stdin=ASK).stdout)
     assert answer["fallback"] is None
-
-
-@pytest.mark.parametrize(
-    ("words", "code", "token"),
-    [
-        (["rollout", "acme", "on", *DECIDED], 2, "'on'"), (["rollout", "acme", "canary", "--by", "ops"], 2, "--why"),
-        (["rollout", " ", "canary", *DECIDED], 1, "tenant_id"), (["gate", "acme", "shut", *DECIDED], 2, "'shut'"),
-    ],
-)  # fmt: skip
-def test_incomplete_decision_is_refused(words: list[str], code: int, token: str, cli: Cli, tmp_path: Path) -> None:
-    done = cli("graph", *words, "--control", tmp_path / "control.jsonl")
-    assert (done.returncode, (tmp_path / "control.jsonl").exists()) == (code, False)
-    assert token in done.stderr
 
 
 @pytest.mark.parametrize(("flag", "fallback"), [("true", None), ("false", "feature_flag_disabled")])
@@ -312,34 +281,22 @@ def test_size_may_have_a_unit(text: str, size: int) -> None:
 @pytest.mark.parametrize(
     ("line", "token"),
     [
-        ("--cache-bytes lots", "--cache-bytes: 'lots'"),
-        ("--cache-bytes 5XB", "--cache-bytes: '5XB'"),
-        ("--cache-bytes -5", "--cache-bytes: '-5'"),
-        ("--cache-bytes 1KiB", "cache_bytes must be at least 1 MiB"),
-        ("--epoch-ms soon", "--epoch-ms: 'soon'"),
-        ("--epoch-ms 0", "epoch_ms must be 10 to 60,000"),
+        ("--cache-bytes lots", "--cache-bytes: 'lots'"), ("--cache-bytes 5XB", "--cache-bytes: '5XB'"),
+        ("--cache-bytes -5", "--cache-bytes: '-5'"), ("--cache-bytes 1KiB", "cache_bytes must be at least 1 MiB"),
+        ("--epoch-ms soon", "--epoch-ms: 'soon'"), ("--epoch-ms 0", "epoch_ms must be 10 to 60,000"),
         (f"--epoch-ms {'9' * 30}", "epoch_ms must be 10 to 60,000"),
-        ("--episode-gap-minutes nan", "episode_gap_minutes"),
-        ("--episode-gap-minutes inf", "episode_gap_minutes"),
-        ("--processes 0", "processes must be 1 to 1,000"),
-        ("--processes two", "--processes: 'two'"),
-        ("--own a", "own: 'a'"),
-        ("--standby -1", "standby must be 0 to 10"),
-        ("--standby 1 --own 0-7", "standby"),
-        ("--session-timeout-s 5", "session_timeout_s must be 6 to 1,800"),
-        ("--log-format xml", "log_format"),
-        ("--skip memory.events:1", "TOPIC:PARTITION:OFFSET"),
-        ("--metrics-port http", "--metrics-port: 'http'"),
+        ("--episode-gap-minutes nan", "episode_gap_minutes"), ("--episode-gap-minutes inf", "episode_gap_minutes"),
+        ("--processes 0", "processes must be 1 to 1,000"), ("--processes two", "--processes: 'two'"),
+        ("--own a", "own: 'a'"), ("--standby -1", "standby must be 0 to 10"), ("--standby 1 --own 0-7", "standby"),
+        ("--session-timeout-s 5", "session_timeout_s must be 6 to 1,800"), ("--log-format xml", "log_format"),
+        ("--skip memory.events:1", "TOPIC:PARTITION:OFFSET"), ("--metrics-port http", "--metrics-port: 'http'"),
         ("--metrics-port 99999", "metrics_port must be 0 to 65,535"),
-        ("--metrics-host 203.0.113.1 --metrics-port 9464", "203.0.113.1:9464"),
-        ("--memory-topic a/b", "'a/b'"),
-        ("--control-topic ..", "'..'"),
-        ("--response-topic query.events", "query.events"),
-        ("--reply-topic memory.events", "memory.events"),
-        ("-X sasl.pasword=x", '"sasl.pasword"'),
+        ("--metrics-host 203.0.113.1 --metrics-port 9464", "203.0.113.1:9464"), ("--memory-topic a/b", "'a/b'"),
+        ("--control-topic ..", "'..'"), ("--response-topic query.events", "query.events"),
+        ("--reply-topic memory.events", "memory.events"), ("-X sasl.pasword=x", '"sasl.pasword"'),
         ("-X acks", "NAME=VALUE"),
     ],
-)
+)  # fmt: skip
 def test_wrong_option_of_run_is_refused(cli: Cli, tmp_path: Path, line: str, token: str) -> None:
     done = cli("run", "--state-dir", tmp_path / "s", "--bootstrap-servers", "127.0.0.1:1", *line.split())
     assert_error(done, 2, token)
@@ -391,11 +348,6 @@ def test_decision_of_a_file_holds_from_its_time_on(
     decisions = rules[-1].decisions
     found = [decisions.as_of("acme", "category", "food", at_ms) for at_ms in (-1, 0, 4_999, 5_000)]
     assert [one and json.loads(one.model_dump_json())["description"] for one in found] == [None, "old", "old", "new"]
-
-
-def test_without_a_file_there_are_no_decisions(cli: Cli, rules: list[Rules]) -> None:
-    assert cli("pipe", stdin=jsonl(event("message", content="hello"))).returncode == 0
-    assert rules[0].decisions.names("acme", "category") == []
 
 
 @pytest.mark.parametrize(

@@ -185,16 +185,6 @@ def test_queries_that_take_long_are_given_few_at_a_time(make_hub: Callable[..., 
     assert allowed[-1] == 50
 
 
-def test_while_queries_are_given_memories_wait_but_not_for_long(make_hub: Callable[..., Hub], clock: Clock) -> None:
-    hub = make_hub(clock_s=clock)
-    learn(hub)
-    waiting(hub, queries=0, memories=5)
-    hub.count_asked(3)
-    assert hub.memories_allowed() == 0
-    clock.now_s += STARVED_S * 1.1
-    assert hub.memories_allowed() > 0
-
-
 def reader(kafka: FakeKafka) -> LaneReader:
     return LaneReader("test", NOWHERE, threading.Event(), kafka.consumer)
 

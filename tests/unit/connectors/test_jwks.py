@@ -108,12 +108,10 @@ def test_an_answer_that_trickles_in_is_given_up(server: JwksServer) -> None:
         ("http://keys.example/jwks", "must begin with https://"),
         ("http://127.0.0.1.keys.example/jwks", "must begin with https://"),
         ("http://localhost@keys.example/jwks", "no user or password"),
-        ("https://user:pass@keys.example/jwks", "no user or password"),
-        ("https:///jwks", "must begin with https://"),
-        ("https://keys.example:no/jwks", "no address"),
-        ("https://[::1/jwks", "no address"),
+        ("https://user:pass@keys.example/jwks", "no user or password"), ("https:///jwks", "must begin with https://"),
+        ("https://keys.example:no/jwks", "no address"), ("https://[::1/jwks", "no address"),
     ],
-)
+)  # fmt: skip
 def test_an_address_that_anyone_could_answer_for_is_refused(address: str, said: str) -> None:
     with pytest.raises(UsageError, match=said) as raised:
         open_jwks(address)

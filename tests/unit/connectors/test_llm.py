@@ -124,8 +124,7 @@ def test_passing_fault_is_retried(
 ) -> None:
     llm_server.fail(fault, times=None)
     asked = model.load(attempts=3)
-    assert model.ask(asked) == code
-    assert llm_server.calls == {"classify": calls}
+    assert (model.ask(asked), llm_server.calls) == (code, {"classify": calls})
     assert asked.meter.failures() == {("classify", code): 1}
     llm_server.heal()
     assert model.ask(asked) == "ok"
@@ -144,11 +143,9 @@ def test_a_timeout_is_tried_again(llm_server: LlmServer, model: Model, time: Tim
 def test_waits_double_with_random_shares(llm_server: LlmServer, model: Model, time: Time) -> None:
     llm_server.fail("cut", times=8)
     time.drawn = 0.5
-    assert model.ask(model.load(attempts=5)) == "unavailable"
-    assert time.slept_s == [0.25, 0.5, 1, 2]
+    assert (model.ask(model.load(attempts=5)), time.slept_s) == ("unavailable", [0.25, 0.5, 1, 2])
     time.drawn = 0.0
-    assert model.ask(model.load(attempts=5)) == "ok"
-    assert time.slept_s[4:] == [0, 0, 0]
+    assert (model.ask(model.load(attempts=5)), time.slept_s[4:]) == ("ok", [0, 0, 0])
 
 
 @pytest.mark.parametrize(
@@ -163,8 +160,7 @@ def test_retry_after_is_obeyed_within_bounds(
     llm_server: LlmServer, model: Model, time: Time, retry_after: str, waits_s: float
 ) -> None:
     llm_server.fail(Fault("status", status=429, retry_after=retry_after))
-    assert model.ask(model.load(attempts=2)) == "ok"
-    assert time.slept_s == [waits_s]
+    assert (model.ask(model.load(attempts=2)), time.slept_s) == ("ok", [waits_s])
 
 
 @pytest.mark.parametrize("status", [500, 429, 401, 403, 404])
@@ -174,14 +170,12 @@ def test_failing_service_is_left_alone(
     llm_server.fail(Fault("status", status=status), times=None)
     asked = model.load()
     codes = [model.ask(asked) for _ in range(20)]
-    assert codes[FAILURES:] == ["left_alone"] * 15
-    assert llm_server.calls["classify"] == FAILURES
+    assert (codes[FAILURES:], llm_server.calls["classify"]) == (["left_alone"] * 15, FAILURES)
     time.now_s += LEFT_ALONE_S
     assert [model.ask(asked), model.ask(asked)] == [codes[0], "left_alone"]
     time.now_s += LEFT_ALONE_S
     llm_server.heal()
-    assert [model.ask(asked), model.ask(asked)] == ["ok", "ok"]
-    assert time.slept_s == []
+    assert ([model.ask(asked), model.ask(asked)], time.slept_s) == (["ok", "ok"], [])
     assert [line.getMessage() for line in caplog.records if line.name.startswith("recallflow")] == [
         f"model m-1 is left alone for a while: {codes[0]}: the service answered {status}",
         "model m-1 answers again",
@@ -286,15 +280,13 @@ def test_tenant_limit_stops_no_other(llm_server: LlmServer, model: Model, time: 
     limits = {"acme": RESERVED + 2 * SPENT, "free": None}
     asked = model.load(limit=limits.get)
     assert [model.ask(asked) for _ in range(5)] == ["ok"] * 3 + ["over_budget"] * 2
-    assert llm_server.calls["classify"] == 3
-    assert [model.ask(asked, "free") for _ in range(5)] == ["ok"] * 5
+    assert (llm_server.calls["classify"], [model.ask(asked, "free") for _ in range(5)]) == (3, ["ok"] * 5)
     limits["acme"] = RESERVED + 3 * SPENT
     assert [model.ask(asked) for _ in range(2)] == ["ok", "over_budget"]
     time.now_s += 12 * 3_600 - 1
     assert model.ask(asked) == "over_budget"
     time.now_s += 1  # midnight in UTC
-    assert model.ask(asked) == "ok"
-    assert asked.meter.failures() == {("classify", "over_budget"): 4}
+    assert (model.ask(asked), asked.meter.failures()) == ("ok", {("classify", "over_budget"): 4})
 
 
 def test_failed_call_returns_its_reservation(llm_server: LlmServer, model: Model) -> None:
@@ -324,7 +316,6 @@ def test_unwritable_count_fails_no_call(model: Model, tmp_path: Path, caplog: py
 
 def test_killed_call_counts_as_its_reservation(llm_server: LlmServer, model: Model, tmp_path: Path) -> None:
     chosen: dict[str, Any] = {"limit": lambda _: 2 * RESERVED - 1, "spending": tmp_path / "spending.json"}
-
     first = model.load(**chosen)
 
     async def story() -> str:

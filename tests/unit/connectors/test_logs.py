@@ -139,18 +139,15 @@ def test_format_is_detected(write: Callable[[bytes], Path], content: bytes, log_
 @pytest.mark.parametrize(
     ("content", "found"),
     [
-        (b"", "empty"),
-        (b"\n \n", "blank lines only"),
-        (b'{"rows":{},"title":"t"}', "the fields rows, title"),
+        (b"", "empty"), (b"\n \n", "blank lines only"), (b'{"rows":{},"title":"t"}', "the fields rows, title"),
         (b'{"mapping_v2":1,"title":"t","conversation_id":"c"}', "nearest to chatgpt"),
         (b'{"uuid":"u","chats":[{"sender":"human","words":"w"}]}', "nearest to claude"),
         (b'{"guild":"g","dateRange":{},"exportedAt":"e"}', "nearest to discord"),
         (b'{"number":1,"text":"t"}', "--column content=text"),
-        (b'{"data":[{"words":"w","at":1}]}', "its data have the fields words, at"),
-        (b"a,b\n1,2\n", "'a,b'"),
+        (b'{"data":[{"words":"w","at":1}]}', "its data have the fields words, at"), (b"a,b\n1,2\n", "'a,b'"),
         (b'{"type":7}', "the fields type"),
     ],
-)
+)  # fmt: skip
 def test_unknown_file_format_is_reported(write: Callable[[bytes], Path], content: bytes, found: str) -> None:
     path = write(content)
     with pytest.raises(UsageError) as caught:
@@ -185,8 +182,7 @@ def test_unreadable_file_is_reported(write: Callable[[bytes], Path], monkeypatch
 def test_torn_document_is_read_and_its_end_refused(write: Callable[[bytes], Path], log_format: str) -> None:
     whole = {"events": EVENT, "openai": MESSAGE, "locomo": orjson.dumps(LOCOMO[0])}[log_format]
     *read, torn = read_log(write(b"[\n" + whole + b',\n{"messages": [{"role": "us'), log_format)
-    assert len(read) == (3 if log_format == "locomo" else 1)
-    assert torn == b'{"messages": [{"role": "us'
+    assert (len(read), torn) == (3 if log_format == "locomo" else 1, b'{"messages": [{"role": "us')
 
 
 def test_messages_inherit_fields_of_their_conversation(write: Callable[[bytes], Path]) -> None:
@@ -285,21 +281,17 @@ def test_tool_calls_go_into_metadata(write: Callable[[bytes], Path]) -> None:
 @pytest.mark.parametrize(
     ("element", "fields"),
     [
-        ({"role": "user"}, {"content"}),
-        ({"content": "who says so?"}, {"role"}),
+        ({"role": "user"}, {"content"}), ({"content": "who says so?"}, {"role"}),
         ({"role": "user", "content": 5}, {"content"}),
         ({"role": "user", "content": "x", "created": True}, {"timestamp"}),
         ({"role": "user", "content": "x", "id": {"a": 1}}, {"id"}),
         ({"role": "user", "content": "x", "session_id": ["a"]}, {"session_id"}),
-        ({"role": "user", "content": "x", "metadata": ""}, {"metadata"}),
-        ({"unrelated": 1}, {"role", "content"}),
-        ("just text", {"role", "content"}),
-        (None, {"role", "content"}),
-        ([{"role": "user", "content": "x"}], {"role", "content"}),
-        ({"messages": "none"}, {"role", "content"}),
+        ({"role": "user", "content": "x", "metadata": ""}, {"metadata"}), ({"unrelated": 1}, {"role", "content"}),
+        ("just text", {"role", "content"}), (None, {"role", "content"}),
+        ([{"role": "user", "content": "x"}], {"role", "content"}), ({"messages": "none"}, {"role", "content"}),
         ({"messages": [None]}, {"role", "content"}),
     ],
-)
+)  # fmt: skip
 def test_malformed_element_is_rejected(write: Callable[[bytes], Path], element: object, fields: set[str]) -> None:
     good = orjson.loads(MESSAGE)
     before, malformed, after = events(write(orjson.dumps([good, element, good])))
@@ -317,9 +309,7 @@ def test_an_openai_line_that_is_no_json_passes_through(write: Callable[[bytes], 
     path = write(b"{torn\n" + MESSAGE + b"\nnull\n" + b"x" * (EVENT_BYTES + 7) + b"\n" + MESSAGE)
     values = read_log(path)
     assert len(values) == len(read_log(path)) == 5
-    assert values[0] == b"{torn"
-    assert values[2] == b"null"
-    assert len(values[3]) == EVENT_BYTES
+    assert (values[0], values[2], len(values[3])) == (b"{torn", b"null", EVENT_BYTES)
 
 
 @pytest.mark.parametrize("line", [MESSAGE, EVENT])
@@ -384,8 +374,7 @@ def test_locomo_turns_become_messages(write: Callable[[bytes], Path]) -> None:
 )
 def test_malformed_sample_is_rejected(write: Callable[[bytes], Path], sample: object, fields: set[str]) -> None:
     malformed, *after = events(write(orjson.dumps([sample, *LOCOMO])))
-    assert wrong_fields(malformed) == fields
-    assert len(after) == 3
+    assert (wrong_fields(malformed), len(after)) == (fields, 3)
 
 
 def test_sharegpt_conversations_are_messages(write: Callable[[bytes], Path]) -> None:

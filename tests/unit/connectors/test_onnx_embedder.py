@@ -1,9 +1,12 @@
-"""Any model in ONNX, from a folder that the test makes: a table of tokens' vectors, and nothing behind it."""
+"""Embedders of any ONNX model and static ones, and token counters."""
 
+import hashlib
 import json
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import Any, NamedTuple
 
 import numpy as np
 import onnx
@@ -11,6 +14,8 @@ import orjson
 import pytest
 from fastembed import TextEmbedding
 from fastembed.common.model_description import ModelSource, PoolingType
+from hypothesis import given
+from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
@@ -18,13 +23,17 @@ from tokenizers.normalizers import Lowercase
 from tokenizers.pre_tokenizers import Whitespace
 from tokenizers.processors import TemplateProcessing
 
-from recallflow.connectors.embedders import load_embedder
-from recallflow.connectors.model_embedders import OnnxEmbedder
-from recallflow.embedder import QuestionEmbedder
+from benchmarks.locomo import shared
+from recallflow.connectors import model_embedders
+from recallflow.connectors.embedders import RemoteModel, check_embedder, load_embedder, load_remote
+from recallflow.connectors.model_embedders import OnnxEmbedder, StaticEmbedder, load_tiktoken
+from recallflow.embedder import QuestionEmbedder, TokenCounter, TokenEmbedder
 from recallflow.errors import EmbedderError
 from recallflow.flows.embedded import process
 from recallflow.flows.settings import Settings
+from recallflow.llm import Embedded, RemoteEmbedder
 from recallflow.state.directory import StateDirectory
+from tests.unit.operators.harness import HASHING
 
 WORDS = ["[UNK]", "[CLS]", "[SEP]", "cat", "gatto", "dog", "rain", "query", "passage", ":", ".", "sleeps"]
 # A cat means the same in two languages.
@@ -211,3 +220,172 @@ def test_question_finds_a_memory_in_another_language(make: Make, tmp_path: Path)
     assert [memory["id"] for memory in answer["memories"]] == ["cat sleeps"]
     with StateDirectory.existing(tmp_path / "state", 1024 * 1024) as directory:
         assert directory.fingerprint.embedder == load(tmp_path / "tiny").name
+
+
+TEXTS = ["a red bike", "my bicycle is red", "the tax office closes at noon", "", "🚲", "Bo", "the the the"]
+
+
+@pytest.fixture(scope="module")
+def embedder() -> StaticEmbedder:
+    return StaticEmbedder(shared("models", "static-minilm-256"))
+
+
+@pytest.mark.models
+def test_meaning_counts_beyond_spelling(embedder: StaticEmbedder) -> None:
+    bike, bicycle, tax = embedder.embed(TEXTS[:3])
+    assert bike @ bicycle > 0.5 > bike @ tax
+
+
+@pytest.mark.models
+@given(batch=st.lists(st.sampled_from(TEXTS), min_size=1, max_size=9))
+def test_a_vector_does_not_depend_on_its_batch(embedder: StaticEmbedder, batch: list[str]) -> None:
+    alone = [embedder.embed([text])[0].tobytes() for text in batch]
+    assert [row.tobytes() for row in embedder.embed(batch)] == alone
+
+
+@pytest.mark.models
+def test_rows_are_unit_vectors_or_zero(embedder: StaticEmbedder) -> None:
+    rows = embedder.embed(TEXTS)
+    assert rows.dtype == np.float32
+    assert rows.shape == (len(TEXTS), embedder.dimension)
+    norms = np.linalg.norm(rows, axis=1)
+    assert np.all((np.abs(norms - 1) < 1e-6) | (norms == 0))
+    assert (norms[TEXTS.index("")], embedder.embed([]).shape) == (0, (0, embedder.dimension))
+
+
+def test_invalid_model_folder_is_reported(tmp_path: Path) -> None:
+    with pytest.raises(EmbedderError, match=r"has no model\.safetensors: give the folder of a model2vec model"):
+        load_embedder("static", tmp_path)
+    (tmp_path / "model.safetensors").write_bytes(b"nothing")
+    with pytest.raises(EmbedderError, match="cannot load"):
+        load_embedder("static", tmp_path)
+
+
+class Service:
+    name = "e-1"
+
+    def __init__(self, dimension: int) -> None:
+        self.dimension = dimension
+
+    async def embed(self, tenant_id: str, texts: Sequence[str]) -> Embedded:
+        raise AssertionError(tenant_id, texts)
+
+
+def test_remote_embedder_has_name_and_dimension_of_its_service() -> None:
+    found = load_remote(Service(3))
+    assert isinstance(found, RemoteEmbedder)
+    assert not isinstance(found, TokenEmbedder)
+    assert (found.name, found.dimension, found.kind) == ("e-1", 3, "contextual")
+    assert not isinstance(HASHING, RemoteEmbedder)
+
+
+def test_without_a_copy_nothing_is_embedded_here() -> None:
+    with pytest.raises(EmbedderError, match="--model-path"):
+        RemoteModel(Service(3)).embed(["tea"])
+
+
+def test_a_copy_embeds_here() -> None:
+    found = RemoteModel(Service(HASHING.dimension), HASHING)
+    np.testing.assert_array_equal(found.embed(["tea"]), HASHING.embed(["tea"]))
+
+
+def test_a_model_of_another_size_is_no_copy() -> None:
+    with pytest.raises(EmbedderError, match=r"gives 384 floats, and embedding\.dimension is 3"):
+        RemoteModel(Service(3), HASHING)
+
+
+def test_missing_model_folder_is_reported(tmp_path: Path) -> None:
+    check_embedder("openai")
+    with pytest.raises(EmbedderError, match="is no folder"):
+        load_remote(Service(3), tmp_path / "none")
+    with pytest.raises(EmbedderError, match=r"no model\.onnx"):
+        load_remote(Service(3), tmp_path)
+
+
+def test_remote_embedder_cannot_be_loaded_locally() -> None:
+    with pytest.raises(EmbedderError, match="asks a service"):
+        load_embedder("openai")
+
+
+class Encoding(NamedTuple):
+    name: str
+
+    def encode_ordinary(self, text: str) -> list[str]:
+        return text.split()
+
+
+@pytest.fixture
+def loaded(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """A tiktoken that writes down which encodings it is asked for."""
+    asked: list[str] = []
+    module: Any = ModuleType("tiktoken")
+
+    def get_encoding(name: str) -> Encoding:
+        asked.append(name)
+        return Encoding(name)
+
+    module.get_encoding = get_encoding
+    monkeypatch.setitem(sys.modules, "tiktoken", module)
+    return asked
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(tmp_path))
+    return tmp_path
+
+
+def put(cache: Path, monkeypatch: pytest.MonkeyPatch, encoding: str, content: bytes) -> None:
+    """Makes this the content of the encoding's file, and the right one."""
+    url = f"https://openaipublic.blob.core.windows.net/encodings/{encoding}.tiktoken"
+    (cache / hashlib.sha1(url.encode()).hexdigest()).write_bytes(content)
+    files = [
+        file._replace(sha256=hashlib.sha256(content).hexdigest()) if file.encoding == encoding else file
+        for file in model_embedders._FILES
+    ]
+    monkeypatch.setattr(model_embedders, "_FILES", files)
+
+
+@pytest.mark.parametrize("encoding", ["o200k_base", "cl100k_base"])
+def test_an_encoding_in_the_cache_counts(
+    cache: Path, monkeypatch: pytest.MonkeyPatch, loaded: list[str], encoding: str
+) -> None:
+    put(cache, monkeypatch, encoding, b"ranks")
+    counter = load_tiktoken()
+    assert counter is not None
+    assert (counter.counted_by, counter.count_tokens("three small words")) == (f"tiktoken {encoding}", 3)
+    assert loaded == [encoding]
+
+
+def test_the_newer_encoding_comes_first(cache: Path, monkeypatch: pytest.MonkeyPatch, loaded: list[str]) -> None:
+    put(cache, monkeypatch, "cl100k_base", b"old")
+    put(cache, monkeypatch, "o200k_base", b"new")
+    load_tiktoken()
+    assert loaded == ["o200k_base"]
+
+
+def test_missing_file_keeps_tiktoken_unasked(cache: Path, loaded: list[str]) -> None:
+    assert [*cache.iterdir()] == []
+    assert load_tiktoken() is None
+    assert loaded == []
+
+
+def test_a_broken_file_counts_for_nothing(cache: Path, monkeypatch: pytest.MonkeyPatch, loaded: list[str]) -> None:
+    put(cache, monkeypatch, "o200k_base", b"ranks")
+    (file,) = cache.iterdir()
+    file.write_bytes(b"rank")
+    assert load_tiktoken() is None
+    assert loaded == []
+
+
+def test_without_tiktoken_there_is_no_counter(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "tiktoken", None)  # what Python keeps of a module that cannot be imported
+    assert load_tiktoken() is None
+
+
+@pytest.mark.models
+def test_minilm_counts_whole_texts_by_its_own_tokenizer() -> None:
+    minilm = load_embedder("minilm", shared("models", "all-MiniLM-L6-v2"))
+    assert isinstance(minilm, TokenCounter)
+    counts = [minilm.count_tokens(text) for text in ("", "Hello world, unbelievable!", "tea " * 3_000)]
+    assert (minilm.counted_by, counts) == ("all-MiniLM-L6-v2", [0, 5, 3_000])

@@ -168,20 +168,6 @@ def test_own_partitions_precede_standby_partitions(kafka: FakeKafka, member: Mem
     assert values(member.records(3)) == ["ours", "ours", "theirs"]
 
 
-def test_limit_of_a_cooled_partition_changes_nothing(kafka: FakeKafka, member: Member) -> None:
-    fill(kafka, MEMORIES, 1, "a b")
-    lane = lane_at(MEMORIES, 1, LogProgress(0), 2)
-    lane.limit = 1
-    member.source.warm(1, lane)
-    member.source.warm(1, lane_at(MEMORIES, 1, LogProgress(0), 2))  # is so already
-    member.records(1)
-    member.source.cool(1)
-    member.source.cool(1)
-    assert member.batch() == [Mark(1, NOT_OURS, last=True)]
-    member.source.allow(1, 2)
-    assert (lane.limit, member.batch()) == (1, [])
-
-
 def test_queries_in_flight_are_bounded(kafka: FakeKafka) -> None:
     member = Member(kafka, queries_in_flight_max=3)
     memories, queries = member.own(0)
@@ -365,8 +351,7 @@ def test_waiting_query_holds_up_no_other_tenant_and_no_offset(partition: Partiti
     assert (partition.queries.next_offset, partition.queries.given_ahead()) == (0, (1,))
     partition.fetch(ANN)
     partition.give()
-    assert [record.position.offset for record in partition.answered()] == [0]
-    assert partition.queries.next_offset == 2
+    assert ([record.position.offset for record in partition.answered()], partition.queries.next_offset) == ([0], 2)
 
 
 @given(steps=st.lists(st.sampled_from(["write ann", "write bob", "fetch", "give", "ask ann", "ask bob"]), max_size=60))

@@ -56,12 +56,10 @@ def test_erasure_leaves_a_state_without_the_user(lines: list[bytes], tmp_path: P
     process(without, SETTINGS, tmp_path / "without")
     assert hash_of(tmp_path / "s") == hash_of(tmp_path / "without")
     assert verify(tmp_path / "s").problems == []
-
     process([*lines, erasure()], SETTINGS, tmp_path / "new")  # the whole log, into a new directory
     assert hash_of(tmp_path / "new") == hash_of(tmp_path / "without")
     process(lines, SETTINGS, tmp_path / "s")  # and into the same one, without the erasure
-    assert remembered(tmp_path / "s") == 0
-    assert files_with_the_user(tmp_path / "s") == []
+    assert (remembered(tmp_path / "s"), files_with_the_user(tmp_path / "s")) == (0, [])
 
 
 def test_user_returns_after_an_erasure_without_a_past(lines: list[bytes], tmp_path: Path) -> None:

@@ -75,10 +75,7 @@ def whole_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Whole]:
 
 
 @settings(max_examples=share(0.15), suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(
-    seed=st.integers(0, 1_000),
-    cuts=st.lists(st.integers(1, LINES - 1), max_size=3, unique=True).map(sorted),
-)
+@given(seed=st.integers(0, 1_000), cuts=st.lists(st.integers(1, LINES - 1), max_size=3, unique=True).map(sorted))
 @example(seed=0, cuts=[80])  # line 80 is a query, and a line behind it has its position for an id
 def test_log_in_pieces_gives_the_same_state_and_answers(
     tmp_path_factory: pytest.TempPathFactory, whole_of: Callable[..., Whole], seed: int, cuts: list[int]
@@ -88,8 +85,7 @@ def test_log_in_pieces_gives_the_same_state_and_answers(
     answers: list[dict[str, Any]] = []
     for start, end in pairwise([0, *cuts, LINES]):
         answers += by_lines(state_dir, whole.lines[start:end])
-    assert comparable(answers) == whole.answers
-    assert hash_of(state_dir) == whole.state_hash
+    assert (comparable(answers), hash_of(state_dir)) == (whole.answers, whole.state_hash)
 
 
 def test_callers_get_the_state_and_answers_of_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,7 +116,6 @@ def test_queries_and_refused_lines_leave_no_trace(tmp_path: Path) -> None:
     assert all(kinds.count(kind) > 1 for kind in (*QUERIES, *CHANGES, *CREATIONS))
     assert {answer["status"] for answer in done.responses} == {"ok", "error"}
     assert len(done.rejected) > 10
-
     silent = [line for line in lines if kind_of(line) is not None and kind_of(line) not in QUERIES]
     assert process(silent, THREE, tmp_path / "s").responses == []
     assert hash_of(tmp_path / "s") == hash_of(tmp_path / "whole")

@@ -93,11 +93,9 @@ def test_hot_cold_and_evicted_owners_give_the_same_answers(tmp_path: Path, seed:
     last = len(lines) - 40
     grow(tmp_path / "s", seed, lines[:last])
     assert {*packed(tmp_path / "s").values()} == {4, 16}
-
     hot = copied(tmp_path / "s", "hot")
     warm = [line for line in final_questions() if b"user.stats" in line]  # loads all owners
     from_hot = process([*warm, *lines[last:], *QUESTIONS], SETTINGS, hot).responses[-len(QUESTIONS) :]
-
     process(lines[last:], SETTINGS, tmp_path / "s")
     bare = copied(tmp_path / "s", "bare")
     with stored(bare) as partitions:

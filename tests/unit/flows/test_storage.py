@@ -148,8 +148,7 @@ def test_owner_stays_in_memory_while_its_batch_is_applied(tmp_path: Path) -> Non
         held = [hot.get(partition, owner) for owner in owners]
         assert [hot.get(partition, owner) for owner in owners] == held
         hot.shrink()
-        assert len(hot) == 0
-        assert hot.total_bytes == 0
+        assert (len(hot), hot.total_bytes) == (0, 0)
 
 
 PASSING = StorageError(f"IO error: While open a file: {os.strerror(errno.EMFILE)}")

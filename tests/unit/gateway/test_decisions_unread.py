@@ -35,11 +35,9 @@ def test_a_gateway_that_reads_no_decisions_any_more_refuses_everybody(monkeypatc
             kafka.fail(config.topics.control, 0, KafkaError.TOPIC_AUTHORIZATION_FAILED)
             kafka.await_(lambda: "decisions" in client.get("/readyz").text)
             seen.extend([
-                client.get("/readyz"),
-                client.post("/memory/query", json={"type": "user.stats", **ANN}),
+                client.get("/readyz"), client.post("/memory/query", json={"type": "user.stats", **ANN}),
                 client.post("/memory/events", json={"type": "memory", "content": "x", **ANN}),
-                client.get("/memories", params=ANN),
-                client.get("/graph/rollout?tenant_id=acme"),
+                client.get("/memories", params=ANN), client.get("/graph/rollout?tenant_id=acme"),
                 client.post("/graph/rollout", json=DECISION),
             ])  # fmt: skip
 

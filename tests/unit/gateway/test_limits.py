@@ -92,12 +92,6 @@ def test_oversized_body_is_refused_with_or_without_length(client: httpx.Client) 
     assert client.get("/livez").status_code == 200
 
 
-def test_a_body_that_says_it_is_huge_is_refused_unread(client: httpx.Client) -> None:
-    with raw(client) as opened:
-        opened.sendall(HEAD % 10**12)
-        assert statuses(opened.recv(65_536)) == [413]
-
-
 def test_a_body_that_trickles_in_is_given_up(engine: Engine, client: httpx.Client) -> None:
     with raw(client) as opened:
         opened.sendall(REQUEST[:-5])
@@ -183,19 +177,6 @@ def test_invalid_http_gets_400_and_server_stays_up(client: httpx.Client, sent: b
     assert client.get("/livez").status_code == 200
 
 
-def test_internal_error_reveals_no_request_text(
-    engine: Engine, client: httpx.Client, caplog: pytest.LogCaptureFixture
-) -> None:
-    def fail(_: object) -> None:
-        raise ValueError(f"what {engine.asked[0][0].user_id} said: {QUERY!r}")
-
-    engine.refuse = fail
-    answered = client.post("/memory/query", content=QUERY, headers=JSON)
-    assert (answered.status_code, answered.json()["error"]["code"]) == (500, "internal_error")
-    assert "ValueError" in caplog.text
-    assert "tea?" not in caplog.text + answered.text
-
-
 def test_request_metrics_use_routes_not_paths(client: httpx.Client) -> None:
     client.get("/memories/secret-id?tenant_id=acme&user_id=ann")
     client.get("/nowhere/secret-id")
@@ -218,8 +199,7 @@ def few(monkeypatch: pytest.MonkeyPatch, engine: Engine) -> Iterator[httpx.Clien
 def test_idle_connections_make_room_for_new_ones_the_oldest_first(few: httpx.Client) -> None:
     with ExitStack() as stack:
         idle = [stack.enter_context(raw(few)) for _ in range(10)]
-        assert [read_all(one) for one in idle[:7]] == [b""] * 7
-        assert few.get("/livez").status_code == 200
+        assert ([read_all(one) for one in idle[:7]], few.get("/livez").status_code) == ([b""] * 7, 200)
         assert read_all(idle[7]) == b""
         idle[9].sendall(b"GET /livez HTTP/1.1\r\nhost: h\r\nconnection: close\r\n\r\n")
         assert statuses(read_all(idle[9])) == [200]

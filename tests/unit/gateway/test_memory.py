@@ -1,14 +1,18 @@
-"""POST /memory/query and POST /memory/events, over real HTTP, and the trace of a request."""
+"""Requests of memories and their errors."""
 
+import http.client
+from collections.abc import Iterator
 from typing import Any
+from urllib.parse import quote, urlsplit
 
 import httpx
+import orjson
 import pytest
 
 from recallflow.errors import DeliveryFailed, FieldProblem, InvalidRecord, OverQuota, QueryTimeout
-from recallflow.responses import ErrorBody, Response
+from recallflow.responses import ErrorBody, Receipt, Response
 from recallflow.telemetry import TRACE_HEADER
-from tests.unit.gateway.serving import Engine, Everybody
+from tests.unit.gateway.serving import Engine, Everybody, config_in, local_gateway
 
 ANN = {"tenant_id": "acme", "user_id": "ann"}
 QUERY = {"type": "recall", **ANN, "query": "what can't Ann eat?"}
@@ -18,8 +22,7 @@ EVENT = {"type": "memory", **ANN, "content": "Ann is allergic to peanuts"}
 def test_an_answer_comes_as_the_engine_gave_it(engine: Engine, client: httpx.Client) -> None:
     engine.answer = lambda query: Response(query_id=query.id or "", status="ok", memories=[])
     answered = client.post("/memory/query", json=QUERY | {"id": "q1"})
-    assert answered.status_code == 200
-    assert answered.headers["content-type"] == "application/json"
+    assert (answered.status_code, answered.headers["content-type"]) == (200, "application/json")
     assert answered.json() == {"query_id": "q1", "status": "ok", "memories": []}
 
 
@@ -27,8 +30,7 @@ def test_all_invalid_fields_are_reported_together(client: httpx.Client) -> None:
     answered = client.post("/memory/query", json=QUERY | {"k": "many", "mode": "best", "user_id": ""})
     assert answered.status_code == 400
     error = answered.json()["error"]
-    assert error["code"] == "invalid_event"
-    assert {one["field"] for one in error["fields"]} == {"k", "mode", "user_id"}
+    assert (error["code"], {one["field"] for one in error["fields"]}) == ("invalid_event", {"k", "mode", "user_id"})
     assert all(one["problem"] for one in error["fields"])
 
 
@@ -42,8 +44,7 @@ def test_all_invalid_fields_are_reported_together(client: httpx.Client) -> None:
 def test_engine_error_code_sets_the_status(engine: Engine, client: httpx.Client, code: str, status: int) -> None:
     engine.answer = lambda _: Response(query_id="q", status="error", error=ErrorBody(code=code, message="why"))
     answered = client.post("/memory/query", json=QUERY)
-    assert answered.status_code == status
-    assert answered.json()["error"] == {"code": code, "message": "why"}
+    assert (answered.status_code, answered.json()["error"]) == (status, {"code": code, "message": "why"})
     assert ("retry-after" in answered.headers) == (status in (429, 503))
 
 
@@ -89,8 +90,7 @@ def test_timeout_reports_the_engine_obstacle(
 
 def test_an_event_is_accepted_with_its_position(engine: Engine, client: httpx.Client) -> None:
     answered = client.post("/memory/events", json=EVENT)
-    assert answered.status_code == 202
-    assert answered.json() == {"position": "memory:0:0", "applied": False}
+    assert (answered.status_code, answered.json()) == (202, {"position": "memory:0:0", "applied": False})
     assert [event.user_id for event, _ in engine.stored] == ["ann"]
 
 
@@ -125,8 +125,7 @@ def test_unauthorised_request_is_refused_before_the_engine(
     everybody.refuse = refuse
     for path, body in (("/memory/query", QUERY), ("/memory/events", EVENT)):
         answered = client.post(path, json=body)
-        assert answered.status_code == status
-        assert ("www-authenticate" in answered.headers) == (status == 401)
+        assert (answered.status_code, "www-authenticate" in answered.headers) == (status, status == 401)
     assert (engine.asked, engine.stored) == ([], [])
 
 
@@ -147,13 +146,9 @@ def test_probes_report_liveness_and_readiness(engine: Engine, client: httpx.Clie
 
 PARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 MALFORMED = {
-    "words": "peanuts",
-    "no id": "00-00000000000000000000000000000000-00f067aa0ba902b7-01",
-    "half": PARENT[:40],
-    "capitals": PARENT.upper(),
-    "long": PARENT + "0" * 10_000,
-    "forbidden version": "ff" + PARENT[2:],
-}
+    "words": "peanuts", "no id": "00-00000000000000000000000000000000-00f067aa0ba902b7-01", "half": PARENT[:40],
+    "capitals": PARENT.upper(), "long": PARENT + "0" * 10_000, "forbidden version": "ff" + PARENT[2:],
+}  # fmt: skip
 
 
 def test_trace_of_the_caller_reaches_the_engine_and_returns(engine: Engine, client: httpx.Client) -> None:
@@ -172,3 +167,141 @@ def test_a_malformed_parent_is_none(engine: Engine, client: httpx.Client, given:
     assert answered.status_code == 200
     assert TRACE_HEADER not in answered.headers
     assert [headers for _, headers in engine.asked] == [()]
+
+
+SCOPE = "tenant_id=acme&user_id=ann"
+JSON = {"content-type": "application/json"}
+IDS = ["p/q", "x/history", "/", "a/", "100%", "%2F", "%252F", "a b+c", "ä/ö?x=1#y", "..", "a;b"]
+
+
+@pytest.fixture(scope="module")
+def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
+    folder = tmp_path_factory.mktemp("gateway")
+    with local_gateway(config_in(folder)) as url, httpx.Client(base_url=url, timeout=30) as client:
+        yield client
+
+
+def raw(client: httpx.Client, method: str, target: str, headers: dict[str, str] | None = None) -> tuple[int, Any]:
+    connection = http.client.HTTPConnection(urlsplit(str(client.base_url)).netloc, timeout=30)
+    connection.request(method, target, b"{}" if headers else None, headers or {})
+    answered = connection.getresponse()
+    found = answered.status, orjson.loads(answered.read())
+    connection.close()
+    return found
+
+
+@pytest.mark.parametrize("memory_id", IDS)
+def test_memory_ids_with_special_characters_are_reachable(real: httpx.Client, memory_id: str) -> None:
+    other = {"x/history": "x"}.get(memory_id, "other")
+    for one in (memory_id, other):
+        assert real.post("/memory/events", json=EVENT | {"id": one, "content": f"It is {one}."}).status_code == 202
+    target = f"/memories/{quote(memory_id, safe='').replace('..', '%2E%2E')}"
+    for path, name in ((target, "id"), (f"{target}/history", "id")):
+        status, found = raw(real, "GET", f"{path}?{SCOPE}")
+        assert (status, {version[name] for version in found.get("versions", ())}) == (200, {memory_id}), path
+    assert raw(real, "PATCH", f"{target}?{SCOPE}&wait=applied", JSON)[0] == 400  # nothing is changed by {}
+    assert raw(real, "DELETE", f"{target}?{SCOPE}&wait=applied")[0] == 202
+    assert raw(real, "GET", f"{target}?{SCOPE}")[0] == 404
+    assert raw(real, "GET", f"/memories/{other}?{SCOPE}")[0] == 200
+
+
+def test_an_id_of_mem0s_may_hold_a_slash(real: httpx.Client) -> None:
+    below = "/mem0/acme"
+    answered = real.post(f"{below}/memories", json={"messages": "Ann skis.", "user_id": "ann/b"}).json()
+    mem0_id = answered["results"][0]["id"]
+    assert mem0_id.startswith("ann%2Fb:")
+    for target in (f"{below}/memories/{mem0_id}", f"{below}/memories/{quote(mem0_id, safe='')}"):
+        status, found = raw(real, "GET", target)
+        assert (status, found.get("memory")) == (200, "Ann skis."), target
+    assert raw(real, "GET", f"{below}/memories/{mem0_id}/history")[0] == 200
+
+
+@pytest.mark.parametrize("bad", ["%ff", "a%C3", "%ED%A0%80"])
+@pytest.mark.parametrize(
+    "target",
+    ["/memories/{}?" + SCOPE, "/memories?tenant_id=acme&user_id={}", "/memories?{}=1&" + SCOPE,
+     "/mem0/acme/v1/memories/u:{}/", "/mem0/{}/v1/ping/", "/mem0/acme/v1/memories/?user_id={}"],
+    ids=["path", "value", "name", "mem0 path", "mem0 tenant", "mem0 value"],
+)  # fmt: skip
+def test_invalid_utf8_is_refused(engine: Engine, client: httpx.Client, target: str, bad: str) -> None:
+    status, said = raw(client, "GET", target.format(bad))
+    assert ((status, said["error"]["code"]), engine.asked) == ((400, "invalid_event"), [])
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "given", "says"),
+    [
+        ("POST", "/memory/events", "wiat=applied", "wait"),
+        ("POST", "/memory/events", "wait=applied&wait=stored", "twice"),
+        ("POST", "/memory/events/batch", "wait=applied", "body"),
+        ("POST", "/memory/query", "k=5", "body"),
+        ("POST", "/graph/trace", "user_id=ann", "body"),
+        ("POST", "/graph/explore", "hops=2", "body"),
+        ("POST", "/graph/rollout", "tenant_id=acme", "body"),
+        ("PATCH", "/memories/m", f"{SCOPE}&wiat=applied", "wait"),
+        ("DELETE", "/memories/m", f"{SCOPE}&wiat=applied", "wait"),
+        ("DELETE", "/memories/m", f"{SCOPE}&user_id=bob", "twice"),
+        ("GET", "/memories/m", f"{SCOPE}&enviroment=e", "environment"),
+        ("GET", "/graph/rollout", "tenant=acme", "tenant_id"),
+        ("POST", "/mem0/acme/v3/memories/add/", "user_id=ann", "not supported"),
+        ("POST", "/mem0/acme/v3/memories/search/", "top_k=5", "not supported"),
+        ("POST", "/mem0/acme/v3/memories/", "pages=5", "not supported"),
+        ("PUT", "/mem0/acme/v1/memories/u:m/", "user_id=ann", "not supported"),
+        ("GET", "/mem0/acme/v1/memories/u:m/", "user_id=ann", "not supported"),
+        ("GET", "/mem0/acme/v1/memories/", "user_id=ann&user_id=bob", "twice"),
+        ("DELETE", "/mem0/acme/v1/memories/", "user_id=ann&user_id=bob", "twice"),
+        ("DELETE", "/mem0/acme/v1/memories/u:m/", "delete_linkd=true", "not supported"),
+    ],
+    ids=lambda value: value.replace("/", " ") if isinstance(value, str) else "",
+)
+def test_unknown_parameter_is_refused_by_name(
+    engine: Engine, client: httpx.Client, method: str, path: str, given: str, says: str
+) -> None:
+    kind = "application/x-ndjson" if path.endswith("batch") else "application/json"
+    body = None if method in ("GET", "DELETE") else orjson.dumps(EVENT)
+    answered = client.request(method, f"{path}?{given}", content=body, headers={"content-type": kind})
+    assert answered.status_code == 400
+    [field] = answered.json()["error"]["fields"]
+    assert field["field"] in given
+    assert says in field["problem"]
+    assert (engine.asked, engine.stored) == ([], [])
+
+
+def test_ignored_parameters_of_mem0_clients_are_accepted(client: httpx.Client) -> None:
+    assert client.get("/mem0/acme/v1/ping/?org_id=o&project_id=p").status_code == 200
+
+
+def test_forgetting_an_unknown_memory_returns_not_found(engine: Engine, client: httpx.Client) -> None:
+    engine.receipt = Receipt(id="m", position="memory:0:0", outcome="unchanged", memory_id="m")
+    waited = client.delete(f"/memories/m?{SCOPE}&wait=applied")
+    assert (waited.status_code, waited.json()["error"]["code"]) == (404, "not_found")
+    assert client.delete(f"/memories/m?{SCOPE}").status_code == 202  # nobody knows yet
+    engine.receipt = None
+    assert client.delete(f"/memories/m?{SCOPE}&wait=applied").status_code == 202
+
+
+@pytest.mark.parametrize("wait", ["", "&wait=applied"], ids=["at once", "applied"])
+def test_engine_in_the_process_can_always_preview_a_forget(real: httpx.Client, wait: str) -> None:
+    refused = real.delete(f"/memories/never?{SCOPE}{wait}")
+    assert (refused.status_code, refused.json()["error"]["fields"][0]["field"]) == (404, "memory_id")
+
+
+@pytest.mark.parametrize(
+    ("given", "status"),
+    [
+        (["application/json"], 202), (["Application/JSON ; Charset=UTF-8"], 202),
+        (['application/json; charset="utf-8"'], 202), (["application/json; charset=utf-16"], 415),
+        (["application/json;x=y; charset=latin-1"], 415), (["application/json; charset=utf-8; charset=utf-16"], 415),
+        (["application/json", "application/json"], 415), (["application/json", "text/plain"], 415),
+        (["text/plain", "application/json"], 415), (["application/json, text/plain"], 415), ([], 415),
+    ],
+    ids=["plain", "utf-8", "quoted", "utf-16", "latin-1", "two charsets", "twice", "then text", "text first", "list",
+         "none"],
+)  # fmt: skip
+def test_a_body_is_of_one_type_and_in_utf8(client: httpx.Client, given: list[str], status: int) -> None:
+    headers = [("content-type", one) for one in given]
+    answered = client.post("/memory/events", content=orjson.dumps(EVENT), headers=headers)
+    assert answered.status_code == status, answered.text
+    lines = [(name, value.lower().replace("json", "x-ndjson")) for name, value in headers]
+    batch = client.post("/memory/events/batch", content=orjson.dumps(EVENT), headers=lines)
+    assert batch.status_code == {202: 200}.get(status, status)

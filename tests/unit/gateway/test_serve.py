@@ -1,5 +1,8 @@
-"""`recallflow serve` over a state directory: admission, decisions about rollouts, host names, and the end."""
+"""The gateway: credentials, host names, workspaces, files and documented requests."""
 
+import re
+import shlex
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -8,18 +11,35 @@ from threading import Thread, Timer
 from typing import Any
 
 import httpx
+import orjson
 import pytest
 from prometheus_client import CollectorRegistry
 
 from recallflow.connectors.http.app import build_app
 from recallflow.connectors.http.requests import Limits
-from recallflow.control import ControlHistory
-from recallflow.credentials import ApiKeyText
+from recallflow.control import ControlHistory, OwnerMapping
+from recallflow.credentials import ApiKeyText, Headers
+from recallflow.errors import FieldProblem, InvalidRecord
+from recallflow.events import Event
 from recallflow.flows.admission import LiveAdmission
 from recallflow.flows.gateway import TenantRollouts, to_file
 from recallflow.flows.settings import AuthSettings
 from recallflow.operators.authorise import Authoriser, Trust
-from tests.unit.gateway.serving import Engine, Everybody, config_in, gateway, local_gateway, served
+from recallflow.owner import Owner
+from tests.conftest import GIVE_UP_S
+from tests.pages import readme
+from tests.unit.gateway.serving import (
+    Engine,
+    Everybody,
+    Served,
+    Start,
+    Undecided,
+    config_in,
+    gateway,
+    local_gateway,
+    served,
+    serving,
+)
 from tests.unit.senders import SECRET, api_key, token
 
 ANN = {"tenant_id": "acme", "user_id": "ann"}
@@ -206,8 +226,7 @@ def test_decisions_need_a_key_for_all_tenants(guarded: str, control: Path) -> No
 def test_a_decision_says_all_of_it(guarded: str, left_out: str) -> None:
     given = {name: value for name, value in DECISION.items() if name != left_out}
     answered = httpx.post(f"{guarded}/graph/rollout", json=given, headers=headers(DEPLOYMENTS), timeout=30)
-    assert answered.status_code == 400
-    assert [one["field"] for one in answered.json()["error"]["fields"]] == [left_out]
+    assert (answered.status_code, [one["field"] for one in answered.json()["error"]["fields"]]) == (400, [left_out])
 
 
 def test_pending_query_is_answered_before_the_end() -> None:
@@ -224,14 +243,6 @@ def test_pending_query_is_answered_before_the_end() -> None:
     assert answers == [200]
 
 
-def test_port_in_use_ends_with_status_2(cli: Callable[..., Any], guarded: str, tmp_path: Path) -> None:
-    assert cli("serve", "--port", guarded.rpartition(":")[2], "--state-dir", tmp_path / "s").returncode == 2
-
-
-def test_control_file_without_state_dir_ends_with_status_2(cli: Callable[..., Any]) -> None:
-    assert cli("serve", "--control", "control.jsonl").returncode == 2
-
-
 def test_unwritable_decision_is_not_an_internal_error(tmp_path: Path) -> None:
     decisions = ControlHistory()
     present = LiveAdmission(Authoriser(decisions, Trust("off")))
@@ -241,3 +252,240 @@ def test_unwritable_decision_is_not_an_internal_error(tmp_path: Path) -> None:
         assert (refused.status_code, refused.json()["error"]["code"]) == (503, "unavailable")
         assert "--control" in refused.text
         assert httpx.get(f"{url}/graph/rollout", params={"tenant_id": "acme"}).json()["mode"] == "off"
+
+
+DOCUMENT = build_app(Engine(), Everybody(), Undecided(), Limits(), CollectorRegistry()).openapi()
+WORKSPACE_ROUTING_ANN = {"tenant_id": "acme", "user_id": "ann", "project_id": "git@github.com:webrenew/memories.git"}
+AUTO = {"x-workspace-routing": "auto", "x-organisations": "other, WebRenew"}
+MEMORY = {"type": "memory", **WORKSPACE_ROUTING_ANN, "content": "Deploys are on Fridays."}
+BODIES: dict[str, dict[str, Any]] = {
+    "POST /memory/query": {"type": "recall", "query": "when?", **WORKSPACE_ROUTING_ANN},
+    "POST /memory/events": MEMORY, "POST /memory/events/batch": MEMORY,
+    "POST /graph/trace": {"query": "when?", **WORKSPACE_ROUTING_ANN}, "POST /graph/explore": WORKSPACE_ROUTING_ANN,
+    "PATCH /memories/{memory_id}": {"content": "Deploys are on Mondays."},
+}  # fmt: skip
+ROUTED = [
+    f"{method.upper()} {path}"
+    for path, methods in DOCUMENT["paths"].items()
+    for method, operation in methods.items()
+    if any(one["name"] == "x-workspace-routing" for one in operation.get("parameters", ()))
+]
+
+
+def send(client: httpx.Client, name: str, headers: dict[str, str]) -> httpx.Response:
+    method, path = name.split(" ")
+    body = BODIES.get(f"{method} {path.removeprefix('/api/sdk/v1').removeprefix('/api')}")
+    parameters = WORKSPACE_ROUTING_ANN | ({"query": "when?"} if path.endswith("/trace") else {})
+    kind = "x-ndjson" if path.endswith("/batch") else "json"
+    return client.request(
+        method, path.replace("{memory_id}", "m-1"), params=parameters if body is None or method == "PATCH" else None,
+        content=None if body is None else orjson.dumps(body),
+        headers=headers | ({} if body is None else {"content-type": f"application/{kind}"}),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ROUTED)
+def test_auto_routes_to_the_projects_workspace(engine: Engine, client: httpx.Client, name: str) -> None:
+    send(client, name, AUTO | {"x-end-user-id": "ann"})
+    send(client, name, {"x-end-user-id": "ann"})
+    found = [(event.user_id, dict(headers)["x-end-user-id"]) for event, headers in [*engine.asked, *engine.stored]]
+    assert found == [("WebRenew", b"WebRenew"), ("ann", b"ann")]
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"x-workspace-routing": "always"},
+        {"x-workspace-routing": ""},
+        {"x-workspace-routing": "auto", "x-organisations": b"w\xc3\xa9brenew"},
+        [("x-workspace-routing", "auto"), ("x-workspace-routing", "auto")],
+    ],
+)
+def test_unreadable_routing_headers_are_refused(client: httpx.Client, headers: Any) -> None:
+    answered = client.post("/memory/events", json=MEMORY, headers=headers)
+    assert (answered.status_code, answered.json()["error"]["code"]) == (400, "invalid_event")
+    assert answered.json()["error"]["fields"][0]["field"] in AUTO
+
+
+def test_admission_judges_the_workspace_by_mapping(tmp_path: Path) -> None:
+    anns, both = ApiKeyText.new(), ApiKeyText.new()
+    decided = time.time_ns() // 1_000_000 - 60_000
+    mapping = {"type": "owner.mapping", "tenant_id": "acme", "name": "webrenew", "workspace": "org_w"}
+    control = tmp_path / "control.jsonl"
+    control.write_bytes(
+        b"".join(
+            event.model_dump_json(exclude_none=True).encode() + b"\n"
+            for event in (
+                api_key(anns, end_users=["ann"], timestamp=decided),
+                api_key(both, end_users=["ann", "org_w"], timestamp=decided),
+                OwnerMapping.model_validate(mapping | {"timestamp": decided}),
+            )
+        )
+    )
+    with local_gateway(config_in(tmp_path), control) as url, httpx.Client(base_url=url, timeout=30) as client:
+        routed = {"x-workspace-routing": "auto", "x-end-user-id": "ann"}
+        assert send(client, "POST /memory/events", routed | {"x-api-key": anns.text()}).status_code == 403
+        assert send(client, "POST /memory/events", routed | {"x-api-key": both.text()}).status_code == 202
+        bobs = routed | {"x-end-user-id": "bob", "x-api-key": both.text()}
+        assert send(client, "POST /memory/events", bobs).status_code == 403
+        found = client.get(
+            "/memories", params={"tenant_id": "acme", "user_id": "org_w"}, headers={"x-api-key": both.text()}
+        )
+        assert [one["content"] for one in found.json()["memory_page"]["memories"]] == [MEMORY["content"]]
+
+
+@pytest.mark.parametrize(
+    ("alias", "path"),
+    [(f"/api/sdk/v1/graph/{name}", f"/graph/{name}") for name in ("status", "trace", "explore", "rollout")]
+    + [("/api/graph/explore", "/graph/explore")],
+)
+def test_an_alias_is_documented_and_answers_as_its_route(alias: str, path: str) -> None:
+    assert DOCUMENT["paths"][alias].keys() == DOCUMENT["paths"][path].keys()
+    asked = []
+    for one in (alias, path):
+        with gateway(engine := Engine()) as client:
+            parameters = {"tenant_id": "acme"} if one.endswith("rollout") else WORKSPACE_ROUTING_ANN
+            parameters = parameters | ({"query": "when?"} if one.endswith("trace") else {})
+            answered = client.get(one, params=parameters)
+            asked.append((answered.status_code, answered.json(), [query for query, _ in engine.asked]))
+    assert (asked[0], asked[0][0]) == (asked[1], 200)
+
+
+FROM_ELSEWHERE = re.compile(rb"""(?:src|href|from|import|url)\s*[=(]?\s*["']?(?:https?:)?//""")
+
+
+def reached(client: httpx.Client) -> dict[str, httpx.Response]:
+    found = {page: client.get(page) for page in ("/", "/docs", "/explore")}
+    ahead = [*found]
+    while ahead:
+        text = found[ahead.pop()].text
+        named = re.findall(r'"(?:explore/|\./)([\w/]+\.(?:js|css|svg))"', text) + re.findall(r'URL\("(\w+\.js)"', text)
+        for name in named:
+            if name not in found:
+                found[name] = client.get(f"/explore/{name}")
+                ahead.append(name)
+    return found
+
+
+def test_every_file_is_sent_under_a_strict_policy(client: httpx.Client) -> None:
+    files = reached(client)
+    assert {"main.js", "reference.js", "worker.js", "library/d3.js", "colours.css", "icon.svg"} <= files.keys()
+    for name, response in files.items():
+        assert response.status_code == 200, name
+        policy = response.headers["content-security-policy"]
+        assert "default-src 'none'" in policy
+        assert "frame-ancestors 'none'" in policy
+        assert "unsafe" not in policy
+        assert "http" not in policy
+        assert response.headers["x-content-type-options"] == "nosniff"
+        assert response.headers["referrer-policy"] == "no-referrer"
+        ours = b"" if name.startswith("library/") else response.content
+        assert not FROM_ELSEWHERE.search(ours.replace(b"http://www.w3.org/2000/svg", b"")), name
+
+
+def test_a_file_that_is_there_is_not_sent_again(client: httpx.Client) -> None:
+    tag = client.get("/explore/main.js").headers["etag"]
+    again = client.get("/explore/main.js", headers={"if-none-match": tag})
+    assert (again.status_code, again.content) == (304, b"")
+    assert "content-security-policy" in again.headers
+
+
+@pytest.mark.parametrize("name", ["nothing.js", "../routes.py", "%2e%2e/routes.py", "..%2froutes.py", "", "library/"])
+def test_no_other_file_is_sent(client: httpx.Client, name: str) -> None:
+    response = client.get(f"/explore/{name}")
+    assert (response.status_code, response.json()["error"]["code"]) == (404, "not_found")
+
+
+def test_owners_are_listed_as_far_as_credentials_reach(
+    engine: Engine, everybody: Everybody, client: httpx.Client
+) -> None:
+    ann, bo, eve = (
+        Owner(tenant, "prod", user) for tenant, user in (("acme", "ann"), ("acme", "bo"), ("globex", "eve"))
+    )
+    engine.known = [eve, bo, ann]
+
+    def listed() -> list[str]:
+        return [one["user_id"] for one in client.get("/explore/owners").json()["owners"]]
+
+    def refuse(event: Event, _: Headers) -> None:
+        if event.tenant_id != "acme":
+            raise InvalidRecord("unauthenticated", [FieldProblem("", "an API key of another tenant")])
+        if event.user_id != "ann":
+            raise InvalidRecord("forbidden", [FieldProblem("user_id", "for other users")])
+
+    assert listed() == ["ann", "bo", "eve"]
+    everybody.refuse = refuse
+    assert listed() == ["ann"]
+    engine.known = [eve]
+    assert client.get("/explore/owners").status_code == 401
+
+
+PAGE = Path(__file__).parents[3] / "docs" / "how-to" / "gateway.md"
+ADDRESS = "localhost:8080"
+SAID = "Ann is allergic to peanuts."
+CHANGED = "Ann is allergic to nuts."
+
+
+@pytest.fixture
+def documented_commands_served(start: Start, tmp_path: Path) -> Iterator[Served]:
+    with serving(start, "--state-dir", tmp_path / "memories") as documented_commands_served:
+        yield documented_commands_served
+
+
+def requests() -> list[str]:
+    """The requests that the page shows."""
+    [shown] = [one for one in re.findall(r"^```sh\n(.*?)^```", PAGE.read_text(), re.M | re.S) if "curl " in one]
+    return re.split(r"^(?=curl )", shown, flags=re.M)[1:]
+
+
+def ask(url: str, request: str) -> tuple[int, dict[str, Any]]:
+    assert request.count(ADDRESS) == 1
+    ours = request.replace(ADDRESS, url.removeprefix("http://")).replace("curl ", "curl -sS -w '\\n%{http_code}' ", 1)
+    done = subprocess.run(["bash", "-c", ours], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+    body, status = done.stdout.splitlines()
+    return int(status), orjson.loads(body)
+
+
+@pytest.mark.examples
+@pytest.mark.needs("curl")
+def test_the_requests_of_the_page_are_answered_as_it_says(documented_commands_served: Served) -> None:
+    store, recall, listing, change, forget, routed = requests()
+    memory = f"curl '{ADDRESS}/memories/m-1?tenant_id=acme&user_id=ann'"
+    status, stored = ask(documented_commands_served.url, store)
+    assert (status, stored["applied"], stored["receipt"]["memory_id"]) == (202, True, "m-1")
+    status, found = ask(documented_commands_served.url, recall)
+    assert (status, [(one["id"], one["content"]) for one in found["memories"]]) == (200, [("m-1", SAID)])
+    status, found = ask(documented_commands_served.url, listing)
+    page = found["memory_page"]["memories"]
+    assert (status, [(one["id"], one["content"]) for one in page]) == (200, [("m-1", SAID)])
+    status, changed = ask(documented_commands_served.url, change)
+    assert (status, changed["position"].startswith("local:")) == (202, True)
+    assert ask(documented_commands_served.url, memory)[1]["versions"][0]["content"] == CHANGED
+    status, forgotten = ask(documented_commands_served.url, forget)
+    assert ((status, forgotten["position"].startswith("local:")), ask(documented_commands_served.url, memory)[0]) == (
+        (202, True),
+        404,
+    )
+    assert ask(documented_commands_served.url, routed)[0] == 202
+    workspaces = f"curl '{ADDRESS}/memories?tenant_id=acme&user_id=webrenew'"
+    assert len(ask(documented_commands_served.url, workspaces)[1]["memory_page"]["memories"]) == 1
+
+
+@pytest.mark.examples
+@pytest.mark.needs("curl")
+def test_the_gateway_answers_as_the_readme_asks(start: Start, cli: Callable[..., Any], tmp_path: Path) -> None:
+    (block,) = readme("sh gateway")
+    serve, ask = block.splitlines()
+    memory = tmp_path / "memory"
+    assert cli("remember", "I moved from Leeds to Porto in March", "--state-dir", memory).returncode == 0
+    words = [str(memory) if word == "memory" else word for word in shlex.split(serve)]
+    assert words[:2] == ["recallflow", "serve"]
+    with serving(start, *words[2:]) as documented_commands_served:
+        asked = shlex.split(ask.replace("http://127.0.0.1:8080", documented_commands_served.url))
+        done = subprocess.run(asked, capture_output=True, check=True, timeout=GIVE_UP_S)
+        page = subprocess.run(
+            ["curl", f"{documented_commands_served.url}/explore"], capture_output=True, check=True, timeout=GIVE_UP_S
+        )
+    assert [one["content"] for one in orjson.loads(done.stdout)["memories"]] == ["I moved from Leeds to Porto in March"]
+    assert page.stdout.startswith(b"<!doctype html>")

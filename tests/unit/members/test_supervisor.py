@@ -153,16 +153,14 @@ def test_metrics_of_all_are_there_with_their_names(site: Site) -> None:
             assert f'recallflow_member_up{{member="{name}"}} 1.0' in text
         assert text.count(f"# TYPE {family} counter") == 1
         assert 'process_resident_memory_bytes{member="supervisor"}' in text
-    assert site.ask("/readyz") == (200, "ready\n")
-    assert site.ask("/livez") == (200, "alive\n")
+    assert (site.ask("/readyz"), site.ask("/livez")) == ((200, "ready\n"), (200, "alive\n"))
     assert site.stopped(process) == 0
 
 
 def test_one_is_ready_when_all_are(site: Site) -> None:
     site.does(FIRST, "young")
     process = site.running()
-    assert site.ask("/readyz") == (503, f"not ready: {FIRST}: young\n")
-    assert site.stopped(process) == 0
+    assert (site.ask("/readyz"), site.stopped(process)) == ((503, f"not ready: {FIRST}: young\n"), 0)
 
 
 def test_unresponsive_member_does_not_block_metrics(site: Site) -> None:
@@ -175,8 +173,7 @@ def test_unresponsive_member_does_not_block_metrics(site: Site) -> None:
     assert f'walnuts_total{{member="{SECOND}"}} 1.0' in text
     assert site.ask("/readyz") == (503, f"not ready: {FIRST}: does not answer\n")
     os.kill(first, signal.SIGCONT)
-    assert site.ask("/readyz") == (200, "ready\n")
-    assert site.stopped(process) == 0
+    assert (site.ask("/readyz"), site.stopped(process)) == ((200, "ready\n"), 0)
 
 
 def test_members_share_one_configuration_without_shown_secrets(site: Site) -> None:
@@ -201,5 +198,4 @@ def test_two_supervisors_do_not_share_a_folder(site: Site, tmp_path: Path, start
     first, other = site.running(), Site(tmp_path, start)
     assert other.ended(other.start()) == 1
     assert "in use by" in other.lines[-1]
-    assert len(site.pids()) == 2
-    assert site.stopped(first) == 0
+    assert (len(site.pids()), site.stopped(first)) == (2, 0)

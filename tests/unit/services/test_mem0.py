@@ -279,8 +279,7 @@ def test_the_paths_of_mem0s_own_server_lead_to_the_same(host: str, user: str) ->
         assert texts(http.get("/memories", params={"user_id": user}).json()) == [CHAT[0]["content"]]
         path = f"/memories/{one['id'].replace('%', '%25')}"
         assert http.put(path, json={"text": "Alex may eat nuts."}).json()["memory"] == "Alex may eat nuts."
-        assert len(http.get(f"{path}/history").json()) == 2
-        assert http.delete(path).status_code == 200
+        assert (len(http.get(f"{path}/history").json()), http.delete(path).status_code) == (2, 200)
         assert http.get(path).status_code == 404
         assert http.delete("/memories", params={"user_id": user}).status_code == 200
 

@@ -1,19 +1,23 @@
-"""Columns of an owner's index: labels, words, vectors, sketches and the graph in memory."""
+"""Rows and columns of the index: what a record holds, and what a lookup finds."""
 
 import math
 import zlib
 from collections.abc import Callable, Sequence
+from dataclasses import fields
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from recallflow.embedder import Matrix
+from recallflow.fields import EPOCH_MS_MAX, EPOCH_MS_MIN
 from recallflow.limits import METADATA_NAME_CHARACTERS, METADATA_TEXT_CHARACTERS, METADATA_VALUES_MAX
+from recallflow.owner import Owner
 from recallflow.state import keys
 from recallflow.state import tokens as module
 from recallflow.state.arrays import Ints
@@ -28,43 +32,26 @@ from recallflow.state.hot_graph import (
     sketches,
 )
 from recallflow.state.index import OwnerIndex
-from recallflow.state.labels import Labels, metadata_label, metadata_labels
+from recallflow.state.labels import metadata_label, metadata_labels
 from recallflow.state.lexical import FEATURES, LexicalIndex
 from recallflow.state.partition import Partition
-from recallflow.state.rows import Vectors
+from recallflow.state.rows import (
+    CategorySummaryRow,
+    Current,
+    Entry,
+    EpisodeMark,
+    EpisodeRow,
+    EpisodeSummaryRow,
+    Held,
+    Made,
+    MemoryRow,
+    OwnerHead,
+    Vectors,
+)
 from recallflow.state.tokens import NO_TOKENS, ONE, TokenIndex, Tokens, to_bytes
 from recallflow.state.usage import OwnerUsage, Usage, decode_seqs, encode_seqs
 from recallflow.state.vectors import VectorIndex
 from tests.unit.operators.harness import make_entry
-
-
-def test_label_added_after_a_lookup_is_found() -> None:
-    labels = Labels()
-    labels.add(0, [["a"], [], ["a", "b"]])
-    assert [labels.slots(label).tolist() for label in ("a", "b", "c")] == [[0, 2], [2], []]
-    labels.add(3, [["b"], ["c"]])
-    assert [labels.slots(label).tolist() for label in ("a", "b", "c")] == [[0, 2], [2, 3], [4]]
-    later = Labels()
-    later.add(0, [["b"]])
-    assert later.slots("b").tolist() == [0]
-    later.append(10, labels.packed())
-    later.add(20, [["b"]])
-    assert sorted(later.slots("b").tolist()) == [0, 12, 13, 20]
-    assert [later[slot] for slot in (0, 12, 14, 15, 20)] == [["b"], ["a", "b"], ["c"], [], ["b"]]
-
-
-def test_many_at_once_are_as_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    added: list[tuple[int, list[list[str]]]] = [(0, [["a"], [], ["a", "b"]]), (3, [["b"]]), (4, [["c"], ["a", "c"]])]
-    alone, together = Labels(), Labels()
-    for first, labels in added:
-        for place, one in enumerate(labels):
-            alone.add(first + place, [one])
-    monkeypatch.setattr("recallflow.state.labels.PACKED_FROM", 2)
-    for first, labels in added:
-        together.add(first, labels)
-        assert sorted(together.slots("a").tolist()) == [slot for slot in (0, 2, 5) if slot < first + len(labels)]
-    assert [sorted(together.slots(label).tolist()) for label in "bcd"] == [[2, 3], [4, 5], []]
-    assert [together[slot] for slot in range(7)] == [alone[slot] for slot in range(7)]
 
 
 def test_numbers_are_equal_as_numbers_and_nothing_else_is() -> None:
@@ -151,8 +138,7 @@ USAGES = st.builds(Usage, st.integers(-(2**62), 2**62), COUNTS, COUNTS, COUNTS)
 
 @given(used=USAGES)
 def test_a_record_comes_back_as_it_was(used: Usage) -> None:
-    assert Usage.decode(used.encode()) == used
-    assert len(used.encode()) == 20
+    assert (Usage.decode(used.encode()), len(used.encode())) == (used, 20)
 
 
 @pytest.mark.parametrize("data", [b"", b"x" * 19, b"x" * 40])
@@ -265,14 +251,6 @@ def test_bytes_are_within_half_a_step_of_the_unit_vector(rows: list[tuple[float,
     assert np.abs(to_bytes(matrix) / ONE - unit).max() <= 0.5 / ONE + 1e-6
 
 
-def test_index_takes_its_dimension_from_the_first_tokens() -> None:
-    index = filled([[], []])
-    assert index.dimension == 0
-    assert index.closest(np.zeros((0, 0), np.float32), np.array([0, 1]), np.zeros(0)).shape == (0, 2)
-    index.add([Tokens(np.array([[1, 2, 3]], np.int8))])
-    assert index.dimension == 3
-
-
 Text = list[str]
 
 # Few words, some spelt alike, one too short for a 4-gram, one outside ASCII: hits, misses and repeats are all common.
@@ -361,15 +339,8 @@ def test_word_has_similarity_one_to_itself() -> None:
 def test_texts_without_words_hold_nothing(texts: list[Text]) -> None:
     index = filled_lexical(texts)
     nothing = [[0.0] * len(texts)]
-    assert closest(index, ["cat"], every(index)).tolist() == nothing
-    assert counts(index, ["cat"]).tolist() == nothing
+    assert (closest(index, ["cat"], every(index)).tolist(), counts(index, ["cat"]).tolist()) == (nothing, nothing)
     assert index.lengths().tolist() == nothing[0]
-
-
-def test_asking_for_no_words_gives_no_rows() -> None:
-    index = filled_lexical([["cat"], ["dog"]])
-    assert counts(index, []).shape == (0, 2)
-    assert closest(index, [], every(index)).shape == (0, 2)
 
 
 def test_a_long_history_keeps_every_word() -> None:
@@ -473,8 +444,7 @@ def test_sketch_does_not_depend_on_its_batch() -> None:
     assert sketches([*rows]) == sketches([*np.asfortranarray(rows)]) == alone
     assert sketches([*rows[::-1]]) == alone[::-1]
     assert alone[0].hex() == "211a825b797400dd06b2f6b69ea161666387a6a544944055a921bbabfcb3e0b9"
-    assert {len(one) for one in alone} == {SKETCH_BYTES}
-    assert sketches([]) == []
+    assert ({len(one) for one in alone}, sketches([])) == ({SKETCH_BYTES}, [])
 
 
 SKETCHES = [bytes([value]) * SKETCH_BYTES for value in (0x00, 0x01, 0x03, 0x0F, 0xFF)]
@@ -497,19 +467,6 @@ def test_window_holds_the_newest_sequence_numbers(
     distances = {seq: differing(found, asked) for seq, found in there.items() if seq > newest - WINDOW}
     expected = sorted((seq for seq in distances if distances[seq] <= most), key=lambda seq: (distances[seq], -seq))
     assert window.near(asked, most, newest) == expected
-
-
-@pytest.mark.parametrize("rounds", [1, 2])
-def test_late_sketch_does_not_replace_a_newer_one(rounds: int) -> None:
-    window = SketchWindow()
-    newer = 7 + rounds * WINDOW
-    window.put(newer, SKETCHES[0])
-    window.put(7, SKETCHES[-1])
-    window.remove(7)
-    assert window.near(SKETCHES[0], 0, newer) == [newer]
-    assert window.near(SKETCHES[-1], 0, newer) == []
-    window.put(newer, SKETCHES[1])  # its own, anew
-    assert window.near(SKETCHES[1], 0, newer) == [newer]
 
 
 def test_a_window_grows_to_its_size_and_no_further() -> None:
@@ -605,16 +562,6 @@ def test_cosine_is_bit_identical_at_any_position(rows: int, before: int, seed: i
     assert everything.cosines(query)[0][before:].tobytes() == behind.cosines(query)[0].tobytes()
 
 
-def test_removing_an_absent_vector_changes_nothing() -> None:
-    model = Model()
-    model.remove(0)
-    model.add([[(1, 0, 0)]])
-    model.remove(7)
-    model.remove(0)
-    model.remove(0)
-    assert len(model.index) == 0
-
-
 @given(seed=st.integers(0, 1_000), held=st.integers(1, 384))
 def test_a_cosine_moves_by_less_than_a_hundredth(seed: int, held: int) -> None:
     draw = np.random.default_rng(seed)
@@ -634,8 +581,7 @@ def test_a_result_is_unharmed_by_later_changes() -> None:
     own = model.index.of(np.array([0, 1]))
     model.remove(0)
     model.add([[(5, 5, 5)]] * 500)
-    assert (cosines.tolist(), slots.tolist()) == ([1, 0], [0, 1])
-    assert own.tolist() == [[1, 0, 0], [0, 1, 0]]
+    assert ((cosines.tolist(), slots.tolist()), own.tolist()) == (([1, 0], [0, 1]), [[1, 0, 0], [0, 1, 0]])
 
 
 OWNER = b"o" * keys.OWNER_BYTES
@@ -661,8 +607,7 @@ def test_kept_vectors_follow_changes(opened: Callable[..., Partition]) -> None:
     assert first_numbers(graph, 0, 1, 2) == {0: 0.0, 2: 0.0}
     partition.stage({keys.vectors(OWNER, 0): vectors(0, "other").encode()})
     graph.put_vectors(0, vectors(0, "other"))
-    assert first_numbers(graph, 0) == {}
-    assert first_numbers(graph, 0, model="other") == {0: 1.0}
+    assert (first_numbers(graph, 0), first_numbers(graph, 0, model="other")) == ({}, {0: 1.0})
 
 
 def test_vectors_beyond_the_newest_are_read_again(opened: Callable[..., Partition]) -> None:
@@ -681,3 +626,191 @@ def test_kept_vectors_are_bounded(opened: Callable[..., Partition]) -> None:
     for seq in range(3 * KNOWN_VECTORS):
         graph.put_vectors(seq, vectors(seq))
     assert before < graph.size_bytes() <= before + KNOWN_VECTORS * 1_000
+
+
+# All of Unicode but lone surrogates, which no JSON text holds; NUL and line ends among them.
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+TIME = st.integers(EPOCH_MS_MIN, EPOCH_MS_MAX)  # the years 1 to 9999: before 1970 is negative
+SEQ = st.integers(0, 2**63 - 1)
+VERSION = st.integers(0, 2**31 - 1)
+SHARE = st.floats(0, 1)
+FINITE = st.floats(allow_nan=False, allow_infinity=False)
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | FINITE | TEXT,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3),
+    max_leaves=6,
+)
+OBJECT = st.dictionaries(TEXT, JSON, max_size=3)
+
+ROW_FIELDS: dict[str, st.SearchStrategy[Any]] = {
+    "id": TEXT, "seq": SEQ, "version": VERSION, "change": SEQ, "content": TEXT, "created_ms": TIME,
+    "ingested_ms": TIME, "created_logged": st.booleans(), "ingested_logged": st.booleans(), "kind": TEXT,
+    "layer": TEXT, "role": st.none() | TEXT, "name": st.none() | TEXT, "session_id": st.none() | TEXT,
+    "project_id": st.none() | TEXT, "summary": st.none() | TEXT, "category": st.none() | TEXT,
+    "tags": st.lists(TEXT, max_size=3), "topics": st.lists(TEXT, max_size=3),
+    "entities": st.lists(OBJECT, max_size=2), "relations": st.lists(OBJECT, max_size=2), "importance": SHARE,
+    "confidence": SHARE, "valid_from_ms": st.none() | TIME, "valid_to_ms": st.none() | TIME,
+    "expires_ms": st.none() | TIME, "metadata": st.none() | OBJECT, "edited_ms": st.none() | TIME,
+    "edited_logged": st.booleans(),
+}  # fmt: skip
+ENTRY_FIELDS: dict[str, st.SearchStrategy[Any]] = {
+    name: ROW_FIELDS[name] for name in Entry._fields if name in ROW_FIELDS
+} | {
+    "episode": st.integers(-1, 2**63 - 1), "flags": st.integers(0, 255), "author": st.none() | TEXT,
+    "author_stems": TEXT, "stems": TEXT, "metadata": st.lists(TEXT, max_size=3),
+}  # fmt: skip
+EPISODE_FIELDS: dict[str, st.SearchStrategy[Any]] = {
+    "number": SEQ, "id": TEXT, "session_id": st.none() | TEXT, "start_ms": TIME, "last_ms": TIME,
+    "ended_ms": st.none() | TIME, "merged_into": st.none() | SEQ, "logged": st.booleans(), "of_facts": st.booleans(),
+    "summarised": st.booleans(),
+}  # fmt: skip
+ROW_FIELDS |= {"derived_from": st.none() | OBJECT, "filled": st.lists(TEXT, max_size=3)}
+ROWS_ROWS = st.builds(MemoryRow, **ROW_FIELDS)
+EPISODES = st.builds(EpisodeRow, **EPISODE_FIELDS)
+
+
+def test_the_properties_below_vary_every_field() -> None:
+    assert ROW_FIELDS.keys() == {f.name for f in fields(MemoryRow)}
+    assert ENTRY_FIELDS.keys() == set(Entry._fields)
+    assert EPISODE_FIELDS.keys() == set(EpisodeRow._fields)
+
+
+SEQS = st.lists(SEQ, max_size=3)
+RECORDS: list[st.SearchStrategy[Any]] = [
+    ROWS_ROWS,
+    st.builds(Entry, **ENTRY_FIELDS),
+    EPISODES,
+    st.builds(EpisodeMark, SEQ, TIME, st.none() | TEXT, st.none() | TIME, st.none() | EPISODES),
+    st.builds(EpisodeSummaryRow, SEQ, TIME, SEQ, TEXT),
+    st.builds(Made, SEQS, st.lists(st.tuples(TEXT, SEQ), max_size=3), SEQS),
+    st.builds(CategorySummaryRow, SEQ, TIME, TEXT, TEXT, SEQS),
+    st.builds(Current, SEQ, VERSION, TEXT, st.booleans(), SEQ),
+]
+
+
+@pytest.mark.parametrize(
+    "records",
+    RECORDS,
+    ids=["row", "entry", "episode", "mark", "episode_summary", "made", "category_summary", "current"],
+)
+@given(data=st.data())
+def test_encoded_record_decodes_to_itself(records: st.SearchStrategy[Any], data: st.DataObject) -> None:
+    record = data.draw(records)
+    assert type(record).decode(record.encode()) == record
+
+
+@given(
+    head=st.builds(
+        OwnerHead, st.builds(Owner, TEXT, TEXT, TEXT), SEQ, SEQ, st.none() | TIME, st.integers(0, 7),
+        st.builds(Held, SEQ, SEQ, SEQ),
+    )
+)  # fmt: skip
+def test_an_owner_head_round_trips(head: OwnerHead) -> None:
+    decoded = OwnerHead.decode(head.encode())
+    assert decoded == head
+    assert isinstance(decoded.owner, Owner)
+
+
+@given(model=TEXT, rows=st.integers(0, 4), dimension=st.integers(1, 8), data=st.data())
+def test_vectors_round_trip_bit_by_bit(model: str, rows: int, dimension: int, data: st.DataObject) -> None:
+    size = rows * dimension
+    floats = data.draw(st.lists(st.floats(width=32, allow_nan=False), min_size=size, max_size=size))
+    matrix = np.array(floats, np.float32).reshape(rows, dimension)
+    decoded = Vectors.decode(Vectors(model, matrix).encode())
+    assert (decoded.model, decoded.matrix.shape, decoded.matrix.dtype) == (model, matrix.shape, matrix.dtype)
+    assert decoded.matrix.tobytes() == matrix.tobytes()
+
+
+@given(tokens=st.integers(1, 3), dimension=st.integers(1, 4), data=st.data())
+def test_token_vectors_round_trip(tokens: int, dimension: int, data: st.DataObject) -> None:
+    numbers = data.draw(st.lists(st.integers(-127, 127), min_size=tokens * dimension, max_size=tokens * dimension))
+    rows = np.array(numbers, np.int8).reshape(tokens, dimension)
+    matrix = np.array([[1, 0.5]], np.float32)
+    decoded = Vectors.decode(Vectors("m", matrix, rows).encode())
+    assert decoded.tokens.tolist() == rows.tolist()
+    assert decoded.matrix.tolist() == matrix.tolist()
+    assert Vectors.decode(Vectors("m", matrix, rows[:0]).encode()).tokens.shape == (0, 0)
+
+
+def test_the_tokens_of_several_passages_round_trip_with_their_sizes() -> None:
+    several = Vectors("m", np.eye(3, dtype=np.float32), np.arange(8, dtype=np.int8).reshape(4, 2), (3, 0, 1))
+    decoded = Vectors.decode(several.encode())
+    assert (decoded.sizes, decoded.tokens.tolist()) == ((3, 0, 1), several.tokens.tolist())
+    assert decoded.encode() == several.encode()
+    np.testing.assert_allclose(decoded.whole, [3**-0.5] * 3, rtol=1e-6)
+    assert Vectors("m", np.array([[3, 4]], np.float32)).whole.tolist() == [3, 4]
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.parametrize("tokens", [0, 5])
+def test_whole_vector_is_read_alone_if_of_the_model(rows: int, tokens: int) -> None:
+    matrix = np.eye(8, dtype=np.float32)[:rows]
+    sizes = (tokens - 2, 1, 1) if rows > 1 and tokens else ()
+    stored = Vectors("m", matrix, np.ones((tokens, 4), np.int8), sizes)
+    found = Vectors.read_whole(stored.encode(), "m", 8)
+    assert found is not None
+    assert found.tolist() == stored.whole.tolist()
+    assert Vectors.read_whole(stored.encode(), "n", 8) is None
+    assert Vectors.read_whole(stored.encode(), "m1", 8) is None
+
+
+def test_vectors_are_stored_as_little_endian_floats_row_by_row() -> None:
+    # The bytes are hashed into the state hash: another layout is another format version.
+    matrix = np.array([[1.0, -2.0], [0.5, 0.0]], np.float32)
+    header = bytes([2, 0, 2, 0, 2, 0, 0, 0])
+    floats = bytes.fromhex("0000803f 000000c0 0000003f 00000000")
+    assert Vectors("mö", matrix[:0]).encode() == bytes([3, 0, 0, 0, 2, 0, 0, 0]) + "mö".encode()
+    assert Vectors("ab", matrix).encode() == header + b"ab" + floats
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_matrix_is_stored_by_rows_in_any_memory_layout(order: Any) -> None:
+    matrix = np.array([[1, 2, 3], [4, 5, 6]], np.float32, order=order)
+    assert Vectors.decode(Vectors("m", matrix).encode()).matrix.tolist() == [[1, 2, 3], [4, 5, 6]]
+    assert Vectors.decode(Vectors("m", matrix[:, ::2]).encode()).matrix.tolist() == [[1, 3], [4, 6]]
+
+
+def test_numbers_beyond_64_bits_are_refused_and_not_rounded() -> None:
+    row = MemoryRow("m", 0, 0, 0, "", 0, 0, metadata={"n": 2**64})
+    with pytest.raises(orjson.JSONEncodeError):
+        row.encode()
+
+
+def test_the_author_is_the_name_or_else_the_role() -> None:
+    def author(**told: Any) -> str | None:
+        return MemoryRow("m", 0, 0, 0, "", 0, 0, **told).author
+
+    assert (author(name="Ann", role="user"), author(role="user")) == ("Ann", "user")
+    assert author() is None
+
+
+@given(row=ROWS_ROWS, created=TIME, ingested=TIME, edited=TIME)
+def test_unlogged_times_stay_out_of_the_hash(row: MemoryRow, created: int, ingested: int, edited: int) -> None:
+    logical = row.logical()
+    assert ("created_ms" in logical, "ingested_ms" in logical) == (row.created_logged, row.ingested_logged)
+    assert ("edited_ms" in logical) == row.edited_logged
+    assert logical.keys() >= ROW_FIELDS.keys() - {"created_ms", "ingested_ms", "edited_ms"}
+    stamped = MemoryRow(
+        **{f.name: getattr(row, f.name) for f in fields(row)}
+        | {
+            "created_ms": row.created_ms if row.created_logged else created,
+            "ingested_ms": row.ingested_ms if row.ingested_logged else ingested,
+            "edited_ms": row.edited_ms if row.edited_logged else edited,
+        }
+    )
+    assert stamped.logical() == logical
+
+
+@given(episode=EPISODES, at_ms=TIME)
+def test_episode_with_an_unlogged_time_is_hashed_without_span(episode: EpisodeRow, at_ms: int) -> None:
+    moved = episode._replace(start_ms=at_ms, last_ms=at_ms, ended_ms=at_ms)
+    span = {"start_ms", "last_ms", "ended_ms"}
+    assert episode.logical().keys() & span == (span if episode.logged else set())
+    if not episode.logged:
+        assert moved.logical() == episode.logical()
+
+
+@pytest.mark.parametrize("stored", [b"{}", b"[]", b'["m",0,0,0,"",0,0]', b'"m"'])
+def test_invalid_memory_row_is_refused(stored: bytes) -> None:
+    with pytest.raises(ValueError, match="memory row"):
+        MemoryRow.decode(stored)

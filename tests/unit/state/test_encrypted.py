@@ -1,5 +1,6 @@
-"""An encrypted state directory behaves like any other with its key, and shows nothing without it."""
+"""Encrypted directories, and the keys of their owners."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -7,17 +8,20 @@ import orjson
 import pytest
 
 from recallflow.connectors.master_keys import LocalMasterKey
-from recallflow.errors import MasterKeyError
+from recallflow.errors import DecryptionFailed, MasterKeyError
 from recallflow.flows.embedded import process
 from recallflow.flows.settings import Settings
+from recallflow.owner import Owner
 from recallflow.state import keys
 from recallflow.state.checkpoint import checkpoint, restore
 from recallflow.state.directory import StateDirectory
-from recallflow.state.encryption import UNENCRYPTED, AtRest
+from recallflow.state.encryption import UNENCRYPTED, AtRest, Keyring
+from recallflow.state.partition import Partition
 from recallflow.state.rows import Vectors
 from recallflow.state.verify import verify
 from tests.event_log import CACHE_BYTES, comparable, final_questions, hash_of, make_log
 from tests.readable import contains
+from tests.unit.state.member import KEYRING
 
 KEY, OTHER = (LocalMasterKey(bytes([number] * 32)) for number in (1, 2))
 ENCRYPTED = AtRest(KEY)
@@ -119,3 +123,107 @@ def test_description_names_the_key_but_not_the_secret(directories: dict[str, tup
     assert "secret" not in description
     secret = KEY.unwrap(bytes.fromhex(description["wrapped_secret"]))
     assert found_in(*directories["encrypted"], [secret, secret.hex().encode()]) == set()
+
+
+ANN, BO = Owner("acme", "prod", "ann"), Owner("acme", "prod", "bo")
+ANNS_TESTS = Owner("acme", "test", "ann")
+Opened = Callable[..., Partition]
+
+
+def seal(partition: Partition, owner: bytes, label: bytes, value: bytes) -> bytes:
+    return partition._owner_keys.ciphers[owner].seal(label, value)
+
+
+def unseal(partition: Partition, owner: bytes, label: bytes, sealed: bytes) -> bytes:
+    return partition._owner_keys.ciphers[owner].open(label, sealed)
+
+
+def test_an_owners_key_is_made_once_and_found_again(opened: Opened) -> None:
+    partition, ann = opened(), KEYRING.owner(ANN)
+    partition.begin_owner(ANN, KEYRING.owner(ANN))
+    sealed = seal(partition, ann, b"held", b"tea")
+    partition.begin_owner(ANN, KEYRING.owner(ANN))
+    assert unseal(partition, ann, b"held", sealed) == b"tea"
+    partition.commit()
+    partition = opened()
+    partition.begin_owner(ANN, KEYRING.owner(ANN))
+    assert unseal(partition, ann, b"held", sealed) == b"tea"
+
+
+def test_sealed_value_opens_for_its_owner_and_label_only(opened: Opened) -> None:
+    partition = opened()
+    for owner in (ANN, BO, ANNS_TESTS):
+        partition.begin_owner(owner, KEYRING.owner(owner))
+    sealed = seal(partition, KEYRING.owner(ANN), b"held", b"tea")
+    for owner, label, value in [
+        (BO, b"held", sealed),
+        (ANNS_TESTS, b"held", sealed),
+        (ANN, b"waiting", sealed),
+        (ANN, b"held", sealed[:-1] + bytes([sealed[-1] ^ 1])),
+        (ANN, b"held", sealed[:20]),
+        (ANN, b"held", b""),
+        (ANN, b"held", b"tea"),
+    ]:
+        with pytest.raises(DecryptionFailed):
+            unseal(partition, KEYRING.owner(owner), label, value)
+
+
+def test_nothing_that_was_sealed_with_a_forgotten_key_opens(opened: Opened) -> None:
+    partition, ann = opened(), KEYRING.owner(ANN)
+    partition.begin_owner(ANN, KEYRING.owner(ANN))
+    partition.begin_owner(BO, KEYRING.owner(BO))
+    sealed = seal(partition, ann, b"held", b"tea")
+    bos = seal(partition, KEYRING.owner(BO), b"held", b"milk")
+    partition.commit()
+    partition.forget_key(ann, KEYRING.user("acme", "ann"))
+    with pytest.raises(DecryptionFailed):
+        unseal(partition, ann, b"held", sealed)
+    partition.begin_owner(ANN, KEYRING.owner(ANN))  # she begins anew
+    with pytest.raises(DecryptionFailed):
+        unseal(partition, ann, b"held", sealed)
+    partition.commit()
+    partition = opened()
+    with pytest.raises(DecryptionFailed):
+        unseal(partition, ann, b"held", sealed)
+    assert unseal(partition, KEYRING.owner(BO), b"held", bos) == b"milk"
+
+
+def test_user_is_found_in_all_its_environments_alone(opened: Opened) -> None:
+    partition = opened()
+    for owner in (ANN, BO, ANNS_TESTS, Owner("other", "prod", "ann")):
+        partition.begin_owner(owner, KEYRING.owner(owner))
+    assert set(partition.owners_of("acme", "ann")) == {ANN, ANNS_TESTS}
+    assert partition.owners_of("acme", "nobody") == []
+    partition.forget_key(KEYRING.owner(ANN), KEYRING.user("acme", "ann"))
+    assert partition.owners_of("acme", "ann") == [ANNS_TESTS]
+    partition.commit()
+    assert opened().owners_of("acme", "ann") == [ANNS_TESTS]
+
+
+@pytest.mark.parametrize("lost", [keys.OWNER_KEYS, keys.TENANT_KEYS])
+def test_lost_key_opens_nothing_and_is_not_replaced(opened: Opened, lost: bytes) -> None:
+    partition, ann = opened(), KEYRING.owner(ANN)
+    partition.begin_owner(ANN, KEYRING.owner(ANN))
+    sealed = seal(partition, ann, b"held", b"tea")
+    partition.commit()
+    ((key, value),) = partition.scan(lost)
+    partition.stage({key: value[:-1] + bytes([value[-1] ^ 1])})
+    partition.commit()
+    partition = opened()
+    for use in (
+        lambda: partition.begin_owner(ANN, KEYRING.owner(ANN)),
+        lambda: unseal(partition, ann, b"held", sealed),
+    ):
+        with pytest.raises(DecryptionFailed):
+            use()
+
+
+def test_keys_are_another_directorys_no_use(opened: Opened) -> None:
+    partition = opened()
+    partition.begin_owner(ANN, KEYRING.owner(ANN))
+    partition.commit()
+    stolen = dict(partition.scan(keys.OWNER_KEYS)) | dict(partition.scan(keys.TENANT_KEYS))
+    assert KEYRING.owner(ANN) in {key[1:] for key in stolen}
+    partition = opened(Keyring(bytes(31) + b"\x01"))
+    with pytest.raises(DecryptionFailed):
+        seal(partition, KEYRING.owner(ANN), b"held", b"tea")

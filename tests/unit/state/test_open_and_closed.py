@@ -153,29 +153,6 @@ def test_cached_question_data_is_evicted_with_owners(tmp_path: Path, monkeypatch
         assert cache.total_bytes == 0
 
 
-def test_erased_records_are_cleaned_by_the_next_owner(tmp_path: Path) -> None:
-    user = of(1)[0]
-    with Member.on(tmp_path / "s") as member:
-        member.take(*EVERY)
-        member.run(told())
-        busy = threading.Event()
-        member.directory._cleaner.submit(busy.wait)  # its turn is still to come
-        member.run([{"type": "user.erase", "tenant_id": "acme", "user_id": user, "id": "e", "timestamp": 9_000}])
-        partition = member.directory.partition(1)
-        assert len(partition.cleaning) == 1
-        member.give(1)
-        busy.set()
-        member.directory._cleaner.submit(lambda: None).result()
-        member.take(1)
-        again = member.directory.partition(1)
-        assert again is not partition
-        again.clean()
-        assert len(again.cleaning) == 0
-        assert f"of {user}".encode() not in b"".join(
-            file.read_bytes() for file in partition_folder(tmp_path / "s", 1).iterdir() if file.is_file()
-        )
-
-
 def test_a_sync_of_all_waits_for_one_that_closes(tmp_path: Path) -> None:
     with Member.on(tmp_path / "s") as member, ThreadPoolExecutor(1) as other:
         member.take(*EVERY)
@@ -259,8 +236,7 @@ def test_a_forgotten_folder_begins_anew(tmp_path: Path) -> None:
         member.take(*EVERY)
         member.run(told())
         member.directory.forget_folder(1)
-        assert numbers_in(tmp_path / "s") == [0, 2, 3]
-        assert member.directory.partition(1).counts == (0, 0)
+        assert (numbers_in(tmp_path / "s"), member.directory.partition(1).counts) == ([0, 2, 3], (0, 0))
         member.directory.forget_folder(3)
         member.directory.forget_folder(3)
         assert numbers_in(tmp_path / "s") == [0, 1, 2]

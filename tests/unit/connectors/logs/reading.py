@@ -49,8 +49,7 @@ def read(path: Path, **scope: Any) -> Read:
     given = ImportScope(**ANN | scope)
     lines = [line for log in logs for line in log.read(given)]
     again = ImportScope(**ANN | scope)
-    assert [line for log in logs for line in log.read(again)] == lines
-    assert again.skipped == given.skipped
+    assert ([line for log in logs for line in log.read(again)], again.skipped) == (lines, given.skipped)
     events, refused = [], []
     for line in lines:
         try:

@@ -49,13 +49,11 @@ def test_shown_branch_has_ids_and_times(tmp_path: Path) -> None:
         current_node="q2",
     )
     found = read(written(tmp_path, talk))
-    assert found.format == "chatgpt"
-    assert found.column("id") == ["q1", "a1b", "q2"]
+    assert (found.format, found.column("id")) == ("chatgpt", ["q1", "a1b", "q2"])
     assert found.column("role") == ["user", "assistant", "user"]
     assert found.column("content") == ["Which glaze runs?", "An overfired one.", "And celadon?"]
     assert times(found.messages) == [1_736_209_412_345, 1_736_209_414_345, 1_736_209_415_345]
-    assert {*found.column("session_id")} == {"talk-1"}
-    assert {*found.column("user_id")} == {"ann"}
+    assert ({*found.column("session_id")}, {*found.column("user_id")}) == ({"talk-1"}, {"ann"})
     assert found.column("metadata")[0] == {"source": "chatgpt", "title": "Kiln"}
     assert found.skipped == {"messages of other branches": 1}
     assert not found.refused
@@ -104,8 +102,7 @@ def test_zip_is_read_without_other_files(tmp_path: Path) -> None:
     second = conversation(node("b", "root", "user", "two"), conversation_id="talk-2")
     files = {"conversations-000.json": orjson.dumps([first]), "conversations-001.json": orjson.dumps([second])}
     found = read(zipped(tmp_path / "export.zip", files | {"chat.html": b"<html>", "user.json": b"{}"}))
-    assert found.column("id") == ["a", "b"]
-    assert found.skipped == {"files of another kind": 2}
+    assert (found.column("id"), found.skipped) == (["a", "b"], {"files of another kind": 2})
 
 
 @pytest.mark.parametrize(
@@ -125,8 +122,7 @@ def test_circles_and_missing_parents_end_a_branch(tmp_path: Path) -> None:
     circle = conversation(node("a", "b", "user", "one"), node("b", "a", "user", "two"))
     orphan = conversation(node("c", "nobody", "user", "three"), node("x", "root", "user", "lost"), current_node="c")
     found = read(written(tmp_path, circle, orphan))
-    assert found.column("id") == ["a", "b", "c"]
-    assert found.skipped == {"messages of other branches": 1}
+    assert (found.column("id"), found.skipped) == (["a", "b", "c"], {"messages of other branches": 1})
 
 
 def test_malformed_conversations_are_refused_alone(tmp_path: Path) -> None:
@@ -138,16 +134,14 @@ def test_malformed_conversations_are_refused_alone(tmp_path: Path) -> None:
     others = [orjson.dumps(one) for one in [strange, unreadable, "text", {"mapping": []}]]
     (tmp_path / "conversations.json").write_bytes(b"[" + b",".join([bad_bytes, *others, deep]) + b"]")
     found = read(tmp_path / "conversations.json")
-    assert found.column("content") == ["caf\ufffd", "\ufffd!"]
-    assert len(found.refused) == 6
+    assert (found.column("content"), len(found.refused)) == (["caf\ufffd", "\ufffd!"], 6)
     assert b"conversations.json, conversation 4: is no conversation of ChatGPT's export" in found.refused[3]
 
 
 def test_a_message_beyond_the_limit_is_refused_alone(tmp_path: Path) -> None:
     talk = conversation(node("a", "root", "user", "x" * 3_000_000), node("b", "a", "user", "short"))
     found = read(written(tmp_path, talk))
-    assert found.column("id") == ["b"]
-    assert [len(line) for line in found.refused] == [1024 * 1024 + 1]
+    assert (found.column("id"), [len(line) for line in found.refused]) == (["b"], [1024 * 1024 + 1])
 
 
 KEYS = st.sampled_from("abcdefgh")

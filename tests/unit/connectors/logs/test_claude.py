@@ -32,8 +32,7 @@ def test_messages_come_with_ids_times_and_roles(tmp_path: Path) -> None:
         message("m3", "human", "", content=[], text="An older export had text alone.", created_at=None),
     )
     found = read(written(tmp_path, talk))
-    assert found.format == "claude"
-    assert found.column("id") == ["m1", "m2", "m3"]
+    assert (found.format, found.column("id")) == ("claude", ["m1", "m2", "m3"])
     assert found.column("role") == ["user", "assistant", "user"]
     assert found.column("content")[1:] == ["Hawk-moths.\nAnd bats.", "An older export had text alone."]
     assert times(found.messages) == [
@@ -68,8 +67,7 @@ def test_only_the_shown_branch_is_read(tmp_path: Path) -> None:
         message("m3", "assistant", "new", parent_message_uuid="m1"),
     ]
     found = read(written(tmp_path, conversation(*messages, current_leaf_message_uuid="m3")))
-    assert found.column("id") == ["m1", "m3"]
-    assert found.skipped == {"messages of other branches": 1}
+    assert (found.column("id"), found.skipped) == (["m1", "m3"], {"messages of other branches": 1})
     assert read(written(tmp_path, conversation(*messages))).column("id") == ["m1", "m2", "m3"]
     unknown = conversation(*messages, current_leaf_message_uuid=["m3"])
     assert read(written(tmp_path, unknown)).column("id") == ["m1", "m2", "m3"]
@@ -78,8 +76,7 @@ def test_only_the_shown_branch_is_read(tmp_path: Path) -> None:
 def test_zip_is_recognised_by_its_other_files(tmp_path: Path) -> None:
     files = {"conversations.json": orjson.dumps([conversation(message("m1", "human", "one"))])}
     found = read(zipped(tmp_path / "data.zip", files | {"users.json": b"[{}]", "projects.json": b"[]"}))
-    assert (found.format, found.column("id")) == ("claude", ["m1"])
-    assert found.skipped == {"files of another kind": 2}
+    assert ((found.format, found.column("id")), found.skipped) == (("claude", ["m1"]), {"files of another kind": 2})
     assert read(zipped(tmp_path / "alone.zip", files)).format == "claude"
 
 
@@ -90,6 +87,5 @@ def test_malformed_entries_are_refused_alone(tmp_path: Path) -> None:
         message("m4", "human", "deep", created_at={"a": {"b": 1}}),
     )  # fmt: skip
     found = read(written(tmp_path, talk, {"uuid": "x"}, 7))
-    assert found.column("id") == ["m3"]
-    assert len(found.refused) == 6
+    assert (found.column("id"), len(found.refused)) == (["m3"], 6)
     assert b"conversation 1, message 2: is no message" in found.refused[1]

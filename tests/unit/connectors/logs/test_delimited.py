@@ -29,8 +29,7 @@ def test_rows_are_messages(tmp_path: Path) -> None:
     found = read(written(tmp_path / "chat.txt", CHAT), zone=ZoneInfo("Europe/Berlin"))
     assert found.format == "csv"
     assert found.column("content") == ['Who brings the kite, and\nthe "string"?', "Bo does."]
-    assert found.column("role") == ["user", "assistant"]
-    assert found.column("session_id") == ["t1", "t1"]
+    assert (found.column("role"), found.column("session_id")) == (["user", "assistant"], ["t1", "t1"])
     assert found.column("metadata") == [{"score": "1"}, None]
     assert times(found.messages) == [ms("2026-01-30T11:00:00Z"), ms("2026-01-30T12:00:01Z")]
 
@@ -46,8 +45,7 @@ def test_other_delimiters_and_line_ends_are_read(tmp_path: Path, delimiter: str,
 def test_rows_that_do_not_fit_are_refused_alone(tmp_path: Path) -> None:
     content = f'user,text\nu1,one,two\nu2,"{"x" * 1_200_000}"\nu3,\nu4,four\nu5\nu6,"never closed\n'
     found = read(written(tmp_path / "t.csv", content))
-    assert found.column("user_id") == ["u4", "u6"]
-    assert len(found.refused) == 4
+    assert (found.column("user_id"), len(found.refused)) == (["u4", "u6"], 4)
 
 
 def test_named_columns_and_unknown_ones(tmp_path: Path) -> None:

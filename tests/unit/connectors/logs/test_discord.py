@@ -44,8 +44,7 @@ def test_messages_of_a_channel(tmp_path: Path) -> None:
     contents = [
         "Who brings the kite?", "[file: plan.pdf]\n[sticker kite]", "Me.", "Wind\n4 bft", "[forwarded]\nSaturday!",
     ]  # fmt: skip
-    assert found.column("content") == contents
-    assert found.column("name") == ["Ann", "Ann", "bo", "Wind", "Ann"]
+    assert (found.column("content"), found.column("name")) == (contents, ["Ann", "Ann", "bo", "Wind", "Ann"])
     assert found.column("role") == ["user", "user", "user", "assistant", "user"]
     assert found.column("id") == ["5-1", "5-2", "5-3", "5-4", "5-5"]
     assert {*found.column("user_id")} == {"Kite Club #general"}

@@ -68,8 +68,7 @@ def test_mails_without_date_or_content(tmp_path: Path) -> None:
     undated = mail(1, "when?")
     undated.replace_header("Date", "some day")
     found = box(tmp_path, undated, mail(2), mail(3, "good"))
-    assert (found.column("content"), len(found.refused)) == (["good"], 1)
-    assert found.skipped == {"empty messages": 1}
+    assert ((found.column("content"), len(found.refused)), found.skipped) == ((["good"], 1), {"empty messages": 1})
 
 
 @pytest.mark.parametrize("unclosed", ["<!--", "<script>", "<p ", "<", "&"])

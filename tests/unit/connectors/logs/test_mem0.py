@@ -73,8 +73,7 @@ def test_a_change_becomes_a_version(tmp_path: Path) -> None:
     assert kept.take(newer.lines) == {"id_conflict": 1, "updated": 1, "created": 1}
     assert kept.versions("m1", "alex") == ["Likes tea", "Likes coffee"]
     fresh = Kept(tmp_path / "fresh")
-    assert fresh.take(newer.lines) == {"created": 2, "unchanged": 1}
-    assert fresh.take(newer.lines) == {"duplicate": 3}
+    assert (fresh.take(newer.lines), fresh.take(newer.lines)) == ({"created": 2, "unchanged": 1}, {"duplicate": 3})
 
 
 def test_history_becomes_events_in_order(tmp_path: Path) -> None:
@@ -88,8 +87,7 @@ def test_history_becomes_events_in_order(tmp_path: Path) -> None:
     found = read(written(tmp_path, timed))
     kept = Kept(tmp_path / "state")
     assert kept.take(found.lines) == {"created": 2, "updated": 1, "forgotten": 1}
-    assert kept.contents("alex") == ["Likes coffee"]
-    assert kept.versions("m1", "alex") == ["Likes tea", "Likes coffee"]
+    assert (kept.contents("alex"), kept.versions("m1", "alex")) == (["Likes coffee"], ["Likes tea", "Likes coffee"])
 
 
 def test_malformed_entries_are_refused_alone(tmp_path: Path) -> None:
@@ -101,5 +99,4 @@ def test_malformed_entries_are_refused_alone(tmp_path: Path) -> None:
         memory("m4", "whose?", user_id="agent:x"), memory("m5", "deep", metadata={"a": deep}), memory("m6", "end"),
     ]  # fmt: skip
     found = read(written(tmp_path, orjson.dumps(values).replace(b"caf@", b"caf\xe9")))
-    assert found.column("content") == ["caf\ufffd", "end"]
-    assert len(found.refused) == 5
+    assert (found.column("content"), len(found.refused)) == (["caf\ufffd", "end"], 5)

@@ -101,8 +101,7 @@ def archive(path: Path, files: dict[str, bytes]) -> Path:
 )
 def test_compression_is_detected_by_content(write: Write, name: str, content: bytes) -> None:
     path = write(name, content)
-    assert values(path) == EVENTS
-    assert logs_of(path)[0].source.name == "log.jsonl"
+    assert (values(path), logs_of(path)[0].source.name) == (EVENTS, "log.jsonl")
 
 
 @pytest.mark.parametrize("name", ["log.jsonl.gz", "log.jsonl.zst"])
@@ -364,8 +363,7 @@ WRITERS: dict[str, Callable[[Path, str], Path]] = {
 @pytest.mark.parametrize("written", WRITERS)
 def test_field_of_owner_names_the_owner(tmp_path: Path, written: str, field: str) -> None:
     path = WRITERS[written](tmp_path, field)
-    assert read(path).column("user_id") == [*TWO]
-    assert {*read(path, user_given=True).column("user_id")} == {"ann"}
+    assert (read(path).column("user_id"), {*read(path, user_given=True).column("user_id")}) == ([*TWO], {"ann"})
 
 
 @pytest.mark.parametrize("field", UNCLEAR)

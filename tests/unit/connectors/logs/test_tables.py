@@ -106,15 +106,6 @@ def test_conversations_in_a_column_are_messages(tmp_path: Path) -> None:
     assert len({one["id"] for one in events}) == 4
 
 
-def test_rows_without_ids_of_two_tables_do_not_collide(tmp_path: Path) -> None:
-    rows = {"content": ["hi", "A"]}
-    one = read(written(tmp_path / "one.parquet", pa.table(rows)))
-    two = read(written(tmp_path / "two.parquet", pa.table(rows)))
-    grown = read(written(tmp_path / "one.parquet", pa.table({"content": [*rows["content"], "B"]})))
-    assert {row["id"] for row in one}.isdisjoint(row["id"] for row in two)
-    assert grown[:2] == one
-
-
 @pytest.mark.parametrize(
     "content", [b'{"said":"one","at":1709287201}\n{"said":"two"}\n', b'[{"said":"one","at":1709287201},{"said":"two"}]']
 )

@@ -56,12 +56,8 @@ def test_android(tmp_path: Path) -> None:
     assert found.format == "whatsapp"
     assert found.column("content") == [
         "Who brings the kite?\nAnd who the string?\n\nIt has three lines.",
-        "[file: IMG-20260101-WA0001.jpg]\nThe kite!",
-        "ok",
-        "ok",
-        "At nine: sharp.",
-        "null",
-    ]
+        "[file: IMG-20260101-WA0001.jpg]\nThe kite!", "ok", "ok", "At nine: sharp.", "null",
+    ]  # fmt: skip
     assert found.column("name") == ["Ann", "Bo \U0001f98b", "+49 170 1234567", "+49 170 1234567", "Ann", "Ann"]
     assert times(found.messages)[:2] == [ms("2025-12-31T23:59:00Z"), ms("2026-01-01T00:00:00Z")]
     assert {*found.column("user_id")} == {*found.column("session_id")} == {"Trip"}
@@ -131,17 +127,10 @@ def test_the_clock_stands_where_the_option_says(tmp_path: Path) -> None:
     assert found.column("id") == chat(tmp_path, ANDROID).column("id")
 
 
-def test_a_named_user_gets_the_chat(tmp_path: Path) -> None:
-    found = chat(tmp_path, ANDROID, user_given=True)
-    assert {*found.column("user_id")} == {"ann"}
-    assert {*found.column("session_id")} == {"Trip"}
-
-
 def test_the_zip_gives_the_chat_its_name(tmp_path: Path) -> None:
     path = zipped(tmp_path / "WhatsApp Chat - Trip.zip", {"_chat.txt": IOS.encode(), "PHOTO.jpg": b"\xff\xd8"})
     found = read(path)
-    assert {*found.column("user_id")} == {"Trip"}
-    assert found.skipped["files of another kind"] == 1
+    assert ({*found.column("user_id")}, found.skipped["files of another kind"]) == ({"Trip"}, 1)
     assert {*read(written(tmp_path / "_chat.txt", IOS)).column("user_id")} == {"ann"}
 
 
@@ -187,8 +176,7 @@ def test_bad_bytes_and_a_message_without_end_cost_nothing_else(tmp_path: Path) -
     endless = b"31/12/2025, 23:59 - Ann: " + b"x" * 1_200_000 + b"\n" + b"more\n" * 100_000
     path.write_bytes(endless + b"31/12/2025, 23:59 - Bo: caf\xe9\r\n")
     found = read(path)
-    assert found.column("content") == ["caf\ufffd"]
-    assert len(found.refused) == 1
+    assert (found.column("content"), len(found.refused)) == (["caf\ufffd"], 1)
 
 
 def test_newer_export_adds_only_new_messages(tmp_path: Path) -> None:
@@ -196,8 +184,7 @@ def test_newer_export_adds_only_new_messages(tmp_path: Path) -> None:
     assert kept.take(chat(tmp_path, ANDROID).lines) == {"created": 6}
     newer = ANDROID.replace("31/12/2025, 23:58 - Messages", "31/12/2025, 23:57 - Messages")
     assert kept.take(chat(tmp_path, newer + "02/01/2026, 08:00 - Bo: ok\n").lines) == {"duplicate": 6, "created": 1}
-    assert kept.contents("Trip")[2:4] == ["ok", "ok"]
-    assert len(kept.contents("Trip")) == 7
+    assert (kept.contents("Trip")[2:4], len(kept.contents("Trip"))) == (["ok", "ok"], 7)
 
 
 DAYS = st.lists(st.dates(date(2012, 1, 1), date(2035, 12, 31)), min_size=1, max_size=30).map(sorted)

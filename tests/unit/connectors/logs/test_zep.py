@@ -37,12 +37,10 @@ def test_threads(tmp_path: Path) -> None:
     ]
     for value in (threads, {"threads": threads}, b"\n".join(map(orjson.dumps, threads))):
         found = read(written(tmp_path, value))
-        assert found.format == "zep"
-        assert found.column("id") == ["m1", "m2", "m3", "m5"]
+        assert (found.format, found.column("id")) == ("zep", ["m1", "m2", "m3", "m5"])
         assert found.column("role") == ["user", "assistant", "user", "user"]
         assert found.column("name") == ["Bo", "ai", "Bo", None]
-        assert found.column("session_id") == ["s1", "s1", "t2", "t2"]
-        assert {*found.column("user_id")} == {"bo"}
+        assert (found.column("session_id"), {*found.column("user_id")}) == (["s1", "s1", "t2", "t2"], {"bo"})
         assert {*times(found.messages)} == {ms("2025-07-01T10:00:00.123Z")}
         assert found.skipped == {"empty messages": 1}
 
@@ -67,8 +65,7 @@ def test_facts_hold_from_and_to(tmp_path: Path) -> None:
     assert (end["memory_id"], end["valid_to"]) == ("e1", "2025-01-01T00:00:00Z")
     assert times([end]) == [ms("2025-02-01T00:00:00Z")]
     kept = Kept(tmp_path / "state")
-    assert kept.take(found.lines) == {"created": 2, "updated": 1}
-    assert kept.take(found.lines) == {"duplicate": 3}
+    assert (kept.take(found.lines), kept.take(found.lines)) == ({"created": 2, "updated": 1}, {"duplicate": 3})
 
 
 def test_a_fact_that_ended_since_is_ended(tmp_path: Path) -> None:
@@ -92,8 +89,7 @@ def test_episodes_are_messages_or_texts(tmp_path: Path) -> None:
     assert found.column("name") == ["Ann", None, "Bo", None]
     assert found.column("role")[:3] == ["user", "assistant", "user"]
     assert found.column("session_id")[:3] == ["g1", "g1", "s1"]
-    assert found.column("user_id") == ["g1", "g1", "ann", "ann"]
-    assert found.skipped == {"empty messages": 1}
+    assert (found.column("user_id"), found.skipped) == (["g1", "g1", "ann", "ann"], {"empty messages": 1})
 
 
 def test_malformed_entries_are_refused_alone(tmp_path: Path) -> None:
@@ -102,8 +98,6 @@ def test_malformed_entries_are_refused_alone(tmp_path: Path) -> None:
     ]  # fmt: skip
     threads = [{"thread_id": "t1", "messages": messages}, {"thread_id": "t2"}, "odd"]
     found = read(written(tmp_path, orjson.dumps(threads).replace(b"caf@", b"caf\xe9")))
-    assert found.column("content") == ["caf\ufffd"]
-    assert len(found.refused) == 5
+    assert (found.column("content"), len(found.refused)) == (["caf\ufffd"], 5)
     facts = read(written(tmp_path, {"edges": [edge("e1", None), edge("e2", "good"), 7]}))
-    assert facts.column("content") == ["good"]
-    assert len(facts.refused) == 2
+    assert (facts.column("content"), len(facts.refused)) == (["good"], 2)

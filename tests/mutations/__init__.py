@@ -1,1 +1,0 @@
-"""Records as nobody should send them, and what must not come of any."""
