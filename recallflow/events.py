@@ -383,7 +383,7 @@ class UserErase(Event):
 # Types of events that may be made from memories.
 DERIVED_TYPES = (
     "memory", "memory.update", "memory.embedding", "category.summary", "episode.summary", "graph.edges",
-)  # fmt: skip  # fmt: skip
+)  # fmt: skip
 
 MemoryEvent = Annotated[
     Message | MemoryAdd | MemoryUpdate | MemoryForget | MemoryFeedback | EpisodeEnd

@@ -26,7 +26,7 @@ _DENIED = {
     KafkaError._AUTHENTICATION, KafkaError._SSL, KafkaError.SASL_AUTHENTICATION_FAILED,
     KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.GROUP_AUTHORIZATION_FAILED,
     KafkaError.CLUSTER_AUTHORIZATION_FAILED,
-}  # fmt: skip  # fmt: skip
+}  # fmt: skip
 # Errors of an unavailable, starting or busy broker: retriable errors of Kafka's protocol, and librdkafka's own errors.
 # Unknown topics are excluded. `KafkaError.retriable` concerns transactions, and is false for all of these.
 _PASSING = {

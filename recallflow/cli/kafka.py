@@ -127,7 +127,7 @@ def run_create(options: argparse.Namespace) -> int:
     partitions = {
         named.memory: many, named.queries: many, named.control: 1, named.responses: many, named.receipts: many,
         named.enrichment: many, named.results: many, named.dead_letters: 1,
-    }  # fmt: skip  # fmt: skip
+    }  # fmt: skip
     if named.audit is not None:
         partitions[named.audit] = many
     settings = dict.fromkeys(partitions, LOG_APPEND_TIME)
@@ -238,7 +238,7 @@ def run_enrich(options: argparse.Namespace) -> int:
 _LOCAL = """\
 {name} embeds in the engine's own process: there is nothing to compute beforehand. A new deployment reads the log into
 new state directories, and embeds as it reads:
-    recallflow run_reembed --embedder {name} --deployment NEW_NAME --state-dir NEW_DIR --create
+    recallflow run --embedder {name} --deployment NEW_NAME --state-dir NEW_DIR --create
 Files that were replayed without Kafka are replayed once more, into a new state directory:
     recallflow replay --embedded --embedder {name} --state-dir NEW_DIR --create FILE"""
 
@@ -249,7 +249,7 @@ def add_reembed(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
         help="compute the vectors of another embedding model",
         description="Reads the memory topic, prints the number of texts without a vector of the model and the cost, "
         "and has the embedding service compute them. Each vector goes to the memory topic as a memory.embedding "
-        "event. An interrupted run_reembed can be continued. Engines with other models skip the vectors.",
+        "event. An interrupted run can be continued. Engines with other models skip the vectors.",
         examples=("recallflow reembed --embedder openai --dry-run --bootstrap-servers localhost:9092",),
     )
     parser.add_argument(
@@ -301,7 +301,7 @@ def _reembed(
         refused = _compute(chosen, service, standing, cost.texts)
         print(f"{cost.texts - refused:,} vectors are in {chosen.topics.memory}; {refused:,} texts were refused")
     print(
-        f"now: recallflow run_reembed --embedder openai --embedding-model {service.name} "
+        f"now: recallflow run --embedder openai --embedding-model {service.name} "
         f"--embedding-dimension {service.dimension} --deployment NEW_NAME --state-dir NEW_DIR --create"
     )
     return 0
@@ -320,7 +320,7 @@ def _cost_line(cost: "Cost", model: str, counter: "TokenCounter", price: float |
     if cost.misrouted:
         found += (
             f"\n{cost.misrouted:,} records are misrouted: they are not counted until an engine "
-            "(recallflow run_reembed) has sent them to the partitions of their owners"
+            "(recallflow run) has sent them to the partitions of their owners"
         )
     return found
 
