@@ -23,7 +23,7 @@ from recallflow.llm import ONE_TO_BLAME, EmbeddingService, RemoteEmbedder
 from recallflow.operators.answers.models import Models, Within
 from recallflow.operators.async_call import Completions, Runtime
 from recallflow.operators.events import Item, Write
-from recallflow.operators.prepare import said
+from recallflow.operators.prepare import author_and_text
 from recallflow.records import Position
 from recallflow.state.directory import StateDirectory
 
@@ -114,7 +114,7 @@ def _to_embed(write: Write) -> str | None:
 
 def text_of(event: MemoryEvent) -> str | None:
     """Return the text of an event for an embedding service; None if it has none."""
-    spoken = said(event)
+    spoken = author_and_text(event)
     if spoken is None:
         return None
     author, text = spoken

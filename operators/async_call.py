@@ -13,6 +13,7 @@ import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
@@ -66,11 +67,10 @@ class Completions:
 
     def pop_all(self) -> list[CallCompletion]:
         popped: list[CallCompletion] = []
-        try:
+        with suppress(IndexError):  # another worker may pop the last one concurrently
             while True:
                 popped.append(self._finished.popleft())
-        except IndexError:  # another worker may pop the last one concurrently
-            return popped
+        return popped
 
 
 @dataclass(slots=True)

@@ -73,8 +73,8 @@ def _made_from(row: MemoryRow) -> list[tuple[str, str | None]]:
 def columns(view: View, derived: DerivedFrom) -> dict[str, Any]:
     """Return the stored provenance of a derived memory, with the hash of each source text. Raise InvalidRecord for a
     source that is derived itself."""
-    said = derived.model_dump(exclude_none=True)
-    for number, one in enumerate([said, *said["others"]]):
+    provenance = derived.model_dump(exclude_none=True)
+    for number, one in enumerate([provenance, *provenance["others"]]):
         current = view.current(one["memory_id"])
         if current is None:
             raise KeyError("a memory that stands has an id")
@@ -84,7 +84,7 @@ def columns(view: View, derived: DerivedFrom) -> dict[str, Any]:
             problem = f"was itself made from {row.derived_from['memory_id']}: name that"
             raise InvalidRecord("invalid_event", [FieldProblem(name, problem)])
         one["content_hash"] = one.get("content_hash") or content_hash(row.content)  # a given one was compared before
-    return {name: value for name, value in said.items() if value}
+    return {name: value for name, value in provenance.items() if value}
 
 
 def has_room(view: View, event: MemoryEvent) -> bool:

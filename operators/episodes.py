@@ -148,23 +148,22 @@ def _widen(episode: EpisodeRow, opened: EpisodeRow) -> EpisodeRow:
     )
 
 
-class Changed(NamedTuple):
-    """The changes of one event to an owner: current memories with vectors, removed memories, and ended episodes."""
-
-    entries: Sequence[tuple[Entry, Vectors | None]]
-    removed: Sequence[int]
-    ends: Iterable[EpisodeMark]
-
-
-def follow_change(scoped: ScopedIndex, owner: Owner, changed: Changed) -> None:
-    """Apply the changes of an event that belong to the index's projects."""
+def follow_change(
+    scoped: ScopedIndex,
+    owner: Owner,
+    entries: Iterable[tuple[Entry, Vectors | None]],
+    removed: Iterable[int],
+    ends: Iterable[EpisodeMark],
+) -> None:
+    """Apply the changes of an event that belong to the index's projects: current memories with vectors, removed
+    memories, and ended episodes."""
     index = scoped.index
-    index.remove(*changed.removed)
-    for entry, vectors in changed.entries:
+    index.remove(*removed)
+    for entry, vectors in entries:
         if scoped.holds(entry.project_id):
             own = entry._replace(episode=_episode_of(scoped, owner, entry))
             index.add([own], {(entry.seq, entry.version): vectors})
-    for mark in changed.ends:
+    for mark in ends:
         session = scoped.sessions.setdefault(mark.session_id, [])
         if mark.ended_ms is not None and (ended := end(session, mark.ended_ms, scoped.gap_ms)) is not None:
             _put(scoped, mark.session_id, [ended])

@@ -213,7 +213,7 @@ class _Text(NamedTuple):
 
     @classmethod
     def of(cls, write: Write) -> "_Text | None":
-        if (spoken := said(write.event)) is None:
+        if (spoken := author_and_text(write.event)) is None:
             return None
         author, text = spoken
         cut = len(text) > READ_CHARACTERS
@@ -225,7 +225,7 @@ class _Text(NamedTuple):
         return cls(text, found, [begins + text[passage.start : passage.end] for passage in found], cut)
 
 
-def said(event: MemoryEvent) -> tuple[str | None, str] | None:
+def author_and_text(event: MemoryEvent) -> tuple[str | None, str] | None:
     """Return the author and text of an event; None without text. The author of an update is known only to the state."""
     if isinstance(event, Message):
         return event.name or event.role, event.text()

@@ -1,7 +1,7 @@
 """Memories whose text cannot be decrypted: fields of the index are shown, text and summary are redacted."""
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeGuard
 
 from recallflow.errors import FieldProblem, InvalidRecord
@@ -36,15 +36,9 @@ def memory(index: OwnerIndex, slot: int) -> Redacted:
         return strings[fact[column]] if fact[column] >= 0 else None
 
     author, role = text("author"), text("role")
-    return Redacted(
-        id=index.ids[slot],
-        seq=int(fact["seq"]),
-        version=int(fact["version"]),
-        change=0,
-        content=REDACTED,
-        summary=REDACTED,
+    return replace(
+        version(index.ids[slot], int(fact["seq"]), int(fact["version"])),
         created_ms=int(fact["created_ms"]),
-        ingested_ms=0,
         kind=text("kind") or "",
         layer=text("layer") or "",
         role=role,

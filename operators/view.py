@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from recallflow.operators.episodes import Changed, follow_change, opening
+from recallflow.operators.episodes import follow_change, opening
 from recallflow.operators.events import Write
 from recallflow.operators.graph.changes import GraphChanges
 from recallflow.operators.graph.write import ForgottenMemory, RememberedMemory
@@ -353,7 +353,7 @@ class View:
             if found := [*self._added, *self._embedded]:
                 self._hot.index.add([e for e, _ in found], {(e.seq, e.version): v for e, v in found})
         for projects, scoped in [*self._hot.scoped.items()]:
-            follow_change(scoped, self.owner, Changed([*self._added, *self._embedded], self._removed, self._ends))
+            follow_change(scoped, self.owner, [*self._added, *self._embedded], self._removed, self._ends)
             if scoped.index.wasted():
                 del self._hot.scoped[projects]
         if self._graph is not None:

@@ -116,17 +116,17 @@ class Models:
     async def _complete(self, tenant_id: str, step: LlmStep, prompt: Prompt, crowded: bool) -> Ended:
         assert self._language is not None  # noqa: S101 prompts need a model
         (model, timeout_s), began_s = self._language, self._now_s()
-        failure, tokens, said = None, 0, None
+        failure, tokens, completion = None, 0, None
         try:
             async with asyncio.timeout(timeout_s):
                 _check_room(crowded)
-                said, (_, prompt_tokens, completion_tokens) = await model.complete(tenant_id, prompt)
+                completion, (_, prompt_tokens, completion_tokens) = await model.complete(tenant_id, prompt)
             tokens = prompt_tokens + completion_tokens
         except Exception as error:  # noqa: BLE001 the query is answered after any error of a model
             failed = _model_error(step, error)
             failure, (_, prompt_tokens, completion_tokens) = failed.code, failed.spent
             tokens = prompt_tokens + completion_tokens
-        return Ended(model.name, self._ms_since(began_s), said, failure, tokens, prompt)
+        return Ended(model.name, self._ms_since(began_s), completion, failure, tokens, prompt)
 
     async def _embed(
         self, tenant_id: str, texts: Sequence[str], crowded: bool

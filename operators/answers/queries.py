@@ -314,7 +314,7 @@ class Queries:
             letters = [DeadLetter(ask.record, 1, error, STEP)] if error.code == "internal_error" else []
             return self._recorded(ask, failed, *letters)
         answer, effects = work.outcome
-        if claims_absence(ask.query, answer.response) and (behind := self._behind()):
+        if claims_absence(answer.response) and (behind := self._behind()):
             return self._absent(answering, behind)
         if effects is not None:
             drop = partial(self._owners.drop, ask.owner)

@@ -8,7 +8,6 @@ The next owner of the partition reads waiting queries again.
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
-from types import MappingProxyType
 from typing import NamedTuple
 
 from recallflow.embedder import Embedder
@@ -20,19 +19,6 @@ from recallflow.operators.guard import once
 from recallflow.operators.recall.moment import AT_ONCE, Moment, Steps, build, keep, present_index
 from recallflow.operators.recall.said import Said
 from recallflow.owner import Owner
-from recallflow.queries import (
-    EpisodesList,
-    GraphExplore,
-    GraphFacts,
-    GraphStatus,
-    GraphTrace,
-    MemoriesList,
-    MemoryGet,
-    MemoryHistory,
-    Query,
-    Recall,
-    UserStats,
-)
 from recallflow.records import Position, Record
 from recallflow.responses import Response, Warn
 from recallflow.state.hot_owner import Owners
@@ -42,22 +28,6 @@ STEP = "state"
 ABSENT_BYTES_MOST = 8 * 1024 * 1024  # total size of queries waiting for catch-up, per partition
 ABSENT_BYTES_EACH = 2_048  # in addition to the record's value
 LOOK_MS = 50  # interval of checks for catch-up without new batches
-
-# The result of an answer, by the type of its query.
-FOUND: Mapping[type[Query], Callable[[Response], object]] = MappingProxyType(
-    {
-        Recall: lambda response: response.memories or response.episodes,
-        MemoryGet: lambda response: response.versions,
-        MemoryHistory: lambda response: response.versions,
-        MemoriesList: lambda response: response.memory_page and response.memory_page.memories,
-        EpisodesList: lambda response: response.episodes,
-        GraphStatus: lambda response: response.graph_status and any(response.graph_status.nodes.values()),
-        GraphTrace: lambda response: response.graph_trace and response.graph_trace.seeds,
-        GraphExplore: lambda response: response.subgraph and (response.subgraph.nodes or response.subgraph.memories),
-        GraphFacts: lambda response: response.graph_facts and response.graph_facts.facts,
-        UserStats: lambda response: response.stats and response.stats["memories"],
-    }
-)
 
 
 class Waiting:
@@ -235,9 +205,18 @@ class Absences:
         return taken
 
 
-def claims_absence(query: Query, response: Response) -> bool:
-    """Return whether an answer says that nothing was found."""
-    return not FOUND[type(query)](response)
+def claims_absence(response: Response) -> bool:
+    """Return whether an answer says that nothing was found. Each type of query sets some of these parts."""
+    parts = (
+        response.memories or response.episodes or response.versions,
+        response.memory_page and response.memory_page.memories,
+        response.graph_status and any(response.graph_status.nodes.values()),
+        response.graph_trace and response.graph_trace.seeds,
+        response.subgraph and (response.subgraph.nodes or response.subgraph.memories),
+        response.graph_facts and response.graph_facts.facts,
+        response.stats and response.stats["memories"],
+    )
+    return not any(parts)
 
 
 def _size_of(ask: Ask) -> int:

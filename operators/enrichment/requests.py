@@ -7,7 +7,7 @@ of the assistant, which may promise or recommend, but not from texts of systems 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any
 from zlib import crc32
 
 from pydantic import ValidationError
@@ -125,18 +125,9 @@ _NAMES = 8  # per text
 _TOLD_CHARACTERS = 300
 
 
-class KnownEntities(NamedTuple):
-    """Known entities, the ones in the text first. `in_doubt`: a new name may mean one of them."""
-
-    shown: list[ShownEntity]
-    in_doubt: bool
-
-
-NO_ENTITIES = KnownEntities([], False)
-
-
-def entities(view: View, row: MemoryRow) -> KnownEntities:
-    """Return the known entities that a memory's text may mean: entities that it names, and entities whose name contains
+def entities(view: View, row: MemoryRow) -> tuple[list[ShownEntity], bool]:
+    """Return the known entities that a memory's text may mean, the ones in the text first, and whether a new name may
+    mean one of them: entities that it names, and entities whose name contains
     a new name or is part of it. A name is resolved when it first appears: `Ana` if `Ana García` is known, or the other
     way round. Later texts use the result in the graph."""
     links = view.graph.links(row.seq)
@@ -148,7 +139,7 @@ def entities(view: View, row: MemoryRow) -> KnownEntities:
     tellers |= {key: next(iter(view.graph.members(key, 1)), None) for key in [*others][:ENTITIES_MOST]}
     known = [(key, told_by) for key, told_by in tellers.items() if told_by is not None]
     found = [_shown(view, key, told_by) for key, told_by in known[:ENTITIES_MOST]]
-    return KnownEntities([one for one in found if one is not None], bool(others))
+    return [one for one in found if one is not None], bool(others)
 
 
 def _shown(view: View, key: str, told_by: int) -> ShownEntity | None:
@@ -336,7 +327,7 @@ def _of_memory(
         return None
     reads = not is_embedded and row.derived_from is None
     alike = similar(view, memory, wanted) if wanted.relationships else []
-    named = entities(view, row) if reads and (wanted.relationships or wanted.facts) else NO_ENTITIES
+    known, in_doubt = entities(view, row) if reads and (wanted.relationships or wanted.facts) else ([], False)
     in_force = decisions, event.tenant_id, write.record.append_ms
     is_spoken = row.role in SPEAKERS or (row.role is not None and row.name is not None)  # by a person or the assistant
     asks: dict[Task, bool] = {
@@ -344,7 +335,7 @@ def _of_memory(
         "classify": bool(alike),
         "extract": reads and wanted.relationships and len(row.content) >= wanted.min_chars,
         "facts": reads and wanted.facts and is_spoken,
-        "resolve": wanted.relationships and named.in_doubt,
+        "resolve": wanted.relationships and in_doubt,
         "categorise": reads and wanted.categories and row.category is None and bool(categories(*in_force)),
     }
     tasks = [task for task, is_asked in asks.items() if is_asked]
@@ -357,7 +348,7 @@ def _of_memory(
         memories=[shown(row, OWN_CHARACTERS)],
         similar=alike,
         recent=recent(view, row, wanted.recent) if in_context else [],
-        entities=named.shown if in_context else [],
+        entities=known if in_context else [],
         text=text_to_embed(row.author, row.content) if asks["embed"] else None,
     )
 

@@ -30,7 +30,7 @@ from recallflow.flows.config import Config
 from recallflow.flows.embedded import EmbeddedEngine, rejection, run_lines
 from recallflow.flows.settings import open_at_rest
 from recallflow.operators.events import Ask, Refused, Write, decode
-from recallflow.operators.prepare import check_dimension, said
+from recallflow.operators.prepare import author_and_text, check_dimension
 from recallflow.outputs import Answer, DeadLetter, Receipted
 from recallflow.private_files import open_private
 from recallflow.records import Position, Record
@@ -357,7 +357,7 @@ class Survey:
             self.sessions.add(*owner, event.session_id)
         if (at := event.timestamp) is not None:
             self.span = (at, at) if self.span is None else (min(at, self.span[0]), max(at, self.span[1]))
-        if not isinstance(item, Write) or (brought := said(item.event)) is None:
+        if not isinstance(item, Write) or (brought := author_and_text(item.event)) is None:
             return
         if getattr(event, "role", "user") == "user":
             self.people.add(*owner, getattr(event, "name", None))
