@@ -37,6 +37,7 @@ from recallflow.state.usage import OwnerUsage, Usage
 from recallflow.state.verify import verify
 
 MEMORIES, QUERIES = "memories", "queries"
+MINUTE_MS, HOUR_MS, DAY_MS = 60_000, 3_600_000, 86_400_000
 HASHING = load_embedder("hash")
 CLOCKS = Clocks(timer=lambda: 0.0, now_ms=lambda: 0)
 

@@ -10,7 +10,7 @@ from recallflow.operators.answers.waiting import ABSENT_BYTES_EACH
 from recallflow.operators.step import Clocks
 from recallflow.queries import QueryEvent
 from recallflow.records import Mark
-from tests.unit.operators.harness import MEMORIES, QUERIES, Harness, answers, codes, make_event, receipts
+from tests.unit.operators.harness import MEMORIES, QUERIES, Harness, answers, codes, make_event
 
 TIMEOUT_MS = 2_000
 ASKED: dict[str, dict[str, Any]] = {
@@ -83,24 +83,11 @@ def test_waiting_query_is_answered_once_caught_up(engine: Engine, kind: str, fie
     assert (answer["status"], code) in {("ok", None), ("error", "not_found")}
 
 
-@pytest.mark.parametrize("kind", ["memory.history", "memories.list", "user.stats", "recall"])
-def test_memory_that_comes_in_time_is_found(engine: Engine, kind: str) -> None:
-    assert engine.ask(kind, **ASKED[kind]) == []
-    engine.run(MEMORIES, TOLD)
-    (answer,) = engine.pass_time(TIMEOUT_MS)
-    assert (answer["status"], codes(answer)) == ("degraded", ["catching_up"])
-
-
 @pytest.mark.parametrize(("kind", "fields"), [one for one in EVERY if one[1].get("as_of") is None])
 def test_found_memories_are_answered_immediately(engine: Engine, kind: str, fields: dict[str, Any]) -> None:
     engine.run(MEMORIES, TOLD, make_event("message", 1, id="n", session_id="s", content="A walnut"), RELATION)
     (answer,) = engine.ask(kind, **fields)
     assert (answer["status"], "catching_up" in codes(answer)) == ("degraded", True)
-
-
-def test_query_that_may_not_wait_is_catching_up_at_once(engine: Engine) -> None:
-    (answer,) = engine.ask("memory.get", memory_id="m", wait_timeout_ms=0)
-    assert answer["error"]["code"] == "catching_up"
 
 
 def test_too_many_waiting_queries_are_answered_at_once(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,12 +104,6 @@ def test_question_about_an_erased_user_keeps_its_deadline(engine: Engine) -> Non
     engine.run(MEMORIES, make_event("user.erase", 5))
     (answer,) = engine.pass_time(1)
     assert answer["error"]["code"] == "catching_up"
-
-
-def test_erasure_after_a_memory_reports_it(engine: Engine) -> None:
-    (erased,) = receipts(engine.run(MEMORIES, TOLD, make_event("user.erase", 5, receipt=True)))
-    assert erased["outcome"] == "erased"
-    assert engine.ask("user.stats") == []
 
 
 def test_waiting_query_is_open_for_the_next_owner(engine: Engine) -> None:

@@ -11,7 +11,7 @@ from recallflow.operators.audit import NUMBER
 from recallflow.outputs import Audited, Output
 from recallflow.records import Principal, Refusal
 from recallflow.schema import schemas
-from tests.unit.operators.harness import MEMORIES, QUERIES, Harness, letters
+from tests.unit.operators.harness import MEMORIES, QUERIES, Harness
 
 Event = dict[str, Any]
 
@@ -114,33 +114,6 @@ def test_an_erasure_is_recorded(harness: Harness) -> None:
     assert (record["type"], record["status"], record["environment"]) == ("user.erase", "ok", None)
     (record,) = audits(harness.run(MEMORIES, ANN | {"type": "user.erase"}, principal=SENDER))
     assert (record["status"], record["code"]) == ("error", "forbidden")
-
-
-def test_a_query_that_waits_is_recorded_when_it_is_answered(harness: Harness) -> None:
-    asked = ANN | {"type": "recall", "query": QUESTION, "wait_for": f"{MEMORIES}:0:0"}
-    assert audits(harness.run(QUERIES, asked)) == []
-    (record,) = audits(harness.run(MEMORIES, memory(0)))
-    assert (record["position"], record["memories"]) == ("queries:0:0", 1)
-
-
-def test_after_a_kill_the_same_records_come_again(harness: Harness) -> None:
-    events = [memory(0), ANN | {"type": "user.erase", "timestamp": 9}]
-    first = audits(harness.run(MEMORIES, *events)) + audits(
-        harness.run(MEMORIES, memory(1), principal=Principal("k", ()))
-    )
-    harness.advance()
-    harness.kill()
-    again = harness.read(MEMORIES, 2) + harness.read(MEMORIES, principal=Principal("k", ()))
-    assert audits(again) == first
-    assert [letter.error.code for letter in letters(again)] == ["forbidden"]
-
-
-def test_no_record_is_kept_where_none_is_wanted(tmp_path: Path) -> None:
-    quiet = Harness(tmp_path / "state")
-    quiet.run(MEMORIES, memory(0))
-    outputs = quiet.run(QUERIES, ANN | {"type": "recall", "query": QUESTION})
-    outputs += quiet.run(MEMORIES, ANN | {"type": "user.erase", "timestamp": 9})
-    assert audits(outputs) == []
 
 
 def test_schema_has_all_fields_of_the_record() -> None:

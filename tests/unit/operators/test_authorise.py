@@ -82,10 +82,10 @@ def test_token_identifies_the_sender(senders: Senders, key: Any, algorithm: str,
 def test_a_token_holds_by_the_append_time_of_its_record(senders: Senders, begin_s: int | None) -> None:
     given = bearer(token(nbf=begin_s))
     assert isinstance(verdict(senders.judge(given, at_ms=EXPIRES_S * SECOND_MS - 1)), Principal)
-    assert "has expired" in problem(senders.judge(given, at_ms=EXPIRES_S * SECOND_MS))
+    assert verdict(senders.judge(given, at_ms=EXPIRES_S * SECOND_MS)) == "unauthenticated"
     assert isinstance(verdict(senders.judge(given)), Principal)
-    early = senders.judge(given, at_ms=NOW_MS - 1)
-    assert isinstance(verdict(early), Principal) if begin_s is None else "does not hold yet" in problem(early)
+    early = verdict(senders.judge(given, at_ms=NOW_MS - 1))
+    assert isinstance(early, Principal) if begin_s is None else early == "unauthenticated"
 
 
 PEM = RSA_KEY.public_key().public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
@@ -192,14 +192,6 @@ def test_token_needs_the_issuer_and_the_audience(claims: dict[str, Any]) -> None
     assert verdict(senders.judge(bearer(forged_claims(**(good | claims if claims else {}))))) == "unauthenticated"
 
 
-def test_another_claim_may_name_the_tenant() -> None:
-    senders = Senders(issuer=Issuer(tenant_claim="https://idp.example/tenant"))
-    senders.decide(*map(token_key, signing_keys()))
-    assert verdict(senders.judge(bearer(token(tenant_id="globex")))) == "unauthenticated"
-    text = token(**{"tenant_id": "globex", "https://idp.example/tenant": "acme"})
-    assert isinstance(verdict(senders.judge(bearer(text))), Principal)
-
-
 def test_key_removed_from_the_jwks_verifies_nothing(senders: Senders) -> None:
     old, new = bearer(token()), bearer(token(OTHER_RSA_KEY, kid="r2"))
     key, *_ = signing_keys()
@@ -210,21 +202,6 @@ def test_key_removed_from_the_jwks_verifies_nothing(senders: Senders) -> None:
         assert verdict(senders.judge(not_held, at_ms=at_ms)) == "unauthenticated"
     senders.decide(token_key(key), at_ms=changed_ms + 1)  # somebody sends the old announcement again
     assert verdict(senders.judge(old, at_ms=changed_ms + 2 * SETTLED_MS)) == "unauthenticated"
-
-
-def test_a_kid_may_name_another_key_from_some_time_on(senders: Senders) -> None:
-    senders.decide(token_key(other_rsa_key("r")), at_ms=NOW_MS)
-    assert isinstance(verdict(senders.judge(bearer(token()))), Principal)
-    after_ms = NOW_MS + SETTLED_MS
-    assert verdict(senders.judge(bearer(token()), at_ms=after_ms)) == "unauthenticated"
-    assert isinstance(verdict(senders.judge(bearer(token(OTHER_RSA_KEY)), at_ms=after_ms)), Principal)
-
-
-def test_token_without_kid_uses_the_only_key_of_its_algorithm(senders: Senders) -> None:
-    senders.decide(token_key(other_rsa_key("r2")), at_ms=NOW_MS)
-    given = bearer(token(kid=None))
-    assert isinstance(verdict(senders.judge(given)), Principal)
-    assert verdict(senders.judge(given, at_ms=NOW_MS + SETTLED_MS)) == "unauthenticated"
 
 
 @pytest.mark.parametrize(
@@ -284,18 +261,6 @@ def test_api_key_is_valid_a_second_after_its_creation(senders: Senders) -> None:
     assert problem(other) == problem(unknown) == problem(wrong)  # nobody learns which keys there are
 
 
-def test_api_key_as_bearer_holds_as_in_its_own_header(senders: Senders) -> None:
-    key = senders.key()
-    assert verdict(senders.judge(bearer(key.text()))) == verdict(senders.judge(with_key(key)))
-    assert verdict(senders.judge(bearer(key._replace(secret=ApiKeyText.new().secret).text()))) == "unauthenticated"
-
-
-def test_a_key_of_the_deployment_holds_for_any_tenant(senders: Senders) -> None:
-    key = senders.key("*")
-    for event in (EVENT, TENANT_OF_ANOTHER):
-        assert verdict(senders.judge(with_key(key), event)) == Principal(key.name)
-
-
 @pytest.mark.parametrize("holder", ["acme", "*"])
 def test_a_revocation_is_final(senders: Senders, holder: str) -> None:
     key = ApiKeyText.new()
@@ -305,16 +270,9 @@ def test_a_revocation_is_final(senders: Senders, holder: str) -> None:
     senders.decide(made, at_ms=NOW_MS + 1)  # sent again, by whoever can write to the topic
     assert verdict(senders.judge(with_key(key), at_ms=NOW_MS + SETTLED_MS - 1)) == Principal(key.name)
     late = senders.judge(with_key(key), at_ms=NOW_MS + 10 * SETTLED_MS)
-    assert "was revoked" in problem(late)
     other = senders.judge(with_key(key._replace(secret=ApiKeyText.new().secret)), at_ms=NOW_MS + 10 * SETTLED_MS)
-    assert "was revoked" not in problem(other)  # who has not the secret learns nothing
-    assert verdict(other) == "unauthenticated"
-
-
-@pytest.mark.parametrize("stored", ["00", "ü", "0" * 512])
-def test_a_stored_hash_that_is_none_matches_nothing(senders: Senders, stored: str) -> None:
-    key = senders.key(hash=stored)
-    assert verdict(senders.judge(with_key(key))) == "unauthenticated"
+    assert verdict(late) == verdict(other) == "unauthenticated"
+    assert problem(late) != problem(other)  # only the holder of the secret is told of the revocation
 
 
 @pytest.mark.parametrize("known", [True, False])
@@ -359,7 +317,6 @@ def test_credentials_that_are_given_twice_are_refused(senders: Senders) -> None:
         assert verdict(item) == "unauthenticated"
         assert item.record.headers is not None
         assert {name for name, _ in item.record.headers} <= {USER_HEADER}
-    assert "leave one out" in problem(senders.judge(key + text))
 
 
 @pytest.mark.parametrize("kind", ["key", "token"])
@@ -404,13 +361,6 @@ def test_a_token_of_another_tenant_is_forbidden(senders: Senders) -> None:
     assert "acme" not in problem(item)
     for tenant_id in ("*", "acme ", "Acme", "acme/ann"):
         assert verdict(senders.judge(bearer(token(tenant_id=tenant_id)))) in ("forbidden", "unauthenticated")
-
-
-def test_end_user_id_is_any_valid_utf_8(senders: Senders) -> None:
-    key, event = with_key(senders.key()), EVENT | {"user_id": "Zoë"}
-    assert isinstance(verdict(senders.judge((*key, (USER_HEADER, "Zoë".encode())), event)), Principal)
-    assert verdict(senders.judge((*key, (USER_HEADER, "Zoë".encode("latin-1"))), event)) == "unauthenticated"
-    assert verdict(senders.judge((*key, (USER_HEADER, "Zoe\u0308".encode())), event)) == "forbidden"
 
 
 @pytest.mark.parametrize("mode", ["off", "required"])

@@ -10,7 +10,6 @@ import pytest
 
 from recallflow.control import SETTLED_MS
 from recallflow.credentials import ApiKeyText, Headers
-from recallflow.operators.authorise import Authoriser, Trust
 from recallflow.operators.large import decode_record, encode_record
 from recallflow.outputs import Answer, Output
 from recallflow.records import Position, Principal, Record, Refusal
@@ -172,17 +171,3 @@ def test_refused_question_learns_nothing_at_its_own_address(
     assert {name for name, value in said.items() if value} == {"query_id", "status", "error"}
     (letter,) = letters(outputs)
     assert letter.record.headers == ()
-
-
-def test_applied_event_stays_applied_under_other_settings(
-    make_engine: Callable[[Senders], Engine], senders: Senders
-) -> None:
-    senders.authoriser = Authoriser(senders.decisions, Trust("off"))
-    engine = make_engine(senders)
-    engine.send(MEMORIES, message(0), ())
-    assert came(engine.read(MEMORIES)) == [(0, "created")]
-    before = engine.hash()
-    senders.restart()
-    engine.kill()
-    assert came(engine.read(MEMORIES)) == [(0, "created")]
-    assert engine.hash() == before

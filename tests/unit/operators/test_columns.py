@@ -5,14 +5,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from recallflow.embedder import NO_FLOATS, TextVectors
 from recallflow.language import DateMention
-from recallflow.operators.recall.columns import Columns, compute, date_column
+from recallflow.operators.recall.columns import compute, date_column
 from recallflow.operators.recall.question import understand
 from recallflow.operators.recall.weights import WEIGHTS, weights_of
 from recallflow.state.arrays import Column
@@ -34,33 +33,11 @@ def assert_column(column: Column, expected: Sequence[float]) -> None:
     np.testing.assert_allclose(column, expected, rtol=1e-6, atol=1e-7)
 
 
-def test_text_and_author_are_one_text() -> None:
-    # The counts of "bike" are 1, 0 and 2: idf = ln(1 + (3 - 2 + 0.5)/(2 + 0.5)) = ln 1.6 = 0.470003629. The lengths are
-    # 2, 4 and 6 with the author's stem, mean 4: k1·(1 - b + b·len/mean) = 1.2·(0.7 + 0.3·len/4) = 1.02, 1.2, 1.38.
-    # Parts: idf·1/(1 + 1.02) = 0.232675064, 0, idf·2/(2 + 1.38) = 0.278108656; then b/(b + 5).
-    # Memories outside any episode are never each other's neighbours: their windows are themselves.
-    index = indexed(
-        [
-            make_entry(0, author_stems="ann", stems="bike"),
-            make_entry(1, author_stems="bo", stems="tea tea tea"),
-            make_entry(2, author_stems="bike", stems="bike b c d e"),
-        ]
-    )
-    # In conversation order: memories outside any episode come by their sequence number, latest first.
-    assert_column(columns_of(index, "Which bike?")["window"], [0.052690969, 0.0, 0.044465796])
-
-
 def test_the_dense_column_is_the_z_score_of_the_cosines() -> None:
     # Cosines 1, 0, -1: mean 0, deviation √(2/3) = 0.816496581; a memory without a vector stands at the mean.
     entries = [make_entry(n, episode=0, created_ms=n) for n in range(4)]
     index = indexed(entries, {0: RIGHT, 1: UP, 2: LEFT})
     assert_column(columns_of(index, "?")["dense"], [1 / 0.816497581, 0, -1 / 0.816497581, 0])
-
-
-@pytest.mark.parametrize("vectors", [{}, dict.fromkeys(range(3), RIGHT)], ids=["none", "equal"])
-def test_vectors_that_do_not_differ_score_nothing(vectors: dict[int, tuple[int, int]]) -> None:
-    index = indexed([make_entry(n, episode=0) for n in range(3)], vectors)
-    assert_column(columns_of(index, "?")["dense"], [0, 0, 0])
 
 
 TURNS = [("Ann", None), ("Bo", None)] * 2
@@ -88,22 +65,6 @@ def test_answer_borrows_the_base_of_its_question(
         for n, (author, role) in enumerate(authors)
     ]
     assert_column(columns_of(indexed(entries, dict(enumerate(vectors))), "?")["answers"], expected)
-
-
-def test_the_base_joins_cosine_and_words() -> None:
-    # z = ±1 as above; "bike" in one of two texts of equal length: ln 2/2.2 = 0.315066900, squashed 0.059278069
-    asking = make_entry(0, episode=0, stems="bike", flags=HAS_QUESTION, author="Ann")
-    index = indexed([asking, make_entry(1, episode=0, stems="tea", author="Bo")], {0: LEFT, 1: RIGHT})
-    assert_column(columns_of(index, "bike")["answers"], [0, -HIGH + 0.059278069])
-
-
-def test_only_real_episodes_have_an_opening() -> None:
-    entries = [make_entry(n, episode=e, created_ms=n) for n, e in enumerate([0, 0, -1, 3, 3])]
-    index = indexed(entries)
-    opens = dict(
-        zip([index.ids[s] for s in index.conversation.slots], columns_of(index, "?")["opens"].tolist(), strict=True)
-    )
-    assert opens == {"m0": 1, "m1": 0, "m2": 0.5, "m3": 1, "m4": 0}  # m2 is in none, and stands at the others' mean
 
 
 FOUR, USERS = ["Ann", "Bo", "Ann", "Cy"], ["user", "assistant", "user"]
@@ -184,10 +145,6 @@ def test_a_fact_of_the_user_is_about_me() -> None:
     assert by_id(index, asked["speaker"]) == {"m0": 1, "m1": 0, "m2": 1, "m3": 0}
 
 
-def test_facts_with_one_speaker_are_about_everybody() -> None:
-    assert "speaker" not in columns_of(facts_beside(["user"], "tea"), "What do I drink?", ["user"])
-
-
 def test_columns_without_meaning_for_facts_are_neutral() -> None:
     flags = [HAS_QUESTION, 0, 0]
     said = [
@@ -211,16 +168,6 @@ def test_a_question_for_a_time_favours_memories_that_tell_one() -> None:
     assert "when" not in columns_of(indexed(entries), "What was it?")
 
 
-def times(*written: str) -> npt.NDArray[np.int64]:
-    return np.array(written, "datetime64[ms]").astype(np.int64)
-
-
-def test_the_best_of_several_dates_counts() -> None:
-    created_ms = times("2023-05-10", "2023-06-10", "2022-07-01")
-    mentions = (DateMention(2023, 5, 9), DateMention(None, 6, None), DateMention(2022, None, None))
-    assert_column(date_column(created_ms, mentions), [1.5, 1, 0.3])
-
-
 @given(
     created_ms=st.integers(-62_135_596_800_000, 253_402_300_799_999), year=st.none() | st.integers(1, 9999),
     month=st.none() | st.integers(1, 12), day=st.none() | st.integers(1, 31), own=st.booleans(),
@@ -242,49 +189,6 @@ def test_the_date_column_agrees_with_the_calendar(
     assert date_column(np.array([created_ms]), (DateMention(year, month, day),))[0] == expected
 
 
-def test_a_date_in_the_question_weighs_event_times() -> None:
-    entries = [make_entry(n, episode=0, created_ms=int(at)) for n, at in enumerate(times("2023-05-08", "2023-06-08"))]
-    assert_column(columns_of(indexed(entries), "What was on May 9th 2023?")["date"], [1.5, 0])
-    assert "date" not in columns_of(indexed(entries), "What was that?")
-
-
-def test_the_score_is_the_weighted_sum_of_the_columns() -> None:
-    columns = Columns({"a": np.array([1.0, 2.0]), "b": np.array([10.0, -1.0])}, {"a": 0.5, "b": 2.0, "unused": 9.0})
-    assert_column(columns.score(), [20.5, -1.0])
-    assert columns.contributions(np.array([1, 0])).tolist() == [[1.0, 0.5], [-2.0, 20.0]]
-
-
-@pytest.mark.parametrize("weights", [weights for sets in WEIGHTS.values() for weights in sets.values()])
-def test_only_weighted_columns_are_part_of_the_sum(weights: Mapping[str, float]) -> None:
-    index = indexed([make_entry(n, episode=0, created_ms=n, author=author) for n, author in enumerate(PAIR)])
-    question = understand("When did Ann say that, in May 2023?", ["Ann", "Bo"])
-    columns = compute(index, question, QUERY, weights)
-    assert columns.values.keys() == weights.keys() - {"subject"}
-    assert columns.contributions(np.array([1, 0])).sum(axis=0).tolist() == pytest.approx(columns.score()[[1, 0]])
-
-
-def test_all_columns_follow_conversation_order() -> None:
-    told: list[dict[str, Any]] = [
-        {"author": "Ann", "author_stems": "ann", "stems": "red bike", "flags": HAS_QUESTION, "created_ms": 3},
-        {"author": "Bo", "author_stems": "bo", "stems": "tea", "flags": TELLS_TIME, "created_ms": 1},
-        {"author": "Ann", "author_stems": "ann", "stems": "bike tour", "flags": 7, "created_ms": 2},
-    ]
-    vectors = [RIGHT, UP, LEFT]
-
-    def values(order: Sequence[int]) -> dict[str, list[float]]:
-        entries = [make_entry(seq, episode=0, **told[which]) for seq, which in enumerate(order)]
-        index = indexed(entries, {seq: vectors[which] for seq, which in enumerate(order)})
-        columns = columns_of(index, "When did Ann ride the red bike in 1970?", ["Ann", "Bo"])
-        return {name: column.tolist() for name, column in columns.items()}
-
-    straight = values([0, 1, 2])
-    assert straight.keys() == EVERY.keys() - {"subject"}
-    for order in ([2, 1, 0], [1, 0, 2], [0, 2, 1]):
-        assert values(order).keys() == straight.keys()
-        for name, column in values(order).items():
-            np.testing.assert_allclose(column, straight[name], rtol=1e-6, atol=1e-9, err_msg=name)
-
-
 SETS = WEIGHTS["contextual"]
 LN2 = math.log(2)  # the idf of a word in one of two texts, ln(1 + 1.5/1.5)
 
@@ -300,47 +204,12 @@ def test_own_is_a_logarithm_of_the_memory_s_bm25() -> None:
     assert_column(columns_of(index, "bike, bike?")["own"], [math.log1p(2.2 * LN2 / 1.75), 0])  # counts once
 
 
-def test_near_leaves_names_out() -> None:
-    # One window of two texts, each of two words: "bike" is in both windows, idf = ln(1 + 0.5/2.5); norm 1.2.
-    entries = [make_entry(n, episode=0, created_ms=n, author_stems="ann", stems=s) for n, s in enumerate("xy")]
-    index = indexed([*entries, make_entry(2, episode=1, stems="bike tea")])
-    found = columns_of(index, "Ann's bike?", ["Ann"])
-    assert found["own"][0] > 0
-    assert found["near"][0] == found["near"][1] == 0
-    assert found["near"][2] > 0
-
-
-def test_an_episode_counts_as_one_text() -> None:
-    # Two episodes of two words each: norm 1.2, ln 2/2.2 times 2.2 is ln 2.
-    entries = [make_entry(n, episode=n // 2, created_ms=n, stems=s) for n, s in enumerate(["x", "bike", "x", "x"])]
-    assert_column(columns_of(indexed(entries), "bike?")["episode"], [math.log1p(LN2)] * 2 + [0, 0])
-
-
 def test_around_column_sums_scores_of_neighbours() -> None:
     # The first of seven has the word: twice within two places of it, once within four, nothing beyond, nor of itself.
     column = columns_of(indexed(said("bike", *"xxxxxx")), "bike?")
     own = column["own"][0]
     assert own > 0
     assert_column(column["around"], [0, 2 * own, 2 * own, own, own, 0, 0])
-
-
-def test_memory_without_neighbours_gets_average_around_score() -> None:
-    entries = said("bike", "x")
-    index = indexed([*entries, make_entry(2, episode=-1, stems="bike")])
-    column = columns_of(index, "bike?")
-    at = index.conversation.places.tolist()
-    first, second, alone = (column["around"][place] for place in at)
-    assert first == 0 < second
-    assert alone == pytest.approx((first + second) / 2)
-
-
-def test_a_phrase_is_of_neighbours_that_are_neighbours() -> None:
-    # "red bike" is in one of four: ln(1 + 4/1); the question's words: "red" is in two, ln(1 + 2.5/2.5), "bike" in
-    # three, ln(1 + 1.5/3.5).
-    index = indexed(said("red bike", "bike red", "x bike", "x"))
-    expected = math.log(5) / (math.log(2) + math.log(1 + 1.5 / 3.5))
-    assert_column(columns_of(index, "red bike?")["phrase"], [expected, 0, 0, 0])
-    assert_column(columns_of(index, "bike?")["phrase"], [0, 0, 0, 0])
 
 
 def test_length_is_a_logarithm_less_the_mean() -> None:
@@ -375,13 +244,6 @@ def test_an_answer_borrows_no_more_than_it_lacks() -> None:
     assert_column(said_itself["borrowed"], [0, 0])
 
 
-def test_long_answers_borrow_less_from_their_question() -> None:
-    short, long = (asked_and_answered(" ".join(["blue"] * words)) for words in (10, 40))
-    for index, share in ((short, 1.0), (long, 0.25)):
-        found = columns_of(index, "bike?")
-        assert_column(found["borrowed"], [0, share * found["own"][0]])
-
-
 def test_reply_column_is_the_cosine_of_the_reply() -> None:
     # Cosines 1, -1, 1, -1: z = ±1 but for the 0.000001; the last of an episode has no reply.
     entries = [make_entry(n, episode=n // 3, created_ms=n) for n in range(4)]
@@ -397,22 +259,6 @@ def chat(*people: tuple[str | None, str | None], session: str = "s") -> list[Ent
 
 
 BOT, ANN, BO, CY = ("assistant", "assistant"), ("Ann", "user"), ("Bo", "user"), ("Cy", "user")
-
-
-@pytest.mark.parametrize(
-    ("people", "column", "expected"),
-    [
-        ([("user", "user"), BOT, (None, None)], "assistant", [0, 1, 0]),
-        ([ANN, BO, BOT], "assistant", [0, 0, 0]),  # it talks to two
-        ([ANN, BO], "speaker_of_two", [1, 0]),
-        ([ANN, BO, CY], "speaker_of_two", [0, 0, 0]),
-    ],
-)
-def test_column_is_of_one_kind_of_chat(
-    people: list[tuple[str | None, str | None]], column: str, expected: list[float]
-) -> None:
-    names = [author for author, role in people if author and role == "user"]
-    assert_column(columns_of(indexed(chat(*people)), "What does Ann like?", names)[column], expected)
 
 
 def test_each_memory_is_weighed_as_its_chat_is() -> None:

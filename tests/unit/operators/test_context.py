@@ -1,6 +1,6 @@
 """An assembled context: its parts, their order, and its budget."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, get_args
 
 import numpy as np
@@ -17,11 +17,9 @@ from recallflow.operators.recall.context import (
     ITEMS_END,
     ROWS_AT_ONCE,
     SUMMARIES_END,
-    WORKING_MOST,
     assemble,
     layered,
 )
-from recallflow.operators.redaction import REDACTED
 from recallflow.queries import Mode
 from recallflow.responses import Context, ContextItem, RecalledMemory
 from recallflow.state.index import OwnerIndex
@@ -43,30 +41,8 @@ def item(memory_id: str, content: str) -> ContextItem:
     return ContextItem(id=memory_id, version=0, content=content, confidence=1, created_at="", **untold)
 
 
-def of_sizes(sizes: Iterable[int]) -> list[ContextItem]:
-    return [item(f"m{n}", "x" * size) for n, size in enumerate(sizes)]
-
-
 def ids(context: Context) -> list[str]:
     return [found.id for found in context.relevant_items]
-
-
-def test_sections_fill_half_four_fifths_and_all_of_the_budget() -> None:
-    entity = {"name": "x" * 4}  # {"name":"xxxx"}: 15 tokens
-    context = assemble(100, Letters(), {"a": "x" * 50, "b": "x"}, of_sizes([30, 1]), [entity, {"n": 1}])
-    # 50 of 50; 30 of the 30 up to 80; 15 of the 20 up to 100, and no 7 more.
-    assert context.summaries == {"a": "x" * 50}
-    assert ids(context) == ["m0"]
-    assert context.graph_context == [entity]
-    assert (context.token_count, context.counted_by) == (95, "letters")
-
-
-def test_items_are_read_only_while_there_is_room() -> None:
-    def endless() -> Iterator[ContextItem]:
-        while True:
-            yield item("m", "x")
-
-    assert assemble(100, Letters(), {}, endless()).token_count == 80
 
 
 texts = st.lists(st.integers(0, 40).map("x".__mul__), max_size=12)
@@ -168,11 +144,6 @@ def test_rules_precede_the_working_layer_and_the_rest() -> None:
     assert layers(index, memories) == [*of_rules, *of_work, "lasting", "later"]
 
 
-def test_unranked_working_memories_are_limited_to_the_newest() -> None:
-    index = indexed(*(make_entry(n, layer="working", episode=0, created_ms=n) for n in range(WORKING_MOST + 2)))
-    assert layers(index, []) == [f"m{n}" for n in range(WORKING_MOST + 1, 1, -1)]
-
-
 @pytest.mark.parametrize("mode", get_args(Mode))
 def test_every_rule_and_working_memory_is_paid_for_once(mode: Mode) -> None:
     fields: list[dict[str, Any]] = [{"category": "trade"}, {"tags": ["trade"]}, {"kind": "trade"}, {}]
@@ -187,12 +158,6 @@ def test_every_rule_and_working_memory_is_paid_for_once(mode: Mode) -> None:
     assert [sum(event["content"] in text for text in texts) for event in told] == [1] * len(told)
 
 
-def test_a_rule_has_its_score_where_it_is_ranked() -> None:
-    index = indexed(make_entry(0, id="a", layer="rule"), make_entry(1, id="b", layer="rule"))
-    found = layered(index, np.arange(2), [ranked("b", "rule", 4)], lambda slots: [row(index, slot) for slot in slots])
-    assert [(rule.id, rule.score) for rule in found] == [("a", None), ("b", 0.25)]
-
-
 def test_context_holds_the_latest_version_of_a_rule() -> None:
     index = OwnerIndex("model", 2)
     old = make_entry(0, id="r", layer="rule", version=0, importance=0.9)
@@ -205,12 +170,6 @@ def test_context_holds_the_latest_version_of_a_rule() -> None:
 
     assert [found.id for found in layered(index, np.arange(2), [], rows)] == ["r"]
     assert read == [1]
-
-
-def test_texts_that_could_not_be_opened_are_in_no_layer() -> None:
-    index = indexed(make_entry(0, id="r", layer="rule"))
-    memories = [ranked("a", "working", 1, REDACTED), ranked("b", "long_term", 2, REDACTED), ranked("c", "long_term", 3)]
-    assert [found.id for found in layered(index, np.arange(1), memories, lambda _: [])] == ["c"]
 
 
 def test_many_rules_are_read_as_far_as_they_are_wanted() -> None:
@@ -270,33 +229,6 @@ def test_a_recall_with_a_budget_assembles_a_context() -> None:
     assert (context["token_count"], context["counted_by"]) == (5 + 3 + 5 + 5 + 4 + 6 + 5, "estimate")
     assert context["graph_context"] == []
     assert (response["status"], response["warnings"]) == ("ok", [])
-
-
-@pytest.mark.parametrize(
-    ("categories", "summaries", "items"),
-    [(["work", "unknown", "tea"], ["work", "tea"], {"t", "x", "w", "l"}), (["work"], ["work"], {"x", "w"})],
-)
-def test_category_filters_narrow_a_context(categories: list[str], summaries: list[str], items: set[str]) -> None:
-    filters = {"categories": categories}
-    context = context_of(told(), make_event("recall", 9_000, query="green tea", max_tokens=200, filters=filters))
-    assert [*context["summaries"]] == summaries
-    assert {item["id"] for item in context["relevant_items"]} == items
-
-
-@pytest.mark.parametrize("axis", ["ingestion_time", "event_time"])
-@pytest.mark.parametrize(
-    ("moment", "summaries"),
-    [
-        (2_999, {}),
-        (3_000, {"tea": "Ann likes green tea"}),
-        (5_000, {"tea": "Ann drank black tea"}),
-        (7_999, {"tea": "Ann drank black tea", "work": "There is an office", "attic": "It is empty"}),
-        (8_000, {"tea": "Ann drinks green tea", "work": "There is an office", "attic": "It is empty"}),
-    ],
-)
-def test_past_context_has_the_past_summaries(axis: str, moment: int, summaries: dict[str, str]) -> None:
-    query = make_event("recall", 9_000, query="green tea", max_tokens=200, as_of={axis: moment})
-    assert context_of(told(), query)["summaries"] == summaries
 
 
 def test_summary_replaces_a_text_that_does_not_fit() -> None:

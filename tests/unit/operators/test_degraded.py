@@ -5,13 +5,12 @@ from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from recallflow.connectors.embedders import load_embedder
 from recallflow.embedder import Kind, Matrix
 from recallflow.errors import EmbedderError
-from recallflow.operators.recall.deadline import DROPPED_FIRST, TARGET_MS, Costs, Step, tier_of
+from recallflow.operators.recall.deadline import TARGET_MS, Costs, Step, tier_of
 from recallflow.operators.redaction import REDACTED
 from recallflow.operators.step import Clocks
 from recallflow.responses import Tier
@@ -91,11 +90,6 @@ def told() -> list[dict[str, Any]]:
     ]
 
 
-def test_without_a_warning_an_answer_is_not_degraded(ask: Ask) -> None:
-    response = ask("Who plays the violin?")
-    assert (response["status"], codes(response), ids(response)[0]) == ("ok", [], "violin")
-
-
 @pytest.mark.parametrize("error", [EmbedderError("gone"), RuntimeError("violin"), OSError(5, "violin")])
 def test_failed_model_falls_back_to_hash_vectors(ask: Ask, model: Model, error: Exception) -> None:
     model.error = error
@@ -104,13 +98,6 @@ def test_failed_model_falls_back_to_hash_vectors(ask: Ask, model: Model, error: 
     assert "hash-384" in response["warnings"][0]["detail"]
     assert "violin" not in response["warnings"][0]["detail"]
     assert response["computation_tier"] == "standard"
-
-
-@pytest.mark.parametrize("dimension", [1, 383])
-def test_vectors_of_another_size_are_not_compared(ask: Ask, model: Model, dimension: int) -> None:
-    model.gives = dimension
-    response = ask("Who plays the violin?", mode="relevance")
-    assert (response["status"], codes(response), ids(response)[0]) == ("degraded", ["wrong_dimension"], "violin")
 
 
 def test_without_a_fallback_words_alone_decide(make_engine: Callable[..., Engine], model: Model) -> None:
@@ -123,59 +110,11 @@ def test_without_a_fallback_words_alone_decide(make_engine: Callable[..., Engine
     assert "hash" not in response["warnings"][0]["detail"]
 
 
-def test_relevance_uses_words_without_the_model(ask: Ask, model: Model) -> None:
-    model.error = RuntimeError()
-    told, untold = ask("Who plays the violin?"), ask("Which volcano erupted over Sicily?")
-    relevance = {memory["id"]: memory["relevance"] for memory in told["memories"]}
-    assert relevance["violin"] > 0.5 > max(relevance[name] for name in SAID if name != "violin")
-    assert told["answerable"] > 0.5 > untold["answerable"]
-    assert codes(untold) == ["embedding_fallback", "nothing_relevant"]
-
-
-def test_the_fallback_reads_the_texts_of_the_best_200_only(make_engine: Callable[..., Engine], model: Model) -> None:
-    class Counting:
-        texts = 0
-        name, dimension = "counting", 384
-        kind: Kind = "spelling"
-
-        def embed(self, texts: Sequence[str]) -> Matrix:
-            self.texts += len(texts)
-            return load_embedder("hash").embed(texts)
-
-    counting = Counting()
-    engine = make_engine(counting)
-    engine.ask(*(make_event("message", n, content=f"Tea number {n}") for n in range(230)))
-    model.error = RuntimeError()
-    engine.ask(make_event("recall", 900_000, query="Which tea?"))
-    assert counting.texts == 1 + 200
-
-
-@pytest.mark.parametrize("mode", ["hybrid", "episode", "balanced", "entity_focused", "decayed", "relevance"])
-def test_every_mode_answers_without_the_model(ask: Ask, model: Model, mode: str) -> None:
-    model.error = RuntimeError()
-    response = ask("Who plays the violin?", mode=mode)
-    assert "embedding_fallback" in codes(response)
-    assert "violin" in ids(response)
-
-
 def test_recency_asks_no_model_and_so_does_not_notice(ask: Ask, model: Model) -> None:
     model.error = RuntimeError()
     response = ask("Who plays the violin?", mode="recency")
     assert (response["status"], codes(response)) == ("ok", [])
     assert response["computation_tier"] == "fast"
-
-
-def test_a_model_that_works_again_is_used_again(ask: Ask, model: Model) -> None:
-    healthy = ask("Who plays the violin?")
-    model.error = RuntimeError()
-    assert codes(ask("Whose violin?")) == ["embedding_fallback"]
-    model.error = None
-    assert codes(ask("Whose violin?")) == []
-    model.error = RuntimeError()  # what is in the cache needs no model
-    again = ask("Who plays the violin?")
-    assert again["routing_info"]["cache_hits"] == {"question_vector": 1, "candidates": 1}
-    assert healthy["routing_info"]["cache_hits"] == {"question_vector": 0, "candidates": 0}
-    assert (again["status"], ids(again)) == ("ok", ids(healthy))
 
 
 def test_query_near_its_deadline_skips_vectors_and_reports_it(ask: Ask, model: Model) -> None:
@@ -187,13 +126,6 @@ def test_query_near_its_deadline_skips_vectors_and_reports_it(ask: Ask, model: M
     assert (tight["computation_tier"], tight["sla_target_ms"], tight["sla_met"]) == ("fast", 10, True)
     assert ids(tight)[0] == "violin"
     assert "Whose violin?" not in model.asked
-
-
-def test_a_vector_that_is_at_hand_is_not_dropped(ask: Ask, model: Model) -> None:
-    model.takes_s = 0.02
-    ask("Whose violin?")
-    again = ask("Whose violin?", sla_target_ms=10)
-    assert (again["status"], again["computation_tier"]) == ("ok", "standard")
 
 
 def test_without_a_target_nothing_is_dropped_however_long_it_takes(ask: Ask, model: Model) -> None:
@@ -243,13 +175,6 @@ def test_lookups_redact_too(engine: Engine, lose: Callable[[bytes, str], None]) 
     assert (latest["status"], latest["versions"][0]["content"]) == ("ok", "Ann sold her viola")
 
 
-def test_episode_summary_skips_unreadable_texts(engine: Engine, lose: Callable[[bytes, str], None]) -> None:
-    lose(keys.ROW, "violin")
-    (listed,) = engine.ask(make_event("episodes.list", 900_000))
-    summaries = {episode["session_id"]: episode["summary"] for episode in listed["episodes"]}
-    assert (summaries["violin"], summaries["kettle"]) == ("", "Ann: The kettle is broken again")
-
-
 def test_undecryptable_rules_and_summaries_are_not_in_the_context(
     engine: Engine, ask: Ask, lose: Callable[[bytes, str], None]
 ) -> None:
@@ -268,18 +193,6 @@ def test_undecryptable_rules_and_summaries_are_not_in_the_context(
     assert (response["context"]["summaries"], codes(response)) == ({}, ["decryption_failed"])
 
 
-def test_unknown_user_has_an_empty_answer(ask: Ask) -> None:
-    response = ask("Who plays the violin?", user_id="nobody")
-    assert (response["status"], codes(response), ids(response)) == ("ok", ["no_memories"], [])
-    assert response["computation_tier"] == "fast"
-
-
-def test_filters_without_matches_are_a_warning(ask: Ask) -> None:
-    response = ask("Who plays the violin?", filters={"kinds": ["rule"]}, k=3)
-    assert (response["status"], codes(response), ids(response)) == ("ok", ["no_memories"], [])
-    assert "4 memories" in response["warnings"][0]["detail"]
-
-
 def test_a_question_of_function_words_is_answered_by_its_vector(ask: Ask) -> None:
     response = ask("What is that?", mode="relevance")
     assert (response["status"], codes(response)) == ("ok", ["no_content_words"])
@@ -294,11 +207,6 @@ def test_k_beyond_the_memories_is_a_warning(ask: Ask, k: int, warned: list[str])
     assert (response["status"], codes(response), len(ids(response))) == ("ok", warned, min(k, 4))
 
 
-def test_k_beyond_the_filtered_count_is_reported(ask: Ask) -> None:
-    response = ask("Who plays the violin?", k=2, filters={"session_ids": ["violin"]})
-    assert (codes(response), ids(response)) == (["k_exceeds_memories"], ["violin"])
-
-
 def test_rows_that_are_gone_are_counted(ask: Ask, engine: Engine) -> None:
     partition = engine.directory.partition(0)
     (row,) = [
@@ -310,11 +218,6 @@ def test_rows_that_are_gone_are_counted(ask: Ask, engine: Engine) -> None:
     assert (response["status"], codes(response)) == ("degraded", ["rows_missing"])
     assert "violin" not in ids(response)
     assert len(ids(response)) == 3
-
-
-def test_negative_similarity_excludes_no_memory(ask: Ask, model: Model) -> None:
-    model.error = RuntimeError()
-    assert np.isfinite([memory["score"] for memory in ask("zzzz qqqq xxxx")["memories"]]).all()
 
 
 def test_warns_while_the_log_is_not_read_to_its_end(tmp_path: Path) -> None:
@@ -372,10 +275,6 @@ def test_steps_are_dropped_in_order_until_the_others_fit(elapsed_ms: float, drop
 
 def test_a_step_that_never_ran_is_tried() -> None:
     assert Costs().drop(["dense", "graph", "llm"], 1) == []
-
-
-def test_past_its_end_a_query_goes_without_every_optional_step() -> None:
-    assert Costs().drop(["dense", "proximity", "boosts", "graph", "rerank", "llm"], -1) == [*DROPPED_FIRST]
 
 
 def test_a_cost_is_a_running_mean() -> None:

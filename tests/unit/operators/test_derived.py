@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from recallflow.events import content_hash
 from recallflow.flows.embedded import Processed
-from recallflow.limits import MADE_MAX
 from recallflow.operators import large
 from recallflow.operators.episodes import episode_id
 from recallflow.operators.rules import EnrichmentTasks
@@ -150,15 +149,6 @@ def test_many_messages_are_forgotten_with_their_facts(
     assert engine.problems() == []
 
 
-def test_fact_names_its_sources() -> None:
-    done = do(TOLD, fact(**of("told")), get("fact"), recall("Lisbon"))
-    said = {"memory_id": "told", "content_hash": content_hash(LISBON), "model": "some", "prompt_version": "1",
-            "source": "memories:0:0"}  # fmt: skip
-    assert done.responses[0]["versions"][0]["derived_from"] == said
-    shown = {memory["id"]: memory.get("derived_from") for memory in done.responses[1]["memories"]}
-    assert shown == {"told": None, "fact": said}
-
-
 WITH_OTHER = [TOLD, OTHER, fact(**of("told", LISBON, "other"))]
 
 
@@ -191,36 +181,12 @@ def test_fact_of_replaced_text_is_in_no_current_answer() -> None:
     assert [one.get("valid_to") for one in versions["versions"]] == [None, "1970-01-01T00:02:00Z"]
 
 
-def test_relation_of_a_fact_ends_with_its_message_text() -> None:
-    related = fact(relations=[{"source": "Ann", "type": "lives_in", "target": "Lisbon"}])
-    facts = "graph.facts", {"entities": ["Ann"]}
-    past = "graph.facts", {"entities": ["Ann"], "as_of": {"ingestion_time": 90_000}}
-    done = do(TOLD, related, facts, update("told", content=PORTO), facts, past)
-    told: list[Any] = [response.get("graph_facts") for response in done.responses]
-    before, after, then = told
-    assert len(before["facts"]) == len(then["facts"]) == 1
-    assert not after or after["facts"] == []
-
-
-def test_derivatives_of_a_withdrawn_fact_are_invalid() -> None:
-    late = edge("fact", "other", **of("fact", "Ann lives in Lisbon"))
-    done = do(TOLD, message("other", "hello"), fact(), update("told", content=PORTO), late, recall())
-    assert outcomes(done)[4:] == ["outdated"]
-    assert found(done.responses[0]) == {"told", "other"}
-
-
 def test_no_fact_is_made_of_a_fact() -> None:
     done = do(TOLD, fact(), fact("next", **of("fact")), fact("more", **of("told", LISBON, "fact")))
     assert codes(done) == [
         ("invalid_event", ["derived_from.memory_id"]),
         ("invalid_event", ["derived_from.others.0.memory_id"]),
     ]
-
-
-def test_so_many_facts_are_made_of_one_message() -> None:
-    done = do(TOLD, *(fact(f"f{number}") for number in range(MADE_MAX + 1)), update("told", content=PORTO), recall())
-    assert codes(done) == [("invalid_event", ["derived_from"])]
-    assert found(done.responses[0]) == {"told"}
 
 
 def test_often_edited_message_gets_facts_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -251,18 +217,6 @@ def test_derived_values_fill_only_missing_fields() -> None:
     assert (version["category"], version["tags"], version["filled"]) == ("home", ["city"], ["category"])
 
 
-def test_derived_fields_go_with_the_text_and_given_ones_stay() -> None:
-    found_out = update("told", category="home", topics=["city"], **of("told", LISBON))
-    done = do(TOLD, found_out, update("told", topics=["city"]), update("told", content=PORTO), get("told"))
-    version = done.responses[0]["versions"][0]
-    assert (version["category"], version["topics"], version["filled"]) == (None, ["city"], [])
-
-
-def test_derived_category_belongs_to_the_memory_not_the_text() -> None:
-    done = do(TOLD, update("told", category="c", **of("other")), update("told", content="x", **of("told")))
-    assert [code for code, _ in codes(done)] == ["invalid_event"] * 2
-
-
 def summary(text: str, *sources: str) -> Event:
     derived = of(sources[0], None, *sources[1:]) if sources else {}
     return "category.summary", {"category": "home", "summary": text, **derived}
@@ -282,14 +236,6 @@ def test_summary_is_deleted_with_its_first_source(change: Event) -> None:
     told = [memory(name, f"{name} lives in Lisbon", category="home") for name in ("a", "b", "c")]
     done = do(*told, summary("given"), summary("made", "a", "b"), asked(), change, asked(), forget(memory_id="c"))
     assert [said(response) for response in done.responses] == ["made", "given"]
-
-
-def test_new_summary_replaces_the_former_one() -> None:
-    told = [memory(name, f"{name} lives in Lisbon", category="home") for name in ("a", "b", "c")]
-    done = do(*told, summary("first", "a"), summary("next", "b"), asked(), forget(memory_id="b"), asked())
-    assert said(done.responses[0]) == "next"
-    assert "next" not in said(done.responses[1])
-    assert "first" not in said(done.responses[1])
 
 
 Json = dict[str, Any]

@@ -1,6 +1,5 @@
 """Effects of answers are counted once, despite repetition and kills."""
 
-import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,6 @@ from recallflow.operators.step import Clocks
 from recallflow.state import keys
 from recallflow.state.hot_owner import HotOwner
 from recallflow.state.partition import Partition
-from recallflow.state.state_hash import state_hash
 from tests.groups import share
 from tests.unit.operators.harness import MEMORIES, QUERIES, Harness, ReadPlace, answers, explained, make_event, run_flow
 
@@ -87,39 +85,10 @@ def test_answers_about_now_count_once_per_query_id(asked: list[dict[str, Any]], 
     assert used([*said("the red bike"), *asked], "m0")[0]["count"] == count
 
 
-def test_effects_of_queries_are_committed_with_the_next_event(logs: Logs) -> None:
-    logs.write(QUERIES, ask())
-    logs.answer()
-    partition = logs.directory.partition(0)
-    staging = [partition.is_staging]
-    logs.run(MEMORIES, make_event("message", id="c", content="black coffee"))
-    assert [*staging, partition.is_staging] == [True, False]
-    assert counts(logs, "a") == [1]
-
-
-def test_returned_memory_ranks_above_equal_ones() -> None:
-    told = [make_event("memory", id=name, content="red bike", tags=[name]) for name in ("a", "b")]
-    ask = make_event("recall", 5_000, query="bike")
-    before, *_, after = run_flow([*told, ask, ask | {"filters": {"tags": ["a"]}}, ask]).responses
-    usage = [[explained(r)[name]["factors"]["usage"] for name in ("a", "b")] for r in (before, after)]
-    twice, once = (u / (1 + u) for u in (math.log(3), math.log(2)))
-    assert usage == [[0, 0], [pytest.approx(twice, abs=1e-5), pytest.approx(once, abs=1e-5)]]
-    assert [m["id"] for m in after["memories"]] == ["a", "b"]
-
-
 def test_only_the_latest_ids_are_known() -> None:
     events = said("the red bike") + [ask(id=f"q{n}") for n in range(IDS_MOST)]
     assert used([*events, ask(id="q0")], "m0")[0]["count"] == IDS_MOST
     assert used([*events, ask(id="new"), ask(id="q0")], "m0")[0]["count"] == IDS_MOST + 2
-
-
-def test_forgotten_memory_leaves_no_usage(logs: Logs) -> None:
-    logs.write(QUERIES, ask())
-    logs.answer()
-    assert len(logs.table(keys.USAGE)) == 1
-    logs.write(MEMORIES, make_event("memory.forget", memory_id="a"))
-    logs.answer()
-    assert logs.table(keys.USAGE) == []
 
 
 def test_a_session_remembers_the_newest_it_returned(tmp_path: Path) -> None:
@@ -137,14 +106,6 @@ def test_a_session_remembers_the_newest_it_returned(tmp_path: Path) -> None:
     assert len(seqs) == RETURNED_MOST
     assert set(seqs) == set(range(50, 250))
     assert set(seqs[-50:]) == set(range(50, 100))  # asked for again
-
-
-def test_usage_is_no_part_of_the_state_hash(logs: Logs) -> None:
-    logs.answer()
-    before = state_hash(logs.directory)
-    logs.write(QUERIES, ask(), ask(session_id="s", id="q"))
-    logs.answer()
-    assert state_hash(logs.directory) == before
 
 
 def test_failed_effects_do_not_fail_the_answer(logs: Logs, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -180,22 +141,6 @@ def test_feedback_on_an_unknown_memory_is_refused() -> None:
     assert [(receipt["outcome"], receipt["memory_id"]) for receipt in done.receipts] == [("updated", "m0")]
 
 
-def test_feedback_counts_at_once_where_usage_is_hot() -> None:
-    ask = make_event("recall", query="tea")
-    feedback = make_event("memory.feedback", memory_id="m0", useful=False)
-    done = run_flow([*said("tea", "green tea"), ask, feedback, ask])
-    told = [explained(response)["m0"]["factors"]["quality"] for response in done.responses]
-    assert told == [1, pytest.approx(2 / 3, abs=1e-5)]
-    assert explained(done.responses[1])["m1"]["factors"]["quality"] == 1
-
-
-def test_new_version_keeps_the_usage() -> None:
-    changed = make_event("memory.update", memory_id="m0", content="the blue bike")
-    voice = make_event("memory.feedback", memory_id="m0", useful=True)
-    (usage,) = used([*said("the red bike"), ask(), voice, changed, ask()], "m0")
-    assert (usage["count"], usage["useful"]) == (2, 1)
-
-
 def test_a_rebuild_brings_feedback_back_and_answers_nothing(logs: Logs) -> None:
     logs.write(MEMORIES, make_event("memory.feedback", memory_id="a", useful=True))
     logs.write(QUERIES, ask())
@@ -203,31 +148,6 @@ def test_a_rebuild_brings_feedback_back_and_answers_nothing(logs: Logs) -> None:
     logs.write(QUERIES, make_event("memory.get", memory_id="a"))
     (response,) = logs.answer()
     assert response["usage"] == {"count": 0, "last_accessed_at": None, "useful": 1, "not_useful": 0}
-
-
-@pytest.mark.parametrize("fields", [{}, {"id": "q"}, {"session_id": "s"}])
-@pytest.mark.parametrize("snapshots", [0, 1])
-def test_a_query_answered_again_after_a_kill_counts_once(logs: Logs, snapshots: int, fields: dict[str, Any]) -> None:
-    logs.answer()
-    snapshot = logs.mark() if snapshots else None
-    logs.write(QUERIES, ask(**fields), ask(query="green tea"))
-    before = logs.answer()
-    logs.kill(snapshot)
-    again = logs.answer()
-    assert [r["memories"][0]["id"] for r in again] == [r["memories"][0]["id"] for r in before] == ["a", "b"]
-    assert counts(logs, "a", "b") == [1, 1]
-
-
-def test_parked_query_counts_once_however_late_it_is_answered(logs: Logs) -> None:
-    logs.write(QUERIES, ask(wait_for="memories:0:2", wait_timeout_ms=60_000))
-    assert logs.answer() == []
-    snapshots = [logs.mark() for _ in range(5)]
-    logs.write(MEMORIES, make_event("message", id="c", content="a tandem"))
-    logs.write(QUERIES, ask(query="green tea"))
-    assert len(logs.answer()) == 2
-    again = answers(logs.kill(snapshots[-1]))  # the one that waited
-    assert len([*again, *logs.answer()]) == 2
-    assert counts(logs, "a", "b", "c") == [1, 1, 0]
 
 
 def test_marks_are_removed_with_the_last_snapshot_that_needs_them(logs: Logs) -> None:
@@ -239,21 +159,6 @@ def test_marks_are_removed_with_the_last_snapshot_that_needs_them(logs: Logs) ->
         kept.append(logs.marks())
     # Written before the first snapshot, which is surely committed by the third.
     assert kept == [2, 2, 0, 0]
-
-
-def test_marks_found_at_the_start_count_as_of_then(logs: Logs) -> None:
-    logs.write(QUERIES, ask())
-    logs.answer()
-    snapshot = logs.mark()
-    logs.mark()
-    logs.kill(snapshot)
-    logs.write(QUERIES, ask())
-    logs.answer()
-    kept = []
-    for _ in range(3):
-        snapshot = logs.mark()
-        kept.append(logs.marks())
-    assert kept == [2, 2, 0]
 
 
 STEP = st.sampled_from(["tell", "ask", "again", "judge", "snapshot", "kill"])

@@ -11,9 +11,7 @@ from recallflow.limits import WHOLE_EPISODES_MAX
 from recallflow.operators.recall.modes import rank
 from recallflow.state.rows import Entry
 from tests.groups import share
-from tests.unit.operators.harness import ids, ids_of, make_entry, make_event, make_scene, run_flow
-
-MINUTE_MS, DAY_MS = 60_000, 86_400_000
+from tests.unit.operators.harness import DAY_MS, MINUTE_MS, ids, ids_of, make_entry, make_event, make_scene, run_flow
 
 WORKSHOP = [
     ("hello", "Hi there."), ("kiln", "The pottery kiln cracked during firing."), ("snack", "Any biscuits left?"),
@@ -48,32 +46,6 @@ def test_a_conversation_is_answered_whole_and_in_order_and_listed() -> None:
     assert scores == sorted(scores, reverse=True)
 
 
-def test_omitted_messages_of_an_episode_are_counted() -> None:
-    question = "What happened to the pottery kiln?"
-    short, one, whole, filtered = run_flow(
-        [
-            *told(),
-            asked(question, k=2, max_episodes=1),
-            asked(question, max_episodes=1),
-            asked(question, k=1, whole_episodes=True),
-            asked(question, filters={"created_before": DAY_MS + 2 * MINUTE_MS}),
-        ]
-    ).responses
-    assert [(e["size"], e["members_returned"]) for e in short["episodes"]] == [(5, 2)]
-    assert ids(short) == sorted(ids(short), key=[name for name, _ in WORKSHOP].index)
-    assert "kiln" in ids(short)
-    assert ids(one) == ids(whole) == [name for name, _ in WORKSHOP]
-    assert [(e["size"], e["members_returned"]) for e in filtered["episodes"]] == [(5, 2)]
-
-
-def test_facts_of_the_session_are_members() -> None:
-    fact = make_event("memory", 3 * DAY_MS, id="fact", session_id="workshop", content="Ida owns a kiln.")
-    question = asked("What happened to the pottery kiln?", max_episodes=1)
-    (found,) = run_flow([*told(), fact, question]).responses
-    assert ids(found) == [*(name for name, _ in WORKSHOP), "fact"]
-    assert found["episodes"][0]["size"] == found["episodes"][0]["members_returned"] == 6
-
-
 def test_key_entities_bring_their_conversation_to_the_front() -> None:
     urn = "urn:plant:squill"
     noted = make_event(
@@ -97,16 +69,6 @@ def test_key_entities_bring_their_conversation_to_the_front() -> None:
 def test_fields_of_episodes_have_bounds_and_belong_to_their_mode(fields: dict[str, Any]) -> None:
     (found,) = run_flow([asked("kiln") | fields]).responses
     assert [field["field"] for field in found["error"]["fields"]] == ["max_episodes"]
-
-
-def test_an_owner_without_memories_has_no_episodes() -> None:
-    (found,) = run_flow([asked("kiln")]).responses
-    assert (found["memories"], found["episodes"]) == ([], [])
-
-
-def test_other_modes_list_no_episodes() -> None:
-    (found,) = run_flow([*told(), asked("kiln") | {"mode": "hybrid"}]).responses
-    assert "episodes" not in found
 
 
 def test_summary_holds_names_numbers_and_decisions() -> None:
@@ -133,15 +95,6 @@ def test_a_summary_is_chosen_in_the_texts_own_language(small: str, telling: str)
     assert listed["episodes"][0]["summary"] == f"user: {telling}"
 
 
-def test_long_conversation_is_summarised_by_its_rare_words() -> None:
-    said = ["Sounds good to me, see you around then."] * 40 + ["Greta sold the sawmill in Tampere for 90,000."]
-    events = [
-        make_event("message", n * MINUTE_MS, session_id="s", content=text, id=f"m{n}") for n, text in enumerate(said)
-    ]
-    (listed,) = run_flow([*events, make_event("episodes.list", DAY_MS)]).responses
-    assert "Tampere" in listed["episodes"][0]["summary"]
-
-
 def entries_of(*sizes: int) -> list[Entry]:
     """Episodes of these sizes, one after the other."""
     starts = np.cumsum([0, *sizes]).tolist()
@@ -150,11 +103,6 @@ def entries_of(*sizes: int) -> list[Entry]:
         for start, size in zip(starts, sizes, strict=False)
         for seq in range(start, start + size)
     ]
-
-
-def test_whole_episodes_come_in_time_order_the_most_relevant_first() -> None:
-    asked = make_scene("episode", entries_of(2, 3, 2), [0, 1, 0, 5, 1, 2, 2])
-    assert ids_of(asked, rank(asked)) == ["m2", "m3", "m4", "m5", "m6", "m0", "m1"]
 
 
 def test_score_is_the_share_of_the_best_evidence() -> None:
@@ -177,17 +125,6 @@ def test_mentions_of_entities_raise_the_whole_episode() -> None:
     assert ids_of(unmoved, rank(unmoved)) == ["m0", "m1", "m2", "m3"]
 
 
-def test_among_equal_episodes_the_earlier_one_comes_first() -> None:
-    late, early = make_entry(0, episode=0, created_ms=9), make_entry(1, episode=1, created_ms=3)
-    asked = make_scene("episode", [late, early], [1, 1])
-    assert ids_of(asked, rank(asked)) == ["m1", "m0"]
-
-
-def test_episodes_are_chosen_by_allowed_members_only() -> None:
-    asked = make_scene("episode", entries_of(2, 1, 1), [9, 0, 5, 4], allowed=[1, 2, 3])
-    assert ids_of(asked, rank(asked)) == ["m2", "m3", "m1"]
-
-
 def test_among_equal_members_the_nearer_centroid_decides() -> None:
     vectors = {0: (1, 0), 1: (0, 1)}
     asked = make_scene("episode", entries_of(1, 1), [0, 0], vectors=vectors, asked=(0, 1))
@@ -201,14 +138,6 @@ def test_room_is_shared_by_the_best_matches() -> None:
     signal = [5, 5, 0, 2.1, 0, 0, 2, 0]
     asked = make_scene("episode", entries_of(2, 3, 3), signal, k=4)
     assert ids_of(asked, rank(asked)) == ["m0", "m1", "m3", "m6"]
-
-
-def test_no_more_episodes_than_asked_for() -> None:
-    entries, signal = entries_of(2, 2, 2), [1, 0, 3, 0, 2, 0]
-    asked = make_scene("episode", entries, signal, max_episodes=2)
-    assert ids_of(asked, rank(asked)) == ["m2", "m3", "m4", "m5"]
-    one = make_scene("episode", entries, signal, k=1, max_episodes=1)
-    assert ids_of(one, rank(one)) == ["m2"]
 
 
 def test_whole_episodes_go_beyond_k_until_it_is_reached() -> None:

@@ -11,7 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from recallflow.flows.embedded import Processed
-from recallflow.operators.episodes import end, episode_id, is_open, join
+from recallflow.operators.episodes import end, episode_id, join
 from recallflow.owner import Owner
 from recallflow.state import hot_owner, keys
 from recallflow.state.database import SharedMemory
@@ -20,11 +20,10 @@ from recallflow.state.hot_owner import HotOwner
 from recallflow.state.partition import Partition
 from recallflow.state.rows import EpisodeRow, OwnerHead
 from tests.groups import share
-from tests.unit.operators.harness import make_event, run_flow
+from tests.unit.operators.harness import MINUTE_MS, make_event, run_flow
 
 GAP = 100
 OWNER = Owner("acme", "prod", "ann")
-MINUTE_MS = 60_000
 
 
 def moment(number: int, at_ms: int, logged: bool = True) -> EpisodeRow:
@@ -34,25 +33,6 @@ def moment(number: int, at_ms: int, logged: bool = True) -> EpisodeRow:
 
 def span(number: int, start_ms: int, last_ms: int, ended_ms: int | None = None, of_facts: bool = False) -> EpisodeRow:
     return EpisodeRow(number, f"ep_{number}", "s", start_ms, last_ms, ended_ms, of_facts=of_facts)
-
-
-@pytest.mark.parametrize(("at_ms", "number"), [(300, 0), (301, 9), (0, 0), (-1, 9)])
-def test_exact_gap_belongs_to_the_episode_on_both_sides(at_ms: int, number: int) -> None:
-    assert join([span(0, 100, 200)], moment(9, at_ms), GAP).episode.number == number
-
-
-@pytest.mark.parametrize(("earlier", "later"), [(3, 5), (5, 3)])
-def test_bridging_message_keeps_the_episode_applied_first(earlier: int, later: int) -> None:
-    joined = join([span(earlier, 0, 100), span(later, 300, 400)], moment(9, 200), GAP)
-    kept, taken_in = joined.changed
-    assert joined.episode == kept
-    assert (kept.number, kept.id, kept.start_ms, kept.last_ms, kept.merged_into) == (3, "ep_3", 0, 400, None)
-    assert (taken_in.number, taken_in.merged_into) == (5, 3)
-
-
-def test_a_bridge_to_an_ended_episode_carries_its_end_over() -> None:
-    kept, _ = join([span(0, 0, 100), span(5, 300, 400, ended_ms=450)], moment(9, 200), GAP).changed
-    assert (kept.number, kept.last_ms, kept.ended_ms) == (0, 400, 450)
 
 
 def test_unlogged_time_keeps_the_span_out_of_the_hash() -> None:
@@ -100,12 +80,6 @@ def test_end_closes_the_episode_that_is_open_then(
     standing: list[EpisodeRow], at_ms: int, closed: EpisodeRow | None
 ) -> None:
     assert end(standing, at_ms, GAP) == closed
-
-
-def test_episode_is_open_while_a_message_could_join() -> None:
-    assert is_open(span(0, 0, 100), 200, GAP)
-    assert not is_open(span(0, 0, 100), 201, GAP)
-    assert not is_open(span(0, 0, 100, ended_ms=150), 120, GAP)
 
 
 def test_an_episode_id_tells_owners_sessions_and_openers_apart() -> None:
@@ -272,31 +246,6 @@ def listed(processed: Processed) -> list[dict[str, Any]]:
     return episodes
 
 
-@settings(max_examples=share(0.3))
-@given(said=MESSAGES)
-def test_the_flow_lists_the_episodes_of_sorted_time(said: list[tuple[str | None, int]]) -> None:
-    now_ms = 600_000
-    events = [
-        make_event("message", now_ms + at_ms, id=f"m{n}", session_id=session, content="hello")
-        for n, (session, at_ms) in enumerate(said)
-    ]
-    asked = [
-        make_event("recall", now_ms, query="hello", mode="recency", k=50),
-        make_event("episodes.list", now_ms + 800),
-    ]
-    processed = run_flow([*events, *asked], episode_gap_minutes=GAP / MINUTE_MS)
-    recalled = {int(m["id"][1:]): m["episode_id"] for m in processed.responses[0]["memories"]}
-    shown = {episode["id"]: episode for episode in listed(processed)}
-    expected = cut_at_gaps(said)
-    assert len(shown) == len(expected)
-    for group in expected:
-        name = episode_id(OWNER, said[group[0]][0], f"m{min(group)}")
-        assert {recalled[number] for number in group} == {name}
-        assert shown[name]["messages"] == len(group)
-        assert shown[name]["session_id"] == said[group[0]][0]
-        assert shown[name]["open"] == (said[group[-1]][1] + GAP >= 800)
-
-
 @settings(max_examples=share(0.2))
 @given(
     script=st.lists(st.tuples(st.sampled_from(["say", "say", "say", "end"]), TIMES), min_size=2, max_size=12).filter(
@@ -321,27 +270,6 @@ def test_episodes_do_not_depend_on_runs(
     for start in range(0, len(events), cut):
         run_flow(events[start : start + cut], state_dir, episode_gap_minutes=gap_minutes)
     assert listed(run_flow([question], state_dir, episode_gap_minutes=gap_minutes)) == listed(at_once)
-
-
-def test_an_explicit_end_starts_a_new_episode_in_the_flow() -> None:
-    def at(minute: int, kind: str, **fields: Any) -> dict[str, Any]:
-        return make_event(kind, minute * MINUTE_MS, session_id="s", **fields)
-
-    processed = run_flow(
-        [
-            at(0, "message", content="one", id="one"),
-            at(2, "episode.end", receipt=True),
-            at(2, "message", content="two", id="two"),
-            at(1, "message", content="late", id="late"),
-            at(50, "episode.end", receipt=True),  # two's episode was over by then
-            at(3, "episodes.list"),
-        ]
-    )
-    assert [receipt["outcome"] for receipt in processed.receipts] == ["ended", "unchanged"]
-    assert [(e["id"], e["messages"], e["open"]) for e in listed(processed)] == [
-        (episode_id(OWNER, "s", "two"), 1, True),
-        (episode_id(OWNER, "s", "one"), 2, False),
-    ]
 
 
 def test_message_sorts_only_changed_episodes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -399,49 +327,12 @@ def test_facts_wait_for_the_first_message_of_their_session() -> None:
     assert join([waiting], span(7, 20_000, 20_000), GAP) == (taken, [taken])
 
 
-def test_explicit_end_ignores_episodes_of_facts() -> None:
-    assert end([fact(0, 500)], 510, GAP) is None
-
-
 def asked(**fields: Any) -> dict[str, Any]:
     return make_event("recall", LATER_MS, query="kiln", mode="recency", k=50, **fields)
 
 
 def episode_of(response: dict[str, Any]) -> dict[str, str | None]:
     return {memory["id"]: memory["episode_id"] for memory in response["memories"]}
-
-
-def test_session_facts_are_listed_and_recalled_with_messages() -> None:
-    events = [
-        make_event("message", 0, id="m1", session_id="s", content="The kiln is cold."),
-        make_event("memory", 20, id="near", session_id="s", content="The kiln needs a fuse."),
-        make_event("memory", 4_000, id="late", session_id="s", content="The kiln was cold on Monday."),
-        make_event("memory", 20, id="other", session_id="t", content="Tea is at four."),
-        make_event("memory", 20, id="loose", content="The kiln is blue."),
-        asked(),
-        make_event("episodes.list", LATER_MS),
-    ]
-    recalled, listed = run_flow(events, episode_gap_minutes=GAP_MINUTES).responses
-    found = episode_of(recalled)
-    assert found["m1"] == found["near"] == found["late"] is not None
-    assert found["other"] not in (None, found["m1"])
-    assert found["loose"] is None
-    assert {episode["id"]: episode["messages"] for episode in listed["episodes"]} == {found["m1"]: 3, found["other"]: 1}
-
-
-def test_change_of_a_fact_leaves_its_episode_unchanged() -> None:
-    events = [
-        make_event("memory", 90, id="first", session_id="s", content="The kiln needs a fuse."),
-        make_event("message", 0, id="m1", session_id="s", content="The kiln is cold."),
-        make_event("message", 80, id="m2", session_id="s", content="The fuse is here."),
-        make_event("memory.update", 300, memory_id="first", content="The kiln needs two fuses.", kind="task"),
-        asked(),
-        make_event("memory.forget", 400, memory_id="first"),
-        asked(),
-    ]
-    before, after = map(episode_of, run_flow(events, episode_gap_minutes=GAP_MINUTES).responses)
-    assert before["m1"] == before["first"] == before["m2"] is not None
-    assert after == {name: before[name] for name in ("m1", "m2")}
 
 
 FACT_TIMES = st.builds(lambda place, off: 50 * place + off, st.integers(0, 16), st.sampled_from([-1, 0, 0, 1]))

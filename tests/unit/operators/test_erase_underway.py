@@ -15,15 +15,14 @@ from recallflow.operators.recall.shared import Shared
 from recallflow.outputs import Output
 from recallflow.owner import Owner
 from recallflow.records import Position, Record
-from recallflow.state import keys, segments
+from recallflow.state import keys
 from recallflow.state.index import OwnerIndex
-from tests.unit.operators.harness import MEMORIES, QUERIES, Harness, answers, ids, make_event, receipts
+from tests.unit.operators.harness import DAY_MS, MEMORIES, QUERIES, Harness, answers, ids, make_event, receipts
 from tests.unit.operators.models import Language, Reranker
 from tests.unit.operators.test_rewriting import PARTS, SAID, TOLD, ask
 
 MakeEngine = Callable[..., Harness]
 
-DAY_MS = 86_400_000
 TURNS = len(PARTS) + 1
 
 
@@ -108,15 +107,6 @@ def test_past_under_construction_is_dropped(
     assert {one["query_id"]: {*ids(one)} for one in found} == {"past": set(), "bos": {"b", "b2"}}
 
 
-def test_waiting_question_is_answered_from_the_state_of_then(make_engine: MakeEngine) -> None:
-    engine = make_engine()
-    engine.run(MEMORIES, *TOLD)
-    waits = ask(wait_for=f"{MEMORIES}:0:{len(TOLD)}", wait_timeout_ms=60_000)
-    assert answers(engine.run(QUERIES, waits)) == []
-    (response,) = answers(engine.run(MEMORIES, ERASE))
-    assert {*ids(response)} == set()
-
-
 def test_nothing_of_an_erased_user_is_cached(make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[Shared] = []
     of = Shared.of
@@ -153,19 +143,6 @@ def test_erasure_removes_owner_from_gate_failures_and_keeps_figures() -> None:
     gates.forget([ann, Owner("other", "prod", "ann")])
     assert [one.query_id for one in gates.watched("acme").failures] == ["of bo"]
     assert gates.watched("acme").figures == figures
-
-
-def test_nothing_is_written_of_an_erased_user(make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(segments, "SMALL", 4)
-    monkeypatch.setattr(segments, "LARGE", 16)
-    engine = make_engine()
-    engine.run(MEMORIES, *TOLD)
-    engine.run(QUERIES, ask(), ask(include_history=True))
-    engine.run(MEMORIES, ERASE)
-    engine.mark()
-    engine.restart()
-    left = [key for key, _ in engine.records() if key.startswith((keys.OWNERS, keys.OWNER_KEYS, keys.USERS, keys.WORK))]
-    assert left == []
 
 
 @pytest.mark.parametrize(("days", "outcome"), [(1, "erased"), (2.5, "unchanged")])
@@ -222,25 +199,3 @@ def test_user_of_many_environments_is_erased_in_steps(
     assert engine.hash() == without
     engine.run(MEMORIES, make_event("user.erase", 4 * DAY_MS, user_id="nobody", receipt=True))
     assert engine.problems() == []
-
-
-@pytest.mark.usefixtures("small_steps")
-def test_events_held_behind_an_erasure_survive_the_key_loss(make_engine: MakeEngine) -> None:
-    engine = make_engine()
-    engine.run(MEMORIES, *(make_event("memory", n, user_id="bo", id=f"b{n}", content="tea") for n in range(9)))
-    engine.run(MEMORIES, make_event("memory", 1, id="m1", content="walnut one"))
-    forget = make_event("memory.forget", 50, user_id="bo", filter={"older_than": 60})
-    held = [
-        make_event("memory", 2, id="m2", content="walnut two"),
-        ERASE,
-        make_event("memory", 3 * DAY_MS, id="m3", content="lantern"),
-    ]
-    engine.run(MEMORIES, forget, *held)
-    snapshot = engine.mark()
-    assert len(snapshot.unfinished) == 4
-    while not any(key.startswith(keys.ERASED) for key, _ in engine.records()):
-        engine.advance()
-    engine.kill(snapshot)
-    engine.advance_to_end()
-    (response,) = answers(engine.run(QUERIES, ask(query="walnut or lantern")))
-    assert {*ids(response)} == {"m3"}

@@ -150,22 +150,6 @@ def test_state_and_answers_do_not_depend_on_batches(tmp_path: Path) -> None:
     assert verify(pieces).problems == []
 
 
-def test_forgetting_leaves_no_row_behind(tmp_path: Path) -> None:
-    events = [
-        *told(long_answer(100)),
-        make_event("memory.update", 12, memory_id="long", content=long_answer()),
-        asked(),
-        make_event("memory.forget", 13, memory_id="long"),
-        asked(k=10),
-    ]
-    before, after = run_flow(events, tmp_path).responses
-    assert (before["status"], after["status"]) == ("ok", "ok")
-    assert "long" in {memory["id"] for memory in before["memories"]}
-    assert "long" not in {memory["id"] for memory in after["memories"]}
-    assert [len(vectors.matrix) for vectors in stored(tmp_path)] == [1] * 5
-    assert verify(tmp_path).problems == []
-
-
 SENTENCES = st.lists(
     st.tuples(st.integers(1, 60), st.sampled_from([". ", "! ", "?\n", " ", "\n\n", ", "])), max_size=60
 ).map(lambda found: "".join(" ".join(["word"] * words) + end for words, end in found))
@@ -212,33 +196,6 @@ def test_passage_has_about_eighty_words_plus_overlap(text: str) -> None:
         assert len(text[passage.start : passage.end].split()) <= len(own.split()) + SHARED_WORDS
 
 
-@pytest.mark.parametrize("words", [0, 1, WORDS])
-def test_a_short_text_is_one_passage_whole(words: int) -> None:
-    text = " " + " ".join(["word"] * words) + "\n"
-    assert passages(text) == [(0, 0, len(text))]
-
-
-def test_passages_end_where_sentences_do_and_share_a_short_one() -> None:
-    sentences = [f"Sentence {number} has seven words in it." for number in range(30)]
-    text = " ".join(sentences)
-    found = [text[passage.start : passage.end] for passage in passages(text)]
-    assert len(found) == 3
-    for passage in found:
-        assert passage.startswith("Sentence ")
-        assert passage.endswith(" it.")
-    for before, after in pairwise(found):
-        last = before.rsplit(". ", 1)[1]
-        assert after.startswith(last)
-
-
-def test_sentence_too_long_to_share_is_in_one_passage() -> None:
-    long = "This one sentence has more words than two passages may share, " + "and " * 12 + "then it ends."
-    text = " ".join([long] * 9)
-    found = passages(text)
-    assert [text[passage.start : passage.end] for passage in found] == [f"{long} {long} {long}"] * 3
-    assert all(before.end < after.start for before, after in pairwise(found))
-
-
 def test_chinese_sentences_end_at_their_marks_and_characters_count() -> None:
     text = "我妹妹对花生过敏。" * 40
     found = passages(text)
@@ -246,10 +203,3 @@ def test_chinese_sentences_end_at_their_marks_and_characters_count() -> None:
     for passage in found:
         assert text[passage.start : passage.end].startswith("我妹妹")
         assert text[passage.end - 1] == "。"
-
-
-def test_longest_text_has_longer_passages_not_more() -> None:
-    text = ("One more sentence about nothing at all. " * 1_000)[:READ_CHARACTERS]
-    found = passages(text)
-    assert len(found) == MOST
-    assert max(passage.end - passage.start for passage in found) < 1_300

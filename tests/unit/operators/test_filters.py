@@ -177,14 +177,6 @@ def ids(response: dict[str, Any]) -> set[str]:
     return {memory["id"] for memory in response["memories"]}
 
 
-def test_filters_use_updated_metadata() -> None:
-    ask = make_event("recall", 9, query="tea", filters={"metadata": {"done": True}})
-    told = make_event("memory", 1, id="m", content="tea", metadata={"done": False})
-    done = make_event("memory.update", 2, memory_id="m", metadata={"done": True})
-    before, after = run_flow([told, ask, done, ask]).responses
-    assert (ids(before), ids(after)) == (set(), {"m"})
-
-
 def test_entity_filter_uses_names_and_urns() -> None:
     told = [
         make_event("memory", 1, id="given", content="She likes tea", entities=[{"name": "Maria", "urn": "urn:p:1"}]),

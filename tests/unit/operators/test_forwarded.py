@@ -124,18 +124,6 @@ def test_forwards_of_two_deployments_apply_once(log: Log, make: Make) -> None:
     assert (one.repeated(), other.repeated()) == (2, 2)
 
 
-def test_forwards_that_interleave_apply_once(log: Log, make: Make) -> None:
-    one, other = make("one"), make("other")
-    log.tell(ASTRAY, MESSAGE | {"id": "m0"})
-    other._next[ASTRAY] = 1  # its log begins here
-    log.tell(ASTRAY, MESSAGE | {"id": "m1"})
-    other.read(ASTRAY)
-    one.read(ASTRAY)
-    for deployment in (one, other):
-        assert len(receipts(deployment.read(HOME))) == 2
-        assert deployment.ids() == ["m0", "m1"]
-
-
 def test_second_forward_of_an_erasure_leaves_later_memories(log: Log, make: Make) -> None:
     one, other = make("one"), make("other")
     log.tell(HOME, MESSAGE)
@@ -145,16 +133,6 @@ def test_second_forward_of_an_erasure_leaves_later_memories(log: Log, make: Make
     other.read(ASTRAY)
     assert receipts(one.read(HOME))[1] == f"e erased {erased}"
     assert one.ids() == ["later"]
-
-
-def test_second_forward_after_an_erasure_brings_nothing_back(log: Log, make: Make) -> None:
-    one, other = make("one"), make("other")
-    log.tell(ASTRAY, MESSAGE)
-    one.read(ASTRAY)
-    log.tell(HOME, ERASE)
-    other.read(ASTRAY)
-    one.read(HOME)
-    assert one.ids() == []
 
 
 def test_forwarded_record_is_known_after_a_restart(log: Log, make: Make) -> None:
@@ -176,26 +154,3 @@ def test_forward_that_is_read_again_is_no_repetition(log: Log, make: Make) -> No
     first = receipts(one.read(HOME))
     one.rewind()
     assert (receipts(one.read(HOME)), one.repeated()) == (first, 0)
-
-
-def test_false_original_position_keeps_out_no_other_owner(log: Log, make: Make) -> None:
-    one = make("one")
-    stranger = next(name for name in map(str, range(99)) if state_partition("acme", name, PARTITIONS) == HOME)
-    header = {MOVED_HEADER: f"log:{ASTRAY}:0"}
-    log.tell(HOME, MESSAGE, user=stranger, **header)
-    log.tell(ASTRAY, MESSAGE)
-    one.read(ASTRAY)
-    assert len(receipts(one.read(HOME))) == 2
-    assert one.ids() == ["m"]
-
-
-def test_refused_forward_may_be_sent_again(log: Log, make: Make) -> None:
-    one = make("one")
-    log.tell(ASTRAY, {"type": "memory.update", "id": "u", "memory_id": "m", "content": "In the attic", "receipt": True})
-    one.read(ASTRAY)
-    refused = one.read(HOME)
-    log.tell(HOME, MESSAGE)
-    again = log.parts[HOME][0]
-    log.append(HOME, again.value, again.headers or ())
-    assert receipts(refused) == []
-    assert [text.split()[:2] for text in receipts(one.read(HOME))] == [["m", "created"], ["u", "updated"]]

@@ -194,23 +194,6 @@ def test_after_a_crash_a_refusal_stands(engine: Engine, plant: Plant, step: str,
     assert state_hash(engine.directory) == before
 
 
-@pytest.mark.parametrize("step", STEPS)
-def test_applied_events_survive_a_crash(engine: Engine, plant: Plant, step: str) -> None:
-    first, before = engine.put(LINES[:4]), state_hash(engine.directory)
-    plant.fail(step)
-    engine.kill()
-    assert engine.put(LINES[:4]) == first
-    assert state_hash(engine.directory) == before
-
-
-def test_record_read_again_for_a_rebuild_is_refused_silently(engine: Engine, plant: Plant) -> None:
-    plant.fail("state")
-    assert engine.put(LINES, silent=True) == []
-    plant.heal()
-    engine.kill()
-    assert letters(engine.put(LINES)) == []
-
-
 def test_index_half_changed_by_a_write_is_rebuilt(make_engine: Callable[[str], Engine], plant: Plant) -> None:
     lines = [orjson.dumps(make_event("user.stats", 0)), *LINES]  # from here on there is an index to change
     expected = make_engine("reference").put(lines)
@@ -218,15 +201,6 @@ def test_index_half_changed_by_a_write_is_rebuilt(make_engine: Callable[[str], E
     engine = make_engine("engine")
     outputs = engine.put(lines)
     assert (told(outputs), letters(outputs)) == (told(expected), [])
-
-
-def test_index_half_built_by_a_query_is_rebuilt(make_engine: Callable[[str], Engine], plant: Plant) -> None:
-    expected = make_engine("reference").put(LINES)
-    plant.fail("index", times=2)  # at the first query, and when it is tried again
-    outputs = make_engine("engine").put(LINES)
-    failed, *rest = [out for out in told(outputs) if out[3].get("query_id")]
-    assert failed[3]["error"]["code"] == "internal_error"
-    assert rest == [out for out in told(expected) if out[3].get("query_id")][1:]
 
 
 @pytest.mark.parametrize("step", ["decode", "recall"])

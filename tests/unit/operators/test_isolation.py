@@ -213,33 +213,6 @@ def test_owners_that_look_alike_stay_apart(one: Owner, other: Owner, end: list[t
     check_isolation([one, other], steps, partitions=1)
 
 
-def test_same_id_and_content_is_a_memory_per_owner() -> None:
-    # Were it taken for a repetition, the second owner would have nothing.
-    owners = [Owner("a/b", "prod", "c"), Owner("a", "prod", "b/c"), Owner("a/b", "c", "c")]
-    said = [
-        Shadow(owner).event("message", id="m", content="hello", session_id="s", receipt=True)
-        for owner in [*owners, *owners]
-    ]
-    outcomes = [receipt["outcome"] for receipt in run_flow(said).receipts]
-    assert outcomes == ["created"] * 3 + ["duplicate"] * 3
-
-
-def test_applied_event_id_is_used_up_per_owner() -> None:
-    ann, bo = Shadow(Owner("acme", "prod", "ann")), Shadow(Owner("acme", "prod", "bo"))
-    events = []
-    for shadow in (ann, bo):
-        events += [shadow.say("first", "m", "s"), shadow.update("second", "m") | {"id": "once", "receipt": True}]
-    assert [receipt["outcome"] for receipt in run_flow(events).receipts] == ["updated", "updated"]
-
-
-@pytest.mark.parametrize("forgotten", [False, True])
-def test_an_owner_without_memories_has_empty_answers(forgotten: bool) -> None:
-    shadow = Shadow(Owner("acme", "prod", "nobody"))
-    before = [shadow.say("gone", "m", "s"), shadow.look(""), shadow.forget("", "m")] if forgotten else []
-    asked = shadow.questions()
-    shadow.check(run_flow([*before, *asked]).responses[-len(asked) :])
-
-
 def test_undelivered_output_is_exported_with_its_owner(tmp_path: Path) -> None:
     one, other = Shadow(Owner("a/b", "prod", "c")), Shadow(Owner("a", "prod", "b/c"))
     assert one.owner.record_key == other.owner.record_key

@@ -14,7 +14,7 @@ from recallflow.embedder import NO_FLOATS, Kind, Matrix, TextVectors
 from recallflow.events import content_hash
 from recallflow.flows.embedded import Processed
 from recallflow.llm import Embedded
-from recallflow.operators.events import Analysis, Refused, Write, decode
+from recallflow.operators.events import Analysis, Write, decode
 from recallflow.operators.prepare import prepare
 from recallflow.operators.recall.columns import Columns, compute
 from recallflow.operators.recall.factors import boosts, raw
@@ -28,7 +28,7 @@ from recallflow.state.segments import SMALL
 from recallflow.state.usage import Usage
 from recallflow.state.verify import verify
 from tests.unit.operators.harness import HASHING, make_entry, make_event, make_scene, run_flow
-from tests.unit.operators.test_apply import codes, forget, get, outcomes, update
+from tests.unit.operators.test_apply import codes, outcomes
 from tests.unit.operators.test_apply import message as told_in_session
 
 Event = tuple[str, dict[str, Any]]
@@ -94,12 +94,6 @@ def test_a_memory_is_found_by_the_vector_that_came_last(do: Do) -> None:
     assert [[one["id"] for one in response["memories"]] for response in done.responses] == [["a", "b"], ["b", "a"]]
 
 
-def test_late_vector_creates_no_version(do: Do) -> None:
-    done = do(message("a"), get("a"), embedding("a", 0), get("a"))
-    before, after = ([*response["versions"]] for response in done.responses)
-    assert before == after
-
-
 @pytest.mark.parametrize(
     ("events", "expected", "refused"),
     [
@@ -121,13 +115,6 @@ def test_vector_has_its_outcome(do: Do, events: list[Event], expected: list[str]
     assert (outcomes(done)[1:], codes(done)) == (expected, refused)
 
 
-def test_memories_are_similar_by_the_vectors_that_came(do: Do) -> None:
-    told = [message("a", "one"), message("b", "two")]
-    one = [embedding("a", 0, "one"), embedding("b", 0, "two"), near("a")]
-    done = do(*told, near("a"), *one, embedding("b", 1, "two"), near("a"), forget(memory_id="b"), near("a"))
-    assert [similar(response) for response in done.responses] == [[], [("a", "b")], [], []]
-
-
 def test_similarity_is_known_since_the_vector_came(do: Do) -> None:
     kind, fields = near("a")
     before = (kind, fields | {"as_of": {"ingestion_time": 150_000}})
@@ -141,11 +128,6 @@ def test_late_vector_applies_to_packed_memories(do: Do, again: bool) -> None:
     late, asked = embedding("m5", 0, "text 5"), along(0)
     responses = [do(*told, asked), do(late), do(asked)] if again else [do(*told, asked, late, asked)]
     assert responses[-1].responses[-1]["memories"][0]["id"] == "m5"
-
-
-def test_vector_of_a_replaced_text_is_not_used(do: Do) -> None:
-    done = do(message("a"), message("b"), embedding("a", 0), embedding("b", 1), update("a", content="zoo"), along(1))
-    assert [one["id"] for one in done.responses[0]["memories"]] == ["b", "a"]
 
 
 QUESTION = understand("Which tea?", [])
@@ -193,16 +175,6 @@ def test_factors_without_a_vector_are_the_mean(angles: list[int], missing: st.Da
         np.testing.assert_allclose(values[~able], values[able].mean(), rtol=1e-12)
 
 
-@given(angles=DEGREES)
-def test_factors_equal_cosines_when_all_have_vectors(angles: list[int]) -> None:
-    places = np.arange(len(angles))
-    entries = [make_entry(n, episode=n // 3 * 3) for n in range(len(angles))]
-    vectors = {n: unit(angle) for n, angle in enumerate(angles)}
-    scene = make_scene("hybrid", entries, [0.0] * len(angles), vectors=vectors)
-    expected = scene.index.clusters.cosines(places).astype(np.float64)
-    np.testing.assert_array_equal(raw(scene, places)["cluster"], expected)
-
-
 def test_an_episode_without_vectors_is_chosen_by_its_members() -> None:
     entries = [make_entry(n, episode=n) for n in range(3)]
     signal = [1.0, 1.0, 1.0]
@@ -213,20 +185,6 @@ def test_an_episode_without_vectors_is_chosen_by_its_members() -> None:
     assert found[0] < found[2] < found[1]
     odds = np.exp(1.0 + np.array([-0.25, 0.25, 0.0]))
     np.testing.assert_allclose([found[n] for n in range(3)], odds / odds.sum(), rtol=1e-3)
-
-
-def test_without_any_vector_episodes_are_ranked_by_their_members() -> None:
-    entries = [make_entry(n, episode=n) for n in range(3)]
-    asked, plain = (make_scene("episode", entries, [1.0, 3.0, 2.0], asked=vector) for vector in (ASKED, None))
-    assert rank(asked).scores.tolist() == rank(plain).scores.tolist()
-
-
-@pytest.mark.parametrize("held", [[], [1], [0, 2]])
-def test_which_slots_have_vectors(held: list[int]) -> None:
-    index = OwnerIndex("model", 2)
-    stored = {(n, 0): Vectors("model", np.array([[1, 0]] * (n + 1), np.float32)) for n in held}
-    index.add([make_entry(n) for n in range(3)], stored)
-    assert index.vectors.holds(np.array([2, 0, 1])).tolist() == [n in held for n in (2, 0, 1)]
 
 
 class Remote:
@@ -268,15 +226,3 @@ def test_words_are_read_and_nothing_is_embedded(kind: str, fields: dict[str, Any
     assert (found.vectors, found.sketch, len(found.tokens), found.sizes) == (None, b"", 0, ())
     assert local.vectors is not None
     assert (found.stems, found.flags, found.named, found.cut) == (local.stems, local.flags, local.named, local.cut)
-
-
-def test_a_vector_that_comes_with_the_event_is_used() -> None:
-    found = analysis(Remote(), make_event("message", content="hello", embedding=[0, 3, 4]))
-    assert found.vectors is not None
-    np.testing.assert_allclose(found.vectors, [[0, 0.6, 0.8]])
-
-
-def test_a_vector_of_another_size_is_refused() -> None:
-    item = prepared(Remote(), make_event("message", content="hello", embedding=[1, 0]))
-    assert isinstance(item, Refused)
-    assert item.error.code == "wrong_dimension"

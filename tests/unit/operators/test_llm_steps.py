@@ -1,7 +1,6 @@
 """Steps of a query that ask a language model: category selection, the sufficiency check, and rewriting. Where the model
 fails, the answer is the usual one; while it thinks, other queries are answered."""
 
-import asyncio
 from collections.abc import Callable
 from typing import Any, get_args
 
@@ -9,22 +8,18 @@ import pytest
 
 from recallflow.control import Category, ControlHistory
 from recallflow.errors import ModelFailure
-from recallflow.llm import Prompt
 from recallflow.operators.answers import models as asking
 from recallflow.operators.answers import parked_queries
-from recallflow.operators.answers.models import ModelJob, Models, Within
-from recallflow.operators.recall.llm_steps import CONTEXT_TOKENS
+from recallflow.operators.answers.models import Models, Within
 from recallflow.operators.recall.respond import finish
-from recallflow.operators.recall.said import Said, Wanted
+from recallflow.operators.recall.said import Said
 from recallflow.operators.recall.stages import ComposedAnswer, Recalled
 from recallflow.operators.step import Clocks
-from recallflow.records import Position
-from tests.unit.operators.harness import MEMORIES, QUERIES, Harness, answers, codes, ids, make_event
+from tests.unit.operators.harness import DAY_MS, MEMORIES, QUERIES, Harness, answers, codes, ids, make_event
 from tests.unit.operators.models import Clock, Language, failing
 
 Open = Callable[..., Harness]
 
-DAY_MS = 86_400_000
 SUMMARIES = {"diet": "Ana eats no meat.", "travel": "Ana moved to Porto in May.", "work": "Ana works at a bakery."}
 SAID = {
     "m1": ("Ana works at the bakery in the old town", "work"), "m2": ("Ana moved to Porto in May", "travel"),
@@ -120,12 +115,6 @@ def test_a_name_that_was_not_offered_is_nothing(
     assert ([*response["context"]["summaries"]], bool(response["memories"])) == (loaded, True)
 
 
-def test_context_without_a_budget_has_the_default_one(answered: Answered) -> None:
-    long = make_event("category.summary", 11, category="long", summary="word " * CONTEXT_TOKENS)
-    (response,) = answered(long, ask(check_sufficiency=True))
-    assert response["context"]["omitted"]["summaries"] == {"filters": 0, "budget": 1}
-
-
 def test_sufficient_summaries_cut_the_answer_to_their_categories(open_engine: Open, language: Language) -> None:
     language.says["check_sufficiency"] = YES
     engine = open_engine(one_log=True)
@@ -138,12 +127,6 @@ def test_sufficient_summaries_cut_the_answer_to_their_categories(open_engine: Op
     assert language.shown("check_sufficiency")["summaries"] == SUMMARIES
     gets = [make_event("memory.get", DAY_MS, memory_id=memory_id) for memory_id in SAID]
     assert {got["usage"]["count"] for got in answers(engine.run(MEMORIES, *gets))} == {0}
-
-
-def test_insufficient_summaries_give_the_usual_answer(answered: Answered) -> None:
-    usual, checked = answered(ask(), ask(check_sufficiency=True, max_tokens=500))
-    assert (checked["sufficient"], checked["status"], ids(checked)) == (False, "ok", ids(usual))
-    assert {*checked["context"]["summaries"]} == {*SUMMARIES}
 
 
 @pytest.mark.parametrize(("selected", "fields"), [([], {}), (["travel"], {"max_tokens": 3})])
@@ -173,14 +156,6 @@ def test_verdict_on_summaries_that_changed_meanwhile_is_ignored(open_engine: Ope
     assert response["context"]["summaries"]["travel"] == "Ana left Porto."
 
 
-def test_failed_model_loads_all_categories_and_keeps_memories(answered: Answered) -> None:
-    usual, without = answered(ask(max_tokens=2_000), ask(**STEPS, rewrite=True), has_model=False)
-    assert (without["status"], codes(without)) == ("degraded", ["llm_off"])
-    assert all(step in without["warnings"][0]["detail"] for step in (*STEPS, "rewrite"))
-    assert {*without["context"]["summaries"]} == {*SUMMARIES}
-    assert (without["sufficient"], ids(without)) == (False, ids(usual))
-
-
 @pytest.mark.parametrize("failure", get_args(ModelFailure))
 def test_a_failing_step_loses_nothing_says_why_and_quotes_nothing(
     answered: Answered, language: Language, failure: str
@@ -192,13 +167,6 @@ def test_a_failing_step_loses_nothing_says_why_and_quotes_nothing(
     assert {*failed["context"]["summaries"]} == {*SUMMARIES}
     assert (failed["sufficient"], ids(failed)) == (False, ids(usual))
     assert {one["failure"] for one in failed["routing_info"]["models"].values()} == {failure}
-
-
-def test_failing_step_leaves_the_others_as_they_are(answered: Answered, language: Language) -> None:
-    language.says["check_sufficiency"] = ZeroDivisionError("my card is 1234")  # the client's own error
-    (response,) = answered(ask(**STEPS))
-    assert (codes(response), "1234" in str(response)) == (["llm_failed"], False)
-    assert [*response["context"]["summaries"]] == ["travel", "diet"]
 
 
 def test_query_without_time_for_the_model_skips_it(answered: Answered, language: Language, clock: Clock) -> None:
@@ -213,23 +181,6 @@ def test_query_without_time_for_the_model_skips_it(answered: Answered, language:
     assert (first["processing_time_ms"], sum(first["routing_info"]["stages_ms"].values())) == (500, 500)
     assert (codes(second), len(language.asked)) == (["deadline"], 1)
     assert {*second["context"]["summaries"]} == {*SUMMARIES}
-
-
-def test_others_are_answered_while_a_model_hangs(open_engine: Open, language: Language) -> None:
-    language.hangs = {"select_categories"}
-    engine = open_engine(told=True)
-    both = engine.run(QUERIES, ask(id="slow", **STEPS), ask(id="quick"))
-    assert [answer["query_id"] for answer in answers(both)] == ["quick"]
-    assert answers(engine.run(QUERIES, ask(id="later")))
-
-
-def test_memory_forgotten_meanwhile_is_not_in_the_answer(open_engine: Open) -> None:
-    engine = open_engine(told=True)
-    engine.run(QUERIES, ask(**STEPS))
-    engine.run(MEMORIES, make_event("memory.forget", DAY_MS, memory_id="m2"))
-    (response,) = answers(engine.complete())
-    assert "m2" not in ids(response)
-    assert response["applied"] == ["memories:0:8"]
 
 
 @pytest.mark.parametrize("kept", [0, parked_queries.COMPOSED_MAX])
@@ -268,20 +219,6 @@ def test_queries_over_the_concurrency_limit_skip_the_model(
     (refused,) = answers(engine.complete())
     assert refused["routing_info"]["models"]["select_categories"]["failure"] == "busy"
     assert (len(language.asked), refused["computation_tier"]) == (1, "standard")
-
-
-def test_first_of_two_concurrent_queries_is_within_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(asking, "AT_ONCE", 1)
-    prompt = Prompt("select_categories", "1", "", "<data>{}</data>", {})
-
-    async def both(models: Models) -> list[str | None]:
-        wanted = Wanted({"select_categories": prompt})
-        jobs = [ModelJob("acme", wanted, Position(QUERIES, 0, number)) for number in range(2)]
-        answered = await asyncio.gather(*(models.ask(job) for job in jobs))
-        return [one.ended["select_categories"].failure for one in answered]
-
-    with Models(Within(Language(select_categories={"categories": []}), 5.0)) as models:
-        assert asyncio.run(both(models)) == [None, "busy"]
 
 
 def test_internal_error_at_kept_candidates_searches_again(open_engine: Open, monkeypatch: pytest.MonkeyPatch) -> None:

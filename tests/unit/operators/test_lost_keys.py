@@ -9,7 +9,6 @@ import pytest
 from recallflow.connectors.master_keys import LocalMasterKey
 from recallflow.errors import DecryptionFailed
 from recallflow.operators import erase
-from recallflow.operators.redaction import REDACTED
 from recallflow.operators.step import Clocks
 from recallflow.outputs import Output
 from recallflow.owner import Owner
@@ -139,15 +138,6 @@ def test_write_for_an_owner_with_a_lost_key_is_refused(filled: Harness) -> None:
     assert filled.problems() == []
 
 
-def test_new_owner_of_a_tenant_without_key_is_refused(filled: Harness) -> None:
-    ((place, whole),) = stored(filled, keys.TENANT_KEYS).items()
-    overwrite(filled, {place: whole[:-1] + bytes([whole[-1] ^ 1])})
-    new = make_event("message", 10, user_id="cy", content="tea")
-    assert [letter.error.code for letter in letters(filled.run(MEMORIES, new))] == ["unreadable"]
-    filled.mark()
-    assert letters(filled.run(MEMORIES, make_event("message", 11, tenant_id="other", content="tea"))) == []
-
-
 def test_verify_tells_of_a_lost_key_once_and_goes_on(filled: Harness) -> None:
     lose_key(filled, ANN)
     ann, bo = of(filled, ANN), of(filled, BO)
@@ -157,19 +147,6 @@ def test_verify_tells_of_a_lost_key_once_and_goes_on(filled: Harness) -> None:
     assert len([problem for problem in problems if ann.hex() in problem]) == 1
     assert any(bo.hex() in problem and "rows" in problem for problem in problems)
     assert not any(said in problem for problem in problems for said in SECRETS.values())
-
-
-def test_text_moved_to_another_row_is_redacted(filled: Harness) -> None:
-    rows = stored(filled, keys.table(of(filled, ANN), keys.ROW))
-    place = keys.row(of(filled, ANN), filled.directory.partition(0).keyring.name(of(filled, ANN), "ann2"), 0)
-    before = answers(ask(filled, "ann"))[0]["memories"]
-    for other in [value for key, value in rows.items() if key != place]:
-        overwrite(filled, {place: other})
-        (response,) = answers(ask(filled, "ann"))
-        assert (response["status"], response["warnings"][0]["code"]) == ("degraded", "decryption_failed")
-        assert (response["memories"][-1]["id"], response["memories"][-1]["content"]) == ("ann2", REDACTED)
-        assert {memory["id"] for memory in response["memories"]} == {memory["id"] for memory in before}
-        assert [memory["content"] for memory in response["memories"][:-1]].count(REDACTED) == 0
 
 
 @pytest.mark.slow
@@ -226,16 +203,6 @@ def test_owner_with_a_lost_key_is_erased_and_starts_again(filled: Harness) -> No
     assert letters(filled.run(MEMORIES, make_event("message", 2_000_000, id="again", content="a violin"))) == []
     assert [memory["id"] for memory in answers(ask(filled, "ann"))[0]["memories"]] == ["again"]
     assert filled.problems() == []
-
-
-def test_erasure_of_an_owner_without_key_leaves_no_trace(filled: Harness) -> None:
-    places = [keys.owner_key(of(filled, ANN)), keys.OWNERS + of(filled, ANN)]
-    places.append(keys.users_owners(filled.directory.partition(0).keyring.user("acme", "ann")))
-    assert all(stored(filled, place) for place in places)
-    filled.directory.partition(0)._db.delete(places[0])
-    filled.restart()
-    filled.run(MEMORIES, make_event("user.erase", 1_000_000))
-    assert [stored(filled, place) for place in places] == [{}, {}, {}]
 
 
 def test_erasure_skips_an_unreadable_tombstone(engine: Harness, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,5 @@
 """How each mode orders memories, with scores worked out by hand."""
 
-import math
 from collections.abc import Mapping
 from typing import Any, get_args
 
@@ -9,15 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recallflow.operators.recall.explain import explained
-from recallflow.operators.recall.modes import MODES, rank
+from recallflow.operators.recall.modes import rank
 from recallflow.operators.recall.scene import Ranking, Scene
-from recallflow.queries import WEIGHTS, Decay, DecayFunction, Mode
+from recallflow.queries import WEIGHTS, Decay, DecayFunction
 from recallflow.state.rows import Entry
 from recallflow.state.usage import Usage
-from tests.unit.operators.harness import ids_of, make_entry, make_event, make_scene, run_flow
+from tests.unit.operators.harness import DAY_MS, ids_of, make_entry, make_scene
 
-DAY_MS = 86_400_000
 NOW_MS = 1_000 * DAY_MS
 
 
@@ -49,41 +46,6 @@ def test_relevance_is_by_the_signal_alone() -> None:
     ranking = rank(asked := ask("relevance", entries, [-1.0, 3.0, 1.0, 7.0]))
     assert ids_of(asked, ranking) == ["m3", "m1", "m2", "m0"]
     np.testing.assert_allclose(ranking.scores, [1, 0.5, 0.25, 0])  # min-max over -1 to 7
-
-
-@pytest.mark.parametrize("signal", [[-9.0], [3.0, 3.0]])
-def test_best_match_scores_one(signal: list[float]) -> None:
-    assert rank(ask("relevance", episode_of(len(signal)), signal)).scores.tolist() == [1.0] * len(signal)
-
-
-def test_equal_signals_come_in_conversation_order() -> None:
-    assert answer(ask("relevance", episode_of(5), [1, 2, 1, 2, 1])) == ["m1", "m3", "m0", "m2", "m4"]
-
-
-@pytest.mark.parametrize("mode", list(MODES))
-def test_no_mode_answers_forbidden_memories(mode: Mode) -> None:
-    entries = episode_of(4, created_ms=ago(1), stems="tea")
-    near, related = [1.0, 0.5, 1.0, 0.5], {0: 0.1, 3: 0.1}
-    asked = ask(mode, entries, [4, 3, 2, 1], allowed=[1, 3], query="tea", proximity=near, relationship=related)
-    assert set(answer(asked)) == {"m1", "m3"}
-
-
-@pytest.mark.parametrize("mode", list(MODES))
-def test_every_mode_fills_k_and_no_more(mode: Mode) -> None:
-    # Two of one episode, and four that are in none.
-    entries = [make_entry(n, episode=-1, created_ms=ago(1), stems="tea") for n in (5, 4, 3, 2)]
-    entries += episode_of(2, created_ms=ago(1), stems="tea")
-    for k in (1, 5, 6, 50):
-        ranking = rank(ask(mode, entries, range(6), k=k, query="tea"))
-        assert len(ranking.places) == len(ranking.scores) == min(k, 6)
-        assert {len(values) for values in ranking.factors.values()} == {min(k, 6)}
-
-
-def test_recency_is_a_decay_of_age() -> None:
-    entries = [make_entry(n, episode=0, created_ms=ago(days)) for n, days in enumerate([60, 30, 0])]
-    ranking = rank(asked := ask("recency", entries, [9, 0, 0]))
-    assert ids_of(asked, ranking) == ["m2", "m1", "m0"]
-    np.testing.assert_allclose(ranking.scores, [1, 0.36787944, 0.13533528], rtol=1e-7)
 
 
 @pytest.mark.parametrize("function", get_args(DecayFunction))
@@ -137,29 +99,6 @@ def test_a_hybrid_score_by_hand() -> None:
     # 0.5 + 0.003535534 + 0.005483230 + 0.0025 + 0.000726175 + 0.001 + 0.00125;
     # 0.003535534 + 0.004303496 + 0.005 + 0.001 + 0.000833333
     np.testing.assert_allclose(ranking.scores, [1.018356793, 0.514494939, 0.014672363], rtol=1e-6)
-
-
-def test_signal_span_under_one_unit_is_not_stretched() -> None:
-    ranking = rank(ask("hybrid", episode_of(3), [0.5, 0.25, 0.0]))
-    np.testing.assert_allclose(ranking.factors["semantic"], [1, 0.75, 0.5])
-    seven = {name: weight for name, weight in WEIGHTS["hybrid"].items() if name != "proximity"}
-    assert ranking.weights == seven
-    np.testing.assert_allclose(np.diff(ranking.scores), [-0.25, -0.25])
-
-
-@pytest.mark.parametrize("span", [1.0, 10.0, 100.0])
-def test_weight_is_in_log_odds_for_any_span(span: float) -> None:
-    for weight in (0.02, 0.04, 0.9):
-        for behind, first in ((0.9 * weight, "m1"), (1.1 * weight, "m0")):
-            entries = [make_entry(n, episode=0, importance=i) for n, i in enumerate([0.0, 1.0, 0.0])]
-            asked = ask("hybrid", entries, [span, span - behind, 0.0], weights={"importance": weight})
-            assert answer(asked)[0] == first
-
-
-@given(newer_days=st.floats(0, 8))
-def test_week_of_age_weighs_under_a_hundredth_of_a_unit(newer_days: float) -> None:
-    entries = [make_entry(n, episode=0, created_ms=ago(8 - newer_days * (n > 0))) for n in range(3)]
-    assert answer(ask("hybrid", entries, [5.01, 5.0, 0.0]))[:2] == ["m0", "m1"]
 
 
 def test_hybrid_looks_at_more_candidates_than_it_answers() -> None:
@@ -280,28 +219,6 @@ def test_balanced_looks_at_the_freshest_and_the_nearest_too() -> None:
     assert answer(asked) == ["m50"]
 
 
-def test_without_a_graph_nearness_counts_for_nothing() -> None:
-    for mode in ("balanced", "entity_focused"):
-        assert rank(ask(mode, episode_of(3), [2, 1, 0])).factors["proximity"].tolist() == [0, 0, 0]
-
-
-def test_an_entity_focused_score_by_hand() -> None:
-    asked = ask("entity_focused", episode_of(4), [4, 3, 2, 0], proximity=[0.25, 1 / 3, 1 / 3, 1.0])
-    ranking = rank(asked)
-    assert ids_of(asked, ranking) == ["m3", "m1", "m2", "m0"]
-    # 0.93; 0.31 + 0.07 · 0.75; 0.31 + 0.07 · 0.5; 0.2325 + 0.07
-    np.testing.assert_allclose(ranking.scores, [0.93, 0.3625, 0.345, 0.3025])
-
-
-@given(near=st.lists(st.sampled_from([0.0, 1.0, 0.5, 1 / 3, 0.25]), min_size=2, max_size=12), data=st.data())
-def test_entity_focused_orders_by_proximity(near: list[float], data: st.DataObject) -> None:
-    semantic = data.draw(st.lists(st.floats(-20, 20), min_size=len(near), max_size=len(near)))
-    asked = ask("entity_focused", episode_of(len(near)), semantic, k=50, proximity=near)
-    ranking = rank(asked)
-    if not ranking.tiebreak_applied:
-        assert (np.diff(np.array(near)[ranking.places]) <= 0).all()
-
-
 def test_a_decayed_score_by_hand() -> None:
     # confidence · 1/(1 + t/30) · relevance: 1 · 0.25 · 0.9; 0.8 · 1 · 0.5; 0.6 · 0.5 · 0.01
     entries = [
@@ -317,80 +234,6 @@ def test_a_decayed_score_by_hand() -> None:
     assert ranking.weights == {}
 
 
-def test_decayed_takes_other_days_and_another_confidence() -> None:
-    entries = [make_entry(n, episode=0, created_ms=ago(30), confidence=c) for n, c in enumerate([0.5, 0.4])]
-    asked = ask("decayed", entries, [0, 0], decay={"decay_days": 10}, filters={"min_confidence": 0.3})
-    np.testing.assert_allclose(rank(asked).scores, [0.125, 0.1])
-
-
-def test_decayed_mode_defaults_to_twenty() -> None:
-    entries = episode_of(30)
-    assert len(rank(ask("decayed", entries, range(30))).places) == 20
-    assert len(rank(ask("decayed", entries, range(30), k=10)).places) == 10
-
-
-@pytest.mark.parametrize("mode", list(MODES))
-@given(data=st.data(), count=st.integers(1, 12), k=st.integers(1, 12))
-def test_score_equals_its_explanation(mode: Mode, data: st.DataObject, count: int, k: int) -> None:
-    shares = st.floats(0, 1)
-    entries = [
-        make_entry(
-            n, episode=0, created_ms=ago(count - n), importance=data.draw(shares),
-            confidence=data.draw(st.floats(0.6, 1)), stems=data.draw(st.sampled_from(["tea", "tea tea", "bike", ""])),
-        )
-        for n in range(count)
-    ]  # fmt: skip
-    semantic = data.draw(st.lists(st.floats(-20, 20), min_size=count, max_size=count))
-    asked = ask(
-        mode,
-        entries,
-        semantic,
-        k=k,
-        query="tea",
-        vectors={n: (1, n) for n in range(0, count, 2)},
-        proximity=data.draw(st.none() | st.lists(shares, min_size=count, max_size=count)),
-        relationship=data.draw(st.dictionaries(st.integers(0, count - 1), st.floats(0, 0.1))),
-        usage=data.draw(
-            st.dictionaries(st.integers(0, count - 1), st.builds(Usage, st.just(0), *[st.integers(0, 9)] * 3))
-        ),
-        returned=data.draw(st.lists(st.integers(0, 20))),
-    )
-    ranking = rank(asked)
-    assert len(set(ranking.places.tolist())) == min(k, count)
-    if not ranking.tiebreak_applied:
-        assert (np.diff(ranking.scores) <= 0).all()
-    for score, told in zip(ranking.scores, explained(ranking), strict=True):
-        if told["weights"]:
-            total = sum(told["weights"][name] * factor for name, factor in told["factors"].items())
-        else:
-            total = math.prod(told["factors"].values())
-        assert total + sum(told["boosts"].values()) == pytest.approx(score, abs=1e-4)
-
-
-def test_every_mode_of_the_contract_is_answered() -> None:
-    asked = [make_event("recall", id=mode, query="tea?", mode=mode) for mode in get_args(Mode)]
-    answered = {r["query_id"]: r for r in run_flow([make_event("message", content="tea"), *asked]).responses}
-    assert all(len(answered[mode]["memories"]) == 1 for mode in get_args(Mode))
-    ran = {mode: answered[mode]["routing_info"]["mode"] for mode in get_args(Mode)}
-    assert ran == dict.fromkeys(get_args(Mode)) | {mode: mode for mode in MODES} | {"auto": ran["auto"]}
-    assert ran["auto"] in MODES
-
-
-def test_the_flow_answers_in_the_order_of_the_mode() -> None:
-    said = [
-        ("old", ago(20), "The red bike is in the garage"),
-        ("new", ago(2), "We had tea"),
-        ("last", ago(1), "Good night"),
-    ]
-    told = [make_event("message", at, id=name, session_id=name, content=text) for name, at, text in said]
-    modes = ("relevance", "hybrid", "recency", "episode", "decayed")
-    asked = [make_event("recall", NOW_MS, query="Where is the red bike?", mode=mode) for mode in modes]
-    answers = [[m["id"] for m in r["memories"]] for r in run_flow([*told, *asked]).responses]
-    relevance, hybrid, recency, episode, decayed = answers
-    assert relevance[0] == hybrid[0] == episode[0] == decayed[0] == "old"
-    assert recency == ["last", "new", "old"]
-
-
 @given(
     signal=st.lists(st.sampled_from([-1.0, 0.0, 0.5, 2.0]), min_size=1, max_size=60),
     count=st.integers(1, 60),
@@ -402,10 +245,3 @@ def test_best_places_come_in_order(signal: list[float], count: int, data: st.Dat
     scene = make_scene("relevance", entries, signal, allowed=allowed)
     expected = sorted(allowed, key=lambda place: (-signal[place], place))[:count]
     assert scene.best(count).tolist() == expected
-
-
-def test_few_of_many() -> None:
-    signal = np.arange(400) * 7 % 50
-    entries = [make_entry(n, episode=0, created_ms=n) for n in range(400)]
-    scene = make_scene("relevance", entries, signal)
-    assert scene.best(9).tolist() == np.lexsort((np.arange(400), -signal))[:9].tolist()

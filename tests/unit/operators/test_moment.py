@@ -12,7 +12,8 @@ from recallflow.operators.recall import moment
 from tests.groups import share
 from tests.unit.operators.harness import MEMORIES, FlatEmbedder, Harness, answers, explained, make_event, run_flow
 
-MINUTE = 60_000
+MINUTE_MS = 60_000
+
 TEXTS = ["The red bike is new", "Bo rides a bike to work", "Tea with milk?", "We rode far on red bikes", "Tea is fine"]
 IDS = ["a", "b", "c", "d"]
 CREATE = st.fixed_dictionaries(
@@ -29,12 +30,12 @@ UPDATE = st.fixed_dictionaries(
     optional={
         "content": st.sampled_from(TEXTS),
         "importance": st.sampled_from([0.1, 0.9]),
-        "expires_at": st.integers(0, 400).map(lambda minutes: minutes * MINUTE),
+        "expires_at": st.integers(0, 400).map(lambda minutes: minutes * MINUTE_MS),
     },
 )
 FORGET = st.fixed_dictionaries({"type": st.just("memory.forget"), "memory_id": st.sampled_from([*IDS, "f"])})
 END = st.fixed_dictionaries({"type": st.just("episode.end"), "session_id": st.sampled_from(["s", "t"])})
-AT = st.integers(0, 30).map(lambda step: step * 10 * MINUTE)
+AT = st.integers(0, 30).map(lambda step: step * 10 * MINUTE_MS)
 
 
 def timed(steps: st.SearchStrategy[dict[str, Any]]) -> st.SearchStrategy[list[dict[str, Any]]]:
@@ -72,66 +73,12 @@ def test_past_answer_equals_the_answer_given_then(
     assert explained(now.responses[0]) == explained(then.responses[0])
 
 
-def test_a_forgotten_memory_is_in_no_past() -> None:
-    done = run_flow(
-        [
-            make_event("memory", 1, id="a", content="The code is 1234"),
-            make_event("memory.update", 2, memory_id="a", content="The code is 9999"),
-            make_event("memory.forget", 3, memory_id="a"),
-            make_event("recall", 4, query="code", as_of={"ingestion_time": 1}),
-            make_event("recall", 4, query="code", include_history=True),
-        ]
-    )
-    assert [response["memories"] for response in done.responses] == [[], []]
-
-
-@pytest.mark.parametrize(("event_ms", "found"), [(4, set()), (5, {"a"}), (9, {"a"}), (10, {"a", "b"}), (20, {"b"})])
-def test_moment_separates_past_and_later_events(event_ms: int, found: set[str]) -> None:
-    done = run_flow(
-        [
-            make_event("memory", 10, id="b", content="A bike"),
-            make_event("memory", 5, id="a", content="A red bike", valid_to=20),
-            make_event("recall", 30, query="bike", as_of={"event_time": event_ms}),
-        ]
-    )
-    assert {m["id"] for m in done.responses[0]["memories"]} == found
-
-
-def test_past_query_leaves_the_owner_unchanged() -> None:
-    events = [make_event("memory", at, id=f"m{at}", content=f"Bike number {at}") for at in range(5)]
-    ask = make_event("recall", 9, query="bike")
-    past = make_event("recall", 9, query="bike", as_of={"ingestion_time": 2})
-    done = run_flow([*events, past, ask])
-    assert asked(done.responses[1]) == asked(run_flow([*events, ask]).responses[0])
-
-
 def contents(response: dict[str, Any]) -> set[str]:
     return {memory["content"] for memory in response["memories"]}
 
 
 def at_event_time(at_ms: int, **fields: Any) -> dict[str, Any]:
     return make_event("recall", 99, query="Where does Ann live?", as_of={"event_time": at_ms}, **fields)
-
-
-def test_an_edit_is_of_its_own_event_time() -> None:
-    done = run_flow(
-        [
-            make_event("memory", 10, id="home", content="Ann lives in Leeds", tags=["then"]),
-            make_event("memory", 11, id="tea", content="Ann likes tea"),
-            make_event("memory.update", 20, memory_id="home", content="Ann lives in Porto", tags=["now"]),
-            *(at_event_time(at_ms) for at_ms in (9, 10, 19, 20, 99)),
-            at_event_time(19, filters={"tags": ["now"]}),
-            at_event_time(19, mode="recency", include_history=True),
-            at_event_time(20, mode="recency", include_history=True),
-        ]
-    )
-    *shown, filtered, earlier, later = (contents(response) for response in done.responses)
-    assert shown[:2] == [set(), {"Ann lives in Leeds"}]
-    assert shown[2] == {"Ann lives in Leeds", "Ann likes tea"}
-    assert shown[3] == shown[4] == {"Ann lives in Porto", "Ann likes tea"}
-    assert filtered == set()
-    assert earlier == {"Ann lives in Leeds", "Ann likes tea"}
-    assert later == {"Ann lives in Leeds", "Ann lives in Porto", "Ann likes tea"}
 
 
 @settings(max_examples=share(0.5))
@@ -198,21 +145,6 @@ def known(responses: list[dict[str, Any]]) -> list[set[str]]:
 
 
 @pytest.mark.parametrize("other", OTHERS)
-def test_a_date_far_ahead_is_of_its_own_owner_only(other: dict[str, str]) -> None:
-    ahead = make_event("memory", FAR_MS, id="ahead", content="tea") | other
-    asks = make_event("recall", 9, query="tea", as_of={"ingestion_time": 5})
-    done = run_flow([ahead, make_event("memory", 4, id="mine", content="tea"), asks, asks | other])
-    assert known(done.responses) == [{"mine"}, set()]
-
-
-def test_line_of_a_file_arrives_at_its_own_time() -> None:
-    told = [make_event("memory", at, id=f"m{at}", content="tea") for at in (2, FAR_MS, 3)]
-    asks = [make_event("recall", 9, query="tea", as_of={"ingestion_time": at}) for at in (1, 2, 3, FAR_MS)]
-    done = run_flow([*told, *asks])
-    assert known(done.responses) == [set(), {"m2"}, {"m2", "m3"}, {"m2", "m3", f"m{FAR_MS}"}]
-
-
-@pytest.mark.parametrize("other", OTHERS)
 def test_a_logs_clock_is_its_owners_too(log: Log, other: dict[str, str]) -> None:
     log.append(FAR_MS, make_event("memory", 1, id="ahead", content="tea") | other)
     log.append(4, make_event("memory", 1, id="mine", content="tea"))
@@ -237,15 +169,3 @@ def test_ingestion_time_of_an_owner_never_goes_back(
         (answer,) = log.append(0, asked)
         assert answer["versions"][0]["ingested_at"] == f"1970-01-01T00:00:00.{latest[user]:03d}Z".replace(".000Z", "Z")
     log.stop()
-
-
-@pytest.mark.parametrize("mode", ["relevance", "hybrid", "episode"])
-def test_any_moment_is_answered_for_unordered_lines(mode: str) -> None:
-    said = [make_event("message", at, id=f"m{at}", content=f"tea {at}", session_id="s") for at in (9_000, 1, FAR_MS, 5)]
-    changed = make_event("memory.update", 2, memory_id="m9000", content="tea, later")
-    gone = make_event("memory.forget", 3, memory_id="m1")
-    asks = [
-        make_event("recall", 9, query="tea", mode=mode, as_of={"ingestion_time": at}) for at in (0, 2, 7, 9_000, FAR_MS)
-    ]
-    done = run_flow([*said, changed, gone, *asks])
-    assert known(done.responses) == [set(), {"m9000"}, {"m9000", "m5"}, {"m9000", "m5"}, {"m9000", "m5", f"m{FAR_MS}"}]

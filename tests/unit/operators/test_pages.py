@@ -12,28 +12,26 @@ from hypothesis import strategies as st
 
 from recallflow import limits
 from recallflow.operators.answers import explore as whole
-from recallflow.operators.answers import lookups
 from tests.groups import share
-from tests.unit.operators.harness import MEMORIES, QUERIES, Harness, answers
+from tests.unit.operators.harness import MEMORIES, MINUTE_MS, QUERIES, Harness, answers
 
 Event = dict[str, Any]
 
-MINUTE = 60_000
 ANN = {"tenant_id": "acme", "user_id": "ann"}
 IDS = [f"m{number}" for number in range(8)]
 NAMES = ["Ana Cruz", "Porto", "tea", "Mr Cruz", "Leeds"]
 
 
 def ask(engine: Harness, **fields: Any) -> Event:
-    asked = ANN | {"id": "q", "timestamp": 100 * MINUTE} | fields
-    outputs = engine.run(QUERIES, asked, append_ms=100 * MINUTE)
+    asked = ANN | {"id": "q", "timestamp": 100 * MINUTE_MS} | fields
+    outputs = engine.run(QUERIES, asked, append_ms=100 * MINUTE_MS)
     (answer,) = answers([*outputs, *engine.advance_to_end()])
     return answer
 
 
 def told(engine: Harness, at: int, *events: Event) -> None:
     for event in events:
-        engine.run(MEMORIES, ANN | {"timestamp": at * MINUTE} | event, append_ms=at * MINUTE)
+        engine.run(MEMORIES, ANN | {"timestamp": at * MINUTE_MS} | event, append_ms=at * MINUTE_MS)
         engine.advance_to_end()
 
 
@@ -65,7 +63,7 @@ AT = st.integers(0, 5)
 @st.composite
 def change(draw: st.DrawFn) -> Event:
     """Something that makes a memory, changes or forgets one."""
-    memory_id, at = draw(st.sampled_from(IDS)), draw(AT) * MINUTE
+    memory_id, at = draw(st.sampled_from(IDS)), draw(AT) * MINUTE_MS
     kind = draw(st.sampled_from(["memory", "memory", "memory.update", "memory.forget"]))
     if kind == "memory":
         return {"type": kind, "id": memory_id, "content": f"What {memory_id} says", "timestamp": at}
@@ -103,25 +101,13 @@ def test_each_memory_is_on_one_page(before: list[Event], between: list[list[Even
         engine.stop()
 
 
-def test_equal_times_are_listed_by_arrival_after_a_forget(engine: Harness) -> None:
-    told(engine, 1, *({"type": "memory", "id": one, "content": one} for one in IDS))
-    first, *_ = pages_of(engine, "memory_page", type="memories.list", limit=3)
-    assert [one["id"] for one in first["memories"]] == ["m7", "m6", "m5"]
-    told(engine, 2, {"type": "memory.forget", "memory_id": "m5"})
-    second = ask(engine, type="memories.list", limit=3, after=first["after"])["memory_page"]
-    assert [one["id"] for one in second["memories"]] == ["m4", "m3", "m2"]
-    assert (first["total"], second["total"]) == (8, 7)
-    told(engine, 3, {"type": "user.erase"})
-    assert ask(engine, type="memories.list", after=second["after"])["memory_page"]["memories"] == []
-
-
 def test_list_filters_are_those_of_recall_and_hidden_ones_marked(engine: Harness) -> None:
     told(
         engine,
         1,
         {"type": "memory", "id": "old", "content": "She lives in Porto", "kind": "fact", "tags": ["home"]},
         {"type": "memory", "id": "gone", "content": "A ticket", "kind": "note", "tags": ["home"]}
-            | {"expires_at": 2 * MINUTE},
+            | {"expires_at": 2 * MINUTE_MS},
         {"type": "message", "id": "said", "content": "The kettle is broken", "session_id": "s", "project_id": "p"},
         {
             "type": "memory", "id": "new", "content": "She lives in Leeds", "kind": "fact", "metadata": {"from": "x"},
@@ -136,17 +122,6 @@ def test_list_filters_are_those_of_recall_and_hidden_ones_marked(engine: Harness
     assert listed(engine, filters={"not": {"tags": ["home"]}, "session_ids": ["s"]}) == ["said"]
     assert listed(engine, filters={"metadata": {"from": "x"}}) == ["new"]
     assert listed(engine, project_id="p") == ["said"]
-
-
-def test_a_page_is_as_of_a_moment(engine: Harness) -> None:
-    told(engine, 1, {"type": "memory", "id": "a", "content": "Tea"})
-    told(engine, 5, {"type": "memory", "id": "b", "content": "Coffee"})
-    told(engine, 9, {"type": "memory.update", "memory_id": "a", "content": "Green tea"})
-    for as_of in ({"event_time": 4 * MINUTE}, {"ingestion_time": 4 * MINUTE}):
-        (page,) = pages_of(engine, "memory_page", type="memories.list", as_of=as_of)
-        assert [(one["id"], one["content"], one["version"]) for one in page["memories"]] == [("a", "Tea", 0)]
-    (now,) = pages_of(engine, "memory_page", type="memories.list")
-    assert [(one["id"], one["content"]) for one in now["memories"]] == [("b", "Coffee"), ("a", "Green tea")]
 
 
 @pytest.mark.parametrize("kind", ["memories.list", "graph.explore"])
@@ -218,7 +193,7 @@ def parts(subgraphs: list[Event]) -> dict[str, dict[str, Event]]:
 @given(
     events=st.lists(related(), max_size=16),
     limit=st.integers(1, 3),
-    as_of=st.sampled_from([None, {"event_time": 6 * MINUTE}, {"ingestion_time": 9 * MINUTE}]),
+    as_of=st.sampled_from([None, {"event_time": 6 * MINUTE_MS}, {"ingestion_time": 9 * MINUTE_MS}]),
 )
 def test_all_pages_are_the_whole_graph(events: list[Event], limit: int, as_of: Event | None) -> None:
     then = {} if as_of is None else {"as_of": as_of}
@@ -241,18 +216,6 @@ def test_all_pages_are_the_whole_graph(events: list[Event], limit: int, as_of: E
         engine.stop()
 
 
-def test_a_cursor_of_a_state_that_is_gone_is_refused(engine: Harness, tmp_path: Path) -> None:
-    edges = [{"source": f"entity:{one}", "target": "entity:porto", "type": "lives_in"} for one in ("Ann", "Bo", "Cy")]
-    told(engine, 1, {"type": "graph.edges", "edges": edges})
-    *_, cut = (page["after"] for page in pages_of(engine, "subgraph", type="graph.explore", whole=True, limit=1))
-    first = ask(engine, type="graph.explore", whole=True, limit=1, after="e:")["subgraph"]["after"]
-    assert cut is None
-    other = Harness(tmp_path / "other")
-    told(other, 1, {"type": "graph.edges", "edges": edges})
-    refused = ask(other, type="graph.explore", whole=True, limit=1, after=first)["error"]
-    assert refused["fields"][0]["field"] == "after"
-
-
 @pytest.mark.parametrize(
     ("fields", "wrong"),
     [
@@ -263,19 +226,6 @@ def test_a_cursor_of_a_state_that_is_gone_is_refused(engine: Harness, tmp_path: 
 def test_pages_are_of_the_whole_alone(engine: Harness, fields: Event, wrong: str) -> None:
     refused = ask(engine, type="graph.explore", **fields)["error"]
     assert [one["field"] for one in refused["fields"]] == [wrong]
-
-
-def test_a_hub_is_read_in_bounded_pages(engine: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lookups, "READ_AT_ONCE", 2)
-    told(engine, 1, *({"type": "memory", "id": f"m{n}", "content": f"Tea {n}", "tags": ["tea"]} for n in range(30)))
-    edges = [{"source": f"entity:p{number}", "target": "entity:porto", "type": "lives_in"} for number in range(150)]
-    told(engine, 2, {"type": "graph.edges", "edges": edges})
-    found = [*pages_of(engine, "subgraph", type="graph.explore", whole=True, limit=20)]
-    assert all(len(page["edges"]) <= 20 * 6 and len(page["memories"]) <= 20 for page in found)
-    every = parts(found)
-    assert len(every["memories"]) == 30
-    assert sum(one["type"] == "lives_in" for one in every["edges"].values()) == 150
-    assert sum(one["kind"] == "entity" for one in every["nodes"].values()) == 151
 
 
 def test_page_reads_a_bounded_number_of_names(engine: Harness, monkeypatch: pytest.MonkeyPatch) -> None:

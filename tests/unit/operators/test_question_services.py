@@ -8,9 +8,9 @@ import pytest
 from recallflow.errors import ModelError
 from recallflow.operators import large
 from recallflow.operators.answers.models import Models, Within
-from tests.unit.operators.harness import MEMORIES, QUERIES, Harness, answers, codes, ids, make_event
+from tests.unit.operators.harness import DAY_MS, MEMORIES, QUERIES, Harness, answers, codes, ids, make_event
 from tests.unit.operators.models import Language, Remote, Reranker, Service, letters
-from tests.unit.operators.test_reranking import CRATES, DAY_MS, ask
+from tests.unit.operators.test_reranking import CRATES, ask
 
 Open = Callable[..., Harness]
 
@@ -98,21 +98,6 @@ def test_graph_query_ranked_by_a_question_waits_for_its_vector(open_engine: Open
     assert (response["status"], service.asked) == ("ok", [[QUESTION]])
 
 
-def test_facts_of_entities_need_no_vector(open_engine: Open, service: Service) -> None:
-    assert answers(open_engine().run(QUERIES, make_event("graph.facts", DAY_MS, query=QUESTION, entities=["Ana"])))
-    assert service.asked == []
-
-
-def test_vector_and_language_model_are_asked_at_once(open_engine: Open, service: Service, language: Language) -> None:
-    engine = open_engine()
-    asked = ask(select_categories=True, check_sufficiency=True, rewrite=True)
-    assert answers(engine.run(QUERIES, asked)) == []
-    (response,) = answers(engine.complete())
-    assert (language.tasks, len(service.asked)) == (["check_sufficiency", "rewrite", "select_categories"], 1)
-    assert response["routing_info"]["models"].keys() == {*language.tasks, "embed"}
-    assert [*response["context"]["summaries"]] == ["work"]
-
-
 def test_reranker_is_asked_once_the_vector_is_there(open_engine: Open, service: Service, reranker: Reranker) -> None:
     engine = open_engine(reranks=True)
     engine.run(QUERIES, ask(select_categories=True))
@@ -121,26 +106,6 @@ def test_reranker_is_asked_once_the_vector_is_there(open_engine: Open, service: 
     assert (len(service.asked), len(reranker.given)) == (1, 1)
     assert (response["status"], response["memories"][0]["rerank_score"]) == ("ok", 6)
     assert [*response["context"]["summaries"]] == ["work"]
-
-
-def test_cached_vector_lets_both_models_run_at_once(open_engine: Open, reranker: Reranker, language: Language) -> None:
-    engine = open_engine(reranks=True)
-    engine.run(QUERIES, ask())
-    engine.complete(1)
-    engine.complete(1)
-    engine.run(QUERIES, ask(select_categories=True))
-    (response,) = answers(engine.complete(1))
-    assert (len(reranker.given), language.tasks) == (2, ["select_categories"])
-    assert response["memories"][0]["rerank_score"] == 6
-
-
-def test_one_hanging_step_takes_nothing_from_the_others(open_engine: Open, language: Language) -> None:
-    language.hangs = {"select_categories"}
-    engine = open_engine(timeout_s=1.0, one_log=True)  # the other steps are done by then, on a busy machine too
-    (response,) = answers(engine.run(MEMORIES, ask(select_categories=True, check_sufficiency=True)))
-    models = response["routing_info"]["models"]
-    assert {name for name, told in models.items() if "failure" in told} == {"select_categories"}
-    assert response["sufficient"] is False
 
 
 def test_parked_query_sees_no_half_of_an_event(open_engine: Open, monkeypatch: pytest.MonkeyPatch) -> None:

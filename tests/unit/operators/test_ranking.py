@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 from recallflow.flows.embedded import Processed
 from recallflow.queries import WEIGHTS, Mode
 from tests.groups import share
-from tests.unit.operators.harness import make_event, run_flow
+from tests.unit.operators.harness import DAY_MS, HOUR_MS, make_event, run_flow
 
-DAY_MS = 86_400_000
 FIRST_DAY, NOW_DAYS = 20_000, 20_400
 TEXTS = [
     "The red bike is new", "Bo rides a bike to work", "Tea with milk?",
@@ -129,7 +128,6 @@ def check_scores(answer: dict[str, Any]) -> None:
 WHATEVER_THE_AGE = ("hybrid", "relevance", "episode", "auto")
 BY_MEANING = (*WHATEVER_THE_AGE, "balanced", "decayed", "entity_focused")
 BEGIN_MS = 1_700_000_000_000
-HOUR_MS = 3_600_000
 FACT = {"content": "Kim prefers window seats on trains", "id": "fact"}
 DAY = {"content": "I had a long day.", "id": "day", "name": "Kim", "session_id": "s", "role": "user"}
 OTHERS = [

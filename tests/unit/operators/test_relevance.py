@@ -6,18 +6,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
 from hypothesis import strategies as st
 
 from recallflow.embedder import NO_FLOATS, TextVectors
 from recallflow.operators.recall.columns import compute
 from recallflow.operators.recall.question import understand
-from recallflow.operators.recall.relevance import EVIDENCE, FIGURES, SETTINGS, Judge, rarity
+from recallflow.operators.recall.relevance import EVIDENCE, SETTINGS, Judge, rarity
 from recallflow.operators.recall.relevance_weights import ANSWERABLE, BASES, GROUNDS, RELEVANCE, Basis
 from recallflow.operators.recall.weights import WEIGHTS
 from recallflow.state.index import OwnerIndex
 from recallflow.state.rows import Vectors
-from tests.unit.operators.harness import codes, explained, make_entry, make_event, run_flow
+from tests.unit.operators.harness import codes, make_entry, make_event, run_flow
 
 PORTO = "I moved to Porto in spring and rent a flat by the river"
 HERE = "Do I rent a flat in Porto?"
@@ -61,15 +60,6 @@ def test_figures_by_hand() -> None:
     np.testing.assert_allclose(found.of("cosine"), np.cos(np.arange(5)), atol=0.01)
     np.testing.assert_allclose(found.of("length"), np.log([2, 2, 3, 2, 2]))
     assert not found.of("said").any()
-
-
-def test_whose_it_is_and_when_it_was() -> None:
-    index = OwnerIndex("model", 2)
-    may_8_ms = 1_683_504_000_000
-    index.add([make_entry(0, author="Ann", created_ms=may_8_ms), make_entry(1, author="Bo", created_ms=0)], {})
-    found = judge(index, "What did Ann do on 8 May 2023?", participants=["Ann", "Bo"]).figures(np.arange(2))
-    assert found.of("said").tolist() == [-1, 1]  # in the order they were said
-    assert found.of("dated").tolist() == [0, 1]
 
 
 def test_answerability_evidence_by_hand() -> None:
@@ -120,26 +110,8 @@ def test_notes_assistants_and_caseless_scripts_have_own_weights() -> None:
     assert [judge(one, "妹妹对什么过敏?").ground[1] for one in (both, notes)] == ["unspaced", "unspaced"]
 
 
-def test_every_weight_has_a_column_and_every_chat_weights() -> None:
-    for table, figures in ((RELEVANCE, FIGURES), (ANSWERABLE, EVIDENCE)):
-        for name, weights in table.items():
-            figure, _, setting = name.partition(" · ")
-            assert figure in figures
-            assert setting in {"", *SETTINGS}
-            assert len(weights) == len(GROUNDS)
-
-
 WORDS = st.lists(st.sampled_from(["bike", "tour", "cost", "tea", "kettle", "violin"]), max_size=6)
 SAID = st.lists(st.tuples(st.integers(0, 2), WORDS.map(" ".join)), min_size=1, max_size=8)
-
-
-@given(said=SAID, data=st.data())
-def test_each_memory_is_judged_by_itself(said: list[tuple[int, str]], data: st.DataObject) -> None:
-    asked = judge(indexed(said), "What does the bike tour cost?")
-    whole = asked.relevance(asked.figures(np.arange(len(said))))
-    some = np.array(data.draw(st.lists(st.sampled_from(range(len(said))), min_size=1, max_size=4)))
-    np.testing.assert_allclose(asked.relevance(asked.figures(some)), whole[some], rtol=1e-9)
-    assert np.all((whole > 0) & (whole < 1))
 
 
 @pytest.mark.parametrize("basis", BASES)
@@ -166,23 +138,6 @@ def relevance_of(response: dict[str, Any]) -> dict[str, float]:
     return {memory["id"]: memory.get("relevance") for memory in response["memories"]}
 
 
-@pytest.mark.parametrize("memories", [1, 3, len(TOLD)])
-@pytest.mark.parametrize("question", [HERE, ELSEWHERE, "Who plays?", "What did Ann buy?", "soup", "Was it raining?"])
-def test_relevance_and_answerability_agree(question: str, memories: int) -> None:
-    found = ask(question, memories=memories, k=50)
-    highest = max(relevance_of(found).values())
-    assert highest <= found["answerable"] <= min(1.0, 6 * highest)
-    assert found["answerable"] < 0.5 or "nothing_relevant" not in codes(found)
-
-
-def test_answer_in_other_words_is_not_warned_of() -> None:
-    told = {"type": "memory", "tenant_id": "a", "user_id": "u", "content": "My flight to Oslo leaves on 3 June."}
-    asked = {"type": "recall", "tenant_id": "a", "user_id": "u", "query": "When does Kim fly?"}
-    (found,) = run_flow([told, asked], embedder="meaning").responses
-    assert found["answerable"] > 0.5
-    assert "nothing_relevant" not in codes(found)
-
-
 def test_told_facts_are_relevant_and_world_knowledge_is_not() -> None:
     here, elsewhere = ask(HERE, memories=1), ask(ELSEWHERE, memories=1)
     assert here["answerable"] > 0.9
@@ -194,15 +149,6 @@ def test_told_facts_are_relevant_and_world_knowledge_is_not() -> None:
     assert elsewhere["status"] == "ok"
 
 
-@pytest.mark.parametrize("mode", ["hybrid", "balanced", "relevance", "entity_focused", "decayed", "episode", "auto"])
-def test_relevance_and_answerability_ignore_k_and_mode(mode: str) -> None:
-    most = ask(HERE, k=6)
-    found = ask(HERE, k=2, mode=mode)
-    assert found["answerable"] == most["answerable"]
-    assert relevance_of(found).items() <= relevance_of(most).items()
-    assert relevance_of(found)
-
-
 def test_memories_below_min_relevance_are_left_out() -> None:
     every = relevance_of(ask(HERE))
     found = ask(HERE, min_relevance=0.5)
@@ -212,30 +158,9 @@ def test_memories_below_min_relevance_are_left_out() -> None:
     assert "nothing_relevant" not in codes(found)
 
 
-def test_by_words_alone_a_question_that_shares_none_finds_nothing() -> None:
-    assert codes(ask("Which volcano erupted over Sicily?")) == ["nothing_relevant"]
-    assert codes(ask("Which kettle erupted over Sicily?")) == []
-    assert codes(ask("Which volcano erupted?")) == ["nothing_relevant"]  # no word is spelt like these two
-    assert codes(ask("Where do I live?")) == []  # one word: it is often told in others
-
-
-@pytest.mark.parametrize("others", [10, 50, 100])
-def test_a_long_answer_that_tells_in_one_passage_is_relevant(others: int) -> None:
-    filling = "The museum opens early and closes late. Bring comfortable shoes and enough water. " * (others // 2)
-    told = f"{filling}The night bus back to the hostel leaves from platform 14 at 23:40. {filling}"
-    chat = [("user", "Tell me everything about the trip, please"), ("assistant", told)]
-    said = [make_event("message", n, id=role, role=role, content=text) for n, (role, text) in enumerate(chat)]
-    asked = make_event("recall", 9, query="When does the night bus to the hostel leave?")
-    (response,) = run_flow([*said, asked]).responses
-    found = relevance_of(response)
-    assert found["assistant"] > 0.3 > found["user"]
-    assert "nothing_relevant" not in codes(response)
-
-
 def test_empty_answer_after_min_relevance_is_a_warning() -> None:
     found = ask(HERE, min_relevance=1)
     assert (found["memories"], codes(found), found["status"]) == ([], ["nothing_relevant"], "ok")
-    assert "none of 6 memories has a relevance of 1" in found["warnings"][0]["detail"]
 
 
 def test_by_recency_memories_are_judged_by_words_alone() -> None:
@@ -248,20 +173,6 @@ def test_by_recency_memories_are_judged_by_words_alone() -> None:
     assert relevance_of(ask(HERE, mode="recency", min_relevance=0.5)).keys() == best.keys()
 
 
-def test_decayed_score_of_an_unrelated_memory_is_near_zero() -> None:
-    found = ask(ELSEWHERE, mode="decayed")
-    assert found["memories"]
-    for memory in found["memories"]:
-        assert explained(found)[memory["id"]]["factors"]["similarity"] == memory["relevance"] < 0.3
-
-
-@pytest.mark.parametrize("mode", ["hybrid", "relevance", "decayed", "recency"])
-def test_relevance_threshold_drops_memories_without_taking_their_ranks(mode: str) -> None:
-    few, many = (relevance_of(ask(HERE, mode=mode, k=k, min_relevance=0.22)) for k in (1, 6))
-    assert [*few] == [*many][:1]
-    assert min(many.values()) >= 0.22
-
-
 @pytest.mark.parametrize("least", [-0.1, 1.1, "x"])
 def test_a_relevance_beyond_0_to_1_is_refused(least: object) -> None:
     assert ask(HERE, min_relevance=least)["error"]["fields"][0]["field"] == "min_relevance"
@@ -272,15 +183,3 @@ def test_empty_memory_has_zero_answerability() -> None:
     assert (found["answerable"], found["memories"]) == (0, [])
     assert "nothing_relevant" not in codes(found)
     assert ask(HERE, filters={"kinds": ["fact"]})["answerable"] == 0
-
-
-def test_answerability_counts_only_filtered_memories() -> None:
-    late = ask(HERE, filters={"created_after": 30_000})
-    assert late["answerable"] < ask(HERE)["answerable"]
-    assert "m0" not in relevance_of(late)
-
-
-def test_past_question_is_answered_from_the_past_state() -> None:
-    before = ask("Is the kettle broken?", as_of={"event_time": 30_000})
-    assert set(relevance_of(before)) == {"m0"}
-    assert before["answerable"] < ask("Is the kettle broken?", as_of={"event_time": 60_000})["answerable"]

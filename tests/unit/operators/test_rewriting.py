@@ -9,12 +9,11 @@ from hypothesis import strategies as st
 
 from recallflow.operators.answers.models import Models, Within
 from recallflow.operators.recall.merging import best_first
-from tests.unit.operators.harness import MEMORIES, QUERIES, Harness, answers, codes, ids, make_event
-from tests.unit.operators.models import Language, Remote
+from tests.unit.operators.harness import DAY_MS, MEMORIES, Harness, answers, codes, ids, make_event
+from tests.unit.operators.models import Language
 
 Answered = Callable[..., list[dict[str, Any]]]
 
-DAY_MS = 86_400_000
 WHOLE = "In which city was the founder of the bakery where Ana works born?"
 PARTS = ["At which bakery does Ana work?", "Who founded the bakery Tulipa?", "Where was Rui born?"]
 SAID = {
@@ -68,13 +67,6 @@ def test_memory_fields_are_of_the_question_that_found_it(answered: Answered) -> 
     assert merged["answerable"] == max(found["answerable"] for found in alone)
 
 
-def test_returned_memories_count_as_used_once(answered: Answered) -> None:
-    (merged,) = answered(ask(rewrite=True))
-    gets = [make_event("memory.get", DAY_MS, memory_id=one) for one in SAID]
-    used = {got["versions"][0]["id"]: got["usage"]["count"] for got in answered(*gets)}
-    assert used == {one: int(one in ids(merged)) for one in SAID}
-
-
 @pytest.mark.parametrize("said", [{"questions": []}, {"questions": [WHOLE.lower(), "", "x" * 301]}])
 def test_nothing_to_ask_beside_it_changes_nothing(answered: Answered, language: Language, said: dict[str, Any]) -> None:
     language.says["rewrite"] = said
@@ -95,17 +87,6 @@ def test_filters_and_the_moment_hold_for_every_question(answered: Answered) -> N
 def test_answers_that_are_not_ordered_by_fit_are_not_merged(answered: Answered, language: Language, mode: str) -> None:
     (response,) = answered(ask(rewrite=True, mode=mode))
     assert (language.asked, codes(response), response["status"]) == ([], ["llm_skipped"], "ok")
-
-
-def test_smaller_questions_are_embedded_at_once(open_harness: Callable[..., Harness], language: Language) -> None:
-    remote = Remote()
-    engine = open_harness(remote, models=Models(Within(language, 60.0), Within(remote.service, 60.0)))
-    engine.run(MEMORIES, *TOLD)
-    assert answers(engine.run(QUERIES, ask(rewrite=True))) == []
-    assert answers(engine.complete()) == []
-    (response,) = answers(engine.complete())
-    assert remote.service.asked == [[WHOLE], PARTS]
-    assert (response["status"], len(response["memories"])) == ("ok", 3)
 
 
 @given(st.lists(st.lists(st.integers(0, 20), unique=True, max_size=8), min_size=1, max_size=4), st.integers(1, 12))

@@ -9,8 +9,8 @@ from recallflow.embedder import Kind, Matrix, TextVectors
 from recallflow.operators.recall.question import understand
 from recallflow.operators.recall.shared import Shared
 from recallflow.operators.recall.signal import Signal, read
-from recallflow.operators.recall.weights import LEXICAL_WEIGHTS, WEIGHTS, WHOLE_WEIGHTS
-from recallflow.operators.redaction import RowsReader, memory
+from recallflow.operators.recall.weights import WEIGHTS, WHOLE_WEIGHTS
+from recallflow.operators.redaction import RowsReader
 from recallflow.state.arrays import Column, Places
 from recallflow.state.index import OwnerIndex
 from recallflow.state.rows import Entry, MemoryRow, Vectors
@@ -122,37 +122,3 @@ def test_failed_model_compares_in_the_fallback_vectors(index: OwnerIndex) -> Non
     others = signal(Shared.of(model, lambda: 0.0), index).columns.values
     for name, column in others.items():
         np.testing.assert_array_equal(found.columns.values[name], column)
-
-
-def test_fallback_compares_only_allowed_readable_memories(index: OwnerIndex) -> None:
-    model, at = Model("model", "contextual"), places(index)
-    model.fails = True
-    fallback = Model("fallback", "spelling", **{"tea?": (1, 0), "tea": (1, 0)})
-    permitted = np.array(sorted([at["m0"], at["m1"]]))
-
-    def gone_or_redacted(slots: list[int]) -> list[MemoryRow | None]:
-        return [None if index.ids[slot] == "m0" else memory(index, slot) for slot in slots]
-
-    shared = Shared.of(model, lambda: 0.0, fallback)
-    signal(shared, index, permitted=permitted)
-    assert sorted(fallback.asked) == ["Ann: bike", "Ann: tea", "Which tea?"]
-    found = signal(shared, index, permitted=permitted, reader=gone_or_redacted)
-    assert by_memory(index, np.asarray(found.columns.values["dense"])) == [0, 0, 0]
-
-
-def test_lexical_fallback_ignores_all_vectors(index: OwnerIndex) -> None:
-    model = Model("model", "contextual")
-    model.fails = True
-    found = signal(Shared.of(model, lambda: 0.0), index)
-    assert found.columns.weights == LEXICAL_WEIGHTS["assistant"]
-    assert "dense" not in found.columns.values
-    bare = OwnerIndex("model", 2)
-    bare.add(entries(), {})
-    alone = signal(Shared.of(model, lambda: 0.0), bare)
-    np.testing.assert_array_equal(found.columns.score(), alone.columns.score())
-
-
-def test_the_model_itself_is_no_fallback_for_itself() -> None:
-    model, other = Model("model", "contextual"), Model("other", "spelling")
-    assert Shared.of(model, lambda: 0.0, model).questions.fallback is None
-    assert Shared.of(model, lambda: 0.0, other).questions.fallback is other

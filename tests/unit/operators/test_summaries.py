@@ -9,13 +9,12 @@ from recallflow.operators.episodes import episode_id
 from recallflow.operators.recall.category_summaries import CATEGORIES, category_of
 from recallflow.owner import Owner
 from recallflow.state.rows import MemoryRow
-from tests.unit.operators.harness import make_event, run_flow
+from tests.unit.operators.harness import MINUTE_MS, make_event, run_flow
 from tests.unit.operators.test_apply import codes, forget, message, outcomes, update
 from tests.unit.operators.test_derived import do, of
 
 Event = tuple[str, dict[str, Any]]
 
-MINUTE_MS, HOUR_MS = 60_000, 3_600_000
 TOLD = "Ann plans a trip"
 
 
@@ -69,17 +68,6 @@ def test_summary_is_dropped_when_the_episode_changes(asked: Event, event: Event)
 def test_summary_stays_while_messages_are_unchanged(event: Event) -> None:
     done = do(said("a"), said("b"), summary("a", "a", "b"), event, LISTED)
     assert summaries(done.responses[0]) == [TOLD]
-
-
-def test_summary_is_dropped_when_episodes_merge() -> None:
-    far = said("b", timestamp=MINUTE_MS * 40)
-    done = do(
-        said("a"), far, summary("a"), summary("b", text="more"), LISTED, said("c", timestamp=MINUTE_MS * 20), LISTED
-    )
-    before, after = map(summaries, done.responses)
-    assert sorted(before) == [TOLD, "more"]
-    assert len(after) == 1
-    assert after[0] not in (TOLD, "more")
 
 
 def test_summary_of_an_unknown_episode_is_refused_or_outdated() -> None:

@@ -119,17 +119,6 @@ def tails(harness: Harness) -> Iterator[int]:
                 yield found.size
 
 
-def test_eviction_packs_the_newest_memories(budgets: list[int], tmp_path: Path) -> None:
-    log = Log()
-    budgets.append(LEAVE)
-    harness = Harness(tmp_path / "s", one_log=True)
-    for count, packed in ((1, []), (1, [2]), (1, [2]), (1, []), (3, [3])):
-        harness.run(MEMORIES, *log.batch([("say", "ann", 0)] * count))
-        assert [*tails(harness)] == packed
-    harness.run(MEMORIES, *log.batch([("forget", "ann", 0)]))
-    assert [*tails(harness)] == [2]  # made again without it
-
-
 def test_packing_at_the_end_is_bounded(budgets: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(directory, "PACKED_AT_END", 12)
     budgets.append(STAY)
@@ -182,15 +171,6 @@ def test_outputs_come_again_from_any_recent_snapshot(tmp_path: Path, whole: int,
     engine.kill(snapshots[whole - back])  # within the last snapshot, or right behind it
     again = [output for _ in range(back) for output in came(engine)]
     assert again == first[-back * EACH :]
-
-
-def test_the_outbox_does_not_grow(tmp_path: Path) -> None:
-    engine = Harness(tmp_path / "s")
-    engine.write(MEMORIES, *(event(at) for at in range(8 * EACH)))
-    for _ in range(8):
-        came(engine)
-        engine.mark()
-        assert kept(engine) <= 2 * EACH
 
 
 def test_key_equal_to_the_records_is_not_stored(tmp_path: Path) -> None:

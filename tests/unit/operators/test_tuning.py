@@ -7,8 +7,7 @@ import pytest
 
 from recallflow.control import ControlHistory, RecallSettings
 from recallflow.errors import InvalidRecord
-from recallflow.operators.recall.modes import MODES
-from recallflow.operators.recall.tuning import Tuning, tenant_settings, tuned, validate
+from recallflow.operators.recall.tuning import Tuning, tuned, validate
 from recallflow.parsing import parse, parse_control
 from recallflow.queries import WEIGHTS, Mode, Recall
 from tests.unit.operators.harness import make_event, run_flow
@@ -40,11 +39,6 @@ def test_weight_is_of_query_then_tenant_then_default() -> None:
     assert weights == defaults | {"recency": 0.7, "quality": 0.2, "usage": 0.0}
 
 
-def test_a_tenant_s_weights_are_of_one_mode() -> None:
-    assert tune("balanced", TENANT).weights == {"recency": 0.6, "semantic": 0.5, "proximity": 0.2}
-    assert tune("relevance", TENANT).weights == {}
-
-
 def test_decay_field_is_of_query_then_tenant() -> None:
     decay = tune("recency", TENANT, decay={"max_age_days": 10}).decay
     assert (decay.function, decay.max_age_days, decay.tau_days) == ("linear", 10, 30)
@@ -60,14 +54,6 @@ def test_nearness_weighs_in_hybrid_only_where_the_query_asks() -> None:
     assert not tune("hybrid", weights={"proximity": 0}, entity_urns=["urn:x"]).wants_proximity
     assert tune("balanced").wants_proximity
     assert not tune("relevance", entity_urns=["urn:x"]).wants_proximity
-
-
-def test_resolved_auto_mode_takes_its_own_weights() -> None:
-    query = Recall(
-        type="recall", tenant_id="a", user_id="b", query="?", mode="auto", weights={"recency": 0.9, "usage": 0.3}
-    )
-    assert tuned(query, "balanced", RecallSettings()).weights == {"recency": 0.9, "semantic": 0.5, "proximity": 0.2}
-    assert tuned(query, "relevance", RecallSettings()).weights == {}
 
 
 @pytest.mark.parametrize(("k", "answered"), [(0, 1), (1, 1), (50, 50), (51, 50)])
@@ -88,16 +74,6 @@ def decided(
     history.add(at_ms, parse_control(orjson.dumps(event)))
 
 
-def test_tenant_settings_are_those_of_the_requested_time() -> None:
-    history = ControlHistory()
-    decided(history, 100, {"weights": {"hybrid": {"recency": 0.1}}})
-    decided(history, 200, {"weights": {"hybrid": {"recency": 0.2}}})
-    decided(history, 100, {"weights": {"hybrid": {"recency": 0.9}}}, tenant_id="globex")
-    decided(history, 100, {"weights": {"hybrid": {"recency": 0.8}}}, name="other")
-    found = [tenant_settings(history, "acme", at_ms).weights for at_ms in (99, 100, 199, 200)]
-    assert found == [{}, *[{"hybrid": {"recency": 0.1}}] * 2, {"hybrid": {"recency": 0.2}}]
-
-
 @pytest.mark.parametrize(
     ("settings", "about"),
     [
@@ -114,10 +90,6 @@ def test_settings_that_make_no_sense_are_refused_as_a_whole(settings: dict[str, 
     assert about in str(raised.value)
 
 
-def test_the_weights_of_the_contract_are_of_modes_that_exist() -> None:
-    assert WEIGHTS.keys() <= MODES.keys()
-
-
 @pytest.mark.parametrize(
     ("mode", "weights"),
     [
@@ -128,13 +100,6 @@ def test_the_weights_of_the_contract_are_of_modes_that_exist() -> None:
 def test_a_factor_that_the_mode_has_not_is_refused(mode: str, weights: dict[str, float]) -> None:
     ((field, _),) = problems(mode=mode, weights=weights)
     assert field == f"weights.{next(iter(weights))}"
-
-
-def test_all_wrong_weights_are_reported_with_other_errors() -> None:
-    found = problems(weights={"recency": -0.1, "usage": "a lot", "vibes": 1, "aura": "x", "quality": 1001}, k="many")
-    wrong = {f"weights.{name}" for name in ("recency", "usage", "vibes", "aura", "quality")}
-    assert {field for field, _ in found} == {*wrong, "k"}
-    assert {field for field, _ in problems(mode="best", weights={"vibes": 1})} == {"mode", "weights.vibes"}
 
 
 def test_entities_without_a_graph_are_warned_of() -> None:

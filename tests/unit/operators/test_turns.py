@@ -9,9 +9,9 @@ from recallflow.operators import large
 from recallflow.operators.answers import parked_queries
 from recallflow.operators.answers.answer import Answerer
 from recallflow.operators.answers.models import Models, Within
-from tests.unit.operators.harness import MEMORIES, QUERIES, Harness, answers, codes, ids, make_event
+from tests.unit.operators.harness import DAY_MS, MEMORIES, QUERIES, Harness, answers, codes, ids, make_event
 from tests.unit.operators.models import Language
-from tests.unit.operators.test_rewriting import DAY_MS, PARTS, SAID, TOLD, ask
+from tests.unit.operators.test_rewriting import PARTS, SAID, TOLD, ask
 
 TURNS = len(PARTS) + 1  # one for each smaller question, and one to answer
 
@@ -53,26 +53,6 @@ def test_each_smaller_question_has_a_turn(engine: Harness, monkeypatch: pytest.M
     assert "turns" in response["routing_info"]["stages_ms"]
 
 
-def test_an_owner_of_few_long_texts_is_no_small_one(engine: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parked_queries, "AT_ONCE", 1_000)
-    for number in range(parked_queries.WORDS_AT_ONCE // 2_500 + 1):
-        words = " ".join(f"word{n}" for n in range(2_500))
-        engine.run(MEMORIES, make_event("memory", DAY_MS, content=f"{number} {words}"))
-    begin(engine, ask(rewrite=True))
-    count, (response,) = turns_to_end(engine)
-    assert (count, response["status"]) == (TURNS, "ok")
-
-
-def test_question_of_another_user_waits_one_turn(engine: Harness) -> None:
-    begin(engine, ask(id="large", rewrite=True))
-    answered = []
-    for turn in range(TURNS - 1):
-        plain = make_event("recall", DAY_MS, id=f"plain{turn}", query="Who works?", user_id="other")
-        answered.append([response["query_id"] for response in answers(engine.run(QUERIES, plain))])
-    assert answered == [["plain0"], ["plain1"], ["plain2"]]
-    assert [response["query_id"] for response in answers(engine.advance())] == ["large"]
-
-
 @pytest.mark.parametrize("turn", range(TURNS))
 def test_memory_forgotten_between_turns_is_not_answered(engine: Harness, turn: int) -> None:
     begin(engine, ask(rewrite=True, k=len(SAID) - 1))
@@ -86,15 +66,6 @@ def test_memory_forgotten_between_turns_is_not_answered(engine: Harness, turn: i
     assert response["routing_info"]["rewritten"] == PARTS[:-1]
     assert (codes(response), response["status"]) == (["llm_failed"], "degraded")
     assert count == TURNS - 1
-
-
-def test_events_of_other_users_do_not_restart_a_question(engine: Harness) -> None:
-    begin(engine, ask(rewrite=True))
-    for n in range(TURNS - 1):
-        said = make_event("memory", DAY_MS, id=f"x{n}", content="Eva works in Braga", user_id="other")
-        assert answers(engine.run(MEMORIES, said)) == []
-    (response,) = answers(engine.advance())
-    assert (response["status"], response["routing_info"]["rewritten"]) == ("ok", PARTS)
 
 
 def test_often_written_owner_is_answered_in_as_many_turns(engine: Harness) -> None:
@@ -133,14 +104,6 @@ def test_question_between_turns_survives_a_kill(engine: Harness, turn: int) -> N
     found = [*asked_again, *answers(engine.complete()), *turns_to_end(engine)[1]]
     assert [response["query_id"] for response in found] == ["q"]
     assert engine.mark().unfinished == []
-
-
-def test_past_of_a_large_owner_is_built_once(engine: Harness) -> None:
-    past = ask(rewrite=True, k=9, as_of={"ingestion_time": "1970-01-01T00:00:00.001Z"})
-    assert answers([*engine.run(QUERIES, past), *engine.advance_to_end()]) == []
-    assert answers(engine.complete()) == []
-    count, (response,) = turns_to_end(engine)
-    assert ({*ids(response)}, count) == ({"works", "founded"}, TURNS)
 
 
 def test_question_over_the_waiting_limit_is_asked_at_once(engine: Harness, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -58,16 +58,6 @@ def undeclared(event_type: str) -> list[str]:
 
 
 @pytest.mark.parametrize("event_type", MODELS)
-def test_undeclared_field_is_no_attribute(event_type: str) -> None:
-    names = undeclared(event_type)
-    for at in range(0, len(names), 32):
-        unknown = dict.fromkeys(names[at : at + 32], 5)
-        event = parse(orjson.dumps(make_event(event_type, **GIVEN[event_type], **unknown)))
-        assert event.model_extra
-        assert [name for name in event.model_extra if hasattr(event, name) and not hasattr(type(event), name)] == []
-
-
-@pytest.mark.parametrize("event_type", MODELS)
 def test_undeclared_fields_change_no_outcome(event_type: str) -> None:
     event, names = make_event(event_type, 9, id="x", receipt=True, **GIVEN[event_type]), undeclared(event_type)
     plain = _told(run_flow([*TOLD, event], graph_enabled=True))
@@ -126,17 +116,6 @@ def test_misspelt_field_is_refused_with_a_suggestion(given: dict[str, Any], fiel
     assert meant in found[field]
 
 
-def test_every_wrong_name_and_value_is_named_at_once() -> None:
-    found = wrong(
-        mode="best", filters={"tag": "a", "layers": ["attic"], "zz": 1}, as_of={"eventTime": 0},
-        decay={"tau": 1, "function": "cliff"}, weights={"sematic": 1, "recency": -1},
-    )  # fmt: skip
-    assert found.keys() == {
-        "mode", "filters.tag", "filters.layers.0", "filters.zz", "as_of.eventTime",
-        "decay.tau", "decay.function", "weights.sematic", "weights.recency",
-    }  # fmt: skip
-
-
 def nested_names() -> list[tuple[str, str]]:
     found = []
     for query in QueryEvent.__origin__.__args__:  # type: ignore[attr-defined]
@@ -157,13 +136,6 @@ def test_no_part_of_any_query_passes_over_a_name(kind: str, part: str) -> None:
 def test_misspelt_forget_condition_is_refused() -> None:
     found = problems({"type": "memory.forget", "filter": {"session_id": "s", "older": 5}})
     assert found.keys() == {"filter.older"}
-
-
-def test_a_tenant_s_settings_are_refused_like_a_query_s() -> None:
-    event = {"type": "tenant.settings", "tenant_id": "acme", "name": "recall", "settings": {"decay": {"tau": 1}}}
-    with pytest.raises(InvalidRecord) as refused:
-        parse_control(orjson.dumps(event))
-    assert [one.field for one in refused.value.fields] == ["settings.decay.tau"]
 
 
 def test_many_unknown_fields_are_reported_up_to_a_limit() -> None:
@@ -245,21 +217,3 @@ def test_odd_field_name_is_not_logged(caplog: pytest.LogCaptureFixture, monkeypa
     said = [record.getMessage() for record in caplog.records if "is not read" in record.getMessage()]
     assert any("'colour'" in line for line in said)
     assert not any(name in line for line in said for name in names if name)
-
-
-def test_top_level_project_combines_with_the_filters() -> None:
-    told = [
-        make_event("memory", n, id=f"m{n}", content=f"tea number {n}", kind=kind, project_id=project)
-        for n, (kind, project) in enumerate([("fact", "p"), ("rule", "p"), ("fact", "q"), ("rule", None)])
-    ]
-    asked: list[tuple[dict[str, Any], set[str]]] = [
-        ({}, {"m0", "m1", "m2", "m3"}), ({"project_id": "p"}, {"m0", "m1"}),
-        ({"project_id": "p", "filters": {"kinds": ["rule"]}}, {"m1"}),
-        ({"project_id": "p", "filters": {"project_id": "q"}}, set()), ({"project_id": "nowhere"}, set()),
-    ]  # fmt: skip
-    queries = [make_event("recall", 9, query="tea", k=50, **fields) for fields, _ in asked]
-    trace = make_event("graph.trace", 9, query="tea", k=50, project_id="p")
-    *answers, traced = run_flow([*told, *queries, trace]).responses
-    for answer, (_, expected) in zip(answers, asked, strict=True):
-        assert {memory["id"] for memory in answer["memories"]} == expected
-    assert {seed["id"] for seed in traced["graph_trace"]["seeds"]} == {"m0", "m1"}

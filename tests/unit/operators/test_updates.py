@@ -5,15 +5,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from recallflow.operators.recall import updates
-from tests.groups import share
-from tests.unit.operators.harness import Event, run_flow
+from tests.unit.operators.harness import HOUR_MS, Event, make_event, run_flow
 
 BEGIN_MS = 1_700_000_000_000
-HOUR_MS = 3_600_000
 TALK = (
     "The bus was late again this morning.", "I had lentil soup for lunch.", "That film was far too long.",
     "It rained the whole afternoon.", "Our printer is out of paper.", "The garden smells wonderful today.",
@@ -21,18 +19,16 @@ TALK = (
 
 
 def told(texts: Sequence[str], **fields: Any) -> list[Event]:
-    owner = {"type": "message", "tenant_id": "acme", "user_id": "kim", "session_id": "s", "role": "user"}
+    fields = {"user_id": "kim", "session_id": "s", "role": "user"} | fields
     return [
-        owner | {"id": f"m{at}", "content": text, "timestamp": BEGIN_MS + at * HOUR_MS} | fields
+        make_event("message", BEGIN_MS + at * HOUR_MS, id=f"m{at}", content=text, **fields)
         for at, text in enumerate(texts)
     ]
 
 
 def asked(query: str, **fields: Any) -> Event:
-    return {
-        "type": "recall", "tenant_id": "acme", "user_id": "kim", "id": "q", "query": query,
-        "timestamp": BEGIN_MS + 1_000 * HOUR_MS, "explain": True,
-    } | fields  # fmt: skip
+    fields = {"user_id": "kim", "id": "q", "explain": True} | fields
+    return make_event("recall", BEGIN_MS + 1_000 * HOUR_MS, query=query, **fields)
 
 
 def answer(texts: Sequence[str], query: str, **fields: Any) -> dict[str, Any]:
@@ -96,25 +92,6 @@ def test_change_of_another_person_and_addition_replace_nothing(own: str, later: 
     assert all("updated_by" not in memory for memory in response["memories"] if memory["content"] == own)
 
 
-def test_statement_is_current_as_of_a_time_before_its_update() -> None:
-    texts = ["I live in Leeds.", TALK[0], "I moved to Bristol last week."]
-    before = {"event_time": BEGIN_MS + HOUR_MS}
-    response = answer(texts, "Where do I live?", as_of=before)
-    assert contents(response)[0] == texts[0]
-    assert all("updated_by" not in memory for memory in response["memories"])
-
-
-def test_statement_is_current_again_once_its_update_is_forgotten() -> None:
-    texts = ["I live in Leeds.", TALK[0], "I moved to Bristol last week."]
-    forget = {"type": "memory.forget", "tenant_id": "acme", "user_id": "kim", "memory_id": "m2"}
-    done = run_flow(
-        [*told(texts), forget | {"timestamp": BEGIN_MS + 9 * HOUR_MS}, asked("Where do I live?")], embedder="meaning"
-    )
-    assert not done.rejected
-    assert contents(done.responses[0])[0] == texts[0]
-    assert all("updated_by" not in memory for memory in done.responses[0]["memories"])
-
-
 def test_context_says_until_when_a_replaced_statement_was_true() -> None:
     texts = ["My phone number is 555 1000.", TALK[0], "My new phone number is 555 2000."]
     context = answer(texts, "What is my phone number?", max_tokens=200)["context"]
@@ -129,25 +106,6 @@ def test_reason_names_the_replaced_statement() -> None:
     first = answer(texts, "What is my phone number?")["memories"][0]
     (reason,) = [reason for reason in first["why"] if reason["code"] == "updates"]
     assert reason["neighbour"]["id"] == "m0"
-
-
-@settings(max_examples=share(0.5))
-@given(
-    st.lists(
-        st.sampled_from([*TALK, *(text for old, new, _ in REPLACED for text in (old, new))]),
-        min_size=2,
-        max_size=14,
-        unique=True,
-    )
-)
-def test_scores_fall_and_explain_themselves_after_updates(texts: list[str]) -> None:
-    memories = answer(texts, "What is my phone number?", explain=True)["memories"]
-    scores = [memory["score"] for memory in memories]
-    assert scores == sorted(scores, reverse=True)
-    for memory in memories:
-        parts = memory["explanation"]
-        total = sum(parts["weights"][name] * value for name, value in parts["factors"].items())
-        assert memory["score"] == pytest.approx(total + sum(parts["boosts"].values()), abs=1e-4)
 
 
 @given(

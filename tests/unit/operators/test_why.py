@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, NamedTuple, get_args
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -19,12 +19,10 @@ from recallflow.operators.recall.reasons import BOOSTS, COLUMNS, FACTORS
 from recallflow.operators.recall.weights import WEIGHTS
 from recallflow.operators.redaction import REDACTED
 from recallflow.queries import WEIGHTS as FACTOR_WEIGHTS
-from recallflow.queries import Mode
 from recallflow.state import keys
 from tests.groups import share
-from tests.unit.operators.harness import MEMORIES, Harness, answers, make_event, run_flow
+from tests.unit.operators.harness import DAY_MS, MEMORIES, MINUTE_MS, Harness, answers, make_event, run_flow
 
-MINUTE_MS, DAY_MS = 60_000, 86_400_000
 CHAT = (
     ("Bo", "q", "What do two people eat out there in the evening?"),
     ("Ann", "a", "Waffles with brown cheese, twice a day."),
@@ -88,26 +86,6 @@ def test_reason_names_the_author() -> None:
     assert "person" not in of(response, "cat")
 
 
-def test_fact_is_about_named_people_and_has_no_author() -> None:
-    facts = [
-        make_event("memory", DAY_MS, id="about", content="Ann likes window seats on trains"),
-        make_event("memory", DAY_MS, id="other", content="Window seats are often taken"),
-    ]
-    asked = make_event("recall", 2 * DAY_MS, query="Does Ann like window seats?", k=6)
-    (response,) = run_flow([*chat(), *facts, asked]).responses
-    assert of(response, "about")["person"] == {"code": "person", "text": "about Ann", "person": "Ann"}
-    assert "person" not in of(response, "other")
-
-
-def test_reason_names_the_requested_date() -> None:
-    at_ms = 1_683_500_000_000  # 7 May 2023
-    said = [make_event("message", at_ms + n * DAY_MS * 40, id=f"m{n}", content="We walked a lot.") for n in range(3)]
-    asked = make_event("recall", at_ms + 400 * DAY_MS, query="What happened on 7 May 2023?")
-    (response,) = run_flow([*said, asked]).responses
-    assert of(response, "m0")["date"] == {"code": "date", "text": "from 7 May 2023", "date": "2023-05-07"}
-    assert "date" not in of(response, "m2")
-
-
 def test_requested_day_ranks_above_its_neighbours() -> None:
     begin_ms = 1_772_366_400_000  # 1 March 2026, 12:00
     said = [
@@ -129,12 +107,6 @@ def test_an_answer_quotes_the_question_that_it_answers() -> None:
     assert reason == {"code": "answers", "text": f"answers: “{asked}”", "neighbour": {"id": "q", "quote": asked}}
 
 
-def test_words_that_a_neighbour_lends_are_its_own() -> None:
-    found = of(ask("Who has been to Porto?"), "a")
-    assert found["nearby"]["neighbour"]["id"] == "move"
-    assert "words" not in found
-
-
 def test_word_far_into_a_text_is_shown_and_quoted() -> None:
     long = (
         "Rain fell all day and nobody went out. " * 150
@@ -148,24 +120,6 @@ def test_word_far_into_a_text_is_shown_and_quoted() -> None:
     assert long[place["start"] : place["end"]] == "night"
     quote = "The night bus leaves from platform 14."
     assert of(response, "short")["nearby"]["text"] == f"said right after “{quote}”"
-
-
-@pytest.mark.parametrize(
-    "filters", [{"names": ["Ann"]}, {"created_after": MINUTE_MS}, {"session_ids": ["nowhere"]}, {"roles": ["user"]}]
-)
-def test_filtered_memories_are_not_quoted(filters: dict[str, Any]) -> None:
-    response = ask("What do people eat in the evening?", filters=filters)
-    shown = {memory["id"] for memory in response["memories"]}
-    quoted = {r["neighbour"]["id"] for m in response["memories"] for r in m["why"] if "neighbour" in r}
-    assert quoted <= shown
-    assert ("q" in shown) or "evening" not in str(response["memories"])
-
-
-def test_forgotten_memory_is_not_quoted() -> None:
-    forget = make_event("memory.forget", DAY_MS, memory_id="q")
-    asked = make_event("recall", DAY_MS, query="What do people eat in the evening?")
-    (response,) = run_flow([*chat(), forget, asked]).responses
-    assert "evening" not in str(response["memories"])
 
 
 def test_undecryptable_text_is_neither_searched_nor_quoted(tmp_path: Path, lose: Callable[[bytes, str], None]) -> None:
@@ -205,16 +159,6 @@ def test_nearness_to_an_entity_names_it() -> None:
     (response,) = run_flow([*told, asked]).responses
     assert of(response, "near")["entity"] == {"code": "entity", "text": "linked to “Porto”"}
     assert "entity" not in of(response, "far")
-
-
-@pytest.mark.parametrize("query", ["What do people eat in Porto?", "the of and", "Xylophone?", "波尔图"])
-def test_there_is_always_a_reason_and_always_the_same(query: str) -> None:
-    asked = [make_event("recall", DAY_MS, query=query, mode=mode, k=9) for mode in get_args(Mode)]
-    first, again = ([one["memories"] for one in run_flow([*chat(), *asked]).responses] for _ in range(2))
-    assert first == again
-    for memories in first:
-        assert memories
-        assert all(memory["why"] and all(reason["text"] for reason in memory["why"]) for memory in memories)
 
 
 ORDINARY = ["Ann", "moved", "moving", "Porto", "happy", "happily", "ferry", "ferries", "what?", "the", "of"]

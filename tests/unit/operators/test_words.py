@@ -135,13 +135,6 @@ def test_best_of_large_and_small_owners_score_alike() -> None:
     np.testing.assert_allclose(cut.score()[looked_at], whole.score()[looked_at], rtol=1e-5)
 
 
-def test_a_large_owner_s_cut_is_of_the_permitted() -> None:
-    index, question = indexed([(n, "bike") for n in range(12)]), understand("Which bike?", [])
-    permitted = np.array([3, 9])
-    found = columns.compute(index, question, NOWHERE, WEIGHTS["spelling"]["people"], permitted, Cut(above=4, best=4))
-    assert not np.delete(np.asarray(found.values["word"]), permitted).any()
-
-
 WORDS = ["red", "bike", "tea", "x"]
 SAID = st.lists(st.tuples(st.integers(-1, 2), st.lists(st.sampled_from(WORDS), max_size=4)), min_size=1, max_size=14)
 

@@ -15,10 +15,10 @@ from recallflow.outputs import Done, Output
 from recallflow.records import Record
 from recallflow.state import keys
 from recallflow.state.graph_codec import decode_neighbours
-from recallflow.state.index import OwnerIndex
 from tests.unit.operators.harness import MEMORIES, QUERIES, Harness, ReadPlace, answers, letters, make_event, receipts
 
 MINUTE_MS = 60_000
+
 GONE, LEFT = 9, 4  # messages of Ann's that are forgotten, and that are not
 
 
@@ -198,18 +198,6 @@ def test_a_kill_between_two_steps_changes_nothing(
 
 
 @pytest.mark.usefixtures("small_steps")
-def test_repeated_forget_with_an_id_spares_later_memories(make_engine: Callable[[], Engine]) -> None:
-    engine = make_engine()
-    forget = make_event("memory.forget", id="f", filter={"older_than": 90 * MINUTE_MS}, receipt=True)
-    new = [make_event("message", n, id=f"new{n}", content="tea") for n in range(GONE)]
-    engine.run(MEMORIES, *said(), forget, *new, forget, forget | {"filter": FORGET})
-    engine.advance_to_end()
-    assert [*engine.receipts().values()] == ["forgotten", "duplicate"]
-    engine.run(QUERIES, ask("q"))
-    assert engine.answers()["q"] == sorted(event["id"] for event in new)
-
-
-@pytest.mark.usefixtures("small_steps")
 def test_abandoned_steps_block_no_later_event(make_engine: Callable[[], Engine]) -> None:
     engine = make_engine()
     engine.run(MEMORIES, *said())
@@ -326,29 +314,6 @@ def test_past_is_built_in_steps_as_of_the_query(
     (expected,) = whole.answers().values()
     assert engine.answers()["past"] == expected
     assert len(expected) > 1
-
-
-def test_answer_about_the_past_has_its_own_turn(
-    make_engine: Callable[[], Engine], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(waiting, "AT_ONCE", 3)
-    ended: list[bool] = []
-
-    def build_and_tell(*given: Any) -> moment.Steps[OwnerIndex]:
-        index = yield from moment.build(*given)
-        ended.append(True)
-        return index
-
-    monkeypatch.setattr(waiting, "build", build_and_tell)
-    engine = make_engine()
-    engine.run(MEMORIES, *said())
-    engine.run(QUERIES, make_event("recall", 60 * MINUTE_MS, id="past", query="tea?", include_history=True))
-    while not ended:
-        assert engine.advance() == []
-    assert engine.answers() == {}
-    engine.advance()
-    assert [*engine.answers()] == ["past"]
-    assert not engine.is_due
 
 
 @pytest.mark.usefixtures("small_steps")

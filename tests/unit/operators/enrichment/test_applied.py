@@ -117,58 +117,8 @@ def enriched_again(events: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return [event | {"id": f"again-{number}"} for number, event in enumerate(events)]
 
 
-def test_an_episodes_summary_is_applied(run: Callable[..., Processed]) -> None:
-    listed = run(*TOLD, OWNER | {"type": "episodes.list", "timestamp": "2026-04-01T00:00:00Z"})
-    newest = max(listed.responses[0]["episodes"], key=lambda one: one["started_at"])
-    (event,) = enriched(["summarise_episode"], episode_id=newest["id"]).events
-    assert outcomes(run(event)) == ["updated"]
-    again = run(OWNER | {"type": "episodes.list", "timestamp": "2026-04-01T00:00:00Z"})
-    assert event["summary"] in [one["summary"] for one in again.responses[0]["episodes"]]
-
-
-def test_a_vector_is_applied_only_of_the_engines_own_model(run: Callable[..., Processed]) -> None:
-    (event,) = enriched(["embed"]).events
-    (receipt,) = run(*TOLD, event).receipts[2:]
-    assert receipt["outcome"] == "other_model"
-
-
 def test_replaced_fact_is_hidden_until_the_verdict_is_undone(run: Callable[..., Processed]) -> None:
     (verdict,) = enriched(["classify"]).events
     assert current(run(*TOLD, verdict, ASKED)) == [PORTO.content]
     undone = OWNER | {"type": "graph.archive", "edges": [verdict["edges"][0]]}
     assert current(run(undone, ASKED)) == sorted([LISBON.content, PORTO.content])
-
-
-def test_fact_is_deleted_with_the_message_it_depends_on(run: Callable[..., Processed]) -> None:
-    (fact,) = enriched(["facts"]).events
-    assert [one["memory_id"] for one in fact["derived_from"]["others"]] == ["told-1"]
-    assert fact["content"] in current(run(*TOLD, fact, ASKED))
-    assert current(run(OWNER | {"type": "memory.forget", "memory_id": "told-1"}, ASKED)) == [PORTO.content]
-
-
-def test_newer_fact_replaces_older_and_facts_are_summarised(run: Callable[..., Processed]) -> None:
-
-    def fact(about: ShownMemory, content: str, evidence: str, again: int) -> dict[str, Any]:
-        said = SAID["facts"]["facts"][0] | {"content": content, "evidence": evidence, "valid_from": None}
-        (result,) = results([request(["facts"], about)], Scripted(facts={"facts": [said]}))
-        (event,) = result.events
-        return event | {"id": f"fact-{again}"}
-
-    told = [
-        fact(LISBON, "Ann lives in Lisbon.", "I live in Lisbon", 1),
-        fact(PORTO, "Ann lives in Porto.", "to Porto", 2),
-    ]
-    older, newer = (
-        memory(event["id"], event["content"], event["timestamp"], derived_from=event["derived_from"]["memory_id"])
-        for event in told
-    )
-    claim = {"memory": "m2", "verdict": "refines", "confidence": 0.9, "evidence": "lives in Porto"}
-    said: dict[str, Any] = {"classify": {"verdicts": [claim]}, "summarise_category": {"summary": "Ann lives in Porto."}}
-    asked = [
-        request(["classify"], newer, similar=[older]),
-        request(["summarise_category"], newer, older, category="homes"),
-    ]
-    found = [event for result in results(asked, Scripted(**said)) for event in result.events]
-    assert [event["type"] for event in found] == ["graph.edges", "category.summary"]
-    assert outcomes(run(*TOLD, *told, *found)) == ["created"] * 4 + ["updated"] * 2
-    assert current(run(ASKED)) == sorted([LISBON.content, PORTO.content, newer.content])

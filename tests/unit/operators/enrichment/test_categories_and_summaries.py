@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from recallflow.events import CategorySummary, EpisodeSummary, MemoryUpdate
+from recallflow.events import CategorySummary, MemoryUpdate
 from recallflow.operators.enrichment.facts_and_summaries import SUMMARY_CHARACTERS
 from tests.unit.operators.enrichment.models import Scripted, memory, parsed, request, results
 
@@ -67,12 +67,6 @@ def test_a_categorys_summary_is_made_from_all_that_was_read() -> None:
     assert event.derived_from is not None
     assert event.derived_from.memory_id == "m-a"
     assert [(one.memory_id, one.content_hash) for one in event.derived_from.others] == [("m-b", SOUP.content_hash)]
-
-
-def test_an_episodes_summary_names_its_episode() -> None:
-    (event,) = parsed(summed_up("Bob told Ann on 21 May of Gazpacho.", "summarise_episode"))
-    assert isinstance(event, EpisodeSummary)
-    assert event.episode_id == "ep_1"
 
 
 @pytest.mark.parametrize("task", ["summarise_category", "summarise_episode"])

@@ -91,13 +91,6 @@ def test_without_a_model_the_result_says_so(task: Task) -> None:
     assert (result.events, result.calls) == ([], 0)
 
 
-def test_result_names_owner_request_and_source() -> None:
-    (result,) = results([request(["classify"], PORTO, environment="test")], Scripted())
-    assert result.owner == ("acme", "test", "ann")
-    assert (result.request, result.source) == ("enrichment.requests:0:40", "memory.events:0:7")
-    assert (result.memory_id, result.timestamp) == ("new", 7)
-
-
 def test_events_have_the_owner_and_a_deterministic_id() -> None:
     wanted = WANTED.model_copy(update={"environment": "test"})
     (result,) = results([wanted], Scripted(**NOTHING), Vectors(), TRAVEL)

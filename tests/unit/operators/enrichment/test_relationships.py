@@ -5,8 +5,6 @@ from typing import Any
 import pytest
 
 from recallflow.events import EnrichmentRequest, GraphEdges, ShownEntity
-from recallflow.fields import parse_time
-from recallflow.operators.enrichment.enrich import Thresholds
 from recallflow.operators.enrichment.relationships import CONDITIONS, RELATIONS_MAX, REPLACED_MAX
 from recallflow.state.graph_codec import MEMORY_KIND, NODE_KINDS
 from tests.unit.operators.enrichment.models import Scripted, memory, parsed, request, results
@@ -118,12 +116,6 @@ def test_memories_of_one_source_are_not_compared(about: Any, other: Any) -> None
     assert (model.prompts, result.events, result.failures) == ([], [], [])
 
 
-def test_the_threshold_is_the_settings() -> None:
-    model = Scripted(classify={"verdicts": [verdict(confidence=0.5)]})
-    (result,) = results([asking(LISBON)], model, thresholds=Thresholds(relationship_confidence=0.5))
-    assert len(result.events) == 1
-
-
 TEA = memory("new", "In the mornings Ann prefers tea to coffee because of her stomach, till July.")
 ACHE = memory("ache", "My stomach hurts.", "2026-05-01")
 OTHER = memory("other", "It rains.", "2026-05-02")
@@ -177,12 +169,6 @@ def test_a_relation_is_an_edge_with_its_evidence(said: Any, edge: tuple[str, ...
     assert event.derived_from is not None
     assert (event.derived_from.memory_id, event.derived_from.prompt_version) == ("new", "extract-1")
     assert [one.memory_id for one in event.derived_from.others] == others
-
-
-def test_an_end_that_the_text_gives_is_kept() -> None:
-    (event,) = parsed(told(relation(expires_at="2026-07-01")))
-    assert isinstance(event, GraphEdges)
-    assert event.edges[0].expires_at == parse_time("2026-07-01")
 
 
 @pytest.mark.parametrize(
@@ -296,15 +282,3 @@ def test_model_is_not_asked_without_candidates(about: Any, entities: list[ShownE
     model = Scripted()
     (result,) = results([request(["resolve"], about, entities=entities)], model)
     assert (model.prompts, result.events, result.failures) == ([], [], [])
-
-
-def test_author_may_match_a_known_person() -> None:
-    text = memory("new", "I am the Silva you know.", name="Tom")
-    tom = ShownEntity(key="entity:tom silva", name="Tom Silva")
-    said = {"verdicts": [identity(evidence="I am the Silva you know", name="n1")]}
-    (result,) = results([request(["resolve"], text, entities=[tom])], Scripted(resolve=said))
-    # n1 is Silva: the text's own names come first
-    assert [event["edges"][0]["target"] for event in result.events] == ["entity:Silva"]
-    said["verdicts"][0]["name"] = "n2"
-    (result,) = results([request(["resolve"], text, entities=[tom])], Scripted(resolve=said))
-    assert [event["edges"][0]["target"] for event in result.events] == ["entity:Tom"]

@@ -22,7 +22,7 @@ from recallflow.operators.enrichment.requests import EPISODE, MEMORY
 from recallflow.operators.rules import EnrichmentTasks
 from recallflow.outputs import Output, Requested
 from tests.groups import share
-from tests.unit.operators.harness import MEMORIES, Harness
+from tests.unit.operators.harness import HOUR_MS, MEMORIES, Harness
 
 ALL = EnrichmentTasks(relationships=True, facts=True, categories=True, summaries=True)
 UPDATE = {"type": "memory.update", "tenant_id": "acme", "user_id": "ann"}
@@ -64,14 +64,6 @@ def test_request_contains_the_preceding_messages(make: Callable[..., Harness]) -
     assert (own.memory_id, own.content, own.content_hash) == ("m2", LONG, content_hash(LONG))
     assert (own.kind, own.role, own.created_at) == ("message", "user", 1_700_000_000_002)
     assert [(one.memory_id, one.content) for one in request.recent] == [("m1", "Who is there?"), ("m0", "Hello!")]
-
-
-def test_recent_messages_are_of_the_session_then_the_owner(make: Callable[..., Harness]) -> None:
-    engine = make(ALL._replace(recent=3))
-    engine.run(MEMORIES, message(0), message(1))
-    engine.run(MEMORIES, *(message(number, session_id="other") for number in range(2, 6)))
-    (request,) = requests(engine.run(MEMORIES, message(6)))
-    assert [one.memory_id for one in request.recent] == ["m1", "m0", "m5"]
 
 
 @pytest.mark.parametrize(
@@ -129,15 +121,6 @@ def test_a_repeated_event_and_a_silent_one_ask_for_nothing(make: Callable[..., H
     assert len(requests(engine.run(MEMORIES, message(1)))) == 1
 
 
-def test_repeated_applied_event_emits_the_same_request(make: Callable[..., Harness]) -> None:
-    engine = make()
-    engine.write(MEMORIES, *(message(number, f"{LONG} {number}", receipt=True) for number in range(3)))
-    first = engine.read(MEMORIES)
-    engine.kill()
-    assert engine.read(MEMORIES) == first
-    assert len(requests(first)) == 3
-
-
 def test_stored_request_is_not_emitted_without_a_reader(make: Callable[..., Harness]) -> None:
     engine = make()
     engine.run(MEMORIES, message(0))
@@ -167,14 +150,6 @@ def test_facts_about_the_user_compare_common_words_first(make: Callable[..., Har
     engine.run(MEMORIES, memory(0, "User lives in Lisbon"), memory(1, "User likes green tea"), memory(2, "It rains"))
     (request,) = requests(engine.run(MEMORIES, memory(3, "User moved out, and lives in Porto")))
     assert [one.memory_id for one in request.similar] == ["m0", "m1"]
-
-
-def test_facts_about_one_entity_are_compared(make: Callable[..., Harness]) -> None:
-    engine = make(ALL._replace(by_meaning=False))
-    engine.run(MEMORIES, memory(0, "My sister Ana bakes bread"), memory(1, "Bread goes stale"))
-    engine.run(MEMORIES, message(2, "Then Ana called me"))
-    (request,) = requests(engine.run(MEMORIES, memory(3, "Tomorrow Ana will fly home")))
-    assert [one.memory_id for one in request.similar] == ["m0"]
 
 
 def test_facts_of_other_speakers_are_not_compared(make: Callable[..., Harness]) -> None:
@@ -256,18 +231,6 @@ def test_united_names_are_not_requested(make: Callable[..., Harness]) -> None:
     assert "resolve" not in request.tasks
 
 
-def test_names_match_after_restart_and_deleted_ones_do_not(make: Callable[..., Harness]) -> None:
-    engine = make(EnrichmentTasks(relationships=True))
-    engine.run(MEMORIES, message(0, "I met Ana García today"), message(1, "I met Ana Lima today, too"))
-    engine.run(MEMORIES, message(2, "and so did Maria, I think"))
-    forget = {"type": "memory.forget", "tenant_id": "acme", "user_id": "ann", "memory_id": "m0"}
-    engine.run(MEMORIES, forget)
-    engine.restart()
-    (request,) = requests(engine.run(MEMORIES, message(4, "Yesterday Ana came to see us")))
-    assert [one.name for one in request.entities] == ["Ana Lima"]
-
-
-HOUR_MS = 3_600_000
 SUMMARIES = EnrichmentTasks(summaries=True)
 
 
@@ -292,11 +255,6 @@ def test_an_episode_that_is_ended_is_summed_up_once(make: Callable[..., Harness]
     assert [one.memory_id for one in request.memories] == ["m0", "m1"]
     assert requests(engine.run(MEMORIES, {**end, "timestamp": message(3)["timestamp"]})) == []
     assert requests(engine.run(MEMORIES, message(HOUR_MS), message(HOUR_MS + 1, session_id="other"))) == []
-
-
-def test_single_messages_and_retold_facts_are_not_summarised(make: Callable[..., Harness]) -> None:
-    engine = make(SUMMARIES)
-    assert requests(engine.run(MEMORIES, message(0), memory(1), message(HOUR_MS))) == []
 
 
 def test_long_episode_summary_reads_the_newest_messages(make: Callable[..., Harness]) -> None:

@@ -19,7 +19,7 @@ from recallflow.state.graph_codec import NodeKey
 from recallflow.state.hot_owner import HotOwner
 from recallflow.state.keys import CURRENT, OWNERS, split, table
 from recallflow.state.rows import Current
-from tests.unit.operators.harness import MEMORIES, FlatEmbedder, Harness, answers, letters, make_event, receipts
+from tests.unit.operators.harness import DAY_MS, MEMORIES, FlatEmbedder, Harness, answers, letters, make_event, receipts
 
 ALONE = Settings(partitions=1, similarity_max_per_memory=0)  # no memory is like another
 ANN = Owner("acme", "prod", "ann")
@@ -132,9 +132,6 @@ def opened(path: Path, settings: Settings = ALONE, writer: MakeWriter = GraphWri
     yield engine
     assert engine.problems() == []
     engine.close()
-
-
-HOUR_MS, DAY_MS = 3_600_000, 86_400_000
 
 
 def rolled_out(mode: str = "canary", *tenants: str) -> ControlHistory:

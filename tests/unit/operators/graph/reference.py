@@ -10,7 +10,6 @@ from tests.unit.operators.graph.stub import edge
 
 KINDS = st.sampled_from([*TYPE_WEIGHTS, "other"])
 MEMORIES, NODES = [f"m{n}" for n in range(5)], ["tag:a", "tag:b"]
-MEMORY = st.sampled_from(MEMORIES)
 
 
 def stored_as(one: Edge) -> object:

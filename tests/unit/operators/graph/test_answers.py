@@ -4,15 +4,11 @@ from typing import Any
 
 import pytest
 
-from recallflow.control import GateVerdict
 from recallflow.operators.graph import query_graph
-from recallflow.operators.graph.quality_gate import BaselineComparison
-from recallflow.queries import WEIGHTS
-from tests.unit.operators.graph.engine import DAY_MS, ask, rolled_out
-from tests.unit.operators.harness import codes, explained, ids, make_event, run_flow
+from tests.unit.operators.graph.engine import ask, rolled_out
+from tests.unit.operators.harness import DAY_MS, codes, explained, ids, make_event, run_flow
 
 TIMES = ("processing_time_ms", "sla_target_ms", "sla_met", "computation_tier", "routing_info", "fallback", "query_id")
-GOOD, BAD = BaselineComparison(0.0, {}, 30), BaselineComparison(0.0, {}, 30_000)
 
 
 @pytest.fixture
@@ -72,18 +68,6 @@ def test_expansion_adds_memories_of_the_same_topic(memories: list[dict[str, Any]
     assert answer["routing_info"]["graph"]["reached"] >= 1
 
 
-def test_hybrid_strategy_finds_the_decision_and_its_rule(memories: list[dict[str, Any]]) -> None:
-    queries = [ask("hybrid strategy", strategy="baseline", k=6), ask("hybrid strategy")]
-    baseline, answer = run_flow([*memories, *queries], decisions=rolled_out()).responses
-    assert not {"why", "must"} & {*ids(baseline)}
-    assert ids(answer)[:3] == ids(baseline)[:3]
-    chosen = "“We chose the hybrid strategy for retrieval”"
-    assert [(m["id"], m["why"][0]["text"], m["score"]) for m in answer["memories"][3:5]] == [
-        ("why", f"{chosen} is caused by it", 1.35),  # 1.5 · 0.9
-        ("must", f"{chosen} depends on it", 0.9),
-    ]
-
-
 def test_memories_of_a_common_node_rank_by_the_question() -> None:
     told = [
         make_event("memory", n, id=f"x{n}", content=f"the crate number {n} is in shelf {n % 7}", topics=["stock"])
@@ -114,14 +98,6 @@ def test_derived_edge_alone_adds_nothing_and_is_reported() -> None:
     assert [answer["routing_info"]["graph"] for answer in before] == [{"reached": 3, "worked_out": 3, "caps": {}}] * 2
     assert ids(after) == ["m0", "m3"]
     assert after["routing_info"]["graph"]["worked_out"] == 2
-
-
-def test_added_memories_have_their_own_relevance(memories: list[dict[str, Any]]) -> None:
-    queries = [ask("rollout alarms", **least) for least in ({}, {"min_relevance": 0.3})]
-    every, chosen = run_flow([*memories, *queries], decisions=rolled_out()).responses
-    relevance = {memory["id"]: memory["relevance"] for memory in every["memories"]}
-    assert relevance["red"] < 0.3 < relevance["alarm"]
-    assert ids(chosen) == [memory for memory in ids(every) if relevance[memory] >= 0.3]
 
 
 def test_at_most_five_are_added(memories: list[dict[str, Any]]) -> None:
@@ -168,12 +144,6 @@ def test_a_failed_expansion_answers_the_baseline_and_says_so(
     assert "rollout" not in failure["error"]
 
 
-def test_disabled_graph_causes_no_tier_change(memories: list[dict[str, Any]]) -> None:
-    asked = ask("rollout alarms", sla_target_ms=0.001, mode="recency")
-    (answer,) = run_flow([*memories, asked], decisions=rolled_out("off")).responses
-    assert (answer["status"], answer["fallback"], codes(answer)) == ("ok", "rollout_off", [])
-
-
 def test_neighbours_that_weigh_nothing_are_not_looked_for(memories: list[dict[str, Any]]) -> None:
     deep = ask("hybrid strategy for retrieval", strategy="baseline", traversal_depth=2, k=5)
     asked = [deep, deep | {"weights": {"relationship": 0}}, deep | {"traversal_depth": 1}, deep | {"mode": "relevance"}]
@@ -203,72 +173,8 @@ def test_graph_steps_are_skipped_without_time_and_tier_reports_it(
     assert (in_time["computation_tier"], codes(in_time)) == ("graph", [])
     assert late["computation_tier"] == "standard"
     (warning,) = [one for one in late["warnings"] if one["code"] == "deadline"]
-    assert warning["detail"].startswith(f"went without {step} to be done")
+    assert step in warning["detail"]
     assert "no_graph" not in codes(late)
-
-
-def test_a_planted_regression_blocks_the_tenant_and_recovery_frees_it(
-    memories: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    history = rolled_out()
-    queries = [ask("rollout alarms") for _ in range(20)]
-    with monkeypatch.context() as planted:
-        planted.setattr(query_graph, "compare", lambda *_: BAD)
-        run_flow([*memories, *queries], decisions=history)
-    verdict = history.as_of("acme", "gate.verdict", "default", 2**62)
-    assert isinstance(verdict, GateVerdict)
-    assert (verdict.blocked, verdict.why) == (True, "added_words 30000")
-    # Another run begins with empty windows, and with what was decided.
-    monkeypatch.setattr(query_graph, "compare", lambda *_: GOOD)
-    recovered = run_flow([*memories, *queries], decisions=history).responses
-    assert {response["fallback"] for response in recovered} == {"quality_gate_blocked"}
-    (answer,) = run_flow([*memories, ask("rollout alarms")], decisions=history).responses
-    assert answer["fallback"] is None
-
-
-def test_neighbours_of_the_candidates_are_ranked_too(memories: list[dict[str, Any]]) -> None:
-    asked = [
-        ask("hybrid strategy", strategy="baseline", traversal_depth=depth, k=50, id=f"q{depth}") for depth in (1, 2)
-    ]
-    near, far = run_flow([*memories, *asked], decisions=rolled_out("off")).responses
-    assert "relationship" not in explained(near)["why"]["boosts"]
-    why, must = (explained(far)[name] for name in ("why", "must"))
-    unit = why["weights"]["decay"] / WEIGHTS["hybrid"]["decay"]  # the score of one unit of log-odds
-    assert why["boosts"]["relationship"] == pytest.approx(0.5 * 1.5 * 0.9 * unit, abs=1e-4)
-    assert must["boosts"]["relationship"] == pytest.approx(0.5 * 0.9 * unit, abs=1e-4)
-    assert far["computation_tier"] == "graph"
-
-
-def test_question_about_an_entity_finds_related_memories() -> None:
-    told = [
-        make_event("memory", 1, id="acme", content="The contract ends in May", entities=[{"name": "Acme"}]),
-        make_event(
-            "memory", 2, id="ann", content="She likes hiking", entities=[{"name": "Ann", "urn": "urn:ann"}],
-            relations=[{"source": "Ann", "type": "works_at", "target": "Acme"}],
-        ),
-        make_event("memory", 3, id="else", content="The weather was fine"),
-    ]  # fmt: skip
-    queries = [
-        make_event("recall", 10, query="What about Ann?", mode="entity_focused"),
-        make_event("recall", 10, query="What is new?", mode="entity_focused", entity_urns=["urn:ann"]),
-    ]
-    for answer in run_flow([*told, *queries]).responses:
-        nearness = {memory_id: told["factors"]["proximity"] for memory_id, told in explained(answer).items()}
-        assert nearness == {"ann": 1.0, "acme": 0.5, "else": 0.0}
-        assert "no_graph" not in codes(answer)
-
-
-def test_a_context_tells_of_the_entities_asked_about() -> None:
-    told = make_event(
-        "memory", 1, content="Ann joined", entities=[{"name": "Ann", "type": "person"}],
-        relations=[{"source": "Ann", "type": "works_at", "target": "Acme"}],
-    )  # fmt: skip
-    asked = make_event("recall", 10, query="Where is Ann?", max_tokens=1_000)
-    (answer,) = run_flow([told, asked]).responses
-    assert answer["context"]["graph_context"] == [
-        {"name": "Ann", "type": "person", "properties": {}, "relationships": [{"type": "works_at", "target": "Acme"}]},
-        {"name": "Acme", "type": "entity", "properties": {}, "relationships": []},
-    ]
 
 
 def test_graph_failure_leaves_the_answer(memories: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch) -> None:

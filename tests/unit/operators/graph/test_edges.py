@@ -9,8 +9,8 @@ from recallflow.operators import large
 from recallflow.operators.graph import past
 from recallflow.state.hot_graph import Staged
 from recallflow.state.partition import Partition, Values
-from tests.unit.operators.graph.engine import DAY_MS, ask, rolled_out
-from tests.unit.operators.harness import MEMORIES, Harness, ids, make_event, run_flow
+from tests.unit.operators.graph.engine import ask, rolled_out
+from tests.unit.operators.harness import DAY_MS, MEMORIES, Harness, ids, make_event, run_flow
 
 NAMES = "abcd"
 
@@ -105,15 +105,6 @@ def test_inactive_edge_is_shown_with_the_reason() -> None:
     assert {edge["type"]: edge["marks"] for edge in subgraph["edges"]} == {"supersedes": [], "y": ["expired"]}
 
 
-def test_link_is_shown_with_its_role() -> None:
-    told = make_event("message", id="m", content="we met Ann and Bob", name="Ann")
-    subgraph = found(told, make_event("graph.explore", nodes=["m"]))["subgraph"]
-    roles = {link["node"]: link["role"] for link in subgraph["links"]}
-    assert roles["entity:ann"] == "author"
-    assert roles["entity:bob"] == "mention"
-    assert roles["type:message"] == "type"
-
-
 def test_memory_id_equal_to_a_node_has_its_own_key() -> None:
     told = [
         make_event("memory", id="tag:tea", content="about tea", tags=["tea"]),
@@ -137,15 +128,6 @@ def test_expired_supersession_hides_no_longer(remembered: list[dict[str, Any]]) 
     asked = [make_event("recall", at, query="when does the gate open", k=4) for at in (6_999, 7_000)]
     before, after = run_flow([*remembered, given, *asked]).responses
     assert {*ids(after)} - {*ids(before)} == {"a"}
-
-
-def test_contradiction_is_named_in_the_next_answer(remembered: list[dict[str, Any]]) -> None:
-    asked = make_event("recall", DAY_MS, query="when does the gate open", k=4)
-    before, after = run_flow([*remembered, asked, edges("ba", kind="contradicts"), asked]).responses
-    conflicts = [
-        {m["id"]: m["conflicts_with"] for m in one["memories"] if "conflicts_with" in m} for one in (before, after)
-    ]
-    assert conflicts == [{}, {"a": ["b"], "b": ["a"]}]
 
 
 SHARE = 200

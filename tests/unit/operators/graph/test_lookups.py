@@ -8,8 +8,7 @@ import pytest
 from recallflow.control import ControlHistory, GateVerdict, Rollout
 from recallflow.operators.answers import facts as facts_module
 from recallflow.operators.graph import rollout as status_module
-from tests.unit.operators.graph.engine import HOUR_MS
-from tests.unit.operators.harness import make_event, run_flow
+from tests.unit.operators.harness import HOUR_MS, make_event, run_flow
 
 DASHBOARD: dict[str, Any] = {"id": "d", "content": "red lines mark the limits", "topics": ["dashboard"]}
 ROLLOUT: dict[str, Any] = {
@@ -74,35 +73,6 @@ def explored(*nodes: str, hops: int = 1, **more: Any) -> dict[str, Any]:
     return subgraph
 
 
-def test_a_subgraph_has_nodes_links_and_the_memories_linked() -> None:
-    found = explored("topic:dashboard")
-    assert [node["key"] for node in found["nodes"]] == ["topic:dashboard", "r", "d"]
-    assert found["links"] == [{"memory": memory, "node": "topic:dashboard", "role": "topic"} for memory in ("r", "d")]
-    assert [(memory["id"], memory["content"]) for memory in found["memories"]] == [
-        ("r", ROLLOUT["content"]),
-        ("d", DASHBOARD["content"]),
-    ]
-    assert found["caps"] == {"fan_out": [], "visited_at_hop": None}
-
-
-def test_lookup_returns_all_fields_of_an_edge() -> None:
-    given = {"source": "d", "target": "r", "type": "caused_by", "weight": 0.5, "confidence": 0.8, "expires_at": HOUR_MS}
-    found = explored("d", edges=[given])
-    (edge,) = found["edges"]
-    assert {name: edge[name] for name in ("source", "target", "type", "weight", "confidence", "archived")} == {
-        "source": "d", "target": "r", "type": "caused_by", "weight": 0.5, "confidence": 0.8, "archived": False,
-    }  # fmt: skip
-    assert edge["expires_at"] == "1970-01-01T01:00:00Z"
-
-
-def test_relations_are_shown_with_their_evidence_archived_ones_too() -> None:
-    found = explored("Acme")
-    edges = {(edge["source"], edge["type"], edge["target"]): edge for edge in found["edges"]}
-    assert edges.keys() == {("entity:ann", "works_at", "entity:acme"), ("entity:acme", "part_of", "entity:group")}
-    assert edges["entity:acme", "part_of", "entity:group"]["archived"]
-    assert {tuple(edge["evidence"]) for edge in found["edges"]} == {("p",)}
-
-
 @pytest.mark.parametrize("wanted", ["urn:ann", "Ann", "ANN", "entity:ann"])
 def test_a_node_is_found_by_urn_name_and_key(wanted: str) -> None:
     assert "entity:ann" in [node["key"] for node in explored(wanted)["nodes"]]
@@ -116,38 +86,11 @@ def test_a_node_has_its_hops_and_its_centrality() -> None:
     assert all(0 < centrality <= 1 for _, centrality in told.values())
 
 
-def test_without_a_node_the_newest_memories_are_shown() -> None:
-    found = explored()
-    assert [memory["id"] for memory in found["memories"]] == ["p", "r", "d"]
-
-
-def test_a_user_without_memories_has_an_empty_subgraph() -> None:
-    (response,) = run_flow([make_event("graph.explore")]).responses
-    assert (response["status"], response["subgraph"]["nodes"], response["subgraph"]["edges"]) == ("ok", [], [])
-
-
 def test_missing_items_are_an_error_that_names_them() -> None:
     asked = make_event("graph.explore", nodes=["d", "nobody", "nothing"])
     (response,) = run_flow(told(asked)).responses
     assert (response["status"], response["error"]["code"]) == ("error", "not_found")
     assert [field["field"] for field in response["error"]["fields"]] == ["nodes.1", "nodes.2"]
-
-
-def test_united_names_appear_once_in_explore_and_context() -> None:
-    people = [
-        make_event("memory", 1_000, id="a", content="a person", entities=[{"name": "Robert", "aliases": ["Bob"]}]),
-        make_event("memory", 2_000, id="b", content="then Bob bought a canoe"),
-        make_event("memory", 3_000, id="c", content="with Robert on the lake"),
-    ]
-    explore = make_event("graph.explore", 9_000, nodes=["entity:bob"], hops=1)
-    ask = make_event("recall", 9_000, query="What did Bob buy?", k=3, max_tokens=500)
-    explored, answered = run_flow([*people, explore, ask], similarity_max_per_memory=0).responses
-    found = explored["subgraph"]
-    entities = [(node["key"], node["aliases"]) for node in found["nodes"] if node["kind"] == "entity"]
-    assert entities == [("entity:robert", ["Bob"])]
-    assert sorted(link["memory"] for link in found["links"] if link["node"] == "entity:robert") == ["a", "b", "c"]
-    entry = {"name": "Robert", "type": "entity", "properties": {}, "relationships": [], "aliases": ["Bob"]}
-    assert answered["context"]["graph_context"] == [entry]
 
 
 def relation(source: str, kind: str, target: str, **fields: Any) -> dict[str, Any]:
@@ -217,15 +160,6 @@ def test_an_entity_has_the_facts_at_it(name: str, log: list[dict[str, Any]]) -> 
     assert triples(found) == [("Bob", "sails_on", "lake"), ("Ann", "knows", "Bob")]
 
 
-def test_facts_of_a_moment_are_those_of_then(log: list[dict[str, Any]]) -> None:
-    for fields in ({"query": "where does Ann work"}, {"entities": ["Ann"]}, {"types": ["works_at"]}):
-        found = asked(log, as_of={"ingestion_time": 2 * HOUR_MS}, **fields)
-        assert ("Ann", "works_at", "Acme") in triples(found)
-        assert "Globex" not in {one["target_name"] for one in found["facts"]}
-        found = asked(log, as_of={"event_time": 2 * HOUR_MS}, **fields)
-        assert "Globex" not in {one["target_name"] for one in found["facts"]}
-
-
 def test_marks_say_why_a_fact_does_not_count() -> None:
     edges: list[dict[str, Any]] = [
         {"type": "now"}, {"type": "sealed", "archived": True}, {"type": "gone", "expires_at": HOUR_MS},
@@ -244,12 +178,6 @@ def test_marks_say_why_a_fact_does_not_count() -> None:
     assert [one["type"] for one in asked(log, entities=["a"])["facts"]] == ["now"]
 
 
-def test_fact_ranking_does_not_depend_on_the_limit(log: list[dict[str, Any]]) -> None:
-    every = triples(asked(log, include_history=True))
-    assert len(every) == 5
-    assert triples(asked(log, include_history=True, limit=2)) == every[:2]
-
-
 def test_too_many_facts_are_reported(log: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(facts_module, "OPENED", 1)
     assert not asked(log)["complete"]
@@ -264,20 +192,6 @@ def test_an_entity_that_is_not_there_is_named(log: list[dict[str, Any]]) -> None
         "not_found",
         ["entities.1"],
     )
-
-
-def test_unknown_user_has_no_facts() -> None:
-    (answer,) = run_flow([make_event("graph.facts", query="who sails")]).responses
-    assert answer["graph_facts"] == {"facts": [], "complete": True}
-
-
-def test_edges_that_no_memory_states_are_found_without_their_entities() -> None:
-    given = [{"source": "entity:mill", "target": "entity:river", "type": "stands_at"}]
-    memory = make_event("memory", HOUR_MS, id="m1", content="It rains.")
-    log = [memory, make_event("graph.edges", 2 * HOUR_MS, edges=given)]
-    for fields in ({}, {"query": "what stands there?"}, {"types": ["stands_at"]}):
-        found = asked(log, **fields)
-        assert (triples(found), found["complete"]) == ([("mill", "stands_at", "river")], True)
 
 
 def test_fact_of_one_alias_is_a_fact_of_the_entity() -> None:

@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.names import score, sentences
-from recallflow.language import LATIN
 from recallflow.operators.graph.names import (
     DOUBTFUL_MAX,
     NAME_CHARACTERS,
@@ -81,12 +80,6 @@ def test_capitalised_names_inside_sentences(text: str, names: tuple[str, ...]) -
 )
 def test_mentions_tags_and_urns(text: str, named: TextNames) -> None:
     assert told(text) == named
-
-
-def test_repeated_name_counts_once_and_lists_are_cut() -> None:
-    assert read_names("with Ann and Ann and Bob").entities == ("Ann", "Bob")
-    many = "with " + ", ".join(f"Name{n}" for n in range(50))
-    assert read_names(many).entities == tuple(f"Name{n}" for n in range(NAMES_MAX))
 
 
 def test_names_beyond_the_read_length_are_ignored() -> None:
@@ -184,14 +177,6 @@ def test_any_text_yields_only_its_own_names(text: str) -> None:
     )
 
 
-@pytest.mark.parametrize("code", [table.code for table in LATIN])
-def test_every_language_with_capitals_knows_its_titles_and_lists(code: str) -> None:
-    table = next(table for table in LATIN if table.code == code)
-    assert table.titles
-    assert table.joining
-    assert table.ordinary_words
-
-
 def test_lookups_do_not_grow_with_the_text() -> None:
     words = [f"wort{number}" for number in range(5_000)]
     random.Random(0).shuffle(words)
@@ -229,10 +214,6 @@ def test_every_field_that_groups_memories_is_a_node() -> None:
         "tag:hot": "tag", "repo:github.com/acme/shop": "repo", "episode:ep_1": "episode", "entity:cleo": "author",
         "entity:dee": "entity", "entity:ann": "mention", "entity:bob": "mention",
     }  # fmt: skip
-
-
-def test_a_role_is_no_person() -> None:
-    assert roles(row("hello", kind="message", role="assistant")) == {"type:message": "type"}
 
 
 def test_a_blank_name_is_no_node() -> None:

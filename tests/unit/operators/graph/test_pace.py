@@ -14,8 +14,8 @@ from recallflow.operators.graph import query_graph
 from recallflow.operators.graph.quality_gate import BaselineComparison
 from recallflow.outputs import Answer
 from tests.groups import share
-from tests.unit.operators.graph.engine import DAY_MS, rolled_out
-from tests.unit.operators.harness import make_event
+from tests.unit.operators.graph.engine import rolled_out
+from tests.unit.operators.harness import DAY_MS, make_event
 
 TENANTS = [f"tenant-{number}" for number in range(4)]
 BAD = BaselineComparison(0.0, {}, 30_000)
@@ -90,22 +90,3 @@ def test_the_same_lines_give_the_same_answers_at_any_pace(
     stale = [one["query_id"] for one in one_by_one if "stale_read" in [w["code"] for w in one.get("warnings", [])]]
     assert stale == [f"q{n}" for n in range(30) if n % 5 == 3]
     assert [one["query_id"] for one in one_by_one] == [f"q{n}" for n in range(30)]
-
-
-def test_feedback_applies_at_the_same_line_at_any_pace() -> None:
-    """Ann's feedback blocks expansion before Bob asks; their partitions are processed in varying order."""
-    lines = []
-    for tenant in TENANTS:
-        ann, bob = ({"tenant_id": tenant, "user_id": user} for user in ("ann", "bob"))
-        for user in (ann, bob):
-            for n, (id_, text) in enumerate([("alarm", "Rollout alarms page us"), ("red", "Grafana turns pale")]):
-                lines.append(make_event("memory", n, id=id_, content=text, topics=["dashboard"], **user))
-        asked: dict[str, Any] = {"query": "rollout alarms", "k": 1, "strategy": "hybrid_graph"}
-        said = make_event("memory.feedback", DAY_MS, memory_id="red", useful=False, **ann)
-        lines += [make_event("recall", DAY_MS, **asked, **ann), said] * 10
-        lines += [make_event("recall", DAY_MS, **asked, **bob)] * 3
-    encoded = [orjson.dumps(line) for line in lines]
-    one_by_one = answered(encoded, [1] * len(encoded), 8)
-    of_bob = [one["fallback"] for one in one_by_one]
-    assert of_bob == [*[None] * 11, *["quality_gate_blocked"] * 2] * len(TENANTS)
-    assert answered(encoded, [], 8) == one_by_one

@@ -11,9 +11,9 @@ from recallflow.state.graph import Edge, OwnerGraph
 from recallflow.state.graph_codec import NodeKey
 from recallflow.state.keys import OWNERS
 from tests.groups import share
-from tests.unit.operators.graph.engine import HOUR_MS, Engine, event, memory, rolled_out
+from tests.unit.operators.graph.engine import Engine, event, memory, rolled_out
 from tests.unit.operators.graph.test_write_model import CHANGED, EDGE, IDS, NODES, RELATIONS, SAID, as_event, engines
-from tests.unit.operators.harness import ids, make_event, run_flow
+from tests.unit.operators.harness import HOUR_MS, ids, make_event, run_flow
 
 KEYS = ("subgraph", "graph_trace")
 
@@ -93,59 +93,12 @@ def test_an_edge_holds_between_its_times(hour: int, types: list[str]) -> None:
     assert sorted(followed - {"similar_to", "shared_node"}) == types
 
 
-def test_relation_is_valid_from_its_memory_or_stated_time() -> None:
-    works = {"source": "Ann", "type": "works_at", "target": "Acme"}
-    lives = {"source": "Ann", "type": "lives_in", "target": "Porto", "valid_from": HOUR_MS, "valid_to": 3 * HOUR_MS}
-    told = make_event("memory", 5 * HOUR_MS, id="a", content="about somebody", relations=[works, lives])
-    for hour, types in ((2, ["lives_in"]), (4, []), (5, ["works_at"])):
-        asked = make_event("graph.explore", 9 * HOUR_MS, nodes=["entity:ann"], as_of={"event_time": hour * HOUR_MS})
-        answer = run_flow([told, asked]).responses[-1]
-        edges = answer["subgraph"]["edges"]
-        assert [edge["type"] for edge in edges if not edge["marks"]] == types, hour
-
-
 @pytest.mark.parametrize("holder", ["edges", "relations"])
 def test_a_time_that_ends_before_it_begins_is_refused(holder: str) -> None:
     span = {"source": "entity:a", "target": "entity:b", "type": "x", "valid_from": 2 * HOUR_MS, "valid_to": HOUR_MS}
     kind = "graph.edges" if holder == "edges" else "memory"
     (refused,) = run_flow([make_event(kind, content="x", **{holder: [span]})]).rejected
     assert "valid_to" in str(refused)
-
-
-def test_past_supersession_decides_about_hiding() -> None:
-    edge = {"source": "b", "target": "a", "type": "supersedes"}
-    events = [
-        make_event("memory", HOUR_MS, id="a", content="the gate opens at six"),
-        make_event("memory", HOUR_MS, id="b", content="the gate opens at seven"),
-        make_event("graph.edges", 2 * HOUR_MS, edges=[edge | {"confidence": 0.5}]),
-        make_event("graph.edges", 3 * HOUR_MS, edges=[edge]),
-        make_event("graph.archive", 4 * HOUR_MS, edges=[edge]),
-    ]
-    found = {}
-    for hour in (2, 3, 4):
-        asked = make_event(
-            "recall", 9 * HOUR_MS, query="when does the gate open", as_of={"ingestion_time": hour * HOUR_MS}
-        )
-        found[hour] = sorted(ids(run_flow([*events, asked]).responses[-1]))
-    assert found == {2: ["a", "b"], 3: ["b"], 4: ["a", "b"]}
-
-
-@pytest.mark.parametrize(
-    ("hour", "topic", "relation"), [(3, "topic:dashboard", "works_at"), (4, "topic:colours", "left")]
-)
-def test_edit_changes_edges_at_its_event_time(hour: int, topic: str, relation: str) -> None:
-    def said(topic: str, relation: str) -> dict[str, Any]:
-        return {"topics": [topic], "relations": [{"source": "Ann", "type": relation, "target": "Acme"}]}
-
-    log = [
-        make_event("memory", 2 * HOUR_MS, id="red", content="Grafana turns red", **said("dashboard", "works_at")),
-        make_event("memory.update", 4 * HOUR_MS, memory_id="red", **said("colours", "left")),
-    ]
-    then = {"as_of": {"event_time": hour * HOUR_MS}}
-    explore = make_event("graph.explore", 9 * HOUR_MS, nodes=["red", "Ann"], **then)
-    found = run_flow([*log, explore]).responses[-1]["subgraph"]
-    assert {link["node"] for link in found["links"] if link["node"].startswith("topic:")} == {topic}
-    assert {edge["type"] for edge in found["edges"]} == {relation}
 
 
 @pytest.mark.parametrize(
@@ -173,56 +126,6 @@ def test_memory_is_superseded_from_the_edge_or_stated_time(hour: int, told: list
         == [one["type"] for one in explore["subgraph"]["edges"] if one["type"] == "supersedes"]
         == [one["type"] for one in facts["graph_facts"]["facts"]]
     )
-
-
-def robert(holder: str) -> list[dict[str, Any]]:
-    first = make_event("memory", 2 * HOUR_MS, id="y", content="somebody sings", entities=[{"name": "Bob"}])
-    aliases = {"aliases": ["Bob"]} if holder == "aliases" else {}
-    second = make_event(
-        "memory", 6 * HOUR_MS, id="x", content="another one dances", entities=[{"name": "Robert"} | aliases]
-    )
-    edge = {"source": "entity:robert", "target": "entity:bob", "type": "same_as"}
-    return [first, second, *([make_event("graph.edges", 6 * HOUR_MS, edges=[edge])] if holder == "edges" else [])]
-
-
-@pytest.mark.parametrize("holder", ["aliases", "edges"])
-@pytest.mark.parametrize("time", ["event_time", "ingestion_time"])
-def test_a_thing_has_the_names_of_then(time: str, holder: str) -> None:
-    found = {}
-    for hour in (4, 7):
-        then = {"as_of": {time: hour * HOUR_MS}}
-        filters = {"filters": {"entities": ["Robert"]}}
-        asked = [
-            make_event("recall", 9 * HOUR_MS, query="somebody", **filters, **then),
-            make_event("graph.explore", 9 * HOUR_MS, nodes=["Bob"], hops=2, **then),
-        ]
-        recall, explore = run_flow([*robert(holder), *asked]).responses
-        nodes = explore["subgraph"]["nodes"]
-        names = {name for node in nodes if node["kind"] == "entity" for name in (node["name"], *node["aliases"])}
-        unknown = "unknown_entity" in {warning["code"] for warning in recall["warnings"]}
-        found[hour] = sorted(ids(recall)), names, unknown
-    assert found == {4: ([], {"Bob"}, True), 7: (["x", "y"], {"Robert", "Bob"}, False)}
-
-
-def test_later_nodes_are_absent_from_the_past() -> None:
-    asked = [
-        make_event("graph.explore", 9 * HOUR_MS, nodes=[node], as_of={"event_time": 4 * HOUR_MS})
-        for node in ("Robert", "x")
-    ]
-    answered = run_flow([*robert("none"), *asked])
-    assert not [one for one in answered.responses if one.get("subgraph")]
-
-
-@pytest.mark.parametrize("kind", ["graph.explore", "graph.trace"])
-def test_an_episode_of_then_has_no_member_of_later(kind: str) -> None:
-    said = [
-        make_event("message", minute * 60_000, id=f"m{minute}", content="Tea?", session_id="s") for minute in (1, 2, 3)
-    ]
-    fields: dict[str, Any] = {"nodes": ["m1"], "hops": 2} if kind == "graph.explore" else {"query": "tea"}
-    asked = make_event(kind, HOUR_MS, as_of={"event_time": 2 * 60_000, "ingestion_time": 4 * 60_000}, **fields)
-    answer = run_flow([*said, asked]).responses[-1]
-    assert answer["status"] == "ok", answer
-    assert "m3" not in str(answer)
 
 
 CLUB = {"entities": [{"name": "club x"}]}
@@ -269,29 +172,6 @@ def test_entity_of_older_versions_only_is_found_in_the_past(fields: dict[str, An
     recall = run_flow([*events, ask]).responses[-1]
     assert [(memory["id"], memory["version"]) for memory in recall["memories"]] == [("b", 1 if filters != ASKED else 0)]
     assert "unknown_entity" not in {warning["code"] for warning in recall["warnings"]}
-
-
-def test_newest_memories_of_a_moment_exclude_later_ones() -> None:
-    later = [
-        make_event("memory", (3 + n) * HOUR_MS, id=f"late{n}", content=f"the gate, {n} o'clock") for n in range(12)
-    ]
-    first = make_event("memory", HOUR_MS, id="first", content="the gate is open")
-    asked = make_event("graph.explore", 99 * HOUR_MS, as_of={"event_time": 2 * HOUR_MS})
-    subgraph = run_flow([first, *later, asked]).responses[-1]["subgraph"]
-    assert [memory["id"] for memory in subgraph["memories"]] == ["first"]
-    assert not [node["key"] for node in subgraph["nodes"] if "late" in node["key"]]
-
-
-def test_superseded_memory_no_longer_counts() -> None:
-    edge = {"source": "b", "target": "a", "type": "supersedes"}
-    events = [
-        make_event("memory", HOUR_MS, id="a", content="the gate opens at six"),
-        make_event("memory", 3 * HOUR_MS, id="b", content="the gate opens at seven"),
-        make_event("graph.edges", 4 * HOUR_MS, edges=[edge]),
-        make_event("recall", 9 * HOUR_MS, query="when does the gate open", as_of={"ingestion_time": 2 * HOUR_MS}),
-    ]
-    (memory,) = run_flow(events).responses[-1]["memories"]
-    assert (memory["id"], memory["current"]) == ("a", False)
 
 
 MOST = 100

@@ -65,11 +65,6 @@ def run(
     return expansions.run(request(at_ms, tenant_id), lambda: (work(), compared), no_time, lambda: is_late)
 
 
-def test_reached_bounds_are_reported() -> None:
-    applied = run(expansions_of(rolled_out("canary")), expand=found(Caps(["topic:tea"], 2)))
-    assert applied.routing == {"reached": 3, "worked_out": 0, "caps": {"fan_out": 1, "visited_at_hop": 2}}
-
-
 @pytest.mark.parametrize(
     ("expansions", "fallback"),
     [
@@ -82,14 +77,6 @@ def test_reached_bounds_are_reported() -> None:
 )
 def test_expansion_without_rollout_is_not_applied(expansions: Expansions, fallback: Fallback) -> None:
     assert run(expansions) == AppliedExpansion((), fallback)
-
-
-@pytest.mark.parametrize("mode", ["off", "feature"])
-def test_nothing_is_expanded_where_nothing_is_rolled_out(mode: str) -> None:
-    decisions = ControlHistory() if mode == "off" else rolled_out("canary")
-    expansions = expansions_of(decisions, enabled=mode == "off")
-    run(expansions, expand=fails)
-    assert expansions.watched(TENANT).figures["answers"] == 0
 
 
 def test_the_mode_is_that_of_the_querys_append_time() -> None:
@@ -128,13 +115,6 @@ def test_a_storage_error_is_no_fallback() -> None:
 def test_a_query_out_of_time_goes_without() -> None:
     expansions = expansions_of(rolled_out("canary"))
     assert run(expansions, expand=fails, no_time=True) == AppliedExpansion((), "rollout_guardrail")
-
-
-def test_shadow_mode_never_changes_the_answer() -> None:
-    expansions = expansions_of(rolled_out("shadow"))
-    assert run(expansions) == AppliedExpansion((), "shadow_mode")
-    assert run(expansions, expand=fails) == AppliedExpansion((), "shadow_mode")
-    assert run(expansions, no_time=True) == AppliedExpansion((), "shadow_mode")
 
 
 def play(
@@ -190,25 +170,6 @@ def test_graph_answer_past_its_deadline_counts_as_without_time() -> None:
     assert expansions.watched(TENANT).figures["fallback_rate"] == 1
 
 
-def test_partitions_judge_by_their_common_figures() -> None:
-    history, gates = rolled_out("canary"), QualityGates(WINDOW)
-    partitions = [expansions_of(history, gates) for _ in range(5)]
-    said = [play(one, history, range(2 * n, 2 * n + 2), BAD) for n, one in enumerate(partitions)]
-    assert said == [[], [], [], [], [(9, True)]]
-    assert {run(one, 10).fallback for one in partitions} == {"quality_gate_blocked"}
-
-
-def test_no_single_partition_blocks_a_tenant() -> None:
-    history, gates = rolled_out("canary"), QualityGates(WINDOW)
-    few, many = expansions_of(history, gates), expansions_of(history, gates)
-    assert play(many, history, range(80), GOOD) == []
-    for at_ms in range(80, 84):
-        run(few, at_ms, expand=fails)
-    assert few.verdict(TENANT) is None
-    assert few.watched(TENANT) == many.watched(TENANT)
-    assert few.watched(TENANT).figures["error_rate"] == pytest.approx(4 / 84, abs=1e-6)
-
-
 def test_feedback_in_one_partition_is_heard_in_another() -> None:
     history, gates = rolled_out("canary"), QualityGates(WINDOW)
     here, there = expansions_of(history, gates), expansions_of(history, gates)
@@ -258,20 +219,6 @@ def test_block_by_an_operator_is_freed_by_an_operator() -> None:
     assert run(expansions, 101).fallback is None
 
 
-def test_verdict_of_one_partition_is_not_the_tenants() -> None:
-    history = rolled_out("canary")
-    decided(history, True, 0, name="3")
-    assert run(expansions_of(history), 1).fallback is None
-
-
-def test_tenants_do_not_share_a_gate() -> None:
-    history = rolled_out("canary", rolled_out("canary", tenant_id=OTHER))
-    expansions = expansions_of(history)
-    play(expansions, history, range(10), BAD)
-    assert run(expansions, 20, tenant_id=OTHER).fallback is None
-    assert expansions.verdict(OTHER) is None
-
-
 def heard(expansions: Expansions) -> dict[str, Any]:
     figures = expansions.watched(TENANT).figures
     return {name: figures[name] for name in ("feedback", "useful_added", "useful_with", "useful_without")}
@@ -300,14 +247,6 @@ def test_baseline_answers_are_the_measure_of_expanded_ones() -> None:
     verdict = expansions.verdict(TENANT)
     assert verdict is not None
     assert verdict.why == "useful_loss 0.5"
-
-
-@pytest.mark.parametrize("mode", ["off", "shadow", "canary"])
-def test_answers_are_compared_where_a_rollout_is_on(mode: str) -> None:
-    expansions = expansions_of(rolled_out(mode))
-    expansions.answered(request(), ["m1"], [])
-    expansions.feedback(request().owner, "m1", False, 1)
-    assert heard(expansions)["feedback"] == (0 if mode == "off" else 1)
 
 
 def test_feedback_is_waited_for_on_so_many_memories(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,10 +33,6 @@ def told(memory_id: str, degrees: float, content: str = "x") -> dict[str, Any]:
     return event("memory", id=memory_id, content=content, embedding=at(degrees))
 
 
-def retold(memory_id: str, degrees: float, content: str = "y") -> dict[str, Any]:
-    return event("memory.update", memory_id=memory_id, content=content, embedding=at(degrees))
-
-
 def pairs(engine: Engine) -> dict[str, float]:
     """Pair of ids → weight; both directions are one pair, and of one weight."""
     found = {(a.text, b.text): edge.weight for (a, b, kind), edge in engine.edges().items() if kind == SIMILAR_TO}
@@ -44,23 +40,11 @@ def pairs(engine: Engine) -> dict[str, float]:
     return {a + b: weight for (a, b), weight in found.items() if a < b}
 
 
-def test_close_memories_are_linked_both_ways_with_their_cosine(engine: Engine) -> None:
-    engine.run(told("a", 0), told("b", 10), told("c", 90))
-    assert pairs(engine) == {"ab": round(math.cos(math.radians(10)), 4)}
-    assert [edge.target.text for edge in engine.graph.edges(next(iter(engine.edges()))[0], 5)] == ["b"]
-
-
 @pytest.mark.parametrize(("threshold", "linked"), [(0.9848, True), (0.9849, False)])
 def test_the_threshold_is_met_by_the_rounded_cosine(tmp_path: Path, threshold: float, linked: bool) -> None:
     engine = Engine(tmp_path / "s", Settings(partitions=1, similarity_threshold=threshold))
     engine.run(told("a", 0), told("b", 10))  # 0.98481
     assert bool(pairs(engine)) == linked
-
-
-def test_equal_vectors_meet_the_highest_threshold(tmp_path: Path) -> None:
-    engine = Engine(tmp_path / "s", Settings(partitions=1, similarity_threshold=1.0))
-    engine.run(told("a", 33), told("b", 33), told("c", 34))
-    assert pairs(engine) == {"ab": 1.0}
 
 
 def test_a_closer_newcomer_takes_the_place_of_the_weakest(engine: Engine) -> None:
@@ -77,21 +61,6 @@ def test_equally_close_memories_rank_newest_first_without_eviction(engine: Engin
     assert set(pairs(engine)) == {"ab", "ac", "bc"}  # d finds only full ones
     engine.run(told("e", 0))
     assert set(pairs(engine)) == {"ab", "ac", "bc", "de"}
-
-
-def test_another_text_gives_other_neighbours(engine: Engine) -> None:
-    engine.run(told("a", 0), told("b", 0), told("c", 90), retold("a", 90))
-    assert set(pairs(engine)) == {"ac"}
-
-
-def test_another_field_leaves_the_neighbours(engine: Engine) -> None:
-    engine.run(told("a", 0), told("b", 0), event("memory.update", memory_id="a", tags=["hot"], content="x"))
-    assert set(pairs(engine)) == {"ab"}
-
-
-def test_a_forgotten_memory_is_nobodys_neighbour(engine: Engine) -> None:
-    engine.run(told("a", 0), told("b", 0), event("memory.forget", memory_id="a"), told("c", 0))
-    assert set(pairs(engine)) == {"bc"}
 
 
 @given(seed=st.integers(0, 2**32 - 1), count=st.integers(1, 20), dimension=st.sampled_from([1, 4, 130, 384]))

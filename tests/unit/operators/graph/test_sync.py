@@ -83,15 +83,9 @@ def test_memory_is_kept_when_its_graph_part_is_dropped(engine: Engine, faults: F
     faults.left = {"a": 1}
     (receipt,) = engine.run(said("a"))
     assert (receipt["outcome"], receipt["memory_id"], receipt["code"]) == ("created", "a", SYNC_FAILED)
-    assert "tried again" in receipt["detail"]
     assert engine.nodes().keys() == {memory("a")}
     assert (engine.graph.links(0), list(engine.graph.all_edges())) == ([], [])
     assert engine.hot.graph.node(memory("a")) is not None
-
-
-def test_degradation_sends_an_unrequested_receipt(engine: Engine, faults: Faults) -> None:
-    faults.left = {"a": 1}
-    assert codes(engine.run(said("a", receipt=False), said("b", receipt=False))) == [SYNC_FAILED]
 
 
 @pytest.mark.parametrize("restart", [False, True])
@@ -109,27 +103,6 @@ def test_next_event_retries_from_the_stored_state(
     whole.run(said("a"), said("b"), untouched())
     assert whole.edges().keys() == engine.edges().keys()
     assert whole.nodes() == engine.nodes()
-
-
-def test_another_owners_event_tries_nothing(engine: Engine, faults: Faults) -> None:
-    faults.left = {"a": 1}
-    engine.run(said("a"), said("x", user_id="bob"), event("memory.get", memory_id="a"))
-    assert faults.tried == ["a", "x"]
-
-
-def test_a_failed_update_leaves_the_graph_as_it_was(engine: Engine, faults: Faults) -> None:
-    engine.run(said("a"), said("b", embedding=[0, 1, 0, 0]))
-    faults.left = {"a": 1}
-    change = event(
-        "memory.update", memory_id="a", content="then Bob left", embedding=[0, 1, 0, 0], tags=[], relations=[]
-    )
-    assert codes(engine.run(change)) == [SYNC_FAILED]
-    assert engine.graph.members(NodeKey("tag:hot"), 5) == [1, 0]
-    engine.run(untouched())
-    assert engine.graph.members(NodeKey("tag:hot"), 5) == [1]
-    assert engine.graph.members(NodeKey("entity:bob"), 5) == [0]
-    assert (memory("a"), memory("b"), "similar_to") in engine.edges()
-    assert engine.edges()[NodeKey("entity:ann"), NodeKey("entity:tea"), "likes"].evidence == ["b"]
 
 
 def test_a_failed_forget_is_made_up_for(engine: Engine, faults: Faults) -> None:
@@ -163,13 +136,6 @@ def test_questions_are_answered_where_a_memory_has_no_links(
     assert engine.graph.links(1) == []
     assert answer["status"] != "error", answer
     assert "graph_failed" not in str(answer["warnings"])
-
-
-def test_event_about_the_memory_updates_its_graph(engine: Engine, faults: Faults) -> None:
-    faults.left = {"a": 1}
-    engine.run(said("a"), event("memory.update", memory_id="a", tags=["cold"]))
-    assert faults.tried == ["a", "a"]
-    assert engine.graph.members(NodeKey("tag:cold"), 5) == engine.graph.members(NodeKey("entity:ann"), 5) == [0]
 
 
 def test_evidence_of_an_edge_that_was_given_meanwhile_is_kept(engine: Engine, faults: Faults) -> None:
@@ -220,19 +186,6 @@ def test_one_event_makes_up_for_a_few(engine: Engine, faults: Faults) -> None:
     engine.run(untouched())
     assert faults.tried[RETRIES:] == [names[0], *names[RETRIES:]]
     assert (list(engine.graph.nodes()), list(engine.graph.all_edges())) == ([], [])
-
-
-@pytest.mark.parametrize("sizes", [1, 2, 7])
-def test_failures_leave_the_same_state_however_the_log_is_cut(tmp_path: Path, sizes: int) -> None:
-    hashes = set()
-    for number, size in enumerate((100, sizes)):
-        engine = Engine(tmp_path / str(number), Settings(partitions=1), Faults({"m3": 2, "m4": 1, "m7": 9}))
-        events = [said(f"m{n}") for n in range(9)]
-        for start in range(0, len(events), size):
-            engine.run(*events[start : start + size])
-        hashes.add(engine.hash())
-        engine.close()
-    assert len(hashes) == 1
 
 
 def test_a_storage_error_stops_the_flow(engine: Engine, faults: Faults) -> None:

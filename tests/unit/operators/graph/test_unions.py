@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from recallflow.limits import ALIASES_MAX
-from recallflow.operators.graph.query_graph import proximity
-from recallflow.operators.graph.reader import TraversalScope, entity_context, named_entities
+from recallflow.operators.graph.reader import entity_context, named_entities
 from recallflow.state import entity_names, graph_check, keys
 from recallflow.state.entity_names import JOINED_NAMES_MAX
 from recallflow.state.graph_codec import NodeKey
@@ -81,40 +80,6 @@ def test_names_are_one_entity_while_a_union_exists(
     assert 1 not in engine.graph.members(entity("bob"), 9)
 
 
-def test_a_name_and_its_urn_are_one_from_then_on(engine: Engine) -> None:
-    engine.run(
-        fact("later known", "about urn:tea:assam"),
-        fact("told", entities=[{"name": "Assam", "urn": "urn:tea:assam", "type": "tea"}]),
-        fact("by name", "more Assam"),
-    )
-    (node,) = [node for node in engine.nodes().values() if node.kind == "entity"]
-    assert (node.key, node.name, node.urn) == (entity("assam"), "Assam", "urn:tea:assam")
-    assert (node.properties, node.aliases) == ({"type": "tea"}, ())
-    assert engine.graph.members(entity("urn:tea:assam"), 9) == [2, 1, 0]
-    assert engine.graph.by_urn("urn:tea:assam") == [entity("assam")]
-    assert engine.graph.find("entity:urn:tea:assam") == entity("assam")
-    engine.run(forget("told"))
-    assert engine.graph.members(entity("urn:tea:assam"), 9) == [0]
-
-
-def test_shared_statement_stands_until_its_last_memory_goes(engine: Engine) -> None:
-    engine.run(*[fact(one, entities=[{"name": "Robert", "aliases": ["Bob"]}]) for one in ("a", "b")])
-    engine.run(forget("a"))
-    assert things(engine) == {("Robert", "Bob")}
-    engine.run(forget("b"))
-    assert things(engine) == set()
-
-
-def test_a_thing_falls_apart_where_the_edge_was(engine: Engine) -> None:
-    pairs = [("a", "b"), ("b", "c"), ("c", "d")]
-    engine.run(*[same(f"entity:{one}", f"entity:{other}") for one, other in pairs])
-    assert things(engine) == {("a", "b", "c", "d")}
-    engine.run(event("graph.archive", edges=[{"source": "entity:b", "target": "entity:c", "type": "same_as"}]))
-    assert things(engine) == {("a", "b"), ("c", "d")}
-    engine.again()
-    assert things(engine) == {("a", "b"), ("c", "d")}
-
-
 @pytest.mark.parametrize(
     "edge",
     [
@@ -165,23 +130,6 @@ def test_a_context_lists_one_thing_once_with_its_other_names(engine: Engine) -> 
     assert acme["name"] == "Acme"
     (edge,) = engine.edges().values()
     assert sorted(edge.evidence) == ["b", "c"]
-
-
-def test_nearness_and_paths_see_one_node(engine: Engine) -> None:
-    engine.run(fact("a", "then Bob slept", entities=[{"name": "Robert", "aliases": ["Bob"]}]), fact("b", "with Robert"))
-    hot = engine.hot
-    index = hot.search_index("letters", 4)
-    assert [*proximity(TraversalScope(engine.graph, now_ms=0), index, [entity("bob")])] == [1.0, 1.0]
-    links = [key for key, _ in engine.graph.links(0)]
-    assert links.count(entity("robert")) == 1
-    assert entity("bob") not in links
-
-
-def test_archiving_one_name_archives_the_thing(engine: Engine) -> None:
-    engine.run(same("entity:robert", "entity:bob"), event("graph.archive", entities=["Bob"]))
-    assert engine.graph.is_archived(entity("robert"))
-    engine.run(event("graph.archive", entities=["Robert"], archived=False))
-    assert not engine.graph.is_archived(entity("bob"))
 
 
 def test_one_sided_and_missing_unions_are_reported(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -224,9 +223,6 @@ def expected_superseded(model: Model) -> dict[int, list[str]]:
         if kind == SUPERSEDES and source.memory and target.memory and not model.is_archived(edge):
             found.setdefault(model.rows[target.text].seq, []).append(source.text)
     return {seq: sorted(by) for seq, by in found.items()}
-
-
-_folders = count()
 
 
 @contextmanager
