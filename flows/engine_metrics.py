@@ -5,9 +5,9 @@ import time
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import accumulate
 from pathlib import Path
-from types import MappingProxyType
 from typing import Literal, NamedTuple, get_args
 
 from prometheus_client import CollectorRegistry, ProcessCollector
@@ -156,35 +156,33 @@ class Stages:
         yield family
 
 
+@dataclass(eq=False)
 class OutputCounter:
     """Counts of outputs that the worker thread writes and any thread reads."""
 
-    def __init__(
-        self,
-        query_topic: str,
-        first_offsets: Mapping[str, int],  # `topic:partition` → the first offset that is new to this run
-        given_before: Mapping[str, Container[int]] = MappingProxyType({}),  # later offsets that an earlier run has read
-        trace_id: Callable[[Position], int] = lambda _: NO_TRACE,  # returns the trace of the record at a position
-    ) -> None:
-        self.outputs: Counter[str] = Counter()
-        self.dead_letters: Counter[str] = Counter()  # by error code
-        self.over_quota: Counter[str] = Counter()  # by the name of the quota
-        self.requested: Counter[str] = Counter()  # of the enrichment flow, by task
-        self.responses: Counter[str] = Counter()  # by status
-        self.response_errors: Counter[str] = Counter()  # by error code
-        self.warnings: Counter[str] = Counter()  # by code
+    query_topic: str
+    first_offsets: Mapping[str, int]  # `topic:partition` → the first offset that is new to this run
+    given_before: Mapping[str, Container[int]] = field(
+        default_factory=dict
+    )  # later offsets that an earlier run has read
+    trace_id: Callable[[Position], int] = lambda _: NO_TRACE  # returns the trace of the record at a position
+
+    def __post_init__(self) -> None:
+        self.outputs = Counter[str]()
+        self.dead_letters = Counter[str]()  # by error code
+        self.over_quota = Counter[str]()  # by the name of the quota
+        self.requested = Counter[str]()  # of the enrichment flow, by task
+        self.responses = Counter[str]()  # by status
+        self.response_errors = Counter[str]()  # by error code
+        self.warnings = Counter[str]()  # by code
         self.processed = Histogram()  # responses, by the time that the engine took
         self.waiting = 0  # parked queries of this run
-        self._query_topic = query_topic
-        self._first_offsets = first_offsets
-        self._given_before = given_before
-        self._trace_id = trace_id
 
     def observe(self, output: Output) -> None:
         """Count one output. The dataflow's thread calls it for each."""
         match output:
             case Done():
-                if output.source.startswith(f"{self._query_topic}:"):
+                if output.source.startswith(f"{self.query_topic}:"):
                     self.waiting += sum(self._is_new(output.source, offset) for offset in output.offsets)
                 return
             case Answer():
@@ -196,7 +194,7 @@ class OutputCounter:
             case Requested():
                 self.requested.update(output.tasks)
         self.outputs[KIND_OF[type(output)]] += 1
-        is_first = output.number == 0 and output.position.topic == self._query_topic
+        is_first = output.number == 0 and output.position.topic == self.query_topic
         if is_first and self._is_new(output.position.source, output.position.offset):
             self.waiting -= 1
 
@@ -207,11 +205,11 @@ class OutputCounter:
         for warning in response.warnings:
             self.warnings[warning.code] += 1
         if response.processing_time_ms is not None:
-            self.processed.observe(response.processing_time_ms / 1000, self._trace_id(position))
+            self.processed.observe(response.processing_time_ms / 1000, self.trace_id(position))
 
     def _is_new(self, source: str, offset: int) -> bool:
         """Return whether this run was the first to read a query: those that wait since an earlier run do not count."""
-        return offset >= self._first_offsets.get(source, 0) and offset not in self._given_before.get(source, ())
+        return offset >= self.first_offsets.get(source, 0) and offset not in self.given_before.get(source, ())
 
 
 def state_metrics(directory: StateDirectory) -> Iterator[Metric]:

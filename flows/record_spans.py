@@ -4,6 +4,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from opentelemetry import trace
@@ -22,17 +23,16 @@ _NS_PER_MS = 1_000_000
 Attributes = Mapping[str, str | int]
 
 
+@dataclass(slots=True, eq=False)
 class RecordSpan:
-    """A record in progress, with its span. `headers` carry the trace to its outputs."""
+    """A record in progress, with its span."""
 
-    __slots__ = ("append_ms", "headers", "outputs", "prepared_s", "span", "trace_id")
-
-    def __init__(self, append_ms: int, prepared_s: float) -> None:
-        self.append_ms, self.prepared_s = append_ms, prepared_s
-        self.span: Span | None = None
-        self.headers: Headers = ()
-        self.trace_id = NO_TRACE
-        self.outputs = 0
+    append_ms: int
+    prepared_s: float
+    span: Span | None = None
+    headers: Headers = ()  # which carry the trace to its outputs
+    trace_id: int = NO_TRACE
+    outputs: int = 0
 
 
 class RecordSpans:
