@@ -162,9 +162,7 @@ class OutputCounter:
 
     query_topic: str
     first_offsets: Mapping[str, int]  # `topic:partition` → the first offset that is new to this run
-    given_before: Mapping[str, Container[int]] = field(
-        default_factory=dict
-    )  # later offsets that an earlier run has read
+    given_before: Mapping[str, Container[int]] = field(default_factory=dict)  # later offsets read by an earlier run
     trace_id: Callable[[Position], int] = lambda _: NO_TRACE  # returns the trace of the record at a position
 
     def __post_init__(self) -> None:
