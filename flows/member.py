@@ -141,7 +141,7 @@ class GroupMember:
         self.membership = Membership(
             self.options,
             self.name,
-            *self.inputs,
+            self.inputs,
             self.ownership,
             self.state_dir,
             self.chosen.session_timeout_s,

@@ -4,10 +4,11 @@ from fastapi import FastAPI
 from fastapi.telemetry import TelemetryConfig
 from prometheus_client import CollectorRegistry
 
-from recallflow.connectors.http import errors, explorer, mem0_routes, openapi
+from recallflow.connectors.http import errors, explorer, mem0_routes
 from recallflow.connectors.http.handler import Mappings, RequestHandler, without_mappings
 from recallflow.connectors.http.requests import Limits, PathSegments
 from recallflow.connectors.http.routes import (
+    describe,
     event_routes,
     explore_routes,
     graph_routes,
@@ -52,7 +53,7 @@ def build_app(
     app.add_middleware(PathSegments)
     app.add_middleware(ConcurrencyLimit, limits=limits, traffic=Traffic(registry))
     app.add_middleware(Traced)  # outside of the limit, so that refusals are traced too
-    openapi.describe(app)
+    describe(app)
     return app
 
 

@@ -131,8 +131,7 @@ class Membership:
         self,
         options: KafkaOptions,
         name: str,
-        memory_topic: str,
-        query_topic: str,
+        topics: tuple[str, str],
         assignee: Assignee,
         state_dir: Path,
         session_s: float = SESSION_S,
@@ -145,24 +144,14 @@ class Membership:
         new_consumer: Callable[..., Any] = Consumer,
         is_rebalancing: Callable[[], bool] | None = None,
     ) -> None:
-        """Create the membership.
-
-        Args:
-            state_dir: directory whose lock we hold.
-            instance_id: id of a static member, which keeps its partitions during a restart.
-            own: partitions that are assigned by hand.
-            begun: returns the initial progress of a new partition, which is committed first.
-            settings: settings that all members share.
-            is_rebalancing: returns whether the group is between two generations.
-        """
+        """`topics` are the memory topic and the query topic; `state_dir` is the directory whose lock we hold.
+        `instance_id` is the id of a static member, which keeps its partitions during a restart; `own` are partitions
+        that are assigned by hand. `begun` returns the initial progress of a new partition, which is committed first.
+        `is_rebalancing` returns whether the group is between two generations."""
         if own is not None and instance_id is not None:
             raise UsageError("give an instance id or partitions of one's own: they are an instance's name already")
-        self.name = name
-        self._options = options
-        self._topics = (memory_topic, query_topic)
-        self._assignee = assignee
-        self._own = own
-        self._begun = begun
+        self.name, self._options, self._topics = name, options, topics
+        self._assignee, self._own, self._begun = assignee, own, begun
         self._static = instance_id if own is None else name_of(own)
         self._clock_s = clock_s
         self._me = Holder.here(state_dir, self._static or "", settings)
@@ -173,7 +162,7 @@ class Membership:
         self._consumer = GroupConsumer(
             options,
             name,
-            self._topics,
+            topics,
             self,
             session_s=session_s,
             # A member that exceeds this time is removed, and its lease must have expired by then.
@@ -183,19 +172,15 @@ class Membership:
             new_consumer=new_consumer,
         )
         self._error: Exception | None = None
-
         self._state = threading.RLock()  # guards the next two fields; never held during a wait
         self._owned: dict[int, Committed] = {}  # last commit of each partition, or the next one
         self._dirty: set[int] = set()
-
         self._coming: set[int] = set()  # assigned, but not yet owned
         self._member_id: str | None = None
         self._waits = False  # whether we wait for the deployment's settings
         self._alone = False  # whether a check has excluded other owners by hand
         self._previous = PreviousStaticMember(self._me, self._lease)
-        self._renew_at_s = 0.0
-        self._turn = 0
-
+        self._renew_at_s, self._turn = 0.0, 0  # time of the next renewal, and the number of renewals
         self._releasing = self._leaving = False
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True, name="recallflow-membership")

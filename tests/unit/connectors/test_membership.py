@@ -143,7 +143,7 @@ class Group:
         chosen = usual | chosen
         assignee, is_new = chosen.pop("assignee", self.flow), chosen.pop("is_new", True)
         options = KafkaOptions("nowhere:9092")
-        made = Membership(options, "d", "memory", "queries", assignee, self._path, SESSION_S, **chosen)
+        made = Membership(options, "d", ("memory", "queries"), assignee, self._path, SESSION_S, **chosen)
         made.enter(is_new)
         chosen["new_consumer"].events.append(lambda: chosen["new_consumer"].give(*partitions))
         made.step()

@@ -20,8 +20,8 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from recallflow.connectors.http.app import build_app
-from recallflow.connectors.http.openapi import LINES
 from recallflow.connectors.http.requests import Limits
+from recallflow.connectors.http.routes import LINES
 from tests.groups import share
 from tests.unit.gateway.serving import Engine, Everybody, Undecided, config_in, local_gateway
 
