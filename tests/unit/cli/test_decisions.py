@@ -303,11 +303,6 @@ def test_wrong_option_of_run_is_refused(cli: Cli, tmp_path: Path, line: str, tok
     assert not (tmp_path / "s").exists()
 
 
-def test_unknown_dead_letter_code_is_refused_with_known_codes(cli: Cli) -> None:
-    done = cli("dlq", "list", "--code", "bogus", "--bootstrap-servers", "127.0.0.1:1")
-    assert (done.returncode, "bogus" in done.stderr, "id_conflict" in done.stderr) == (2, True, True)
-
-
 @pytest.mark.parametrize(
     ("words", "token"),
     [

@@ -6,7 +6,6 @@ import re
 import runpy
 import shlex
 import shutil
-import signal
 import subprocess
 import sys
 from functools import partial
@@ -286,7 +285,6 @@ SERVE = "recallflow serve --state-dir memory"
 MOVING = ("recallflow state move", "recallflow state split", "recallflow state merge")  # need several partitions
 EXAMPLES = [*dict.fromkeys(example for one in [PARSER, *leaves(PARSER)] for example in one.examples)]
 LOCAL = [one for one in EXAMPLES if KAFKA not in one]
-GIVE_UP_S = 300
 
 
 def words(example: str) -> list[str]:
@@ -343,15 +341,3 @@ def test_help_example_succeeds(prepared: Path, example: str) -> None:
 @pytest.mark.parametrize("example", [one for one in EXAMPLES if KAFKA in one])
 def test_help_example_for_kafka_is_accepted_by_the_parser(example: str) -> None:
     PARSER.parse_args(words(example))
-
-
-@pytest.mark.examples
-@pytest.mark.usefixtures("folder")
-@pytest.mark.parametrize("example", [SERVE])
-def test_help_example_serves_until_it_is_stopped(example: str) -> None:
-    command = [sys.executable, "-m", "recallflow", *words(example), "--port", "0"]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as served:
-        assert served.stderr is not None
-        up = any("127.0.0.1:" in line for line in served.stderr)
-        served.send_signal(signal.SIGTERM)
-        assert (up, served.wait(GIVE_UP_S)) == (True, 0)

@@ -469,6 +469,15 @@ def test_window_holds_the_newest_sequence_numbers(
     assert window.near(asked, most, newest) == expected
 
 
+@pytest.mark.parametrize("rounds", [1, 2])
+def test_late_sketch_does_not_replace_a_newer_one(rounds: int) -> None:
+    window, newer = SketchWindow(), 7 + rounds * WINDOW
+    window.put(newer, SKETCHES[0])
+    window.put(7, SKETCHES[-1])
+    window.remove(7)
+    assert (window.near(SKETCHES[0], 0, newer), window.near(SKETCHES[-1], 0, newer)) == ([newer], [])
+
+
 def test_a_window_grows_to_its_size_and_no_further() -> None:
     window = SketchWindow()
     small = window.size_bytes()

@@ -111,11 +111,6 @@ def test_ambiguous_dates_are_refused_without_an_order(tmp_path: Path) -> None:
     assert times(chat(tmp_path, text, date_order="mdy").messages)[1] == ms("2026-01-03T10:00:00Z")
 
 
-def test_the_order_that_keeps_the_file_in_order_is_taken(tmp_path: Path) -> None:
-    text = "01/02/2026, 10:00 - Ann: one\n05/02/2026, 10:00 - Ann: two\n01/03/2026, 10:00 - Ann: three\n"
-    assert times(chat(tmp_path, text).messages)[1] == ms("2026-02-05T10:00:00Z")
-
-
 def test_dates_of_no_order_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="in no order that fits"):
         chat(tmp_path, "31/12/2025, 10:00 - Ann: one\n12/31/2025, 10:00 - Ann: two\n")
