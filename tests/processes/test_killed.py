@@ -195,8 +195,8 @@ def test_full_disk_ends_pipe_while_its_input_stays_open(start: Start, state_dir:
     assert re.search(r"state partition \d+ could not be written: .* free disk space", one_line(engine.stderr.read()))
 
 
-FLIPPED_BYTES_SETTINGS = Settings(partitions=2)
-FLIPPED_BYTES_OWNERS = [{"tenant_id": "acme", "user_id": f"user{number}"} for number in range(4)]
+TWO_PARTITIONS = Settings(partitions=2)
+
 EACH = 2  # offsets of each kind of file
 # Kind → which files, and whether verify must notice each flip: of the others a start may do without.
 KINDS = {
@@ -210,8 +210,8 @@ KINDS = {
 def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a directory with past versions, in tables, and a small file of a run on Kafka."""
     state_dir = tmp_path_factory.mktemp("filled") / "s"
-    process(make_log(5, 400), FLIPPED_BYTES_SETTINGS, state_dir)
-    process(make_log(6, 60), FLIPPED_BYTES_SETTINGS, state_dir)  # moves the writes of the run before into tables
+    process(make_log(5, 400), TWO_PARTITIONS, state_dir)
+    process(make_log(6, 60), TWO_PARTITIONS, state_dir)  # moves the writes of the run before into tables
     write_checked(state_dir / TOPICS, {"read": {"--memory-topic": "memories"}, "parts": 1})
     return state_dir
 
@@ -241,10 +241,10 @@ def test_flipped_byte_is_found_or_harmless(filled: Path, tmp_path: Path, kind: s
         damaged.write_bytes(data)
         if verified(copy):
             assert not always, f"{damaged.name}, byte {offset}"
-            answers = process([ASK], FLIPPED_BYTES_SETTINGS, copy).responses
+            answers = process([ASK], TWO_PARTITIONS, copy).responses
             assert [answer["status"] for answer in answers] == ["ok"], f"{damaged.name}, byte {offset}"
             assert hash_of(copy) == expected, f"{damaged.name}, byte {offset}"
         shutil.rmtree(copy)
 
 
-ASK = orjson.dumps({"type": "user.stats"} | FLIPPED_BYTES_OWNERS[0])
+ASK = orjson.dumps({"type": "user.stats"} | OWNERS[0])

@@ -284,7 +284,7 @@ def test_credentials_in_a_refused_record_are_masked_and_said() -> None:
 
 
 MOST_BYTES = 100_000
-ANY_BYTES_TOPICS = TopicNames(memory=MEMORIES, queries=QUERIES)
+HARNESS_TOPICS = TopicNames(memory=MEMORIES, queries=QUERIES)
 OWNER = {"tenant_id": "acme", "user_id": "ann"}
 # One event for each way an output is made.
 EVENTS = [
@@ -323,7 +323,7 @@ def as_message(topic: str, outgoing: Outgoing) -> Message:
 
 
 def routed(outputs: list[Output]) -> list[tuple[Output, str, Outgoing]]:
-    router = Router(ANY_BYTES_TOPICS, defaultdict(lambda: 3), dict.fromkeys(ANY_BYTES_TOPICS.written(), MOST_BYTES))
+    router = Router(HARNESS_TOPICS, defaultdict(lambda: 3), dict.fromkeys(HARNESS_TOPICS.written(), MOST_BYTES))
     fitted = [router.fitted(output) for output in outputs]
     return [(one, (sent := router.route(one)).topic, sent.outgoing) for one in fitted if not isinstance(one, Done)]
 

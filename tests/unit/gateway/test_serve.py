@@ -255,13 +255,13 @@ def test_unwritable_decision_is_not_an_internal_error(tmp_path: Path) -> None:
 
 
 DOCUMENT = build_app(Engine(), Everybody(), Undecided(), Limits(), CollectorRegistry()).openapi()
-WORKSPACE_ROUTING_ANN = {"tenant_id": "acme", "user_id": "ann", "project_id": "git@github.com:webrenew/memories.git"}
+IN_PROJECT = {"tenant_id": "acme", "user_id": "ann", "project_id": "git@github.com:webrenew/memories.git"}
 AUTO = {"x-workspace-routing": "auto", "x-organisations": "other, WebRenew"}
-MEMORY = {"type": "memory", **WORKSPACE_ROUTING_ANN, "content": "Deploys are on Fridays."}
+MEMORY = {"type": "memory", **IN_PROJECT, "content": "Deploys are on Fridays."}
 BODIES: dict[str, dict[str, Any]] = {
-    "POST /memory/query": {"type": "recall", "query": "when?", **WORKSPACE_ROUTING_ANN},
+    "POST /memory/query": {"type": "recall", "query": "when?", **IN_PROJECT},
     "POST /memory/events": MEMORY, "POST /memory/events/batch": MEMORY,
-    "POST /graph/trace": {"query": "when?", **WORKSPACE_ROUTING_ANN}, "POST /graph/explore": WORKSPACE_ROUTING_ANN,
+    "POST /graph/trace": {"query": "when?", **IN_PROJECT}, "POST /graph/explore": IN_PROJECT,
     "PATCH /memories/{memory_id}": {"content": "Deploys are on Mondays."},
 }  # fmt: skip
 ROUTED = [
@@ -275,7 +275,7 @@ ROUTED = [
 def send(client: httpx.Client, name: str, headers: dict[str, str]) -> httpx.Response:
     method, path = name.split(" ")
     body = BODIES.get(f"{method} {path.removeprefix('/api/sdk/v1').removeprefix('/api')}")
-    parameters = WORKSPACE_ROUTING_ANN | ({"query": "when?"} if path.endswith("/trace") else {})
+    parameters = IN_PROJECT | ({"query": "when?"} if path.endswith("/trace") else {})
     kind = "x-ndjson" if path.endswith("/batch") else "json"
     return client.request(
         method, path.replace("{memory_id}", "m-1"), params=parameters if body is None or method == "PATCH" else None,
@@ -344,7 +344,7 @@ def test_an_alias_is_documented_and_answers_as_its_route(alias: str, path: str) 
     asked = []
     for one in (alias, path):
         with gateway(engine := Engine()) as client:
-            parameters = {"tenant_id": "acme"} if one.endswith("rollout") else WORKSPACE_ROUTING_ANN
+            parameters = {"tenant_id": "acme"} if one.endswith("rollout") else IN_PROJECT
             parameters = parameters | ({"query": "when?"} if one.endswith("trace") else {})
             answered = client.get(one, params=parameters)
             asked.append((answered.status_code, answered.json(), [query for query, _ in engine.asked]))
@@ -427,9 +427,9 @@ CHANGED = "Ann is allergic to nuts."
 
 
 @pytest.fixture
-def documented_commands_served(start: Start, tmp_path: Path) -> Iterator[Served]:
-    with serving(start, "--state-dir", tmp_path / "memories") as documented_commands_served:
-        yield documented_commands_served
+def documented(start: Start, tmp_path: Path) -> Iterator[Served]:
+    with serving(start, "--state-dir", tmp_path / "memories") as documented:
+        yield documented
 
 
 def requests() -> list[str]:
@@ -449,27 +449,27 @@ def ask(url: str, request: str) -> tuple[int, dict[str, Any]]:
 
 @pytest.mark.examples
 @pytest.mark.needs("curl")
-def test_the_requests_of_the_page_are_answered_as_it_says(documented_commands_served: Served) -> None:
+def test_the_requests_of_the_page_are_answered_as_it_says(documented: Served) -> None:
     store, recall, listing, change, forget, routed = requests()
     memory = f"curl '{ADDRESS}/memories/m-1?tenant_id=acme&user_id=ann'"
-    status, stored = ask(documented_commands_served.url, store)
+    status, stored = ask(documented.url, store)
     assert (status, stored["applied"], stored["receipt"]["memory_id"]) == (202, True, "m-1")
-    status, found = ask(documented_commands_served.url, recall)
+    status, found = ask(documented.url, recall)
     assert (status, [(one["id"], one["content"]) for one in found["memories"]]) == (200, [("m-1", SAID)])
-    status, found = ask(documented_commands_served.url, listing)
+    status, found = ask(documented.url, listing)
     page = found["memory_page"]["memories"]
     assert (status, [(one["id"], one["content"]) for one in page]) == (200, [("m-1", SAID)])
-    status, changed = ask(documented_commands_served.url, change)
+    status, changed = ask(documented.url, change)
     assert (status, changed["position"].startswith("local:")) == (202, True)
-    assert ask(documented_commands_served.url, memory)[1]["versions"][0]["content"] == CHANGED
-    status, forgotten = ask(documented_commands_served.url, forget)
-    assert ((status, forgotten["position"].startswith("local:")), ask(documented_commands_served.url, memory)[0]) == (
+    assert ask(documented.url, memory)[1]["versions"][0]["content"] == CHANGED
+    status, forgotten = ask(documented.url, forget)
+    assert ((status, forgotten["position"].startswith("local:")), ask(documented.url, memory)[0]) == (
         (202, True),
         404,
     )
-    assert ask(documented_commands_served.url, routed)[0] == 202
+    assert ask(documented.url, routed)[0] == 202
     workspaces = f"curl '{ADDRESS}/memories?tenant_id=acme&user_id=webrenew'"
-    assert len(ask(documented_commands_served.url, workspaces)[1]["memory_page"]["memories"]) == 1
+    assert len(ask(documented.url, workspaces)[1]["memory_page"]["memories"]) == 1
 
 
 @pytest.mark.examples
@@ -481,11 +481,9 @@ def test_the_gateway_answers_as_the_readme_asks(start: Start, cli: Callable[...,
     assert cli("remember", "I moved from Leeds to Porto in March", "--state-dir", memory).returncode == 0
     words = [str(memory) if word == "memory" else word for word in shlex.split(serve)]
     assert words[:2] == ["recallflow", "serve"]
-    with serving(start, *words[2:]) as documented_commands_served:
-        asked = shlex.split(ask.replace("http://127.0.0.1:8080", documented_commands_served.url))
+    with serving(start, *words[2:]) as documented:
+        asked = shlex.split(ask.replace("http://127.0.0.1:8080", documented.url))
         done = subprocess.run(asked, capture_output=True, check=True, timeout=GIVE_UP_S)
-        page = subprocess.run(
-            ["curl", f"{documented_commands_served.url}/explore"], capture_output=True, check=True, timeout=GIVE_UP_S
-        )
+        page = subprocess.run(["curl", f"{documented.url}/explore"], capture_output=True, check=True, timeout=GIVE_UP_S)
     assert [one["content"] for one in orjson.loads(done.stdout)["memories"]] == ["I moved from Leeds to Porto in March"]
     assert page.stdout.startswith(b"<!doctype html>")

@@ -433,16 +433,16 @@ def test_long_text_in_another_script_is_read_from_its_beginning(word: str) -> No
 
 
 # Of every script that has a table, those without blanks, marks that stack up, joined emoji, and what is not seen.
-ANY_TEXT_PIECES = (
+SCRIPT_PIECES = (
     "The cat's", "Straße", "İstanbul'da", "ÇAĞRI", "où", "Ёлка", "مُعَلِّمَة", "क़िताबें", "我了解成都的", "茶", "食べました",
     "カレー", "ｶﾚｰ", "한국어를", "แพ้กุ้ง", "ខ្មែរ", "မြန်မာ", "ພາສາລາວ", "ΑΣ", "Հայերեն", "தமிழ்", "ßﬁ²™", "２０２３年",
     "\u0301\u0323", "\u0301\u200d\u0323", "\u200d", "👨\u200d👩\u200d👧", "🇩🇪", "\u202e", "\x00", "\ufeff",
     "_", "1.000,5", "?", "。", "؟", "\n", " ",
 )  # fmt: skip
-ANY_TEXT_TEXTS = st.one_of(
+ANY_TEXTS = st.one_of(
     st.text(st.characters(exclude_categories=["Cs"]), max_size=60),
-    st.lists(st.sampled_from(ANY_TEXT_PIECES), max_size=15).map("".join),
-    st.lists(st.sampled_from(ANY_TEXT_PIECES), max_size=15).map(" ".join),
+    st.lists(st.sampled_from(SCRIPT_PIECES), max_size=15).map("".join),
+    st.lists(st.sampled_from(SCRIPT_PIECES), max_size=15).map(" ".join),
 )
 
 
@@ -456,12 +456,12 @@ def analysed(text: str) -> object:
     return found, asked, dates, question, intent_of(question), parts, sentences(text), plain(text), table_of(text).code
 
 
-@given(ANY_TEXT_TEXTS)
+@given(ANY_TEXTS)
 def test_any_text_is_analysed_the_same_each_time(text: str) -> None:
     assert analysed(text) == analysed(text)
 
 
-@given(ANY_TEXT_TEXTS)
+@given(ANY_TEXTS)
 def test_stems_are_words_without_blanks_around_them(text: str) -> None:
     # They are stored with blanks between them.
     for assumed in range(len(LATIN)):
@@ -469,7 +469,7 @@ def test_stems_are_words_without_blanks_around_them(text: str) -> None:
         assert " ".join(stems).split(" ") == (stems or [""])
 
 
-@given(ANY_TEXT_TEXTS)
+@given(ANY_TEXTS)
 def test_plain_text_is_plain(text: str) -> None:
     assert plain(plain(text)) == plain(text)
 
@@ -489,7 +489,7 @@ def test_analysis_does_not_depend_on_the_hash_seed(seed: str) -> None:
     assert run.stdout.decode() == str([read(text) for text in texts])
 
 
-@pytest.mark.parametrize("piece", ANY_TEXT_PIECES, ids=ascii)
+@pytest.mark.parametrize("piece", SCRIPT_PIECES, ids=ascii)
 def test_analysis_size_is_linear_in_the_text(piece: str) -> None:
     """The longest text of one repeated piece, which a backtracking pattern would never finish: n characters give at
     most n words, and five parts each."""

@@ -674,7 +674,7 @@ EPISODE_FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "summarised": st.booleans(),
 }  # fmt: skip
 ROW_FIELDS |= {"derived_from": st.none() | OBJECT, "filled": st.lists(TEXT, max_size=3)}
-ROWS_ROWS = st.builds(MemoryRow, **ROW_FIELDS)
+MEMORY_ROWS = st.builds(MemoryRow, **ROW_FIELDS)
 EPISODES = st.builds(EpisodeRow, **EPISODE_FIELDS)
 
 
@@ -686,7 +686,7 @@ def test_the_properties_below_vary_every_field() -> None:
 
 SEQS = st.lists(SEQ, max_size=3)
 RECORDS: list[st.SearchStrategy[Any]] = [
-    ROWS_ROWS,
+    MEMORY_ROWS,
     st.builds(Entry, **ENTRY_FIELDS),
     EPISODES,
     st.builds(EpisodeMark, SEQ, TIME, st.none() | TEXT, st.none() | TIME, st.none() | EPISODES),
@@ -793,7 +793,7 @@ def test_the_author_is_the_name_or_else_the_role() -> None:
     assert author() is None
 
 
-@given(row=ROWS_ROWS, created=TIME, ingested=TIME, edited=TIME)
+@given(row=MEMORY_ROWS, created=TIME, ingested=TIME, edited=TIME)
 def test_unlogged_times_stay_out_of_the_hash(row: MemoryRow, created: int, ingested: int, edited: int) -> None:
     logical = row.logical()
     assert ("created_ms" in logical, "ingested_ms" in logical) == (row.created_logged, row.ingested_logged)

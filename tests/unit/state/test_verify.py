@@ -186,7 +186,7 @@ def changes(where: dict[int, str], targets: list[str]) -> dict[str, dict[str, li
     return found
 
 
-CLEANING_ANN, BO, CY = (Owner("acme", "prod", name) for name in ("ann", "bo", "cy"))
+BO, CY = Owner("acme", "prod", "bo"), Owner("acme", "prod", "cy")
 SECRET = b"walnut-secret"
 Opened = Callable[..., Partition]
 
@@ -212,16 +212,16 @@ def files_with(folder: Path, text: bytes = SECRET) -> list[str]:
 def test_erased_data_is_in_no_file(opened: Opened, tmp_path: Path) -> None:
     partition = opened()
     for first in range(0, 4_000, 1_000):
-        for owner, text in ((BO, b"violin"), (CLEANING_ANN, SECRET), (CY, b"violin")):
+        for owner, text in ((BO, b"violin"), (ANN, SECRET), (CY, b"violin")):
             fill(partition, owner, text, first, 1_000)
         if first == 1_000:
             partition._db.flush()
             partition._db.compact_range(None, None)
         elif first == 2_000:
             partition = opened()
-    wrapped = partition._db.get(keys.owner_key(KEYRING.owner(CLEANING_ANN)))
+    wrapped = partition._db.get(keys.owner_key(KEYRING.owner(ANN)))
     assert len(files_with(tmp_path)) >= 3
-    erase(partition, CLEANING_ANN)
+    erase(partition, ANN)
     assert files_with(tmp_path)
     assert len(partition.cleaning) == 1
     partition.clean()
@@ -238,14 +238,14 @@ def test_other_deletions_are_purged_from_files(opened: Opened, tmp_path: Path) -
     partition.stage({sent: SECRET})
     partition.commit()
     partition._db.flush()
-    partition.begin_owner(CLEANING_ANN, KEYRING.owner(CLEANING_ANN))
-    partition.erase([KEYRING.owner(CLEANING_ANN)], bytes(16), {sent: None}, Position("log", 0, 0), Counts(0, 0))
+    partition.begin_owner(ANN, KEYRING.owner(ANN))
+    partition.erase([KEYRING.owner(ANN)], bytes(16), {sent: None}, Position("log", 0, 0), Counts(0, 0))
     partition.clean()
     assert files_with(tmp_path) == []
 
 
 def test_all_deletions_of_an_erasure_are_in_rewritten_files() -> None:
-    ann, user = KEYRING.owner(CLEANING_ANN), KEYRING.user("acme", "ann")
+    ann, user = KEYRING.owner(ANN), KEYRING.user("acme", "ann")
     deleted = [keys.head(ann), keys.usage(ann, 2**63), keys.work(ann), keys.owner_key(ann), keys.user_owner(user, ann)]
     stretches = [*database._stretches([keys.uncleaned(ann, user)])]
     for key in [*deleted, keys.outbox(bytes(16), 0), keys.outbox(b"\xff" * 16, 2**63)]:
@@ -254,11 +254,11 @@ def test_all_deletions_of_an_erasure_are_in_rewritten_files() -> None:
 
 def test_files_that_are_still_read_count_as_not_cleaned(opened: Opened, tmp_path: Path) -> None:
     partition = opened()
-    fill(partition, CLEANING_ANN, SECRET, 0, 2_000)
+    fill(partition, ANN, SECRET, 0, 2_000)
     partition._db.flush()
     reader = partition.scan(keys.OWNERS)
     next(reader)
-    erase(partition, CLEANING_ANN)
+    erase(partition, ANN)
     partition.cleaning.close()  # waits for no reader
     assert not partition.cleaning.run()
     assert files_with(tmp_path)
@@ -272,8 +272,8 @@ def test_files_that_are_still_read_count_as_not_cleaned(opened: Opened, tmp_path
 
 def test_user_erased_again_is_cleaned_again(opened: Opened, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     partition = opened()
-    fill(partition, CLEANING_ANN, SECRET, 0, 100)
-    erase(partition, CLEANING_ANN)
+    fill(partition, ANN, SECRET, 0, 100)
+    erase(partition, ANN)
     clean, rounds = type(partition.cleaning)._clean, 0
 
     def clean_and_erase(*given: object) -> bool:
@@ -281,9 +281,9 @@ def test_user_erased_again_is_cleaned_again(opened: Opened, tmp_path: Path, monk
         rounds += 1
         done = clean(*given)  # type: ignore[arg-type]
         if rounds == 1:
-            fill(partition, CLEANING_ANN, SECRET, 0, 100)
+            fill(partition, ANN, SECRET, 0, 100)
             partition._db.flush()
-            erase(partition, CLEANING_ANN, 1)
+            erase(partition, ANN, 1)
             assert files_with(tmp_path)
         return done
 
@@ -292,8 +292,8 @@ def test_user_erased_again_is_cleaned_again(opened: Opened, tmp_path: Path, monk
     assert (rounds, files_with(tmp_path), len(opened().cleaning)) == (2, [], 0)
 
 
-TRACE_SEARCH_SECRET = 'the "secret" garden of Zo\u00eb'
-PIECE = TRACE_SEARCH_SECRET.encode()
+PHRASE = 'the "secret" garden of Zo\u00eb'
+PIECE = PHRASE.encode()
 
 
 NOTHING = RecordFilter()
