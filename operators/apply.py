@@ -21,19 +21,21 @@ from recallflow.events import (
     MemoryForget,
     MemoryUpdate,
     Message,
+    UserErase,
 )
 from recallflow.fields import Model
 from recallflow.language import read, stems
 from recallflow.limits import READ_CHARACTERS
 from recallflow.operators import derived
 from recallflow.operators.episodes import end, join_or_open, joins_episode
-from recallflow.operators.events import Analysis, Write, event_time
+from recallflow.operators.events import Analysis, Write, event_time, key_of
 from recallflow.operators.graph.graph_events import SYNC_FAILED, archive, check_relations, relate, sync
 from recallflow.operators.large import Work, to_forget
 from recallflow.operators.prepare import entry_stems, flags_of, passages
 from recallflow.operators.quotas import UserLimits
 from recallflow.operators.rules import Rules
 from recallflow.operators.view import View
+from recallflow.outputs import Receipted
 from recallflow.responses import Outcome, Receipt, Unfit
 from recallflow.state.arrays import unit
 from recallflow.state.labels import metadata_labels
@@ -173,7 +175,7 @@ _EMBEDDING_FAILED = (
 _OUT_OF_STEP = "the memory is stored, its graph is not: it is tried again with the next event of this user"
 
 
-def apply(view: View, write: Write, rules: Rules, work: Work | None = None) -> Receipt | None:
+def apply(view: View, write: Write, rules: Rules, work: Work | None = None) -> list[Receipted]:
     """Apply one event through its view. `work` is the part already done in steps. Return a receipt if the event asks
     for one, or could not take full effect. Raise InvalidRecord; then the view is dropped, and nothing has changed."""
     event, position = write.event, write.record.position
@@ -191,25 +193,26 @@ def apply(view: View, write: Write, rules: Rules, work: Work | None = None) -> R
         missing = SYNC_FAILED, _OUT_OF_STEP
     elif write.analysis is not None and outcome in ("created", "updated"):
         missing = _missing(write.analysis)
-    if missing is None and not event.receipt:
-        return None
-    code, detail = missing or (None, None)
-    return Receipt(
-        id=event.id or str(write.record.known_as),
-        position=str(write.record.known_as),
-        outcome=outcome,
-        memory_id=memory_id_of(write),
-        code=code,
-        detail=detail,
-    )
+    return receipts(write, outcome, missing)
 
 
-def memory_id_of(write: Write) -> str | None:
-    """Return the memory that an event creates or concerns; None if there is not exactly one."""
+def receipts(write: Write, outcome: Outcome, missing: tuple[str, str] | None = None) -> list[Receipted]:
+    """Return the receipt of an event as an output, if the event asks for one or is `missing` a part (code, detail)."""
     event = write.event
+    if missing is None and not event.receipt:
+        return []
+    position, (code, detail) = str(write.record.known_as), missing or (None, None)
+    memory_id: str | None = None
     if isinstance(event, Message | MemoryAdd):
-        return event.id or str(write.record.known_as)
-    return event.memory_id if isinstance(event, MemoryUpdate | MemoryForget | MemoryFeedback) else None
+        memory_id = event.id or position
+    elif isinstance(event, MemoryUpdate | MemoryForget | MemoryFeedback):
+        memory_id = event.memory_id
+    receipt = Receipt(
+        id=event.id or position, position=position, outcome=outcome, memory_id=memory_id, code=code, detail=detail
+    )
+    if outcome == "erased" and isinstance(event, UserErase):
+        receipt = receipt.model_copy(update={"purged": False})
+    return [Receipted(write.record.position, 0, key_of(write), receipt.model_dump_json().encode())]
 
 
 def _missing(analysis: Analysis) -> tuple[str, str] | None:

@@ -21,7 +21,6 @@ from recallflow.operators.events import Write, event_time
 from recallflow.operators.guard import twice
 from recallflow.owner import Owner
 from recallflow.records import Position
-from recallflow.responses import Outcome, Receipt
 from recallflow.state import keys
 from recallflow.state.hot_owner import HotOwner, Owners
 from recallflow.state.partition import Counts, Partition, Values
@@ -133,16 +132,6 @@ def erasure_state(partition: Partition, hot: HotOwner) -> Literal["erased", "pur
         return None
     user = partition.keyring.user(hot.owner.tenant_id, hot.owner.user_id)
     return "erased" if partition.cleaning.is_pending(keys.uncleaned(hot.key, user)) else "purged"
-
-
-def receipt(write: Write, outcome: Outcome, memory_id: str | None = None) -> Receipt | None:
-    """Return the receipt, if the event asks for one."""
-    if not write.event.receipt:
-        return None
-    position = str(write.record.known_as)
-    found = Receipt(id=write.event.id or position, position=position, outcome=outcome, memory_id=memory_id)
-    is_erasure = outcome == "erased" and isinstance(write.event, UserErase)
-    return found.model_copy(update={"purged": False}) if is_erasure else found
 
 
 def _memories(partition: Partition, owner: bytes) -> int | None:

@@ -13,10 +13,10 @@ from functools import partial
 from recallflow.errors import DecryptionFailed, FieldProblem, InvalidRecord
 from recallflow.events import UserErase
 from recallflow.operators import audit, erase, outbox, redaction
-from recallflow.operators.apply import apply, memory_id_of
+from recallflow.operators.apply import apply, receipts
 from recallflow.operators.enrichment.requests import requests
 from recallflow.operators.erase import Forget, LargeErasures, is_erased
-from recallflow.operators.events import Decoded, Item, Refused, Write, key_of
+from recallflow.operators.events import Decoded, Item, Refused, Write
 from recallflow.operators.grants import check_projects
 from recallflow.operators.graph.rollout import Expansions
 from recallflow.operators.guard import once, twice
@@ -24,10 +24,9 @@ from recallflow.operators.large import STEP, LargeEvents
 from recallflow.operators.outbox import Kept
 from recallflow.operators.rules import EnrichmentTasks, Rules
 from recallflow.operators.view import View
-from recallflow.outputs import Audited, DeadLetter, Receipted, Requested
+from recallflow.outputs import Audited, DeadLetter, Requested
 from recallflow.owner import Owner
 from recallflow.records import Position, Record
-from recallflow.responses import Receipt
 from recallflow.state import keys
 from recallflow.state.hot_owner import Owners
 from recallflow.state.partition import Partition, Values
@@ -124,7 +123,7 @@ class MemoryWrites:
                 return None
             was_large = self._erasures.end(write.owner)
             erasure = twice(STEP, record.position, erase.plan, self._partition, write, event)
-            outputs = _receipted(write, erase.receipt(write, "erased" if was_large or erasure.owners else "unchanged"))
+            outputs = receipts(write, "erased" if was_large or erasure.owners else "unchanged")
         except InvalidRecord as error:
             refusal = error
             outputs = [DeadLetter(record, 0, error, STEP)]
@@ -192,7 +191,7 @@ class MemoryWrites:
         if is_erased(hot, write):
             view = View(self._partition, hot, write)
             view.unfit = "erased"
-            return view, _receipted(write, erase.receipt(write, "erased", memory_id_of(write)))
+            return view, receipts(write, "erased")
         if work is None:
             if self._large.begin(hot, write):
                 return None
@@ -201,7 +200,7 @@ class MemoryWrites:
             if work.error is not None:
                 raise work.error
             view = View(self._partition, hot, write, work.change)
-        outputs: list[Kept] = [*_receipted(write, apply(view, write, self._rules, work))]
+        outputs: list[Kept] = [*apply(view, write, self._rules, work)]
         view.begin_owner()
         if self._rules.wanted is not None and not write.record.silent:
             with suppress(InvalidRecord):  # a failed request does not affect the memory
@@ -229,9 +228,3 @@ def _forget(large: LargeEvents, expansions: Expansions, others: Forget, owners: 
     large.forget(owners)
     expansions.forget(owners)
     others(owners)
-
-
-def _receipted(write: Write, receipt: Receipt | None) -> list[Receipted]:
-    if receipt is None:
-        return []
-    return [Receipted(write.record.position, 0, key_of(write), receipt.model_dump_json().encode())]

@@ -52,72 +52,61 @@ class Thresholds(NamedTuple):
     semantic_confidence: float = 0.60
 
 
-def plan(
-    requests: Sequence[EnrichmentRequest], thresholds: Thresholds, categories: Mapping[str, str]
-) -> list[ModelCall]:
-    """Return the calls for the requests of one owner and session, in a deterministic order."""
-    steps = [
-        step
-        for number, request in enumerate(requests)
-        for task in request.tasks
-        if (step := _of_one(task, number, request, thresholds)) is not None
-    ]
-    for task in _BATCHED:
-        for numbers in _batches(task, requests):
-            steps += _of_many(task, numbers, requests, thresholds, categories)
-    return steps
+class Plan(NamedTuple):
+    """The model calls for the requests of one owner and session. `categories` maps names to descriptions."""
 
+    requests: Sequence[EnrichmentRequest]
+    thresholds: Thresholds
+    categories: Mapping[str, str]
 
-def alone(
-    step: ModelCall, requests: Sequence[EnrichmentRequest], thresholds: Thresholds, categories: Mapping[str, str]
-) -> list[ModelCall]:
-    """Return one call per request in place of a call for several."""
-    task = step.prompt.task
-    return [one for number in step.requests for one in _of_many(task, [number], requests, thresholds, categories)]
+    def calls(self) -> list[ModelCall]:
+        """Return all calls, in a deterministic order."""
+        tasks = ((number, task) for number, request in enumerate(self.requests) for task in request.tasks)
+        calls = [call for number, task in tasks if (call := self._of_one(task, number)) is not None]
+        for task in _BATCHED:
+            for numbers in self._batches(task):
+                calls += self._of_many(task, numbers)
+        return calls
 
+    def alone(self, step: ModelCall) -> list[ModelCall]:
+        """Return one call per request in place of a call for several."""
+        return [one for number in step.requests for one in self._of_many(step.prompt.task, [number])]
 
-def _of_one(task: Task, number: int, request: EnrichmentRequest, thresholds: Thresholds) -> ModelCall | None:
-    match task:
-        case "classify":
-            return classify(number, request, thresholds.relationship_confidence)
-        case "extract":
-            return extract(number, request, thresholds.semantic_confidence)
-        case "resolve":
-            return resolve(number, request, thresholds.relationship_confidence)
-        case "summarise_category":
-            return summarise_category(number, request)
-        case "summarise_episode":
-            return summarise_episode(number, request)
-    return None
+    def _of_one(self, task: Task, number: int) -> ModelCall | None:
+        request, (relationship_confidence, semantic_confidence) = self.requests[number], self.thresholds
+        match task:
+            case "classify":
+                return classify(number, request, relationship_confidence)
+            case "extract":
+                return extract(number, request, semantic_confidence)
+            case "resolve":
+                return resolve(number, request, relationship_confidence)
+            case "summarise_category":
+                return summarise_category(number, request)
+            case "summarise_episode":
+                return summarise_episode(number, request)
+        return None
 
+    def _of_many(self, task: Task, numbers: Sequence[int]) -> list[ModelCall]:
+        chosen, confidence = [self.requests[number] for number in numbers], self.thresholds.semantic_confidence
+        if task == "facts":
+            return [facts(numbers, chosen, confidence)]
+        return [categorise(numbers, chosen, self.categories, confidence)] if self.categories else []
 
-def _of_many(
-    task: Task,
-    numbers: Sequence[int],
-    requests: Sequence[EnrichmentRequest],
-    thresholds: Thresholds,
-    categories: Mapping[str, str],
-) -> list[ModelCall]:
-    chosen = [requests[number] for number in numbers]
-    if task == "facts":
-        return [facts(numbers, chosen, thresholds.semantic_confidence)]
-    return [categorise(numbers, chosen, categories, thresholds.semantic_confidence)] if categories else []
-
-
-def _batches(task: Task, requests: Sequence[EnrichmentRequest]) -> Iterator[list[int]]:
-    """Yield the numbers of the requests for a task, in groups of one call."""
-    batch, room = list[int](), BATCH_CHARACTERS
-    for number, request in enumerate(requests):
-        if task not in request.tasks:
-            continue
-        size = min(len(request.memories[0].content), CHARACTERS)
-        if batch and (size > room or len(batch) == BATCH_MAX):
+    def _batches(self, task: Task) -> Iterator[list[int]]:
+        """Yield the numbers of the requests for a task, in groups of one call."""
+        batch, room = list[int](), BATCH_CHARACTERS
+        for number, request in enumerate(self.requests):
+            if task not in request.tasks:
+                continue
+            size = min(len(request.memories[0].content), CHARACTERS)
+            if batch and (size > room or len(batch) == BATCH_MAX):
+                yield batch
+                batch, room = [], BATCH_CHARACTERS
+            batch.append(number)
+            room -= size
+        if batch:
             yield batch
-            batch, room = [], BATCH_CHARACTERS
-        batch.append(number)
-        room -= size
-    if batch:
-        yield batch
 
 
 _NO_COST = Spent()
@@ -132,10 +121,10 @@ async def enrich(
 ) -> list[EnrichmentResult]:
     """Return the result of each request. All requests have the same owner and session. `categories` maps the tenant's
     category names to descriptions."""
-    work = _Work(asked, model, embeddings, thresholds, categories)
-    steps = plan([one.request for one in asked], thresholds, categories)
+    plan = Plan([one.request for one in asked], thresholds, categories)
+    work = _Work(asked, model, embeddings, plan)
     wanting = [number for number, one in enumerate(asked) if "embed" in one.request.tasks]
-    parts = await asyncio.gather(work.embed(wanting), *(work.ask(step) for step in steps))
+    parts = await asyncio.gather(work.embed(wanting), *map(work.ask, plan.calls()))
     return [
         result(one, [part for group in parts for part in group if part.number == number])
         for number, one in enumerate(asked)
@@ -150,11 +139,9 @@ class _Work:
         asked: Sequence[PositionedRequest],
         model: LanguageModel | None,
         embeddings: EmbeddingService | None,
-        thresholds: Thresholds,
-        categories: Mapping[str, str],
+        plan: Plan,
     ) -> None:
-        self._asked, self._model, self._embeddings = asked, model, embeddings
-        self._thresholds, self._categories = thresholds, categories
+        self._asked, self._model, self._embeddings, self._plan = asked, model, embeddings, plan
 
     async def ask(self, step: ModelCall) -> list[TaskResult]:
         """Call a language model, and return the results for each request of the call."""
@@ -165,9 +152,8 @@ class _Work:
             completion = await self._model.complete(first.request.tenant_id, step.prompt)
         except ModelError as error:
             if error.code in ONE_TO_BLAME and len(step.requests) > 1:
-                requests = [one.request for one in self._asked]
-                each = alone(step, requests, self._thresholds, self._categories)
-                return [part for group in await asyncio.gather(*map(self.ask, each)) for part in group]
+                each = await asyncio.gather(*map(self.ask, self._plan.alone(step)))
+                return [part for group in each for part in group]
             return self._failed(step.prompt.task, step.requests, str(error), Spent(*error.spent))
         try:
             found = once(step.prompt.task, first.position, step.read, completion.value)

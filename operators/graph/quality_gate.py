@@ -6,17 +6,6 @@ finds memories that no word of a question matches.
 
 The gate's verdict is a function of its observations. Its windows move with the time of the queries, not with a clock.
 
-Figures, each with the value above which it blocks, and the value up to which it unblocks:
-
-    error_rate      0.05  0.02   failed expansions
-    fallback_rate   0.25  0.10   expansions that failed, had no time, or delayed an answer
-    added_words     2000  1500   content words added per answer; a prompt has no room for more
-    relevance_loss  0.30  0.20   of the edge type with the largest loss: earlier mean relevance (see `compare`) minus
-                                 the current mean; means of twenty random memories vary by 0.1
-    useful_loss     0.20  0.10   useful share of feedback on answers without expansions, minus the share with them
-    harm_rate       0.50  0.40   share of negative feedback on added memories, if it is worse than on answers without
-                                 expansions
-
 A figure with too few observations is unknown, and has no effect. `overlap` (added memories that the baseline would rank
 next) is reported only: agreement with the baseline does no harm."""
 
@@ -54,11 +43,15 @@ class GateBounds(NamedTuple):
 
 BOUNDS = MappingProxyType(
     {
-        "error_rate": GateBounds(0.05, 0.02),
-        "fallback_rate": GateBounds(0.25, 0.10),
-        "added_words": GateBounds(2_000, 1_500),
+        "error_rate": GateBounds(0.05, 0.02),  # failed expansions
+        "fallback_rate": GateBounds(0.25, 0.10),  # expansions that failed, had no time, or delayed an answer
+        "added_words": GateBounds(2_000, 1_500),  # content words added per answer; a prompt has no room for more
+        # Of the edge type with the largest loss: earlier mean relevance (see `compare`) minus the current mean; means
+        # of twenty random memories vary by 0.1.
         "relevance_loss": GateBounds(0.3, 0.2),
+        # Useful share of feedback on answers without expansions, minus the share with them.
         "useful_loss": GateBounds(0.2, 0.1),
+        # Share of negative feedback on added memories, if it is worse than on answers without expansions.
         "harm_rate": GateBounds(0.5, 0.4),
     }
 )

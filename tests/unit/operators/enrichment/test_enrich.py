@@ -15,7 +15,7 @@ from recallflow.embedder import Matrix
 from recallflow.errors import EmbedderError, ModelError
 from recallflow.events import EnrichmentRequest, EnrichmentResult, ShownEntity
 from recallflow.llm import Completion, Embedded, Prompt, Spent, Task
-from recallflow.operators.enrichment.enrich import Thresholds, enrich, plan
+from recallflow.operators.enrichment.enrich import Plan, Thresholds, enrich
 from recallflow.operators.enrichment.results import CLAIMS_MAX, LACKS, REFUSALS, RELATIONSHIPS
 from tests.unit.operators.enrichment.models import Scripted, Vectors, asked, memory, parsed, request, results
 
@@ -180,7 +180,7 @@ def values(schema: Any) -> st.SearchStrategy[Any]:
     return st.none() | st.sampled_from(WORDS)
 
 
-STEPS = plan(REQUESTS, Thresholds(), CATEGORIES)
+STEPS = Plan(REQUESTS, Thresholds(), CATEGORIES).calls()
 
 
 def run(answers: list[Any]) -> list[EnrichmentResult]:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from recallflow.events import EnrichmentRequest, ShownEntity
 from recallflow.llm import Prompt
-from recallflow.operators.enrichment.enrich import Thresholds, plan
+from recallflow.operators.enrichment.enrich import Plan, Thresholds
 from recallflow.operators.enrichment.prompts import (
     CATEGORIES_MAX,
     DATA,
@@ -49,7 +49,7 @@ def wanted(text: str) -> EnrichmentRequest:
 
 
 def prompts(text: str) -> list[Prompt]:
-    asked = [step.prompt for step in plan([wanted(f"With Bob: {text}")], Thresholds(), {"travel": text})]
+    asked = [step.prompt for step in Plan([wanted(f"With Bob: {text}")], Thresholds(), {"travel": text}).calls()]
     return [*asked, select_categories(text, {"travel": text}), check_sufficiency(text, {"travel": text}), rewrite(text)]
 
 
