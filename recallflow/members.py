@@ -449,11 +449,14 @@ def _member(stack: ExitStack, config: Config, command: Sequence[str], number: in
     # The configured memory is for all members together.
     engine = replace(config.engine, cache_bytes=max(CACHE_MIN_BYTES, config.engine.cache_bytes // count))
     folder = config.named_state_dir() / name
+    # Settings are in the file of the member.
+    kept = (key for key in os.environ if key not in VARIABLES and not key.startswith(PREFIX))
+    environment = {key: os.environ[key] for key in kept}
     return MemberProcess(
         name,
         [*command, str(folder)],
         as_file(replace(config, state_dir=folder, run=run, engine=engine)),
-        environment_of(name, os.environ),
+        environment | {MEMBER_VARIABLE: name},
         probes,
         as_json=config.run.log_format == "json",
     )
@@ -465,9 +468,3 @@ def _instance(config: Config) -> str:
         return config.run.instance_id
     here = hashlib.sha256(directory_id(config.named_state_dir()).encode()).hexdigest()
     return f"{_UNNAMEABLE.sub('-', socket.gethostname())}-{here[:12]}"
-
-
-def environment_of(name: str, ours: Mapping[str, str]) -> dict[str, str]:
-    """Return a member's environment: ours without settings, which are in its file."""
-    kept = {key: value for key, value in ours.items() if key not in VARIABLES and not key.startswith(PREFIX)}
-    return kept | {MEMBER_VARIABLE: name}

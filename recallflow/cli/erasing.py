@@ -4,14 +4,21 @@ import argparse
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import orjson
 
-from recallflow.cli.options import config
+from recallflow.cli.options import at_rest, config
 from recallflow.cli.output import note
 from recallflow.cli.tenants import client
-from recallflow.connectors.kafka.erasure import OutcomeReader, RemainingRecords, records_of, remains, send_tombstones
+from recallflow.connectors.kafka.erasure import (
+    OutcomeReader,
+    RemainingRecords,
+    Retention,
+    records_of,
+    remains,
+    send_tombstones,
+)
 from recallflow.errors import RecallflowError, UsageError
 from recallflow.events import PRODUCTION, UserErase
 from recallflow.fields import EPOCH_MS_MAX, format_time
@@ -24,22 +31,17 @@ from recallflow.flows.erasing import (
     read_export,
     search,
 )
-from recallflow.flows.settings import open_at_rest
 from recallflow.owner import Owner
 from recallflow.process import Patience
 from recallflow.records import Position
 from recallflow.state.description import DESCRIPTION, describe, reads_topics
 from recallflow.state.folders import unpurged_owners
-
-if TYPE_CHECKING:
-    from recallflow.connectors.kafka.erasure import RemainingRecords, Retention
-    from recallflow.flows.erasing import TraceSearch
-    from recallflow.state.trace_search import Findings
+from recallflow.state.trace_search import Findings
 
 MIB = 1024 * 1024
 
 
-def remains_line(found: "RemainingRecords", *, is_memory: bool) -> str:
+def remains_line(found: RemainingRecords, *, is_memory: bool) -> str:
     """Return a line about a topic's remaining records of a user, with their last possible time."""
     if not found.count:
         return f"{found.topic}: nothing"
@@ -47,7 +49,7 @@ def remains_line(found: "RemainingRecords", *, is_memory: bool) -> str:
     return f"{found.topic}: {found.count} records, the newest from {newest}; {_until(found, is_memory=is_memory)}"
 
 
-def _until(found: "RemainingRecords", *, is_memory: bool) -> str:
+def _until(found: RemainingRecords, *, is_memory: bool) -> str:
     kept = found.retention
     if kept is None:
         return "expiry unknown, because the brokers refuse to describe the topic"
@@ -58,7 +60,7 @@ def _until(found: "RemainingRecords", *, is_memory: bool) -> str:
     return f"{policy}: {'; '.join(terms)}"
 
 
-def _retention(kept: "Retention", newest_ms: int) -> str:
+def _retention(kept: Retention, newest_ms: int) -> str:
     sooner = "" if kept.retention_bytes < 0 else f", or sooner (retention.bytes={kept.retention_bytes})"
     if kept.longest_ms is None:
         return f"no expiry (retention.ms=-1){sooner}: until the topic, or its records, are deleted"
@@ -78,7 +80,7 @@ def _compaction(*, is_memory: bool) -> str:
     return "compaction keeps the newest record of the user's key, which a tombstone removes"
 
 
-def finding_lines(who: "TraceSearch", findings: "Findings") -> Iterator[str]:
+def finding_lines(who: TraceSearch, findings: Findings) -> Iterator[str]:
     """Yield lines about the searched files and the findings. No line quotes content."""
     pieces, conclusive = len(who.traces.pieces()), findings.conclusive()
     looked_for = f"searched for {pieces - len(findings.others)} strings of user {who.user_id}"
@@ -228,7 +230,7 @@ class Erasing:
         """Search the files. Return whether anything was found."""
         # A running engine cleans its directory step by step.
         wait_s = self._options.timeout_s if self._apart is None else 0.0
-        findings = search(who, self._folders, open_at_rest(self._config.encryption), Patience(wait_s))
+        findings = search(who, self._folders, at_rest(self._config), Patience(wait_s))
         for line in finding_lines(who, findings):
             print(line)
         for folder in self._folders:

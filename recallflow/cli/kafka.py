@@ -198,9 +198,12 @@ def _processes(chosen: "Config") -> int:
         return usable_cpus()
 
 
-ENRICH_TOPICS = ("enrichment", "results", "memory", "control", "receipts", "dead_letters")
-ENRICH_DEPLOYMENT = ("run.deployment", "run.session_timeout_s", "run.accept_repeats", "run.give_up_unanswered")
-ENRICH_SHOWN = ("run.metrics_host", "run.metrics_port", "run.log_format")
+ENRICH = (
+    *(*STATE, *LLM, "llm.timeout_ms", *EMBEDDING, "engine.epoch_ms"),
+    *(f"topics.{name}" for name in ("enrichment", "results", "memory", "control", "receipts", "dead_letters")),
+    *("run.deployment", "run.session_timeout_s", "run.accept_repeats", "run.give_up_unanswered"),
+    *("run.metrics_host", "run.metrics_port", "run.log_format"),
+)
 
 
 def add_enrich(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -212,18 +215,7 @@ def add_enrich(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
             "recallflow enrich --bootstrap-servers localhost:9092 --state-dir enrichment --create --llm gpt-4o-mini",
         ),
     )
-    topics = (f"topics.{name}" for name in ENRICH_TOPICS)
-    add_kafka(
-        enrich,
-        *STATE,
-        *LLM,
-        "llm.timeout_ms",
-        *EMBEDDING,
-        "engine.epoch_ms",
-        *topics,
-        *ENRICH_DEPLOYMENT,
-        *ENRICH_SHOWN,
-    )
+    add_kafka(enrich, *ENRICH)
     add_create(enrich)
     enrich.add_argument("--print-config", action="store_true", help="print the effective settings and their origins")
     enrich.set_defaults(run=run_enrich)

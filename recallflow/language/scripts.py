@@ -84,11 +84,6 @@ def without_accents(text: str) -> str:
     return _MARKS.sub("", unicodedata.normalize("NFD", text.translate(_LATIN_FORMS)))
 
 
-def jamo(word: str) -> str:
-    """Return a Korean word as letters, because inflection changes letters within a syllable."""
-    return unicodedata.normalize("NFD", word) if _HANGUL.search(word) else word
-
-
 def is_character(word: str) -> bool:
     """Return whether the word is a single character of a script without spaces."""
     return len(word) == 1 and UNSPACED_LETTER.match(word) is not None
@@ -114,7 +109,7 @@ def grams(word: str) -> list[str]:
             return [*word]
         if script == "arabic":
             size = _SHORT_GRAM
-        elif script == "hangul":
-            word = jamo(word)
+        elif script == "hangul" and _HANGUL.search(word):
+            word = unicodedata.normalize("NFD", word)  # to letters: inflection changes letters within a syllable
     marked = f"<{word}>"
     return [marked[at : at + size] for at in range(max(1, len(marked) - size + 1))]
