@@ -6,8 +6,8 @@ from typing import Protocol
 
 import httpx
 
+from recallflow.credentials import Jwks, read_jwks
 from recallflow.errors import SourceError, UsageError
-from recallflow.signing_keys import Jwks, read_jwks
 
 MOST_BYTES = 1024 * 1024  # size limit of a document; a hundred keys need a tenth
 TIMEOUT_S = 5.0  # limit of a whole response; a stop of the process waits for it

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from recallflow.control import ALL_TENANTS, ControlHistory, TokenKey
-from recallflow.credentials import Headers
+from recallflow.credentials import Headers, Jwks, SigningKey
 from recallflow.errors import InvalidRecord, SinkError, SourceError, UsageError
 from recallflow.events import Event
 from recallflow.fields import EPOCH_MS_MAX
@@ -20,7 +20,6 @@ from recallflow.operators.grants import Issuer
 from recallflow.parsing import parse_control
 from recallflow.process import background_thread
 from recallflow.records import Position, Record
-from recallflow.signing_keys import Jwks, SigningKey
 
 if TYPE_CHECKING:
     from recallflow.connectors.jwks import KeySource

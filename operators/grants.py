@@ -13,13 +13,12 @@ from pydantic import TypeAdapter, ValidationError
 
 from recallflow.caching import Kept
 from recallflow.control import ALL_TENANTS, ApiKey, ControlHistory, TokenKey
-from recallflow.credentials import KEY_HEADER, TOKEN_HEADER, ApiKeyText, hash_of
+from recallflow.credentials import KEY_HEADER, TOKEN_HEADER, ApiKeyText, hash_of, read_key
 from recallflow.errors import ErrorCode, FieldProblem, InvalidRecord, UsageError
 from recallflow.events import Event, MemoryAdd, MemoryEmbedding, MemoryFeedback, MemoryForget, MemoryUpdate, Message
 from recallflow.fields import EPOCH_MS_MAX, Name
 from recallflow.operators.events import Ask, Write
 from recallflow.records import Principal
-from recallflow.signing_keys import read_key
 
 KEY_KINDS = API_KEY, SIGNING_KEY = ("api_key", "token_key")
 

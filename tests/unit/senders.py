@@ -10,13 +10,22 @@ import orjson
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
 from recallflow.control import Control, ControlHistory
-from recallflow.credentials import KEY_HEADER, TOKEN_HEADER, ApiKeyText, Headers, fingerprint, hash_of, new_salt
+from recallflow.credentials import (
+    KEY_HEADER,
+    TOKEN_HEADER,
+    ApiKeyText,
+    Headers,
+    SigningKey,
+    fingerprint,
+    hash_of,
+    new_salt,
+    read_jwks,
+)
 from recallflow.operators.authorise import Authoriser, Trust
 from recallflow.operators.events import Item, decode
 from recallflow.operators.grants import Issuer
 from recallflow.parsing import parse_control
 from recallflow.records import Position, Record
-from recallflow.signing_keys import SigningKey, read_jwks
 
 RSA_KEY, OTHER_RSA_KEY = (rsa.generate_private_key(65537, 2048) for _ in range(2))
 EC_KEY = ec.generate_private_key(ec.SECP256R1())

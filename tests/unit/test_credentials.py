@@ -16,6 +16,7 @@ from recallflow.credentials import (
     SIGNATURE,
     ApiKeyText,
     Headers,
+    SigningKey,
     check_secret,
     fingerprint,
     hash_of,
@@ -23,12 +24,12 @@ from recallflow.credentials import (
     mask,
     mask_text,
     new_salt,
+    read_jwks,
     signed,
     without_credentials,
 )
 from recallflow.errors import InvalidRecord, UsageError
 from recallflow.records import Position, Record
-from recallflow.signing_keys import SigningKey, read_jwks
 from recallflow.telemetry import JsonFormatter, TextFormatter
 from tests.unit.senders import (
     BEFORE_MS,

@@ -11,12 +11,20 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 
 from recallflow.control import SETTLED_MS
-from recallflow.credentials import KEY_HEADER, TOKEN_HEADER, USER_HEADER, ApiKeyText, Headers, fingerprint
+from recallflow.credentials import (
+    KEY_HEADER,
+    TOKEN_HEADER,
+    USER_HEADER,
+    ApiKeyText,
+    Headers,
+    SigningKey,
+    fingerprint,
+    read_key,
+)
 from recallflow.operators import authorise
 from recallflow.operators.events import Item, Refused
 from recallflow.operators.grants import TOKEN_CHARACTERS, Issuer
 from recallflow.records import Principal
-from recallflow.signing_keys import SigningKey, read_key
 from tests.unit.senders import (
     CLAIMS,
     EC_KEY,

@@ -9,11 +9,10 @@ import orjson
 import pytest
 
 from recallflow.control import SETTLED_MS
-from recallflow.credentials import ApiKeyText, Headers
+from recallflow.credentials import ApiKeyText, Headers, read_key
 from recallflow.operators.large import decode_record, encode_record
 from recallflow.outputs import Answer, Output
 from recallflow.records import Position, Principal, Record, Refusal
-from recallflow.signing_keys import read_key
 from tests.unit.operators.harness import MEMORIES, QUERIES, Harness, answers, letters, receipts
 from tests.unit.senders import (
     EVENT,
