@@ -20,11 +20,8 @@ _defects = DefectLog(logging.getLogger(__name__))
 def twice(
     step: str, position: Position, work: Callable[[*Arguments], T], *arguments: *Arguments, undo: Undo | None = None
 ) -> T:
-    """Return what `work` returns, at the second attempt if the first fails. The log has one record of both.
-
-    Raises:
-        InvalidRecord: `internal_error`, if both attempts fail. It names the id of the log record.
-    """
+    """Return what `work` returns, at the second attempt if the first fails. The log has one record of both. Raise
+    InvalidRecord (`internal_error`) with its id if both fail."""
     try:
         return work(*arguments)
     except (RecallflowError, MemoryError):
@@ -46,11 +43,8 @@ def twice(
 def once(
     step: str, position: Position, work: Callable[[*Arguments], T], *arguments: *Arguments, undo: Undo | None = None
 ) -> T:
-    """Return the result of `work`. After an internal error, log it and call `undo`.
-
-    Raises:
-        InvalidRecord: `internal_error`, which names the id of the log record.
-    """
+    """Return the result of `work`. After an internal error, log it, call `undo`, and raise InvalidRecord
+    (`internal_error`) with the id of the log record."""
     try:
         return work(*arguments)
     except (RecallflowError, MemoryError):

@@ -151,13 +151,21 @@ def page(
     A page is limited by its reads: memories with links and similar memories, or edges with ends. Shared nodes are
     repeated on each page with one of their memories, so each page is self-contained."""
     made = _Page(graph, moment.now_ms)
-    behind = None if query.after is None else EdgeCursor.parse(query.after)
     ended: MemoryCursor | EdgeCursor | None
-    if behind is not None:
-        ended = _edges(made, behind, query.limit)
+    if query.after is not None and (behind := EdgeCursor.parse(query.after)) is not None:
+        ended = _add_edges(made, behind, query.limit)
     else:
         after = None if query.after is None else MemoryCursor.parse(query.after)
-        ended = _memories(made, hot, index, rows, after, query.limit, moment)
+        places = newest_first(hot, index, happened(index, moment), after, query.limit + 1).tolist()
+        hidden, room, last = superseded(graph, moment.now_ms), Room(), None
+        for place, row in read_places(index, places[: query.limit], rows):
+            if row is not None:
+                memory = explored_memory(row, memory_marks(graph, row, moment.now_ms, hidden))
+                if not room.take(len(to_json(memory))) or len(made.nodes) > NODES_MAX:
+                    break
+                made.add_memory(int(index.conversation.facts["seq"][place]), memory)
+            last = place
+        ended = FIRST_EDGE if last is None or last == places[-1] else cursor_at(index, last)
     return Subgraph(
         nodes=[*made.nodes.values()],
         edges=made.edges,
@@ -195,37 +203,8 @@ class _Page:
             if any(other < seq for other in self.graph.members(edge.target, 1))
         ]
 
-    def add_edge(self, edge: Edge) -> None:
-        for end in (edge.source, edge.target):
-            self.add_node(end)
-        self.edges.append(explored_edge(edge, self.now_ms))
 
-
-def _memories(
-    made: _Page,
-    hot: HotOwner,
-    index: OwnerIndex,
-    rows: RowsReader,
-    after: MemoryCursor | None,
-    limit: int,
-    moment: Moment,
-) -> MemoryCursor | EdgeCursor:
-    """Add memories to a page. Return its end."""
-    graph, facts = made.graph, index.conversation.facts
-    hidden = superseded(graph, moment.now_ms)
-    places = newest_first(hot, index, happened(index, moment), after, limit + 1).tolist()
-    room, last = Room(), None
-    for place, row in read_places(index, places[:limit], rows):
-        if row is not None:
-            memory = explored_memory(row, memory_marks(graph, row, moment.now_ms, hidden))
-            if not room.take(len(to_json(memory))) or len(made.nodes) > NODES_MAX:
-                break
-            made.add_memory(int(facts["seq"][place]), memory)
-        last = place
-    return FIRST_EDGE if last is None or last == places[-1] else cursor_at(index, last)
-
-
-def _edges(made: _Page, behind: EdgeCursor, limit: int) -> EdgeCursor | None:
+def _add_edges(made: _Page, behind: EdgeCursor, limit: int) -> EdgeCursor | None:
     """Add edges to a page. Return its end; None after the last edge. Raise InvalidRecord."""
     mark = made.graph.mark
     if behind.mark not in (b"", mark):
@@ -247,5 +226,7 @@ def _edges(made: _Page, behind: EdgeCursor, limit: int) -> EdgeCursor | None:
     for key in sorted(alone, key=str):
         made.add_node(key)
     for edge in sorted(edges, key=lambda one: (str(one.source), str(one.target), one.type)):
-        made.add_edge(edge)
+        made.add_node(edge.source)
+        made.add_node(edge.target)
+        made.edges.append(explored_edge(edge, made.now_ms))
     return EdgeCursor(mark, last) if next(found, None) is not None else None

@@ -76,19 +76,11 @@ class ExpansionOutcome(NamedTuple):
 def compare(
     signal: Column, left_out: Places, expanded: Places, types: Sequence[str], words: Iterable[int]
 ) -> BaselineComparison | None:
-    """Compare added memories with the baseline.
+    """Compare the added memories (`expanded` places, with edge types and lengths) with the baseline's `signal` (n,).
 
-    Args:
-        signal: (n,) the baseline's signal of each memory.
-        left_out: Places that were candidates of the answer and are not in it.
-        expanded: Places of `left_out` that the graph adds.
-        types: The edge type of each added memory.
-        words: The length of each added memory.
-
-    Returns:
-        The comparison. A memory's relevance is the share of `left_out` with a lower signal, ties counted half: nearly 1
-        for the best memory, 0.5 for random ones. None without added memories.
-    """
+    `left_out` are the places that were candidates of the answer and are not in it. A memory's relevance is the share of
+    these with a lower signal, ties counted half: nearly 1 for the best memory, 0.5 for random ones. Return None without
+    added memories."""
     if not len(expanded):
         return None
     pool, count = signal[left_out], len(expanded)

@@ -156,10 +156,8 @@ def _newest_of_circles(by: Mapping[int, list[int]]) -> set[int]:
 
 
 def _components(edges: Mapping[int, list[int]]) -> Iterator[set[int]]:
-    """Yield the strongly connected components of a graph, by Kosaraju's algorithm in linear time.
-
-    Recall would need networkx (19 MB) for this function only.
-    """
+    """Yield the strongly connected components of a graph, by Kosaraju's algorithm in linear time. Recall
+    would need networkx (19 MB) for this function only."""
     against: dict[int, list[int]] = {}
     for node, others in edges.items():
         for other in others:
