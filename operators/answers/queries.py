@@ -11,8 +11,7 @@ from functools import partial
 
 from recallflow.errors import DecryptionFailed, FieldProblem, InvalidRecord
 from recallflow.operators import audit, redaction
-from recallflow.operators.answers.answer import Answerer
-from recallflow.operators.answers.effects import Marks, stage_effects
+from recallflow.operators.answers.answer import Answerer, Marks, stage_effects
 from recallflow.operators.answers.parked_queries import Answering, ModelQueries, ParkedQuery, SteppedQueries, Subqueries
 from recallflow.operators.answers.waiting import Absences, PastQuery, Pasts, Waiting, claims_absence, unread_warning
 from recallflow.operators.events import Ask, Refused, key_of

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from recallflow.operators.answers import queries
-from recallflow.operators.answers.effects import IDS_MOST, RETURNED_MOST, Marks
+from recallflow.operators.answers.answer import IDS_MOST, RETURNED_MOST, Marks
 from recallflow.operators.step import Clocks
 from recallflow.state import keys
 from recallflow.state.hot_owner import HotOwner
