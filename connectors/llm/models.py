@@ -9,7 +9,6 @@ from contextlib import AbstractAsyncContextManager
 from functools import partial
 from typing import Any, TypeVar
 
-import jsonschema
 import numpy as np
 import openai
 import orjson
@@ -346,6 +345,8 @@ class OpenAiModel(ServiceModel):
 
 def _checked(content: str, schema: Mapping[str, Any], spent: Spent) -> dict[str, Any]:
     """Return the checked output. Raise CallFailed, which never quotes it."""
+    import jsonschema  # an embedding service does without it
+
     try:
         value = read_answer(content, schema)
     except ValueError:
