@@ -235,16 +235,14 @@ def _create(view: View, write: Write, event: Message | MemoryAdd, memory_id: str
     view.limits.check_room(view.held, row.content)
     derived.link(view, row)
     analysis = _in_own_language(view, write.analysis or Analysis("", 0, None), row.content)
-    episode = _join_episode(view, row, rules) if joins_episode(event) else NO_EPISODE
+    episode = NO_EPISODE
+    if joins_episode(event):
+        joined = join_or_open(view.episodes(row.session_id), view.owner, row, rules.episode_gap_ms)
+        episode = joined.episode.number
+        if joined.changed:
+            view.grow_episodes(row.session_id, joined.changed)
     view.put(row, entry_of(row, episode, analysis), vectors_of(analysis, rules.model), digest)
     return "created"
-
-
-def _join_episode(view: View, row: MemoryRow, rules: Rules) -> int:
-    joined = join_or_open(view.episodes(row.session_id), view.owner, row, rules.episode_gap_ms)
-    if joined.changed:
-        view.grow_episodes(row.session_id, joined.changed)
-    return joined.episode.number
 
 
 def _once(view: View, write: Write, digest: str, rules: Rules, work: Work | None) -> Outcome:

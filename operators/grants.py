@@ -239,8 +239,6 @@ class TokenVerifier:
             if isinstance(key, TokenKey) and key.algorithm == "HS256" and key.fingerprint not in self._secrets
         ]
 
-    # ------------------------------------------------------------------ keys
-
     def _names(self) -> list[str]:
         return self._decisions.names(ALL_TENANTS, SIGNING_KEY)
 
@@ -268,8 +266,6 @@ class TokenVerifier:
             import jwt
 
             self._public[read.fingerprint] = jwt.PyJWK(read.jwk, read.algorithm).key
-
-    # ------------------------------------------------------------------ tokens
 
     def _verify(self, given: tuple[str, str, str]) -> Verified:
         """Verify a token with a key, and return its claims. Raise InvalidRecord."""

@@ -151,14 +151,12 @@ def prepare(embedder: Embedder, batch: Sequence[Item]) -> list[Item]:
     if len(batch) > 1:
         with suppress(InvalidRecord):
             return once(STEP, batch[0].record.position, _prepared, embedder, batch)
-    return [_prepared_alone(embedder, item) for item in batch]
-
-
-def _prepared_alone(embedder: Embedder, item: Item) -> Item:
-    try:
-        (prepared,) = once(STEP, item.record.position, _prepared, embedder, [item])
-    except InvalidRecord as error:
-        return Refused(item.record, error, STEP)
+    prepared: list[Item] = []
+    for item in batch:
+        try:
+            prepared += once(STEP, item.record.position, _prepared, embedder, [item])
+        except InvalidRecord as error:
+            prepared.append(Refused(item.record, error, STEP))
     return prepared
 
 

@@ -283,7 +283,13 @@ class PartitionLogic:
             if isinstance(value, Open | Mark):
                 outputs += self._take(given)
                 given = []
-                outputs += self._obey(value)
+                if isinstance(value, Open):
+                    self._step = self._open_step(value.partition)
+                    continue
+                outputs.append(self._opened.mark(value))
+                if value.last:
+                    self._opened.close()
+                    self._step = None
             else:
                 given.append(value)
         outputs += self._take(given)
@@ -296,16 +302,6 @@ class PartitionLogic:
                 return []
             self._step = self._open_step(batches[0].partition)
         return self._step.take(values) if values else []
-
-    def _obey(self, signal: Signal) -> list[Marked]:
-        if isinstance(signal, Open):
-            self._step = self._open_step(signal.partition)
-            return []
-        marked = self._opened.mark(signal)
-        if signal.last:
-            self._opened.close()
-            self._step = None
-        return [marked]
 
     def on_notify(self) -> list[Output]:
         return self._opened.advance()

@@ -320,8 +320,6 @@ class View:
     def mark_applied(self, event_id: str, digest: str) -> None:
         self._staged[keys.event_id(self._hot.key, self._hot.name(event_id))] = digest.encode()
 
-    # ------------------------------------------------------------------ end
-
     def begin_owner(self) -> None:
         """Create the key of a new owner, if it has none. Raise DecryptionFailed."""
         if self._staged or (self._graph is not None and self._graph.staged.effects):

@@ -88,8 +88,6 @@ class FactSearch:
         found.sort(key=lambda one: one.order)
         return Facts(facts=[self._fact(one) for one in found[: self._query.limit]], complete=self._complete)
 
-    # ------------------------------------------------------------------ candidates
-
     def _begin(self, best: Sequence[int]) -> Iterator[NodeKey]:
         if self._query.entities:
             return iter(nodes_called(self._graph, self._query.entities, "entities"))
@@ -129,8 +127,6 @@ class FactSearch:
     def _is_wanted(self, edge: Edge) -> bool:
         types = self._query.types
         return edge.type in types if types else edge.type != SIMILAR_TO
-
-    # ------------------------------------------------------------------ one fact
 
     def _read_evidence(self, edges: Sequence[Edge]) -> None:
         ids = dict.fromkeys(one for edge in edges for one in edge.evidence[-QUOTED:])

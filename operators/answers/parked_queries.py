@@ -116,9 +116,11 @@ class Subqueries:
     def begin(self, question: ParkedQuery) -> ParkedQuery | None:
         """Park a query until its subqueries are answered. Return a query that can be answered now: without subqueries,
         of a small owner, or over the limit."""
-        smaller = self._smaller(question)
-        if question.found is None or not smaller or _is_of_little(question.found):
+        found, smaller = question.found, self._smaller(question)
+        if found is None or not smaller:
             return question
+        if found.change <= AT_ONCE and found.asked.index.words.lengths().sum() <= WORDS_AT_ONCE:
+            return question  # all subqueries are answered at once
         if len(self._questions) == SUBQUERIED_MAX:
             return _without(question, len(smaller), "busy")
         self._questions.append(question)
@@ -152,11 +154,6 @@ class Subqueries:
 
     def _smaller(self, question: ParkedQuery) -> Sequence[str]:
         return () if question.found is None else self._answerer.smaller_questions(question.found, question.said)
-
-
-def _is_of_little(found: ComposedAnswer) -> bool:
-    """Return whether the owner is so small that all subqueries are answered at once."""
-    return found.change <= AT_ONCE and found.asked.index.words.lengths().sum() <= WORDS_AT_ONCE
 
 
 def _without(question: ParkedQuery, count: int, code: str) -> ParkedQuery:

@@ -4,7 +4,7 @@ A new memory, or one with a new text, makes one request for all its tasks. A der
 similar ones, to find contradictions; nothing is derived from it again. Facts are extracted from messages of users and
 of the assistant, which may promise or recommend, but not from texts of systems and tools."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import islice
 from typing import Any
@@ -63,7 +63,10 @@ def recent(view: View, row: MemoryRow, most: int) -> list[ShownMemory]:
     one project keeps derived memories in that project."""
     if not most:
         return []
-    seqs = dict.fromkeys(_of_session(view, row, most + 1))
+    seqs = dict[int, None]()
+    if row.session_id is not None or row.role is not None:  # not a fact without a conversation
+        for episode in view.episodes(row.session_id)[: -EPISODES_BACK - 1 : -1]:
+            seqs |= dict.fromkeys(view.graph.members(node_key(EPISODE_KIND, episode.id), most + 1))
     seqs |= dict.fromkeys(range(view.newest, max(-1, view.newest - most - 1), -1))
     seqs.pop(row.seq, None)
     entries = [one for one in view.entries_of([*seqs][: 2 * most]) if one.project_id == row.project_id][:most]
@@ -72,13 +75,6 @@ def recent(view: View, row: MemoryRow, most: int) -> list[ShownMemory]:
 
 def is_blank(content: str) -> bool:
     return not content or content.isspace()
-
-
-def _of_session(view: View, row: MemoryRow, most: int) -> Iterable[int]:
-    if row.session_id is None and row.role is None:  # a fact without a conversation
-        return
-    for episode in view.episodes(row.session_id)[: -EPISODES_BACK - 1 : -1]:
-        yield from view.graph.members(node_key(EPISODE_KIND, episode.id), most)
 
 
 _CONTEXT = ("recent", "entities", "similar")  # in the order of removal

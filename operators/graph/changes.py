@@ -93,8 +93,6 @@ def _first_description(members: Iterable[tuple[bytes, bytes]]) -> tuple[int, Nod
 class NameChanges(GraphHistory):
     """The changes of one event to synonyms, and to names in scripts without case that texts are searched for."""
 
-    # ------------------------------------------------------------------ synonyms
-
     def names_of(self, key: NodeKey) -> list[NodeKey]:
         return [NodeKey(name) for name in entity_names.names_of(key.text, self._joined)] if is_entity(key) else [key]
 
@@ -125,8 +123,6 @@ class NameChanges(GraphHistory):
         stored = keys.joined(self._owner, self.name(NodeKey(key)))
         self.put(stored, entity_names.encode_joined(key, joined) if joined else None)
         self.staged.joined[key] = joined
-
-    # ------------------------------------------------------------------ scripts without case
 
     def caseless_names(self) -> list[str]:
         """Return names in scripts without case that texts are searched for."""
@@ -371,8 +367,6 @@ class GraphChanges(EdgeChanges):
         if row is not None and row.described_by == seq:
             self._undescribed[self.name(key)] = key
 
-    # ------------------------------------------------------------------ similar memories
-
     def neighbours(self, seq: int) -> list[StoredNeighbour]:
         """Return the similar memories of a memory, closest first."""
         stored = self.get(keys.similar(self._owner, seq))
@@ -381,8 +375,6 @@ class GraphChanges(EdgeChanges):
     def put_neighbours(self, seq: int, neighbours: list[StoredNeighbour]) -> None:
         """Write the similar memories of a memory, closest first."""
         self.put(keys.similar(self._owner, seq), encode_rows(neighbours) if neighbours else None)
-
-    # ------------------------------------------------------------------ memories with a failed graph write
 
     def unsynced(self) -> dict[int, Unsynced]:
         """Return the memories whose graph write failed, by sequence number."""
@@ -395,8 +387,6 @@ class GraphChanges(EdgeChanges):
         """Mark a memory whose graph write failed; None removes the mark."""
         self.put(keys.unsynced(self._owner, seq), None if marker is None else marker.encode())
         self.staged.unsynced[seq] = marker
-
-    # ------------------------------------------------------------------ end
 
     def prune(self) -> None:
         """Delete unreachable nodes, and find new descriptions for nodes that lost theirs."""

@@ -73,8 +73,6 @@ class Neighbourhood:
                 for edge in joined.values():
                     yield other, edge
 
-    # ------------------------------------------------------------------ loading
-
     def _open_memory(self, seq: int, memories: list[int], nodes: list[NodeKey]) -> None:
         if not self._may_read() or not (links := self._graph.links(seq)):
             return

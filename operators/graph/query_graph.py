@@ -156,8 +156,6 @@ class QueryGraph:
     ran: bool = False  # whether links and edges were followed; then the answer has the tier `graph`
     _entities: list[NodeKey] | None = None
 
-    # ------------------------------------------------------------------ operations of a recall query
-
     def proximity(self, urns: Sequence[str], question: str) -> Column | None:
         """Return (n,) 1 / (1 + hops) of each place to the entities that the query gives or names, 0 without a path;
         None if the graph is off or failed."""
@@ -221,8 +219,6 @@ class QueryGraph:
         self.warnings += applied.warnings
         self.ran |= applied.ran and not no_time
         return applied, self._places(applied.items)
-
-    # ------------------------------------------------------------------ parts
 
     def measured(
         self, ranked: Places, hops: int, steps: list[WalkStep] | None = None

@@ -284,8 +284,6 @@ class GraphWriter:
     def __init__(self, changes: GraphChanges, limits: Similarity) -> None:
         self._changes, self._limits = changes, limits
 
-    # ------------------------------------------------------------------ memories
-
     def remember(
         self, memory: RememberedMemory, analysis: Analysis | None, episode_id: str | None, newest: int
     ) -> None:
@@ -384,8 +382,6 @@ class GraphWriter:
                 roles = {into.key if key == merged else key: role for key, role in row.links.items()}
                 changes.put_links(seq, row._replace(links=roles))
         return len(members)
-
-    # ------------------------------------------------------------------ parts
 
     def _named(self, row: MemoryRow, analysis: Analysis | None) -> TextNames:
         """Return the names in a memory's text, including names that only the graph identifies."""
