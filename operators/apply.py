@@ -90,8 +90,7 @@ def new_row(view: View, event: Message | MemoryAdd, memory_id: str, created: tup
 
 
 def changed_columns(before: MemoryRow, event: MemoryUpdate) -> dict[str, Any]:
-    """Return the columns that an update changes. Derived values only fill empty columns, and are removed with their
-    text."""
+    """Return the columns that an update changes. Derived values only fill empty ones, and go with their text."""
     columns = dict(_columns(event))
     if event.derived_from is not None:
         columns = {name: value for name, value in columns.items() if getattr(before, name) in (None, [])}

@@ -153,8 +153,7 @@ class Authoriser:
         return began_ms is not None and append_ms >= began_ms
 
     def _grant(self, record: Record, tenant_id: str) -> tuple[Grant, str | None]:
-        """Return the rights of a record's credentials with a tenant's memories, and its declared end user. Raise
-        InvalidRecord."""
+        """Return the rights of a record with a tenant's memories, and its end user. Raise InvalidRecord."""
         given, at_ms = _read(record.headers), record.append_ms - SETTLED_MS
         if given.token is not None and given.key is not None:
             raise refusal("unauthenticated", "", f"both {TOKEN_HEADER} and {KEY_HEADER} are given: leave one out")

@@ -71,8 +71,7 @@ def _made_from(row: MemoryRow) -> list[tuple[str, str | None]]:
 
 
 def columns(view: View, derived: DerivedFrom) -> dict[str, Any]:
-    """Return the stored provenance of a derived memory, with the hash of each source text. Raise InvalidRecord for a
-    source that is derived itself."""
+    """Return the stored provenance of a memory, with a hash per source. Raise InvalidRecord for a derived source."""
     provenance = derived.model_dump(exclude_none=True)
     for number, one in enumerate([provenance, *provenance["others"]]):
         current = view.current(one["memory_id"])
@@ -88,8 +87,7 @@ def columns(view: View, derived: DerivedFrom) -> dict[str, Any]:
 
 
 def has_room(view: View, event: MemoryEvent) -> bool:
-    """Return whether further memories may be derived from the sources; their number per source is limited, also over
-    many edits."""
+    """Return whether further memories may be derived from the sources. Ended ones count too."""
     found = map(view.made, view.seqs(one.memory_id for one in sources_of(event)))
     return all(len(made.memories) + len(made.ended) < MADE_EVER_MAX for made in found)
 

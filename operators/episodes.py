@@ -113,8 +113,7 @@ def episode_id(owner: Owner, session_id: str | None, opener_id: str) -> str:
 
 
 def _around(episodes: Sequence[EpisodeRow], at_ms: int, gap_ms: int) -> tuple[EpisodeRow | None, EpisodeRow | None]:
-    """Return the episode that contains or precedes the time, and the one that follows, within reach. Episodes of a
-    session do not overlap."""
+    """Return the episode that contains or precedes the time, and the one that follows, within reach."""
     place = _begun(episodes, at_ms)
     later = episodes[place] if place < len(episodes) and episodes[place].start_ms - at_ms <= gap_ms else None
     if not place:

@@ -33,8 +33,7 @@ _ALL = 2**62  # keys
 
 
 class Erasure(NamedTuple):
-    """The owners and data that an event erases. `values` holds tombstones, and deletions outside of the owners'
-    prefixes."""
+    """The owners and data that an event erases. `values`: tombstones, and deletions outside of owners' prefixes."""
 
     event: UserErase
     owners: frozenset[Owner]
@@ -70,8 +69,7 @@ def plan(partition: Partition, write: Write, event: UserErase, some: Iterable[Ow
 def carry_out(
     partition: Partition, owners: Owners, erasure: Erasure, kept: Values, position: Position | None, forget: Forget
 ) -> None:
-    """Erase. `kept` are further values of the same write; `position` is applied by it; `forget` drops in-memory data of
-    owners."""
+    """Erase, with the `kept` values and the `position` in the same write. `forget` drops in-memory data."""
     event, held = erasure.event, erasure.held
     user = partition.keyring.user(event.tenant_id, event.user_id)
     gone = sorted(map(partition.keyring.owner, erasure.owners))
@@ -126,8 +124,7 @@ class LargeErasures:
 
 
 def erasure_state(partition: Partition, hot: HotOwner) -> Literal["erased", "purged"] | None:
-    """Return `erased` while files may still hold data of an erased owner, then `purged`; None for an owner that was
-    never erased."""
+    """Return `erased` while files may still hold data of an erased owner, then `purged`; None if never erased."""
     if hot.erased_ms is None:
         return None
     user = partition.keyring.user(hot.owner.tenant_id, hot.owner.user_id)
@@ -135,8 +132,7 @@ def erasure_state(partition: Partition, hot: HotOwner) -> Literal["erased", "pur
 
 
 def _memories(partition: Partition, owner: bytes) -> int | None:
-    """Return the number of an owner's current memories; None for an unknown owner. If the owner's key is lost, they are
-    counted."""
+    """Return the number of current memories, counted if the owner's key is lost; None for an unknown owner."""
     try:
         stored = partition.get(keys.head(owner))
     except DecryptionFailed:

@@ -101,8 +101,7 @@ class Refused(NamedTuple):
 
 
 class Misrouted(NamedTuple):
-    """A valid record outside of its owner's partition. It is forwarded to partition `home` of the same topic, and
-    counts there."""
+    """A valid record outside of its owner's partition. It is forwarded to partition `home`, and counts there."""
 
     record: Record
     owner: Owner

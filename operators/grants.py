@@ -155,8 +155,7 @@ class ApiKeys:
         self.grant(text, last, at_ms)
 
     def _find(self, tenant_id: str, name: str, at_ms: int) -> tuple[str, ApiKey | None]:
-        """Return the holder of a named key, and the key. Both possible holders are always looked up, for constant
-        time."""
+        """Return the holder of a named key, and the key. Both holders are looked up, for constant time."""
         own, deployments = (self._decisions.as_of(holder, API_KEY, name, at_ms) for holder in (tenant_id, ALL_TENANTS))
         if isinstance(own, ApiKey):
             return tenant_id, own

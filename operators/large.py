@@ -261,8 +261,7 @@ class LargeEvents:
         return sorted(writes, key=lambda write: write.record.position.offset)
 
     def begin(self, hot: HotOwner, write: Write) -> bool:
-        """Return whether the event needs steps. Then store its start, so that after a crash earlier queries wait for it
-        too."""
+        """Return whether the event needs steps. Its start is stored, so that queries wait after a crash too."""
         if not may_be_large(hot, write):
             return False
         view = View(self._partition, hot, write)

@@ -28,8 +28,7 @@ _WHOSE = slice(2, 2 + 2 * keys.OWNER_BYTES)  # the owner in an entry, after `["`
 
 
 def encode(partition: Partition, record: Record, outputs: Sequence[Kept], owner: Owner | None = None) -> Values:
-    """Return the stored form of a record's outputs, to be staged with its effects. They are deleted when `owner` is
-    erased."""
+    """Return the stored form of a record's outputs. They are deleted when `owner` is erased."""
     if not outputs:
         return {}
     key, encoded = _key(partition, record.position), [_encode_one(output, record) for output in outputs]

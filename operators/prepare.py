@@ -179,8 +179,7 @@ def _prepared(embedder: Embedder, batch: Sequence[Item]) -> list[Item]:
 
 
 class _Vectors(NamedTuple):
-    """The vectors of a text: (passages, dimension) float32, the vector of the whole, token vectors in bytes, and the
-    number of tokens per passage."""
+    """The vectors of a text: (passages, dimension) float32, the whole, token vectors in bytes, tokens per passage."""
 
     matrix: Matrix
     whole: Matrix

@@ -28,8 +28,7 @@ class _Second(NamedTuple):
 
 
 class Rates:
-    """Counters of limited tenants in the current second, by partition and tenant. Each partition belongs to one
-    thread."""
+    """Counters of limited tenants in the current second, by partition and tenant. A partition has one thread."""
 
     def __init__(self, decisions: ControlHistory, fair_topic: str, stamped: Container[str]) -> None:
         """`fair_topic` is served round robin, by the tenant in its records' keys. `stamped` are the topics with the
@@ -100,8 +99,7 @@ class UserLimits(NamedTuple):
         self.check_text(held, text)
 
     def check_text(self, held: Held, text: str, before: str | None = None) -> None:
-        """Raise OverQuota if the user may not store another text. A text shorter than `before`, which it replaces, is
-        always allowed."""
+        """Raise OverQuota for another text, unless it is shorter than `before`, which it replaces."""
         if self.text_bytes is None or (before is not None and len(text.encode()) < len(before.encode())):
             return
         wanted = held.text_bytes + len(text.encode())

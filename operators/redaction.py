@@ -28,8 +28,7 @@ def version(memory_id: str, seq: int, number: int) -> Redacted:
 
 
 def memory(index: OwnerIndex, slot: int) -> Redacted:
-    """Return the memory of a slot with the fields of the index. It does not tell whether the author is a name or a
-    role."""
+    """Return the memory of a slot with the fields of the index. These do not tell a name from a role."""
     fact, strings = {name: column[slot] for name, column in index.facts.items()}, index.names.strings
 
     def text(column: str) -> str | None:

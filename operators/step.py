@@ -93,8 +93,7 @@ class StateStep:
         behind: Callable[[int], str] = lambda _: "",
         models: Models | None = None,
     ) -> Callable[[int], Self]:
-        """Return a function that opens state partitions, which share caches for answers. `fallback` and `exact_tokens`:
-        see `Shared`."""
+        """Return a function that opens state partitions, which share caches for answers. Arguments: see `Shared`."""
         given = clocks or Clocks()
         shared = Shared.of(embedder, given.timer, fallback, exact_tokens)
         return lambda number: cls(directory, shared, rules, given, behind, number, models)
@@ -132,8 +131,7 @@ class StateStep:
         return self._queries.receive(calls, self._writes.is_at_work)
 
     def advance(self, *, end: bool = False) -> list[Output]:
-        """Do one step of each task in steps, process items that are due, and commit. At the `end` of the input, no
-        query waits any longer."""
+        """Do one step of each task, process due items, and commit. At the `end` no query waits any longer."""
         outputs: list[Output] = []
         if self._has_steps():
             self._writes.advance()
@@ -227,8 +225,7 @@ class StateStep:
         return 1 + max(self._partition.applied.get(source, -1), *offsets, -1)
 
     def settled(self, source: str) -> tuple[int, str]:
-        """Return the last offset up to which a log is applied and delivered, and the digest of the log up to it; -1 if
-        there is none."""
+        """Return the last offset up to which a log is applied and delivered, or -1, and the digest up to it."""
         offset, _, digest = (self._partition.get(keys.settled(source)) or b"-1").decode().partition(" ")
         return int(offset), digest
 

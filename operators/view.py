@@ -29,8 +29,7 @@ from recallflow.state.usage import Usage
 
 
 class View:
-    """One event's view of its owner. Its changes are invisible to others before `stage`, so a failed event leaves no
-    trace."""
+    """One event's view of its owner. Its changes are invisible before `stage`, so a failed event has no effect."""
 
     def __init__(self, partition: Partition, hot: HotOwner, write: Write, change: int | None = None) -> None:
         """`change` is the number of the event among its owner's, if an earlier step has reserved it."""
@@ -94,8 +93,7 @@ class View:
         return current if self._projects is None or self.may_change(self.entry(current.seq)) else None
 
     def was_forgotten(self, memory_id: str) -> bool:
-        """Return whether the memory was forgotten. Senders with restricted projects are not told, because the project
-        of a forgotten memory is unknown."""
+        """Return whether the memory was forgotten. The project of one is unknown, so restricted senders get False."""
         return self._projects is None and self.current(memory_id) is not None
 
     def row(self, memory_id: str, version: int) -> MemoryRow:
@@ -236,8 +234,7 @@ class View:
         self.touched.append(ForgottenMemory(entry.id, current.seq))
 
     def forget_versions(self, entry: Entry, at_most: int) -> bool:
-        """Remove past versions of a memory between the first and the current one, up to a limit. Return whether there
-        were any."""
+        """Remove past versions between the first and the current one, up to a limit. Return whether any existed."""
         name = self._hot.name(entry.id)
         found = [version for version in self._versions(name, at_most) if 0 < version < entry.version]
         self._forget_versions(name, entry.seq, found)

@@ -173,8 +173,7 @@ class MemoryWrites:
         return [] if record.silent else letters
 
     def _kept(self, record: Record, outputs: Sequence[Kept], owner: Owner | None = None) -> Values:
-        """Return the stored form of a record's outputs until their delivery; nothing if no process would send them
-        again."""
+        """Return the stored form of a record's outputs; nothing if no process would send them again."""
         if record.silent or not self._rules.comes_again:
             return {}
         return outbox.encode(self._partition, record, outputs, owner)

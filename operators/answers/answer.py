@@ -377,8 +377,7 @@ def stage_effects(
     effects: Effects,
     position: Position | None = None,
 ) -> None:
-    """Stage the effects of an answer unless they are stored, with a `position` that becomes applied. `marks` is None if
-    queries cannot come again."""
+    """Stage the effects of an answer unless stored. `marks` is None if queries cannot come again."""
     staged = {} if marks is None else marks.mark(ask.record)
     if staged is None:
         return

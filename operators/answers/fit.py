@@ -120,8 +120,7 @@ def _is_rows(value: object) -> bool:
 
 
 def _common_size(sizes: list[int], over_bytes: int) -> int:
-    """Return the largest common size that saves `over_bytes` and the space of the marks; 0 if there is none. `sizes`
-    are in descending order."""
+    """Return the largest common size that saves `over_bytes` and the marks; 0 if none. `sizes` descend."""
     total = 0
     for count, (size, following) in enumerate(zip(sizes, [*sizes[1:], 0], strict=True), 1):
         total += size

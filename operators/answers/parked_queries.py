@@ -114,8 +114,7 @@ class Subqueries:
         return [question.ask for question in self._questions]
 
     def begin(self, question: ParkedQuery) -> ParkedQuery | None:
-        """Park a query until its subqueries are answered. Return a query that can be answered now: without subqueries,
-        of a small owner, or over the limit."""
+        """Park a query until its subqueries are answered, or return a query that can be answered now."""
         found, smaller = question.found, self._smaller(question)
         if found is None or not smaller:
             return question

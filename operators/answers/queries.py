@@ -169,8 +169,7 @@ class Queries:
         return min(due_ms, default=None)
 
     def failure(self, refused: Refused) -> Answer:
-        """Return the answer to a query that was refused earlier; its dead letter is the first output. It does not
-        reveal the applied position."""
+        """Return the answer to a refused query, after its dead letter. It does not reveal the applied position."""
         response = Response(query_id=str(refused.query_id), status="error", error=ErrorBody.of(refused.error))
         return _output(refused.record.position, 1, key_of(refused), response, None)
 
@@ -239,8 +238,7 @@ class Queries:
         return [] if ready is None else self._answer(ready)
 
     def _to_ask(self, question: ParkedQuery) -> tuple[Wanted, Find]:
-        """Return the model calls of a query, and the search meanwhile. An internal error becomes a warning of the
-        answer."""
+        """Return the model calls of a query and the search meanwhile. Internal errors become warnings."""
         position, found = question.ask.record.position, question.found
         wanted = Wanted()
         find: Find = find_nothing

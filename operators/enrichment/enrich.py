@@ -119,8 +119,7 @@ async def enrich(
     thresholds: Thresholds,
     categories: Mapping[str, str],
 ) -> list[EnrichmentResult]:
-    """Return the result of each request. All requests have the same owner and session. `categories` maps the tenant's
-    category names to descriptions."""
+    """Return the result of each request. All have the same owner and session. `categories`: see `Plan`."""
     plan = Plan([one.request for one in asked], thresholds, categories)
     work = _Work(asked, model, embeddings, plan)
     wanting = [number for number, one in enumerate(asked) if "embed" in one.request.tasks]
@@ -307,8 +306,7 @@ class PartitionEnrichment:
         self._enricher.runtime.submit([call])
 
     def _mark(self, mark: Mark) -> list[EnrichmentOutput | Marked]:
-        """Return the barrier with the offsets of open requests. The last barrier closes the partition, and ends its
-        open requests here."""
+        """Return the barrier with the offsets of open requests. The last one closes the partition and ends them."""
         opened = sorted(self._open())
         source = opened[0].source if opened else ""
         still = {source: tuple(position.offset for position in opened)} if opened else {}

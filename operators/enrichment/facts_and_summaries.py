@@ -161,8 +161,7 @@ class _Reading:
         return Draft({name: value for name, value in fields.items() if value is not None}, message, others)
 
     def _others(self, content: str, message: ShownMemory, times: Sequence[int | None]) -> list[ShownMemory]:
-        """Return the other messages that a fact takes names or numbers from. Raise an error for a name or number of no
-        message."""
+        """Return other messages that a fact uses names or numbers of. Raise an error for one of no message."""
         context = [one for one in (*self._messages.values(), *self._before) if one is not message]
         year = format_time(message.created_at)[:4]  # the day counts only if the fact has it as a date too
         own = [message.content, *self._authors, date_words(times), year]
@@ -199,8 +198,7 @@ _CATEGORISE_DUTY = (
 def categorise(
     numbers: Sequence[int], requests: Sequence[EnrichmentRequest], categories: Mapping[str, str], confidence: float
 ) -> ModelCall:
-    """Return the model call for the categories of the memories of these requests. `categories` maps names to
-    descriptions, and is not empty."""
+    """Return the model call for the categories of memories. `categories`: names and descriptions, not empty."""
     memories = numbered(cut(one.memories[0], BESIDE_CHARACTERS) for one in requests)
     offered = offer(categories)
     data = {"categories": described(offered), "texts": [as_data(*one) for one in memories.items()]}

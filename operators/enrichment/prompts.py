@@ -97,8 +97,7 @@ def author(memory: ShownMemory) -> str:
 
 
 def stands_in(quote: str, text: str) -> bool:
-    """Return whether a quote occurs in a text word for word. Blanks, case, accents and punctuation may differ, because
-    models normalise them."""
+    """Return whether a text contains a quote. Models change blanks, case, accents and punctuation: these may differ."""
     if len(quote) > 2 * len(text) + EVIDENCE_CHARACTERS:
         return False
     words, flat = _flat(quote), _flat(text)
@@ -107,8 +106,7 @@ def stands_in(quote: str, text: str) -> bool:
 
 
 def names_it(text: str, name: str) -> bool:
-    """Return whether a text contains a name as whole words. Scripts without blanks between words match parts of
-    words."""
+    """Return whether a text contains a name as whole words, or as parts in scripts without blanks."""
     found, flat = _flat(name), _flat(text)
     if _CASELESS.search(found):
         return found in flat
@@ -193,8 +191,7 @@ _REWRITE = (
 
 
 def select_categories(question: str, categories: Mapping[str, str]) -> Prompt:
-    """Return the prompt that selects categories for a question. `categories` maps names to descriptions, and is not
-    empty."""
+    """Return the prompt that selects categories for a question. `categories`: names and descriptions, not empty."""
     offered = offer(categories)
     data = {"question": question[:QUERY_CHARACTERS], "categories": described(offered)}
     answer = fields(categories=listed(one_of([*offered])))
@@ -223,8 +220,7 @@ def rewrite(question: str) -> Prompt:
 
 
 def read_rewritten(answer: Mapping[str, Any], question: str) -> list[str]:
-    """Return the subquestions, up to a limit, without duplicates and copies of the question. Empty and overlong ones
-    are left out."""
+    """Return distinct subquestions other than the question, up to a limit. Empty and overlong ones are left out."""
     found = {_plain(question): ""}
     for one in answer["questions"]:
         text = " ".join(one.split())

@@ -82,8 +82,7 @@ _LEAST_CHARACTERS = 100
 
 
 def fitted_request(requested: Requested, most_bytes: int) -> Requested:
-    """Return the request with a body of at most `most_bytes`, if possible. First the context of the memory is cut, then
-    its text."""
+    """Return the request within `most_bytes`, if possible. First the context is cut, then the text of the memory."""
     if len(requested.body) <= most_bytes:
         return requested
     request = EnrichmentRequest.model_validate_json(requested.body)
@@ -241,8 +240,7 @@ def similar(view: View, memory: RememberedMemory, wanted: EnrichmentTasks) -> li
 
 
 def _is_kin(one: MemoryRow, other: MemoryRow) -> bool:
-    """Return whether one memory was derived from the other, or both from the same. Such memories cannot contradict each
-    other."""
+    """Return whether one memory was derived from the other, or both from the same: these cannot contradict."""
     sources = [row.id if row.derived_from is None else row.derived_from["memory_id"] for row in (one, other)]
     return sources[0] == sources[1]
 
@@ -350,8 +348,7 @@ def _of_memory(
 
 
 def _of_episode(view: View, write: Write) -> EnrichmentRequest | None:
-    """Return the request for an ended episode, with its newest messages in order, within limits; None if there are too
-    few."""
+    """Return the request for an ended episode, with its newest messages in order; None if there are too few."""
     if (episode := ended_episode(view, write.event)) is None:
         return None
     seqs = view.graph.members(node_key(EPISODE_KIND, episode.id), 2 * EPISODE_MESSAGES)

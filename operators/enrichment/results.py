@@ -93,8 +93,7 @@ class AnswerClaims:
 
 
 class ModelCall(NamedTuple):
-    """One call of a language model for the requests with these numbers. `read` converts an answer of the prompt's
-    schema to one result per request."""
+    """One call of a language model for the requests with these numbers. `read` returns one result per request."""
 
     requests: Sequence[int]
     prompt: Prompt
@@ -186,8 +185,7 @@ class PositionedRequest(NamedTuple):
 
 
 class TaskResult(NamedTuple):
-    """The result of one call for the request with a number, or its failure. `model` and `version` name the model and
-    the prompt."""
+    """The result of one call for a request, or its failure. `version` is that of the prompt."""
 
     number: int
     task: Task

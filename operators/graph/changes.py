@@ -97,8 +97,7 @@ class NameChanges(GraphHistory):
         return [NodeKey(name) for name in entity_names.names_of(key.text, self._joined)] if is_entity(key) else [key]
 
     def join_names(self, row: EdgeRow, joins: bool) -> None:
-        """Join the ends of a `same_as` edge as synonyms, or separate them. Groups beyond the size limit are not
-        joined."""
+        """Join the ends of a `same_as` edge as synonyms up to a size limit, or separate them."""
         if row.type != SAME_AS or not (is_entity(row.source) and is_entity(row.target)):
             return
         if not joins:

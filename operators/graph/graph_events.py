@@ -51,8 +51,7 @@ class EdgeEnd(NamedTuple):
 
 
 def relate(changes: GraphChanges, event: GraphEdges, said_ms: int) -> bool:
-    """Write the event's edges, all or none. `said_ms` is the event time. Return whether anything changed. Raise
-    InvalidRecord."""
+    """Write the event's edges, all or none. Return whether anything changed. Raise InvalidRecord."""
     problems: list[FieldProblem] = []
     found: list[tuple[GraphEdge, EdgeEnd, EdgeEnd]] = []
     for number, edge in enumerate(event.edges):
@@ -89,8 +88,7 @@ def check_relations(row: MemoryRow) -> None:
 
 
 def named(changes: GraphChanges, text: str, condition: bool) -> EdgeEnd | None:
-    """Return the node that a text names, in the same syntax as `nodes_called`; None if it neither exists nor can be
-    created."""
+    """Return the node that a text names, as `nodes_called` does; None if it is missing and cannot be created."""
     memory_id = text.removeprefix(f"{MEMORY_KIND}:")
     if memory_id != text or not begins_like_a_key(text):
         if changes.seq(memory_id) is not None:
@@ -220,8 +218,7 @@ Ends = tuple[NodeKey, NodeKey]  # source and target
 
 
 def archive(changes: GraphChanges, event: GraphArchive) -> bool:
-    """Archive or unarchive the event's nodes and edges, all or none. Return whether anything changed. Raise
-    InvalidRecord."""
+    """Archive or unarchive nodes and edges, all or none. Return whether anything changed. Raise InvalidRecord."""
     nodes = [_existing(changes, text) for text in event.entities]
     edges = [(_ends(changes, edge), edge.type) for edge in event.edges]
     missing = [n for n, key in enumerate(nodes) if key is None]
@@ -304,8 +301,7 @@ SYNC_FAILED = "GRAPH_RELATIONSHIP_SYNC_FAILED"
 def sync(
     view: View, writer: GraphWriter, analysis: Analysis | None, position: Position, retries: int = RETRIES
 ) -> bool:
-    """Write the graph of an event, and retry earlier failures. Return False if this event's write failed. `analysis` is
-    of the event's text, if it has one."""
+    """Write the graph of an event, and retry earlier failures. Return False if this event's write failed."""
     changes, touched = view.graph, view.touched
     unsynced = changes.unsynced()
     synced = True

@@ -59,8 +59,7 @@ class NameWords:
 
 
 def name_words(text: str, reading: Reading) -> NameWords:
-    """Return the word tables for the language of a text. If the language is uncertain, choose the table with the most
-    matching words."""
+    """Return the word tables for the language of a text; if that is uncertain, the one with the most matches."""
     if not text.isascii() and _CYRILLIC.search(text):
         return _of(-1)
     if reading.sure:

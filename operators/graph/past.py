@@ -138,8 +138,7 @@ class GraphHistory(GraphRecords):
             self.put(key, orjson.dumps([self.ingested_ms, tuple(neighbour)]))
 
     def keep_node(self, key: NodeKey, row: NodeRow | None) -> None:
-        """Keep an earlier node; None for a memory without a record. Descriptions are not kept, because the describing
-        memory may be forgotten."""
+        """Keep an earlier node; None for a memory without a record. Its describing memory may be forgotten."""
         plain = None if row is None else tuple(row.describe(None, None))
         stored = orjson.dumps([self.ingested_ms, plain], default=tuple)
         self._put_kept(keys.past_node(self._owner, self.name(key), self._change), stored)
@@ -196,8 +195,7 @@ class GraphHistory(GraphRecords):
         self._drop(keys.past_nodes(self._owner, self.name(key)))
 
     def thin_history(self, key: NodeKey, seq: int, at_most: int) -> int:
-        """Delete about `at_most` units of a memory's history: replaced versions, removed edges and neighbours. Return
-        the deleted units."""
+        """Delete about `at_most` units of a memory's history. Return the deleted units."""
         weight = self._forget_versions(seq, at_most)
         weight += self._forget_lives(key, at_most - weight)
         return weight + self._forget_neighbours(seq, at_most - weight)

@@ -34,8 +34,7 @@ Figure = int | float | None
 
 
 class GateBounds(NamedTuple):
-    """The bounds of a figure. A figure above `block` blocks expansions; they return once all figures are at or below
-    `free`."""
+    """A figure above `block` blocks expansions. They return once all figures are at or below `free`."""
 
     block: float
     free: float

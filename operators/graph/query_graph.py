@@ -68,8 +68,7 @@ def proximity(scope: TraversalScope, index: OwnerIndex, entities: Sequence[NodeK
 
 
 class _Search:
-    """A breadth-first search that counts hops as `Neighbourhood` does, but starts at shared nodes and keeps only
-    distances."""
+    """A breadth-first search that counts hops as `Neighbourhood` does, from shared nodes, for distances only."""
 
     def __init__(self, scope: TraversalScope) -> None:
         self._scope, self._graph = scope, scope.graph
@@ -177,8 +176,7 @@ class QueryGraph:
             self.warnings.append(Warn(code="unknown_entity", detail=f"entity_urns: nobody knows {', '.join(found)}"))
 
     def boosts(self, hops: int) -> dict[int, float]:
-        """Return the strength of edges, by place, to the memories with the best signal and to their neighbours; none
-        for a query with one hop."""
+        """Return the strength of edges, by place, to the best memories and their neighbours; none for one hop."""
         if hops <= HOPS_MIN:
             return {}
 

@@ -201,8 +201,7 @@ _OPENING = "([{\"'‘“«¿¡@#"
 
 
 def nodes_called(graph: OwnerGraph, wanted: Sequence[str], field: str) -> list[NodeKey]:
-    """Return the nodes of keys, memory ids, URNs or entity names in a query's field. Raise InvalidRecord for missing
-    ones."""
+    """Return the nodes that keys, memory ids, URNs or names call. Raise InvalidRecord for missing ones."""
     found: list[NodeKey] = []
     missing: list[FieldProblem] = []
     for at, text in enumerate(wanted):
@@ -316,8 +315,7 @@ def _is_told(graph: OwnerGraph, key: NodeKey, permitted: Callable[[int], bool] |
 
 
 def _is_stated(graph: OwnerGraph, edge: Edge, permitted: Callable[[int], bool] | None) -> bool:
-    """Return whether a permitted memory states an edge; without evidence, whether both its ends have permitted
-    memories."""
+    """Return whether permitted memories state an edge; without evidence, whether both its ends have some."""
     if permitted is None:
         return True
     if not edge.evidence:

@@ -158,8 +158,7 @@ COUNTED = 5_000  # counted nodes, and as many edges; more would delay other quer
 
 
 def status(graph: OwnerGraph, expansions: Expansions, tenant_id: str, at_ms: int) -> GraphReport:
-    """Return the report for `graph.status` at a time (epoch ms). Edges of a symmetric type are counted in both
-    directions."""
+    """Return the report for `graph.status`. Edges of a symmetric type are counted in both directions."""
     nodes = Counter(node.kind for node in islice(graph.nodes(), COUNTED))
     edges = Counter(edge.type for edge in islice(graph.all_edges(), COUNTED))
     watched = expansions.watched(tenant_id)

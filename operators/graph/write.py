@@ -436,8 +436,7 @@ class GraphWriter:
         return name
 
     def _withdraw(self, names: list[str], memory_id: str, relation: bool) -> None:
-        """Withdraw the memory as evidence of these edges. Edges without evidence are removed; some may be gone already
-        with one of their ends."""
+        """Withdraw a memory as evidence. Edges without evidence are removed, or were with one of their ends."""
         for name in map(bytes.fromhex, names):
             edge = self._changes.edge(name)
             if edge is None:
