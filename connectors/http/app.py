@@ -4,18 +4,9 @@ from fastapi import FastAPI
 from fastapi.telemetry import TelemetryConfig
 from prometheus_client import CollectorRegistry
 
-from recallflow.connectors.http import errors, explorer, mem0_routes
+from recallflow.connectors.http import errors, explorer, mem0_routes, routes
 from recallflow.connectors.http.handler import Mappings, RequestHandler, without_mappings
 from recallflow.connectors.http.requests import Limits, PathSegments
-from recallflow.connectors.http.routes import (
-    describe,
-    event_routes,
-    explore_routes,
-    graph_routes,
-    memory_routes,
-    probe_routes,
-    rollout_routes,
-)
 from recallflow.connectors.http.server import ConcurrencyLimit, Traced, Traffic
 from recallflow.distribution import __version__
 from recallflow.service import Admission, Rollouts, Service
@@ -44,23 +35,23 @@ def build_app(
     app = FastAPI(title="recallflow", version=__version__, docs_url=None, redoc_url=None, telemetry=UNTOLD)
     errors.add_handlers(app)
     handler = RequestHandler(service, admission, limits, mappings)
-    app.include_router(probe_routes(service, registry))
-    app.include_router(event_routes(handler))
-    app.include_router(memory_routes(handler))
+    app.include_router(routes.probe_routes(service, registry))
+    app.include_router(routes.event_routes(handler))
+    app.include_router(routes.memory_routes(handler))
     _include_graph(app, handler, rollouts)
     app.include_router(explorer.routes(handler))
     app.include_router(mem0_routes.routes(handler))
     app.add_middleware(PathSegments)
     app.add_middleware(ConcurrencyLimit, limits=limits, traffic=Traffic(registry))
     app.add_middleware(Traced)  # outside of the limit, so that refusals are traced too
-    describe(app)
+    routes.describe(app)
     return app
 
 
 def _include_graph(app: FastAPI, handler: RequestHandler, rollouts: Rollouts) -> None:
     """Add the graph's routes, and again under the prefixes of existing clients."""
-    explore = explore_routes(handler)
+    explore = routes.explore_routes(handler)
     for prefix in ("", SDK_PREFIX):
-        for router in (graph_routes(handler), explore, rollout_routes(handler, rollouts)):
+        for router in (routes.graph_routes(handler), explore, routes.rollout_routes(handler, rollouts)):
             app.include_router(router, prefix=prefix)
     app.include_router(explore, prefix=DASHBOARD_PREFIX)

@@ -18,15 +18,7 @@ from recallflow import responses
 from recallflow.connectors.http import mem0_requests as requests
 from recallflow.connectors.http.errors import JSON, Problem, body_of, headers_of, status_of
 from recallflow.connectors.http.handler import RequestHandler
-from recallflow.connectors.http.mem0_requests import (
-    AGENT_LABEL,
-    RUN,
-    USER,
-    IgnoredParameters,
-    OwnerFilters,
-    invalid,
-    mem0_id,
-)
+from recallflow.connectors.http.mem0_requests import AGENT_LABEL, RUN, USER, IgnoredParameters
 from recallflow.connectors.http.requests import AddressedRoute, credentials_of
 from recallflow.credentials import KEY_HEADER, TOKEN_HEADER
 from recallflow.errors import InvalidRecord, QueryFailed, RecallflowError
@@ -109,7 +101,7 @@ class Mem0Calls:
             scope = {"tenant_id": self.tenant_id, "environment": self.environment, "user_id": user_id}
             return parse(orjson.dumps(fields | scope))
         except orjson.JSONEncodeError as error:
-            raise invalid("", f"cannot be written as JSON: {error}") from None
+            raise requests.invalid("", f"cannot be written as JSON: {error}") from None
 
 
 def _ours(header: tuple[str, bytes | None]) -> tuple[str, bytes | None]:
@@ -125,7 +117,7 @@ def shown(user_id: str, version: Mapping[str, Any]) -> dict[str, Any]:
     metadata = {name: value for name, value in (version.get("metadata") or {}).items() if name != AGENT_LABEL}
     category, expires = version.get("category"), version.get("expires_at")
     return {
-        "id": mem0_id(user_id, version["id"]),
+        "id": requests.mem0_id(user_id, version["id"]),
         "memory": version["content"],
         **requests.shown_entities(user_id, version),
         "metadata": metadata or None,
@@ -141,7 +133,7 @@ def history(user_id: str, versions: Sequence[Mapping[str, Any]]) -> list[dict[st
     found = []
     before: str | None = None
     for version in versions:
-        memory_id = mem0_id(user_id, version["id"])
+        memory_id = requests.mem0_id(user_id, version["id"])
         found.append(
             {
                 "id": f"{memory_id}:{version['version']}",
@@ -177,7 +169,7 @@ async def add(calls: Mem0Calls) -> dict[str, Any]:
     expires_at = requests.expires_at(body.expiration_date)
     events = [_event(message, expires_at) | shared | {"id": str(uuid.uuid4())} for message in body.messages]
     results = [
-        {"id": mem0_id(whose.user_id, event.id or ""), "memory": _text(event), "event": "ADD"}
+        {"id": requests.mem0_id(whose.user_id, event.id or ""), "memory": _text(event), "event": "ADD"}
         | ({} if receipt is not None else {"status": "PENDING"})
         for event, receipt in await calls.apply(whose.user_id, events)
     ]
@@ -223,14 +215,14 @@ async def search(calls: Mem0Calls) -> dict[str, Any]:
     return {"results": results}
 
 
-def _narrowed(body: requests.Search | requests.GetAll) -> OwnerFilters:
+def _narrowed(body: requests.Search | requests.GetAll) -> requests.OwnerFilters:
     """Return the owner and the filters of a request, with its separate entities."""
     user_id, filters = requests.asked(body.filters, body.entities)
     if body.categories:
         filters = filters | {"categories": body.categories}
     if isinstance(body, requests.GetAll):
         filters = filters | requests.between(body.start_date, body.end_date)
-    return OwnerFilters(user_id, filters)
+    return requests.OwnerFilters(user_id, filters)
 
 
 async def get_all(calls: Mem0Calls) -> dict[str, Any]:
@@ -242,7 +234,7 @@ async def get_all(calls: Mem0Calls) -> dict[str, Any]:
     user_id, filters = _narrowed(body)
     first, behind = (body.page - 1) * body.page_size, body.page * body.page_size
     if behind > requests.DEEPEST:
-        raise invalid("page", f"ends behind {requests.DEEPEST:,} memories: narrow it down with filters")
+        raise requests.invalid("page", f"ends behind {requests.DEEPEST:,} memories: narrow it down with filters")
     results: list[dict[str, Any]] = []
     place, count, size = 0, 0, 0
     async for page in _pages(calls, user_id, filters, behind):
@@ -317,7 +309,8 @@ async def delete_all(calls: Mem0Calls) -> dict[str, Any]:
     entities = requests.entities_alone(body.filters, body.entities)
     user_id, kind = requests.owner_of(entities)
     if others := entities.keys() - {kind, RUN}:
-        raise invalid(min(others), f"is not supported here: delete by {USER}, by {USER} and {RUN}, or by one alone")
+        problem = f"is not supported here: delete by {USER}, by {USER} and {RUN}, or by one alone"
+        raise requests.invalid(min(others), problem)
     which = {"session_id": entities[RUN]} if kind != RUN and RUN in entities else {"older_than": _EVER}
     await calls.apply(user_id, [{"type": "memory.forget", "filter": which}])
     return {"message": "Memories deleted successfully!"}
