@@ -137,7 +137,7 @@ class Folder:
             raise EmbedderError(f"{path} has no model.onnx: give the folder of a model's ONNX export")
         if not tokenizer.is_file():
             raise EmbedderError(f"{path} has no tokenizer.json: give the folder of a model's ONNX export")
-        pooling, read, said, modules = (_config(path / name) for name in _CONFIGS)
+        pooling, read, prompting, modules = (_config(path / name) for name in _CONFIGS)
         layers = [str(layer.get("type", "")).rpartition(".")[2] for layer in modules or ()]
         if beyond := [layer for layer in layers if layer not in _LAYERS]:
             raise EmbedderError(f"{path} has a layer {beyond[0]} behind its model.onnx: export the model as a whole")
@@ -145,7 +145,7 @@ class Folder:
         if len(chosen) > 1 or any(name not in _CONFIGURED for name in chosen):
             asked, known = " and ".join(chosen), ", ".join(_CONFIGURED)
             raise EmbedderError(f"{path / _CONFIGS[0]} asks for {asked}: recallflow pools by one of {known}")
-        prompts = (said or {}).get("prompts") or {}
+        prompts = (prompting or {}).get("prompts") or {}
         files = [network, *sorted(network.parent.glob("*.onnx_data")), tokenizer, *(path / name for name in _CONFIGS)]
         return cls(
             name=f"{path.resolve().name}-{digest(files)}",

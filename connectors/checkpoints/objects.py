@@ -108,13 +108,13 @@ class StoreRetries:
             except FileNotFoundError:
                 raise
             except OSError as error:
-                said = " ".join(str(error).split())
-                if not (isinstance(error, StoreAway) or PASSING.search(said)):
-                    raise CheckpointError(f"{shown}: cannot {what}: {said}") from None
+                reason = " ".join(str(error).split())
+                if not (isinstance(error, StoreAway) or PASSING.search(reason)):
+                    raise CheckpointError(f"{shown}: cannot {what}: {reason}") from None
                 if patience.ended():
-                    raise CheckpointError(f"{shown}: could not {what} {patience}: {said}") from None
+                    raise CheckpointError(f"{shown}: could not {what} {patience}: {reason}") from None
                 if not waits:
-                    _log.warning("%s is away, and waited for: %s", shown, said)
+                    _log.warning("%s is away, and waited for: %s", shown, reason)
                 waits = True
             self.stopping.wait(PAUSE_S)
 

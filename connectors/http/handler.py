@@ -398,22 +398,24 @@ async def _result(
 ) -> bytes:
     """Return the result of one line, as a line."""
     try:
-        said = _said(line.body) if isinstance(line, Problem) else await _stored(handler, request, line, credentials)
+        result = (
+            _refused(line.body) if isinstance(line, Problem) else await _stored(handler, request, line, credentials)
+        )
     except RecallflowError as error:
-        said = _said(body_of(error))
+        result = _refused(body_of(error))
     except Exception as error:  # noqa: BLE001 one line costs no other, and asyncio's log would quote it
-        said = _said(own_failure("a line of a batch", error))
-    return orjson.dumps({"line": number, **said}) + b"\n"
+        result = _refused(own_failure("a line of a batch", error))
+    return orjson.dumps({"line": number, **result}) + b"\n"
 
 
 async def _stored(handler: RequestHandler, request: Request, line: bytes, credentials: Headers) -> dict[str, object]:
     """Store the event of a line. Return its position. Raise RecallflowError."""
     event, credentials = route_to_workspace(request, handler.event(line, credentials), credentials, handler.mappings)
     handler.admission.check(event, credentials)
-    said = shown(await handler.service.store(event, credentials))
-    said.pop("applied")
-    return said
+    result = shown(await handler.service.store(event, credentials))
+    result.pop("applied")
+    return result
 
 
-def _said(body: ErrorBody) -> dict[str, object]:
+def _refused(body: ErrorBody) -> dict[str, object]:
     return {"error": body.model_dump(exclude_unset=True)}

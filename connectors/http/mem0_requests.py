@@ -266,7 +266,7 @@ class OwnerFilters(NamedTuple):
     filters: dict[str, Any]
 
 
-def asked(given: Mapping[str, Any] | None, entities: Mapping[str, str]) -> OwnerFilters:
+def parse_filters(given: Mapping[str, Any] | None, entities: Mapping[str, str]) -> OwnerFilters:
     """Parse `filters` together with the entities outside of them. Raise InvalidRecord."""
     named, conditions = _split(given or {}, entities)
     user_id, kind = owner_of(named)

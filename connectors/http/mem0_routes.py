@@ -217,7 +217,7 @@ async def search(calls: Mem0Calls) -> dict[str, Any]:
 
 def _narrowed(body: requests.Search | requests.GetAll) -> requests.OwnerFilters:
     """Return the owner and the filters of a request, with its separate entities."""
-    user_id, filters = requests.asked(body.filters, body.entities)
+    user_id, filters = requests.parse_filters(body.filters, body.entities)
     if body.categories:
         filters = filters | {"categories": body.categories}
     if isinstance(body, requests.GetAll):

@@ -139,10 +139,10 @@ class _User:
         if not any(one in value for one in self._spelt):
             return False
         try:
-            said = orjson.loads(value)
+            fields = orjson.loads(value)
         except orjson.JSONDecodeError:
             return False
-        return isinstance(said, dict) and (said.get("tenant_id"), said.get("user_id")) == self._who
+        return isinstance(fields, dict) and (fields.get("tenant_id"), fields.get("user_id")) == self._who
 
 
 class Outcome(NamedTuple):

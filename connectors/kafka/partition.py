@@ -85,13 +85,13 @@ class PartitionProgress:
     def decode(cls, data: bytes | str) -> Self:
         """Return the value that `encode` encoded. Raise ValueError for other data."""
         try:
-            said = orjson.loads(data)
-            memory, queries = (_reached(*said.pop(name)) for name in ("memory", "queries"))
+            stored = orjson.loads(data)
+            memory, queries = (_reached(*stored.pop(name)) for name in ("memory", "queries"))
             tails = {
                 topic: {number: offset for number, offset in enumerate(offsets) if offset >= 0}
-                for topic, offsets in said.pop("tails").items()
+                for topic, offsets in stored.pop("tails").items()
             }
-            return cls(memory, queries, tails=tails, **said)
+            return cls(memory, queries, tails=tails, **stored)
         except (KeyError, TypeError, AttributeError, ValueError) as error:
             raise ValueError(f"no progress of a partition: {str(data)[:200]!r}") from error
 

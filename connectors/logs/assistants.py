@@ -135,7 +135,7 @@ def chatgpt_events(conversation: Any, scope: ImportScope, owner: str, where: str
             scope.leave_out(reason)
             continue
         model = field_of(message.get("metadata"), "model_slug")
-        said = LoggedMessage(
+        logged = LoggedMessage(
             id=word(message.get("id")) or key,
             session=word(session),
             role=field_of(message.get("author"), "role"),
@@ -144,7 +144,7 @@ def chatgpt_events(conversation: Any, scope: ImportScope, owner: str, where: str
             metadata={"source": "chatgpt", **about, **({"model": model} if isinstance(model, str) else {})},
         )
         about = {}
-        yield from scope.message_events(owner, said)
+        yield from scope.message_events(owner, logged)
 
 
 def _leaf(conversation: dict[str, Any], mapping: dict[str, Any]) -> object:
@@ -254,7 +254,7 @@ def claude_events(conversation: Any, scope: ImportScope, owner: str, where: str)
                 scope.leave_out(EMPTY)
             continue
         sender = message.get("sender")
-        said = LoggedMessage(
+        logged = LoggedMessage(
             id=word(message.get("uuid")) or f"{session}-{number}",
             session=session,
             role=_ROLES.get(sender, sender) if isinstance(sender, str) else None,
@@ -263,7 +263,7 @@ def claude_events(conversation: Any, scope: ImportScope, owner: str, where: str)
             metadata={"source": "claude", **about},
         )
         about = {}
-        yield from scope.message_events(owner, said)
+        yield from scope.message_events(owner, logged)
 
 
 def _shown(messages: list[Any], leaf: object) -> list[Any]:

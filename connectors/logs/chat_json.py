@@ -109,9 +109,9 @@ class Conversations:
         """Yield the events of an element: a message, or a conversation with its messages."""
         if isinstance(element, dict) and (name := listed(element)) is not None:
             messages = element[name]
-            conversation, said = self.named(element, number), ConversationDigest(self)
+            conversation, digest = self.named(element, number), ConversationDigest(self)
             for place, message in enumerate(messages if isinstance(messages, list) else [messages], start=1):
-                yield said.event(message, conversation, place)
+                yield digest.event(message, conversation, place)
         else:  # a bare message: those of a file are one conversation unless they name others
             yield self._bare.event(element, {"session_id": self._session(1)}, number)
 
@@ -172,8 +172,8 @@ class Conversations:
             return event | {"user_id": ""}  # refused: the record belongs to a person that the log does not name
         name, session = event.get("name"), event["session_id"]
         if event["role"] == "user" and isinstance(name, str):
-            first, said_in = self._first_speaker = self._first_speaker or (name, session)
-            if name != first and session != said_in:
+            first, first_session = self._first_speaker = self._first_speaker or (name, session)
+            if name != first and session != first_session:
                 raise UsageError(
                     f"{self._log}: {first!r} and {name!r} speak in two conversations; whose memories are they? Name "
                     "each one's owner in a field or column user_id, or give --user NAME for one owner of all"
@@ -239,14 +239,14 @@ def _one_object(source: LogSource, conversations: Conversations, name: str) -> I
     if "role" in fields:
         yield from conversations.events(fields, 1)
         return
-    conversation, said = conversations.named(fields, 1), ConversationDigest(conversations)
+    conversation, digest = conversations.named(fields, 1), ConversationDigest(conversations)
     with source.open() as file:
         for place, text in enumerate(elements(file, name), start=1):
             message = parsed(text)
             if message is None and text != b"null":
                 yield text[:EVENT_BYTES]
             else:
-                yield said.event(message, conversation, place)
+                yield digest.event(message, conversation, place)
 
 
 def _given(element: dict[str, Any], keys: Iterable[str], default: object = None) -> object:

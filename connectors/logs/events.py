@@ -94,21 +94,21 @@ class ImportScope:
                 return broken(str(event.get("id")), "is nested too deeply")
             return self.encode_event(json.loads(_sound(written)))[:EVENT_BYTES]
 
-    def message_events(self, owner: str, said: LoggedMessage) -> Iterator[bytes]:
+    def message_events(self, owner: str, logged: LoggedMessage) -> Iterator[bytes]:
         """Yield the message, and the update of its edit."""
         event = {
             "type": "message",
-            "id": identifier(said.id),
-            "session_id": identifier(said.session),
-            "role": said.role if isinstance(said.role, str) else None,
-            "content": said.content,
-            **({} if said.time is None else {"timestamp": said.time}),
-            **({} if said.name is None else {"name": said.name}),
-            **({"metadata": dict(said.metadata)} if said.metadata else {}),
+            "id": identifier(logged.id),
+            "session_id": identifier(logged.session),
+            "role": logged.role if isinstance(logged.role, str) else None,
+            "content": logged.content,
+            **({} if logged.time is None else {"timestamp": logged.time}),
+            **({} if logged.name is None else {"name": logged.name}),
+            **({"metadata": dict(logged.metadata)} if logged.metadata else {}),
         }
         yield self.encode_owned_event(owner, event)
-        if said.edited is not None:
-            yield self.edit(owner, identifier(said.id), said.edited, {"content": said.content})
+        if logged.edited is not None:
+            yield self.edit(owner, identifier(logged.id), logged.edited, {"content": logged.content})
 
     def edit(
         self, owner: str, memory_id: str, edited: tuple[str, int | str | None], changed: Mapping[str, object]

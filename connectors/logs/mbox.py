@@ -105,7 +105,7 @@ def mail_events(mail: bytes, scope: ImportScope, where: str) -> Iterator[bytes]:
     thread = next((ids[0] for name in ("References", "In-Reply-To") if (ids := _ids(parsed, name))), mail_id)
     name, address = next(iter(getaddresses([sender])), ("", ""))
     begins = bool(subject) and thread == mail_id  # a reply repeats the subject of its thread
-    said = LoggedMessage(
+    logged = LoggedMessage(
         id=mail_id,
         session=_header(parsed, "X-GM-THRID") or thread,
         role="user",
@@ -114,7 +114,7 @@ def mail_events(mail: bytes, scope: ImportScope, where: str) -> Iterator[bytes]:
         name=author(name) or author(address) or author(sender),
         metadata={"source": "mbox", "subject": subject[:500], "from": address[:500]},
     )
-    yield from scope.message_events(scope.user_id, said)
+    yield from scope.message_events(scope.user_id, logged)
 
 
 def _header(mail: Message, name: str) -> str:

@@ -285,7 +285,7 @@ def _message(message: Any, session: str, owner: str, scope: ImportScope, where: 
         scope.leave_out(EMPTY)
         return
     role, kind = message.get("role"), message.get("role_type")
-    said = LoggedMessage(
+    logged = LoggedMessage(
         id=word(message.get("uuid")) or where,
         session=session,
         role=_role(kind or role),
@@ -294,7 +294,7 @@ def _message(message: Any, session: str, owner: str, scope: ImportScope, where: 
         name=author(message.get("name")) or (author(role) if kind is not None and role != kind else None),
         metadata={"source": "zep"},
     )
-    yield from scope.message_events(owner, said)
+    yield from scope.message_events(owner, logged)
 
 
 def _role(given: object) -> object:
@@ -339,7 +339,7 @@ def _episode(episode: dict[str, Any], scope: ImportScope, where: str) -> Iterato
     name = author(spoken["name"] if spoken else episode.get("role"))
     has_session = episode.get("thread_id") or episode.get("session_id")
     role = _role(episode.get("role_type") or (name if name in ("assistant", "system", "tool") else "user"))
-    said = LoggedMessage(
+    logged = LoggedMessage(
         id=key,
         session=_session({**episode, "uuid": None}, where) if has_session else owner,
         role=role,
@@ -348,4 +348,4 @@ def _episode(episode: dict[str, Any], scope: ImportScope, where: str) -> Iterato
         name=None if name in ("user", "assistant", "system", "tool") else name,
         metadata={"source": "zep"},
     )
-    yield from scope.message_events(owner, said)
+    yield from scope.message_events(owner, logged)

@@ -143,7 +143,7 @@ def telegram_message(message: Any, chat: dict[str, Any], owner: str, scope: Impo
     answered, edited = message.get("reply_to_message_id"), _time(message, "edited", scope)
     # A bot's messages in its own chat have the chat's id.
     is_bot = chat.get("type") == "bot_chat" and word(message.get("from_id")) == f"user{word(chat.get('id'))}"
-    said = LoggedMessage(
+    logged = LoggedMessage(
         id=f"{chat_id}-{word(message.get('id')) or where}",
         session=chat_id,
         role="assistant" if is_bot else "user",
@@ -153,7 +153,7 @@ def telegram_message(message: Any, chat: dict[str, Any], owner: str, scope: Impo
         metadata={"source": "telegram", **({} if answered is None else {"reply_to": f"{chat_id}-{word(answered)}"})},
         edited=None if edited is None else (str(edited), edited),
     )
-    yield from scope.message_events(owner, said)
+    yield from scope.message_events(owner, logged)
 
 
 def _owner(chat: dict[str, Any], alike: Set[str], scope: ImportScope) -> str:
@@ -437,7 +437,7 @@ def _events(
     content = f"{entry.wall.isoformat()}\n{name}\n{text}"
     same[content] += 1
     key = hashlib.sha256(f"{chat}\n{content}\n{same[content]}".encode(errors="replace")).hexdigest()[:32]
-    said = LoggedMessage(
+    logged = LoggedMessage(
         id=f"whatsapp-{key}",
         session=chat,
         role="user",
@@ -446,7 +446,7 @@ def _events(
         name=name,
         metadata={"source": "whatsapp"},
     )
-    yield from scope.message_events(owner, said)
+    yield from scope.message_events(owner, logged)
 
 
 def _person(written: str) -> str | None:

@@ -14,6 +14,7 @@ from typing import Any, BinaryIO, cast
 import orjson
 
 from recallflow.connectors.local_inputs import bounded_lines
+from recallflow.connectors.logs import owners
 from recallflow.connectors.logs.chat_json import Conversations, listed
 from recallflow.connectors.logs.documents import elements, first_objects, is_document, parsed, written_lines
 from recallflow.connectors.logs.events import (
@@ -24,15 +25,6 @@ from recallflow.connectors.logs.events import (
     LogSource,
     broken,
     start_of,
-)
-from recallflow.connectors.logs.owners import (
-    OWNER_NAMES,
-    ROLES,
-    SESSION_NAMES,
-    SPEAKER_NAMES,
-    identifier_text,
-    snake_case,
-    unclear_identities,
 )
 from recallflow.errors import UsageError
 from recallflow.fields import written_time
@@ -49,11 +41,11 @@ FIELDS = (
 _GUESSES: Mapping[str, tuple[str, ...]] = {
     "content": ("content", "text", "message", "body", "utterance"),
     "role": ("role",),
-    "user_id": OWNER_NAMES,
-    "name": (*SPEAKER_NAMES, "username", "user_name", "display_name", "customer_name"),
+    "user_id": owners.OWNER_NAMES,
+    "name": (*owners.SPEAKER_NAMES, "username", "user_name", "display_name", "customer_name"),
     "timestamp": ("timestamp", "created_at", "create_time", "created", "time", "datetime", "date", "ts", "sent_at"),
     "id": ("id", "message_id"),
-    "session_id": SESSION_NAMES,
+    "session_id": owners.SESSION_NAMES,
     "tenant_id": ("tenant_id",),
     "environment": ("environment",),
     "project_id": ("project_id",),
@@ -106,7 +98,7 @@ class TableReader:
         # A guessed speaker column does not show whether the speakers share a memory.
         guessed = {column for column, field in fields.items() if field == "name"} - {*self._columns.values()}
         unused = [name for name in names if (field := fields.get(name, "")).endswith(")") or not field]
-        if unclear := unclear_identities([*unused, *(guessed if owner is None else ())], owner):
+        if unclear := owners.unclear_identities([*unused, *(guessed if owner is None else ())], owner):
             raise UsageError(
                 f"{self._log}: whose memory is a row? {', '.join([*filter(None, [owner]), *unclear])} may say it. Give "
                 f"--column user_id={owner or unclear[0]}, or --user NAME for one owner of all rows; there are "
@@ -125,9 +117,11 @@ class TableReader:
         if "timestamp" in element:
             element["timestamp"] = _time(element["timestamp"], scope.zone)
         if "user_id" in named:
-            element["user_id"] = identifier_text(element.get("user_id", scope.user_id if scope.user_given else ""))
+            element["user_id"] = owners.identifier_text(
+                element.get("user_id", scope.user_id if scope.user_given else "")
+            )
         if isinstance(role := element.get("role"), str):
-            element["role"] = ROLES.get(role.strip().casefold(), role)
+            element["role"] = owners.ROLES.get(role.strip().casefold(), role)
         if element.get("type") in EVENT_TYPES:  # an event that `export` wrote
             yield scope.encode_event(_exported(element))
             return
@@ -155,7 +149,7 @@ def mapped(names: Sequence[str], columns: Columns, sample: Sequence[Row] = (), *
         owned: whether a guessed column may name the owner.
     """
     found = {column: field for field, column in columns.items()}
-    by_name = {snake_case(name): name for name in reversed(names)}
+    by_name = {owners.snake_case(name): name for name in reversed(names)}
     for field, guesses in _GUESSES.items():
         if field in columns or (field == "user_id" and not owned):
             continue
@@ -177,7 +171,7 @@ def mapped(names: Sequence[str], columns: Columns, sample: Sequence[Row] = (), *
 
 def _holds_roles(sample: Sequence[Row], column: str) -> bool:
     values = {value.strip().casefold() for row in sample if isinstance(value := row.get(column), str)}
-    return bool(values) and values <= ROLES.keys()
+    return bool(values) and values <= owners.ROLES.keys()
 
 
 def plain(value: Any, zone: tzinfo) -> Any:

@@ -149,7 +149,7 @@ def slack_message(
         yield broken(where, "has no time (ts)", message)
         return
     answered = thread if isinstance(thread, str) and thread != ts else None
-    said = LoggedMessage(
+    logged = LoggedMessage(
         id=f"{channel.id}-{word(ts)}",
         # The first message of a thread stays in the channel: before the first answer it was not in a thread.
         session=f"{channel.id}-{answered}" if answered else channel.id,
@@ -161,7 +161,7 @@ def slack_message(
         | ({"thread": f"{channel.id}-{answered}"} if answered else {}),
         edited=(word(edited["ts"]), epoch_ms(edited["ts"])) if isinstance(edited, dict) and edited.get("ts") else None,
     )
-    yield from scope.message_events(scope.user_id if scope.user_given else identifier(channel.name), said)
+    yield from scope.message_events(scope.user_id if scope.user_given else identifier(channel.name), logged)
 
 
 def _author(message: dict[str, Any], people: Mapping[str, str]) -> str | None:
@@ -292,7 +292,7 @@ def discord_message(
     metadata = {"source": "discord", "channel": word(channel.get("name")), "guild": word(guild.get("name"))}
     if isinstance(answered, dict) and kind == "Reply":
         metadata["reply_to"] = f"{session}-{word(answered.get('messageId'))}"
-    said = LoggedMessage(
+    logged = LoggedMessage(
         id=f"{session}-{message_id or where}",
         session=session,
         role="assistant" if written.get("isBot") is True else "user",
@@ -302,10 +302,10 @@ def discord_message(
         metadata=metadata,
         edited=None if edited is None else (edited, edited),
     )
-    if said.time is None:
+    if logged.time is None:
         yield broken(where, "has no timestamp", message)
         return
-    yield from scope.message_events(owner, said)
+    yield from scope.message_events(owner, logged)
 
 
 def _discord_text(message: dict[str, Any]) -> str:

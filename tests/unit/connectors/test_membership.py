@@ -15,7 +15,6 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recallflow.connectors.kafka import membership as module
 from recallflow.connectors.kafka.cluster import CatchUp
 from recallflow.connectors.kafka.group import Holder, Lease, await_lively, overlapping
 from recallflow.connectors.kafka.group_consumer import Committed
@@ -314,7 +313,7 @@ def test_late_handover_ends_membership_and_keeps_partitions(group: Group) -> Non
 
 
 def test_replaced_member_does_not_rejoin(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module.group, "static_members", lambda *_: {"a": "member-2"})
+    monkeypatch.setattr("recallflow.connectors.kafka.group.static_members", lambda *_: {"a": "member-2"})
     member = group.make(0, instance_id="a")
     group.clock.now_s += SESSION_S + 1
     with pytest.raises(DeploymentLost):
@@ -391,7 +390,7 @@ def test_partition_of_previous_static_member_moves_late(group: Group, tmp_path: 
 
 def test_fixed_partitions_ignore_the_group_assignment(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
     looked: list[frozenset[int]] = []
-    monkeypatch.setattr(module.group, "check_alone", lambda _, __, own: looked.append(own))
+    monkeypatch.setattr("recallflow.connectors.kafka.group.check_alone", lambda _, __, own: looked.append(own))
     member = group.make(0, 1, own=frozenset({2, 3}))
     group.consumer.unassign = lambda: None  # type: ignore[attr-defined]
     group.consumer.events += [lambda: group.consumer.take(0, 1), lambda: group.consumer.give(1)]

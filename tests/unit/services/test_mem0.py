@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recallflow.connectors.http import mem0_requests as requests
-from recallflow.connectors.http.mem0_requests import ENTITIES, asked, mem0_id, our_id
+from recallflow.connectors.http.mem0_requests import ENTITIES, mem0_id, our_id, parse_filters
 from recallflow.credentials import ApiKeyText
 from recallflow.errors import InvalidRecord
 from recallflow.queries import Recall
@@ -319,7 +319,7 @@ JSON = st.recursive(
 @given(filters=st.dictionaries(st.sampled_from(("AND", "OR", "NOT", "metadata", "created_at", "run_id")), JSON))
 def test_any_filters_are_refused_or_taken_by_a_query(filters: dict[str, Any]) -> None:
     try:
-        user_id, ours = asked(filters, {"user_id": "ann"})
+        user_id, ours = parse_filters(filters, {"user_id": "ann"})
     except InvalidRecord:
         return
     try:
