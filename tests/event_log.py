@@ -54,8 +54,6 @@ BROKEN = [
 
 
 class Author:
-    """Writes a log of random events of all types."""
-
     def __init__(self, seed: int, nameless: frozenset[str]) -> None:
         self._draw = random.Random(seed)
         self._nameless = nameless

@@ -107,8 +107,6 @@ class _Struck:
 
 @dataclass
 class Now:
-    """The state of the server, guarded by `changed`."""
-
     changed: threading.Condition = field(default_factory=threading.Condition)
     requests: list[Asked] = field(default_factory=list)
     held: int = 0

@@ -24,10 +24,8 @@ def gateway(starts: Starts, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     """Serve a state directory that real events made, and return the address."""
     state_dir = tmp_path_factory.mktemp("explorer") / "state"
     process(
-        [orjson.dumps(event) for event in (*close_up(), *large_graph(NODES))],
-        Settings(partitions=1),
-        state_dir,
-    )
+        [orjson.dumps(event) for event in (*close_up(), *large_graph(NODES))], Settings(partitions=1), state_dir,
+    )  # fmt: skip
     serving = starts.start(COMMAND, ["serve", "--state-dir", str(state_dir), "--partitions", "1", "--port", "0"])
     yield address_of(serving)
     serving.kill()

@@ -120,8 +120,6 @@ Owners = dict[int, str]  # partition → the member that has it
 
 
 class Ownership:
-    """The owner of each partition, as the coordinator of the group describes it."""
-
     def __init__(self, topics: Topics, group: str) -> None:
         self._topic, self._group = topics.of("memory"), group
         self._admin: Any = AdminClient({"bootstrap.servers": topics.cluster.bootstrap_servers, "log_level": 0})

@@ -41,8 +41,6 @@ QUERIES = 12
 
 @dataclass
 class LosingDeployment(harness.Deployment):
-    """A main flow that loses parts of its state directory or of its topics."""
-
     def send(self, count: int, queries: int = 0) -> None:
         told = [
             {"type": "message", "id": f"m{number}", "content": f"walnut {number}", "session_id": f"s{number % 3}"}

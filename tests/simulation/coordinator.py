@@ -19,8 +19,6 @@ GIVE_UP_POLLS = 400
 
 
 class Group:
-    """Consumers of one group, which a scenario starts and polls."""
-
     def __init__(
         self, new_consumer: Callable[[dict[str, Any]], Any], connection: Mapping[str, Any], name: str, topic: str
     ) -> None:

@@ -120,8 +120,6 @@ class Answer:
 
 
 class Broker:
-    """Logs, groups, and the faults of the moment."""
-
     def __init__(self, of: World, topics: Mapping[str, int]) -> None:
         self.world = of
         self.logs: dict[Part, Log] = {
@@ -230,8 +228,6 @@ class Broker:
 
 @dataclass
 class Member:
-    """A member as the coordinator knows it."""
-
     id: str
     client: "Consumer"
     instance: str | None
@@ -245,8 +241,6 @@ class Member:
 
 
 class Group:
-    """A consumer group of the classic protocol."""
-
     def __init__(self, broker: Broker, name: str) -> None:
         self.broker, self.name = broker, name
         self.world = broker.world
@@ -775,8 +769,6 @@ class Consumer:
 
 @dataclass
 class _Pending:
-    """A record that a producer was given."""
-
     key: bytes | None
     value: bytes | None
     headers: Headers
@@ -924,8 +916,6 @@ class Producer:
 
 
 class AdminClient:
-    """`confluent_kafka.admin.AdminClient`."""
-
     def __init__(self, options: Mapping[str, Any]) -> None:  # noqa: ARG002
         self._broker = broker()
 
@@ -963,8 +953,6 @@ class AdminClient:
 
 
 class Asked:
-    """A future of an admin client."""
-
     def __init__(self, answer: Answer, place: int, timeout_s: float) -> None:
         self._answer, self._place, self._timeout_s = answer, place, timeout_s
 

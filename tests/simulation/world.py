@@ -127,8 +127,6 @@ def _forget_frames(error: BaseException | None) -> None:
 
 
 class World:
-    """The clock, the ready threads and the timers of one schedule."""
-
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
         self.main = greenlet.getcurrent()

@@ -171,8 +171,6 @@ OWN = "a secret of thirty-two bytes, or more"
 
 
 class Log:
-    """The control topic, and the table that is read of it."""
-
     def __init__(self) -> None:
         self.history = ControlHistory()
         self.events: list[TokenKey] = []

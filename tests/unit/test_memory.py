@@ -220,8 +220,6 @@ def test_search_result_is_a_printable_sequence(memory: Memory) -> None:
 
 
 class OfTheClient(BaseModel):
-    """A message as the official client has them."""
-
     role: str
     content: str | None
     refusal: str | None = None

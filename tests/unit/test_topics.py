@@ -54,8 +54,6 @@ FINGERPRINT = SETTINGS.fingerprint(HASHING)
 
 
 class HeldDisk(Executor):
-    """A disk that syncs when the test says so."""
-
     def __init__(self) -> None:
         self.waiting: list[tuple[Future[Any], Any]] = []
         self.syncs = 0
@@ -421,8 +419,6 @@ FOUR = Settings(partitions=PARTITIONS)
 
 
 class Later(FlatEmbedder):
-    """A model behind an API with late vectors."""
-
     service: EmbeddingService = Mock(spec=EmbeddingService)  # nobody asks it here
 
 

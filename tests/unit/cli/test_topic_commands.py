@@ -26,8 +26,6 @@ TAIL = ("tail", *SERVERS, "--receipt-topic", "memory.receipts", "--from", "begin
 
 @dataclass
 class Topics:
-    """The topics that a test fills, and the producer that the command writes to."""
-
     kafka: FakeKafka
     producer: FakeProducer
 

@@ -68,8 +68,6 @@ class Listed:
 
 
 class FakeKafka:
-    """The topics, and every consumer that was made."""
-
     def __init__(self, **partitions: int) -> None:
         self.topics = {topic: [Log() for _ in range(count)] for topic, count in partitions.items()}
         self.consumers: list[FakeConsumer] = []

@@ -392,8 +392,6 @@ LIMIT = 10
 
 
 class SlowFile(io.BytesIO):
-    """A file of which each read brings a few bytes."""
-
     def read1(self, size: int | None = -1, /) -> bytes:
         return super().read1(min(7, size or 0))
 

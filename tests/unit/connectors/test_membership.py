@@ -35,8 +35,6 @@ def parts(numbers: Collection[int]) -> list[TopicPartition]:
 
 
 class FakeConsumer:
-    """The group's coordinator, and one member's consumer."""
-
     def __init__(self) -> None:
         self.held: dict[tuple[str, int], TopicPartition] = {}
         self.commits: list[list[TopicPartition]] = []

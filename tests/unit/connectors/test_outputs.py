@@ -178,8 +178,6 @@ MOST_BYTES = 20_000
 
 
 class Reached:
-    """The reported progress of a publisher, and its producer."""
-
     def __init__(self) -> None:
         self.told: list[int] = []
         self.producer = FakeProducer()

@@ -38,8 +38,6 @@ class Crash(BaseException):
 
 
 class Batches:
-    """A feed of small batches."""
-
     def __init__(self, lines: Sequence[bytes]) -> None:
         self._batches = iter([[*lines[at : at + BATCH]] for at in range(0, len(lines), BATCH)])
 

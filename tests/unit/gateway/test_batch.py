@@ -163,8 +163,6 @@ WITHIN_S = 10.0
 
 
 class ClockedLoop(asyncio.SelectorEventLoop):
-    """An event loop whose time passes only when a test says so."""
-
     now_s = 0.0
 
     def time(self) -> float:

@@ -35,8 +35,6 @@ class FakeMember:
 
 
 class Clock(asyncio.SelectorEventLoop):
-    """An event loop whose time is set by hand."""
-
     now_s = 0.0
 
     def time(self) -> float:

@@ -32,7 +32,7 @@ from recallflow.state.hot_graph import (
     sketches,
 )
 from recallflow.state.index import OwnerIndex
-from recallflow.state.labels import metadata_label, metadata_labels
+from recallflow.state.labels import Labels, metadata_label, metadata_labels
 from recallflow.state.lexical import FEATURES, LexicalIndex
 from recallflow.state.partition import Partition
 from recallflow.state.rows import (
@@ -52,6 +52,21 @@ from recallflow.state.tokens import NO_TOKENS, ONE, TokenIndex, Tokens, to_bytes
 from recallflow.state.usage import OwnerUsage, Usage, decode_seqs, encode_seqs
 from recallflow.state.vectors import VectorIndex
 from tests.unit.operators.harness import make_entry
+
+
+def test_label_added_after_a_lookup_is_found() -> None:
+    labels = Labels()
+    labels.add(0, [["a"], [], ["a", "b"]])
+    assert [labels.slots(label).tolist() for label in ("a", "b", "c")] == [[0, 2], [2], []]
+    labels.add(3, [["b"], ["c"]])
+    assert [labels.slots(label).tolist() for label in ("a", "b", "c")] == [[0, 2], [2, 3], [4]]
+    later = Labels()
+    later.add(0, [["b"]])
+    assert later.slots("b").tolist() == [0]
+    later.append(10, labels.packed())
+    later.add(20, [["b"]])
+    assert sorted(later.slots("b").tolist()) == [0, 12, 13, 20]
+    assert [later[slot] for slot in (0, 12, 14, 15, 20)] == [["b"], ["a", "b"], ["c"], [], ["b"]]
 
 
 def test_numbers_are_equal_as_numbers_and_nothing_else_is() -> None:

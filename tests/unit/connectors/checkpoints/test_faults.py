@@ -281,6 +281,37 @@ def test_missing_folder_is_not_made_anew(tmp_path: Path, grown: MakeGrown) -> No
     assert store.save(3, db.folder(), db.about(created_ms=1)).sent_objects < len(objects(root))
 
 
+def test_killed_fetch_is_cleaned_up(url: str, tmp_path: Path) -> None:
+    (tmp_path / "f").mkdir()
+    (tmp_path / "f" / "a").write_bytes(b"a")
+    store = CheckpointStore.open(url)
+    manifest = store.save(3, tmp_path / "f", about(1)).manifest
+    left = tmp_path / "state" / ".p003.fetching-0"
+    left.mkdir(parents=True)
+    (left / "a").write_bytes(b"")
+    store.fetch(manifest, tmp_path / "state" / "p003")
+    assert [path.name for path in (tmp_path / "state").iterdir()] == ["p003"]
+
+
+def test_pruning_counts_whole_generations(two: Two, tmp_path: Path) -> None:
+    store, root, held = two
+    only_in_the_newest(store, root, ".sst").unlink()
+    assert store.prune(3, 1) == (0, 0)
+    store.fetch_newest(3, tmp_path / "fetched")
+    assert contents(tmp_path / "fetched") == held[0]
+
+
+def test_unmounted_folder_is_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, grown: MakeGrown) -> None:
+    db, mounted = grown(), True
+    monkeypatch.setattr(os.path, "ismount", lambda _: mounted)
+    store = CheckpointStore.open((tmp_path / "store").as_uri(), patience_s=0, create=True)
+    mounted = False
+    with pytest.raises(CheckpointError):
+        store.save(3, db.folder(), db.about())
+    mounted = True
+    store.save(3, db.folder(), db.about())
+
+
 def failing_with(number: int) -> Callable[..., object]:
     def fail(*_: object) -> None:
         raise OSError(number, os.strerror(number))

@@ -172,8 +172,6 @@ def test_encrypted_archive_is_reported(tmp_path: Path) -> None:
 
 
 class Peak:
-    """The most memory that Python held."""
-
     bytes: int
 
 
@@ -520,8 +518,6 @@ STRANGE = [
 
 
 class Held:
-    """A source in memory."""
-
     def __init__(self, name: str, content: bytes = b"", files: Iterable[tuple[str, bytes]] = ()) -> None:
         self.name = name
         self._content = content
