@@ -80,7 +80,7 @@ def check_projects(write: Write) -> None:
     match event:
         case Message() | MemoryAdd():
             if event.project_id not in projects:
-                raise _forbidden("project_id", f"these credentials are for {_listed(projects)}: name one")
+                raise refusal("forbidden", "project_id", f"these credentials are for {_listed(projects)}: name one")
         case MemoryUpdate() | MemoryEmbedding() | MemoryFeedback() | MemoryForget():
             pass  # the memory's project decides later
         case _:
@@ -98,11 +98,7 @@ def _listed(projects: tuple[str, ...]) -> str:
 
 
 def _too_wide(kind: str, what: str) -> InvalidRecord:
-    return _forbidden("type", f"{kind} {what}: send it with credentials that are for all projects")
-
-
-def _forbidden(field: str, problem: str) -> InvalidRecord:
-    return InvalidRecord("forbidden", [FieldProblem(field, problem)])
+    return refusal("forbidden", "type", f"{kind} {what}: send it with credentials that are for all projects")
 
 
 UNKNOWN = (

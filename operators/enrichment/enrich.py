@@ -130,28 +130,24 @@ async def enrich(
     ]
 
 
-class _Work:
+class _Work(NamedTuple):
     """The model calls of a group of requests."""
 
-    def __init__(
-        self,
-        asked: Sequence[PositionedRequest],
-        model: LanguageModel | None,
-        embeddings: EmbeddingService | None,
-        plan: Plan,
-    ) -> None:
-        self._asked, self._model, self._embeddings, self._plan = asked, model, embeddings, plan
+    asked: Sequence[PositionedRequest]
+    model: LanguageModel | None
+    embeddings: EmbeddingService | None
+    plan: Plan
 
     async def ask(self, step: ModelCall) -> list[TaskResult]:
         """Call a language model, and return the results for each request of the call."""
-        if self._model is None:
+        if self.model is None:
             return self._failed(step.prompt.task, step.requests, "no language model is configured")
-        first = self._asked[step.requests[0]]
+        first = self.asked[step.requests[0]]
         try:
-            completion = await self._model.complete(first.request.tenant_id, step.prompt)
+            completion = await self.model.complete(first.request.tenant_id, step.prompt)
         except ModelError as error:
             if error.code in ONE_TO_BLAME and len(step.requests) > 1:
-                each = await asyncio.gather(*map(self.ask, self._plan.alone(step)))
+                each = await asyncio.gather(*map(self.ask, self.plan.alone(step)))
                 return [part for group in each for part in group]
             return self._failed(step.prompt.task, step.requests, str(error), Spent(*error.spent))
         try:
@@ -159,19 +155,19 @@ class _Work:
         except InvalidRecord as error:
             return self._failed(step.prompt.task, step.requests, str(error), completion.spent)
         return [
-            TaskResult(number, step.prompt.task, one, spent, self._model.name, step.prompt.version)
+            TaskResult(number, step.prompt.task, one, spent, self.model.name, step.prompt.version)
             for number, one, spent in zip(step.requests, found, _shared(completion.spent, len(found)), strict=True)
         ]
 
     async def embed(self, numbers: Sequence[int]) -> list[TaskResult]:
         if not numbers:
             return []
-        if self._embeddings is None:
+        if self.embeddings is None:
             return self._failed("embed", numbers, "no embedding service is configured")
-        requests = [self._asked[number].request for number in numbers]
+        requests = [self.asked[number].request for number in numbers]
         texts = [one.memories[0].content if one.text is None else one.text for one in requests]
         try:
-            embedded = await self._embeddings.embed(requests[0].tenant_id, texts)
+            embedded = await self.embeddings.embed(requests[0].tenant_id, texts)
         except (ModelError, EmbedderError) as error:
             if len(numbers) > 1 and (isinstance(error, EmbedderError) or error.code in ONE_TO_BLAME):
                 each = await asyncio.gather(*(self.embed([number]) for number in numbers))
@@ -186,14 +182,14 @@ class _Work:
 
     def _vector(self, number: int, vectors: Matrix, row: int) -> Draft:
         """Return the draft of a vector event, with the shortest decimal form of each float."""
-        request = self._asked[number].request
+        request = self.asked[number].request
         memory = request.memories[0]
         fields: dict[str, Any] = {
             "type": "memory.embedding",
             "timestamp": written_time(memory.created_at),
             "memory_id": memory.memory_id,
             "embedding": orjson.loads(orjson.dumps(vectors[row], option=orjson.OPT_SERIALIZE_NUMPY)),
-            "model": "" if self._embeddings is None else self._embeddings.name,
+            "model": "" if self.embeddings is None else self.embeddings.name,
             "content_hash": memory.content_hash,
             "source": request.source,
         }

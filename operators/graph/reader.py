@@ -11,7 +11,7 @@ from recallflow.errors import FieldProblem, InvalidRecord
 from recallflow.graphs import Mark
 from recallflow.language import FUNCTION_WORDS
 from recallflow.state.graph import Edge, Node, OwnerGraph
-from recallflow.state.graph_codec import ENTITY_KIND, MEMORY_KIND, NodeKey, Superseded, begins_like_a_key, node_key
+from recallflow.state.graph_codec import ENTITY_KIND, MEMORY_KIND, NodeKey, begins_like_a_key, node_key
 from recallflow.state.rows import MemoryRow
 
 GIVEN_ROLES = frozenset({"category", "topic", "tag", "repo", "entity"})
@@ -127,9 +127,6 @@ def memory_marks(graph: OwnerGraph, row: MemoryRow, now_ms: int, hidden: set[int
 def other_end(edge: Edge, key: NodeKey) -> NodeKey:
     """Return the end of an edge that is not `key`; `key` itself for a loop."""
     return edge.target if edge.source == key else edge.source
-
-
-Refined = Mapping[int, list[Superseded]]
 
 
 def superseded(graph: OwnerGraph, now_ms: int) -> set[int]:
