@@ -49,6 +49,14 @@ class Budget:
         self.spent += tokens
         return True
 
+    def replace(self, part: str, whole: str, end: float) -> bool:
+        """Spend the tokens that a whole text has more than its part, if they fit, and return whether they do."""
+        more = self._counter.count_tokens(whole) - self._counter.count_tokens(part)
+        if self.spent + more > self._max * end:
+            return False
+        self.spent += more
+        return True
+
     def is_open(self, end: float) -> bool:
         """Return whether a text of one token fits."""
         return self.spent + 1 <= self._max * end

@@ -1,31 +1,39 @@
 """Context assembly: selects the parts of an answer that fit into a prompt's token budget.
 
 Category summaries come first, up to half of the budget; then memories, up to four fifths; then entities of the graph,
-up to the whole. If a long memory does not fit, its best passage is tried. Any other entry that does not fit is skipped.
+up to the whole. Memories fill the rest: those of the answer, then further ranked ones.
+
+Rules and the working layer precede the ranked memories. Half of the budget takes a long memory as its best passage
+first, because passages of several memories hold more evidence than one long text; the best ones then become whole where
+there is room (`python -m benchmarks.budget`). An entry that does not fit is skipped, as is one with the words of
+another.
 """
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from itertools import chain, takewhile
+from itertools import chain
 from typing import Any
 
 import numpy as np
 import orjson
 
-from recallflow.embedder import TokenCounter
+from recallflow.embedder import Matrix, TokenCounter
 from recallflow.errors import DecryptionFailed
 from recallflow.fields import format_time
 from recallflow.operators import redaction
 from recallflow.operators.graph.reader import EntityContext
 from recallflow.operators.recall.budget import Budget
 from recallflow.operators.recall.category_summaries import summed_up
+from recallflow.operators.recall.excerpt import excerpts
 from recallflow.operators.recall.moment import Moment
 from recallflow.operators.recall.phrases import written_date
-from recallflow.operators.recall.stages import CategorySummaries, Permitted
+from recallflow.operators.recall.question import Question
+from recallflow.operators.recall.stages import Asked, CategorySummaries, Further, Permitted
 from recallflow.operators.redaction import REDACTED, Redacted, RowsReader
 from recallflow.queries import Filters
-from recallflow.responses import Context, ContextItem, Omitted, RecalledMemory, Warn
+from recallflow.responses import Context, ContextItem, Omitted, RecalledMemory, Span, Warn
 from recallflow.state import keys
 from recallflow.state.arrays import Places
 from recallflow.state.hot_owner import HotOwner
@@ -35,7 +43,10 @@ from recallflow.state.rows import CategorySummaryRow, MemoryRow
 SUMMARIES_END, ITEMS_END, GRAPH_END = 0.5, 0.8, 1.0  # share of the budget up to which each section may fill it
 RULE, WORKING, LONG_TERM = "rule", "working", "long_term"
 WORKING_MOST = 16  # unranked memories of the working layer: more would leave no room for the answer
-ROWS_AT_ONCE = 64
+ROWS_AT_ONCE, FURTHER_AT_ONCE = 64, 16
+PASSAGES_END = 0.5  # share of the budget up to which long memories are passages first
+_WORDS = re.compile(r"\w+")
+MISFITS = 16  # consecutive items that do not fit, after which no more are tried
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +56,7 @@ class About:
     Attributes:
         permitted: the memories that the answer may hold.
         memories: the answer.
+        further: items of ranked memories beyond the answer, best first.
         summaries: all category summaries.
         graph: the graph's entities.
     """
@@ -53,6 +65,7 @@ class About:
     filters: Filters
     permitted: Permitted
     memories: Sequence[RecalledMemory]
+    further: Iterator[ContextItem]
     summaries: Mapping[str, str]
     graph: EntityContext
 
@@ -99,13 +112,22 @@ def context(
 
     every, places = about.summaries, about.permitted.places
     chosen = summaries(every, about.filters.categories if selected is None else selected, about.memories)
-    items = layered(about.index, places, about.memories, readable)
-    assembled = assemble(max_tokens, counter, chosen, items, about.graph.entries)
-    layers = len(rules(about.index, places)) + len(unranked_working(about.index, places, about.memories))
-    wanted = layers - unread + sum(len(_ranked_items(about.memories, layer)) for layer in (WORKING, LONG_TERM))
+    first, answer = layered(about.index, places, about.memories, readable), _ranked_items(about.memories, LONG_TERM)
+    beyond = list[tuple[str, int]]()  # further memories that were tried
+
+    def ranked() -> Iterator[ContextItem]:
+        yield from map(_ranked_item, answer)
+        for item in about.further:
+            beyond.append((item.id, item.version))
+            yield item
+
+    assembled = assemble(max_tokens, counter, chosen, first, about.graph.entries, ranked())
+    wanted = len(rules(about.index, places)) + len(unranked_working(about.index, places, about.memories)) - unread
+    wanted += len(_ranked_items(about.memories, WORKING)) + len(answer)
+    held = {(item.id, item.version) for item in assembled.relevant_items}.difference(beyond)
     assembled.omitted.update(
         _omitted(about, len(chosen), assembled),
-        relevant_items=Omitted(filters=about.permitted.kept_out, budget=wanted - len(assembled.relevant_items)),
+        relevant_items=Omitted(filters=about.permitted.kept_out, budget=wanted - len(held)),
     )
     if not unread:
         return assembled, []
@@ -145,37 +167,93 @@ def assemble(
     max_tokens: int,
     counter: TokenCounter,
     summaries: Mapping[str, str],
-    items: Iterable[ContextItem],
+    first: Iterable[ContextItem],
     graph: Sequence[dict[str, Any]] = (),
+    ranked: Iterable[ContextItem] = (),
     summaries_end: float = SUMMARIES_END,
 ) -> Context:
-    """Return the context of summaries, memories and entities, each in the given order. `items` is read only while the
-    budget has room."""
+    """Return the context of summaries, memories and entities, each in the given order. Items are read only while the
+    budget has room.
+
+    Args:
+        first: items that precede the ranked ones.
+        ranked: items that fill the rest, best first.
+    """
     budget = Budget(max_tokens, counter)
+    chosen = {category: text for category, text in summaries.items() if budget.spend(text, summaries_end)}
+    before, items = _Selection(budget, first), _Selection(budget, ranked)
+    before.fill(ITEMS_END)
+    items.fill(PASSAGES_END)
+    items.complete(ITEMS_END)
+    items.fill(ITEMS_END)
+    entities = [entity for entity in graph if budget.spend(orjson.dumps(entity).decode(), GRAPH_END)]
+    items.complete(GRAPH_END)
+    for selection in (before, items):
+        selection.fill(GRAPH_END)
     return Context(
-        summaries={category: text for category, text in summaries.items() if budget.spend(text, summaries_end)},
-        relevant_items=[
-            fitting
-            for item in takewhile(lambda _: budget.is_open(ITEMS_END), items)
-            if (fitting := _fitting(item, budget)) is not None
-        ],
-        graph_context=[entity for entity in graph if budget.spend(orjson.dumps(entity).decode(), GRAPH_END)],
+        summaries=chosen,
+        relevant_items=[*before.chosen(), *items.chosen()],
+        graph_context=entities,
         token_count=budget.spent,
         counted_by=counter.counted_by,
         omitted={},
     )
 
 
-def _fitting(item: ContextItem, budget: Budget) -> ContextItem | None:
-    """Return the first that fits of the whole memory, its best passage, and its summary; None if none fits."""
-    if budget.spend(item.content, ITEMS_END):
-        return item if item.excerpt is None else item.model_copy(update={"excerpt": None})
+class _Selection:
+    """The items of a context, chosen in steps from a sequence."""
+
+    def __init__(self, budget: Budget, items: Iterable[ContextItem]) -> None:
+        self._budget = budget
+        self._items = enumerate(items)
+        self._misfits: list[tuple[int, ContextItem]] = []
+        self._chosen: dict[int, ContextItem] = {}
+        self._long: dict[int, ContextItem] = {}  # whole items of chosen passages, by number
+        self._words: set[tuple[str, ...]] = set()
+
+    def fill(self, end: float) -> None:
+        """Take the earlier misfits and further items while the budget has room up to this share. Stop after a series of
+        misfits."""
+        earlier, self._misfits, in_series = self._misfits, [], 0
+        for misfit in earlier:
+            self._take(*misfit, end)
+        while self._budget.is_open(end) and in_series < MISFITS and (one := next(self._items, None)) is not None:
+            in_series = 0 if self._take(*one, end) else in_series + 1
+
+    def _take(self, number: int, item: ContextItem, end: float) -> bool:
+        words = tuple(_WORDS.findall(item.content.casefold())) or (item.content,)
+        if words in self._words:
+            return False
+        found = _fitting(item, self._budget, end)
+        if found is None:
+            self._misfits.append((number, item))
+            return False
+        self._words.add(words)
+        self._chosen[number] = found
+        if item.excerpt is not None and found.excerpt is not None:
+            self._long[number] = item
+        return True
+
+    def complete(self, end: float) -> None:
+        """Replace passages by their whole texts, the first ones first, where they fit."""
+        for number, item in self._long.items():
+            if self._budget.replace(self._chosen[number].content, item.content, end):
+                self._chosen[number] = item.model_copy(update={"excerpt": None})
+
+    def chosen(self) -> list[ContextItem]:
+        """Return the chosen items in the order of their sequence."""
+        return [item for _, item in sorted(self._chosen.items())]
+
+
+def _fitting(item: ContextItem, budget: Budget, end: float) -> ContextItem | None:
+    """Return the first that fits of the best passage, the whole memory, and its summary; None if none fits."""
     if item.excerpt is not None:
         passage = item.content[item.excerpt["start"] : item.excerpt["end"]]
-        if budget.spend(passage, ITEMS_END):
-            return item.model_copy(update={"content": passage})
-    if item.summary is not None and budget.spend(item.summary, ITEMS_END):
-        return item.model_copy(update={"content": item.summary, "excerpt": None})
+        return item.model_copy(update={"content": passage}) if budget.spend(passage, end) else None
+    if budget.spend(item.content, end):
+        return item
+    if item.summary is not None and budget.spend(item.summary, end):
+        return item.model_copy(update={"content": item.summary})
     return None
 
 
@@ -188,10 +266,8 @@ def layered(
     ranked: Sequence[RecalledMemory],
     readable: Callable[[list[int]], list[MemoryRow]],
 ) -> Iterator[ContextItem]:
-    """Yield the context items in reading order.
-
-    First all permitted rules, the most important first, then by id; then the working layer: the ranked memories by rank
-    and the unranked ones, the newest first; then the other ranked memories.
+    """Yield the items that precede the other ranked memories: all permitted rules, the most important first, then by
+    id; then the working layer, the ranked memories by rank and the unranked ones, the newest first.
 
     Args:
         readable: returns the readable rows of slots.
@@ -206,7 +282,22 @@ def layered(
     yield from stored(rules(index, permitted))
     yield from map(_ranked_item, _ranked_items(ranked, WORKING))
     yield from stored(unranked_working(index, permitted, ranked))
-    yield from map(_ranked_item, _ranked_items(ranked, LONG_TERM))
+
+
+def further_items(
+    asked: Asked, question: Question, vector: Matrix | None, further: Further, answered: Sequence[RecalledMemory]
+) -> Iterator[ContextItem]:
+    """Yield the readable memories beyond the answer, best first."""
+    index, there = asked.index, {(memory.id, memory.version) for memory in answered}
+    for start in range(0, len(further.places), FURTHER_AT_ONCE):
+        places = further.places[start : start + FURTHER_AT_ONCE]
+        rows = asked.rows(index.conversation.slots[places].tolist())
+        shown = excerpts(index, question, vector, places, rows)
+        scores = further.scores[start : start + FURTHER_AT_ONCE].tolist()
+        for place, row, score, excerpt in zip(places.tolist(), rows, scores, shown, strict=True):
+            if redaction.is_readable(row) and row.layer == LONG_TERM and (row.id, row.version) not in there:
+                item = _item(row, round(score, 6), format_time(row.created_ms), excerpt)
+                yield _until(item, further.replaced_at[place]) if place in further.replaced_at else item
 
 
 def _ranked_items(ranked: Sequence[RecalledMemory], layer: str) -> list[RecalledMemory]:
@@ -215,7 +306,7 @@ def _ranked_items(ranked: Sequence[RecalledMemory], layer: str) -> list[Recalled
 
 
 def _ranked_item(memory: RecalledMemory) -> ContextItem:
-    item = _item(memory, memory.score, memory.created_at)
+    item = _item(memory, memory.score, memory.created_at, memory.excerpt)
     return item if memory.updated_by is None else _until(item, memory.updated_by["at"])
 
 
@@ -244,7 +335,9 @@ def _latest_of_layer(index: OwnerIndex, permitted: Places, layer: str) -> dict[s
     return {index.ids[slot]: place for slot, place in zip(conversation.slots[by_age], by_age.tolist(), strict=True)}
 
 
-def _item(memory: MemoryRow | RecalledMemory, score: float | None, created_at: str) -> ContextItem:
+def _item(
+    memory: MemoryRow | RecalledMemory, score: float | None, created_at: str, excerpt: Span | None = None
+) -> ContextItem:
     return ContextItem(
         id=memory.id,
         version=memory.version,
@@ -254,7 +347,7 @@ def _item(memory: MemoryRow | RecalledMemory, score: float | None, created_at: s
         confidence=memory.confidence,
         score=score,
         created_at=created_at,
-        excerpt=memory.excerpt if isinstance(memory, RecalledMemory) else None,
+        excerpt=excerpt,
     )
 
 

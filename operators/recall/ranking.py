@@ -5,16 +5,17 @@ from dataclasses import replace
 
 import numpy as np
 
+from recallflow.fields import format_time
 from recallflow.language.statements import StatementReading, read_statements
 from recallflow.operators.graph.query_graph import QueryGraph
-from recallflow.operators.recall import people, rerank, updates
+from recallflow.operators.recall import llm_steps, people, rerank, updates
 from recallflow.operators.recall.columns import known
 from recallflow.operators.recall.deadline import Step
 from recallflow.operators.recall.modes import CANDIDATES, rank
 from recallflow.operators.recall.relevance import NEAREST, Judge, Judged
 from recallflow.operators.recall.relevance_weights import Basis
 from recallflow.operators.recall.scene import NO_SEQS, Ranking, Scene
-from recallflow.operators.recall.stages import Asked, Candidates, Ranked, Understood
+from recallflow.operators.recall.stages import NO_FURTHER, Asked, Candidates, Further, Ranked, Understood
 from recallflow.operators.recall.updates import Replacement
 from recallflow.operators.recall.weights import is_notes
 from recallflow.operators.recall.words import spend_scan
@@ -22,6 +23,7 @@ from recallflow.operators.redaction import is_readable
 from recallflow.queries import HOPS_MIN
 from recallflow.state.arrays import Column, Places
 
+FURTHER_MOST = 200  # ranked memories beyond the answer that a context may hold
 STATEMENTS_HELD = 4_096  # per owner
 READ_CHARACTERS = 500  # per memory: a memory that replaces a fact says so at its beginning
 
@@ -39,7 +41,8 @@ def rank_candidates(asked: Asked, understood: Understood, candidates: Candidates
     judged_first = query.min_relevance is not None and tuning.mode != "episode"
     settles = tuning.mode in updates.MODES and not at_least  # a reranker's candidates are chosen by fit alone
     most = max(at_least, rerank.BEST if scores else 0, CANDIDATES if judged_first else 0)
-    if settles:
+    has_context = llm_steps.context_tokens(query) is not None and tuning.mode != "episode" and not at_least
+    if settles or has_context:
         most = CANDIDATES
     semantic = columns.score() if columns.values else np.zeros(index.conversation.size)
     graph = QueryGraph(
@@ -85,15 +88,27 @@ def rank_candidates(asked: Asked, understood: Understood, candidates: Candidates
         ranking, before, changed = _settled(asked, scene, ranking, before)
     asked.laps.lap("rank")
     cut = slice(max(at_least, tuning.most))
+    further = ranking.only(slice(cut.stop, cut.stop + FURTHER_MOST if has_context else cut.stop))
     if query.min_relevance is None:  # only the answered memories need a relevance
         ranking, before = ranking.only(cut), before[cut]
     judged = _judged(judge, scene, ranking)
     if (least := query.min_relevance) is not None:
-        enough = (judged.relevance >= least).nonzero()[0][cut]
+        enough = (judged.relevance >= least).nonzero()[0]
+        further = ranking.only(enough[cut.stop :] if has_context else enough[:0])
+        enough = enough[cut]
         ranking, judged = ranking.only(enough), judged.only(enough)
         before = [before[rank] for rank in enough.tolist()] if before else before
     asked.laps.lap("judge")
-    return Ranked(scene, ranking, graph, before, judged, changed)
+    return Ranked(scene, ranking, graph, before, judged, changed, _further(judge, further, changed))
+
+
+def _further(judge: Judge, ranking: Ranking, changed: Mapping[int, Replacement]) -> Further:
+    if not len(ranking.places):
+        return NO_FURTHER
+    created_ms = judge.index.conversation.facts["created_ms"]
+    replaced = changed.keys() & {*ranking.places.tolist()} if changed else ()
+    at = {place: format_time(int(created_ms[changed[place].by])) for place in replaced}
+    return Further(ranking.places, ranking.scores, judge.at(ranking.places), at)
 
 
 def _settled(

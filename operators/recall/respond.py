@@ -6,7 +6,7 @@ from typing import Any
 
 from recallflow.operators.graph.reader import NOTHING_KNOWN
 from recallflow.operators.recall import compose, episode_list, explain, llm_steps, signal, why
-from recallflow.operators.recall.context import About, context, summaries_alone
+from recallflow.operators.recall.context import About, context, further_items, summaries_alone
 from recallflow.operators.recall.deadline import REST, TARGET_MS, Step, tier_of
 from recallflow.operators.recall.excerpt import excerpts
 from recallflow.operators.recall.filters import superseded, valid
@@ -92,6 +92,7 @@ def compose_answer(
         episodes=episodes,
         summaries=summaries,
         entities=entities,
+        further=ranked.further,
         warnings=[*warnings, *summaries.warnings, *ranked.graph.warnings],
         change=asked.hot.next_change,
     )
@@ -126,7 +127,15 @@ def finish(found: ComposedAnswer, said: Said, rewritten: list[str]) -> Recalled:
         optional["episodes"] = found.episodes
     if (max_tokens := llm_steps.context_tokens(query)) is not None:
         at_hand, question = found.summaries.at_hand, found.understood.question.text
-        about = About(asked.index, query.filters, found.permitted, memories, found.summaries.every, found.entities)
+        about = About(
+            asked.index,
+            query.filters,
+            found.permitted,
+            memories,
+            further_items(asked, found.understood.question, found.signal.vector, found.further, memories),
+            found.summaries.every,
+            found.entities,
+        )
         counter = asked.engine.shared.tokens()
         chosen = llm_steps.selected(said, asked.posed.categories, at_hand)
         enough = llm_steps.judged_sufficient(said, question, at_hand) if query.check_sufficiency else {}

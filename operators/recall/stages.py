@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+import numpy as np
+
 from recallflow.control import RecallSettings
 from recallflow.embedder import Embedder
 from recallflow.language import Intent
@@ -182,6 +184,22 @@ class Candidates(NamedTuple):
     signal: Signal
 
 
+class Further(NamedTuple):
+    """Ranked memories beyond the answer, best first, for a context with room.
+
+    Attributes:
+        replaced_at: the time (RFC 3339) at which another memory replaced a statement, by position.
+    """
+
+    places: Places
+    scores: Column
+    relevance: Column
+    replaced_at: Mapping[int, str]
+
+
+NO_FURTHER = Further(np.zeros(0, np.int64), np.zeros(0), np.zeros(0), {})
+
+
 class Ranked(NamedTuple):
     """Steps 6, 7 and 9: the ranking with its input.
 
@@ -190,6 +208,7 @@ class Ranked(NamedTuple):
         before: the ranks before a reranker, if one ran.
         judged: the relevance of the ranked memories.
         updates: which memory updates which, by position.
+        further: ranked memories beyond the answer, if the query wants a context.
     """
 
     scene: Scene
@@ -198,6 +217,7 @@ class Ranked(NamedTuple):
     before: list[int]
     judged: Judged
     updates: Mapping[int, Replacement]
+    further: Further
 
 
 class Expanded(NamedTuple):
@@ -235,7 +255,7 @@ class ComposedAnswer:
         added: ids of the memories from graph expansion.
         episodes: in the mode `episode`, else None.
         summaries: for the context.
-        entities: for the context.
+        entities, further: for the context.
         change: the number of the owner's events so far.
     """
 
@@ -253,6 +273,7 @@ class ComposedAnswer:
     episodes: list[RecalledEpisode] | None
     summaries: CategorySummaries
     entities: EntityContext
+    further: Further
     warnings: list[Warn]
     change: int
 

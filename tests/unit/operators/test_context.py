@@ -45,6 +45,41 @@ def ids(context: Context) -> list[str]:
     return [found.id for found in context.relevant_items]
 
 
+def long_item(name: str, passage: str, rest: str) -> ContextItem:
+    return item(name, passage + rest).model_copy(update={"excerpt": {"start": 0, "end": len(passage)}})
+
+
+def test_long_memories_are_passages_first_and_whole_with_room() -> None:
+    several = [long_item(name, name * 20, name * 30) for name in "abc"]
+    contents = [found.content for found in assemble(95, Letters(), {}, [], ranked=several).relevant_items]
+    # Two passages up to half; the first one becomes whole up to four fifths; the third fits as a passage.
+    assert contents == ["a" * 50, "b" * 20, "c" * 20]
+
+
+def test_memory_with_the_words_of_another_is_skipped() -> None:
+    told = [item("a", "I live in Porto."), item("b", "i live in porto"), item("c", "I live in Porto now.")]
+    assert ids(assemble(100, Letters(), {}, [], ranked=told)) == ["a", "c"]
+
+
+def test_context_with_room_holds_memories_beyond_the_answer() -> None:
+    told_of = [make_event("memory", 1_000 + n, id=f"m{n}", content=f"The boat lies at pier {n}") for n in range(9)]
+    asked = make_event("recall", 9_000, query="boat", k=2, max_tokens=1_000)
+    (response,) = run_flow([*told_of, asked]).responses
+    assert len(response["memories"]) == 2
+    context = response["context"]
+    assert len(context["relevant_items"]) == 9
+    assert [one["id"] for one in context["relevant_items"][:2]] == [one["id"] for one in response["memories"]]
+    assert context["omitted"]["relevant_items"] == {"filters": 0, "budget": 0}
+
+
+def test_context_holds_no_memory_below_the_minimum_relevance() -> None:
+    told_of = [make_event("memory", 1_000 + n, id=f"m{n}", content=f"The boat lies at pier {n}") for n in range(4)]
+    others = [make_event("memory", 2_000 + n, content=f"Tea costs {n} coins") for n in range(4)]
+    asked = make_event("recall", 9_000, query="boat", k=2, min_relevance=0.3, max_tokens=1_000)
+    (response,) = run_flow([*told_of, *others, asked]).responses
+    assert all("boat" in one["content"] for one in response["context"]["relevant_items"])
+
+
 texts = st.lists(st.integers(0, 40).map("x".__mul__), max_size=12)
 
 
@@ -54,25 +89,24 @@ texts = st.lists(st.integers(0, 40).map("x".__mul__), max_size=12)
     texts,
     st.lists(st.dictionaries(st.sampled_from("ab"), st.integers(0, 10**9)), max_size=8),
 )
-def test_sections_keep_their_bounds_whole_texts_and_order(
+def test_sections_keep_their_bounds_and_order(
     max_tokens: int, said: list[str], contents: list[str], graph: list[dict[str, Any]]
 ) -> None:
     summaries = {f"c{n}": text for n, text in enumerate(said)}
-    items = [item(f"m{n}", text) for n, text in enumerate(contents)]
+    items = [item(f"m{n}", chr(ord("a") + n) * len(text)) for n, text in enumerate(contents)]
     context = assemble(max_tokens, Letters(), summaries, items, graph)
-    taken = 0
-    for end, given_, kept in (
-        (SUMMARIES_END, [*summaries.items()], [*context.summaries.items()]),
-        (ITEMS_END, items, context.relevant_items),
-        (GRAPH_END, graph, context.graph_context),
-    ):
-        before = taken
-        taken += sum(map(size, kept))
-        assert taken <= end * max_tokens or taken == before
-        assert in_order(kept, given_)
-        # Each one left out would not have fitted where it came.
-        assert kept == greedy(given_, before, end * max_tokens)
-    assert context.token_count == taken
+    in_summaries = greedy([*summaries.items()], 0, SUMMARIES_END * max_tokens)
+    taken = sum(map(size, in_summaries))
+    before = greedy(items, taken, ITEMS_END * max_tokens)
+    taken += sum(map(size, before))
+    entities = greedy(graph, taken, GRAPH_END * max_tokens)
+    taken += sum(map(size, entities))
+    rest = greedy([one for one in items if one not in before], taken, GRAPH_END * max_tokens)
+    taken += sum(map(size, rest))
+    assert [*context.summaries.items()] == in_summaries
+    assert context.relevant_items == [one for one in items if one in before or one in rest]
+    assert context.graph_context == entities
+    assert context.token_count == taken <= max_tokens
 
 
 def size(entry: Any) -> int:
@@ -91,11 +125,6 @@ def greedy(entries: Sequence[Any], taken: int, end: float) -> list[Any]:
             taken += size(entry)
             kept.append(entry)
     return kept
-
-
-def in_order(kept: Sequence[Any], of: Sequence[Any]) -> bool:
-    rest = iter(of)
-    return all(any(entry == other for other in rest) for entry in kept)
 
 
 def indexed(*entries: Entry) -> OwnerIndex:
@@ -125,7 +154,7 @@ def layers(index: OwnerIndex, memories: Sequence[RecalledMemory], permitted: Seq
     return [found.id for found in read]
 
 
-def test_rules_precede_the_working_layer_and_the_rest() -> None:
+def test_rules_precede_the_working_layer() -> None:
     index = indexed(
         make_entry(0, id="lasting", episode=0),
         make_entry(1, id="rule of b", layer="rule", importance=0.5, episode=0),
@@ -141,7 +170,7 @@ def test_rules_precede_the_working_layer_and_the_rest() -> None:
         ranked("working", "working", 4),
     ]  # fmt: skip
     of_rules, of_work = ["top rule", "rule of a", "rule of b"], ["working", "newer unranked", "older unranked"]
-    assert layers(index, memories) == [*of_rules, *of_work, "lasting", "later"]
+    assert layers(index, memories) == [*of_rules, *of_work]
 
 
 @pytest.mark.parametrize("mode", get_args(Mode))
@@ -247,12 +276,12 @@ def test_context_counts_memories_left_out_by_filters_and_budget() -> None:
     assert [*whole["omitted"]] == ["summaries", "relevant_items", "graph_context"]
     assert all(omitted == {"filters": 0, "budget": 0} for omitted in whole["omitted"].values())
     context = context_of([*told(), expired], query | {"filters": {"categories": ["tea", "attic"]}})
-    # The budget has room for the first summary, and for nothing of the rule and the other memory.
+    # The budget has room for the first summary and the rule, and not for the other memory.
     assert [*context["summaries"]] == ["tea"]
-    assert context["relevant_items"] == []
+    assert [one["id"] for one in context["relevant_items"]] == ["t"]
     assert context["omitted"] == {
         "summaries": {"filters": 1, "budget": 1},
-        "relevant_items": {"filters": 2, "budget": 2},
+        "relevant_items": {"filters": 2, "budget": 1},
         "graph_context": {"filters": 0, "budget": 0},
     }
 
