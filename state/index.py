@@ -258,6 +258,7 @@ class OwnerIndex:
         self.statements: dict[int, StatementReading] = {}  # by slot, of the best memories of answers
         self.placed: dict[int, PlacedStems | None] = {}  # by slot, of returned memories
         self.worked_out: dict[Callable[[OwnerIndex], Any], Any] = {}  # by function, see `of_memories`
+        self._earlier_clusters: Clusters | None = None
         self._slot_of_seq = GrowingArray(np.int64)
         self._size = 0
         self._merged: dict[int, int] = {}
@@ -407,10 +408,10 @@ class OwnerIndex:
             "lengths",
             "log_lengths",
             "episode_lengths",
-            "clusters",
             "_stored_bytes",
         ):
             self.__dict__.pop(name, None)
+        self._earlier_clusters = self.__dict__.pop("clusters", self._earlier_clusters)
 
     def _enter(self, seqs: Ints, first: int) -> None:
         """Assign the slots from `first` on to new memories."""
@@ -504,8 +505,9 @@ class OwnerIndex:
     @cached_property
     def clusters(self) -> Clusters:
         """Return the centroids of the episodes of `conversation`."""
-        now = self.conversation
-        return Clusters(self.vectors, now.slots, now.segment, now.starts, now.ends)
+        now, earlier = self.conversation, self._earlier_clusters
+        self._earlier_clusters = None
+        return Clusters(self.vectors, now.slots, now.places, now.segment, now.starts, now.ends, earlier)
 
     def episode(self, number: int) -> EpisodeRow | None:
         found = self._episodes.get(int(number))
