@@ -96,6 +96,7 @@ class JoinedArray:
         self._dtype = np.dtype(dtype)
         self._joined = GrowingArray(dtype)
         self._waiting: list[tuple[Array, int, Array | None]] = []
+        self._waiting_bytes = 0
 
     @property
     def view(self) -> Array:
@@ -106,16 +107,18 @@ class JoinedArray:
 
     @property
     def nbytes(self) -> int:
-        return self._joined.nbytes + sum(values.nbytes for values, _, _ in self._waiting)
+        return self._joined.nbytes + self._waiting_bytes
 
     def extend(self, values: npt.ArrayLike, count: int, meanings: Array | None = None) -> None:
         """Append copies of `count` values, or one value repeated. `meanings` are given if the values number them."""
         if len(self._waiting) == self.WAITING:
             self._join()
-        self._waiting.append((np.array(values, getattr(values, "dtype", self._dtype)), count, meanings))
+        part = np.array(values, getattr(values, "dtype", self._dtype))
+        self._waiting.append((part, count, meanings))
+        self._waiting_bytes += part.nbytes
 
     def _join(self) -> None:
-        waiting, self._waiting = self._waiting, []
+        waiting, self._waiting, self._waiting_bytes = self._waiting, [], 0
         self._joined.reserve(sum(count for _, count, _ in waiting))
         for values, size, meanings in waiting:
             self._joined.extend(values if meanings is None else meanings.take(values), size)
