@@ -4,7 +4,6 @@ import argparse
 import json
 import os
 import signal
-import subprocess
 import sys
 import time
 import uuid
@@ -26,6 +25,8 @@ from recallflow.errors import QueryTimeout, SourceError
 from recallflow.samples import SampleQuestion
 
 if TYPE_CHECKING:  # the engine imports slowly, and help does not need it
+    import subprocess
+
     from recallflow.client import RecallClient
     from recallflow.flows.settings import TopicNames
     from recallflow.kafka_options import KafkaOptions
@@ -238,6 +239,8 @@ def _toml(kafka: "KafkaOptions", topics: Mapping[str, str]) -> str:
 
 def _started(words: list[str], log: Path) -> "subprocess.Popen[bytes]":
     """Start a recallflow command without the settings in this process's environment."""
+    import subprocess
+
     from recallflow.flows.config import PREFIX
 
     environment = {name: value for name, value in os.environ.items() if not name.startswith(PREFIX)}
@@ -250,12 +253,14 @@ def _started(words: list[str], log: Path) -> "subprocess.Popen[bytes]":
 @contextmanager
 def _running(words: list[str], log: Path) -> "Iterator[subprocess.Popen[bytes]]":
     """Run an engine process within the block."""
+    from subprocess import TimeoutExpired
+
     process = _started(words, log)
     try:
         yield process
     finally:
         process.send_signal(signal.SIGTERM)
-        with suppress(subprocess.TimeoutExpired):
+        with suppress(TimeoutExpired):
             process.wait(END_S)
         process.kill()
         process.wait()
