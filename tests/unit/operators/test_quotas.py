@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from recallflow.control import SETTLED_MS, ControlHistory, Quota, quota
 from recallflow.errors import OverQuota
-from recallflow.limits import BYTES_PER_USER, EDGES_PER_USER, EVENTS_PER_S, QUERIES_PER_S
+from recallflow.limits import BYTES_PER_USER, EDGES_PER_USER, EVENTS_PER_S, MEMORIES_PER_USER, QUERIES_PER_S
 from recallflow.operators.events import Ask, Item, Refused, Write, decode
 from recallflow.operators.quotas import Rates
 from recallflow.outputs import Output
@@ -188,6 +188,17 @@ def limited(tmp_path: Path) -> Iterator[Any]:
     for one in made:
         one.stop()
     assert verify(tmp_path / "state").problems == []
+
+
+def test_memory_over_the_limit_is_refused_until_a_forget(limited: Any) -> None:
+    state = limited(history(memories_per_user=2))
+    ((code, reason),) = state.refused(memory("a"), memory("b"), memory("c"))
+    assert code == "over_quota"
+    assert MEMORIES_PER_USER in reason
+    assert "2" in reason
+    assert state.refused(event("memory.forget", memory_id="a")) == []
+    assert state.refused(memory("c")) == []
+    assert state.held() == Held(2, 2, 0)
 
 
 def test_bytes_count_all_versions_and_shorter_texts_pass(limited: Any) -> None:
