@@ -138,7 +138,6 @@ class Harness:
     # ------------------------------------------------------------------ batches
 
     def write(self, topic: str, *events: Event | bytes) -> None:
-        """Appends to a log."""
         self.lines[topic] += [event if isinstance(event, bytes) else orjson.dumps(event) for event in events]
 
     def rewind(self, topic: str, offset: int = 0) -> None:
@@ -152,7 +151,6 @@ class Harness:
         return self.take(self._made(topic, number, line, record) for number, line in enumerate(lines, first))
 
     def run(self, topic: str, *events: Event | bytes, **record: Any) -> list[Output]:
-        """Appends to a log and reads it, in a batch."""
         self.write(topic, *events)
         return self.read(topic, **record)
 
@@ -183,7 +181,6 @@ class Harness:
         return self._step.due_ms() is not None
 
     def advance(self) -> list[Output]:
-        """Take one step between two batches."""
         return self._step.advance()
 
     def advance_to_end(self) -> list[Output]:
@@ -200,7 +197,6 @@ class Harness:
         return state_hash(self.directory)
 
     def problems(self) -> list[str]:
-        """Return what `verify` reports of the stopped state."""
         self.stop()
         found = verify(self.path, self._at_rest).problems
         self.start()
@@ -210,7 +206,6 @@ class Harness:
         return [*self.directory.partition(0).scan_range(b"", keys.END)]
 
     def table(self, table: bytes) -> list[bytes]:
-        """The values of one of the owners' tables."""
         stored = self.directory.partition(0).scan(keys.OWNERS)
         return [value for key, value in stored if keys.split(key)[1] == table]
 
@@ -243,12 +238,9 @@ def make_event(event_type: str, at_ms: int = 0, /, **fields: Any) -> dict[str, A
 
 
 def run_flow(
-    events: Iterable[Event],
-    state_dir: Path | None = None,
-    partitions: int = 1,
-    decisions: ControlHistory | None = None,
-    **chosen: Any,
-) -> Processed:
+    events: Iterable[Event], state_dir: Path | None = None, partitions: int = 1,
+    decisions: ControlHistory | None = None, **chosen: Any,
+) -> Processed:  # fmt: skip
     """Run events through the whole flow, with one state partition unless a test needs more: each costs 12 ms. Texts are
     compared by spelling, unless a test is about meaning."""
     lines = [orjson.dumps(event) for event in events]
@@ -257,12 +249,10 @@ def run_flow(
 
 
 def ids(response: Event) -> list[str]:
-    """Return the ids of a response's memories, in rank order."""
     return [memory["id"] for memory in response["memories"]]
 
 
 def codes(response: Event) -> list[str]:
-    """Return the codes of a response's warnings."""
     return [warning["code"] for warning in response["warnings"]]
 
 
@@ -328,5 +318,4 @@ def make_scene(
 
 
 def ids_of(scene: Scene, ranking: Ranking) -> list[str]:
-    """Return the ids of a ranking's memories, best first."""
     return [scene.index.ids[scene.index.conversation.slots[place]] for place in ranking.places]

@@ -48,7 +48,6 @@ class Language:
         return sorted(prompt.task for prompt in self.asked)
 
     def shown(self, task: str) -> dict[str, Any]:
-        """The data that the last prompt of a task shows."""
         prompt = [one for one in self.asked if one.task == task][-1]
         shown: dict[str, Any] = orjson.loads(prompt.user.split("<data>")[1].split("</data>")[0])
         return shown

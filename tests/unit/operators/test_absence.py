@@ -47,7 +47,6 @@ class Engine(Harness):
         return outputs
 
     def open_queries(self) -> tuple[int, ...]:
-        """Return the offsets of queries that a mark leaves open."""
         return self._step.mark(Mark(0, 0)).open.get(f"{QUERIES}:0", ())
 
     def pass_time(self, ms: int) -> list[dict[str, Any]]:
@@ -96,14 +95,6 @@ def test_too_many_waiting_queries_are_answered_at_once(engine: Engine, monkeypat
     assert [[one["error"]["code"] for one in answer] for answer in found] == [[], [], ["catching_up"]]
     assert len(engine.pass_time(TIMEOUT_MS)) == 2
     assert engine.ask("memory.get", memory_id="m") == []
-
-
-def test_question_about_an_erased_user_keeps_its_deadline(engine: Engine) -> None:
-    assert engine.ask("memories.list") == []
-    engine.now_ms += TIMEOUT_MS - 1
-    engine.run(MEMORIES, make_event("user.erase", 5))
-    (answer,) = engine.pass_time(1)
-    assert answer["error"]["code"] == "catching_up"
 
 
 def test_waiting_query_is_open_for_the_next_owner(engine: Engine) -> None:

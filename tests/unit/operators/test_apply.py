@@ -31,7 +31,6 @@ def outcomes(done: Processed) -> list[str]:
 
 
 def codes(done: Processed) -> list[tuple[str, list[str]]]:
-    """Code and wrong fields of each refusal."""
     errors = [refused["error"] for refused in done.rejected]
     return [(error["code"], [field["field"] for field in error["fields"]]) for error in errors]
 

@@ -219,7 +219,6 @@ def test_length_is_a_logarithm_less_the_mean() -> None:
 
 
 def asked_and_answered(*answered: str, by: str = "Ann") -> OwnerIndex:
-    """An assistant asks about a bike, and is answered."""
     asking = make_entry(0, episode=0, role="assistant", author="bot", flags=ENDS_ASKING, stems="bike tea")
     answers = [
         make_entry(n, episode=0, created_ms=n, role="user", author=by, stems=stems)

@@ -28,8 +28,6 @@ from tests.unit.operators.harness import make_entry, make_event, run_flow
 
 
 class Letters:
-    """A token a character, so that texts can be made to measure."""
-
     counted_by = "letters"
 
     def count_tokens(self, text: str) -> int:
@@ -216,7 +214,6 @@ def test_many_rules_are_read_as_far_as_they_are_wanted() -> None:
 
 
 def told() -> list[dict[str, Any]]:
-    """Memories of two categories and of every layer, and three summaries, one of them given twice."""
     return [
         make_event(
             "memory", 1_000, id="t", layer="rule", category="tea", content="Never boil green tea", importance=0.9

@@ -100,16 +100,6 @@ def test_failed_model_falls_back_to_hash_vectors(ask: Ask, model: Model, error: 
     assert response["computation_tier"] == "standard"
 
 
-def test_without_a_fallback_words_alone_decide(make_engine: Callable[..., Engine], model: Model) -> None:
-    engine = make_engine()
-    engine.ask(*told())
-    model.error = RuntimeError()
-    (response,) = engine.ask(make_event("recall", 900_000, query="Who plays the violin?", mode="relevance"))
-    assert (codes(response), ids(response)[0]) == (["embedding_fallback"], "violin")
-    assert response["computation_tier"] == "fast"
-    assert "hash" not in response["warnings"][0]["detail"]
-
-
 def test_recency_asks_no_model_and_so_does_not_notice(ask: Ask, model: Model) -> None:
     model.error = RuntimeError()
     response = ask("Who plays the violin?", mode="recency")
@@ -150,18 +140,6 @@ def test_undecryptable_text_is_redacted_and_ranked_last(ask: Ask, lose: Callable
     assert last == known
     assert [memory["rank"] for memory in response["memories"]] == [1, 2, 3, 4]
     assert explained(response) == explained(before)
-
-
-def test_redacted_memory_keeps_its_other_fields(engine: Engine, ask: Ask, lose: Callable[[bytes, str], None]) -> None:
-    told_so = {
-        "kind": "decision", "layer": "working", "category": "work", "tags": ["a"], "confidence": 0.25,
-        "session_id": "s",
-    }  # fmt: skip
-    engine.ask(make_event("memory", 5_000, id="m", content="Ship the alarm", **told_so))
-    lose(keys.ROW, "alarm")
-    (memory,) = [found for found in ask("alarm")["memories"] if found["id"] == "m"]
-    assert {name: memory[name] for name in told_so} == told_so
-    assert (memory["role"], memory["name"], memory["created_at"]) == (None, None, "1970-01-01T00:00:05Z")
 
 
 def test_lookups_redact_too(engine: Engine, lose: Callable[[bytes, str], None]) -> None:

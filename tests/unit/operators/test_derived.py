@@ -62,7 +62,6 @@ def fact(memory_id: str = "fact", content: str = "Ann lives in Lisbon", **fields
 
 
 def edge(source: str, target: str, kind: str = "supersedes", **fields: Any) -> Event:
-    """An edge between two memories, as found out of the first of them."""
     return "graph.edges", {"edges": [{"source": source, "target": target, "type": kind}], **fields}
 
 

@@ -28,7 +28,6 @@ class Logs(Harness):
         super().__init__(path, clocks=clocks, record={"append_ms": NOW_MS})
 
     def answer(self, *, silent: bool = False) -> list[dict[str, Any]]:
-        """Takes in all there is to read; returns the responses."""
         return [response for topic in self.lines for response in answers(self.read(topic, silent=silent))]
 
     def marks(self) -> int:
@@ -49,7 +48,6 @@ def ask(**fields: Any) -> dict[str, Any]:
 
 
 def used(events: Sequence[dict[str, Any]], *names: str) -> list[dict[str, Any]]:
-    """Return the usage of each memory by `memory.get` after events."""
     got = [make_event("memory.get", memory_id=name) for name in names]
     return [response["usage"] for response in run_flow([*events, *got]).responses[-len(names) :]]
 

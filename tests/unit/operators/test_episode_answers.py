@@ -96,7 +96,6 @@ def test_a_summary_is_chosen_in_the_texts_own_language(small: str, telling: str)
 
 
 def entries_of(*sizes: int) -> list[Entry]:
-    """Episodes of these sizes, one after the other."""
     starts = np.cumsum([0, *sizes]).tolist()
     return [
         make_entry(seq, episode=start, created_ms=seq)
@@ -138,12 +137,6 @@ def test_room_is_shared_by_the_best_matches() -> None:
     signal = [5, 5, 0, 2.1, 0, 0, 2, 0]
     asked = make_scene("episode", entries_of(2, 3, 3), signal, k=4)
     assert ids_of(asked, rank(asked)) == ["m0", "m1", "m3", "m6"]
-
-
-def test_whole_episodes_go_beyond_k_until_it_is_reached() -> None:
-    entries, signal = entries_of(2, 4, 3), [9, 9, 5, 5, 5, 5, 0, 0, 0]
-    asked = make_scene("episode", entries, signal, k=3, whole_episodes=True)
-    assert ids_of(asked, rank(asked)) == ["m0", "m1", "m2", "m3", "m4", "m5"]
 
 
 def test_whole_episodes_have_a_bound() -> None:

@@ -27,7 +27,6 @@ OWNER = Owner("acme", "prod", "ann")
 
 
 def moment(number: int, at_ms: int, logged: bool = True) -> EpisodeRow:
-    """The episode that a message would open."""
     return EpisodeRow(number, f"ep_{number}", "s", at_ms, at_ms, logged=logged)
 
 
@@ -240,7 +239,6 @@ def test_explicit_ends_in_any_order_keep_episodes_apart(
 
 
 def listed(processed: Processed) -> list[dict[str, Any]]:
-    """The answer to the last query, which lists episodes."""
     assert processed.rejected == []
     episodes: list[dict[str, Any]] = processed.responses[-1]["episodes"]
     return episodes
@@ -296,7 +294,6 @@ LATER_MS = 5_000
 
 
 def fact(number: int, at_ms: int) -> EpisodeRow:
-    """The episode that a fact would open."""
     return span(number, at_ms, at_ms, of_facts=True)
 
 

@@ -26,7 +26,6 @@ def engine(harness: Harness) -> Iterator[Harness]:
 
 
 def do(*told: Told, **chosen: Any) -> Processed:
-    """Run Ann's events, given as (type, day, fields)."""
     lines = [make_event(kind, NEW_YEAR_MS + day * DAY_MS, **{"receipt": True} | fields) for kind, day, fields in told]
     return run_flow(lines, **chosen)
 

@@ -72,7 +72,6 @@ class Deployment:
         self._next = [0] * PARTITIONS
 
     def ids(self) -> list[str]:
-        """The ids of ann's memories."""
         query = {"type": "memories.list", "tenant_id": "acme", "user_id": "ann", "id": "q"}
         item = decode(Record(Position("queries", HOME, 0), orjson.dumps(query), 0))
         assert not isinstance(item, Misrouted)

@@ -91,7 +91,6 @@ def engine(make_engine: Callable[[str], Engine]) -> Engine:
 
 
 def _lines() -> list[bytes]:
-    """A conversation with the secret in its third message, and with changes and queries."""
     said = [f"Ann told of her {thing}" for thing in ("ferry", "violin", SECRET, "kettle")]
     events = [
         make_event("message", 60_000 * n, id=f"m{n}", content=text, session_id="s", receipt=True)

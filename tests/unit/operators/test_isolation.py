@@ -97,14 +97,12 @@ class Shadow:
         return same_user and (everywhere or self.owner == other.owner)
 
     def go(self) -> None:
-        """Everything of the owner is gone, as if it had never been."""
         self.memories, self.told, self.used = {}, {}, set()
 
     def exported(self) -> set[str]:
         return {content for memory_id in self.memories for content in self.told[memory_id]}
 
     def look(self, _: str) -> dict[str, Any]:
-        """Builds the owner's index in the midst of things; it then has to follow every change."""
         return self.event("recall", query="secret", k=50)
 
     def questions(self) -> list[dict[str, Any]]:

@@ -87,13 +87,6 @@ def similar(response: dict[str, Any]) -> list[tuple[str, str]]:
     return sorted({(edge["source"], edge["target"]) for edge in edges if edge["type"] == "similar_to"})
 
 
-def test_a_memory_is_found_by_the_vector_that_came_last(do: Do) -> None:
-    told = [message("a"), message("b")]
-    done = do(*told, embedding("a", 0), embedding("b", 1), along(0), embedding("a", 1), embedding("b", 0), along(0))
-    assert outcomes(done)[2:] == ["updated"] * 4
-    assert [[one["id"] for one in response["memories"]] for response in done.responses] == [["a", "b"], ["b", "a"]]
-
-
 @pytest.mark.parametrize(
     ("events", "expected", "refused"),
     [

@@ -138,14 +138,6 @@ def test_hidden_summaries_replace_no_memory(
     assert (response["sufficient"], bool(response["memories"])) == (False, True)
 
 
-def test_without_summaries_nothing_is_asked(open_engine: Open, language: Language) -> None:
-    said = make_event("message", 0, content="I live in Porto", role="user")
-    (response,) = answers(open_engine(one_log=True).run(MEMORIES, said, ask(k=1, **STEPS)))
-    assert (language.asked, codes(response), response["status"]) == ([], ["llm_skipped"], "ok")
-    assert (response["sufficient"], len(response["memories"])) == (False, 1)
-    assert response["computation_tier"] == "standard"
-
-
 def test_verdict_on_summaries_that_changed_meanwhile_is_ignored(open_engine: Open, language: Language) -> None:
     language.says["check_sufficiency"] = YES
     engine = open_engine(told=True)

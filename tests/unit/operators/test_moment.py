@@ -129,8 +129,6 @@ OTHERS = [{"tenant_id": "globex"}, {"user_id": "bob"}, {"environment": "staging"
 
 
 class Log(Harness):
-    """A log that tells when it took each record in."""
-
     def append(self, at_ms: int, event: dict[str, Any]) -> list[dict[str, Any]]:
         return answers(self.run(MEMORIES, event, append_ms=at_ms))
 

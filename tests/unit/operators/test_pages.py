@@ -36,7 +36,6 @@ def told(engine: Harness, at: int, *events: Event) -> None:
 
 
 def pages_of(engine: Harness, part: str, **fields: Any) -> Iterator[Event]:
-    """The pages of a list, one after the other."""
     after = None
     while True:
         answer = ask(engine, **fields, **({} if after is None else {"after": after}))
@@ -62,7 +61,6 @@ AT = st.integers(0, 5)
 
 @st.composite
 def change(draw: st.DrawFn) -> Event:
-    """Something that makes a memory, changes or forgets one."""
     memory_id, at = draw(st.sampled_from(IDS)), draw(AT) * MINUTE_MS
     kind = draw(st.sampled_from(["memory", "memory", "memory.update", "memory.forget"]))
     if kind == "memory":
@@ -145,7 +143,6 @@ def test_a_cursor_of_something_else_is_refused(engine: Harness, after: str) -> N
 
 @st.composite
 def related(draw: st.DrawFn) -> Event:
-    """Something that the graph is made of."""
     memory_id = draw(st.sampled_from(IDS))
     kind = draw(st.sampled_from([*["memory"] * 4, "memory.update", "memory.forget", "graph.edges", "graph.archive"]))
     end = st.sampled_from([f"entity:{name.lower()}" for name in NAMES] * 2 + IDS)

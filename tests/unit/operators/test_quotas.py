@@ -163,8 +163,6 @@ def edge(source: str, target: str) -> dict[str, Any]:
 
 
 class Limited(Harness):
-    """A state whose tenant has quotas, from the first record on."""
-
     def __init__(self, path: Path, decisions: ControlHistory) -> None:
         super().__init__(path, rules={"decisions": decisions}, append_ms=lambda offset: BEGIN_MS + offset)
 

@@ -149,7 +149,6 @@ def ask(query: str, at_ms: int, mode: str) -> dict[str, Any]:
 
 
 def ranked(done: Processed) -> dict[str, list[str]]:
-    """By mode."""
     assert not done.rejected
     return {one["query_id"]: [memory["id"] for memory in one["memories"]] for one in done.responses}
 

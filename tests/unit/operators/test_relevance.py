@@ -163,21 +163,6 @@ def test_empty_answer_after_min_relevance_is_a_warning() -> None:
     assert (found["memories"], codes(found), found["status"]) == ([], ["nothing_relevant"], "ok")
 
 
-def test_by_recency_memories_are_judged_by_words_alone() -> None:
-    found = ask(HERE, mode="recency")
-    assert (found["answerable"], found["computation_tier"]) == (None, "fast")
-    likely = relevance_of(found)
-    best = relevance_of(ask(HERE, mode="relevance", k=1))
-    assert max(likely, key=lambda memory_id: likely[memory_id]) == next(iter(best))
-    assert sorted(likely.values())[-2] < 0.5 < max(likely.values())
-    assert relevance_of(ask(HERE, mode="recency", min_relevance=0.5)).keys() == best.keys()
-
-
-@pytest.mark.parametrize("least", [-0.1, 1.1, "x"])
-def test_a_relevance_beyond_0_to_1_is_refused(least: object) -> None:
-    assert ask(HERE, min_relevance=least)["error"]["fields"][0]["field"] == "min_relevance"
-
-
 def test_empty_memory_has_zero_answerability() -> None:
     found = ask(HERE, memories=0)
     assert (found["answerable"], found["memories"]) == (0, [])

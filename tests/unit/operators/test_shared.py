@@ -37,7 +37,6 @@ class Model:
 
 
 def code_of(found: QuestionVector) -> str:
-    """Return the code of the problem that a vector is missing for."""
     assert found.vector is None
     assert found.problem is not None
     return found.problem.code

@@ -23,8 +23,6 @@ CONTENTS = ["tea", "bike", "tea and cake"]
 
 
 class Model:
-    """Looks its vectors up."""
-
     dimension = 2
 
     def __init__(self, name: str, kind: Kind, **vectors: Sequence[float]) -> None:
@@ -42,7 +40,6 @@ class Model:
 
 
 def entries() -> list[Entry]:
-    """Three memories, each an episode."""
     return [make_entry(n, author="Ann", stems=text) for n, text in enumerate(["tea", "bike", "tea cake"])]
 
 

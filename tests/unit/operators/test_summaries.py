@@ -6,7 +6,7 @@ import pytest
 
 from recallflow.control import Category, ControlHistory
 from recallflow.operators.episodes import episode_id
-from recallflow.operators.recall.category_summaries import CATEGORIES, category_of
+from recallflow.operators.recall.category_summaries import category_of
 from recallflow.owner import Owner
 from recallflow.state.rows import MemoryRow
 from tests.unit.operators.harness import MINUTE_MS, make_event, run_flow
@@ -158,8 +158,3 @@ def test_a_context_sums_up_by_the_tenants_categories() -> None:
         "Harbour": "The boat lies at pier 12.",
         "pier": "The boat was sold to Nils.",
     }
-
-
-def test_a_context_sums_up_so_many_categories_at_most() -> None:
-    told = [make_event("memory", n, category=f"c{n}", content=f"The boat {n}.") for n in range(CATEGORIES + 5)]
-    assert len(category_summaries(told)) == CATEGORIES

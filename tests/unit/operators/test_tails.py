@@ -136,7 +136,6 @@ EACH = 4  # events between two snapshots: receipts, and one that is refused by t
 
 
 def came(engine: Harness) -> list[tuple[int, str]]:
-    """Return offset and outcome or error code of the next outputs."""
     found = []
     for output in engine.read(MEMORIES, EACH):
         match output:

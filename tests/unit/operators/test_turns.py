@@ -21,14 +21,12 @@ pytestmark = pytest.mark.usefixtures("every_owner_is_large")
 
 @pytest.fixture
 def engine(open_harness: Callable[..., Harness]) -> Harness:
-    """Open an engine in which the memories are."""
     opened = open_harness(models=Models(Within(Language(rewrite={"questions": PARTS}), 60.0)))
     opened.run(MEMORIES, *TOLD)
     return opened
 
 
 def begin(engine: Harness, query: dict[str, Any]) -> None:
-    """Up to the first turn."""
     assert answers(engine.run(QUERIES, query)) == []
     assert answers(engine.complete()) == []
 
@@ -104,17 +102,6 @@ def test_question_between_turns_survives_a_kill(engine: Harness, turn: int) -> N
     found = [*asked_again, *answers(engine.complete()), *turns_to_end(engine)[1]]
     assert [response["query_id"] for response in found] == ["q"]
     assert engine.mark().unfinished == []
-
-
-def test_question_over_the_waiting_limit_is_asked_at_once(engine: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parked_queries, "SUBQUERIED_MAX", 1)
-    begin(engine, ask(id="first", rewrite=True))
-    engine.write(QUERIES, ask(id="second", rewrite=True))
-    assert answers(engine.read(QUERIES)) == []
-    (second,) = answers(engine.complete())
-    assert (second["query_id"], codes(second)) == ("second", ["llm_failed"])
-    _, (first,) = turns_to_end(engine)
-    assert (first["query_id"], first["status"]) == ("first", "ok")
 
 
 def test_failing_smaller_question_leaves_the_query(engine: Harness, monkeypatch: pytest.MonkeyPatch) -> None:

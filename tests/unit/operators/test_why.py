@@ -59,7 +59,6 @@ def ask(query: str, **fields: Any) -> dict[str, Any]:
 
 
 def of(response: dict[str, Any], memory_id: str) -> dict[str, dict[str, Any]]:
-    """A memory's reasons by code, in their order."""
     (memory,) = [memory for memory in response["memories"] if memory["id"] == memory_id]
     return {reason["code"]: reason for reason in memory["why"]}
 

@@ -30,7 +30,6 @@ Floats = npt.NDArray[np.float64]
 
 
 def indexed(said: Sequence[tuple[int, str]]) -> OwnerIndex:
-    """Messages as (episode, stems), in the order of time."""
     index = OwnerIndex(MODEL, 2)
     index.add([make_entry(n, episode=e, created_ms=n, stems=s) for n, (e, s) in enumerate(said)], {})
     return index

@@ -41,14 +41,12 @@ class Engine(Harness):
         return self.last
 
     def answers(self) -> dict[str, list[str]]:
-        """Query id → the memories in its answer."""
         return {
             one["query_id"]: sorted({memory["id"] for memory in one.get("memories", [])})
             for one in answers(self.outputs)
         }
 
     def receipts(self) -> dict[str, str]:
-        """Position → outcome."""
         return {one["position"]: one["outcome"] for one in receipts(self.outputs)}
 
 

@@ -23,7 +23,6 @@ OWNER = {"tenant_id": "acme", "user_id": "ann", "environment": "prod"}
 
 
 def memory(memory_id: str, content: str, at: str | int = DAY, **fields: Any) -> ShownMemory:
-    """A memory as a request shows it."""
     given = {"kind": "message", "role": "user", "name": "Ann"} | fields
     return ShownMemory(
         memory_id=memory_id, content=content, content_hash=content_hash(content), created_at=parse_time(at), **given
@@ -31,7 +30,6 @@ def memory(memory_id: str, content: str, at: str | int = DAY, **fields: Any) -> 
 
 
 def request(tasks: Sequence[str], *memories: ShownMemory, **fields: Any) -> EnrichmentRequest:
-    """A request about memories."""
     given = {"type": "enrichment.request", "source": "memory.events:0:7", "session_id": "s1", "timestamp": 7}
     return EnrichmentRequest.model_validate({**OWNER, **given, "tasks": [*tasks], "memories": [*memories], **fields})
 
@@ -92,7 +90,6 @@ def results(
 
 
 def texts(data: Any) -> Iterator[str]:
-    """Yield every text in JSON data."""
     if isinstance(data, str):
         yield data
     elif isinstance(data, dict | list):

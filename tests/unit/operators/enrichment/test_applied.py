@@ -86,13 +86,6 @@ def outcomes(processed: Processed) -> list[str]:
     return [receipt["outcome"] for receipt in processed.receipts]
 
 
-def current(processed: Processed) -> list[str]:
-    return sorted(one["content"] for one in processed.responses[-1]["memories"])
-
-
-ASKED = OWNER | {"type": "recall", "query": "Where does Ann live?", "k": 20, "timestamp": "2026-04-01T00:00:00Z"}
-
-
 @pytest.mark.parametrize(
     ("task", "count", "outcome"),
     [
@@ -113,12 +106,4 @@ def test_result_events_apply_once_and_not_after_deletion(
 
 
 def enriched_again(events: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The same events of another request."""
     return [event | {"id": f"again-{number}"} for number, event in enumerate(events)]
-
-
-def test_replaced_fact_is_hidden_until_the_verdict_is_undone(run: Callable[..., Processed]) -> None:
-    (verdict,) = enriched(["classify"]).events
-    assert current(run(*TOLD, verdict, ASKED)) == [PORTO.content]
-    undone = OWNER | {"type": "graph.archive", "edges": [verdict["edges"][0]]}
-    assert current(run(undone, ASKED)) == sorted([LISBON.content, PORTO.content])

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Iterator, Sequence
-from hashlib import sha256
 from typing import Any
 
 import numpy as np
@@ -91,14 +90,6 @@ def test_without_a_model_the_result_says_so(task: Task) -> None:
     assert (result.events, result.calls) == ([], 0)
 
 
-def test_events_have_the_owner_and_a_deterministic_id() -> None:
-    wanted = WANTED.model_copy(update={"environment": "test"})
-    (result,) = results([wanted], Scripted(**NOTHING), Vectors(), TRAVEL)
-    name = sha256(b"enrichment.requests:0:40").hexdigest()[:32]
-    assert [event["id"] for event in result.events] == [f"{name}-{n}" for n in range(3)]
-    assert {event.owner for event in parsed(result)} == {WANTED.owner._replace(environment="test")}
-
-
 def test_answer_that_breaks_our_code_is_a_failure(caplog: pytest.LogCaptureFixture) -> None:
     model = Scripted(**NOTHING | {"extract": {"relations": [{"evidence": "secret"}]}})
     (result,) = results([WANTED], model, Vectors(), TRAVEL)
@@ -164,7 +155,6 @@ WORDS = [
 
 
 def values(schema: Any) -> st.SearchStrategy[Any]:
-    """Values that have a schema."""
     if "enum" in schema:
         return st.sampled_from(schema["enum"])
     match schema["type"]:
@@ -194,7 +184,6 @@ def run(answers: list[Any]) -> list[EnrichmentResult]:
 
 
 def ids_in(value: Any, field: str = "") -> Iterator[str]:
-    """Every id of a memory in an event."""
     if isinstance(value, dict):
         for name, one in value.items():
             yield from ids_in(one, name)

@@ -68,7 +68,6 @@ def test_every_version_is_of_a_prompt() -> None:
 
 
 def objects(schema: Any) -> Iterator[dict[str, Any]]:
-    """A schema and all within."""
     yield schema
     for one in [*schema.get("properties", {}).values(), *([schema["items"]] if "items" in schema else [])]:
         yield from objects(one)

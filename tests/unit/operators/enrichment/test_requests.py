@@ -185,15 +185,6 @@ def test_ambiguous_memories_are_compared_closest_first(tmp_path: Path) -> None:
     engine.stop()
 
 
-def test_superseded_memories_are_not_compared(make: Callable[..., Harness]) -> None:
-    engine = make(ALL._replace(by_meaning=False))
-    engine.run(MEMORIES, memory(0, "The user lives in Lisbon"), memory(1, "The user now lives in Porto"))
-    edge = {"source": "m1", "target": "m0", "type": "supersedes"}
-    engine.run(MEMORIES, {"type": "graph.edges", "tenant_id": "acme", "user_id": "ann", "edges": [edge]})
-    (request,) = requests(engine.run(MEMORIES, memory(2, "Since May the user lives in Braga")))
-    assert [one.memory_id for one in request.similar] == ["m1"]
-
-
 def test_derived_memory_requests_only_classification(make: Callable[..., Harness]) -> None:
     engine = make(ALL._replace(by_meaning=False))
     engine.run(MEMORIES, message(9), memory(0, "The user lives in Lisbon with Ana"))
@@ -218,17 +209,6 @@ def test_new_name_within_a_known_one_is_requested_once(make: Callable[..., Harne
     (request,) = requests(engine.run(MEMORIES, message(2, "Yesterday Ana came to see us in Braga")))
     assert "resolve" not in request.tasks
     assert {one.name for one in request.entities} == {"Ana", "Braga"}
-
-
-def test_united_names_are_not_requested(make: Callable[..., Harness]) -> None:
-    engine = make(EnrichmentTasks(relationships=True))
-    same = {"name": "Ana García", "aliases": ["Anita"], "type": "person", "urn": "urn:person:7"}
-    engine.run(MEMORIES, memory(0, "Ana García paints.", entities=[same]))
-    (request,) = requests(engine.run(MEMORIES, message(1, "Yesterday Ana came to see us")))
-    (known,) = request.entities
-    assert (known.name, known.type, known.urn) == ("Ana García", "person", "urn:person:7")
-    (request,) = requests(engine.run(MEMORIES, message(2, "Then Anita came to see us, too")))
-    assert "resolve" not in request.tasks
 
 
 SUMMARIES = EnrichmentTasks(summaries=True)

@@ -73,8 +73,6 @@ class Models:
         return found
 
     def settled(self) -> list[list[int]]:
-        """Return the batches that have been submitted."""
-
         async def nothing() -> None:
             await asyncio.sleep(0)
 

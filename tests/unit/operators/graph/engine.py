@@ -55,7 +55,6 @@ class Engine:
         return given
 
     def ask(self, question: dict[str, Any]) -> dict[str, Any]:
-        """The answer to one question."""
         (answer,) = answers(self._harness.run(MEMORIES, question))
         return answer
 
@@ -91,7 +90,6 @@ class Engine:
 
     @property
     def hot(self) -> HotOwner:
-        """Ann, as the state step has her in memory."""
         return self.directory.hot_owners().get(self.directory.partition(0), ANN)
 
     def nodes(self) -> dict[NodeKey, Node]:

@@ -126,7 +126,6 @@ class Model:
         self._settle()
 
     def _caseless(self) -> list[str]:
-        """Names of entities in scripts without case."""
         names = [key.partition(":")[2] for key, node in self.nodes.items() if node.kind == "entity"]
         return [name for name in names if is_caseless(name)]
 

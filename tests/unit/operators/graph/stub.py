@@ -96,11 +96,9 @@ class StubGraph(OwnerGraph):
 
 
 def scope(graph: StubGraph, **fields: Any) -> TraversalScope:
-    """All of a graph, at `NOW_MS`."""
     given: dict[str, Any] = {"now_ms": NOW_MS}
     return TraversalScope(graph, **given | fields)
 
 
 def walk(graph: StubGraph, *begin: str, hops: int = 1, **fields: Any) -> Walk:
-    """The walk through a scope from the memories to begin with."""
     return Walk(scope(graph, **fields), {int(memory_id[1:]): memory_id for memory_id in begin}, hops)

@@ -9,7 +9,7 @@ import pytest
 from recallflow.flows.embedded import Processed
 from recallflow.state.verify import verify
 from tests.unit.operators.harness import MINUTE_MS, make_event, run_flow
-from tests.unit.operators.test_apply import forget, found, history, message, outcomes, update
+from tests.unit.operators.test_apply import forget, found, history, message, update
 from tests.unit.operators.test_derived import LISBON, PORTO, of
 
 Event = tuple[str, dict[str, Any]]
@@ -77,27 +77,6 @@ def test_undone_supersession_makes_the_memory_current(do: Do, event: Event) -> N
 def test_undone_edge_stays_undone_when_derived_again(do: Do) -> None:
     done = do(OLD, NEW, between("new", "old"), given(archived=True), between("new", "old"), asked())
     assert answers(done) == [BOTH]
-
-
-@pytest.mark.parametrize(
-    "event", [forget(memory_id="new"), update("new", content="Tea, always")], ids=["forgotten", "edited"]
-)
-@pytest.mark.parametrize(
-    "edge",
-    [
-        {"source": "memory:new", "target": "time:morning", "type": "conditional_on"},
-        {"source": "entity:Ann", "target": "entity:tea", "type": "likes"},
-    ],
-    ids=["condition", "relation"],
-)
-def test_forgotten_memory_takes_its_graph_data_along(do: Do, edge: dict[str, Any], event: Event) -> None:
-    said = "graph.edges", {"edges": [edge], **of("new", "coffee")}
-    explored = "graph.explore", {"nodes": [edge["target"]]}
-    done = do(message("new", "coffee"), said, explored, event, explored)
-    assert outcomes(done)[1] == "updated"
-    before, after = done.responses
-    assert [one["type"] for one in before["subgraph"]["edges"] if one["type"] == edge["type"]] == [edge["type"]]
-    assert after["status"] == "error" or after["subgraph"]["edges"] == []
 
 
 def test_evidence_is_deleted_with_its_memory(do: Do) -> None:

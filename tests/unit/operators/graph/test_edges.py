@@ -26,13 +26,11 @@ def remembered() -> list[dict[str, Any]]:
 
 
 def edges(*pairs: str, kind: str = "supersedes", **fields: Any) -> dict[str, Any]:
-    """Edges from the first of each two names to the second."""
     given = [{"source": one, "target": other, "type": kind, **fields} for one, other in map(list, pairs)]
     return make_event("graph.edges", 5_000, edges=given)
 
 
 def found(*events: dict[str, Any], **settings: Any) -> dict[str, Any]:
-    """The last answer."""
     answer: dict[str, Any] = run_flow([*events], similarity_max_per_memory=0, **settings).responses[-1]
     return answer
 

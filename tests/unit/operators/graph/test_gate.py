@@ -3,7 +3,6 @@
 from typing import Any
 
 import numpy as np
-import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,8 +17,6 @@ from recallflow.operators.graph.quality_gate import (
     Window,
     compare,
 )
-from tests.unit.operators.graph.engine import rolled_out
-from tests.unit.operators.harness import DAY_MS, make_event, run_flow
 
 SPAN_MS = 1_000
 WINDOW = Window(span_ms=SPAN_MS, most=100, answers=10, feedback=4)
@@ -203,33 +200,3 @@ def test_each_type_of_edge_has_the_relevance_of_its_own() -> None:
 def test_expanded_memories_are_compared_with_the_baseline(expanded: list[int], signal: Any, expected: Any) -> None:
     found = compare(signal, LEFT_OUT, np.array(expanded, np.int64), ["t"] * len(expanded), [7] * len(expanded))
     assert found == expected
-
-
-def of_many_users(useful: bool) -> list[list[dict[str, Any]]]:
-    """Twelve users, each with a memory that the graph adds to an answer. Each asks twice, and says of it whether it was
-    useful: too little for any state partition to judge by, enough for all of them."""
-    users = []
-    for number in range(12):
-        mine: dict[str, Any] = {"user_id": f"user-{number}"}
-        told = [make_event("memory", n, id=f"x{n}", content=f"crate {n} is in shelf {n}", **mine) for n in range(12)]
-        alarm = make_event("memory", 20, id="alarm", content="Rollout alarms page us", topics=["dashboard"], **mine)
-        red = make_event("memory", 21, id="red", content="Grafana turns pale", topics=["dashboard"], **mine)
-        asked = {"query": "rollout alarms", "k": 2, "strategy": "hybrid_graph"} | mine
-        said = make_event("memory.feedback", DAY_MS, memory_id="red", useful=useful, **mine)
-        users.append([*told, alarm, red, *[make_event("recall", DAY_MS, **asked), said] * 2])
-    return users
-
-
-@pytest.mark.parametrize("useful", [True, False])
-def test_tenant_is_judged_by_all_its_state_partitions(useful: bool) -> None:
-    history, users = rolled_out(), of_many_users(useful)
-    status = [make_event("graph.status", DAY_MS, user_id=f"user-{number}") for number in range(12)]
-    asked = make_event("recall", DAY_MS, query="rollout alarms", strategy="hybrid_graph", user_id="somebody else")
-    events = [*(event for user in users for event in user), *status, asked]
-    *answers, other = run_flow(events, partitions=16, decisions=history).responses
-    gates = [answer["graph_status"]["gate"] for answer in answers[-12:]]
-    assert len({orjson.dumps(gate) for gate in gates}) == 1  # whichever partition is asked
-    assert gates[0]["windows"]["answers"] == 24
-    assert gates[0]["blocked"] == (not useful)
-    assert (gates[0]["windows"]["useful_added"], gates[0]["why"]) == (float(useful), None if useful else "harm_rate 1")
-    assert other["fallback"] == (None if useful else "quality_gate_blocked")

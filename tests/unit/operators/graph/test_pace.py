@@ -23,8 +23,6 @@ TIMES = ("processing_time_ms", "sla_target_ms", "sla_met", "routing_info")
 
 
 class Chunks:
-    """A feed that gives lines as they come."""
-
     def __init__(self, lines: list[bytes], sizes: list[int]) -> None:
         self._chunks = self._cut(lines, sizes)
 

@@ -170,19 +170,6 @@ def test_graph_answer_past_its_deadline_counts_as_without_time() -> None:
     assert expansions.watched(TENANT).figures["fallback_rate"] == 1
 
 
-def test_feedback_in_one_partition_is_heard_in_another() -> None:
-    history, gates = rolled_out("canary"), QualityGates(WINDOW)
-    here, there = expansions_of(history, gates), expansions_of(history, gates)
-    for at_ms in range(10):
-        run(here, at_ms)
-        here.answered(request(at_ms), [], ["m7"])
-        here.feedback(request().owner, "m7", False, at_ms)
-    run(there, 10)
-    verdict = there.verdict(TENANT)
-    assert verdict is not None
-    assert verdict.why == "harm_rate 1"
-
-
 def test_lagging_partitions_judge_by_current_decisions() -> None:
     history, gates = rolled_out("canary"), QualityGates(WINDOW)
     ahead, behind = expansions_of(history, gates), expansions_of(history, gates)

@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from recallflow.limits import ALIASES_MAX
-from recallflow.operators.graph.reader import entity_context, named_entities
 from recallflow.state import entity_names, graph_check, keys
 from recallflow.state.entity_names import JOINED_NAMES_MAX
 from recallflow.state.graph_codec import NodeKey
@@ -33,7 +32,6 @@ def forget(memory_id: str) -> dict[str, Any]:
 
 
 def things(engine: Engine) -> set[tuple[str, ...]]:
-    """The entities, each as all of its names."""
     nodes = (node for node in engine.nodes().values() if node.kind == "entity")
     return {(node.name, *sorted(node.aliases)) for node in nodes}
 
@@ -112,24 +110,6 @@ def test_a_memory_brings_at_most_so_many_aliases(engine: Engine) -> None:
     engine.run(fact("few", entities=[people[0]]), fact("many", entities=people))
     assert engine.refused == [("invalid_event", ["entities"])]
     assert {len(thing) for thing in things(engine)} == {1 + ALIASES_MAX // 2}
-
-
-def test_a_context_lists_one_thing_once_with_its_other_names(engine: Engine) -> None:
-    engine.run(
-        fact("a", entities=[{"name": "Robert", "type": "person", "urn": "urn:p:1", "aliases": ["Bob"]}]),
-        fact("b", relations=[{"source": "Bob", "type": "works_at", "target": "Acme"}]),
-        fact("c", relations=[{"source": "Robert", "type": "works_at", "target": "Acme"}]),
-    )
-    about = named_entities(engine.graph, "Does Bob, whom they call Robert, work?")
-    assert about == [entity("robert")]
-    robert, acme = entity_context(engine.graph, about, 0).entries
-    assert robert == {
-        "name": "Robert", "type": "person", "properties": {},
-        "relationships": [{"type": "works_at", "target": "Acme"}], "aliases": ["Bob"],
-    }  # fmt: skip
-    assert acme["name"] == "Acme"
-    (edge,) = engine.edges().values()
-    assert sorted(edge.evidence) == ["b", "c"]
 
 
 def test_one_sided_and_missing_unions_are_reported(tmp_path: Path) -> None:

@@ -20,7 +20,6 @@ def engine(tmp_path: Path) -> Iterator[Engine]:
 
 
 def keys_of(engine: Engine) -> set[str]:
-    """Keys of the nodes that are no memories."""
     return {key.text for key in engine.nodes() if not key.memory}
 
 
