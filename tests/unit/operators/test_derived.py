@@ -169,17 +169,6 @@ def test_fact_is_forgotten_with_its_sources(events: list[Event], left: set[str])
     assert (versions["status"] == "ok") == ("fact" in left)
 
 
-def test_fact_of_replaced_text_is_in_no_current_answer() -> None:
-    done = do(
-        TOLD, fact(), update("told", content=PORTO), recall(), recall(include_history=True),
-        recall(as_of={"event_time": 90_000}), recall(as_of={"ingestion_time": 90_000}), history("fact"),
-    )  # fmt: skip
-    now, past, then, known, versions = done.responses
-    assert found(now) == {"told"}
-    assert found(past) == found(then) == found(known) == {"told", "fact"}
-    assert [one.get("valid_to") for one in versions["versions"]] == [None, "1970-01-01T00:02:00Z"]
-
-
 def test_no_fact_is_made_of_a_fact() -> None:
     done = do(TOLD, fact(), fact("next", **of("fact")), fact("more", **of("told", LISBON, "fact")))
     assert codes(done) == [

@@ -36,7 +36,6 @@ class Logs(Harness):
 
 @pytest.fixture
 def logs(tmp_path: Path) -> Logs:
-    """A log in which two memories were told."""
     logs = Logs(tmp_path / "s")
     texts = {"a": "the red bike", "b": "green tea"}
     logs.write(MEMORIES, *(make_event("message", id=name, content=text) for name, text in texts.items()))

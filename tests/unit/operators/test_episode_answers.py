@@ -132,13 +132,6 @@ def test_among_equal_members_the_nearer_centroid_decides() -> None:
     assert ids_of(blind, rank(blind)) == ["m0", "m1"]
 
 
-def test_room_is_shared_by_the_best_matches() -> None:
-    # The first is whole; of the second and the third together there is room for the best two.
-    signal = [5, 5, 0, 2.1, 0, 0, 2, 0]
-    asked = make_scene("episode", entries_of(2, 3, 3), signal, k=4)
-    assert ids_of(asked, rank(asked)) == ["m0", "m1", "m3", "m6"]
-
-
 def test_whole_episodes_have_a_bound() -> None:
     sizes = WHOLE_EPISODES_MAX - 1, WHOLE_EPISODES_MAX
     entries = entries_of(*sizes)

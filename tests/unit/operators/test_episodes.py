@@ -316,14 +316,6 @@ def test_fact_joins_an_episode_and_changes_none(standing: list[EpisodeRow], at_m
     assert (joined.episode.number, joined.changed) == (number, [])
 
 
-def test_facts_wait_for_the_first_message_of_their_session() -> None:
-    assert join([], fact(0, 500), GAP) == (fact(0, 500), [fact(0, 500)])
-    waiting = span(0, 500, 9_000, of_facts=True)
-    assert join([fact(0, 500)], fact(1, 9_000), GAP) == (waiting, [waiting])
-    taken = span(0, 20_000, 20_000)
-    assert join([waiting], span(7, 20_000, 20_000), GAP) == (taken, [taken])
-
-
 def asked(**fields: Any) -> dict[str, Any]:
     return make_event("recall", LATER_MS, query="kiln", mode="recency", k=50, **fields)
 

@@ -1,16 +1,24 @@
-"""Garbage collection: an applied event leaves no reference cycle, and no collection runs while a past is built."""
+"""Threads and garbage collection: one thread for state work, no reference cycle of an applied event."""
 
 import gc
+import threading
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
+from threadpoolctl import threadpool_info, threadpool_limits
 
+from recallflow.connectors.embedders import HashEmbedder
+from recallflow.connectors.local_inputs import IteratorFeed
+from recallflow.embedder import Matrix
+from recallflow.flows.embedded import EmbeddedEngine, run_lines
+from recallflow.flows.settings import Settings
 from recallflow.operators.recall import moment
 from recallflow.operators.recall.moment import Unswept
 from recallflow.state.rows import Entry
 from tests.unit.operators.harness import make_event, run_flow
-
-pytestmark = pytest.mark.slow
 
 
 def test_collection_rests_until_the_last_block_ends() -> None:
@@ -40,6 +48,7 @@ def test_collection_stays_off_if_it_was_off() -> None:
         gc.enable()
 
 
+@pytest.mark.slow
 def test_past_index_leaves_no_garbage(monkeypatch: pytest.MonkeyPatch) -> None:
     class Counting(Unswept):
         left: list[list[str]] = []
@@ -61,6 +70,7 @@ MADE = 2  # objects of an event that are freed no earlier than its state directo
 RELATION = {"source": "Ada", "type": "has", "target": "cup"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "fields"),
     [
@@ -87,3 +97,36 @@ def test_applied_event_leaves_no_cycle(kind: str, fields: dict[str, Any]) -> Non
     finally:
         gc.enable()
         gc.unfreeze()
+
+
+OWNERS = 12
+
+
+class Looking(HashEmbedder):
+    """Notes how many threads each native library has where a question is answered."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.threads: dict[int, set[int]] = {}
+
+    def embed(self, texts: Sequence[str]) -> Matrix:
+        if any(text.endswith("?") for text in texts):
+            self.threads[threading.get_ident()] = {one["num_threads"] for one in threadpool_info()}
+        return super().embed(texts)
+
+
+def test_native_libraries_use_one_thread_for_state_work(tmp_path: Path) -> None:
+    lines = [
+        orjson.dumps(
+            {"type": kind, "tenant_id": "t", "user_id": f"u{number}", "query": f"Who drinks tea {number}?"} | fields
+        )
+        for kind, fields in (("message", {"content": "Tea."}), ("recall", {}))
+        for number in range(OWNERS)
+    ]
+    looking = Looking()
+    with threadpool_limits(4), EmbeddedEngine.open(Settings(), tmp_path / "state") as embedded:
+        embedded.embedder = looking
+        run_lines(embedded, "lines", lambda *_: IteratorFeed(iter(lines)), lambda *_: None, rewinds=False)
+        after = {one["num_threads"] for one in threadpool_info()}
+    assert [*looking.threads.values()] == [{1}]
+    assert after == {4}  # as before

@@ -47,8 +47,6 @@ def budgets() -> Iterator[list[int]]:
 
 
 class Log:
-    """Events made from drawn ones, about earlier memories of their owner."""
-
     def __init__(self, *users: str) -> None:
         self._said: dict[str, list[str]] = {user: [] for user in users or USERS}
         self._number = 0

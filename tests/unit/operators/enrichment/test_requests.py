@@ -269,8 +269,6 @@ def test_a_category_is_summed_up_as_it_grows(make: Callable[..., Harness]) -> No
 
 
 class RemoteAngles(AngleEmbedder):
-    """The same, as a service gives them."""
-
     service: EmbeddingService = Mock(spec=EmbeddingService)  # nobody asks it here
 
 

@@ -31,7 +31,6 @@ def rolled_out(
 
 
 def decided(history: ControlHistory, blocked: bool, at_ms: int, name: str = DEFAULT) -> None:
-    """By an operator."""
     history.add(at_ms, GateVerdict(type="gate.verdict", tenant_id=TENANT, name=name, blocked=blocked, by="ops"))
 
 

@@ -71,7 +71,6 @@ def said(memory_id: str, **fields: Any) -> dict[str, Any]:
 
 
 def untouched() -> dict[str, Any]:
-    """An event that changes nothing."""
     return event("memory.forget", memory_id="nobody")
 
 
