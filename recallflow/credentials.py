@@ -103,8 +103,7 @@ def looks_like_one(data: bytes) -> bool:
 
 
 class MasterKey(Protocol):
-    """Master key of a state directory, which encrypts the directory's secret. It is used when a directory is created
-    or opened, and not while the engine runs."""
+    """Key that encrypts the secret of a state directory, used when a directory is created or opened."""
 
     @property
     def name(self) -> str:

@@ -100,8 +100,7 @@ class ClientLog:
 
 
 class Complaints:
-    """Errors that a client of librdkafka reports itself (its `error_cb`). The client retries all of them; a refusal
-    of our identity is kept, and `check` raises it."""
+    """Errors of a client of librdkafka (`error_cb`). It retries all but a refusal of us, which `check` raises."""
 
     def __init__(self) -> None:
         self.refused: SourceError | None = None
@@ -365,8 +364,7 @@ class Exchange:
         log_outage(error)
 
     def close(self) -> None:
-        """Wait for all sent records, at most about the delivery timeout, and fail waiting requests with UsageError.
-        A second call has no effect."""
+        """Wait for sent records, about the delivery timeout at most, and fail waiting requests. May be called again."""
         with self._sending:
             if self._stopping.is_set():
                 return

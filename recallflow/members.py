@@ -385,8 +385,7 @@ def check_for_members(state_dir: Path) -> None:
 
 
 def state_directories(state_dir: Path, count: int) -> list[Path]:
-    """Return the state directories of this number of members; for one process the folder itself. Raise UsageError
-    where the folder holds the state of another number of processes."""
+    """Return the members' state directories. Raise UsageError for the folder of another number of processes."""
     if count == 1:
         check_for_one(state_dir)
         return [state_dir]

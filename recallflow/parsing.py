@@ -231,8 +231,7 @@ _reported: set[tuple[str, str]] = set()
 
 
 def _report_once(kind: str, field: str) -> None:
-    """Log an unknown field once. Its name may be any text of the sender: names of unusual form are hidden, and only
-    a limited number is logged and remembered."""
+    """Log an unknown field once. Unusual names, which may be any text, are hidden; their number is limited."""
     shown = repr(field) if _PLAIN_NAME.fullmatch(field) else "whose name is none"
     if len(_reported) >= UNKNOWN_REPORTED or (kind, shown) in _reported:
         return

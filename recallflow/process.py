@@ -146,8 +146,7 @@ def background_thread(work: Callable[[], None], name: str, stopping: threading.E
 
 
 class Patience:
-    """Time limit of an outage. It ends soon after `stopping` is set, because supervisors kill slow processes.
-    Waiting code checks it every few seconds."""
+    """Time limit of an outage. It ends soon after `stopping` is set, because supervisors kill slow processes."""
 
     def __init__(
         self,

@@ -41,8 +41,7 @@ class Service(Protocol):
         """Store an event without waiting until it is applied. Raise DeliveryFailed and InvalidRecord."""
 
     async def apply(self, event: MemoryEvent, headers: Headers, timeout_s: float) -> StoredEvent:
-        """Store an event and wait until it is applied; the receipt is None if it does not come in time. Raise
-        InvalidRecord for a refused event, and as `store`."""
+        """Store an event, and wait until it is applied. A late receipt is None. Raise InvalidRecord, and as `store`."""
 
     def owners(self) -> Collection[Owner]:
         """Return owners with memories, as far as the service knows them; a service without the state knows none."""

@@ -227,8 +227,7 @@ def config_and_origins(options: argparse.Namespace) -> "tuple[Config, dict[str, 
 
 
 def _check_state_dir(options: argparse.Namespace) -> None:
-    """Raise UsageError where --state-dir names a missing directory and --create is not given. A directory from the
-    file or the environment is created without it."""
+    """Raise UsageError where --state-dir names a missing directory without --create. Settings need no --create."""
     given = getattr(options, "state_dir", None)
     if given == "":
         raise UsageError("--state-dir is empty (an unset variable?): give a folder, such as . for the current one")

@@ -33,8 +33,7 @@ codecs.register_error(_ESCAPED, _escaped)
 
 
 def take_any_character() -> None:
-    """Set encoding error handlers: standard output escapes characters that its encoding lacks, and standard input
-    replaces invalid bytes. Memories may contain characters that the terminal's encoding lacks."""
+    """Escape characters that standard output's encoding lacks, and replace invalid bytes of standard input."""
     for stream, errors in ((sys.stdout, _ESCAPED), (sys.stdin, "replace")):
         if isinstance(stream, io.TextIOWrapper):  # a program that runs a command may have put something else there
             stream.reconfigure(errors=errors)

@@ -79,8 +79,7 @@ def _line_digest(line: int, record: str, log: str | None) -> bytes:
 
 
 class Replayed(NamedTuple):
-    """Result of a log's replay. `events` counts the new events, `before` the events of earlier runs; `rate` is in
-    records per second; `where` describes the target."""
+    """Result of a log's replay. `before` counts events of earlier runs; `rate` is per second; `where` is the target."""
 
     log: str
     events: int

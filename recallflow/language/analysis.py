@@ -62,8 +62,7 @@ _TELLING_LETTER = re.compile(f"[{''.join(_LETTERS)}]")
 
 
 def detect(words: Collection[str], lowered: str, assumed: int) -> Detected:
-    """Return the language of a text with these words. The fast path covers most texts: English with at most one foreign
-    word, which may be a name."""
+    """Return the language of a text. The fast path covers English with at most one foreign word, such as a name."""
     letters = set() if lowered.isascii() else set(_TELLING_LETTER.findall(lowered))
     foreign = _FOREIGN.intersection(words)
     if not letters and len(foreign) < 2:

@@ -47,8 +47,7 @@ def runs(text: str) -> Iterator[tuple[str, bool]]:
 
 
 def pairs(run: str, table: Table) -> Iterator[str]:
-    """Yield each two adjacent characters of one kind between the function words of a run without spaces, and single
-    characters that carry no grammar."""
+    """Yield pairs of adjacent characters of one kind between function words, and single ones without grammar."""
     for part in _SEPARATORS[table.code].split(run):
         for found in _KINDS.finditer(part):
             characters = regex.findall(r"\X", found[0]) if found["other"] else found[0]
@@ -107,8 +106,7 @@ def counts(word: str) -> bool:
 
 
 def words(text: str) -> list[str]:
-    """Return all words of a text in order, normalised by `plain`, for the comparison of spellings. Function words of
-    scripts with spaces are included."""
+    """Return all words of a text in order, normalised by `plain`, function words included, to compare spellings."""
     if text.isascii():
         return ascii_words(text)
     text = plain(text)

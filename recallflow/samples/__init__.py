@@ -15,8 +15,7 @@ from recallflow.parsing import parse
 
 
 class SampleQuestion(NamedTuple):
-    """A recall query, its explanation, and the ids of its relevant memories. At least one of them should rank in the
-    first three. `expect` is empty for a question without an answer."""
+    """A query, its explanation, and the ids of relevant memories, one of which should rank in the first three."""
 
     note: str
     expect: tuple[str, ...]

@@ -238,8 +238,7 @@ class ClientScope(NamedTuple):
         return parse_control(orjson.dumps(given, default=_jsonable))
 
     def built(self, event: object) -> AnyEvent:
-        """Return an event of the caller as the engine would parse it. Raise UsageError for another object, or
-        another tenant or environment, and InvalidRecord for an event that was made invalid."""
+        """Return the event as the engine would parse it. Raise InvalidRecord; UsageError for others or other scopes."""
         if not isinstance(event, Event) or not hasattr(event, "type"):
             raise UsageError(
                 f"not an event but {type(event).__name__}; give one of recallflow's events (Message, Recall, …)"
