@@ -143,7 +143,8 @@ class VectorIndex:
         owned = self._slots.view
         at = np.minimum(np.searchsorted(owned, slots), len(owned) - 1)
         found = self._rows(at)
-        found *= (owned[at] == slots)[:, np.newaxis]
+        if not (there := owned[at] == slots).all():
+            found *= there[:, np.newaxis]
         if self._several:
             sizes = np.searchsorted(owned, slots, "right") - at
             several = np.flatnonzero(sizes > 1)
@@ -240,7 +241,11 @@ class Clusters:
     def _learn(self, missing: Ints) -> None:
         sizes = self._ends[missing] - self._starts[missing]
         members = self._slots[ranges(self._starts[missing], sizes)]
-        sums = np.add.reduceat(self._vectors.of(members), sizes.cumsum() - sizes, axis=0)
+        rows, end = self._vectors.of(members), 0
+        sums = np.empty((len(missing), rows.shape[1]), np.float32)
+        for number, size in enumerate(sizes.tolist()):  # a third of the time of np.add.reduceat
+            rows[end : end + size].sum(axis=0, out=sums[number])
+            end += size
         norms = np.linalg.norm(sums, axis=1, keepdims=True)
         self._centroids[missing] = np.divide(sums, norms, out=np.zeros_like(sums), where=norms > 0)
         self._known[missing] = True
