@@ -216,6 +216,11 @@ def test_null_clears_a_field_to_its_default() -> None:
     assert {k: v for k, v in cleared.items() if k not in own} == {k: v for k, v in never_given.items() if k not in own}
 
 
+def test_a_cleared_kind_of_a_message_is_message_again() -> None:
+    done = do(message("a"), update("a", kind="fact"), update("a", kind=None), get("a"))
+    assert done.responses[0]["versions"][0]["kind"] == "message"
+
+
 def test_forget_with_its_own_id_spares_later_memories() -> None:
     clear = make_event("memory.forget", id="f1", filter={"tag": "old"}, receipt=True)
     first, second = (make_event("memory", id=name, content="tea", tags=["old"]) for name in ("a", "b"))

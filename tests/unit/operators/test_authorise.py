@@ -269,6 +269,12 @@ def test_api_key_is_valid_a_second_after_its_creation(senders: Senders) -> None:
     assert problem(other) == problem(unknown) == problem(wrong)  # nobody learns which keys there are
 
 
+def test_api_key_as_bearer_holds_as_in_its_own_header(senders: Senders) -> None:
+    key = senders.key()
+    assert verdict(senders.judge(bearer(key.text()))) == verdict(senders.judge(with_key(key)))
+    assert verdict(senders.judge(bearer(key._replace(secret=ApiKeyText.new().secret).text()))) == "unauthenticated"
+
+
 @pytest.mark.parametrize("holder", ["acme", "*"])
 def test_a_revocation_is_final(senders: Senders, holder: str) -> None:
     key = ApiKeyText.new()

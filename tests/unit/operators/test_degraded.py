@@ -153,6 +153,13 @@ def test_lookups_redact_too(engine: Engine, lose: Callable[[bytes, str], None]) 
     assert (latest["status"], latest["versions"][0]["content"]) == ("ok", "Ann sold her viola")
 
 
+def test_episode_summary_skips_unreadable_texts(engine: Engine, lose: Callable[[bytes, str], None]) -> None:
+    lose(keys.ROW, "violin")
+    (listed,) = engine.ask(make_event("episodes.list", 900_000))
+    summaries = {episode["session_id"]: episode["summary"] for episode in listed["episodes"]}
+    assert (summaries["violin"], summaries["kettle"]) == ("", "Ann: The kettle is broken again")
+
+
 def test_undecryptable_rules_and_summaries_are_not_in_the_context(
     engine: Engine, ask: Ask, lose: Callable[[bytes, str], None]
 ) -> None:

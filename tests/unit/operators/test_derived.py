@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from recallflow.events import content_hash
 from recallflow.flows.embedded import Processed
+from recallflow.limits import MADE_MAX
 from recallflow.operators import large
 from recallflow.operators.episodes import episode_id
 from recallflow.operators.rules import EnrichmentTasks
@@ -175,6 +176,12 @@ def test_no_fact_is_made_of_a_fact() -> None:
         ("invalid_event", ["derived_from.memory_id"]),
         ("invalid_event", ["derived_from.others.0.memory_id"]),
     ]
+
+
+def test_so_many_facts_are_made_of_one_message() -> None:
+    done = do(TOLD, *(fact(f"f{number}") for number in range(MADE_MAX + 1)), update("told", content=PORTO), recall())
+    assert codes(done) == [("invalid_event", ["derived_from"])]
+    assert found(done.responses[0]) == {"told"}
 
 
 def test_often_edited_message_gets_facts_each_time(monkeypatch: pytest.MonkeyPatch) -> None:

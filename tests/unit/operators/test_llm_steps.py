@@ -148,6 +148,14 @@ def test_verdict_on_summaries_that_changed_meanwhile_is_ignored(open_engine: Ope
     assert response["context"]["summaries"]["travel"] == "Ana left Porto."
 
 
+def test_failed_model_loads_all_categories_and_keeps_memories(answered: Answered) -> None:
+    usual, without = answered(ask(max_tokens=2_000), ask(**STEPS, rewrite=True), has_model=False)
+    assert (without["status"], codes(without)) == ("degraded", ["llm_off"])
+    assert all(step in without["warnings"][0]["detail"] for step in (*STEPS, "rewrite"))
+    assert {*without["context"]["summaries"]} == {*SUMMARIES}
+    assert (without["sufficient"], ids(without)) == (False, ids(usual))
+
+
 @pytest.mark.parametrize("failure", get_args(ModelFailure))
 def test_a_failing_step_loses_nothing_says_why_and_quotes_nothing(
     answered: Answered, language: Language, failure: str

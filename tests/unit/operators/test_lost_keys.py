@@ -138,6 +138,15 @@ def test_write_for_an_owner_with_a_lost_key_is_refused(filled: Harness) -> None:
     assert filled.problems() == []
 
 
+def test_new_owner_of_a_tenant_without_key_is_refused(filled: Harness) -> None:
+    ((place, whole),) = stored(filled, keys.TENANT_KEYS).items()
+    overwrite(filled, {place: whole[:-1] + bytes([whole[-1] ^ 1])})
+    new = make_event("message", 10, user_id="cy", content="tea")
+    assert [letter.error.code for letter in letters(filled.run(MEMORIES, new))] == ["unreadable"]
+    filled.mark()
+    assert letters(filled.run(MEMORIES, make_event("message", 11, tenant_id="other", content="tea"))) == []
+
+
 def test_verify_tells_of_a_lost_key_once_and_goes_on(filled: Harness) -> None:
     lose_key(filled, ANN)
     ann, bo = of(filled, ANN), of(filled, BO)

@@ -95,6 +95,18 @@ def agrees(whole: dict[str, Any], shown: dict[str, Any]) -> None:
                 assert shown[name] == value
 
 
+def test_one_giant_is_cut_for_itself() -> None:
+    contents = ["short", "x" * 50_000, *("medium " * 20 for _ in range(8))]
+    document = {
+        "query_id": "q",
+        "status": "ok",
+        "memories": [{"id": str(n), "content": content} for n, content in enumerate(contents)],
+    }
+    shown = from_json(fitted(answer(document), 20_000).body)["memories"]
+    assert [memory["content"] for memory in shown if not memory.get("truncated")] == [contents[0], *contents[2:]]
+    assert 15_000 < len(shown[1]["content"]) < 20_000
+
+
 @pytest.mark.parametrize("text", ["x", "é", '"', "\u0001", "🚲"])
 def test_answer_over_the_size_limit_is_cut(text: str) -> None:
     document = {"query_id": "q", "status": "ok", "versions": [{"id": "m", "content": text * 3_000}]}

@@ -213,6 +213,18 @@ def test_all_pages_are_the_whole_graph(events: list[Event], limit: int, as_of: E
         engine.stop()
 
 
+def test_a_cursor_of_a_state_that_is_gone_is_refused(engine: Harness, tmp_path: Path) -> None:
+    edges = [{"source": f"entity:{one}", "target": "entity:porto", "type": "lives_in"} for one in ("Ann", "Bo", "Cy")]
+    told(engine, 1, {"type": "graph.edges", "edges": edges})
+    *_, cut = (page["after"] for page in pages_of(engine, "subgraph", type="graph.explore", whole=True, limit=1))
+    first = ask(engine, type="graph.explore", whole=True, limit=1, after="e:")["subgraph"]["after"]
+    assert cut is None
+    other = Harness(tmp_path / "other")
+    told(other, 1, {"type": "graph.edges", "edges": edges})
+    refused = ask(other, type="graph.explore", whole=True, limit=1, after=first)["error"]
+    assert refused["fields"][0]["field"] == "after"
+
+
 @pytest.mark.parametrize(
     ("fields", "wrong"),
     [

@@ -110,6 +110,12 @@ def test_without_the_reranker_the_answer_is_the_usual_one(
     assert response["memories"] == usual["memories"]
 
 
+def test_hanging_reranker_is_given_up(answered: Answered, reranker: Reranker) -> None:
+    reranker.hangs = True
+    (response,) = answered(ask(), timeout_s=0.0)
+    assert codes(response) == ["rerank_failed"]
+
+
 def test_repeated_failures_pause_the_reranker(open_engine: Open, reranker: Reranker, clock: Clock) -> None:
     working, reranker.scores = reranker.scores, crash
     engine = open_engine(one_log=True)

@@ -112,6 +112,12 @@ def test_unusable_vector_is_reported(vectors: QuestionVectors, model: Model, giv
     assert vectors.cached("tea?") is None
 
 
+def test_memory_error_stops_the_flow(vectors: QuestionVectors, model: Model) -> None:
+    model.error = MemoryError()
+    with pytest.raises(MemoryError):
+        vectors.embed("tea?")
+
+
 class Service:
     name, dimension = "model", 3
 

@@ -100,6 +100,14 @@ def test_derived_edge_alone_adds_nothing_and_is_reported() -> None:
     assert after["routing_info"]["graph"]["worked_out"] == 2
 
 
+def test_added_memories_have_their_own_relevance(memories: list[dict[str, Any]]) -> None:
+    queries = [ask("rollout alarms", **least) for least in ({}, {"min_relevance": 0.3})]
+    every, chosen = run_flow([*memories, *queries], decisions=rolled_out()).responses
+    relevance = {memory["id"]: memory["relevance"] for memory in every["memories"]}
+    assert relevance["red"] < 0.3 < relevance["alarm"]
+    assert ids(chosen) == [memory for memory in ids(every) if relevance[memory] >= 0.3]
+
+
 def test_at_most_five_are_added(memories: list[dict[str, Any]]) -> None:
     edges = [{"source": "alarm", "target": f"x{n}", "type": "caused_by", "weight": (n + 1) / 10} for n in range(9)]
     events = [*memories, make_event("graph.edges", 200, edges=edges), ask("rollout alarms", k=1)]

@@ -113,6 +113,13 @@ def test_an_edge_carries_all_that_is_given_of_it(trio: Engine) -> None:
     assert trio.graph.edges(A, 5) == trio.graph.edges(B, 5) == [found]
 
 
+def test_reference_syntax_does_not_depend_on_the_state(trio: Engine) -> None:
+    trio.run(event("memory", id="tag:cold", content="x"), give(edge("a", "tag:cold")), archive("tag:cold"))
+    assert trio.refused == [("not_found", ["edges.0.target"]), ("not_found", ["entities.0"])]
+    trio.run(archive("memory:tag:cold"))
+    assert trio.nodes()[memory("tag:cold")].archived
+
+
 @pytest.mark.parametrize(
     ("relation", "entities"),
     [
