@@ -35,10 +35,10 @@ from recallflow.operators.quotas import UserLimits
 from recallflow.operators.recall import llm_steps
 from recallflow.operators.recall.moment import Moment, graph_at
 from recallflow.operators.recall.pipeline import find_beside, ranked_only, recall, smaller_questions, to_ask, to_embed
+from recallflow.operators.recall.ranking_input import tenant_settings, unread
 from recallflow.operators.recall.said import NOTHING, Kind, Received, Said, Wanted
 from recallflow.operators.recall.shared import QuestionVector, Shared
 from recallflow.operators.recall.stages import ComposedAnswer, Effects, Engine, Find, Posed, find_nothing
-from recallflow.operators.recall.tuning import tenant_settings, unread
 from recallflow.operators.rules import Rules
 from recallflow.queries import (
     K_MAX,
@@ -157,7 +157,7 @@ class Answerer:
         best: list[int] = []
         if (asked := _searched(query)) is not None:
             ranked = ranked_only(self._engine, self._posed(asked, ask), said)
-            index, graph = ranked.scene.index, ranked.graph.graph
+            index, graph = ranked.inputs.index, ranked.graph.graph
             best = index.conversation.facts["seq"][ranked.ranking.places].tolist()
         else:
             index, graph = self._engine.at(hot, moment)

@@ -2,7 +2,7 @@
 
 All arrays are in conversation order (see `Conversation`), with one position per live memory. z() is the z-score over
 the owner's memories, so that one set of weights serves all owners and embedders. OWN, WINDOW, NEAR and EPISODE are the
-BM25 scores of `bm25.py`, as s/(s + 5) or a logarithm of s.
+BM25 scores of `words.py`, as s/(s + 5) or a logarithm of s.
 
 | column | value |
 |---|---|
@@ -39,11 +39,11 @@ import numpy.typing as npt
 from recallflow.embedder import TextVectors
 from recallflow.language import DateMention
 from recallflow.operators.recall import people, words
-from recallflow.operators.recall.bm25 import bm25_scores, logarithm, phrase_column, squashed
 from recallflow.operators.recall.partial_columns import AnyColumn, ByEpisode, Neighbouring, Scattered, add_weighted
 from recallflow.operators.recall.question import Question
-from recallflow.operators.recall.scene import DAY_MS
+from recallflow.operators.recall.ranking_input import DAY_MS
 from recallflow.operators.recall.weights import Weights
+from recallflow.operators.recall.words import bm25_scores, logarithm, phrase_column, squashed
 from recallflow.state.arrays import Column, Ints, Mask, Places
 from recallflow.state.index import OwnerIndex, of_memories
 from recallflow.state.rows import ENDS_ASKING, TELLS_TIME

@@ -9,8 +9,8 @@ from recallflow.operators.graph.paths import Related
 from recallflow.operators.graph.reader import is_live
 from recallflow.operators.recall import rerank
 from recallflow.operators.recall.moment import Moment
+from recallflow.operators.recall.ranking_input import Ranking, RankingInput
 from recallflow.operators.recall.relevance import Judged
-from recallflow.operators.recall.scene import Ranking, Scene
 from recallflow.operators.recall.updates import Replacement
 from recallflow.operators.redaction import Redacted
 from recallflow.queries import K_MAX
@@ -125,9 +125,9 @@ def _memory(row: MemoryRow, about: Particulars, score: float, rank: int, more: d
     )
 
 
-def relevance_warnings(scene: Scene, judged: Judged, answered: int) -> list[Warn]:
+def relevance_warnings(inputs: RankingInput, judged: Judged, answered: int) -> list[Warn]:
     """Return a warning if the permitted memories are most likely irrelevant to the question."""
-    least, permitted = scene.query.min_relevance, len(scene.allowed)
+    least, permitted = inputs.query.min_relevance, len(inputs.allowed)
     if least is not None and permitted and not answered:
         detail = f"none of {permitted} memories has a relevance of {least:g}"
     elif judged.hopeless:
@@ -176,24 +176,24 @@ def with_updates(
     ]
 
 
-def warnings(scene: Scene, ranking: Ranking, rows: Rows) -> list[Warn]:
+def warnings(inputs: RankingInput, ranking: Ranking, rows: Rows) -> list[Warn]:
     """Return warnings about missing memories, question words or graph, future event times, and unreadable rows."""
-    conversation, tuning = scene.index.conversation, scene.tuning
-    known, permitted = conversation.size, len(scene.allowed)
+    conversation, tuning = inputs.index.conversation, inputs.tuning
+    known, permitted = conversation.size, len(inputs.allowed)
     found: list[Warn] = []
-    if tuning.wants_proximity and scene.proximity is None:
+    if tuning.wants_proximity and inputs.proximity is None:
         detail = "there is no graph to tell how near memories are to entities; it counts as 0"
         found.append(Warn(code="no_graph", detail=detail))
     if not known:
         found.append(Warn(code="no_memories", detail="nothing is remembered of this user"))
     elif not permitted:
         found.append(Warn(code="no_memories", detail=f"none of {known} memories may be in the answer"))
-    elif "k" in scene.query.model_fields_set and min(scene.query.k, K_MAX) > permitted:
-        detail = f"k was {scene.query.k}; {permitted} of {known} memories may be in the answer"
+    elif "k" in inputs.query.model_fields_set and min(inputs.query.k, K_MAX) > permitted:
+        detail = f"k was {inputs.query.k}; {permitted} of {known} memories may be in the answer"
         found.append(Warn(code="k_exceeds_memories", detail=detail))
-    if not scene.question.stems and tuning.mode != "recency":
+    if not inputs.question.stems and tuning.mode != "recency":
         found.append(Warn(code="no_content_words", detail="the question has no words that tell what it is about"))
-    if ahead := int((scene.fact("created_ms", ranking.places) > scene.now_ms).sum()):
+    if ahead := int((inputs.fact("created_ms", ranking.places) > inputs.now_ms).sum()):
         found.append(
             Warn(code="future_timestamp", detail=f"{ahead} memories lie after the query's time; counted as now")
         )

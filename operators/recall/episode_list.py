@@ -8,7 +8,7 @@ import numpy as np
 from recallflow.fields import format_time
 from recallflow.operators.derived import known_summary
 from recallflow.operators.recall.moment import Moment
-from recallflow.operators.recall.scene import Ranking
+from recallflow.operators.recall.ranking_input import Ranking
 from recallflow.operators.redaction import RowsReader
 from recallflow.operators.summaries import Summaries
 from recallflow.responses import RecalledEpisode, RecalledMemory

@@ -9,8 +9,8 @@ from recallflow.embedder import Matrix
 from recallflow.limits import READ_CHARACTERS
 from recallflow.operators import redaction
 from recallflow.operators.prepare import passages
-from recallflow.operators.recall.bm25 import idf
 from recallflow.operators.recall.question import Question
+from recallflow.operators.recall.words import idf
 from recallflow.responses import Span
 from recallflow.state.arrays import Ints, Places, ranges
 from recallflow.state.index import OwnerIndex

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from recallflow.operators.recall.scene import Ranking
+from recallflow.operators.recall.ranking_input import Ranking
 
 
 def explained(ranking: Ranking) -> list[dict[str, dict[str, float]]]:

@@ -30,7 +30,7 @@ import numpy as np
 import numpy.typing as npt
 
 from recallflow.operators.recall.people import filled
-from recallflow.operators.recall.scene import DAY_MS, Scene
+from recallflow.operators.recall.ranking_input import DAY_MS, RankingInput
 from recallflow.queries import WEIGHTS, Decay
 from recallflow.state.arrays import Column, Mask, Places
 from recallflow.state.index import OwnerIndex, of_memories
@@ -46,19 +46,19 @@ LIKED_MOST = 100
 # ---------------------------------------------------------------------- factors
 
 
-def raw(scene: Scene, places: Places) -> dict[str, Column]:
+def raw(inputs: RankingInput, places: Places) -> dict[str, Column]:
     """Return the factors of `hybrid` other than the semantic one and proximity.
 
     Usage and feedback count nothing if the answer is about another moment than now.
     """
-    decay = scene.tuning.decay
-    ages, confidence = scene.age_days(places), scene.fact("confidence", places)
-    used = None if scene.usage is None else scene.usage.of(scene.fact("seq", places))
+    decay = inputs.tuning.decay
+    ages, confidence = inputs.age_days(places), inputs.fact("confidence", places)
+    used = None if inputs.usage is None else inputs.usage.of(inputs.fact("seq", places))
     return {
-        "cluster": filled(scene.index.clusters.cosines(places).astype(np.float64), _embedded(scene, places)),
+        "cluster": filled(inputs.index.clusters.cosines(places).astype(np.float64), _embedded(inputs, places)),
         "recency": recency(ages, decay) if decay.model_fields_set else log_recency(ages),
-        "importance": scene.fact("importance", places),
-        "usage": np.zeros(len(places)) if used is None else usage(used, scene.now_ms),
+        "importance": inputs.fact("importance", places),
+        "usage": np.zeros(len(places)) if used is None else usage(used, inputs.now_ms),
         "quality": confidence if used is None else quality(confidence, used),
         "decay": hyperbolic(ages, decay.decay_days if decay.function == "hyperbolic" else DECAY_DAYS),
     }
@@ -113,61 +113,61 @@ def quality(confidence: npt.NDArray[np.float64], used: Records) -> Column:
     return factor
 
 
-def proximity(scene: Scene, places: Places) -> Column:
+def proximity(inputs: RankingInput, places: Places) -> Column:
     """Return the proximity of each position, or zeros without a graph."""
-    return np.zeros(len(places)) if scene.proximity is None else scene.proximity[places]
+    return np.zeros(len(places)) if inputs.proximity is None else inputs.proximity[places]
 
 
-def semantic(scene: Scene, places: Places, best: Places) -> tuple[Column, float]:
+def semantic(inputs: RankingInput, places: Places, best: Places) -> tuple[Column, float]:
     """Return the signal of `places`, stretched so that `best` (best first) spans 1 to 0, and the log-odds of that span.
 
     `best` spans less if its log-odds span less than one unit. Places below all of `best` have 0.
     """
-    highest = float(scene.semantic[best[0]])
-    spread = max(highest - float(scene.semantic[best[-1]]), LEAST_SPREAD)
-    factor: Column = np.maximum(1 - (highest - scene.semantic[places]) / spread, 0.0)
+    highest = float(inputs.semantic[best[0]])
+    spread = max(highest - float(inputs.semantic[best[-1]]), LEAST_SPREAD)
+    factor: Column = np.maximum(1 - (highest - inputs.semantic[places]) / spread, 0.0)
     return factor, spread
 
 
 # ---------------------------------------------------------------------- boosts
 
 
-def boosts(scene: Scene, places: Places, spread: float) -> dict[str, Column]:
+def boosts(inputs: RankingInput, places: Places, spread: float) -> dict[str, Column]:
     """Return weight · value of each boost in the unit of scores, without boosts of weight 0 or without data.
 
     Args:
         spread: the log-odds that the semantic factor spans, which are worth its default weight.
     """
-    unit = WEIGHTS[scene.tuning.mode]["semantic"] / spread
+    unit = WEIGHTS[inputs.tuning.mode]["semantic"] / spread
     sources = {"relationship": _related, "personalisation": _liked, "session_continuity": _returned}
-    weighed = [(name, scene.tuning.boosts[name] * unit) for name in sources]
-    found = [(name, weight, sources[name](scene, places)) for name, weight in weighed if weight > 0]
+    weighed = [(name, inputs.tuning.boosts[name] * unit) for name in sources]
+    found = [(name, weight, sources[name](inputs, places)) for name, weight in weighed if weight > 0]
     return {name: weight * values for name, weight, values in found if values is not None}
 
 
-def _related(scene: Scene, places: Places) -> Column | None:
-    if not scene.relationship:
+def _related(inputs: RankingInput, places: Places) -> Column | None:
+    if not inputs.relationship:
         return None
-    return np.array([scene.relationship.get(place, 0.0) for place in places.tolist()])
+    return np.array([inputs.relationship.get(place, 0.0) for place in places.tolist()])
 
 
-def _liked(scene: Scene, places: Places) -> Column | None:
-    if (taste := _taste(scene)) is None:
+def _liked(inputs: RankingInput, places: Places) -> Column | None:
+    if (taste := _taste(inputs)) is None:
         return None
-    cosines = scene.index.vectors.of(scene.index.conversation.slots[places]) @ taste
-    return filled(np.clip(cosines.astype(np.float64), 0.0, 1.0), _embedded(scene, places))
+    cosines = inputs.index.vectors.of(inputs.index.conversation.slots[places]) @ taste
+    return filled(np.clip(cosines.astype(np.float64), 0.0, 1.0), _embedded(inputs, places))
 
 
-def _returned(scene: Scene, places: Places) -> Column | None:
-    if not len(scene.returned):
+def _returned(inputs: RankingInput, places: Places) -> Column | None:
+    if not len(inputs.returned):
         return None
-    again: Column = (scene.fact("seq", places)[:, None] == scene.returned).any(axis=1) * 1.0
+    again: Column = (inputs.fact("seq", places)[:, None] == inputs.returned).any(axis=1) * 1.0
     return again
 
 
-def _embedded(scene: Scene, places: Places) -> Mask | None:
+def _embedded(inputs: RankingInput, places: Places) -> Mask | None:
     """Return whether each position's memory has a vector; None if all memories have one."""
-    found = _with_vectors(scene.index)
+    found = _with_vectors(inputs.index)
     return None if found is None else found.take(places)
 
 
@@ -177,14 +177,14 @@ def _with_vectors(index: OwnerIndex) -> Mask | None:
     return None if found.all() else found
 
 
-def _taste(scene: Scene) -> Column | None:
+def _taste(inputs: RankingInput) -> Column | None:
     """Return the mean vector, (dimension,) of length 1, of the newest memories with more useful than not useful
     votes."""
-    liked = () if scene.usage is None else scene.usage.liked()
-    known = (slot for seq in liked if (slot := scene.index.slot(seq)) is not None)
+    liked = () if inputs.usage is None else inputs.usage.liked()
+    known = (slot for seq in liked if (slot := inputs.index.slot(seq)) is not None)
     slots = [*islice(known, LIKED_MOST)][::-1]
     if not slots:
         return None
-    mean = scene.index.vectors.of(np.array(slots, np.int64)).mean(axis=0)
+    mean = inputs.index.vectors.of(np.array(slots, np.int64)).mean(axis=0)
     norm = np.linalg.norm(mean)
     return mean / norm if norm else None  # 0 without vectors

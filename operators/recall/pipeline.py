@@ -4,9 +4,11 @@
 (authorise) precedes this module: every query here is authorised for its owner.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import chain
+from typing import TypeVar
 
 import numpy as np
 
@@ -16,11 +18,10 @@ from recallflow.operators.recall import llm_steps, rerank, signal
 from recallflow.operators.recall.context import read_summaries
 from recallflow.operators.recall.deadline import Laps, Step
 from recallflow.operators.recall.filters import Filtering, Linked, superseded, valid
-from recallflow.operators.recall.intent import intent_of, mode_for
-from recallflow.operators.recall.merging import merged
 from recallflow.operators.recall.moment import Moment, filtered_graph
-from recallflow.operators.recall.question import Question, Vocabulary, understand
+from recallflow.operators.recall.question import Question, Vocabulary, intent_of, mode_for, understand
 from recallflow.operators.recall.ranking import rank_candidates
+from recallflow.operators.recall.ranking_input import tuned
 from recallflow.operators.recall.respond import compose_answer, finish
 from recallflow.operators.recall.said import LLM_STEPS, NOTHING, LlmStep, Said, Wanted
 from recallflow.operators.recall.signal import Signal
@@ -40,13 +41,17 @@ from recallflow.operators.recall.stages import (
     Understood,
     find_nothing,
 )
-from recallflow.operators.recall.tuning import tuned
 from recallflow.operators.recall.words import spend_scan
+from recallflow.operators.redaction import REDACTED
 from recallflow.queries import HOPS_MIN, Filters
+from recallflow.responses import WARNINGS, RecalledMemory
 from recallflow.state.index import OwnerIndex, of_memories
 from recallflow.state.rows import language_in
 
+NOTHING_RELEVANT = "nothing_relevant"
 RARE_LANGUAGE = 50  # a language with a smaller share of the memories, 1 in this many, is noise such as a quotation
+
+T = TypeVar("T")
 
 
 def recall(
@@ -311,3 +316,53 @@ def participants(index: OwnerIndex) -> list[str]:
         wrote = np.bincount(now.facts["author"] + 1)[authors + 1]
         authors = np.sort(authors[np.argsort(-wrote, kind="stable")[:PARTICIPANTS_MAX]])
     return [index.names.strings[author] for author in authors]
+
+
+# ---------------------------------------------------------------------- merging of subqueries
+
+
+def merged(own: ComposedAnswer, others: Sequence[ComposedAnswer]) -> ComposedAnswer:
+    """Return the query's answer, merged with the answers to its subqueries.
+
+    A memory's rank is its best rank in any answer. Ranks are comparable between answers; scores are not, because each
+    answer scales its own. A memory's fields come from the answer with its best rank, and `question` names its subquery.
+    """
+    ranked = [memory for memory in own.memories if memory.id not in own.added]
+    answers = [ranked, *(_with_question(found) for found in others)]
+    best = best_first(answers, lambda memory: (memory.id, memory.version))[: own.understood.tuning.k]
+    # Memories whose text cannot be decrypted sort last.
+    best.sort(key=lambda memory: memory.content == REDACTED)
+    there = {memory.id for memory in best}
+    every = [*best, *(memory for memory in own.memories if memory.id in own.added and memory.id not in there)]
+    known = [found.answerable for found in (own, *others) if found.answerable is not None]
+    codes = {warning.code for warning in own.warnings}
+    if any(NOTHING_RELEVANT not in (warning.code for warning in found.warnings) for found in others):
+        codes.discard(NOTHING_RELEVANT)
+    warnings = [warning for warning in own.warnings if warning.code in codes]
+    for warning in chain.from_iterable(found.warnings for found in others):
+        if WARNINGS[warning.code].degrades and warning.code not in codes:
+            codes.add(warning.code)
+            warnings.append(warning)
+    return replace(
+        own,
+        memories=[memory.model_copy(update={"rank": rank}) for rank, memory in enumerate(every, 1)],
+        seqs={memory_id: seq for found in (*others, own) for memory_id, seq in found.seqs.items()},
+        answerable=max(known, default=None),
+        tiebreak_applied=any(found.tiebreak_applied for found in (own, *others)),
+        warnings=warnings,
+    )
+
+
+def _with_question(found: ComposedAnswer) -> list[RecalledMemory]:
+    question = found.understood.question.text
+    return [memory.model_copy(update={"question": question}) for memory in found.memories]
+
+
+def best_first(answers: Sequence[Sequence[T]], key: Callable[[T], Hashable]) -> list[T]:
+    """Return the distinct items of all answers by their best rank. At equal ranks the earlier answer comes first."""
+    found: dict[Hashable, T] = {}
+    for at in range(max(map(len, answers))):
+        for answer in answers:
+            if at < len(answer):
+                found.setdefault(key(answer[at]), answer[at])
+    return [*found.values()]

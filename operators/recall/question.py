@@ -1,8 +1,13 @@
-"""Rule-based analysis of a question: participants, dates, stems and wordings."""
+"""Rule-based analysis of a question: participants, dates, stems, wordings, and its intent.
 
-from collections.abc import Callable, Iterable, Sequence
+An intent is matched by the wordings of the question's language (`language/tables`), and selects the mode of `auto`. A
+question that matches no wording is `factual`.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from types import MappingProxyType
 from typing import NamedTuple
 
 import regex
@@ -13,6 +18,7 @@ from recallflow.language import (
     ADJOINING,
     ENGLISH,
     DateMention,
+    Intent,
     Table,
     find_dates,
     name_stem,
@@ -20,6 +26,7 @@ from recallflow.language import (
     read_question,
     table_of,
 )
+from recallflow.queries import Mode
 
 
 class Vocabulary(NamedTuple):
@@ -174,3 +181,35 @@ def _pattern(wanted: tuple[str, str, int]) -> regex.Pattern[str]:
 
 
 _patterns = Kept(_pattern, 4 * 1024 * 1024)  # the same names recur in many questions
+
+
+# Tasks that a question asks for precede topics that it only mentions.
+_ORDER: tuple[Intent, ...] = ("summary", "procedural", "temporal", "preference", "entity")
+
+# The mode that `auto` takes for each intent (docs/internals/decisions/09).
+MODES: Mapping[Intent, Mode] = MappingProxyType(
+    {
+        "temporal": "hybrid",
+        "entity": "hybrid",
+        "preference": "hybrid",
+        "procedural": "relevance",
+        "summary": "episode",
+        "factual": "hybrid",
+    }
+)
+
+
+def intent_of(question: Question) -> Intent:
+    """Return the first intent with a matching wording, or `factual`."""
+    text = question.text if question.table is ENGLISH else plain(question.text)
+    for intent in _ORDER:
+        if intent == "temporal" and (question.asks_when or question.dates):
+            return intent
+        if question.table.intents[intent].search(text):
+            return intent
+    return "factual"
+
+
+def mode_for(asked: Mode, intent: Intent) -> Mode:
+    """Return the mode of a query. `auto` is resolved by intent."""
+    return MODES[intent] if asked == "auto" else asked

@@ -12,9 +12,9 @@ from recallflow.operators.recall import llm_steps, people, rerank, updates
 from recallflow.operators.recall.columns import known
 from recallflow.operators.recall.deadline import Step
 from recallflow.operators.recall.modes import CANDIDATES, rank
+from recallflow.operators.recall.ranking_input import NO_SEQS, Ranking, RankingInput
 from recallflow.operators.recall.relevance import NEAREST, Judge, Judged
 from recallflow.operators.recall.relevance_weights import Basis
-from recallflow.operators.recall.scene import NO_SEQS, Ranking, Scene
 from recallflow.operators.recall.stages import NO_FURTHER, Asked, Candidates, Further, Ranked, Understood
 from recallflow.operators.recall.updates import Replacement
 from recallflow.operators.recall.weights import is_notes
@@ -60,7 +60,7 @@ def rank_candidates(asked: Asked, understood: Understood, candidates: Candidates
     spend_scan(index)
     session_id = query.session_id if moment.is_now else None
     judge = _judge(asked, understood, candidates)
-    scene = Scene(
+    inputs = RankingInput(
         index=index,
         question=understood.question,
         query=query,
@@ -76,22 +76,22 @@ def rank_candidates(asked: Asked, understood: Understood, candidates: Candidates
         returned=NO_SEQS if session_id is None else hot.returned(session_id),
     )
     spend_scan(index)
-    ranking = rank(scene) if len(permitted) else Ranking(permitted, np.zeros(0))
+    ranking = rank(inputs) if len(permitted) else Ranking(permitted, np.zeros(0))
     before: list[int] = []
     if scores:
         places = ranking.places
-        slots, versions = index.conversation.slots[places].tolist(), scene.fact("version", places).tolist()
+        slots, versions = index.conversation.slots[places].tolist(), inputs.fact("version", places).tolist()
         ranked = [rerank.key(index.ids[slot], version) for slot, version in zip(slots, versions, strict=True)]
-        ranking, before = rerank.reordered(ranking, ranked, scores, scene.tuning.k)
+        ranking, before = rerank.reordered(ranking, ranked, scores, inputs.tuning.k)
     changed: Mapping[int, Replacement] = {}
     if settles and len(ranking.places) > 1:
-        ranking, before, changed = _settled(asked, scene, ranking, before)
+        ranking, before, changed = _settled(asked, inputs, ranking, before)
     asked.laps.lap("rank")
     cut = slice(max(at_least, tuning.most))
     further = ranking.only(slice(cut.stop, cut.stop + FURTHER_MOST if has_context else cut.stop))
     if query.min_relevance is None:  # only the answered memories need a relevance
         ranking, before = ranking.only(cut), before[cut]
-    judged = _judged(judge, scene, ranking)
+    judged = _judged(judge, inputs, ranking)
     if (least := query.min_relevance) is not None:
         enough = (judged.relevance >= least).nonzero()[0]
         further = ranking.only(enough[cut.stop :] if has_context else enough[:0])
@@ -99,7 +99,7 @@ def rank_candidates(asked: Asked, understood: Understood, candidates: Candidates
         ranking, judged = ranking.only(enough), judged.only(enough)
         before = [before[rank] for rank in enough.tolist()] if before else before
     asked.laps.lap("judge")
-    return Ranked(scene, ranking, graph, before, judged, changed, _further(judge, further, changed))
+    return Ranked(inputs, ranking, graph, before, judged, changed, _further(judge, further, changed))
 
 
 def _further(judge: Judge, ranking: Ranking, changed: Mapping[int, Replacement]) -> Further:
@@ -112,20 +112,20 @@ def _further(judge: Judge, ranking: Ranking, changed: Mapping[int, Replacement])
 
 
 def _settled(
-    asked: Asked, scene: Scene, ranking: Ranking, before: list[int]
+    asked: Asked, inputs: RankingInput, ranking: Ranking, before: list[int]
 ) -> tuple[Ranking, list[int], Mapping[int, Replacement]]:
     """Move current statements before the statements that they replace, among the best memories. Return the new ranking,
     the ranks before the reranker in its order, and by position which memory updates which."""
-    ranks = _looked_at(scene, ranking.places)
+    ranks = _looked_at(inputs, ranking.places)
     places = ranking.places[ranks]
     slots = asked.index.conversation.slots[places].tolist()
-    question, statements = _statements(asked, scene.question.text, slots)
+    question, statements = _statements(asked, inputs.question.text, slots)
     told = updates.UpdateCandidates(
         statements=statements,
-        author=scene.fact("author", places),
+        author=inputs.fact("author", places),
         place=places,
-        order=np.lexsort((scene.fact("seq", places), scene.fact("created_ms", places))).argsort(),
-        signal=scene.semantic[places],
+        order=np.lexsort((inputs.fact("seq", places), inputs.fact("created_ms", places))).argsort(),
+        signal=inputs.semantic[places],
     )
     likely = updates.probabilities(question, told)
     likely[likely < updates.least(len(asked.index), notes=is_notes(asked.index))] = 0
@@ -142,10 +142,10 @@ def _settled(
     return ranking.only(np.array(order)), [before[rank] for rank in order] if before else before, changed
 
 
-def _looked_at(scene: Scene, places: Places) -> list[int]:
+def _looked_at(inputs: RankingInput, places: Places) -> list[int]:
     """Return the ranks of the memories to compare for updates: the best ones, and the next messages after the very
     best."""
-    best, follows = min(updates.BEST, len(places)), scene.index.conversation.follows
+    best, follows = min(updates.BEST, len(places)), inputs.index.conversation.follows
     behind = places[: updates.FOLLOWED] + 1
     behind = behind[behind < len(follows)]
     is_next = (places[best:] == behind[follows[behind], np.newaxis]).any(axis=0)
@@ -174,13 +174,13 @@ def _judge(asked: Asked, understood: Understood, candidates: Candidates) -> Judg
     return Judge.of(asked.index, question, columns, basis, len(candidates.permitted))
 
 
-def _judged(judge: Judge, scene: Scene, ranking: Ranking) -> Judged:
+def _judged(judge: Judge, inputs: RankingInput, ranking: Ranking) -> Judged:
     """Return the relevance of the ranked memories, and the probability that the permitted ones hold an answer."""
-    if scene.tuning.mode == "recency":
+    if inputs.tuning.mode == "recency":
         return Judged(judge, None, judge.at(ranking.places))
-    if not len(scene.allowed):
+    if not len(inputs.allowed):
         return Judged(judge, 0.0, np.zeros(0))
-    places = scene.best(NEAREST)
+    places = inputs.best(NEAREST)
     figures = judge.figures(np.concatenate([places, ranking.places]))
     nearest = figures.only(slice(len(places)))
     relevance = judge.relevance(figures)

@@ -39,11 +39,11 @@ from typing import NamedTuple, Self
 
 import numpy as np
 
-from recallflow.operators.recall.bm25 import K1, counted
 from recallflow.operators.recall.columns import SAME_DATE, Columns
 from recallflow.operators.recall.question import Question
 from recallflow.operators.recall.relevance_weights import ANSWERABLE, GROUNDS, RELEVANCE, Basis, Ground, Table, Talk
 from recallflow.operators.recall.weights import chat_of, is_notes
+from recallflow.operators.recall.words import K1, counted
 from recallflow.state.arrays import Chosen, Column, Floats, Ints, Mask, Places, ranges
 from recallflow.state.index import WINDOW, OwnerIndex, of_memories
 

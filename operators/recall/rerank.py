@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from recallflow.operators.recall.scene import Ranking
+from recallflow.operators.recall.ranking_input import Ranking
 from recallflow.operators.redaction import is_readable
 from recallflow.queries import Mode
 from recallflow.responses import Warn

@@ -11,6 +11,7 @@ from recallflow.operators.recall.deadline import REST, TARGET_MS, Step, tier_of
 from recallflow.operators.recall.excerpt import excerpts
 from recallflow.operators.recall.filters import superseded, valid
 from recallflow.operators.recall.moment import Moment, graph_at
+from recallflow.operators.recall.ranking_input import validate
 from recallflow.operators.recall.said import Said
 from recallflow.operators.recall.stages import (
     Asked,
@@ -24,7 +25,6 @@ from recallflow.operators.recall.stages import (
     Recalled,
     Understood,
 )
-from recallflow.operators.recall.tuning import validate
 from recallflow.queries import Filters
 from recallflow.responses import Explanation, RecalledMemory, Response, Warn, status_of, unchecked
 from recallflow.state.arrays import Places
@@ -50,7 +50,7 @@ def compose_answer(
         warnings.append(Warn(code="deadline", detail=detail))
     if scored is not None:
         warnings += scored.warnings
-    warnings += [*permitted.warnings, *candidates.signal.warnings, *compose.warnings(ranked.scene, ranking, rows)]
+    warnings += [*permitted.warnings, *candidates.signal.warnings, *compose.warnings(ranked.inputs, ranking, rows)]
     shown = excerpts(index, understood.question, candidates.signal.vector, expanded.places, expanded.rows)
     items = () if expanded.applied is None else expanded.applied.items
     explained: list[dict[str, Any]] = [{} for _ in expanded.rows]
@@ -65,7 +65,7 @@ def compose_answer(
     memories += compose.added(items, expanded.rows[count:], shown_with[count:], explained[count:], len(memories))
     memories = compose.with_conflicts(memories, asked.graph, asked.moment)
     memories = compose.with_updates(memories, index, ranked.updates)
-    warnings += compose.relevance_warnings(ranked.scene, ranked.judged, len(memories))
+    warnings += compose.relevance_warnings(ranked.inputs, ranked.judged, len(memories))
     episodes = None
     if understood.tuning.mode == "episode":
         hot, rows_of = asked.hot, asked.rows
@@ -76,7 +76,7 @@ def compose_answer(
     if llm_steps.context_tokens(query) is not None:
         filtered = query.filters != Filters() or query.project_id is not None
         entities = ranked.graph.context(query.entity_urns, understood.question.text, filtered=filtered)
-    seqs = zip(ranked.scene.fact("seq", expanded.places).tolist(), expanded.rows, strict=True)
+    seqs = zip(ranked.inputs.fact("seq", expanded.places).tolist(), expanded.rows, strict=True)
     return ComposedAnswer(
         asked=asked,
         understood=understood,
@@ -106,7 +106,7 @@ def _explained(
     # Without the question's vector, similarity is spelling, for every model.
     kind = asked.engine.embedder.kind if candidates.signal.vector is not None else "spelling"
     names = partial(ranked.graph.names, query.entity_urns, understood.question.text)
-    reasons = why.why(ranked.scene, ranking, rows, candidates.signal.columns, kind, asked.rows, names)
+    reasons = why.why(ranked.inputs, ranking, rows, candidates.signal.columns, kind, asked.rows, names)
     if scored is not None:
         why.say_reranked(reasons, scored.model, ranked.before)
     why.say_updates(reasons, ranking.places.tolist(), ranked.updates, asked.index, asked.rows)

@@ -20,12 +20,11 @@ from recallflow.operators.graph.rollout import AppliedExpansion, Expansions
 from recallflow.operators.recall.deadline import Laps, Step
 from recallflow.operators.recall.moment import Moment, graph_at, index_at
 from recallflow.operators.recall.question import Question
+from recallflow.operators.recall.ranking_input import Ranking, RankingInput, Tuning
 from recallflow.operators.recall.relevance import Judged
 from recallflow.operators.recall.said import Kind, Said
-from recallflow.operators.recall.scene import Ranking, Scene
 from recallflow.operators.recall.shared import Shared
 from recallflow.operators.recall.signal import Signal
-from recallflow.operators.recall.tuning import Tuning
 from recallflow.operators.recall.updates import Replacement
 from recallflow.queries import Recall
 from recallflow.responses import RecalledEpisode, RecalledMemory, Response, Warn
@@ -211,7 +210,7 @@ class Ranked(NamedTuple):
         further: ranked memories beyond the answer, if the query wants a context.
     """
 
-    scene: Scene
+    inputs: RankingInput
     ranking: Ranking
     graph: QueryGraph
     before: list[int]

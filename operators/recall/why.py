@@ -3,11 +3,17 @@
 Only returned memories are examined. Their texts are searched for the question's words. At most two neighbours per
 memory are read: permitted ones that contribute to its score. Texts that cannot be decrypted are neither searched nor
 quoted.
+
+The strength of a reason comes from the columns of the signal, the factors and the boosts. A column counts if its value
+and its weight are above 0; the 0 of a z-score is the owner's mean. A factor counts by its excess over the median of all
+candidates, because a value that all candidates share does not change their order. All strengths have the unit of the
+ranking's scores.
 """
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cache
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -16,16 +22,98 @@ from recallflow.embedder import Kind
 from recallflow.language import PlacedStems, find_stems
 from recallflow.operators.graph.paths import Related
 from recallflow.operators.recall import people, phrases
-from recallflow.operators.recall.bm25 import counted, idf
 from recallflow.operators.recall.columns import Columns
-from recallflow.operators.recall.reasons import ALIKE, ALIKE_NEAR, WORDS, WORDS_NEAR, Strengths, strengths
-from recallflow.operators.recall.scene import Ranking, Scene
+from recallflow.operators.recall.ranking_input import Ranking, RankingInput
 from recallflow.operators.recall.updates import Replacement
+from recallflow.operators.recall.words import counted, idf
 from recallflow.operators.redaction import RowsReader, is_readable
 from recallflow.responses import Reason
 from recallflow.state.arrays import Places
 from recallflow.state.index import OwnerIndex
 from recallflow.state.rows import MemoryRow, language_in
+
+# Reason of a column: words of the memory, or of the memory and its neighbours; similarity to the memory, or to it and
+# its predecessors; or a reason code. None: not shown to users.
+WORDS, WORDS_NEAR, ALIKE, ALIKE_NEAR = "words", "words_near", "alike", "alike_near"
+COLUMNS: Mapping[str, str | None] = MappingProxyType(
+    {
+        "dense": ALIKE,
+        "reply": None,
+        "word": ALIKE,
+        "word_before": ALIKE_NEAR,
+        "own": WORDS,
+        "window": WORDS_NEAR,
+        "near": WORDS_NEAR,
+        "episode": None,
+        "around": WORDS_NEAR,
+        "phrase": WORDS,
+        "answers": "answers",
+        "borrowed": "answers",
+        "speaker": "person",
+        "speaker_of_two": "person",
+        "speaker_asks": None,
+        "subject": "person",
+        "date": "date",
+        "when": "time",
+        "length": None,
+        "assistant": None,
+        "opens": None,
+    }
+)
+FACTORS: Mapping[str, str | None] = MappingProxyType(
+    {
+        "semantic": None,  # the columns give the reasons
+        "cluster": "typical",
+        "recency": "recent",
+        "decay": "recent",
+        "importance": "important",
+        "usage": "recalled",
+        "quality": "trusted",
+        "proximity": "entity",
+        "relevance": None,  # of the episode, as mentions are: not specific to a member
+        "mentions": None,
+        "confidence": None,  # factors of the product of `decayed` have no weights
+        "similarity": None,
+    }
+)
+BOOSTS: Mapping[str, str | None] = MappingProxyType(
+    {
+        "relationship": "related",
+        "personalisation": "liked",
+        "session_continuity": "session",
+        "update": None,  # `why.say_updates` adds this reason
+    }
+)
+COMPARED = frozenset({"typical", "recent", "important", "trusted"})  # every memory has a value of these
+
+Strengths = dict[str, float]
+"""Strength by reason, in the unit of the scores. A reason counts above 0."""
+
+
+def strengths(ranking: Ranking, columns: Columns) -> list[Strengths]:
+    """Return the strengths of each ranked memory's reasons. Ranked memories are few, so that plain numbers are faster
+    than arrays."""
+    found: list[Strengths] = [{} for _ in ranking.places]
+    for name in columns.values:
+        says, weight = COLUMNS[name], columns.weights[name]
+        if says is None or (isinstance(weight, float) and weight <= 0):
+            continue
+        # A memory without a known author has the column's mean, which is no reason.
+        least = 1.0 if says == "person" else 0.0
+        for own, (weight, value) in zip(found, columns.at(name, ranking.places), strict=True):
+            if weight > 0 and value >= least:
+                own[says] = own.get(says, 0.0) + value * weight * ranking.unit
+    for name, weight in ranking.weights.items():
+        if (says := FACTORS[name]) is not None:
+            middle = ranking.middles[name] if says in COMPARED else 0.0
+            for own, value in zip(found, ranking.factors[name].tolist(), strict=True):
+                own[says] = own.get(says, 0.0) + max(value - middle, 0.0) * weight
+    for boost, gains in ranking.boosts.items():
+        if (says := BOOSTS[boost]) is not None:
+            for own, gain in zip(found, gains.tolist(), strict=True):
+                own[says] = own.get(says, 0.0) + gain
+    return found
+
 
 MOST = 3  # reasons per memory
 LEAST_SHARE = 0.2  # of the strongest reason; weaker ones are omitted
@@ -66,7 +154,7 @@ class Before(NamedTuple):
 
 
 def why(
-    scene: Scene,
+    inputs: RankingInput,
     ranking: Ranking,
     rows: Rows,
     columns: Columns,
@@ -81,31 +169,31 @@ def why(
         entities: returns the names of the question's entities that a memory (`seq`) is linked to; for None, all of
             them.
     """
-    if scene.tuning.mode == "recency":
+    if inputs.tuning.mode == "recency":
         return [[phrases.newest(rank, row)] for rank, row in enumerate(rows, 1)]
     if not rows:
         return []
     places, cases = ranking.places, list[_Case]()
-    asked_about = people.asked_about(scene.index, scene.question)
-    languages = _languages(scene, places)
-    lenders, held = _lenders(scene, places)
-    sought = [_sought(scene, *one) for one in zip(rows, held, strict=True)]
-    said = _standing(scene.index, places, rows, sought, languages)
+    asked_about = people.asked_about(inputs.index, inputs.question)
+    languages = _languages(inputs, places)
+    lenders, held = _lenders(inputs, places)
+    sought = [_sought(inputs, *one) for one in zip(rows, held, strict=True)]
+    said = _standing(inputs.index, places, rows, sought, languages)
     texts = zip(places.tolist(), rows, languages, said, strict=True)
-    neighbours = zip(lenders, _before(scene, places, kind), strict=True)
+    neighbours = zip(lenders, _before(inputs, places, kind), strict=True)
     speaking = strengths(ranking, columns)
     for (place, row, language, words), (lender, before), own in zip(texts, neighbours, speaking, strict=True):
         person = None
         if asked_about and is_readable(row):
             text = row.content[:SEARCHED_CHARACTERS]
-            person = people.whose(scene.index, asked_about, row.author, text, language)
-        if row is not None and not any(one.holds(phrases.day_of(row.created_ms)) for one in scene.question.dates):
+            person = people.whose(inputs.index, asked_about, row.author, text, language)
+        if row is not None and not any(one.holds(phrases.day_of(row.created_ms)) for one in inputs.question.dates):
             own["near_date"] = own.pop("date", 0.0)
         codes = _strongest(_by_code(own, row, words, lender, before, person, kind))
         cases.append(_Case(place, row, words, lender if "nearby" in codes else None, person, codes))
-    quoted = _neighbours(scene, rows, cases, read)
-    lent = _lent(scene, cases, quoted)
-    return [_reasons(scene, one, quoted, lent, entities) for one in cases]
+    quoted = _neighbours(inputs, rows, cases, read)
+    lent = _lent(inputs, cases, quoted)
+    return [_reasons(inputs, one, quoted, lent, entities) for one in cases]
 
 
 def added(items: Iterable[Related], seeds: Sequence[MemoryRow | None]) -> list[list[Reason]]:
@@ -178,11 +266,11 @@ class _Case(NamedTuple):
         return [*nearby, self.place - 1] if "answers" in self.codes else nearby
 
 
-def _sought(scene: Scene, row: MemoryRow | None, held: frozenset[str]) -> frozenset[str]:
+def _sought(inputs: RankingInput, row: MemoryRow | None, held: frozenset[str]) -> frozenset[str]:
     """Return the stems to search for in a text: the stems that the index lists for it, or else all of the
     question's."""
     is_indexed = is_readable(row) and len(row.content) <= SEARCHED_CHARACTERS
-    return held if is_indexed else frozenset(scene.question.stems)
+    return held if is_indexed else frozenset(inputs.question.stems)
 
 
 def _standing(
@@ -277,46 +365,48 @@ def _strongest(strength: dict[str, float]) -> list[str]:
     return sorted(strong, key=strength.__getitem__, reverse=True)[:MOST]
 
 
-def _languages(scene: Scene, places: Places) -> list[int]:
+def _languages(inputs: RankingInput, places: Places) -> list[int]:
     """Return the language of each position's memory, as an index in `LATIN`."""
-    found: list[int] = language_in(scene.fact("flags", places)).tolist()
+    found: list[int] = language_in(inputs.fact("flags", places)).tolist()
     return found
 
 
 # ---------------------------------------------------------------------- neighbours
 
 
-def _permitted(scene: Scene, places: Places) -> Places:
+def _permitted(inputs: RankingInput, places: Places) -> Places:
     """Return a mask of the positions that may be in the answer."""
-    if len(scene.allowed) == scene.index.conversation.size:
+    if len(inputs.allowed) == inputs.index.conversation.size:
         return np.ones(places.shape, np.bool_)
-    at = np.minimum(np.searchsorted(scene.allowed, places), len(scene.allowed) - 1)
-    found: Places = scene.allowed.take(at) == places
+    at = np.minimum(np.searchsorted(inputs.allowed, places), len(inputs.allowed) - 1)
+    found: Places = inputs.allowed.take(at) == places
     return found
 
 
-def _before(scene: Scene, places: Places, kind: Kind) -> list[Before]:
+def _before(inputs: RankingInput, places: Places, kind: Kind) -> list[Before]:
     """Return the previous memory of each position. For spelling, every text is somewhat similar to every other, so that
     a question must have a word in common."""
-    index, conversation, before = scene.index, scene.index.conversation, places - 1
+    index, conversation, before = inputs.index, inputs.index.conversation, places - 1
     joined = conversation.follows.take(places)
-    asks = joined & index.answering.take(places) & _permitted(scene, before)
+    asks = joined & index.answering.take(places) & _permitted(inputs, before)
     if kind == "spelling" and asks.any():
         held = np.zeros(conversation.size, np.bool_)
-        for stem in scene.question.stems:
+        for stem in inputs.question.stems:
             held[index.standing[stem].places] = True
         asks &= held[before]
     return [*map(Before._make, zip(joined.tolist(), asks.tolist(), strict=True))]
 
 
-def _lenders(scene: Scene, places: Places) -> tuple[list[Lender | None], list[frozenset[str]]]:
+def _lenders(inputs: RankingInput, places: Places) -> tuple[list[Lender | None], list[frozenset[str]]]:
     """Return for each position the neighbour with most of the words it lacks, or None, and the question's stems that
     the position holds. Of equal neighbours the first is taken. Participants' names are excluded."""
-    index, conversation = scene.index, scene.index.conversation
-    asked = {stem: index.standing[stem] for stem in dict.fromkeys((*scene.question.bare_stems, *scene.question.stems))}
+    index, conversation = inputs.index, inputs.index.conversation
+    asked = {
+        stem: index.standing[stem] for stem in dict.fromkeys((*inputs.question.bare_stems, *inputs.question.stems))
+    }
     stems = [stem for stem, found in asked.items() if found.holders]
     standing = [asked[stem] for stem in stems]
-    bare = {*scene.question.bare_stems}
+    bare = {*inputs.question.bare_stems}
     may_lend = sum(1 << word for word, stem in enumerate(stems) if stem in bare)
     low, high = (bound.tolist() for bound in conversation.window(BEFORE, places))
     nearby = [
@@ -324,7 +414,7 @@ def _lenders(scene: Scene, places: Places) -> tuple[list[Lender | None], list[fr
         for place, first, end in zip(places.tolist(), low, high, strict=True)
     ]
     looked_at = np.array([*{one for place, others in nearby for one in (place, *others)}], np.int64)
-    looked_at = looked_at[_permitted(scene, looked_at)]
+    looked_at = looked_at[_permitted(inputs, looked_at)]
     words, at = counted([found.places for found in standing], looked_at, conversation.size).nonzero()
     held = dict[int, int]()  # bit mask of the words at each position
     for word, place in zip(words.tolist(), looked_at.take(at).tolist(), strict=True):
@@ -354,12 +444,12 @@ def _stems_of(bits: int, stems: Sequence[str]) -> frozenset[str]:
     return frozenset(stem for word, stem in enumerate(stems) if bits >> word & 1)
 
 
-def _neighbours(scene: Scene, rows: Rows, cases: list[_Case], read: RowsReader) -> dict[int, MemoryRow]:
+def _neighbours(inputs: RankingInput, rows: Rows, cases: list[_Case], read: RowsReader) -> dict[int, MemoryRow]:
     """Return the readable rows to quote, by position: returned rows, and all others in one read."""
     found = {one.place: row for one, row in zip(cases, rows, strict=True)}
     missing = [*dict.fromkeys(place for one in cases for place in one.quoted if place not in found)]
     if missing:
-        slots = scene.index.conversation.slots.take(missing).tolist()
+        slots = inputs.index.conversation.slots.take(missing).tolist()
         found |= dict(zip(missing, read(slots), strict=True))
     return {place: row for place, row in found.items() if is_readable(row)}
 
@@ -367,12 +457,12 @@ def _neighbours(scene: Scene, rows: Rows, cases: list[_Case], read: RowsReader) 
 # ---------------------------------------------------------------------- phrases
 
 
-def _lent(scene: Scene, cases: list[_Case], quoted: dict[int, MemoryRow]) -> dict[int, Words]:
+def _lent(inputs: RankingInput, cases: list[_Case], quoted: dict[int, MemoryRow]) -> dict[int, Words]:
     """Return, by a memory's position, the spans of its neighbour's contributed words in the neighbour's text."""
     lenders = {one.place: one.lender for one in cases if one.lender is not None}
     rows, stems = [quoted.get(one.place) for one in lenders.values()], [one.stems for one in lenders.values()]
     places = np.array([one.place for one in lenders.values()], np.int64)
-    standing = _standing(scene.index, places, rows, stems, _languages(scene, places))
+    standing = _standing(inputs.index, places, rows, stems, _languages(inputs, places))
     return dict(zip(lenders, standing, strict=True))
 
 
@@ -383,17 +473,17 @@ def _nearby(lender: Lender, neighbour: MemoryRow | None, words: Words) -> Reason
     return phrases.nearby(lender.offset, neighbour, min(spans[0] for spans in words.values())) if words else None
 
 
-def _entity(scene: Scene, case: _Case, entities: Callable[[int | None], list[str]]) -> Reason | None:
+def _entity(inputs: RankingInput, case: _Case, entities: Callable[[int | None], list[str]]) -> Reason | None:
     """Return the reason for linked entities and their distance, or None if there is no name to show."""
-    hops = 0 if scene.proximity is None else round(1 / float(scene.proximity[case.place]) - 1)
-    names = entities(None if hops else int(scene.fact("seq", np.array([case.place]))[0]))
+    hops = 0 if inputs.proximity is None else round(1 / float(inputs.proximity[case.place]) - 1)
+    names = entities(None if hops else int(inputs.fact("seq", np.array([case.place]))[0]))
     if not hops and case.row is not None and case.row.author is None and case.person is not None:
         names = [*names, case.person]
     return phrases.entity([*dict.fromkeys(names)], hops) if hops or names else None
 
 
 def _reasons(
-    scene: Scene,
+    inputs: RankingInput,
     case: _Case,
     neighbours: dict[int, MemoryRow],
     lent: dict[int, Words],
@@ -413,16 +503,16 @@ def _reasons(
             case "answers":
                 found.append(phrases.answers(neighbours.get(case.place - 1)))
             case "person" if case.person is not None:
-                found.append(phrases.person(row, case.person, asks=not scene.question.named))
+                found.append(phrases.person(row, case.person, asks=not inputs.question.named))
             case "date":
                 found.append(phrases.date(row.created_ms))
             case "near_date":
                 found.append(phrases.near_date(row.created_ms))
             case "entity":
-                if (near := _entity(scene, case, entities)) is not None:
+                if (near := _entity(inputs, case, entities)) is not None:
                     found.append(near)
             case _:
                 found.append(phrases.plain(code))
     if not found:
-        found.append(phrases.plain("episode" if scene.tuning.mode == "episode" else "filler"))
+        found.append(phrases.plain("episode" if inputs.tuning.mode == "episode" else "filler"))
     return found

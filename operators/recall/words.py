@@ -1,28 +1,202 @@
-"""Late interaction: compares each unit of a question with every unit of a memory, and takes the closest one.
+"""Scores of memories by the question's words: BM25, and late interaction of words or tokens.
 
-Units are the tokens of a model with token vectors, compared by inner product, or else words, compared by spelling. The
-words that answer a question are often a message or two away from its words. A memory's neighbours in its episode
-therefore contribute at 0.95 of their value. With m(u, p) for the closeness of unit u to the memory at position p, a
-column is the z-score of the weighted mean over the units of:
+BM25 is computed of each memory, of each memory and its neighbours as one text, and of each episode as one text. The
+formula is Lucene's: idf = ln(1 + (n - df + 0.5) / (df + 0.5)), and a word contributes idf · tf / (tf + k1·(1 - b +
+b·len/avg)), with k1 = 1.2. A score s enters the signal as s / (s + 5), which saturates for long questions, or as ln(1 +
+2.2·s), which does not.
+
+| text | extent | b | enters the signal as |
+|---|---|---|---|
+| OWN | a memory | 0.75 | both |
+| WINDOW | a memory and two on each side in its episode | 0.3 | s / (s + 5) |
+| NEAR | the same, without participants' names | 0.75 | ln(1 + 2.2·s) |
+| EPISODE | all its episode | 0.75 | ln(1 + 2.2·s) |
+
+Late interaction compares each unit of a question with every unit of a memory, and takes the closest one. Units are the
+tokens of a model with token vectors, compared by inner product, or else words, compared by spelling. The words that
+answer a question are often a message or two away from its words. A memory's neighbours in its episode therefore
+contribute at 0.95 of their value. With m(u, p) for the closeness of unit u to the memory at position p, a column is the
+z-score of the weighted mean over the units of:
 
     word          m(u, p)
     word_before   the maximum of m(u, p) and 0.95·m(u, q) for q up to 4 before p
 """
 
 import math
+from collections import Counter
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import NamedTuple
+from itertools import pairwise
+from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from recallflow.embedder import Matrix, TextVectors
-from recallflow.operators.recall.bm25 import idf
 from recallflow.operators.recall.partial_columns import AnyColumn, Scattered
 from recallflow.operators.recall.question import Question
-from recallflow.state.arrays import Column, Places
-from recallflow.state.index import Conversation, OwnerIndex
+from recallflow.state.arrays import Column, Ints, Places
+from recallflow.state.index import WINDOW, Conversation, Lengths, OwnerIndex
+from recallflow.state.lexical import distinct
 from recallflow.stepped import spend
+
+K1 = 1.2
+LENIENT_B, B = 0.3, 0.75
+SQUASH = 5.0
+NOWHERE: Places = np.zeros(0, np.int64)
+COUNTS_A_READ = 1_000  # counts with the same cost as reading a record
+_AT_ONCE = 1 << 19  # counts per batch, of some words in all texts that hold any
+
+
+class Scores(NamedTuple):
+    """BM25 scores by text.
+
+    Attributes:
+        places: positions of `own`, `window` and `near`, ascending; the scores are 0 elsewhere.
+        episode: one score per episode.
+        worth: the sum of the idf of the question's distinct words among memories.
+    """
+
+    places: Places
+    own: Column
+    window: Column
+    near: Column
+    episode: Column
+    worth: float
+
+
+def squashed(scores: Column) -> Column:
+    """Map scores to 0 to 1."""
+    found: Column = scores / (scores + SQUASH)
+    return found
+
+
+def logarithm(scores: Column) -> Column:
+    """Map scores to 0 and above."""
+    found: Column = np.log1p((K1 + 1) * scores)
+    return found
+
+
+def bm25_scores(index: OwnerIndex, stems: Sequence[str], bare: Collection[str]) -> Scores:
+    """Return BM25 of each text. A repeated question word counts repeatedly in a window.
+
+    Args:
+        bare: the stems that belong to no participant's name.
+    """
+    conversation, times = index.conversation, Counter(stems)
+    asked = sorted(times, key=lambda stem: stem not in bare)  # names last: `near` excludes them
+    standing = [index.standing[stem] for stem in asked]
+    held = [found.places for found in standing]
+    near = conversation.near(np.concatenate([NOWHERE, *held]), WINDOW)  # no other position has a score
+    places: Places = near.nonzero()[0]
+    before = np.zeros(conversation.size + 1, np.int64)  # number of `places` before each position
+    near.cumsum(out=before[1:])
+    repeats = np.array([times[stem] for stem in asked], np.float64)
+    nameless = sum(stem in bare for stem in asked)
+    rarities = idf([found.holders for found in standing], conversation.size)
+    width = len(places) + 1
+    of_one, around_one = index.lengths[0], index.lengths[WINDOW]
+    norm, norm_near = _norms(of_one, places), _norms(around_one, places)
+    norm_window = _norms(around_one, places, LENIENT_B)
+    low, high = (before.take(bound) for bound in conversation.window(WINDOW, places))
+    episodes = distinct(conversation.segment.take(places))
+    norm_episode = _norms(index.episode_lengths, episodes)
+    begin, end = (before.take(bound.take(episodes)) for bound in (conversation.starts, conversation.ends))
+    own, window, nameless_window = np.zeros((3, len(places)))
+    of_episodes = np.zeros(len(conversation.starts))
+    at_once = max(_AT_ONCE // width, 1)
+    for start in range(0, len(held), at_once):
+        some, these = held[start : start + at_once], slice(start, start + at_once)
+        rows = np.repeat(np.arange(len(some)) * width + 1, [len(where) for where in some])
+        rows += before.take(np.concatenate(some))
+        counts = np.bincount(rows, minlength=len(some) * width)
+        # Occurrences of each word up to and including each of `places`, (words, places).
+        up_to = counts.cumsum(dtype=np.int32).reshape(-1, width)
+        own += bm25(counts.reshape(-1, width)[:, 1:], rarities[these], norm)
+        around = up_to.take(high, axis=1) - up_to.take(low, axis=1)
+        rarities_around = idf(_holders(around), conversation.size)
+        window += bm25(around, repeats[these] * rarities_around, norm_window)
+        bare_ones = max(nameless - start, 0)
+        nameless_window += bm25(around[:bare_ones], rarities_around[:bare_ones], norm_near)
+        together = up_to.take(end, axis=1) - up_to.take(begin, axis=1)
+        of_episodes[episodes] += bm25(together, idf(_holders(together), len(of_episodes)), norm_episode)
+        spend(len(some) * width // COUNTS_A_READ)
+    return Scores(places, own, window, nameless_window, of_episodes, float(rarities.sum()))
+
+
+def _holders(counts: npt.NDArray[np.int32]) -> list[int]:
+    """Return the document frequency of each word.
+
+    Args:
+        counts: (words, texts).
+    """
+    return [int(np.count_nonzero(row)) for row in counts > 0]
+
+
+def _norms(lengths: Lengths, texts: Ints, b: float = B) -> Column:
+    """Return the length norm of each text, k1·(1 - b + b·len/avg)."""
+    norms: Column = lengths.words.take(texts)
+    norms *= K1 * b / lengths.mean
+    norms += K1 * (1 - b)
+    return norms
+
+
+def bm25(counts: npt.NDArray[np.integer[Any]], worths: Column, norms: Column) -> Column:
+    """Return BM25 of texts.
+
+    Args:
+        counts: (words, texts).
+        worths: (words,) the idf of each word, times its repetitions in the question.
+        norms: (texts,).
+    """
+    parts = counts + norms
+    scores: Column = worths @ np.divide(counts, parts, out=parts)
+    return scores
+
+
+def phrase_column(index: OwnerIndex, stems: Sequence[str], worth: float = 1.0) -> Scattered:
+    """Return (n,) Σ ln(1 + n / df) / worth over the question's adjacent pairs of stems that are adjacent in the memory.
+
+    Args:
+        worth: 0 counts as 1.
+    """
+    conversation = index.conversation
+    found = [conversation.living(distinct(index.words.adjoining(*pair))) for pair in dict.fromkeys(pairwise(stems))]
+    found = [holding for holding in found if len(holding)]
+    places = distinct(np.sort(np.concatenate([NOWHERE, *found])))
+    values = np.zeros(len(places))
+    for holding in found:
+        values[places.searchsorted(holding)] += np.log1p(conversation.size / len(holding)) / (worth or 1.0)
+    return Scattered(places, values, conversation.size)
+
+
+def counted(held: Sequence[Places], places: Places, size: int) -> Ints:
+    """Return term frequencies at each of `places`, (words, places).
+
+    Args:
+        held: the position of each occurrence, by word.
+        size: the number of all positions.
+    """
+    width, number = len(places) + 1, np.full(size, len(places))  # the last column collects all other positions
+    number[places] = np.arange(len(places))
+    rows = np.repeat(np.arange(len(held)) * width, [*map(len, held)])
+    rows += number.take(np.concatenate([NOWHERE, *held]))
+    counts = np.bincount(rows, minlength=len(held) * width).reshape(len(held), width)
+    found: Ints = counts.take(number.take(places), axis=1)  # `places` may repeat a position
+    return found
+
+
+def idf(held: npt.ArrayLike, texts: int) -> Column:
+    """Return the idf of words.
+
+    Args:
+        held: the document frequency of each word.
+        texts: the number of texts.
+    """
+    holding = np.asarray(held, np.float64)
+    return np.log1p((texts - holding + 0.5) / (holding + 0.5))
+
 
 MEMORIES_A_READ = 100  # memories whose columns cost as much as reading a record
 NAMES = ("word", "word_before")

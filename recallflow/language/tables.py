@@ -26,7 +26,7 @@
                        for languages that capitalise nouns: words before a common noun, suffixes of common nouns, and
                        further common nouns
     asks               words that may end a question instead of a question mark
-    [intents]          patterns of each intent (operators/recall/intent.py)
+    [intents]          patterns of each intent (operators/recall/question.py)
 
 Patterns are case-insensitive regular expressions. They match whole words, or any substring in a script without spaces.
 In languages other than English they are matched against text without accents (`scripts.plain`); accents in a pattern

@@ -35,8 +35,7 @@ from recallflow.language.scripts import BEYOND_LATIN, KANA, UNSPACED_LETTER, nor
 from recallflow.language.tables import EVERY
 from recallflow.language.words import ascii_words
 from recallflow.limits import QUERY_CHARACTERS, READ_CHARACTERS
-from recallflow.operators.recall.intent import intent_of
-from recallflow.operators.recall.question import Question, Vocabulary, understand
+from recallflow.operators.recall.question import Question, Vocabulary, intent_of, understand
 from recallflow.state import keys
 from recallflow.state.directory import StateDirectory
 from recallflow.state.rows import Entry, language_in

@@ -20,8 +20,7 @@ from recallflow.operators.async_call import CallCompletion
 from recallflow.operators.events import Batch, Item, decode
 from recallflow.operators.prepare import prepare
 from recallflow.operators.recall.question import understand
-from recallflow.operators.recall.scene import Ranking, Scene
-from recallflow.operators.recall.tuning import tuned
+from recallflow.operators.recall.ranking_input import Ranking, RankingInput, tuned
 from recallflow.operators.step import Clocks, StateStep
 from recallflow.outputs import Answer, DeadLetter, Output, Receipted
 from recallflow.queries import Mode, Recall
@@ -278,7 +277,7 @@ def indexed(entries: Sequence[Entry], vectors: Mapping[int, Sequence[float]] | N
     return index
 
 
-def make_scene(
+def make_inputs(
     mode: Mode,
     entries: Sequence[Entry],
     semantic: Iterable[float],
@@ -294,13 +293,13 @@ def make_scene(
     relevance: Sequence[float] | None = None,
     tenant: RecallSettings | None = None,
     **query: Any,
-) -> Scene:
-    """Return a scene to be ranked. `semantic`, `allowed`, `proximity` and `relevance` are in the order of `entries`,
+) -> RankingInput:
+    """Return the input of a ranking. `semantic`, `allowed`, `proximity` and `relevance` are in the order of `entries`,
     which must be in conversation order; `vectors`, `relationship` and `usage` are by `seq`."""
     index = indexed(entries, vectors)
     assert [index.ids[slot] for slot in index.conversation.slots] == [entry.id for entry in entries]
     recall = Recall.model_validate(make_event("recall", query="?", mode=mode) | query)
-    return Scene(
+    return RankingInput(
         index=index,
         question=understand(recall.query, []),
         query=recall,
@@ -317,5 +316,5 @@ def make_scene(
     )
 
 
-def ids_of(scene: Scene, ranking: Ranking) -> list[str]:
-    return [scene.index.ids[scene.index.conversation.slots[place]] for place in ranking.places]
+def ids_of(inputs: RankingInput, ranking: Ranking) -> list[str]:
+    return [inputs.index.ids[inputs.index.conversation.slots[place]] for place in ranking.places]

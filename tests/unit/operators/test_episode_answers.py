@@ -11,7 +11,7 @@ from recallflow.limits import WHOLE_EPISODES_MAX
 from recallflow.operators.recall.modes import rank
 from recallflow.state.rows import Entry
 from tests.groups import share
-from tests.unit.operators.harness import DAY_MS, MINUTE_MS, ids, ids_of, make_entry, make_event, make_scene, run_flow
+from tests.unit.operators.harness import DAY_MS, MINUTE_MS, ids, ids_of, make_entry, make_event, make_inputs, run_flow
 
 WORKSHOP = [
     ("hello", "Hi there."), ("kiln", "The pottery kiln cracked during firing."), ("snack", "Any biscuits left?"),
@@ -105,7 +105,7 @@ def entries_of(*sizes: int) -> list[Entry]:
 
 
 def test_score_is_the_share_of_the_best_evidence() -> None:
-    asked = make_scene("episode", entries_of(1, 2), [0, 1, 1], relevance=[0.1, 0.4, 0.2])
+    asked = make_inputs("episode", entries_of(1, 2), [0, 1, 1], relevance=[0.1, 0.4, 0.2])
     ranking = rank(asked)
     odds = np.array([2 * np.e, 1.0])
     shares = 0.4 * odds / odds.sum()
@@ -116,19 +116,19 @@ def test_score_is_the_share_of_the_best_evidence() -> None:
 
 def test_mentions_of_entities_raise_the_whole_episode() -> None:
     entries, signal = entries_of(2, 2), [1, 0, 0.5, 0]
-    asked = make_scene("episode", entries, signal, proximity=[0.5, 0, 0, 1], entity_urns=["urn:x:y"])
+    asked = make_inputs("episode", entries, signal, proximity=[0.5, 0, 0, 1], entity_urns=["urn:x:y"])
     ranking = rank(asked)
     assert ids_of(asked, ranking) == ["m2", "m3", "m0", "m1"], "one hop away is no mention"
     assert ranking.factors["mentions"].tolist() == [0.5, 0.5, 0, 0]
-    unmoved = make_scene("episode", entries, signal, proximity=[0.5, 0, 0, 1], weights={"mentions": 0})
+    unmoved = make_inputs("episode", entries, signal, proximity=[0.5, 0, 0, 1], weights={"mentions": 0})
     assert ids_of(unmoved, rank(unmoved)) == ["m0", "m1", "m2", "m3"]
 
 
 def test_among_equal_members_the_nearer_centroid_decides() -> None:
     vectors = {0: (1, 0), 1: (0, 1)}
-    asked = make_scene("episode", entries_of(1, 1), [0, 0], vectors=vectors, asked=(0, 1))
+    asked = make_inputs("episode", entries_of(1, 1), [0, 0], vectors=vectors, asked=(0, 1))
     assert ids_of(asked, rank(asked)) == ["m1", "m0"]
-    blind = make_scene("episode", entries_of(1, 1), [0, 0], vectors=vectors)
+    blind = make_inputs("episode", entries_of(1, 1), [0, 0], vectors=vectors)
     assert ids_of(blind, rank(blind)) == ["m0", "m1"]
 
 
@@ -136,11 +136,11 @@ def test_whole_episodes_have_a_bound() -> None:
     sizes = WHOLE_EPISODES_MAX - 1, WHOLE_EPISODES_MAX
     entries = entries_of(*sizes)
     signal = [1.0] * sizes[0] + [0.0] * sizes[1]
-    best_first = rank(make_scene("episode", entries, signal, k=50, whole_episodes=True))
+    best_first = rank(make_inputs("episode", entries, signal, k=50, whole_episodes=True))
     assert len(best_first.places) == sizes[0]
     entries = entries_of(WHOLE_EPISODES_MAX + 50)
     signal = [float(n % 7) for n in range(len(entries))]
-    cut = rank(make_scene("episode", entries, signal, k=1, whole_episodes=True, max_episodes=1))
+    cut = rank(make_inputs("episode", entries, signal, k=1, whole_episodes=True, max_episodes=1))
     assert len(cut.places) == WHOLE_EPISODES_MAX
     assert cut.places.tolist() == sorted(cut.places.tolist())
 
@@ -158,7 +158,7 @@ def test_episode_scores_agree_with_their_explanation(
     near = data.draw(st.lists(st.sampled_from([0.0, 0.5, 1.0]), min_size=count, max_size=count))
     entries = [make_entry(n, episode=episode, created_ms=n // 2) for n, episode in enumerate(episodes)]
     few, all_of_them = (
-        rank(make_scene("episode", entries, signal, proximity=near, k=some, whole_episodes=whole and some == k))
+        rank(make_inputs("episode", entries, signal, proximity=near, k=some, whole_episodes=whole and some == k))
         for some in (k, count)
     )
     for ranking in (few, all_of_them):

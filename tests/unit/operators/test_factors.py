@@ -13,13 +13,13 @@ from recallflow.operators.recall.factors import boosts, quality, raw, recency, u
 from recallflow.operators.recall.modes import rank
 from recallflow.queries import BOOSTS, WEIGHTS, Decay, DecayFunction, Mode
 from recallflow.state.usage import OwnerUsage, Records, Usage
-from tests.unit.operators.harness import DAY_MS, ids_of, make_entry, make_scene
+from tests.unit.operators.harness import DAY_MS, ids_of, make_entry, make_inputs
 
 NOW_MS = 1_000 * DAY_MS
 AGES = [{"created_ms": NOW_MS - days * DAY_MS} for days in (121, 181, 121)]
 SHARES = (0.6, 0.4, 1.0)
 
-# By factor or boost: fields of the memories, and of the scene. The first of the pair has more of it, and the third
+# By factor or boost: fields of the memories, and of the inputs. The first of the pair has more of it, and the third
 # memory, which does not fit, has as much or more.
 CASES: dict[str, tuple[list[dict[str, Any]], dict[str, Any]]] = {
     "cluster": ([{}, {}, {"episode": 1}], {"vectors": {0: (1, 0), 1: (1, 0), 2: (0, 1)}}),
@@ -40,8 +40,8 @@ def order(name: str, behind: float, **weights: float) -> list[str]:
     memories, fields = CASES[name]
     entries = [make_entry(n, **{"episode": n, "created_ms": NOW_MS} | memory) for n, memory in enumerate(memories)]
     weighed = fields | {"weights": fields.get("weights", {}) | weights}
-    scene = make_scene("hybrid", entries, [5 - behind, 5, -5], now_ms=NOW_MS, **weighed)
-    return ids_of(scene, rank(scene))
+    inputs = make_inputs("hybrid", entries, [5 - behind, 5, -5], now_ms=NOW_MS, **weighed)
+    return ids_of(inputs, rank(inputs))
 
 
 def test_every_factor_and_boost_has_a_case() -> None:
@@ -62,7 +62,7 @@ def test_personalisation_uses_the_mean_of_useful_memories() -> None:
     vectors = {0: (1, 0), 1: (0, 1), 2: (0.5**0.5, 0.5**0.5), 3: (-1, 0)}
     entries = [make_entry(n, episode=0) for n in range(5)]
     usage = {0: LIKED, 1: Usage(useful=3, not_useful=2), 3: Usage(useful=2, not_useful=2)}
-    found = boosts(make_scene("hybrid", entries, [0] * 5, vectors=vectors, usage=usage), np.arange(5), 1.0)
+    found = boosts(make_inputs("hybrid", entries, [0] * 5, vectors=vectors, usage=usage), np.arange(5), 1.0)
     assert found.keys() == {"personalisation"}
     np.testing.assert_allclose(found["personalisation"], [0.0707107, 0.0707107, 0.1, 0, 0.0603553], atol=1e-6)
 
@@ -72,7 +72,7 @@ def test_boosts_are_log_odds_and_come_before_the_cut(mode: Mode, scale: float) -
     # Two units of log-odds, which the mode's semantic weight is worth: m2 gains 0.03 + 0.8 units, m1 gains 0.03.
     entries = [make_entry(n, episode=0) for n in range(5)]
     given: dict[str, Any] = {"relationship": {2: 0.8}, "returned": [1, 2], "k": 2, "weights": {"recency": 0.0}}
-    ranking = rank(asked := make_scene(mode, entries, [2.0, 1.9, 1.5, 0.0, 0.0], **given))
+    ranking = rank(asked := make_inputs(mode, entries, [2.0, 1.9, 1.5, 0.0, 0.0], **given))
     assert not ranking.tiebreak_applied
     assert ids_of(asked, ranking) == ["m2", "m0"]
     assert ranking.scores[0] - ranking.scores[1] == pytest.approx((0.83 - 0.5) / 2 * scale)
@@ -100,7 +100,7 @@ def test_quality_equals_confidence_until_feedback() -> None:
 def test_about_another_moment_neither_use_nor_feedback_counts() -> None:
     entries = [make_entry(n, episode=0, confidence=0.5) for n in range(2)]
     used = {0: Usage(0, 9, 9, 0), 1: Usage(0, 0, 0, 9)}
-    now, then = (make_scene("hybrid", entries, [0, 0], usage=usage) for usage in (used, None))
+    now, then = (make_inputs("hybrid", entries, [0, 0], usage=usage) for usage in (used, None))
     assert raw(now, np.arange(2))["usage"].tolist() == [pytest.approx(math.log(10) / (1 + math.log(10))), 0]
     assert raw(now, np.arange(2))["quality"].tolist() == pytest.approx([10 / 11, 1 / 11])
     assert raw(then, np.arange(2))["usage"].tolist() == [0, 0]
@@ -110,18 +110,18 @@ def test_about_another_moment_neither_use_nor_feedback_counts() -> None:
 @pytest.mark.parametrize(("function", "expected"), [("hyperbolic", 0.25), ("exponential", 0.5), ("linear", 0.5)])
 def test_the_days_of_hyperbolic_decay_count_where_it_is_chosen(function: str, expected: float) -> None:
     entries = [make_entry(0, episode=0, created_ms=NOW_MS - 30 * DAY_MS)]
-    scene = make_scene("hybrid", entries, [0], now_ms=NOW_MS, decay={"function": function, "decay_days": 10})
-    assert raw(scene, np.arange(1))["decay"].tolist() == [expected]
+    inputs = make_inputs("hybrid", entries, [0], now_ms=NOW_MS, decay={"function": function, "decay_days": 10})
+    assert raw(inputs, np.arange(1))["decay"].tolist() == [expected]
 
 
 def test_recency_follows_a_decay_that_is_set() -> None:
     entries = [make_entry(0, episode=0, created_ms=NOW_MS - 30 * DAY_MS)]
     tenant = RecallSettings.model_validate({"decay": {"tau_days": 60}})
     unset, asked, of_tenant = (
-        make_scene("hybrid", entries, [0], now_ms=NOW_MS, **given)
+        make_inputs("hybrid", entries, [0], now_ms=NOW_MS, **given)
         for given in ({}, {"decay": {"function": "exponential"}}, {"tenant": tenant})
     )
-    found = [raw(scene, np.arange(1))["recency"].tolist() for scene in (unset, asked, of_tenant)]
+    found = [raw(inputs, np.arange(1))["recency"].tolist() for inputs in (unset, asked, of_tenant)]
     assert found == [[pytest.approx(0.7311, abs=1e-4)], [pytest.approx(math.exp(-1))], [pytest.approx(math.exp(-0.5))]]
 
 
@@ -164,8 +164,8 @@ def test_decay_without_parameters(function: DecayFunction, at_30_days: float) ->
 def age_days(now_ms: int, *created_ms: int) -> list[float]:
     """Return the ages of memories of these event times, which rise."""
     entries = [make_entry(seq, episode=0, created_ms=at) for seq, at in enumerate(created_ms)]
-    scene = make_scene("recency", entries, np.zeros(len(entries)), now_ms=now_ms)
-    return [float(age) for age in scene.age_days(scene.allowed)]
+    inputs = make_inputs("recency", entries, np.zeros(len(entries)), now_ms=now_ms)
+    return [float(age) for age in inputs.age_days(inputs.allowed)]
 
 
 def test_age_is_in_days_and_the_future_counts_as_now() -> None:

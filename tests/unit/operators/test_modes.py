@@ -9,21 +9,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recallflow.operators.recall.modes import rank
-from recallflow.operators.recall.scene import Ranking, Scene
+from recallflow.operators.recall.ranking_input import Ranking, RankingInput
 from recallflow.queries import WEIGHTS, Decay, DecayFunction
 from recallflow.state.rows import Entry
 from recallflow.state.usage import Usage
-from tests.unit.operators.harness import DAY_MS, ids_of, make_entry, make_scene
+from tests.unit.operators.harness import DAY_MS, ids_of, make_entry, make_inputs
 
 NOW_MS = 1_000 * DAY_MS
 
 
-def ask(*arguments: Any, **given: Any) -> Scene:
-    return make_scene(*arguments, now_ms=NOW_MS, **given)
+def ask(*arguments: Any, **given: Any) -> RankingInput:
+    return make_inputs(*arguments, now_ms=NOW_MS, **given)
 
 
-def answer(scene: Scene) -> list[str]:
-    return ids_of(scene, rank(scene))
+def answer(inputs: RankingInput) -> list[str]:
+    return ids_of(inputs, rank(inputs))
 
 
 def ago(days: float) -> int:
@@ -242,6 +242,6 @@ def test_a_decayed_score_by_hand() -> None:
 def test_best_places_come_in_order(signal: list[float], count: int, data: st.DataObject) -> None:
     allowed = sorted(data.draw(st.sets(st.integers(0, len(signal) - 1), min_size=1)))
     entries = [make_entry(n, episode=0, created_ms=n) for n in range(len(signal))]
-    scene = make_scene("relevance", entries, signal, allowed=allowed)
+    inputs = make_inputs("relevance", entries, signal, allowed=allowed)
     expected = sorted(allowed, key=lambda place: (-signal[place], place))[:count]
-    assert scene.best(count).tolist() == expected
+    assert inputs.best(count).tolist() == expected

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from recallflow import limits
 from recallflow.language import DateMention, Intent
 from recallflow.operators.recall import modes, question
-from recallflow.operators.recall.intent import MODES, intent_of, mode_for
-from recallflow.operators.recall.question import understand
+from recallflow.operators.recall.question import MODES, intent_of, mode_for, understand
 from recallflow.queries import Mode
 
 PAIR = ["Ann", "Bo"]

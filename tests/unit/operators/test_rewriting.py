@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recallflow.operators.answers.models import Models, Within
-from recallflow.operators.recall.merging import best_first
+from recallflow.operators.recall.pipeline import best_first
 from tests.unit.operators.harness import DAY_MS, MEMORIES, Harness, answers, codes, ids, make_event
 from tests.unit.operators.models import Language
 

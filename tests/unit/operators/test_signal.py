@@ -32,7 +32,7 @@ from recallflow.state.segments import SMALL
 from recallflow.state.tokens import to_bytes
 from recallflow.state.usage import Usage
 from recallflow.state.verify import verify
-from tests.unit.operators.harness import HASHING, make_entry, make_event, make_scene, run_flow
+from tests.unit.operators.harness import HASHING, make_entry, make_event, make_inputs, run_flow
 from tests.unit.operators.test_apply import codes, outcomes
 from tests.unit.operators.test_apply import message as told_in_session
 
@@ -269,9 +269,9 @@ def test_factors_without_a_vector_are_the_mean(angles: list[int], missing: st.Da
     entries = [make_entry(n, episode=n // 3 * 3) for n in range(len(angles))]
     vectors = {n: unit(angle) for n, angle in enumerate(angles) if n not in without}
     liked = {min(vectors): Usage(useful=1)}
-    scene = make_scene("hybrid", entries, [0.0] * len(angles), vectors=vectors, usage=liked)
+    inputs = make_inputs("hybrid", entries, [0.0] * len(angles), vectors=vectors, usage=liked)
     able = np.array([n not in without for n in places])
-    for values in (raw(scene, places)["cluster"], boosts(scene, places, 1.0)["personalisation"]):
+    for values in (raw(inputs, places)["cluster"], boosts(inputs, places, 1.0)["personalisation"]):
         np.testing.assert_allclose(values[~able], values[able].mean(), rtol=1e-12)
 
 
@@ -279,8 +279,8 @@ def test_an_episode_without_vectors_is_chosen_by_its_members() -> None:
     entries = [make_entry(n, episode=n) for n in range(3)]
     signal = [1.0, 1.0, 1.0]
     vectors = {0: unit(30), 1: unit(20)}
-    scene = make_scene("episode", entries, signal, vectors=vectors, asked=ASKED)
-    ranking = rank(scene)
+    inputs = make_inputs("episode", entries, signal, vectors=vectors, asked=ASKED)
+    ranking = rank(inputs)
     found = dict(zip(ranking.places.tolist(), ranking.scores.tolist(), strict=True))
     assert found[0] < found[2] < found[1]
     odds = np.exp(1.0 + np.array([-0.25, 0.25, 0.0]))

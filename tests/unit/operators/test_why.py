@@ -15,8 +15,8 @@ from recallflow.embedder import Kind, Matrix
 from recallflow.language import read
 from recallflow.operators.recall import signal
 from recallflow.operators.recall.phrases import PLAIN, QUOTE_CHARACTERS
-from recallflow.operators.recall.reasons import BOOSTS, COLUMNS, FACTORS
 from recallflow.operators.recall.weights import WEIGHTS
+from recallflow.operators.recall.why import BOOSTS, COLUMNS, FACTORS
 from recallflow.operators.redaction import REDACTED
 from recallflow.queries import WEIGHTS as FACTOR_WEIGHTS
 from recallflow.state import keys

@@ -12,12 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recallflow.embedder import NO_FLOATS, TextVectors
-from recallflow.operators.recall import bm25, columns, words
-from recallflow.operators.recall.bm25 import K1, LENIENT_B, B, bm25_scores, phrase_column
+from recallflow.operators.recall import columns, words
 from recallflow.operators.recall.columns import Cut
 from recallflow.operators.recall.question import understand
 from recallflow.operators.recall.weights import WEIGHTS
-from recallflow.operators.recall.words import BEFORE, LENT, NAMES, Units
+from recallflow.operators.recall.words import BEFORE, K1, LENIENT_B, LENT, NAMES, B, Units, bm25_scores, phrase_column
 from recallflow.state.index import OwnerIndex
 from recallflow.state.rows import Vectors
 from recallflow.state.tokens import to_bytes
@@ -169,7 +168,7 @@ def test_scores_are_those_of_single_texts(
     conversation, segment = index.conversation, index.conversation.segment
     own = [said[slot][1] for slot in conversation.slots]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(bm25, "_AT_ONCE", data.draw(st.sampled_from([1, 1 << 20])))
+        patch.setattr(words, "_AT_ONCE", data.draw(st.sampled_from([1, 1 << 20])))
         found = bm25_scores(index, asked, bare)
     once = [*dict.fromkeys(asked)]
     places = range(len(own))

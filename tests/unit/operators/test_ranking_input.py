@@ -7,7 +7,7 @@ import pytest
 
 from recallflow.control import ControlHistory, RecallSettings
 from recallflow.errors import InvalidRecord
-from recallflow.operators.recall.tuning import Tuning, tuned, validate
+from recallflow.operators.recall.ranking_input import Tuning, tuned, validate
 from recallflow.parsing import parse, parse_control
 from recallflow.queries import WEIGHTS, Mode, Recall
 from tests.unit.operators.harness import make_event, run_flow
