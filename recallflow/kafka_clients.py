@@ -1,4 +1,4 @@
-"""Kafka clients: retriable errors, refusals and their logging; producer and reader of the client and the gateway."""
+"""Kafka clients: retriable errors and refusals; producer and reader of the client and the gateway."""
 
 import logging
 import random
@@ -13,13 +13,10 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaExcepti
 
 from recallflow.credentials import Headers
 from recallflow.errors import DeliveryFailed, FieldProblem, InvalidRecord, SourceError, UsageError
-from recallflow.kafka_options import KafkaOptions
+from recallflow.kafka_options import KafkaOptions, log_outage
 from recallflow.limits import RECORD_BYTES
 from recallflow.queries import ReplyTo
 from recallflow.records import Position
-
-LOG_PAUSE_S = 10.0  # minimum time between two log lines about one problem; it doubles while the problem lasts
-LOG_PAUSE_MAX_S = 640.0
 
 _log = logging.getLogger(__name__)
 _DENIED = {
@@ -54,49 +51,6 @@ def passes(error: KafkaError) -> bool:
 def denies(error: KafkaError) -> bool:
     """Return whether the brokers refuse our identity or rights: a retry does not help."""
     return error.code() in _DENIED
-
-
-class Seldom:
-    """Rate limit of log lines about one error: at once, then with doubling pauses, and anew after a quiet time.
-    Every client of a process reports unavailable brokers several times a second. Thread-safe enough: a race costs a
-    line."""
-
-    def __init__(self, clock_s: Callable[[], float] = time.monotonic) -> None:
-        self._clock_s = clock_s
-        self._pauses: dict[str, tuple[float, float, float]] = {}  # kind → last seen, next line due, pause after it
-
-    def allows(self, kind: str) -> bool:
-        now_s = self._clock_s()
-        seen_s, due_s, pause_s = self._pauses.get(kind, (now_s, now_s, LOG_PAUSE_S))
-        if now_s - seen_s > LOG_PAUSE_S:
-            due_s, pause_s = now_s, LOG_PAUSE_S
-        allowed = now_s >= due_s
-        if allowed:
-            due_s, pause_s = now_s + pause_s, min(2 * pause_s, LOG_PAUSE_MAX_S)
-        self._pauses[kind] = now_s, due_s, pause_s
-        return allowed
-
-
-_seldom = Seldom()
-
-
-def log_outage(error: KafkaError) -> None:
-    """Log an error of a client, once for all clients of the process."""
-    if _seldom.allows("outage"):
-        _log.warning("Kafka: %s; retrying", error.str())
-
-
-# A failed connection is also reported as an error to the client's owner. Warnings about producer options in a consumer
-# are useless where one set of options serves both.
-_REPORTED_ELSEWHERE = frozenset({"FAIL", "ERROR", "FATAL", "CONFWARN"})
-
-
-class ClientLog:
-    """Logger of librdkafka's own lines, which would go to standard error (its option `logger`)."""
-
-    def log(self, level: int, text: str, facility: str, client: str, message: str) -> None:
-        if facility not in _REPORTED_ELSEWHERE and _seldom.allows(f"librdkafka {facility}"):
-            _log.log(level, text, facility, client, message)
 
 
 class Complaints:

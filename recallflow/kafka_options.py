@@ -1,10 +1,20 @@
-"""Kafka connection settings: one frozen object, and its conversion to librdkafka's options."""
+"""Kafka connection settings, their conversion to librdkafka's options, and the log of its clients."""
 
-from collections.abc import Mapping
+import logging
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from recallflow.errors import UsageError
+
+if TYPE_CHECKING:
+    from confluent_kafka import KafkaError  # an optional dependency
+
+LOG_PAUSE_S = 10.0  # minimum time between two log lines about one problem; it doubles while the problem lasts
+LOG_PAUSE_MAX_S = 640.0
+
+_log = logging.getLogger(__name__)
 
 # Session of an engine in its deployment's group. Outputs wait for brokers for 2 s less, which exceeds the 9 s of a
 # leader election after a broker failure. The partitions of a killed engine move after this time.
@@ -36,6 +46,49 @@ _INSTEAD = {"group.id": "run --deployment", "session.timeout.ms": "run --session
 PORT_MAX = 65_535
 READER_GROUP = "recallflow"  # librdkafka wants one; nothing is ever committed under it
 _SERVERS = frozenset(("bootstrap.servers", "metadata.broker.list"))
+
+
+class LogRateLimit:
+    """Rate limit of log lines about one error: at once, then with doubling pauses, and anew after a quiet time.
+    Every client of a process reports unavailable brokers several times a second. Thread-safe enough: a race costs a
+    line."""
+
+    def __init__(self, clock_s: Callable[[], float] = time.monotonic) -> None:
+        self._clock_s = clock_s
+        self._pauses: dict[str, tuple[float, float, float]] = {}  # kind → last seen, next line due, pause after it
+
+    def allows(self, kind: str) -> bool:
+        now_s = self._clock_s()
+        seen_s, due_s, pause_s = self._pauses.get(kind, (now_s, now_s, LOG_PAUSE_S))
+        if now_s - seen_s > LOG_PAUSE_S:
+            due_s, pause_s = now_s, LOG_PAUSE_S
+        allowed = now_s >= due_s
+        if allowed:
+            due_s, pause_s = now_s + pause_s, min(2 * pause_s, LOG_PAUSE_MAX_S)
+        self._pauses[kind] = now_s, due_s, pause_s
+        return allowed
+
+
+_log_rate_limit = LogRateLimit()
+
+
+def log_outage(error: "KafkaError") -> None:
+    """Log an error of a client, once for all clients of the process."""
+    if _log_rate_limit.allows("outage"):
+        _log.warning("Kafka: %s; retrying", error.str())
+
+
+# A failed connection is also reported as an error to the client's owner. Warnings about producer options in a consumer
+# are useless where one set of options serves both.
+_REPORTED_ELSEWHERE = frozenset({"FAIL", "ERROR", "FATAL", "CONFWARN"})
+
+
+class ClientLog:
+    """Logger of librdkafka's own lines, which would go to standard error (its option `logger`)."""
+
+    def log(self, level: int, text: str, facility: str, client: str, message: str) -> None:
+        if facility not in _REPORTED_ELSEWHERE and _log_rate_limit.allows(f"librdkafka {facility}"):
+            _log.log(level, text, facility, client, message)
 
 
 @dataclass(frozen=True)
@@ -88,7 +141,7 @@ class KafkaOptions:
             "queued.max.messages.kbytes": 16 * 1024,
             "fetch.max.bytes": 16 * 1024 * 1024,
             **self.librdkafka,
-            "logger": _client_log(),
+            "logger": ClientLog(),
             "bootstrap.servers": self.bootstrap_servers,
             "enable.auto.commit": False,
             "auto.offset.reset": "error",
@@ -100,7 +153,7 @@ class KafkaOptions:
             "linger.ms": 0,
             "socket.nagle.disable": True,
             **self.librdkafka,
-            "logger": _client_log(),
+            "logger": ClientLog(),
             "bootstrap.servers": self.bootstrap_servers,
             "enable.idempotence": True,
             "acks": "all",
@@ -111,13 +164,7 @@ class KafkaOptions:
         """Return options for admin requests, whose results contain their errors."""
         return {
             **self.librdkafka,
-            "logger": _client_log(),
+            "logger": ClientLog(),
             "error_cb": lambda _: None,
             "bootstrap.servers": self.bootstrap_servers,
         }
-
-
-def _client_log() -> object:
-    from recallflow.kafka_clients import ClientLog  # it imports librdkafka
-
-    return ClientLog()

@@ -26,8 +26,7 @@ from recallflow.connectors.kafka.messages import (
 )
 from recallflow.connectors.kafka.topic_reader import TopicReader
 from recallflow.errors import MembershipLost, RecallflowError, SinkError
-from recallflow.kafka_clients import log_outage
-from recallflow.kafka_options import KafkaOptions
+from recallflow.kafka_options import KafkaOptions, log_outage
 from recallflow.outputs import Marked
 from recallflow.process import OUTAGE_S, Closing, Patience
 from recallflow.records import Position

@@ -10,10 +10,10 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, Producer
 from confluent_kafka.admin import AdminClient
 
-from recallflow import kafka_clients
+from recallflow import kafka_options
 from recallflow.errors import SourceError, UsageError
-from recallflow.kafka_clients import LOG_PAUSE_S, ClientLog, Complaints, Seldom, denies, passes
-from recallflow.kafka_options import KafkaOptions
+from recallflow.kafka_clients import Complaints, denies, passes
+from recallflow.kafka_options import LOG_PAUSE_S, ClientLog, KafkaOptions, LogRateLimit
 from tests.unit.connectors.clock import Clock
 
 SERVERS = "127.0.0.1:1"
@@ -146,7 +146,7 @@ def test_retriable_errors_are_retried(code: int) -> None:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr(kafka_clients, "_seldom", Seldom(clock))
+    monkeypatch.setattr(kafka_options, "_log_rate_limit", LogRateLimit(clock))
     return clock
 
 
@@ -164,10 +164,10 @@ def test_long_outage_is_logged_seldom(clock: Clock, caplog: pytest.LogCaptureFix
 
 
 def test_new_outage_is_reported_at_once(clock: Clock) -> None:
-    seldom = Seldom(clock)
-    assert [seldom.allows("outage"), seldom.allows("outage"), seldom.allows("other")] == [True, False, True]
+    limit = LogRateLimit(clock)
+    assert [limit.allows("outage"), limit.allows("outage"), limit.allows("other")] == [True, False, True]
     clock.now_s += LOG_PAUSE_S + 1
-    assert seldom.allows("outage")
+    assert limit.allows("outage")
 
 
 @pytest.mark.usefixtures("clock")
