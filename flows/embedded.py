@@ -337,7 +337,7 @@ class EmbeddedEngine:
         observe: Callable[[Output], None] = lambda _: None,
         complete: BeforeApplied | None = None,
     ) -> StateLoop:
-        sync_s = self.settings.epoch_ms / 1000 if self.lasting else None
+        sync_s = self.settings.sync_ms / 1000 if self.lasting else None
         return StateLoop(
             self.directory,
             self.embedder,

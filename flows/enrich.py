@@ -30,7 +30,7 @@ from recallflow.flows.member import GroupMember
 from recallflow.flows.recipe import BatchStep, KeyedStep, Recipe, RecipeSink, RecipeSource
 from recallflow.flows.record_spans import RecordSpans
 from recallflow.flows.router import Router, routing, stop_on_signals
-from recallflow.flows.runner import epoch_ms, run
+from recallflow.flows.runner import run, system_time_ms
 from recallflow.llm import Completion, Embedded, EmbeddingService, LanguageModel, Prompt
 from recallflow.operators.async_call import CallCompletion, Completions, Runtime
 from recallflow.operators.enrichment.enrich import (
@@ -283,7 +283,7 @@ class EnrichmentMember(GroupMember):
             settings.batch_wait_ms,
             spans.within,
             self.enrichment_counter.answered,
-            epoch_ms,
+            system_time_ms,
         )
         router = Router(self.topics, self.counts, self.sink.most_bytes, self.config.auth, spans.headers)
         reader = RequestReader(self.topics.enrichment, self._is_answered, spans)

@@ -85,7 +85,7 @@ class GroupMember:
         self.source = OwnedSource(
             self.options,
             *self.inputs,
-            mark_s=self.config.engine.epoch_ms / 1000,
+            sync_s=self.config.engine.sync_ms / 1000,
             tails=self.ends.latest,
             catch_up=catch_up,
             finished=list if completions is None else completions.pop_all,

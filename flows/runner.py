@@ -37,14 +37,14 @@ def run_loop(recipe: Recipe) -> None:
         loop.close()
 
 
-def epoch_ms() -> int:
+def system_time_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
 class Loop:
     """A recipe under execution on one thread. One `step` moves one batch from the source to the sink."""
 
-    def __init__(self, recipe: Recipe, now_ms: Callable[[], int] = epoch_ms) -> None:
+    def __init__(self, recipe: Recipe, now_ms: Callable[[], int] = system_time_ms) -> None:
         self._sink = recipe.sink.build()
         self._source = recipe.source.build()
         self._steps = [

@@ -42,7 +42,7 @@ class Settings:
     partitions: int = 16
     episode_gap_minutes: float = 30.0
     cache_bytes: int = 512 * 1024 * 1024
-    epoch_ms: int = 500
+    sync_ms: int = 500  # the interval at which RocksDB is synced to disk; on Kafka, that of barriers
     similarity_threshold: float = 0.85  # the least cosine of memories that the graph links as similar
     similarity_max_k: int = 20  # the number of nearest memories to compare
     similarity_max_per_memory: int = 5  # the largest number of links of a memory; 0 for none
@@ -59,7 +59,7 @@ class Settings:
             ("partitions", "1 to 1,000", 1 <= self.partitions <= 1_000),
             ("episode_gap_minutes", "above 0, and at most a year", 0 < self.episode_gap_minutes <= YEAR_MINUTES),
             ("cache_bytes", "at least 1 MiB", self.cache_bytes >= 1024 * 1024),
-            ("epoch_ms", "10 to 60,000", 10 <= self.epoch_ms <= 60_000),
+            ("sync_ms", "10 to 60,000", 10 <= self.sync_ms <= 60_000),
             ("similarity_threshold", "above 0, and at most 1", 0 < self.similarity_threshold <= 1),
             ("similarity_max_k", "1 to 1,000", 1 <= self.similarity_max_k <= 1_000),
             ("rerank_timeout_ms", "1 to 60,000", 1 <= self.rerank_timeout_ms <= 60_000),

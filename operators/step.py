@@ -189,8 +189,8 @@ class StateStep:
 
     # ------------------------------------------------------------------ assigned partitions
 
-    def mark(self, mark: Mark) -> Marked:
-        """Return the progress of the state partition, and start the sync of all applied records. Only the latest
+    def begin_sync(self, mark: Mark) -> Marked:
+        """Start the sync of all applied records at a barrier, and return the partition's progress. Only the latest
         earlier barrier may still wait for the disk or for deliveries, and none if this is not the last."""
         partition = self._partition
         partition.commit()
@@ -283,7 +283,7 @@ class PartitionLogic:
                 if isinstance(value, Open):
                     self._step = self._open_step(value.partition)
                     continue
-                outputs.append(self._opened.mark(value))
+                outputs.append(self._opened.begin_sync(value))
                 if value.last:
                     self._opened.close()
                     self._step = None

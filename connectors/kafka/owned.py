@@ -25,7 +25,7 @@ from recallflow.records import Mark, Open, Record, Signal
 
 BATCH_BYTES = 4 * 1024 * 1024
 NOT_OURS = -1  # number of a barrier that is not looked up later
-IDLE_S = 10.0  # barrier interval of a partition without new records
+IDLE_S = 10.0  # sync interval of a partition without new records
 
 _log = logging.getLogger(__name__)
 
@@ -97,7 +97,7 @@ class OwnedSource:
         memory_topic: str,
         query_topic: str,
         *,
-        mark_s: float,
+        sync_s: float,
         tails: Callable[[], tuple[Tails, int]],
         catch_up: CatchUp | None = None,
         finished: Callable[[], list[Any]] = list,
@@ -115,7 +115,7 @@ class OwnedSource:
         """Create the source.
 
         Args:
-            mark_s: barrier interval of each partition.
+            sync_s: interval of syncs of each partition, which barriers start.
             tails: returns end offsets of the output topics at some earlier moment, and that moment.
             finished: further items to emit; a new one sets `wake`.
             stopping: event that ends the source.
@@ -131,7 +131,7 @@ class OwnedSource:
         self.stopping = stopping or threading.Event()
         self.first_offsets: dict[str, int] = {}  # `topic:partition` → the first offset that is new to this run
         self.given_before: dict[str, Collection[int]] = {}  # `topic:partition` → later offsets that are not new
-        self._mark_s, self._tails, self._clock_s = mark_s, tails, clock_s
+        self._sync_s, self._tails, self._clock_s = sync_s, tails, clock_s
         self._finished, self._closing, self._settle = finished, closing or Closing(), settle
         self._owned: dict[int, _Owned] = {}
         self._kept_warm: dict[int, Lane] = {}  # standby partitions, owned by another member
@@ -229,7 +229,7 @@ class OwnedSource:
         self._hub.begin()
         read = self._records()
         finished = self._finished()
-        marks = [*self._due()]
+        marks = [*self._due_syncs()]
         if not (read or signals or marks or finished):
             self._hub.wait()
         return [*finished, *signals, *read, *marks]
@@ -311,12 +311,13 @@ class OwnedSource:
             yield self._mark(partition, owned, last=True)
             del self._owned[partition]
 
-    def _due(self) -> Iterator[Signal]:
+    def _due_syncs(self) -> Iterator[Signal]:
+        """Yield a barrier for each partition whose sync is due."""
         now_s = self._clock_s()
         for partition, owned in self._owned.items():
             if (partition, owned.marks - 1) in self._given:
                 continue  # the previous barrier is not synced and delivered yet
-            if now_s - owned.marked_s >= (self._mark_s if owned.moved else IDLE_S):
+            if now_s - owned.marked_s >= (self._sync_s if owned.moved else IDLE_S):
                 yield self._mark(partition, owned)
                 owned.marked_s, owned.moved = now_s, False
 

@@ -199,7 +199,7 @@ def _processes(chosen: "Config") -> int:
 
 
 ENRICH = (
-    *(*STATE, *LLM, "llm.timeout_ms", *EMBEDDING, "engine.epoch_ms"),
+    *(*STATE, *LLM, "llm.timeout_ms", *EMBEDDING, "engine.sync_ms"),
     *(f"topics.{name}" for name in ("enrichment", "results", "memory", "control", "receipts", "dead_letters")),
     *("run.deployment", "run.session_timeout_s", "run.accept_repeats", "run.give_up_unanswered"),
     *("run.metrics_host", "run.metrics_port", "run.log_format"),

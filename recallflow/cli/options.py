@@ -26,7 +26,7 @@ LLM = ("llm.model", "llm.base_url")
 ENRICHMENT = tuple(f"enrichment.{name}" for name in ("relationships", "facts", "categories", "summaries"))
 KEPT = (*STATE, *MODEL, "engine.episode_gap_minutes")  # settings that a state directory stores
 ENGINE = (*KEPT, "engine.partitions")
-PACE = ("engine.cache_bytes", "engine.epoch_ms")
+PACE = ("engine.cache_bytes", "engine.sync_ms")
 ONE_PASS_CACHE_BYTES = 1024 * 1024
 
 
@@ -79,7 +79,7 @@ FLAGS = {
     ),
     "engine.graph_enabled": Flag("--graph-enabled", "TRUE_OR_FALSE", "whether queries may use the graph", "true"),
     "engine.cache_bytes": Flag("--cache-bytes", "SIZE", "memory for cached owners, such as 2G", "512MiB"),
-    "engine.epoch_ms": Flag("--epoch-ms", "MS", "interval of snapshots", "500"),
+    "engine.sync_ms": Flag("--sync-ms", "MS", "interval of syncs to disk, and of barriers", "500"),
     "run.processes": Flag("--processes", "N", "number of member processes; auto: one per CPU", "1"),
     "run.deployment": Flag(
         "--deployment",

@@ -13,7 +13,7 @@ from tests.fleet.records import Log, Reader
 from tests.kafka.harness import forked_engines
 
 MakeEngine = Callable[..., Engine]
-QUICK = ("--epoch-ms", "100", *SHORT_SESSION)
+QUICK = ("--sync-ms", "100", *SHORT_SESSION)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -31,7 +31,7 @@ def test_malformed_records_become_dead_letters_once(
     make_engine: MakeEngine, topics: Topics, log: Log, reader: Reader
 ) -> None:
     """After the kill the engine reads all of them again: it takes no snapshot before."""
-    engine = make_engine(topics, "--epoch-ms", "60000")
+    engine = make_engine(topics, "--sync-ms", "60000")
     reader.alive = engine.running
     engine.up()
     home = partition_of(KEY, 2)

@@ -51,7 +51,7 @@ class Plan:
     options: tuple[str, ...] = ()
 
     def shape(self) -> tuple[str, ...]:
-        return ("--epoch-ms", "200", "--cache-bytes", "16MiB")
+        return ("--sync-ms", "200", "--cache-bytes", "16MiB")
 
 
 @dataclass

@@ -50,7 +50,7 @@ class Engine(OnTopics):
     def running(self, state_dir: Path, *flags: str, environment: dict[str, str] | None = None) -> Iterator[None]:
         """Run the engine, from when it is ready until the end of the block; it is killed then."""
         port = [] if not self.metrics_port else ["--metrics-port", str(self.metrics_port)]
-        words = ["run", "--create", "--state-dir", str(state_dir), "--epoch-ms", "50", *port, *self.flags, *flags]
+        words = ["run", "--create", "--state-dir", str(state_dir), "--sync-ms", "50", *port, *self.flags, *flags]
         process = fork_server().start(COMMAND, words, environment, text=True)
         with watched(process, SESSION_ABORT_S):
             assert process.stderr is not None

@@ -136,13 +136,13 @@ class Deployment(OnTopics):
     state_dir: Path
     sent: int = 0
     asked: int = 0
-    epoch_ms: int = 50
+    sync_ms: int = 50
     flags: tuple[str, ...] = ()
     errors: list[str] = field(default_factory=list)  # standard error of each run
 
     def start(self, kill_after: int = 0) -> subprocess.Popen[bytes]:
         where = ["--state-dir", str(self.state_dir), "--create", *self.options()]
-        pace = ["--epoch-ms", str(self.epoch_ms), "--session-timeout-s", str(SESSION_S)]
+        pace = ["--sync-ms", str(self.sync_ms), "--session-timeout-s", str(SESSION_S)]
         return fork_server().start(SCRIPT, [str(kill_after), "run", *pace, *self.flags, *where])
 
     def ends(self, kill_after: int = 0) -> tuple[int, str]:

@@ -58,7 +58,7 @@ def start_site(broker: Cluster, folder: Path, config: dict[str, dict[str, str]],
     topics = Topics(broker)
     for kind in (*INPUTS, *OUTPUTS, REPLY):
         topics.make_one(kind, partitions, config.get(kind))
-    options = ("--epoch-ms", "100", *SHORT_SESSION, "--reply-topic", topics.of(REPLY))
+    options = ("--sync-ms", "100", *SHORT_SESSION, "--reply-topic", topics.of(REPLY))
     with ExitStack() as stack:
         engine = stack.enter_context(Engine(topics, folder, *options))
         reader = stack.enter_context(closing(Reader(topics, (*OUTPUTS, REPLY))))

@@ -169,7 +169,7 @@ def test_a_foreign_open_transaction_hides_no_output(output_site: Site, letters: 
     """After a kill without a snapshot, only the topics tell which outputs were sent."""
     ann = output_site.user()
     assert output_site.engine.stop().code == 0
-    output_site.engine.up("--epoch-ms", "60000")
+    output_site.engine.up("--sync-ms", "60000")
     options = {"bootstrap.servers": output_site.servers()[1], "transactional.id": output_site.topics.suffix}
     foreign = Producer(options | {"transaction.timeout.ms": 600_000})
     foreign.init_transactions(GIVE_UP_S)

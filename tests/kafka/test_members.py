@@ -50,7 +50,7 @@ def topics(broker: Cluster) -> Topics:
 
 @pytest.fixture
 def fleet(topics: Topics, tmp_path: Path) -> Iterator[Fleet]:
-    with Fleet(topics, tmp_path, 2, "--epoch-ms", "100", "--standby", "1", *SHORT_SESSION) as fleet:
+    with Fleet(topics, tmp_path, 2, "--sync-ms", "100", "--standby", "1", *SHORT_SESSION) as fleet:
         yield fleet
 
 
@@ -175,7 +175,7 @@ def shares(group: Ownership) -> list[int]:
 
 def test_kept_partitions_answer_while_others_move(six_topics: Topics, tmp_path: Path) -> None:
     log = Log(six_topics)
-    options = ("--deployment", f"joined-{six_topics.suffix}", "--epoch-ms", "100")
+    options = ("--deployment", f"joined-{six_topics.suffix}", "--sync-ms", "100")
     with (
         Holding(six_topics, tmp_path, *options, name="first") as first,
         Engine(six_topics, tmp_path, *options, name="second") as second,
@@ -220,7 +220,7 @@ def came(sent: Sent, reader: Reader) -> bool:
 
 
 def test_partitions_assigned_by_hand_have_one_owner(topics: Topics, tmp_path: Path) -> None:
-    log, options = Log(topics), ("--deployment", f"own-{topics.suffix}", "--epoch-ms", "100", *SHORT_SESSION)
+    log, options = Log(topics), ("--deployment", f"own-{topics.suffix}", "--sync-ms", "100", *SHORT_SESSION)
     low, high, other = (Engine(topics, tmp_path, *options, "--own", own, name=own) for own in ("0-1", "2-3", "1-2"))
     with low, high, Engine(topics, tmp_path, *options, name="shares") as shares, closing(Reader(topics)) as reader:
         low.up()
@@ -306,7 +306,7 @@ def test_a_lost_disk_is_restored_from_encrypted_checkpoints(broker: Cluster, tmp
     topics, store = Topics(broker), tmp_path / "checkpoints"
     topics.make(TWO)
     log = Log(topics)
-    always = ("--epoch-ms", "100", "--checkpoint-to", f"file:{store}", "--instance-id", "one", *SHORT_SESSION)
+    always = ("--sync-ms", "100", "--checkpoint-to", f"file:{store}", "--instance-id", "one", *SHORT_SESSION)
     key = ("--master-key-file", str(key_file(tmp_path)))
     with Fleet(topics, tmp_path, 1, *always, *key) as fleet, closing(Reader(topics)) as reader:
         (member,) = fleet.members

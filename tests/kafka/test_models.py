@@ -57,7 +57,7 @@ class Enrichment(OnTopics):
 
     def words(self, *more: str, state_dir: Path | None = None) -> list[str]:
         where = ["--create", "--state-dir", str(state_dir or self.state_dir), *self.options(FLOW_FLAGS["enrich"])]
-        return ["enrich", *where, "--epoch-ms", "50", "--session-timeout-s", str(SESSION_S), *more]
+        return ["enrich", *where, "--sync-ms", "50", "--session-timeout-s", str(SESSION_S), *more]
 
     def start(self, *more: str, state_dir: Path | None = None) -> Started:
         return fork_server().start(COMMAND, self.words(*more, state_dir=state_dir), os.environ | self.settings)
@@ -382,7 +382,7 @@ def running(platform: Platform, tmp_path: Path, llm_server: LlmServer) -> Runnin
 
     @contextlib.contextmanager
     def run(flow: str, folder: str = "", model: str = "e-1") -> Iterator[None]:
-        where = ["--create", "--state-dir", str(tmp_path / (folder or flow)), "--epoch-ms", "50"]
+        where = ["--create", "--state-dir", str(tmp_path / (folder or flow)), "--sync-ms", "50"]
         service = ["--embedding-model", model, "--embedding-dimension", "64", "--embedding-url", llm_server.url]
         deployment = f"{model}-{platform.topics.memory}"  # each model has its own
         embedder = ["--embedder", "openai", "--deployment", deployment] if flow == "run" else []

@@ -75,7 +75,7 @@ def fresh(broker: Cluster, topics: Names, tmp_path: Path) -> LosingDeployment:
     own = own_topics(topics)
     broker.create_topics({own.memory: LOG_PARTITIONS, own.queries: LOG_PARTITIONS, own.control: 1})
     broker.create_topics(dict.fromkeys(own.outputs(), 1))
-    return LosingDeployment(broker, own, tmp_path / "s", epoch_ms=10)
+    return LosingDeployment(broker, own, tmp_path / "s", sync_ms=10)
 
 
 @pytest.fixture
@@ -93,7 +93,7 @@ def undisturbed(deployment: LosingDeployment, topics: Names, path: Path) -> str:
     """Return the state hash of another deployment that reads the same memories and loses nothing."""
     own = other_outputs(deployment.topics, topics, "other.")
     name = ("--deployment", own.queries)
-    other = LosingDeployment(deployment.broker, own, path, deployment.sent, epoch_ms=10, flags=name)
+    other = LosingDeployment(deployment.broker, own, path, deployment.sent, sync_ms=10, flags=name)
     deployment.broker.create_topics({own.queries: LOG_PARTITIONS})
     deployment.broker.create_topics(dict.fromkeys(other.topics.outputs(), 1))
     with other.running():
@@ -212,7 +212,7 @@ def test_removed_queries_are_given_up_on_request_and_memories_never(deployment: 
 
 def test_removed_outputs_are_repeated_only_on_request(deployment: LosingDeployment) -> None:
     """Since the last mark only the outputs tell which records were answered."""
-    hasty = replace(deployment, epoch_ms=60_000)
+    hasty = replace(deployment, sync_ms=60_000)
     process = hasty.start()
     with watched(process):
         hasty.send(0, QUERIES)
@@ -344,7 +344,7 @@ PARTITIONS = 8
 
 @pytest.fixture
 def gated(broker: Cluster, topics: Names, tmp_path: Path) -> Deployment:
-    return deployed(broker, topics, tmp_path / "s", PARTITIONS, epoch_ms=10)
+    return deployed(broker, topics, tmp_path / "s", PARTITIONS, sync_ms=10)
 
 
 def tell(gated: Deployment) -> dict[str, str]:

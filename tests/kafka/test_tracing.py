@@ -38,7 +38,7 @@ class Deployment(OnTopics):
 
     @contextlib.contextmanager
     def running(self, flow: str) -> Iterator[None]:
-        state = ["--create", "--state-dir", str(self._folder / flow), "--epoch-ms", "50"]
+        state = ["--create", "--state-dir", str(self._folder / flow), "--sync-ms", "50"]
         service = ["--embedding-model", "e-1", "--embedding-dimension", "64", "--embedding-url", self._llm.url]
         own = {
             "run": ["--embedder", "openai", "--metrics-port", str(self.port), *state],

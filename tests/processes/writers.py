@@ -16,7 +16,7 @@ from recallflow.flows.settings import Settings
 from recallflow.outputs import Receipted
 from recallflow.parsing import parse
 
-SETTINGS = Settings(partitions=2, epoch_ms=50)
+SETTINGS = Settings(partitions=2, sync_ms=50)
 WRITERS = 8
 PART = "The ferry to Porto leaves at nine from the harbour. "
 LOG, LOG_LINES, READER = "log.jsonl", 800, "reader"

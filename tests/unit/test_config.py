@@ -40,7 +40,7 @@ from recallflow.owner import parse_ranges, ranges_of
 from tests.llm_server import Fault, LlmServer
 
 SETTINGS_PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "settings.md").read_text()
-ENVIRONMENT = {"PATH": "/bin", "RECALLFLOW_SHARED": "/models", "RECALLFLOW_ENGINE_EPOCH_MS": ""}
+ENVIRONMENT = {"PATH": "/bin", "RECALLFLOW_SHARED": "/models", "RECALLFLOW_ENGINE_SYNC_MS": ""}
 
 
 @pytest.fixture
@@ -87,7 +87,7 @@ def test_every_section_can_stand_in_a_file(write: Callable[[str], Path]) -> None
         replies = ["own.answers", "own.others"]
         [engine]
         cache_bytes = "2GiB"
-        epoch_ms = 250
+        sync_ms = 250
         episode_gap_minutes = 45
         graph_enabled = false
         [run]
@@ -101,10 +101,10 @@ def test_every_section_can_stand_in_a_file(write: Callable[[str], Path]) -> None
         Path("/var/lib/recallflow"),
         KafkaOptions("kafka:9093", {"client.id": "engine-1", "log_level": "6"}),
         TopicNames("own.memory", replies=("own.answers", "own.others")),
-        Settings(cache_bytes=2**31, epoch_ms=250, episode_gap_minutes=45.0, graph_enabled=False),
+        Settings(cache_bytes=2**31, sync_ms=250, episode_gap_minutes=45.0, graph_enabled=False),
         RunSettings(metrics_port=9464, skip=("own.memory:0:7",), standby=1),
     )
-    assert origins["engine.epoch_ms"] == f"{path}: engine.epoch_ms"
+    assert origins["engine.sync_ms"] == f"{path}: engine.sync_ms"
 
 
 def test_a_home_that_cannot_be_looked_into_has_no_file() -> None:
@@ -113,13 +113,13 @@ def test_a_home_that_cannot_be_looked_into_has_no_file() -> None:
 
 
 def test_flag_precedes_environment_precedes_file(write: Callable[[str], Path]) -> None:
-    path = write("[engine]\nepoch_ms = 100\npartitions = 1\ncache_bytes = 3000000")
-    environment = ENVIRONMENT | {"RECALLFLOW_ENGINE_EPOCH_MS": "200", "RECALLFLOW_ENGINE_PARTITIONS": "2"}
-    config, origins = read_config({"engine.epoch_ms": RawSetting("--epoch-ms", "300")}, environment, path)
-    assert config.engine == Settings(epoch_ms=300, partitions=2, cache_bytes=3_000_000)
+    path = write("[engine]\nsync_ms = 100\npartitions = 1\ncache_bytes = 3000000")
+    environment = ENVIRONMENT | {"RECALLFLOW_ENGINE_SYNC_MS": "200", "RECALLFLOW_ENGINE_PARTITIONS": "2"}
+    config, origins = read_config({"engine.sync_ms": RawSetting("--sync-ms", "300")}, environment, path)
+    assert config.engine == Settings(sync_ms=300, partitions=2, cache_bytes=3_000_000)
     assert origins == {
         "engine.cache_bytes": f"{path}: engine.cache_bytes",
-        "engine.epoch_ms": "--epoch-ms",
+        "engine.sync_ms": "--sync-ms",
         "engine.partitions": "RECALLFLOW_ENGINE_PARTITIONS",
     }
 
@@ -146,7 +146,7 @@ def test_every_setting_has_a_variable() -> None:
         ("[kafka]\npartitions = 4", ["kafka.partitions ", "engine.partitions"]),
         ("cache_bytes = 4", ["cache_bytes", "engine.cache_bytes"]),
         ("[topics.memory]\nname = 'x'", ["topics.memory.name", "topics.memory"]),
-        ("[engine]\nepochms = 1\n[run]\nstnadby = 1", ["engine.epoch_ms", "run.stnadby", "run.standby"]),
+        ("[engine]\nsyncms = 1\n[run]\nstnadby = 1", ["engine.sync_ms", "run.stnadby", "run.standby"]),
         # a value that the setting does not take
         ("[engine]\npartitions = 'many'", ["engine.partitions", "'many'"]),
         ("[engine]\npartitions = true", ["engine.partitions", "True"]),

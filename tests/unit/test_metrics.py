@@ -114,7 +114,7 @@ def running(tally: OutputCounter, tmp_path: Path) -> Any:
     settings, embedder = Settings(partitions=1), load_embedder("hash")
     directory = StateDirectory.open(tmp_path / "s", settings.fingerprint(embedder), settings.cache_bytes)
     return SimpleNamespace(
-        source=OwnedSource(KafkaOptions("127.0.0.1:1"), MEMORIES, QUERIES, mark_s=1.0, tails=lambda: ({}, 0)),
+        source=OwnedSource(KafkaOptions("127.0.0.1:1"), MEMORIES, QUERIES, sync_s=1.0, tails=lambda: ({}, 0)),
         directory=directory,
         output_counter=tally,
         membership=Mock(spec=Membership, held=True, joined=True, expected=frozenset()),

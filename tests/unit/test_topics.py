@@ -48,7 +48,7 @@ from tests.unit.connectors.fake_consumer import FakeKafka, Message
 from tests.unit.connectors.fake_kafka import FakeProducer
 from tests.unit.operators.harness import CLOCKS, HASHING, MEMORIES, QUERIES, FlatEmbedder
 
-MARK_S = 1.0
+SYNC_S = 1.0
 SETTINGS = Settings(partitions=2)
 FINGERPRINT = SETTINGS.fingerprint(HASHING)
 
@@ -86,7 +86,7 @@ class Engine:
             KafkaOptions("nowhere:1"),
             MEMORIES,
             QUERIES,
-            mark_s=MARK_S,
+            sync_s=SYNC_S,
             tails=lambda: ({}, 0),
             failure=lambda: self.directory.broken,
             new_consumer=kafka.consumer,
@@ -120,7 +120,7 @@ class Engine:
         assert self.answered == answered + 1
 
     def mark(self) -> None:
-        self.now_s += MARK_S
+        self.now_s += SYNC_S
         self.turn()
         self.turn()
 

@@ -244,8 +244,8 @@ def chosen(*words: str) -> Settings:
 
 
 def test_every_option_reaches_its_setting() -> None:
-    words = ["--partitions", "3", "--episode-gap-minutes", "2.5", "--epoch-ms", "50", "--cache-bytes", "3MiB"]
-    assert chosen(*words) == Settings(partitions=3, episode_gap_minutes=2.5, epoch_ms=50, cache_bytes=3 * 2**20)
+    words = ["--partitions", "3", "--episode-gap-minutes", "2.5", "--sync-ms", "50", "--cache-bytes", "3MiB"]
+    assert chosen(*words) == Settings(partitions=3, episode_gap_minutes=2.5, sync_ms=50, cache_bytes=3 * 2**20)
 
 
 @pytest.mark.usefixtures("default_partitions")
@@ -283,8 +283,8 @@ def test_size_may_have_a_unit(text: str, size: int) -> None:
     [
         ("--cache-bytes lots", "--cache-bytes: 'lots'"), ("--cache-bytes 5XB", "--cache-bytes: '5XB'"),
         ("--cache-bytes -5", "--cache-bytes: '-5'"), ("--cache-bytes 1KiB", "cache_bytes must be at least 1 MiB"),
-        ("--epoch-ms soon", "--epoch-ms: 'soon'"), ("--epoch-ms 0", "epoch_ms must be 10 to 60,000"),
-        (f"--epoch-ms {'9' * 30}", "epoch_ms must be 10 to 60,000"),
+        ("--sync-ms soon", "--sync-ms: 'soon'"), ("--sync-ms 0", "sync_ms must be 10 to 60,000"),
+        (f"--sync-ms {'9' * 30}", "sync_ms must be 10 to 60,000"),
         ("--episode-gap-minutes nan", "episode_gap_minutes"), ("--episode-gap-minutes inf", "episode_gap_minutes"),
         ("--processes 0", "processes must be 1 to 1,000"), ("--processes two", "--processes: 'two'"),
         ("--own a", "own: 'a'"), ("--standby -1", "standby must be 0 to 10"), ("--standby 1 --own 0-7", "standby"),

@@ -23,7 +23,7 @@ from recallflow.records import Mark, Open, Record
 from tests.unit.connectors.fake_consumer import FakeKafka, Message
 
 MEMORIES, QUERIES = "memories", "queries"
-MARK_S = 1.0
+SYNC_S = 1.0
 TAILS = {"responses": {0: 7}}
 START = LogProgress(0)
 
@@ -35,7 +35,7 @@ class Member:
             KafkaOptions("nowhere:1"),
             MEMORIES,
             QUERIES,
-            mark_s=MARK_S,
+            sync_s=SYNC_S,
             tails=lambda: (TAILS, 70),
             new_consumer=kafka.consumer,
             clock_s=lambda: self.now_s,
@@ -105,22 +105,22 @@ def fill(kafka: FakeKafka, topic: str, partition: int, words: str) -> None:
 def test_a_partition_that_rests_is_marked_seldom(kafka: FakeKafka, member: Member) -> None:
     member.own(0)
     member.batch()
-    member.now_s += MARK_S
+    member.now_s += SYNC_S
     assert signals(member.batch()) == [Mark(0, 0)]  # that it is ours
     member.now_s += IDLE_S
     assert member.batch() == []  # the mark before is under way
     member.given(Mark(0, 0))
     assert signals(member.batch()) == [Mark(0, 1)]
     member.given(Mark(0, 1))
-    member.now_s += MARK_S
+    member.now_s += SYNC_S
     assert member.batch() == []
     member.source.keep(0, b"a place", open_left=True)  # a query waits: how far it is may change by itself
-    member.now_s += MARK_S
+    member.now_s += SYNC_S
     assert signals(member.batch()) == [Mark(0, 2, b"a place")]
     member.given(Mark(0, 2))
     fill(kafka, QUERIES, 0, "q")
     member.records(1)
-    member.now_s += MARK_S
+    member.now_s += SYNC_S
     assert signals(member.batch()) == [Mark(0, 3)]  # a place is kept once
 
 

@@ -158,7 +158,7 @@ class Member:
             NOWHERE,
             TOPICS.results,
             TOPICS.enrichment,
-            mark_s=0.02,
+            sync_s=0.02,
             tails=lambda: (brokers.ends(), 1),
             finished=self.runtime.completions.pop_all,
             wake=self.runtime.completions.wake,

@@ -29,7 +29,7 @@ from tests.event_log import CACHE_BYTES, CHANGES, CREATIONS, QUERIES, final_ques
 
 LOG, LINES, BATCH = "log", 80, 8
 NOW_MS = 1_750_000_000_000
-SETTINGS = Settings(embedder="hash", partitions=2, epoch_ms=60_000)
+SETTINGS = Settings(embedder="hash", partitions=2, sync_ms=60_000)
 OWNER = {"tenant_id": "acme", "user_id": "ann", "timestamp": 0}
 
 

@@ -177,7 +177,7 @@ def test_unresponsive_member_does_not_block_metrics(site: Site) -> None:
 
 
 def test_members_share_one_configuration_without_shown_secrets(site: Site) -> None:
-    variables = {"RECALLFLOW_ENGINE_EPOCH_MS": "77", "SIMILARITY_EDGE_MAX_K": "7", "ELSE": "kept"}
+    variables = {"RECALLFLOW_ENGINE_SYNC_MS": "77", "SIMILARITY_EDGE_MAX_K": "7", "ELSE": "kept"}
     process = site.running(**variables)
     for name in (FIRST, SECOND):
         (life,) = site.lives(name)
@@ -189,7 +189,7 @@ def test_members_share_one_configuration_without_shown_secrets(site: Site) -> No
         assert life["settings"]["auth"]["control_secret"] == SECRET
         assert life["words"][life["words"].index("--state-dir") + 1] == str(folder)
         assert SECRET not in f"{life['words']}{life['variables']}"
-        assert not {"RECALLFLOW_ENGINE_EPOCH_MS", "SIMILARITY_EDGE_MAX_K"} & life["variables"].keys()
+        assert not {"RECALLFLOW_ENGINE_SYNC_MS", "SIMILARITY_EDGE_MAX_K"} & life["variables"].keys()
         assert (life["variables"]["ELSE"], life["variables"]["RECALLFLOW_MEMBER"]) == ("kept", name)
     assert site.stopped(process) == 0
 
