@@ -6,7 +6,7 @@ from types import MappingProxyType
 from typing import Any
 
 from recallflow.connectors.logs.documents import EACH, elements, first_objects, placed_elements
-from recallflow.connectors.logs.events import (
+from recallflow.connectors.logs.log_format import (
     EMPTY,
     OTHER_BRANCH,
     ImportScope,

@@ -25,7 +25,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from recallflow.connectors.logs.documents import elements, first_objects, is_document, members, parsed, written_lines
-from recallflow.connectors.logs.events import (
+from recallflow.connectors.logs.log_format import (
     EVENT_BYTES,
     ImportScope,
     LogFormat,

@@ -23,7 +23,7 @@ from email.utils import getaddresses, parsedate_to_datetime
 from typing import BinaryIO
 
 from recallflow.connectors.local_inputs import bounded_lines
-from recallflow.connectors.logs.events import (
+from recallflow.connectors.logs.log_format import (
     EMPTY,
     ImportScope,
     LogFormat,

@@ -35,7 +35,7 @@ from typing import Any
 
 from recallflow.connectors.http.mem0_requests import ENTITIES, owned
 from recallflow.connectors.logs.documents import elements, first_objects, members
-from recallflow.connectors.logs.events import (
+from recallflow.connectors.logs.log_format import (
     EMPTY,
     ImportScope,
     LogFormat,

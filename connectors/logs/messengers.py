@@ -33,7 +33,7 @@ from typing import Any, get_args
 
 from recallflow.connectors.local_inputs import bounded_lines
 from recallflow.connectors.logs.documents import EACH, first_objects, placed_elements
-from recallflow.connectors.logs.events import (
+from recallflow.connectors.logs.log_format import (
     EMPTY,
     OTHER_FILE,
     DateOrder,

@@ -1,4 +1,8 @@
-"""Registry of log formats, and detection of a log's format."""
+"""Registry of log formats, and detection of a log's format.
+
+To add an importer, define a `LogFormat` (`log_format.py`) in a module of this package, and list it in `FORMATS`. The
+format only reads a `LogSource`; `sources.py` opens folders, archives and compressed files.
+"""
 
 import hashlib
 import os
@@ -10,7 +14,7 @@ from recallflow.connectors.local_inputs import bounded_lines
 from recallflow.connectors.logs.assistants import CHATGPT, CLAUDE
 from recallflow.connectors.logs.chat_json import LOCOMO, OPENAI, SHAREGPT
 from recallflow.connectors.logs.documents import elements, first_objects, is_document
-from recallflow.connectors.logs.events import (
+from recallflow.connectors.logs.log_format import (
     EMPTY_FILE,
     EVENT_BYTES,
     ImportScope,

@@ -19,7 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import IO, BinaryIO, cast
 
-from recallflow.connectors.logs.events import LogHead, start_of
+from recallflow.connectors.logs.log_format import LogHead, start_of
 from recallflow.errors import UsageError
 
 STANDARD_INPUT = "-"

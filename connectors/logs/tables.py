@@ -17,7 +17,7 @@ from recallflow.connectors.local_inputs import bounded_lines
 from recallflow.connectors.logs import owners
 from recallflow.connectors.logs.chat_json import Conversations, listed
 from recallflow.connectors.logs.documents import elements, first_objects, is_document, parsed, written_lines
-from recallflow.connectors.logs.events import (
+from recallflow.connectors.logs.log_format import (
     EVENT_BYTES,
     ImportScope,
     LogFormat,

@@ -32,7 +32,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from recallflow.connectors.logs.documents import elements, first_objects, members
-from recallflow.connectors.logs.events import (
+from recallflow.connectors.logs.log_format import (
     EMPTY,
     OTHER_FILE,
     ImportScope,

@@ -20,7 +20,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 
 from recallflow.cli.output import clean, console, error, heading, json_line, note, table
 from recallflow.connectors.local_inputs import BATCH_RECORDS, Delivery, Feed, IteratorFeed
-from recallflow.connectors.logs.events import ImportScope
+from recallflow.connectors.logs.log_format import ImportScope
 from recallflow.connectors.logs.registry import Log, Registry, log_name
 from recallflow.connectors.logs.sources import REJECTS, STANDARD_INPUT, open_source
 from recallflow.embedder import Embedder

@@ -17,7 +17,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from recallflow.connectors.local_inputs import batches_of_lines, bounded_lines
 from recallflow.connectors.logs.documents import is_document
-from recallflow.connectors.logs.events import EVENT_BYTES, ImportScope
+from recallflow.connectors.logs.log_format import EVENT_BYTES, ImportScope
 from recallflow.connectors.logs.registry import Registry
 from recallflow.connectors.logs.sources import GZIP, ZSTANDARD, open_source
 from recallflow.errors import InvalidRecord, UsageError

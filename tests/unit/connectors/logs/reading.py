@@ -9,7 +9,7 @@ from zipfile import ZipFile
 
 import orjson
 
-from recallflow.connectors.logs.events import ImportScope
+from recallflow.connectors.logs.log_format import ImportScope
 from recallflow.connectors.logs.registry import Registry
 from recallflow.connectors.logs.sources import open_source
 from recallflow.errors import InvalidRecord

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recallflow.connectors.logs.assistants import chatgpt_events
-from recallflow.connectors.logs.events import ImportScope, branch
+from recallflow.connectors.logs.log_format import ImportScope, branch
 from tests.unit.connectors.logs.reading import read, times, zipped
 
 START = 1_736_209_412.345

@@ -6,7 +6,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from recallflow.connectors.logs.events import ImportScope
+from recallflow.connectors.logs.log_format import ImportScope
 from recallflow.connectors.logs.registry import Registry
 from recallflow.connectors.logs.sources import open_source
 from recallflow.errors import UsageError

@@ -21,7 +21,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from recallflow.connectors.logs import documents, sources
-from recallflow.connectors.logs.events import ImportScope, LogFormat, LogSource
+from recallflow.connectors.logs.log_format import ImportScope, LogFormat, LogSource
 from recallflow.connectors.logs.owners import unclear_identities
 from recallflow.connectors.logs.registry import FORMATS, Log, Registry, log_name
 from recallflow.connectors.logs.sources import open_source

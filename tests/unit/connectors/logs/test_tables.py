@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from recallflow.connectors.logs.events import ImportScope
+from recallflow.connectors.logs.log_format import ImportScope
 from recallflow.connectors.logs.registry import Registry
 from recallflow.connectors.logs.sources import open_source
 from recallflow.errors import UsageError

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recallflow.connectors.logs.events import DateOrder
+from recallflow.connectors.logs.log_format import DateOrder
 from recallflow.connectors.logs.messengers import ANDROID_LINE, Dates, started, wall
 from recallflow.errors import UsageError
 from tests.unit.connectors.logs.reading import Kept, Read, ms, read, times, zipped
