@@ -15,7 +15,7 @@ from recallflow.llm import RemoteEmbedder
 from recallflow.operators.rules import EnrichmentTasks
 
 if TYPE_CHECKING:
-    from recallflow.connectors.llm.models import OpenAiEmbeddings, OpenAiModel
+    from recallflow.connectors.llm.calls import OpenAiEmbeddings, OpenAiModel
 
 CAPACITY_MAX = 1_000
 TIMEOUT_MS_MAX = 600_000

@@ -1,4 +1,8 @@
-"""Settings and state of calls to a model service: endpoint, retry policy, counters and token budgets."""
+"""Settings and state of calls to a model service: endpoint, retry policy, counters and token budgets.
+
+`calls.py` has the loop of attempts. The number of attempts is a setting of a flow: `ModelSettings.policy` in
+`flows/model_settings.py`.
+"""
 
 import asyncio
 import logging

@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recallflow.connectors.llm import Endpoint, Policy, load_embedding_service, load_language_model
-from recallflow.connectors.llm.models import CallFailed, OpenAiModel, _checked, read_answer
+from recallflow.connectors.llm.calls import CallFailed, OpenAiModel, _checked, read_answer
 from recallflow.connectors.llm.policy import DAY_S, MOST_WAIT_S, Reserved, RetryTiming, TokenBudget
 from recallflow.errors import ModelError, ModelFailure
 from recallflow.llm import FAILURES, LEFT_ALONE_S, Completion, Embedded, Prompt, Spent
