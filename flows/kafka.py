@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 from recallflow.connectors.checkpoints.store import CheckpointStore
 from recallflow.connectors.kafka.cluster import EndOffsets
 from recallflow.connectors.kafka.control import DecisionSender
-from recallflow.connectors.kafka.group import Holder, holders
+from recallflow.connectors.kafka.lease import Holder, holders
 from recallflow.connectors.kafka.topic_reader import TopicReader, await_brokers
 from recallflow.connectors.llm import Meter
 from recallflow.connectors.probes import Probes

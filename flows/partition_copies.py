@@ -27,7 +27,7 @@ from confluent_kafka.admin import AdminClient
 
 from recallflow.connectors.checkpoints.generation import CheckpointOrigin
 from recallflow.connectors.checkpoints.store import CheckpointSaver, CheckpointStore
-from recallflow.connectors.kafka.group import Shares, ask_shares
+from recallflow.connectors.kafka.group_members import Shares, ask_shares
 from recallflow.connectors.kafka.owned import OwnedSource
 from recallflow.connectors.kafka.partition import Lane
 from recallflow.connectors.kafka.topic_reader import ASK_S, TopicReader

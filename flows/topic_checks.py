@@ -9,7 +9,8 @@ from typing import Self
 from confluent_kafka import TopicPartition
 
 from recallflow.connectors.kafka.admin import KEEPS_ALL, TopicDescription, ask_configs
-from recallflow.connectors.kafka.group import agree, holders
+from recallflow.connectors.kafka.group_members import agree
+from recallflow.connectors.kafka.lease import holders
 from recallflow.connectors.kafka.partition import PartitionProgress
 from recallflow.connectors.kafka.topic_reader import ASK_S, TopicReader
 from recallflow.errors import SourceError, UsageError

@@ -25,7 +25,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 
-from recallflow.connectors.kafka.group import directory_id
+from recallflow.connectors.kafka.lease import directory_id
 from recallflow.connectors.kafka.topic_reader import TopicReader
 from recallflow.connectors.probes import Probes
 from recallflow.errors import UsageError

@@ -21,7 +21,7 @@ from typing import Any, Protocol
 
 from confluent_kafka import Consumer
 
-from recallflow.connectors.kafka import group
+from recallflow.connectors.kafka import group_members
 from recallflow.connectors.kafka.group_consumer import (
     BY_HAND,
     SHARING,
@@ -31,6 +31,7 @@ from recallflow.connectors.kafka.group_consumer import (
     GroupConsumer,
     OtherAssignmentMode,
 )
+from recallflow.connectors.kafka.lease import MARGIN_MIN_S, Holder, Lease, await_silent, boottime_s
 from recallflow.errors import DeploymentLost, MembershipLost, RecallflowError, SinkError, SourceError, UsageError
 from recallflow.kafka_options import SESSION_S, KafkaOptions
 from recallflow.process import Patience
@@ -78,7 +79,7 @@ class PreviousStaticMember:
     The coordinator refuses its commits and assigns its partitions to us at once, but it may send for one more session.
     """
 
-    def __init__(self, me: group.Holder, lease: group.Lease) -> None:
+    def __init__(self, me: Holder, lease: Lease) -> None:
         self._me = me
         self._lease = lease
         self._until_s = 0.0
@@ -98,13 +99,13 @@ class PreviousStaticMember:
         """Return the partitions that it cannot be working on."""
         if self.is_through:
             return set(found)
-        working = {partition for partition, at in found.items() if self._wrote(group.Holder.parse(at.note))}
+        working = {partition for partition, at in found.items() if self._wrote(Holder.parse(at.note))}
         if working and not self._warned:
             self._warned = True
             _log.warning("waiting until the right of another process, also %s, has run out", self._me.instance)
         return set(found) - working
 
-    def _wrote(self, last: group.Holder | None) -> bool:
+    def _wrote(self, last: Holder | None) -> bool:
         """Return whether a live predecessor wrote a note. A note that names our own directory is stale: we hold the
         directory's lock, so its writer has exited."""
         if last is None or last.released or last.instance != self._me.instance or last.run == self._me.run:
@@ -128,7 +129,7 @@ class Membership:
         own: frozenset[int] | None = None,
         begun: Callable[[Committed], Committed] = lambda at: at,
         settings: Mapping[str, object] = MappingProxyType({}),
-        clock_s: Callable[[], float] = group.boottime_s,
+        clock_s: Callable[[], float] = boottime_s,
         new_consumer: Callable[..., Any] = Consumer,
         is_rebalancing: Callable[[], bool] | None = None,
     ) -> None:
@@ -140,12 +141,12 @@ class Membership:
             raise UsageError("give an instance id or partitions of one's own: they are an instance's name already")
         self.name, self._options, self._topics = name, options, topics
         self._assignee, self._own, self._begun = assignee, own, begun
-        self._static = instance_id if own is None else group.name_of(own)
+        self._static = instance_id if own is None else group_members.name_of(own)
         self._clock_s = clock_s
-        self._me = group.Holder.here(state_dir, self._static or "", settings)
+        self._me = Holder.here(state_dir, self._static or "", settings)
         self._agreed = not settings  # whether the deployment's settings are known to equal ours
-        self._lease = group.Lease(session_s, clock_s)
-        self._is_rebalancing = is_rebalancing or group.RebalanceProbe(options, name).is_rebalancing
+        self._lease = Lease(session_s, clock_s)
+        self._is_rebalancing = is_rebalancing or group_members.RebalanceProbe(options, name).is_rebalancing
         self._hand_over_s = max(HAND_OVER_MIN_S, session_s)
         self._consumer = GroupConsumer(
             options,
@@ -246,9 +247,9 @@ class Membership:
     def start(self) -> None:
         """Join; partitions come one by one. Raise UsageError where the topics do not fit, or the members use the other
         assignment mode, and SourceError."""
-        group.check_topics(self._options, self._topics, self._own)
+        group_members.check_topics(self._options, self._topics, self._own)
         if self._own is not None:
-            group.check_alone(self._options, self.name, self._own)
+            group_members.check_alone(self._options, self.name, self._own)
         self._thread.start()
 
     def release(self) -> None:
@@ -270,7 +271,7 @@ class Membership:
 
     def _run(self) -> None:
         with self._keeping_failures():
-            group.await_silent(self._options, self.name, self._topics[1], self._me, self._lease, self._closing)
+            await_silent(self._options, self.name, self._topics[1], self._me, self._lease, self._closing)
             if not self._closing.is_set():
                 self.enter(self._is_new())
             while not self._closing.is_set():
@@ -292,7 +293,7 @@ class Membership:
         if self._static is None:
             return True
         with suppress(SourceError):
-            return self._static not in group.static_members(self._options, self.name)
+            return self._static not in group_members.static_members(self._options, self.name)
         return False
 
     def step(self) -> None:
@@ -344,7 +345,7 @@ class Membership:
         """Return once the next rebalance has started: by a new member (`GroupConsumer`), or by the coordinator when the
         session of the new member has expired. If we started it, the coordinator would keep us in it until then, and
         refuse our commits."""
-        until_s = self._clock_s() + self._lease.session_s + group.MARGIN_MIN_S
+        until_s = self._clock_s() + self._lease.session_s + MARGIN_MIN_S
         self._renew_until(lambda: self._is_rebalancing() or self._clock_s() >= until_s)
 
     def _hand_over(self, moving: frozenset[int]) -> None:
@@ -380,7 +381,7 @@ class Membership:
         if found is None or not self._settings_agree(found):
             return
         if self._own is not None and not self._alone:
-            group.check_alone(self._options, self.name, self._own)
+            group_members.check_alone(self._options, self.name, self._own)
             self._alone = True
         coming = {partition: found[partition] for partition in self._coming}
         places = {partition: self._begun(coming[partition].committed) for partition in self._previous.has_left(coming)}
@@ -400,8 +401,8 @@ class Membership:
         The owner of the first partition commits the settings of a new deployment, and all others wait for them. So of
         members that start together with different settings, one begins at most.
         """
-        holders = [holder for at in found.values() if (holder := group.Holder.parse(at.note)) is not None]
-        self._agreed |= group.agree(self.name, self._me.settings, holders)
+        holders = [holder for at in found.values() if (holder := Holder.parse(at.note)) is not None]
+        self._agreed |= group_members.agree(self.name, self._me.settings, holders)
         if not self._agreed and FIRST not in self._coming and not self._waits:
             self._waits = True
             _log.info("waiting for the owner of partition %d, which commits the deployment's settings", FIRST)
@@ -460,7 +461,7 @@ class Membership:
         with suppress(RecallflowError):
             if (
                 self._static is not None
-                and group.static_members(self._options, self.name).get(self._static, self._consumer.member_id)
+                and group_members.static_members(self._options, self.name).get(self._static, self._consumer.member_id)
                 != self._consumer.member_id
             ):
                 return self._replaced()

@@ -1,6 +1,6 @@
 """Settings and state of calls to a model service: endpoint, retry policy, counters and token budgets.
 
-`calls.py` has the loop of attempts. The number of attempts is a setting of a flow: `ModelSettings.policy` in
+`calls.py` has the loop of attempts. The number of attempts is a setting of a flow: `ServiceSettings` in
 `flows/model_settings.py`.
 """
 

@@ -19,8 +19,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from benchmarks.broker import HOST, Cluster, free_ports
 from benchmarks.kafka_flow import own_topics
-from recallflow.connectors.kafka.group import Shares
 from recallflow.connectors.kafka.group_consumer import SHARING
+from recallflow.connectors.kafka.group_members import Shares
 from recallflow.flows.partition_copies import without
 from recallflow.members import member_name
 from recallflow.owner import state_partition

@@ -16,8 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recallflow.connectors.kafka.cluster import CatchUp
-from recallflow.connectors.kafka.group import Holder, Lease, await_lively, overlapping
 from recallflow.connectors.kafka.group_consumer import Committed
+from recallflow.connectors.kafka.group_members import overlapping
+from recallflow.connectors.kafka.lease import Holder, Lease, await_lively
 from recallflow.connectors.kafka.membership import Membership
 from recallflow.connectors.kafka.partition import TEXT_MOST, LogProgress, PartitionProgress
 from recallflow.errors import DeploymentLost, MembershipLost, SinkError, SourceError, UsageError
@@ -311,7 +312,7 @@ def test_late_handover_ends_membership_and_keeps_partitions(group: Group) -> Non
 
 
 def test_replaced_member_does_not_rejoin(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("recallflow.connectors.kafka.group.static_members", lambda *_: {"a": "member-2"})
+    monkeypatch.setattr("recallflow.connectors.kafka.group_members.static_members", lambda *_: {"a": "member-2"})
     member = group.make(0, instance_id="a")
     group.clock.now_s += SESSION_S + 1
     with pytest.raises(DeploymentLost):
@@ -355,7 +356,7 @@ def test_another_process_of_our_name_is_waited_for(
     group: Group, tmp_path: Path, fields: dict[str, Any], waits: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if fields.get("directory_id") == "":  # where the kernel names none, ours has no name either
-        monkeypatch.setattr("recallflow.connectors.kafka.group.directory_id", lambda _: "")
+        monkeypatch.setattr("recallflow.connectors.kafka.lease.directory_id", lambda _: "")
     here = Holder.here(tmp_path, "a")
     other = {"directory_id": "another"} | fields
     if fields.get("directory_id") == "ours":
@@ -388,7 +389,7 @@ def test_partition_of_previous_static_member_moves_late(group: Group, tmp_path: 
 
 def test_fixed_partitions_ignore_the_group_assignment(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
     looked: list[frozenset[int]] = []
-    monkeypatch.setattr("recallflow.connectors.kafka.group.check_alone", lambda _, __, own: looked.append(own))
+    monkeypatch.setattr("recallflow.connectors.kafka.group_members.check_alone", lambda _, __, own: looked.append(own))
     member = group.make(0, 1, own=frozenset({2, 3}))
     group.consumer.unassign = lambda: None  # type: ignore[attr-defined]
     group.consumer.events += [lambda: group.consumer.take(0, 1), lambda: group.consumer.give(1)]

@@ -1,0 +1,184 @@
+"""Lease of a member on its partitions, and the note of its holder in each commit.
+
+A commit that the coordinator accepts proves that the member was in the group after the commit was sent. So no other
+member gets its partitions within a session from then (`SESSION_S` in `kafka_options.py`). The member may send for a
+shorter time, because records that wait in the producer's queue must expire before the session does.
+"""
+
+import logging
+import os
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from types import MappingProxyType
+
+import orjson
+from confluent_kafka import TopicPartition
+
+from recallflow.connectors.kafka.topic_reader import TopicReader
+from recallflow.errors import SourceError
+from recallflow.kafka_options import KafkaOptions
+
+MARGIN_MIN_S = 2.0
+RENEWALS = 5  # renewals of a lease within a session less the tolerated outage
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+COMMITTED_S = 2.0
+LOOK_RENEWALS = 2.5  # a member that has not renewed within this many intervals is silent
+
+_log = logging.getLogger(__name__)
+
+
+def boottime_s() -> float:
+    """Return the time since boot, which includes sleep of the machine and stops of the process."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def outage_s(session_s: float) -> float:
+    """Return how long an output may wait for unavailable brokers: the session less the time of a renewal."""
+    return session_s - max(MARGIN_MIN_S, session_s / 9)
+
+
+class Lease:
+    """Permission from accepted commits. Thread-safe: each number is set at once, and read by itself."""
+
+    def __init__(self, session_s: float, clock_s: Callable[[], float] = boottime_s) -> None:
+        self.clock_s = clock_s
+        self.session_s = session_s
+        self.outage_s = outage_s(session_s)
+        self.renew_s = (session_s - self.outage_s) / RENEWALS
+        self._until_s: float | None = None
+
+    def renew(self, sent_s: float) -> None:
+        """Extend the lease by an accepted commit that was sent at `sent_s`."""
+        self._until_s = sent_s + self.session_s
+
+    def end(self) -> None:
+        self._until_s = None
+
+    def seconds_left(self) -> float:
+        """Return how long no other member can own our partitions, without news from the coordinator."""
+        until_s = self._until_s
+        return 0.0 if until_s is None else max(0.0, until_s - self.clock_s())
+
+    @property
+    def may_send(self) -> bool:
+        """Return whether a record handed over now expires before another member can own its partition."""
+        return self.seconds_left() > self.outage_s
+
+    @property
+    def ran_out(self) -> bool:
+        """Return whether the lease ended more than a session ago."""
+        return self._until_s is not None and self.seconds_left() <= 0
+
+
+def directory_id(path: Path) -> str:
+    """Return the identity of a directory until the machine boots again, the same in every container: a lock on it holds
+    among all processes that see this identity. Return an empty text where there is no directory."""
+    try:
+        found = path.stat()
+        return f"{BOOT_ID.read_text().strip()}:{found.st_dev}:{found.st_ino}"
+    except OSError:
+        return ""
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """Process that wrote a note. `renewals` distinguishes two notes of a process; `released` means that it has handed
+    over. `settings` are the shared settings of the deployment."""
+
+    host: str
+    directory: str
+    directory_id: str
+    pid: int
+    since: str
+    run: str = field(default_factory=lambda: uuid.uuid4().hex)
+    renewals: int = 0
+    released: bool = False
+    instance: str = ""  # `group.instance.id` of a static member
+    settings: Mapping[str, object] = field(default_factory=dict)
+
+    @classmethod
+    def here(
+        cls, state_dir: Path, instance: str = "", settings: Mapping[str, object] = MappingProxyType({})
+    ) -> "Holder":
+        since = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+        directory = str(state_dir.resolve())
+        return cls(
+            socket.gethostname(), directory, directory_id(state_dir), os.getpid(), since,
+            instance=instance, settings=dict(settings),
+        )  # fmt: skip
+
+    @classmethod
+    def parse(cls, note: str | None) -> "Holder | None":
+        """Return the process that wrote a note; None without a note. Raise SourceError."""
+        try:
+            return None if note is None else cls(**orjson.loads(note))
+        except (ValueError, TypeError) as error:
+            raise SourceError(f"the consumer group's committed offset is not of recallflow's making: {note}") from error
+
+    def is_at(self, other: "Holder") -> bool:
+        """Return whether both processes use the same directory, and so follow each other."""
+        return (self.host, self.directory) == (other.host, other.directory)
+
+    def encode(self) -> str:
+        return orjson.dumps(self).decode()
+
+    def __str__(self) -> str:
+        return f"{self.directory} on {self.host} (process {self.pid}), since {self.since}"
+
+
+def holders(reader: TopicReader, query_topic: str, numbers: Iterable[int]) -> dict[int, Holder]:
+    """Return the last owner of each partition that has one. Raise KafkaException."""
+    asked = [TopicPartition(query_topic, number) for number in numbers]
+    found = reader.consumer.committed(asked, timeout=COMMITTED_S) if asked else []
+    notes = {one.partition: Holder.parse(one.metadata or None) for one in found}
+    return {number: holder for number, holder in notes.items() if holder is not None}
+
+
+def await_silent(
+    options: KafkaOptions, name: str, query_topic: str, me: Holder, lease: Lease, stopping: threading.Event
+) -> None:
+    """Wait until the group has removed a killed member.
+
+    The coordinator admits a newcomer once every member has rejoined or is removed. A killed member is removed when its
+    session ends. Until then the coordinator accepts no commits, and all members would stop sending.
+    """
+    with TopicReader(options, {"group.id": name}) as reader:
+        (numbers,) = reader.partitions([query_topic]).values()
+
+        def read() -> Iterable[Holder]:
+            return reader.ask(lambda: holders(reader, query_topic, numbers)).values()  # type: ignore[no-any-return]
+
+        await_lively(read, me, lease, stopping)
+
+
+def await_lively(read: Callable[[], Iterable[Holder]], me: Holder, lease: Lease, stopping: threading.Event) -> None:
+    """Return once all members that have not handed over are active, or none is; at most after a session. The member
+    whose place we take is ignored."""
+    until_s = lease.clock_s() + lease.session_s + MARGIN_MIN_S
+    warned = False
+    before = _renewals(read(), me)
+    while before and lease.clock_s() < until_s and not stopping.wait(LOOK_RENEWALS * lease.renew_s):
+        now = _renewals(read(), me)
+        silent = {run for run in now if now[run] == before.get(run)}
+        if not silent or silent == now.keys():
+            return
+        if not warned:
+            _log.info("waiting until the group has given up members that are silent: %d", len(silent))
+            warned = True
+        before = now
+
+
+def _renewals(holders: Iterable[Holder], me: Holder) -> dict[str, int]:
+    """Return run id → number of renewals."""
+    found: dict[str, int] = {}
+    for holder in holders:
+        ours = holder.directory_id == me.directory_id != "" or holder.instance == me.instance != ""
+        if not holder.released and not ours:
+            found[holder.run] = max(holder.renewals, found.get(holder.run, 0))
+    return found
