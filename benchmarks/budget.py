@@ -6,7 +6,7 @@
 "Some" counts questions with at least one evidence memory in the context, "all" those with every one. A memory counts if
 its text is in the context, from itself or from a memory of the same text. A long text counts as well if the context has
 its best passage; "whole" counts whole texts alone. BM25 and mem0 fill the same budget with whole memories by rank, and
-skip a memory that does not fit. Tokens are counted alike for all (`operators/recall/budget.py`).
+skip a memory that does not fit. Tokens are counted alike for all (`operators/recall/context.py`).
 """
 
 import sys
@@ -23,10 +23,9 @@ from benchmarks.conversation_events import embedder_arguments, embedder_settings
 from benchmarks.locomo import Conversation, Turn
 from recallflow.connectors.embedders import load_embedder
 from recallflow.connectors.model_embedders import load_tiktoken
-from recallflow.embedder import TokenCounter
+from recallflow.embedder import TokenCounter, token_counter
 from recallflow.flows.embedded import process
 from recallflow.flows.settings import Settings
-from recallflow.operators.recall.budget import token_counter
 from recallflow.queries import K_MAX
 
 COMPARED = ("bm25", "mem0")

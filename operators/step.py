@@ -25,7 +25,7 @@ from recallflow.operators.events import Ask, Batch, Item, Misrouted, Refused, Wr
 from recallflow.operators.graph.rollout import Expansions
 from recallflow.operators.large import Queue
 from recallflow.operators.prepare import prepare
-from recallflow.operators.recall.said import Kind
+from recallflow.operators.recall.model_calls import Kind
 from recallflow.operators.recall.shared import Shared
 from recallflow.operators.rules import Rules
 from recallflow.operators.writes import MemoryWrites

@@ -1,5 +1,6 @@
 """Interfaces of embedding models and token counters."""
 
+import re
 from collections.abc import Sequence
 from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
@@ -79,3 +80,28 @@ def embed_texts(embedder: Embedder, texts: Sequence[str]) -> list[TextVectors]:
     if isinstance(embedder, TokenEmbedder):
         return embedder.embed_tokens(texts)
     return [TextVectors(row, NO_FLOATS) for row in embedder.embed(texts)]
+
+
+CHARACTERS_PER_TOKEN = 4
+# Han, kana, Hangul and their punctuation: about one token per character, because encodings hold no whole words of them.
+_CJK = re.compile(
+    "[\u1100-\u11ff\u3000-\u30ff\u3100-\u318f\u31a0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff"
+    "\uff00-\uffef\U00020000-\U0003134f]"
+)
+
+
+class Estimate:
+    """Estimates one token per four characters, rounded up, and one per Chinese, Japanese or Korean character."""
+
+    counted_by = "estimate"
+
+    def count_tokens(self, text: str) -> int:
+        cjk = len(_CJK.findall(text))
+        return cjk + -(-(len(text) - cjk) // CHARACTERS_PER_TOKEN)
+
+
+def token_counter(exact: TokenCounter | None, embedder: Embedder) -> TokenCounter:
+    """Return the most exact counter: the exact encoding, else the embedder's tokenizer, else an estimate."""
+    if exact is not None:
+        return exact
+    return embedder if isinstance(embedder, TokenCounter) else Estimate()

@@ -32,13 +32,20 @@ from recallflow.operators.grants import check_all_projects
 from recallflow.operators.graph.query_graph import trace
 from recallflow.operators.graph.rollout import Expansions, status
 from recallflow.operators.quotas import UserLimits
-from recallflow.operators.recall import llm_steps
+from recallflow.operators.recall import model_calls
+from recallflow.operators.recall.model_calls import NOTHING, Kind, ModelResults, Received, Wanted
 from recallflow.operators.recall.moment import Moment, graph_at
-from recallflow.operators.recall.pipeline import find_beside, ranked_only, recall, smaller_questions, to_ask, to_embed
+from recallflow.operators.recall.pipeline import (
+    answer_subquery,
+    plan_embedding,
+    plan_model_calls,
+    ranked_only,
+    recall,
+    subqueries_of,
+)
 from recallflow.operators.recall.ranking_input import tenant_settings, unread
-from recallflow.operators.recall.said import NOTHING, Kind, Received, Said, Wanted
 from recallflow.operators.recall.shared import QuestionVector, Shared
-from recallflow.operators.recall.stages import ComposedAnswer, Effects, Engine, Find, Posed, find_nothing
+from recallflow.operators.recall.stages import ComposedAnswer, Effects, Engine, Find, RecallRequest, find_nothing
 from recallflow.operators.rules import Rules
 from recallflow.queries import (
     K_MAX,
@@ -92,28 +99,34 @@ class Answerer:
         return self._engine.embedder
 
     def answer(
-        self, ask: Ask, said: Said = NOTHING, found: ComposedAnswer | None = None, parts: Sequence[ComposedAnswer] = ()
+        self,
+        ask: Ask,
+        results: ModelResults = NOTHING,
+        found: ComposedAnswer | None = None,
+        parts: Sequence[ComposedAnswer] = (),
     ) -> tuple[Response, Effects | None]:
-        """Return one query's response and its effects. Raise InvalidRecord if there is no answer. `said` are the model
-        results, `found` the answer composed before the model calls, `parts` the answers of subqueries."""
+        """Return one query's response and its effects. Raise InvalidRecord if there is no answer. `results` are of
+        models, `found` the answer composed before the model calls, `parts` the answers of subqueries."""
         if isinstance(ask.query, Recall):
-            recalled = recall(self._engine, self._posed(ask.query, ask), said, found, parts)
+            recalled = recall(self._engine, self._to_request(ask.query, ask), results, found, parts)
             memories = [memory.id for memory in recalled.response.memories or ()]
             added = [*recalled.added.intersection(memories)]
             ranked = [one for one in memories if one not in recalled.added]
             self._expansions.answered(_request(ask), ranked, added)
             return recalled.response, recalled.effects
-        response, warnings = self._look_up(ask, said), unread(ask.query)
+        response, warnings = self._look_up(ask, results), unread(ask.query)
         return response.model_copy(update={"warnings": [*response.warnings, *warnings]}), None
 
-    def to_ask(self, ask: Ask, said: Said, found: ComposedAnswer | None) -> tuple[Wanted, Find]:
+    def plan_model_calls(self, ask: Ask, results: ModelResults, found: ComposedAnswer | None) -> tuple[Wanted, Find]:
         """Return the model calls that precede an answer, and the search that runs meanwhile."""
         match query := ask.query:
             case Recall():
-                return to_ask(self._engine, self._posed(query, ask), said, found)
+                return plan_model_calls(self._engine, self._to_request(query, ask), results, found)
             case GraphTrace() | GraphFacts() if "embed" in self._engine.models:
                 asked = _ranking(query)
-                wanted = Wanted() if asked is None else to_embed(self._engine, self._posed(asked, ask), said)
+                wanted = (
+                    Wanted() if asked is None else plan_embedding(self._engine, self._to_request(asked, ask), results)
+                )
                 return wanted, find_nothing
         return Wanted(), find_nothing
 
@@ -133,37 +146,37 @@ class Answerer:
     def still_holds(self, found: ComposedAnswer) -> bool:
         """Return whether earlier search results of an owner are still valid."""
         with suppress(DecryptionFailed):
-            return self._owners.get(found.asked.hot.owner).next_change == found.change
+            return self._owners.get(found.run.hot.owner).next_change == found.change
         return False
 
-    smaller_questions = staticmethod(smaller_questions)
-    find_beside = staticmethod(find_beside)
+    subqueries_of = staticmethod(subqueries_of)
+    answer_subquery = staticmethod(answer_subquery)
 
-    def _posed(self, query: Recall, ask: Ask) -> Posed:
+    def _to_request(self, query: Recall, ask: Ask) -> RecallRequest:
         tenant_id, at_ms = ask.owner.tenant_id, ask.record.append_ms
         tenant = tenant_settings(self._decisions, tenant_id, at_ms)
-        with_context = llm_steps.context_tokens(query) is not None
+        with_context = model_calls.context_tokens(query) is not None
         known = categories(self._decisions, tenant_id, at_ms) if with_context else []
         about = {category.name: category.description for category in known}
-        return Posed(self._owners.get(ask.owner), query, _request(ask), ask.asked_ms, tenant, about)
+        return RecallRequest(self._owners.get(ask.owner), query, _request(ask), ask.asked_ms, tenant, about)
 
-    def _trace(self, query: GraphTrace, ask: Ask, said: Said) -> Trace:
-        ranked = ranked_only(self._engine, self._posed(_traced(query), ask), said)
+    def _trace(self, query: GraphTrace, ask: Ask, results: ModelResults) -> Trace:
+        ranked = ranked_only(self._engine, self._to_request(_traced(query), ask), results)
         held_back = self._expansions.held_back(ask.owner.tenant_id, ask.record.append_ms)
         return trace(ranked.graph, ranked.ranking.places, ranked.ranking.scores, query.traversal_depth, held_back)
 
-    def _facts(self, query: GraphFacts, ask: Ask, said: Said) -> Facts:
+    def _facts(self, query: GraphFacts, ask: Ask, results: ModelResults) -> Facts:
         hot, moment = self._owners.get(ask.owner), Moment.of(query, ask.asked_ms, ask.projects)
         best: list[int] = []
         if (asked := _searched(query)) is not None:
-            ranked = ranked_only(self._engine, self._posed(asked, ask), said)
+            ranked = ranked_only(self._engine, self._to_request(asked, ask), results)
             index, graph = ranked.inputs.index, ranked.graph.graph
             best = index.conversation.facts["seq"][ranked.ranking.places].tolist()
         else:
             index, graph = self._engine.at(hot, moment)
         return FactSearch(graph, index, partial(self._rows, hot, index), query, moment).run(best)
 
-    def _look_up(self, ask: Ask, said: Said) -> Response:
+    def _look_up(self, ask: Ask, results: ModelResults) -> Response:
         hot, query_id, now_ms = self._owners.get(ask.owner), ask.query_id, ask.asked_ms
         match query := ask.query:
             case MemoryGet():
@@ -190,7 +203,7 @@ class Answerer:
                 report = status(hot.graph, self._expansions, hot.owner.tenant_id, ask.record.append_ms)
                 return Response(query_id=query_id, status="ok", graph_status=report)
             case GraphTrace():
-                return Response(query_id=query_id, status="ok", graph_trace=self._trace(query, ask, said))
+                return Response(query_id=query_id, status="ok", graph_trace=self._trace(query, ask, results))
             case GraphExplore():
                 moment = Moment.of(query, now_ms, ask.projects)
                 index, graph = self._engine.at(hot, moment)
@@ -201,7 +214,7 @@ class Answerer:
                     subgraph = explore(graph, index, rows, query.nodes, query.hops, moment)
                 return Response(query_id=query_id, status="ok", subgraph=subgraph)
             case GraphFacts():
-                return Response(query_id=query_id, status="ok", graph_facts=self._facts(query, ask, said))
+                return Response(query_id=query_id, status="ok", graph_facts=self._facts(query, ask, results))
             case UserStats():
                 limits = UserLimits.of(self._decisions, hot.owner.tenant_id, ask.record)
                 held = hot.held if ask.projects is None else None

@@ -17,8 +17,7 @@ from recallflow.embedder import NO_FLOATS, Matrix
 from recallflow.errors import EmbedderError, ModelError, RerankerError
 from recallflow.llm import FAILURES, LEFT_ALONE_S, Breaker, EmbeddingService, LanguageModel, Prompt, Reranker
 from recallflow.operators.async_call import Completions, Runtime
-from recallflow.operators.recall.rerank import Scored, Text
-from recallflow.operators.recall.said import Ended, Kind, LlmStep, ModelStep, Wanted
+from recallflow.operators.recall.model_calls import Ended, Kind, LlmStep, ModelStep, Scored, Text, Wanted
 from recallflow.records import Position
 
 AT_ONCE, SCORED_AT_ONCE = 100, 16  # queries

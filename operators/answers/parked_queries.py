@@ -16,8 +16,8 @@ from recallflow.operators.answers.models import Answers, ModelJob, Models
 from recallflow.operators.async_call import AsyncCall, CallCompletion, CallError, call_numbers
 from recallflow.operators.events import Ask
 from recallflow.operators.guard import once
+from recallflow.operators.recall.model_calls import LeftOut, ModelResults, Received, Wanted
 from recallflow.operators.recall.moment import AT_ONCE
-from recallflow.operators.recall.said import LeftOut, Received, Said, Wanted
 from recallflow.operators.recall.stages import ComposedAnswer, Effects, Find
 from recallflow.outputs import Answer
 from recallflow.owner import Owner
@@ -37,7 +37,7 @@ class ParkedQuery(NamedTuple):
 
     ask: Ask
     warnings: list[Warn]  # warnings for its answer
-    said: Said  # the model results so far
+    results: ModelResults  # the model results so far
     found: ComposedAnswer | None  # the answer composed during the calls
     subanswers: tuple[ComposedAnswer, ...] = ()  # the answers of subqueries so far
 
@@ -95,9 +95,9 @@ class ModelQueries:
         answers = self._models.unanswered(query.wanted) if isinstance(result, CallError | None) else result
         took_ms = (self._timer() - query.began_s) * 1000
         if question.found is not None:
-            question.found.asked.laps.wait("models")
+            question.found.run.timings.wait("models")
         received = self._receive(query.wanted, answers)
-        return question._replace(said=question.said.after(query.wanted, received, took_ms))
+        return question._replace(results=question.results.after(query.wanted, received, took_ms))
 
 
 class Subqueries:
@@ -118,7 +118,7 @@ class Subqueries:
         found, smaller = question.found, self._smaller(question)
         if found is None or not smaller:
             return question
-        if found.change <= AT_ONCE and found.asked.index.words.lengths().sum() <= WORDS_AT_ONCE:
+        if found.change <= AT_ONCE and found.run.index.words.lengths().sum() <= WORDS_AT_ONCE:
             return question  # all subqueries are answered at once
         if len(self._questions) == SUBQUERIED_MAX:
             return _without(question, len(smaller), "busy")
@@ -135,12 +135,14 @@ class Subqueries:
         found, smaller = question.found, self._smaller(question)
         if found is None or not self._answerer.still_holds(found):
             return _without(question, 1, "changed")._replace(found=None)
-        found.asked.laps.wait("turns")
+        found.run.timings.wait("turns")
         if len(question.subanswers) == len(smaller):
             return question
         try:
             text = smaller[len(question.subanswers)]
-            answer = once(STEP, question.ask.record.position, self._answerer.find_beside, found, question.said, text)
+            answer = once(
+                STEP, question.ask.record.position, self._answerer.answer_subquery, found, question.results, text
+            )
         except (InvalidRecord, DecryptionFailed):
             return _without(question, len(smaller), "internal_error")
         self._questions.appendleft(question._replace(subanswers=(*question.subanswers, answer)))
@@ -152,14 +154,14 @@ class Subqueries:
         return given_up
 
     def _smaller(self, question: ParkedQuery) -> Sequence[str]:
-        return () if question.found is None else self._answerer.smaller_questions(question.found, question.said)
+        return () if question.found is None else self._answerer.subqueries_of(question.found, question.results)
 
 
 def _without(question: ParkedQuery, count: int, code: str) -> ParkedQuery:
     """Return a query with fewer subqueries, all unanswered."""
-    before = question.said.left_out
+    before = question.results.left_out
     left_out = LeftOut(count + (before.questions if before is not None else 0), code)
-    return question._replace(said=replace(question.said, left_out=left_out), subanswers=())
+    return question._replace(results=replace(question.results, left_out=left_out), subanswers=())
 
 
 Outcome = tuple[Answer, Effects | None]

@@ -17,7 +17,7 @@ from recallflow.operators.answers.waiting import Absences, PastQuery, Pasts, Wai
 from recallflow.operators.events import Ask, Refused, key_of
 from recallflow.operators.graph.rollout import Expansions
 from recallflow.operators.guard import once, twice
-from recallflow.operators.recall.said import NOTHING, Wanted
+from recallflow.operators.recall.model_calls import NOTHING, Wanted
 from recallflow.operators.recall.stages import ComposedAnswer, Effects, Find, find_nothing
 from recallflow.operators.rules import Rules
 from recallflow.outputs import Answer, DeadLetter, Output, Verdict
@@ -125,7 +125,7 @@ class Queries:
                 outputs += self._opened(self._begin_answer, taken)
         self._lines.prune()
         if tenant_id in self._pasts.tenants() and (asked := self._pasts.advance(tenant_id)) is not None:
-            outputs += self._opened(self._ask_models, ParkedQuery(asked.ask, asked.warnings, asked.said, None))
+            outputs += self._opened(self._ask_models, ParkedQuery(asked.ask, asked.warnings, asked.results, None))
             self._pasts.end(asked)
         return outputs
 
@@ -218,14 +218,14 @@ class Queries:
         if question.found is None and not self._rules.input_ends:
             with suppress(InvalidRecord):  # an internal error becomes a warning of the answer
                 ask, begin = question.ask, self._pasts.begin
-                if once(STEP, ask.record.position, begin, ask, question.warnings, question.said):
+                if once(STEP, ask.record.position, begin, ask, question.warnings, question.results):
                     return []
         return self._ask_models(question)
 
     def _ask_models(self, question: ParkedQuery) -> list[Output]:
         """Answer a query, or park it until models and its subqueries have results. In a finite log, it blocks."""
         while self._model_queries is not None:
-            wanted, find = self._to_ask(question)
+            wanted, find = self._plan_model_calls(question)
             if not wanted:
                 question = question._replace(found=find())
                 break
@@ -237,13 +237,13 @@ class Queries:
         ready = question if self._rules.input_ends else self._subqueries.begin(question)
         return [] if ready is None else self._answer(ready)
 
-    def _to_ask(self, question: ParkedQuery) -> tuple[Wanted, Find]:
+    def _plan_model_calls(self, question: ParkedQuery) -> tuple[Wanted, Find]:
         """Return the model calls of a query and the search meanwhile. Internal errors become warnings."""
         position, found = question.ask.record.position, question.found
         wanted = Wanted()
         find: Find = find_nothing
         with suppress(InvalidRecord):
-            wanted, find = once(STEP, position, self._answerer.to_ask, question.ask, question.said, found)
+            wanted, find = once(STEP, position, self._answerer.plan_model_calls, question.ask, question.results, found)
 
         def find_if_we_can() -> ComposedAnswer | None:
             with suppress(InvalidRecord, DecryptionFailed):
@@ -340,7 +340,7 @@ class Queries:
         return [answer, *further, *entry]
 
     def _respond(self, question: ParkedQuery, reply_to: ReplyTo | None) -> tuple[Answer, Effects | None]:
-        response, effects = self._answerer.answer(question.ask, question.said, question.found, question.subanswers)
+        response, effects = self._answerer.answer(question.ask, question.results, question.found, question.subanswers)
         return self._output_of(question, response, reply_to), effects
 
     def _output_of(self, question: ParkedQuery, response: Response, reply_to: ReplyTo | None) -> Answer:

@@ -16,8 +16,8 @@ from recallflow.fields import EPOCH_MS_MAX
 from recallflow.operators.answers.parked_queries import ParkedQuery
 from recallflow.operators.events import Ask
 from recallflow.operators.guard import once
+from recallflow.operators.recall.model_calls import ModelResults
 from recallflow.operators.recall.moment import AT_ONCE, Moment, Steps, build, keep, present_index
-from recallflow.operators.recall.said import Said
 from recallflow.owner import Owner
 from recallflow.records import Position, Record
 from recallflow.responses import Response, Warn
@@ -71,7 +71,7 @@ class PastQuery(NamedTuple):
 
     ask: Ask
     warnings: list[Warn]
-    said: Said
+    results: ModelResults
     moment: Moment
     steps: Steps[OwnerIndex]
     change: int
@@ -94,7 +94,7 @@ class Pasts:
     def tenants(self) -> Collection[str]:
         return self._asked.keys()
 
-    def begin(self, ask: Ask, warnings: list[Warn], said: Said) -> bool:
+    def begin(self, ask: Ask, warnings: list[Warn], results: ModelResults) -> bool:
         """Return whether a query needs steps; then park it."""
         moment, hot = Moment.of_ask(ask), self._owners.get(ask.owner)
         if moment is None or hot.next_change <= AT_ONCE:
@@ -105,7 +105,7 @@ class Pasts:
         steps = build(hot, moment, model, dimension, self._episode_gap_ms)
         next(steps)  # the first step takes the snapshot
         line = self._asked.setdefault(ask.owner.tenant_id, deque())
-        line.append(PastQuery(ask, warnings, said, moment, steps, hot.next_change))
+        line.append(PastQuery(ask, warnings, results, moment, steps, hot.next_change))
         return True
 
     def advance(self, tenant_id: str) -> PastQuery | None:

@@ -232,7 +232,7 @@ def _facts(index: OwnerIndex, question: Question) -> dict[str, Column]:
         columns["speaker_asks"] = speaker * ((facts["flags"] & ENDS_ASKING) != 0)
     if len(question.named) > 1:
         first = question.named[0]
-        columns["subject"] = people.theirs(index, people.said_by(index, first), first)
+        columns["subject"] = people.theirs(index, people.written_by(index, first), first)
     if question.dates:
         days, of = _days(index)
         columns["date"] = date_column(days, question.dates).take(of)
@@ -276,8 +276,8 @@ def _speaker(index: OwnerIndex, question: Question) -> Column | None:
     if len(about) != 1:
         return None
     (name,) = about
-    said = people.said_by(index, name) if question.named else people.users(index)
-    return people.theirs(index, said, name)
+    written = people.written_by(index, name) if question.named else people.users(index)
+    return people.theirs(index, written, name)
 
 
 def date_column(created_ms: npt.NDArray[np.int64], dates: tuple[DateMention, ...]) -> Column:

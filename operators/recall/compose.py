@@ -1,23 +1,56 @@
-"""Builds response memories and warnings from ranked positions and their rows."""
+"""The response to a recall query (step 11): memories, scores, reasons, episodes, warnings and routing information."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from recallflow.fields import format_time
 from recallflow.operators import redaction
+from recallflow.operators.derived import known_summary
 from recallflow.operators.graph.paths import Related
-from recallflow.operators.graph.reader import is_live
-from recallflow.operators.recall import rerank
-from recallflow.operators.recall.moment import Moment
-from recallflow.operators.recall.ranking_input import Ranking, RankingInput
+from recallflow.operators.graph.reader import NOTHING_KNOWN, is_live
+from recallflow.operators.recall import model_calls, signal, why
+from recallflow.operators.recall.context import About, context, excerpts, further_items, summaries_alone
+from recallflow.operators.recall.deadline import REST, TARGET_MS, Step, tier_of
+from recallflow.operators.recall.filters import superseded, valid
+from recallflow.operators.recall.model_calls import ModelResults
+from recallflow.operators.recall.moment import Moment, graph_at
+from recallflow.operators.recall.ranking_input import Ranking, RankingInput, validate
 from recallflow.operators.recall.relevance import Judged
+from recallflow.operators.recall.stages import (
+    Candidates,
+    CategorySummaries,
+    ComposedAnswer,
+    Effects,
+    Expanded,
+    Permitted,
+    QueryRun,
+    Ranked,
+    Recalled,
+    Understood,
+)
 from recallflow.operators.recall.updates import Replacement
-from recallflow.operators.redaction import Redacted
-from recallflow.queries import K_MAX
-from recallflow.responses import RecalledMemory, Span, UpdatedBy, Warn, unchecked
+from recallflow.operators.redaction import Redacted, RowsReader
+from recallflow.operators.summaries import Summaries
+from recallflow.queries import K_MAX, Filters
+from recallflow.responses import (
+    Explanation,
+    RecalledEpisode,
+    RecalledMemory,
+    Response,
+    Span,
+    UpdatedBy,
+    Warn,
+    status_of,
+    unchecked,
+)
 from recallflow.state.arrays import Column, Places
 from recallflow.state.graph import OwnerGraph
 from recallflow.state.graph_codec import CONTRADICTS, NodeKey
+from recallflow.state.hot_owner import HotOwner
 from recallflow.state.index import OwnerIndex
 from recallflow.state.rows import MemoryRow
 
@@ -35,12 +68,8 @@ class Particulars(NamedTuple):
     current: bool
 
 
-def particulars(
-    index: OwnerIndex,
-    places: Places,
-    excerpts: Sequence[Span | None],
-    relevance: Column,
-    current: Sequence[bool],
+def particulars_of(
+    index: OwnerIndex, places: Places, excerpts: Sequence[Span | None], relevance: Column, current: Sequence[bool]
 ) -> list[Particulars]:
     """Return the particulars of the memory at each position. All arguments but the index are in the order of
     `places`."""
@@ -48,7 +77,7 @@ def particulars(
     return [*map(Particulars._make, parts)]
 
 
-def ranked(
+def ranked_memories(
     ranking: Ranking,
     rows: Rows,
     particulars: Sequence[Particulars],
@@ -61,14 +90,14 @@ def ranked(
     parts = zip(rows, ranking.scores.tolist(), particulars, explained, strict=True)
     for row, score, of_it, more in sorted(parts, key=lambda part: isinstance(part[0], Redacted)):
         if row is not None:
-            given = rerank_scores.get(rerank.key(row.id, row.version)) if rerank_scores else None
+            given = rerank_scores.get(model_calls.rerank_key(row.id, row.version)) if rerank_scores else None
             if given is not None:
                 more = more | {"rerank_score": round(given, 6)}
             found.append(_memory(row, of_it, score, len(found) + 1, more))
     return found
 
 
-def added(
+def expanded_memories(
     items: Sequence[Related],
     rows: Rows,
     particulars: Sequence[Particulars],
@@ -176,7 +205,7 @@ def with_updates(
     ]
 
 
-def warnings(inputs: RankingInput, ranking: Ranking, rows: Rows) -> list[Warn]:
+def ranking_warnings(inputs: RankingInput, ranking: Ranking, rows: Rows) -> list[Warn]:
     """Return warnings about missing memories, question words or graph, future event times, and unreadable rows."""
     conversation, tuning = inputs.index.conversation, inputs.tuning
     known, permitted = conversation.size, len(inputs.allowed)
@@ -200,3 +229,258 @@ def warnings(inputs: RankingInput, ranking: Ranking, rows: Rows) -> list[Warn]:
     if gone := sum(row is None for row in rows):
         found.append(Warn(code="rows_missing", detail=f"{gone} memories were found but are gone from the store"))
     return found + redaction.warn(rows)
+
+
+def score_parts(ranking: Ranking) -> list[dict[str, dict[str, float]]]:
+    """Return the fields of each memory's `Explanation`, best first."""
+    count, weights = len(ranking.places), {name: round(weight, 6) for name, weight in ranking.weights.items()}
+    factors, boosts = (
+        np.round(np.array([*parts.values()]).reshape(len(parts), count), 6).T.tolist()
+        for parts in (ranking.factors, ranking.boosts)
+    )
+    return [
+        {
+            "factors": dict(zip(ranking.factors, own, strict=True)),
+            "weights": weights,
+            "boosts": {name: boost for name, boost in zip(ranking.boosts, more, strict=True) if boost},
+        }
+        for own, more in zip(factors, boosts, strict=True)
+    ]
+
+
+def recalled_episodes(
+    hot: HotOwner,
+    index: OwnerIndex,
+    moment: Moment,
+    ranking: Ranking,
+    memories: Sequence[RecalledMemory],
+    rows: RowsReader,
+) -> list[RecalledEpisode]:
+    """Return the episodes of the ranked memories in the order of the answer. Memories without an episode are skipped.
+
+    Args:
+        memories: the memories of the answer.
+        rows: reads rows by slot.
+    """
+    conversation, returned = index.conversation, Counter(memory.episode_id for memory in memories)
+    relevance = dict[int, float]()
+    for segment, value in zip(conversation.segment[ranking.places].tolist(), ranking.factors["relevance"], strict=True):
+        relevance.setdefault(segment, float(value))
+    found, summaries, facts = list[RecalledEpisode](), Summaries(index, rows, len(relevance)), conversation.facts
+    for segment, value in relevance.items():
+        members = np.arange(conversation.starts[segment], conversation.ends[segment])
+        episode = index.episode(int(facts["episode"][members[0]]))
+        if episode is None or not returned[episode.id]:
+            continue
+        found.append(
+            RecalledEpisode(
+                id=episode.id,
+                session_id=episode.session_id,
+                start=format_time(episode.start_ms),
+                end=format_time(episode.last_ms),
+                size=len(np.unique(facts["seq"][members])),
+                summary=known_summary(hot, episode, moment.happened_by_ms) or summaries.of(members),
+                relevance=round(value, 6),
+                members_returned=returned[episode.id],
+            )
+        )
+    return found
+
+
+def compose_answer(
+    run: QueryRun,
+    understood: Understood,
+    permitted: Permitted,
+    candidates: Candidates,
+    ranked: Ranked,
+    expanded: Expanded,
+    summaries: CategorySummaries,
+) -> ComposedAnswer:
+    """Return the answer without the context."""
+    query, index, ranking = run.query, run.index, ranked.ranking
+    count, target_ms, scored = len(ranking.places), query.sla_target_ms, run.results.scored
+    rows = expanded.rows[:count]
+    warnings = validate(query)
+    if understood.dropped:
+        detail = f"went without {' and '.join(understood.dropped)} to be done within {target_ms:g} ms"
+        warnings.append(Warn(code="deadline", detail=detail))
+    if scored is not None:
+        warnings += scored.warnings
+    warnings += [*permitted.warnings, *candidates.signal.warnings, *ranking_warnings(ranked.inputs, ranking, rows)]
+    shown = excerpts(index, understood.question, candidates.signal.vector, expanded.places, expanded.rows)
+    items = () if expanded.applied is None else expanded.applied.items
+    explained: list[dict[str, Any]] = [{} for _ in expanded.rows]
+    if query.explain:
+        explained = _explained(run, understood, candidates, ranked, rows)
+        explained += [{"why": reasons} for reasons in why.added(items, rows)]
+    current = _current(run, expanded.places)
+    shown_with = particulars_of(index, expanded.places, shown, expanded.relevance, current)
+    memories = ranked_memories(
+        ranking, rows, shown_with[:count], explained[:count], {} if scored is None else scored.scores
+    )
+    memories += expanded_memories(items, expanded.rows[count:], shown_with[count:], explained[count:], len(memories))
+    memories = with_conflicts(memories, run.graph, run.moment)
+    memories = with_updates(memories, index, ranked.updates)
+    warnings += relevance_warnings(ranked.inputs, ranked.judged, len(memories))
+    episodes = None
+    if understood.tuning.mode == "episode":
+        hot, rows_of = run.hot, run.rows
+        there = len(ranking.places) > 0
+        episodes = recalled_episodes(hot, index, run.moment, ranking, memories, rows_of) if there else []
+    run.timings.end("compose")
+    entities = NOTHING_KNOWN
+    if model_calls.context_tokens(query) is not None:
+        filtered = query.filters != Filters() or query.project_id is not None
+        entities = ranked.graph.context(query.entity_urns, understood.question.text, filtered=filtered)
+    seqs = zip(ranked.inputs.fact("seq", expanded.places).tolist(), expanded.rows, strict=True)
+    return ComposedAnswer(
+        run=run,
+        understood=understood,
+        permitted=permitted,
+        signal=candidates.signal._replace(columns=signal.NO_COLUMNS),
+        graph_ran=ranked.graph.ran,
+        tiebreak_applied=ranking.tiebreak_applied,
+        answerable=ranked.judged.answerable,
+        applied=expanded.applied,
+        memories=memories,
+        seqs={row.id: seq for seq, row in seqs if row is not None},
+        added=frozenset(item.id for item in items),
+        episodes=episodes,
+        summaries=summaries,
+        entities=entities,
+        further=ranked.further,
+        warnings=[*warnings, *summaries.warnings, *ranked.graph.warnings],
+        change=run.hot.next_change,
+    )
+
+
+def _explained(
+    run: QueryRun, understood: Understood, candidates: Candidates, ranked: Ranked, rows: Sequence[MemoryRow | None]
+) -> list[dict[str, Any]]:
+    """Return the reasons of each ranked memory, and the parts of its score."""
+    query, scored, ranking = run.query, run.results.scored, ranked.ranking
+    # Without the question's vector, similarity is spelling, for every model.
+    kind = run.engine.embedder.kind if candidates.signal.vector is not None else "spelling"
+    names = partial(ranked.graph.names, query.entity_urns, understood.question.text)
+    reasons = why.why(ranked.inputs, ranking, rows, candidates.signal.columns, kind, run.rows, names)
+    if scored is not None:
+        why.say_reranked(reasons, scored.model, ranked.before)
+    why.say_updates(reasons, ranking.places.tolist(), ranked.updates, run.index, run.rows)
+    parts = [unchecked(Explanation, **part) for part in score_parts(ranking)]
+    return [{"explanation": part, "why": own} for part, own in zip(parts, reasons, strict=True)]
+
+
+def finish(found: ComposedAnswer, results: ModelResults, rewritten: list[str]) -> Recalled:
+    """Return the response, with a context if the query requests one, and its effects.
+
+    Args:
+        results: the model results, including those about the context.
+        rewritten: the subqueries.
+    """
+    run, query, memories = found.run, found.run.query, found.memories
+    warnings, optional = [*found.warnings], dict[str, Any]()
+    if found.episodes is not None:
+        optional["episodes"] = found.episodes
+    if (max_tokens := model_calls.context_tokens(query)) is not None:
+        at_hand, question = found.summaries.at_hand, found.understood.question.text
+        about = About(
+            run.index,
+            query.filters,
+            found.permitted,
+            memories,
+            further_items(run, found.understood.question, found.signal.vector, found.further, memories),
+            found.summaries.every,
+            found.entities,
+        )
+        counter = run.engine.shared.tokens()
+        chosen = model_calls.selected_categories(results, run.request.categories, at_hand)
+        enough = model_calls.sufficient_summaries(results, question, at_hand) if query.check_sufficiency else {}
+        brief = summaries_alone(about, max_tokens, counter, enough, chosen)
+        if brief is not None:
+            memories, optional["context"] = [], brief
+            optional |= {"episodes": []} if "episodes" in optional else {}
+        else:
+            optional["context"], missed = context(about, max_tokens, counter, run.rows, chosen)
+            warnings += missed
+        if query.check_sufficiency:
+            optional["sufficient"] = brief is not None
+        run.timings.end("context")
+    has_time, has_model = "llm" not in found.understood.dropped, "llm" in run.engine.models
+    warnings += model_calls.llm_warnings(query, results, has_model=has_model, has_time=has_time)
+    response = _response(found, results, rewritten, memories, optional, warnings)
+    effects = None
+    if run.moment.is_now:
+        effects = Effects(tuple(found.seqs[memory.id] for memory in memories), query.session_id, run.asked_ms)
+    return Recalled(response, effects, found.added)
+
+
+def _response(
+    found: ComposedAnswer,
+    results: ModelResults,
+    rewritten: list[str],
+    memories: list[RecalledMemory],
+    optional: dict[str, Any],
+    warnings: list[Warn],
+) -> Response:
+    """Return the response with its routing information."""
+    run, understood, applied = found.run, found.understood, found.applied
+    timings, query = run.timings, run.query
+    ran: dict[Step, bool] = {
+        "dense": found.signal.embedded,
+        "graph": found.graph_ran,
+        "rerank": results.scored is not None,
+        "llm": results.ran_llm,
+    }
+    tier = tier_of([step for step, did in ran.items() if did])
+    target_ms, elapsed_ms = query.sla_target_ms or TARGET_MS[tier], timings.elapsed_ms()
+    optional_ms = sum(timings.stages_ms.get(stage, 0.0) for stage in ("proximity", "boosts", "expand", "questions"))
+    rest_ms = elapsed_ms - understood.at_ms - found.signal.took_ms - optional_ms - timings.waited_ms
+    run.engine.shared.costs.add(REST, rest_ms)
+    routing: dict[str, Any] = {
+        "mode": understood.tuning.mode,
+        "index": "flat",
+        "memories": len(run.index),
+        "permitted": len(found.permitted.places),
+        "cache_hits": {name: int(name in found.signal.hits) for name in signal.CACHES},
+        "stages_ms": timings.stages_ms,
+    }
+    if results.scored is not None:
+        routing["rerank"] = results.scored.routing
+    if results.ended:
+        routing["models"] = results.routing
+    if rewritten:
+        routing["rewritten"] = rewritten
+    if applied is not None and applied.routing is not None:
+        routing["graph"] = applied.routing
+    return unchecked(
+        Response,
+        query_id=run.context.query_id,
+        status=status_of(warnings),
+        memories=memories,
+        answerable=None if found.answerable is None else round(found.answerable, 6),
+        query_intent=understood.intent,
+        computation_tier=tier,
+        sla_target_ms=target_ms,
+        sla_met=elapsed_ms <= target_ms,
+        processing_time_ms=round(elapsed_ms, 3),
+        routing_info=routing,
+        tiebreak_applied=found.tiebreak_applied,
+        fallback=None if applied is None else applied.fallback,
+        warnings=warnings,
+        **optional,
+    )
+
+
+def _current(run: QueryRun, places: Places) -> list[bool]:
+    """Return whether each position holds the latest version of its memory, valid now."""
+    if run.moment.is_now:
+        return [True] * len(places)
+    index, hot, facts = run.index, run.hot, run.index.conversation.facts
+    now = Moment.now(run.asked_ms, run.context.projects)
+    late, holds = superseded(graph_at(hot, index, now), index, now), valid(index, now)
+    found = []
+    for place in places.tolist():
+        stands = hot.current(index.ids[index.conversation.slots[place]])
+        latest = stands is not None and stands.version == facts["version"][place]
+        found.append(bool(latest and holds[place] and (late is None or not late[place])))
+    return found

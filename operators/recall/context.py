@@ -22,20 +22,21 @@ import orjson
 from recallflow.embedder import Matrix, TokenCounter
 from recallflow.errors import DecryptionFailed
 from recallflow.fields import format_time
+from recallflow.limits import READ_CHARACTERS
 from recallflow.operators import redaction
 from recallflow.operators.graph.reader import EntityContext
-from recallflow.operators.recall.budget import Budget
-from recallflow.operators.recall.category_summaries import summed_up
-from recallflow.operators.recall.excerpt import excerpts
+from recallflow.operators.prepare import passages
 from recallflow.operators.recall.moment import Moment
 from recallflow.operators.recall.phrases import written_date
 from recallflow.operators.recall.question import Question
-from recallflow.operators.recall.stages import Asked, CategorySummaries, Further, Permitted
+from recallflow.operators.recall.stages import CategorySummaries, Further, Permitted, QueryRun
+from recallflow.operators.recall.words import idf
 from recallflow.operators.redaction import REDACTED, Redacted, RowsReader
+from recallflow.operators.summaries import summed_up
 from recallflow.queries import Filters
 from recallflow.responses import Context, ContextItem, Omitted, RecalledMemory, Span, Warn
 from recallflow.state import keys
-from recallflow.state.arrays import Places
+from recallflow.state.arrays import Ints, Places, ranges
 from recallflow.state.hot_owner import HotOwner
 from recallflow.state.index import OwnerIndex
 from recallflow.state.rows import CategorySummaryRow, MemoryRow
@@ -47,6 +48,39 @@ ROWS_AT_ONCE, FURTHER_AT_ONCE = 64, 16
 PASSAGES_END = 0.5  # share of the budget up to which long memories are passages first
 _WORDS = re.compile(r"\w+")
 MISFITS = 16  # consecutive items that do not fit, after which no more are tried
+
+
+class Budget:
+    """The token budget of a context, and the tokens spent so far."""
+
+    def __init__(self, max_tokens: int, counter: TokenCounter) -> None:
+        self.spent = 0
+        self._max = max_tokens
+        self._counter = counter
+
+    def spend(self, text: str, end: float) -> bool:
+        """Spend a text's tokens if the whole text fits, and return whether it does. A text without tokens does not fit.
+
+        Args:
+            end: share of the budget, 0 to 1, up to which the text may fill it.
+        """
+        tokens = self._counter.count_tokens(text)
+        if not tokens or self.spent + tokens > self._max * end:
+            return False
+        self.spent += tokens
+        return True
+
+    def replace(self, part: str, whole: str, end: float) -> bool:
+        """Spend the tokens that a whole text has more than its part, if they fit, and return whether they do."""
+        more = self._counter.count_tokens(whole) - self._counter.count_tokens(part)
+        if self.spent + more > self._max * end:
+            return False
+        self.spent += more
+        return True
+
+    def is_open(self, end: float) -> bool:
+        """Return whether a text of one token fits."""
+        return self.spent + 1 <= self._max * end
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,13 +319,13 @@ def layered(
 
 
 def further_items(
-    asked: Asked, question: Question, vector: Matrix | None, further: Further, answered: Sequence[RecalledMemory]
+    run: QueryRun, question: Question, vector: Matrix | None, further: Further, answered: Sequence[RecalledMemory]
 ) -> Iterator[ContextItem]:
     """Yield the readable memories beyond the answer, best first."""
-    index, there = asked.index, {(memory.id, memory.version) for memory in answered}
+    index, there = run.index, {(memory.id, memory.version) for memory in answered}
     for start in range(0, len(further.places), FURTHER_AT_ONCE):
         places = further.places[start : start + FURTHER_AT_ONCE]
-        rows = asked.rows(index.conversation.slots[places].tolist())
+        rows = run.rows(index.conversation.slots[places].tolist())
         shown = excerpts(index, question, vector, places, rows)
         scores = further.scores[start : start + FURTHER_AT_ONCE].tolist()
         for place, row, score, excerpt in zip(places.tolist(), rows, scores, shown, strict=True):
@@ -385,3 +419,37 @@ def summaries(
     if wanted is None:
         wanted = [*(memory.category for memory in ranked if memory.category is not None), *sorted(latest)]
     return {category: latest[category] for category in dict.fromkeys(wanted) if category in latest}
+
+
+def excerpts(
+    index: OwnerIndex, question: Question, vector: Matrix | None, places: Places, rows: Sequence[MemoryRow | None]
+) -> list[Span | None]:
+    """Return the span of the best passage of each row's text; None for a text of one passage."""
+    found: list[Span | None] = [None] * len(rows)
+    if not index.words.divided:
+        return found
+    slots, parts = index.conversation.slots[places], index.words.parts()
+    counts = parts.counts(slots)
+    coverage_of = _covered(index, question, ranges(parts.firsts[slots], counts))
+    ends = counts.cumsum()
+    for at in np.flatnonzero(counts > 1).tolist():
+        row, coverage = rows[at], coverage_of[ends[at] - counts[at] : ends[at]]
+        if redaction.is_readable(row):
+            close = np.zeros(0) if vector is None else index.vectors.cosines_of(vector, int(slots[at]))
+            close = close if len(close) == len(coverage) else np.zeros(len(coverage))
+            best = np.lexsort((np.arange(len(coverage)), -close, -coverage))[0]
+            passage = passages(row.content[:READ_CHARACTERS])[best]
+            found[at] = Span(start=passage.start, end=passage.end)
+    return found
+
+
+def _covered(index: OwnerIndex, question: Question, parts: Ints) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    """Return the sum of the idf of the question's words in each part."""
+    covered = np.zeros(len(parts))
+    for stem in dict.fromkeys(question.bare_stems):
+        holding = index.words.part_occurrences(stem)
+        if len(holding):
+            at = np.minimum(holding.searchsorted(parts), len(holding) - 1)
+            weight = idf(index.standing[stem].holders, index.conversation.size)
+            covered += weight * (holding[at] == parts)
+    return covered

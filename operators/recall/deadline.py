@@ -22,7 +22,7 @@ NEWEST = 0.2  # weight of the newest run in a mean
 FORGIVEN = 0.9  # factor applied to a mean after a drop
 
 
-class Laps:
+class StepTimings:
     """Durations in ms by step, in the order in which the steps ended.
 
     Args:
@@ -35,7 +35,7 @@ class Laps:
         self._timer = timer
         self._began_s = self._last_s = timer()
 
-    def lap(self, step: str) -> float:
+    def end(self, step: str) -> float:
         """End the step that ran since the last call, and return its duration in ms."""
         now_s = self._timer()
         took_ms = self.stages_ms[step] = round((now_s - self._last_s) * 1000, 3)
@@ -45,7 +45,7 @@ class Laps:
     def wait(self, step: str) -> None:
         """End a wait in which other queries ran. Several waits of one step add up."""
         before = self.stages_ms.get(step, 0.0)
-        self.waited_ms += self.lap(step)
+        self.waited_ms += self.end(step)
         self.stages_ms[step] += before
 
     def add(self, step: str, took_ms: float) -> None:

@@ -23,14 +23,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from recallflow.operators.recall.factors import (
-    boosts,
-    hyperbolic,
-    proximity,
-    raw,
-    recency,
-    semantic,
-)
+from recallflow.operators.recall.factors import boosts, hyperbolic, proximity, raw, recency, semantic
 from recallflow.operators.recall.people import filled
 from recallflow.operators.recall.ranking_input import Ranking, RankingInput
 from recallflow.queries import K_MAX, Mode

@@ -17,9 +17,9 @@ def asked_about(index: OwnerIndex, question: Question) -> tuple[str, ...]:
     the first person."""
     if question.named or not question.first_person:
         return question.named
-    written, said = index.conversation.facts["author"], users(index)
-    authors = np.unique(written[said])
-    if len(authors) != 1 or said[written >= 0].all():
+    author, by_users = index.conversation.facts["author"], users(index)
+    authors = np.unique(author[by_users])
+    if len(authors) != 1 or by_users[author >= 0].all():
         return ()
     return (index.names.strings[authors[0]],)
 
@@ -30,22 +30,22 @@ def users(index: OwnerIndex) -> Mask:
     return mask
 
 
-def said_by(index: OwnerIndex, name: str) -> Mask:
+def written_by(index: OwnerIndex, name: str) -> Mask:
     """Return a mask (n,) of the memories that this participant wrote."""
     mask: Mask = index.conversation.facts["author"] == index.names.known(name)
     return mask
 
 
-def theirs(index: OwnerIndex, said: Mask, name: str) -> Column:
+def theirs(index: OwnerIndex, written: Mask, name: str) -> Column:
     """Return (n,) 1 for memories attributed to the participant and 0 for memories of others.
 
     A memory without an author (a fact, a preference, a rule) belongs to a participant it names. If it names none, it
     counts as the mean of the memories with an author.
 
     Args:
-        said: mask of the memories that the participant wrote.
+        written: mask of the memories that the participant wrote.
     """
-    column, authored = said * 1.0, _authored(index)
+    column, authored = written * 1.0, _authored(index)
     if authored is None:
         return column
     column = filled(column, authored)

@@ -98,8 +98,8 @@ def person(row: MemoryRow, who: str, *, asks: bool) -> Reason:
     """Return the reason: the memory is by or about a participant whom the question names, or by or about the asking
     user."""
     whose = "the one who asks" if asks else who
-    said = row.name or "the one who asks" if asks and row.author else who
-    return {"code": "person", "text": f"said by {whose}" if row.author else f"about {whose}", "person": said}
+    shown = row.name or "the one who asks" if asks and row.author else who
+    return {"code": "person", "text": f"said by {whose}" if row.author else f"about {whose}", "person": shown}
 
 
 def date(at_ms: int) -> Reason:
@@ -153,15 +153,15 @@ def linked(own_id: str, path: Mapping[str, Any], seed: MemoryRow | None) -> Reas
     """
     edge = {name: part for name, part in path.items() if name != "reason"}
     start = f"“{short(seed.content)}”" if seed is not None else f"memory {path['from']}"
-    said = _EDGES.get(path["edge_type"], f"is linked ({path['edge_type']}) to")
+    relation = _EDGES.get(path["edge_type"], f"is linked ({path['edge_type']}) to")
     if path["edge_type"] == SHARED_NODE:
         text = f"shares {path['node']} with {start}"
     elif path["hops"] > 1:
         text = f"{path['hops']} steps from {start} in the graph"
     elif path["edge"]["source"] in (own_id, f"memory:{own_id}"):
-        text = f"{said} {start}"
+        text = f"{relation} {start}"
     else:
-        text = f"{start} {said} it"
+        text = f"{start} {relation} it"
     found: Reason = {"code": "linked", "text": text, "edge": edge}
     if seed is not None:
         found["neighbour"] = {"id": seed.id, "quote": short(seed.content)}

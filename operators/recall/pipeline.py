@@ -14,20 +14,19 @@ import numpy as np
 
 from recallflow.limits import PARTICIPANTS_MAX, QUERY_CHARACTERS
 from recallflow.llm import Prompt
-from recallflow.operators.recall import llm_steps, rerank, signal
+from recallflow.operators.recall import model_calls, signal
+from recallflow.operators.recall.compose import compose_answer, finish
 from recallflow.operators.recall.context import read_summaries
-from recallflow.operators.recall.deadline import Laps, Step
+from recallflow.operators.recall.deadline import Step, StepTimings
 from recallflow.operators.recall.filters import Filtering, Linked, superseded, valid
+from recallflow.operators.recall.model_calls import LLM_STEPS, NOTHING, LlmStep, ModelResults, Wanted
 from recallflow.operators.recall.moment import Moment, filtered_graph
 from recallflow.operators.recall.question import Question, Vocabulary, intent_of, mode_for, understand
 from recallflow.operators.recall.ranking import rank_candidates
 from recallflow.operators.recall.ranking_input import tuned
-from recallflow.operators.recall.respond import compose_answer, finish
-from recallflow.operators.recall.said import LLM_STEPS, NOTHING, LlmStep, Said, Wanted
 from recallflow.operators.recall.signal import Signal
 from recallflow.operators.recall.stages import (
     NO_SUMMARIES,
-    Asked,
     Candidates,
     CategorySummaries,
     ComposedAnswer,
@@ -35,9 +34,10 @@ from recallflow.operators.recall.stages import (
     Expanded,
     Find,
     Permitted,
-    Posed,
+    QueryRun,
     Ranked,
     Recalled,
+    RecallRequest,
     Understood,
     find_nothing,
 )
@@ -56,140 +56,142 @@ T = TypeVar("T")
 
 def recall(
     engine: Engine,
-    posed: Posed,
-    said: Said = NOTHING,
+    request: RecallRequest,
+    results: ModelResults = NOTHING,
     found: ComposedAnswer | None = None,
-    beside: Sequence[ComposedAnswer] = (),
+    subanswers: Sequence[ComposedAnswer] = (),
 ) -> Recalled:
     """Return a query's answer.
 
     Args:
-        said: the model results so far.
+        results: the model results so far.
         found: the answer composed while models were called, if it is still valid.
-        beside: the answers of subqueries, composed likewise.
+        subanswers: the answers of subqueries, composed likewise.
 
     Raises:
         InvalidRecord: the query cannot be answered.
     """
     if found is None:
-        asked = _ask(engine, posed, said)
-        found = _find_all(asked, _understand(asked))
-    if rewritten := smaller_questions(found, said):
-        found = merged(found, beside or [find_beside(found, said, question) for question in rewritten])
-        found.asked.laps.lap("questions")
-    return finish(found, said, rewritten)
+        run = _ask(engine, request, results)
+        found = _find_all(run, _understand(run))
+    if rewritten := subqueries_of(found, results):
+        found = merged(found, subanswers or [answer_subquery(found, results, question) for question in rewritten])
+        found.run.timings.end("questions")
+    return finish(found, results, rewritten)
 
 
-def smaller_questions(found: ComposedAnswer, said: Said) -> list[str]:
+def subqueries_of(found: ComposedAnswer, results: ModelResults) -> list[str]:
     """Return the subqueries of a query's own question."""
-    return llm_steps.sub_questions(said, found.understood.question.text)
+    return model_calls.subqueries(results, found.understood.question.text)
 
 
-def find_beside(found: ComposedAnswer, said: Said, question: str) -> ComposedAnswer:
+def answer_subquery(found: ComposedAnswer, results: ModelResults, question: str) -> ComposedAnswer:
     """Return the answer to a subquery, without context and LLM steps."""
-    asked, understood = found.asked, found.understood
+    run, understood = found.run, found.understood
     plain = {"query": question, "mode": understood.tuning.mode, "strategy": "baseline", "max_tokens": None}
-    query = asked.query.model_copy(update=plain | dict.fromkeys(LLM_STEPS, False))
-    laps = Laps(asked.engine.timer)
-    laps.add("question", asked.laps.elapsed_ms())
-    vectors = Said(vectors=said.vectors, dropped=understood.dropped)
-    beside = replace(asked, posed=asked.posed._replace(query=query), laps=laps, said=vectors)
-    return _find_all(beside, _understand(beside))
+    query = run.query.model_copy(update=plain | dict.fromkeys(LLM_STEPS, False))
+    timings = StepTimings(run.engine.timer)
+    timings.add("question", run.timings.elapsed_ms())
+    vectors = ModelResults(vectors=results.vectors, dropped=understood.dropped)
+    subquery = replace(run, request=run.request._replace(query=query), timings=timings, results=vectors)
+    return _find_all(subquery, _understand(subquery))
 
 
-def ranked_only(engine: Engine, posed: Posed, said: Said = NOTHING) -> Ranked:
+def ranked_only(engine: Engine, request: RecallRequest, results: ModelResults = NOTHING) -> Ranked:
     """Return a query's ranking, for callers that do not need memories."""
-    asked = _ask(engine, posed, said)
-    understood = _understand(asked)
-    return rank_candidates(asked, understood, _read_signal(asked, understood, _permit(asked)))
+    run = _ask(engine, request, results)
+    understood = _understand(run)
+    return rank_candidates(run, understood, _read_signal(run, understood, _permit(run)))
 
 
-def to_ask(engine: Engine, posed: Posed, said: Said, found: ComposedAnswer | None) -> tuple[Wanted, Find]:
+def plan_model_calls(
+    engine: Engine, request: RecallRequest, results: ModelResults, found: ComposedAnswer | None
+) -> tuple[Wanted, Find]:
     """Return the model requests before a query can be answered, and a function that composes the answer meanwhile.
     Without requests the function composes the whole answer."""
     if found is not None:
-        return Wanted(texts=_texts(found.asked, found.understood, said)), lambda: found
-    asked = _ask(engine, posed, said)
-    understood, permitted = _understand(asked), _permit(asked)
-    summaries = _summaries(asked, permitted)
-    texts = _texts(asked, understood, said)
-    wanted = Wanted(_prompts(asked, understood, summaries), texts, dropped=understood.dropped)
+        return Wanted(texts=_texts(found.run, found.understood, results)), lambda: found
+    run = _ask(engine, request, results)
+    understood, permitted = _understand(run), _permit(run)
+    summaries = _summaries(run, permitted)
+    texts = _texts(run, understood, results)
+    wanted = Wanted(_prompts(run, understood, summaries), texts, dropped=understood.dropped)
     if understood.question.own_words in texts:
         return wanted, find_nothing
-    if _is_reranked(asked, understood):
-        candidates = _read_signal(asked, understood, permitted)
-        ranked = rank_candidates(asked, understood, candidates, rerank.BEST)
-        best = rerank.texts(asked.rows(asked.index.conversation.slots[ranked.ranking.places].tolist()))
+    if _is_reranked(run, understood):
+        candidates = _read_signal(run, understood, permitted)
+        ranked = rank_candidates(run, understood, candidates, model_calls.RERANKED_MOST)
+        best = model_calls.rerank_texts(run.rows(run.index.conversation.slots[ranked.ranking.places].tolist()))
         if len(best) > 1:
-            return wanted._replace(question=posed.query.query.strip(), candidates=best), find_nothing
+            return wanted._replace(question=request.query.query.strip(), candidates=best), find_nothing
     # Expansion adds memories that the quality gate must see only once.
-    if wanted and posed.query.strategy == "hybrid_graph":
+    if wanted and request.query.strategy == "hybrid_graph":
         return wanted, find_nothing
-    return wanted, lambda: _find(asked, understood, permitted, summaries)
+    return wanted, lambda: _find(run, understood, permitted, summaries)
 
 
-def to_embed(engine: Engine, posed: Posed, said: Said) -> Wanted:
+def plan_embedding(engine: Engine, request: RecallRequest, results: ModelResults) -> Wanted:
     """Return the embedding request of `ranked_only`, if the question needs one."""
-    asked = _ask(engine, posed, said)
-    return Wanted(texts=_texts(asked, _understand(asked), said))
+    run = _ask(engine, request, results)
+    return Wanted(texts=_texts(run, _understand(run), results))
 
 
 # ---------------------------------------------------------------------- model requests
 
 
-def _prompts(asked: Asked, understood: Understood, summaries: CategorySummaries) -> dict[LlmStep, Prompt]:
-    if "llm" in understood.dropped or "llm" not in asked.engine.models:
+def _prompts(run: QueryRun, understood: Understood, summaries: CategorySummaries) -> dict[LlmStep, Prompt]:
+    if "llm" in understood.dropped or "llm" not in run.engine.models:
         return {}
     mode, question = understood.tuning.mode, understood.question.text
-    prompts = llm_steps.prompts(asked.query, mode, question, asked.posed.categories, summaries.at_hand)
-    return {step: prompt for step, prompt in prompts.items() if step not in asked.said.ended}
+    prompts = model_calls.step_prompts(run.query, mode, question, run.request.categories, summaries.at_hand)
+    return {step: prompt for step, prompt in prompts.items() if step not in run.results.ended}
 
 
-def _texts(asked: Asked, understood: Understood, said: Said) -> list[str]:
+def _texts(run: QueryRun, understood: Understood, results: ModelResults) -> list[str]:
     """Return the texts for the embedding service: the question and its subqueries, unless they have cached or received
     vectors."""
-    if "embed" not in asked.engine.models or understood.tuning.mode == "recency" or "dense" in understood.dropped:
+    if "embed" not in run.engine.models or understood.tuning.mode == "recency" or "dense" in understood.dropped:
         return []
-    rewritten = llm_steps.sub_questions(said, understood.question.text)
-    wanted = [understood.question, *(_read(asked, text) for text in rewritten)]
+    rewritten = model_calls.subqueries(results, understood.question.text)
+    wanted = [understood.question, *(_read(run, text) for text in rewritten)]
     texts = dict.fromkeys(question.own_words for question in wanted)
-    cached = asked.engine.shared.questions.cached
-    return [text for text in texts if text not in said.vectors and cached(text) is None]
+    cached = run.engine.shared.questions.cached
+    return [text for text in texts if text not in results.vectors and cached(text) is None]
 
 
-def _is_reranked(asked: Asked, understood: Understood) -> bool:
+def _is_reranked(run: QueryRun, understood: Understood) -> bool:
     """Return whether the query still needs reranker scores."""
-    wanted = understood.tuning.mode in rerank.MODES and "rerank" not in understood.dropped
-    return wanted and "rerank" in asked.engine.models and asked.said.scored is None
+    wanted = understood.tuning.mode in model_calls.RERANKED_MODES and "rerank" not in understood.dropped
+    return wanted and "rerank" in run.engine.models and run.results.scored is None
 
 
 # ---------------------------------------------------------------------- steps
 
 
-def _ask(engine: Engine, posed: Posed, said: Said) -> Asked:
-    laps, moment = Laps(engine.timer), Moment.of(posed.query, posed.asked_ms, posed.request.projects)
-    index, graph = engine.at(posed.hot, moment)
-    laps.lap("index")
-    if said.ended or said.scored is not None:
-        laps.add("models", said.took_ms)
-    return Asked(engine, posed, moment, index, graph, laps, said)
+def _ask(engine: Engine, request: RecallRequest, results: ModelResults) -> QueryRun:
+    timings, moment = (StepTimings(engine.timer), Moment.of(request.query, request.asked_ms, request.context.projects))
+    index, graph = engine.at(request.hot, moment)
+    timings.end("index")
+    if results.ended or results.scored is not None:
+        timings.add("models", results.took_ms)
+    return QueryRun(engine, request, moment, index, graph, timings, results)
 
 
-def _read(asked: Asked, text: str) -> Question:
+def _read(run: QueryRun, text: str) -> Question:
     """Analyse a question with the owner's participants and vocabulary."""
-    return understand(text, participants(asked.index), vocabulary(asked.index))
+    return understand(text, participants(run.index), vocabulary(run.index))
 
 
-def _understand(asked: Asked) -> Understood:
-    query, shared = asked.query, asked.engine.shared
-    question = _read(asked, query.query.strip()[:QUERY_CHARACTERS])
+def _understand(run: QueryRun) -> Understood:
+    query, shared = run.query, run.engine.shared
+    question = _read(run, query.query.strip()[:QUERY_CHARACTERS])
     intent = intent_of(question)
-    tuning = tuned(query, mode_for(query.mode, intent), asked.posed.tenant)
-    dropped = [*asked.said.dropped]
+    tuning = tuned(query, mode_for(query.mode, intent), run.request.tenant)
+    dropped = [*run.results.dropped]
     if query.sla_target_ms is not None:
         ahead: list[Step] = []
-        request, expansions = asked.request, asked.engine.expansions
-        if query.strategy == "hybrid_graph" and expansions.is_on(request.owner.tenant_id, request.at_ms):
+        context, expansions = run.context, run.engine.expansions
+        if query.strategy == "hybrid_graph" and expansions.is_on(context.owner.tenant_id, context.at_ms):
             ahead.append("graph")
         if query.traversal_depth > HOPS_MIN and tuning.wants_neighbours:
             ahead.append("boosts")
@@ -198,35 +200,37 @@ def _understand(asked: Asked) -> Understood:
         # A cached vector costs no time.
         if tuning.mode != "recency" and shared.questions.cached(question.own_words) is None:
             ahead.append("dense")
-        if "rerank" in asked.engine.models and asked.said.scored is None and tuning.mode in rerank.MODES:
+        if "rerank" in run.engine.models and run.results.scored is None and tuning.mode in model_calls.RERANKED_MODES:
             ahead.append("rerank")
-        if "llm" in asked.engine.models and any(step not in asked.said.ended for step in llm_steps.steps(query)):
+        if "llm" in run.engine.models and any(
+            step not in run.results.ended for step in model_calls.requested_steps(query)
+        ):
             ahead.append("llm")
-        left_ms = query.sla_target_ms - asked.laps.elapsed_ms()
+        left_ms = query.sla_target_ms - run.timings.elapsed_ms()
         dropped += shared.costs.drop([step for step in ahead if step not in dropped], left_ms)
-    asked.laps.lap("understand")
-    spend_scan(asked.index)
-    return Understood(question, intent, tuning, dropped, asked.laps.elapsed_ms())
+    run.timings.end("understand")
+    spend_scan(run.index)
+    return Understood(question, intent, tuning, dropped, run.timings.elapsed_ms())
 
 
-def _find(asked: Asked, understood: Understood, permitted: Permitted, summaries: CategorySummaries) -> ComposedAnswer:
-    return _compose(asked, understood, permitted, _read_signal(asked, understood, permitted), summaries)
+def _find(run: QueryRun, understood: Understood, permitted: Permitted, summaries: CategorySummaries) -> ComposedAnswer:
+    return _compose(run, understood, permitted, _read_signal(run, understood, permitted), summaries)
 
 
-def _find_all(asked: Asked, understood: Understood) -> ComposedAnswer:
-    permitted = _permit(asked)
-    return _find(asked, understood, permitted, _summaries(asked, permitted))
+def _find_all(run: QueryRun, understood: Understood) -> ComposedAnswer:
+    permitted = _permit(run)
+    return _find(run, understood, permitted, _summaries(run, permitted))
 
 
-def _permit(asked: Asked) -> Permitted:
-    index, filters, project = asked.index, asked.query.filters, asked.query.project_id
-    standing = valid(index, asked.moment)
-    if (out := superseded(asked.graph, index, asked.moment)) is not None:
+def _permit(run: QueryRun) -> Permitted:
+    index, filters, project = run.index, run.query.filters, run.query.project_id
+    standing = valid(index, run.moment)
+    if (out := superseded(run.graph, index, run.moment)) is not None:
         standing &= ~out
     spend_scan(index)
     if project is None and not filters.model_fields_set:
         return Permitted(standing.nonzero()[0], [], 0)
-    linked = Linked(filtered_graph(asked.hot, index, asked.moment), index, asked.moment)
+    linked = Linked(filtered_graph(run.hot, index, run.moment), index, run.moment)
     filtering = Filtering(index, linked)
     mask = standing & filtering.within(filters)
     if project is not None:
@@ -235,45 +239,45 @@ def _permit(asked: Asked) -> Permitted:
     return Permitted(places, linked.warnings(), int(standing.sum()) - len(places))
 
 
-def _summaries(asked: Asked, permitted: Permitted) -> CategorySummaries:
-    if llm_steps.context_tokens(asked.query) is None:
+def _summaries(run: QueryRun, permitted: Permitted) -> CategorySummaries:
+    if model_calls.context_tokens(run.query) is None:
         return NO_SUMMARIES
-    filters, configured = asked.query.filters, asked.posed.categories
-    found = read_summaries(asked.hot, asked.moment, asked.index, permitted.places, filters, asked.rows, configured)
-    asked.laps.lap("summaries")
+    filters, configured = run.query.filters, run.request.categories
+    found = read_summaries(run.hot, run.moment, run.index, permitted.places, filters, run.rows, configured)
+    run.timings.end("summaries")
     return found
 
 
-def _read_signal(asked: Asked, understood: Understood, permitted: Permitted) -> Candidates:
-    index, shared, question = asked.index, asked.engine.shared, understood.question
+def _read_signal(run: QueryRun, understood: Understood, permitted: Permitted) -> Candidates:
+    index, shared, question = run.index, run.engine.shared, understood.question
     if understood.tuning.mode == "recency" or not index.conversation.size:
         found = Signal()
     elif "dense" in understood.dropped:
         found = Signal(signal.by_words(shared, index, question, permitted.places))
     else:
-        received = asked.said.vectors.get(question.own_words)
-        found = signal.read(shared, index, question, permitted.places, asked.rows, received)
+        received = run.results.vectors.get(question.own_words)
+        found = signal.read(shared, index, question, permitted.places, run.rows, received)
         if received is not None:  # its time is counted in "models"
             found = found._replace(took_ms=0.0)
-    asked.laps.lap("candidates")
+    run.timings.end("candidates")
     spend_scan(index)
     return Candidates(permitted.places, found)
 
 
 def _compose(
-    asked: Asked, understood: Understood, permitted: Permitted, candidates: Candidates, summaries: CategorySummaries
+    run: QueryRun, understood: Understood, permitted: Permitted, candidates: Candidates, summaries: CategorySummaries
 ) -> ComposedAnswer:
-    ranked = rank_candidates(asked, understood, candidates)
-    spend_scan(asked.index)
-    expanded = _expand(asked, understood, ranked)
-    return compose_answer(asked, understood, permitted, candidates, ranked, expanded, summaries)
+    ranked = rank_candidates(run, understood, candidates)
+    spend_scan(run.index)
+    expanded = _expand(run, understood, ranked)
+    return compose_answer(run, understood, permitted, candidates, ranked, expanded, summaries)
 
 
-def _expand(asked: Asked, understood: Understood, ranked: Ranked) -> Expanded:
-    query, places, applied = asked.query, ranked.ranking.places, None
+def _expand(run: QueryRun, understood: Understood, ranked: Ranked) -> Expanded:
+    query, places, applied = run.query, ranked.ranking.places, None
     relevance = ranked.judged.relevance
     if query.strategy == "hybrid_graph":
-        no_time, is_late = "graph" in understood.dropped, partial(_is_late, asked)
+        no_time, is_late = "graph" in understood.dropped, partial(_is_late, run)
         applied, added = ranked.graph.expand(places, query.traversal_depth, no_time=no_time, is_late=is_late)
         found = ranked.judged.judge.at(added)
         if query.min_relevance is not None:
@@ -281,18 +285,18 @@ def _expand(asked: Asked, understood: Understood, ranked: Ranked) -> Expanded:
             applied, added, found = applied.only(enough.tolist()), added[enough], found[enough]
         relevance = np.concatenate([relevance, found])
         places = np.concatenate([places, added])
-        took_ms = asked.laps.lap("expand")
+        took_ms = run.timings.end("expand")
         if applied.ran and not no_time:
-            asked.engine.shared.costs.add("graph", took_ms)
-    rows = asked.rows(asked.index.conversation.slots[places].tolist())
-    asked.laps.lap("fetch")
+            run.engine.shared.costs.add("graph", took_ms)
+    rows = run.rows(run.index.conversation.slots[places].tolist())
+    run.timings.end("fetch")
     return Expanded(places, relevance, rows, applied)
 
 
-def _is_late(asked: Asked) -> bool:
+def _is_late(run: QueryRun) -> bool:
     """Return whether the query's target time has passed."""
-    target_ms = asked.query.sla_target_ms
-    return target_ms is not None and asked.laps.elapsed_ms() > target_ms
+    target_ms = run.query.sla_target_ms
+    return target_ms is not None and run.timings.elapsed_ms() > target_ms
 
 
 def vocabulary(index: OwnerIndex) -> Vocabulary:

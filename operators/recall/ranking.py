@@ -8,14 +8,14 @@ import numpy as np
 from recallflow.fields import format_time
 from recallflow.language.statements import StatementReading, read_statements
 from recallflow.operators.graph.query_graph import QueryGraph
-from recallflow.operators.recall import llm_steps, people, rerank, updates
+from recallflow.operators.recall import model_calls, people, updates
 from recallflow.operators.recall.columns import known
 from recallflow.operators.recall.deadline import Step
 from recallflow.operators.recall.modes import CANDIDATES, rank
 from recallflow.operators.recall.ranking_input import NO_SEQS, Ranking, RankingInput
 from recallflow.operators.recall.relevance import NEAREST, Judge, Judged
 from recallflow.operators.recall.relevance_weights import Basis
-from recallflow.operators.recall.stages import NO_FURTHER, Asked, Candidates, Further, Ranked, Understood
+from recallflow.operators.recall.stages import NO_FURTHER, Candidates, Further, QueryRun, Ranked, Understood
 from recallflow.operators.recall.updates import Replacement
 from recallflow.operators.recall.weights import is_notes
 from recallflow.operators.recall.words import spend_scan
@@ -28,38 +28,38 @@ STATEMENTS_HELD = 4_096  # per owner
 READ_CHARACTERS = 500  # per memory: a memory that replaces a fact says so at its beginning
 
 
-def rank_candidates(asked: Asked, understood: Understood, candidates: Candidates, at_least: int = 0) -> Ranked:
+def rank_candidates(run: QueryRun, understood: Understood, candidates: Candidates, at_least: int = 0) -> Ranked:
     """Rank the candidates.
 
     Args:
         at_least: the minimum number of ranked memories. 0 ranks the query's k, or more if a reranker has scored them.
     """
-    query, moment, index, hot = asked.query, asked.moment, asked.index, asked.hot
+    query, moment, index, hot = run.query, run.moment, run.index, run.hot
     permitted, columns, tuning = candidates.permitted, candidates.signal.columns, understood.tuning
-    scores = {} if asked.said.scored is None else asked.said.scored.scores
+    scores = {} if run.results.scored is None else run.results.scored.scores
     # An episode must keep all its members.
     judged_first = query.min_relevance is not None and tuning.mode != "episode"
     settles = tuning.mode in updates.MODES and not at_least  # a reranker's candidates are chosen by fit alone
-    most = max(at_least, rerank.BEST if scores else 0, CANDIDATES if judged_first else 0)
-    has_context = llm_steps.context_tokens(query) is not None and tuning.mode != "episode" and not at_least
+    most = max(at_least, model_calls.RERANKED_MOST if scores else 0, CANDIDATES if judged_first else 0)
+    has_context = model_calls.context_tokens(query) is not None and tuning.mode != "episode" and not at_least
     if settles or has_context:
         most = CANDIDATES
     semantic = columns.score() if columns.values else np.zeros(index.conversation.size)
     graph = QueryGraph(
-        graph=asked.graph,
+        graph=run.graph,
         index=index,
         semantic=semantic,
         permitted=permitted,
         now_ms=moment.now_ms,
-        expansions=asked.engine.expansions,
-        request=asked.request,
+        expansions=run.engine.expansions,
+        request=run.context,
     )
     if query.entity_urns:
         graph.warn_of_unknown(query.entity_urns)
-    asked.laps.lap("score")
+    run.timings.end("score")
     spend_scan(index)
     session_id = query.session_id if moment.is_now else None
-    judge = _judge(asked, understood, candidates)
+    judge = _judge(run, understood, candidates)
     inputs = RankingInput(
         index=index,
         question=understood.question,
@@ -70,8 +70,8 @@ def rank_candidates(asked: Asked, understood: Understood, candidates: Candidates
         tuning=replace(tuning, k=most) if most > tuning.k else tuning,
         relevance=judge.at,
         vector=candidates.signal.vector,
-        proximity=_proximity(asked, graph, understood),
-        relationship=_relationship(asked, graph, understood),
+        proximity=_proximity(run, graph, understood),
+        relationship=_relationship(run, graph, understood),
         usage=hot.usage() if moment.is_now else None,
         returned=NO_SEQS if session_id is None else hot.returned(session_id),
     )
@@ -81,12 +81,14 @@ def rank_candidates(asked: Asked, understood: Understood, candidates: Candidates
     if scores:
         places = ranking.places
         slots, versions = index.conversation.slots[places].tolist(), inputs.fact("version", places).tolist()
-        ranked = [rerank.key(index.ids[slot], version) for slot, version in zip(slots, versions, strict=True)]
-        ranking, before = rerank.reordered(ranking, ranked, scores, inputs.tuning.k)
+        ranked = [
+            model_calls.rerank_key(index.ids[slot], version) for slot, version in zip(slots, versions, strict=True)
+        ]
+        ranking, before = model_calls.reordered(ranking, ranked, scores, inputs.tuning.k)
     changed: Mapping[int, Replacement] = {}
     if settles and len(ranking.places) > 1:
-        ranking, before, changed = _settled(asked, inputs, ranking, before)
-    asked.laps.lap("rank")
+        ranking, before, changed = _settled(run, inputs, ranking, before)
+    run.timings.end("rank")
     cut = slice(max(at_least, tuning.most))
     further = ranking.only(slice(cut.stop, cut.stop + FURTHER_MOST if has_context else cut.stop))
     if query.min_relevance is None:  # only the answered memories need a relevance
@@ -98,7 +100,7 @@ def rank_candidates(asked: Asked, understood: Understood, candidates: Candidates
         enough = enough[cut]
         ranking, judged = ranking.only(enough), judged.only(enough)
         before = [before[rank] for rank in enough.tolist()] if before else before
-    asked.laps.lap("judge")
+    run.timings.end("judge")
     return Ranked(inputs, ranking, graph, before, judged, changed, _further(judge, further, changed))
 
 
@@ -112,14 +114,14 @@ def _further(judge: Judge, ranking: Ranking, changed: Mapping[int, Replacement])
 
 
 def _settled(
-    asked: Asked, inputs: RankingInput, ranking: Ranking, before: list[int]
+    run: QueryRun, inputs: RankingInput, ranking: Ranking, before: list[int]
 ) -> tuple[Ranking, list[int], Mapping[int, Replacement]]:
     """Move current statements before the statements that they replace, among the best memories. Return the new ranking,
     the ranks before the reranker in its order, and by position which memory updates which."""
     ranks = _looked_at(inputs, ranking.places)
     places = ranking.places[ranks]
-    slots = asked.index.conversation.slots[places].tolist()
-    question, statements = _statements(asked, inputs.question.text, slots)
+    slots = run.index.conversation.slots[places].tolist()
+    question, statements = _statements(run, inputs.question.text, slots)
     told = updates.UpdateCandidates(
         statements=statements,
         author=inputs.fact("author", places),
@@ -128,7 +130,7 @@ def _settled(
         signal=inputs.semantic[places],
     )
     likely = updates.probabilities(question, told)
-    likely[likely < updates.least(len(asked.index), notes=is_notes(asked.index))] = 0
+    likely[likely < updates.least(len(run.index), notes=is_notes(run.index))] = 0
     found = updates.updated(ranks, likely)
     if not found:
         return ranking, before, {}
@@ -152,26 +154,26 @@ def _looked_at(inputs: RankingInput, places: Places) -> list[int]:
     return [*range(best), *(is_next.nonzero()[0] + best).tolist()]
 
 
-def _statements(asked: Asked, question: str, slots: list[int]) -> tuple[StatementReading, list[StatementReading]]:
+def _statements(run: QueryRun, question: str, slots: list[int]) -> tuple[StatementReading, list[StatementReading]]:
     """Return the analysed question, and the analysed statements of memories. The owner's index caches statements."""
-    held = asked.index.statements
+    held = run.index.statements
     if len(held) > STATEMENTS_HELD:
         held.clear()
     missing = [slot for slot in slots if slot not in held]
-    rows = asked.rows(missing) if missing else []
+    rows = run.rows(missing) if missing else []
     texts = [row.content[:READ_CHARACTERS] if is_readable(row) else "" for row in rows]
     asks, *read = read_statements([question, *texts])
     held.update(zip(missing, read, strict=True))
     return asks, [held[slot] for slot in slots]
 
 
-def _judge(asked: Asked, understood: Understood, candidates: Candidates) -> Judge:
+def _judge(run: QueryRun, understood: Understood, candidates: Candidates) -> Judge:
     """Return the judge of relevance. Without the question's vector its basis is words alone, for every model. The mode
     `recency` compares nothing, so that only facts are available."""
     found, question = candidates.signal, understood.question
-    basis: Basis = asked.engine.embedder.kind if found.vector is not None else "words"
-    columns = found.columns if found.columns.values else known(asked.index, question)
-    return Judge.of(asked.index, question, columns, basis, len(candidates.permitted))
+    basis: Basis = run.engine.embedder.kind if found.vector is not None else "words"
+    columns = found.columns if found.columns.values else known(run.index, question)
+    return Judge.of(run.index, question, columns, basis, len(candidates.permitted))
 
 
 def _judged(judge: Judge, inputs: RankingInput, ranking: Ranking) -> Judged:
@@ -188,29 +190,29 @@ def _judged(judge: Judge, inputs: RankingInput, ranking: Ranking) -> Judged:
     return Judged(judge, answerable, relevance[len(places) :], judge.hopeless(nearest, answerable))
 
 
-def _proximity(asked: Asked, graph: QueryGraph, understood: Understood) -> Column | None:
+def _proximity(run: QueryRun, graph: QueryGraph, understood: Understood) -> Column | None:
     """Return the proximity of memories to the requested or named entities, or None without a graph or if the ranking
     does not use it. Return zeros if the step is dropped for lack of time."""
     if not understood.tuning.wants_proximity:
         return None
     if "proximity" in understood.dropped:
-        near: Column | None = np.zeros(asked.index.conversation.size)
+        near: Column | None = np.zeros(run.index.conversation.size)
     else:
-        near = graph.proximity(asked.query.entity_urns, understood.question.text)
-        _took(asked, "proximity")
+        near = graph.proximity(run.query.entity_urns, understood.question.text)
+        _took(run, "proximity")
     return None if near is None else people.nearness(graph.index, understood.question.named, near)
 
 
-def _relationship(asked: Asked, graph: QueryGraph, understood: Understood) -> Mapping[int, float]:
+def _relationship(run: QueryRun, graph: QueryGraph, understood: Understood) -> Mapping[int, float]:
     """Return the strength of edges between candidates, by position, if the ranking uses it and there is time."""
-    hops = asked.query.traversal_depth
+    hops = run.query.traversal_depth
     if hops <= HOPS_MIN or "boosts" in understood.dropped or not understood.tuning.wants_neighbours:
         return {}
     found = graph.boosts(hops)
-    _took(asked, "boosts")
+    _took(run, "boosts")
     return found
 
 
-def _took(asked: Asked, step: Step) -> None:
+def _took(run: QueryRun, step: Step) -> None:
     """Record the duration of an optional step of the graph."""
-    asked.engine.shared.costs.add(step, asked.laps.lap(step))
+    run.engine.shared.costs.add(step, run.timings.end(step))

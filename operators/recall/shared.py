@@ -18,11 +18,19 @@ from weakref import ref
 
 import numpy as np
 
-from recallflow.embedder import NO_FLOATS, Embedder, Matrix, QuestionEmbedder, TextVectors, TokenCounter, TokenEmbedder
+from recallflow.embedder import (
+    NO_FLOATS,
+    Embedder,
+    Matrix,
+    QuestionEmbedder,
+    TextVectors,
+    TokenCounter,
+    TokenEmbedder,
+    token_counter,
+)
 from recallflow.errors import ModelError
 from recallflow.llm import EmbeddingService, RemoteEmbedder
 from recallflow.operators.graph.quality_gate import QualityGates
-from recallflow.operators.recall.budget import token_counter
 from recallflow.operators.recall.columns import Columns
 from recallflow.operators.recall.deadline import Costs
 from recallflow.responses import Warn

@@ -1,7 +1,7 @@
 """The result types of the recall steps, and the engine that runs them.
 
-The steps are `Posed → Asked → Understood → Permitted → Candidates → Ranked → Expanded → ComposedAnswer`. Each result is
-a frozen value for the next step.
+The steps are `RecallRequest → QueryRun → Understood → Permitted → Candidates → Ranked → Expanded → ComposedAnswer`.
+Each result is a frozen value for the next step.
 """
 
 from collections.abc import Callable, Mapping
@@ -17,12 +17,12 @@ from recallflow.operators.events import QueryContext
 from recallflow.operators.graph.query_graph import QueryGraph
 from recallflow.operators.graph.reader import EntityContext
 from recallflow.operators.graph.rollout import AppliedExpansion, Expansions
-from recallflow.operators.recall.deadline import Laps, Step
+from recallflow.operators.recall.deadline import Step, StepTimings
+from recallflow.operators.recall.model_calls import Kind, ModelResults
 from recallflow.operators.recall.moment import Moment, graph_at, index_at
 from recallflow.operators.recall.question import Question
 from recallflow.operators.recall.ranking_input import Ranking, RankingInput, Tuning
 from recallflow.operators.recall.relevance import Judged
-from recallflow.operators.recall.said import Kind, Said
 from recallflow.operators.recall.shared import Shared
 from recallflow.operators.recall.signal import Signal
 from recallflow.operators.recall.updates import Replacement
@@ -89,7 +89,7 @@ class Recalled(NamedTuple):
     added: frozenset[str]
 
 
-class Posed(NamedTuple):
+class RecallRequest(NamedTuple):
     """A received query with its owner and the tenant's settings.
 
     Attributes:
@@ -99,47 +99,47 @@ class Posed(NamedTuple):
 
     hot: HotOwner
     query: Recall
-    request: QueryContext
+    context: QueryContext
     asked_ms: int
     tenant: RecallSettings
     categories: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class QueryRun:
     """A query in progress.
 
     Attributes:
         moment: the time the query is about; `index` and `graph` are as of this moment.
-        laps: durations of the completed steps.
-        said: the model results so far.
+        timings: durations of the completed steps.
+        results: the model results so far.
         read: cached rows by slot.
     """
 
     engine: Engine
-    posed: Posed
+    request: RecallRequest
     moment: Moment
     index: OwnerIndex
     graph: OwnerGraph
-    laps: Laps
-    said: Said
+    timings: StepTimings
+    results: ModelResults
     read: dict[int, MemoryRow | None] = field(default_factory=dict)
 
     @property
     def query(self) -> Recall:
-        return self.posed.query
+        return self.request.query
 
     @property
     def hot(self) -> HotOwner:
-        return self.posed.hot
+        return self.request.hot
 
     @property
-    def request(self) -> QueryContext:
-        return self.posed.request
+    def context(self) -> QueryContext:
+        return self.request.context
 
     @property
     def asked_ms(self) -> int:
-        return self.posed.asked_ms
+        return self.request.asked_ms
 
     def rows(self, slots: list[int]) -> list[MemoryRow | None]:
         """Return the rows of the index's slots."""
@@ -258,7 +258,7 @@ class ComposedAnswer:
         change: the number of the owner's events so far.
     """
 
-    asked: Asked
+    run: QueryRun
     understood: Understood
     permitted: Permitted
     signal: Signal

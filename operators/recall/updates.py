@@ -237,7 +237,7 @@ def _features(compared: _Compared, told: UpdateCandidates, pairs: npt.NDArray[np
     attribute, attribute_asked = (common != 0) * 1.0, (common & question.attributes != 0) * 1.0
     changes = np.maximum(cue["change"], cue["ended"])
     newer_cue = {name: of[newer] for name, of in cue.items()}
-    beside = {
+    figures = {
         "alike": alike,
         "fits": least,
         "shared": share,
@@ -254,7 +254,7 @@ def _features(compared: _Compared, told: UpdateCandidates, pairs: npt.NDArray[np
         "fits_least": least,
         "older_fits": fits[older],
         "newer_fits": fits[newer],
-        **_of_cues(newer_cue, changes[older], changes[newer], beside),
+        **_of_cues(newer_cue, changes[older], changes[newer], figures),
         "same_author": same_author * 1.0,
         "other_author_own": ~same_author * own[newer],
         "person": compared.names_other()[pair] * 1.0,

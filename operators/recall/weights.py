@@ -89,15 +89,7 @@ _PAIR: Mapping[str, float] = MappingProxyType(
 # unrelated. The values lie between a fit to everyday facts alone (dense 1.4, own 0.3), which would lose exact word
 # matches, and the set "assistant".
 _NOTES: Mapping[str, float] = MappingProxyType(
-    {
-        "dense": 0.6,
-        "word": 0.13,
-        "own": 1.5,
-        "phrase": 1.12,
-        "length": -0.5,
-        "date": 1.0,
-        "when": 1.29,
-    }
+    {"dense": 0.6, "word": 0.13, "own": 1.5, "phrase": 1.12, "length": -0.5, "date": 1.0, "when": 1.29}
 )
 
 

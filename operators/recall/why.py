@@ -178,8 +178,8 @@ def why(
     languages = _languages(inputs, places)
     lenders, held = _lenders(inputs, places)
     sought = [_sought(inputs, *one) for one in zip(rows, held, strict=True)]
-    said = _standing(inputs.index, places, rows, sought, languages)
-    texts = zip(places.tolist(), rows, languages, said, strict=True)
+    spans = _standing(inputs.index, places, rows, sought, languages)
+    texts = zip(places.tolist(), rows, languages, spans, strict=True)
     neighbours = zip(lenders, _before(inputs, places, kind), strict=True)
     speaking = strengths(ranking, columns)
     for (place, row, language, words), (lender, before), own in zip(texts, neighbours, speaking, strict=True):
@@ -497,9 +497,9 @@ def _reasons(
             case "words":
                 found.append(phrases.words(row.content, case.words))
             case "nearby" if case.lender is not None:
-                said = _nearby(case.lender, neighbours.get(case.lender.place), lent[case.place])
-                if said is not None:
-                    found.append(said)
+                nearby = _nearby(case.lender, neighbours.get(case.lender.place), lent[case.place])
+                if nearby is not None:
+                    found.append(nearby)
             case "answers":
                 found.append(phrases.answers(neighbours.get(case.place - 1)))
             case "person" if case.person is not None:

@@ -279,7 +279,7 @@ def _reembed(
     options: argparse.Namespace, chosen: "Config", service: "EmbeddingService", standing: "MemoryTopicReplay"
 ) -> int:
     from recallflow.connectors.model_embedders import load_tiktoken
-    from recallflow.operators.recall.budget import Estimate
+    from recallflow.embedder import Estimate
 
     counter = load_tiktoken() or Estimate()
     cost = standing.cost(counter)

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recallflow.connectors.embedders import load_embedder
-from recallflow.embedder import Kind
-from recallflow.operators.recall.budget import Estimate, token_counter
+from recallflow.embedder import Estimate, Kind, token_counter
 from recallflow.operators.recall.context import (
     GRAPH_END,
     ITEMS_END,

@@ -11,8 +11,8 @@ from recallflow.errors import ModelFailure
 from recallflow.operators.answers import models as asking
 from recallflow.operators.answers import parked_queries
 from recallflow.operators.answers.models import Models, Within
-from recallflow.operators.recall.respond import finish
-from recallflow.operators.recall.said import Said
+from recallflow.operators.recall.compose import finish
+from recallflow.operators.recall.model_calls import ModelResults
 from recallflow.operators.recall.stages import ComposedAnswer, Recalled
 from recallflow.operators.step import Clocks
 from tests.unit.operators.harness import DAY_MS, MEMORIES, QUERIES, Harness, answers, codes, ids, make_event
@@ -226,11 +226,11 @@ def test_internal_error_at_kept_candidates_searches_again(open_engine: Open, mon
     engine.run(QUERIES, ask(select_categories=True))
     finished: list[bool] = []
 
-    def broken_once(found: ComposedAnswer, said: Said, rewritten: list[str]) -> Recalled:
+    def broken_once(found: ComposedAnswer, results: ModelResults, rewritten: list[str]) -> Recalled:
         finished.append(True)
         if len(finished) == 1:
             raise ZeroDivisionError
-        return finish(found, said, rewritten)
+        return finish(found, results, rewritten)
 
     monkeypatch.setattr("recallflow.operators.recall.pipeline.finish", broken_once)
     (response,) = answers(engine.complete())

@@ -8,7 +8,7 @@ import pytest
 from recallflow.llm import FAILURES, LEFT_ALONE_S
 from recallflow.operators.answers import models
 from recallflow.operators.answers.models import Models, Within
-from recallflow.operators.recall.rerank import BEST
+from recallflow.operators.recall.model_calls import RERANKED_MOST
 from recallflow.operators.step import Clocks
 from tests.unit.operators.harness import DAY_MS, MEMORIES, QUERIES, Harness, answers, codes, ids, make_event
 from tests.unit.operators.models import Clock, Reranker
@@ -51,9 +51,9 @@ def ask(**fields: Any) -> dict[str, Any]:
 def test_best_candidates_are_ordered_by_the_reranker(answered: Answered, reranker: Reranker) -> None:
     (response,) = answered(ask())
     (given,) = reranker.given
-    assert len(given) == BEST
+    assert len(given) == RERANKED_MOST
     assert [memory["rerank_score"] for memory in response["memories"]] == sorted(reranker.scores(given))[:-5:-1]
-    assert response["routing_info"]["rerank"] == {"model": "fake", "candidates": BEST, "took_ms": 0.0}
+    assert response["routing_info"]["rerank"] == {"model": "fake", "candidates": RERANKED_MOST, "took_ms": 0.0}
     assert (response["status"], response["computation_tier"], codes(response)) == ("ok", "llm", [])
     assert [memory["rank"] for memory in response["memories"]] == [1, 2, 3, 4]
     assert {memory["why"][0]["code"] for memory in response["memories"]} == {"reranked"}
@@ -106,7 +106,7 @@ def test_without_the_reranker_the_answer_is_the_usual_one(
     reranker.scores = scores
     (response,) = answered(ask())
     assert (response["status"], codes(response)) == ("degraded", ["rerank_failed"])
-    assert response["routing_info"]["rerank"]["candidates"] == BEST
+    assert response["routing_info"]["rerank"]["candidates"] == RERANKED_MOST
     assert response["memories"] == usual["memories"]
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from recallflow.control import Category, ControlHistory
 from recallflow.operators.episodes import episode_id
-from recallflow.operators.recall.category_summaries import category_of
+from recallflow.operators.summaries import category_of
 from recallflow.owner import Owner
 from recallflow.state.rows import MemoryRow
 from tests.unit.operators.harness import MINUTE_MS, make_event, run_flow

@@ -109,6 +109,6 @@ def test_failing_smaller_question_leaves_the_query(engine: Harness, monkeypatch:
         raise ValueError("a private text")
 
     begin(engine, ask(rewrite=True))
-    monkeypatch.setattr(Answerer, "find_beside", staticmethod(failing))
+    monkeypatch.setattr(Answerer, "answer_subquery", staticmethod(failing))
     _, (response,) = turns_to_end(engine)
     assert (codes(response), len(response["memories"])) == (["llm_failed"], 3)

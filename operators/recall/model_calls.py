@@ -1,0 +1,317 @@
+"""Model results that a query waits for before it is answered.
+
+Partition logic makes no calls. It returns the requests (`Wanted`); services make the calls, and the query is answered
+with the results (`ModelResults`) as an input. A failed call has no result.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, Literal, NamedTuple, get_args
+
+import numpy as np
+
+from recallflow.llm import Prompt
+from recallflow.operators.enrichment import prompts as llm_prompts
+from recallflow.operators.recall.deadline import Step
+from recallflow.operators.recall.ranking_input import Ranking
+from recallflow.operators.recall.shared import QuestionVector
+from recallflow.operators.redaction import is_readable
+from recallflow.queries import Mode, Recall
+from recallflow.responses import Warn
+from recallflow.state.rows import MemoryRow
+
+RERANKED_MOST = 30  # candidates
+RERANKED_MODES: frozenset[Mode] = frozenset(
+    {"hybrid", "relevance", "balanced"}
+)  # the other modes define an order of their text
+TEXT_CHARACTERS = 2_000  # per candidate: cross-encoders read 512 tokens
+
+NO_SCORES: Mapping[str, float] = MappingProxyType({})
+
+
+class Text(NamedTuple):
+    """A candidate's text for the reranker."""
+
+    id: str
+    shown: str
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """The result of a reranker call, or the problem that prevented one.
+
+    Attributes:
+        model: the reranker's name.
+        candidates: the number of texts in the call.
+        took_ms: the time from the call to its result.
+        scores: by `rerank_key`.
+        problem: the error; None on success.
+    """
+
+    model: str
+    candidates: int
+    took_ms: float
+    scores: Mapping[str, float] = field(default_factory=lambda: NO_SCORES)
+    problem: str | None = None
+
+    @property
+    def routing(self) -> dict[str, Any]:
+        """Return the call's cost for `routing_info`."""
+        return {"model": self.model, "candidates": self.candidates, "took_ms": round(self.took_ms, 3)}
+
+    @property
+    def warnings(self) -> list[Warn]:
+        if self.problem is None:
+            return []
+        return [Warn(code="rerank_failed", detail=f"{self.model}: {self.problem}; the first pass alone ordered these")]
+
+
+def rerank_key(memory_id: str, version: int) -> str:
+    """Return a key of one version of a memory. With history an answer may hold several versions."""
+    return f"{version} {memory_id}"
+
+
+def rerank_texts(rows: Sequence[MemoryRow | None]) -> list[Text]:
+    """Return the candidates with a readable text, best first."""
+    return [
+        Text(
+            rerank_key(row.id, row.version),
+            f"{row.author}: {row.content[:TEXT_CHARACTERS]}" if row.author else row.content[:TEXT_CHARACTERS],
+        )
+        for row in rows
+        if is_readable(row)
+    ]
+
+
+def reordered(ranking: Ranking, ids: Sequence[str], scores: Mapping[str, float], k: int) -> tuple[Ranking, list[int]]:
+    """Return the best k of a ranking of `ids` by score, and the previous rank of each. Candidates without a score
+    follow in their previous order."""
+    by_score = sorted(range(len(ids)), key=lambda at: (ids[at] not in scores, -scores.get(ids[at], 0.0), at))
+    order = np.array(by_score[:k], np.int64)
+    return ranking.only(order), [at + 1 for at in by_score[:k]]
+
+
+LlmStep = Literal["select_categories", "check_sufficiency", "rewrite"]
+Kind = Literal["llm", "embed", "rerank"]  # of models
+ModelStep = LlmStep | Literal["embed", "rerank"]
+NOT_ASKED = ("left_alone", "busy", "over_budget")
+LLM_STEPS: tuple[LlmStep, ...] = get_args(LlmStep)
+
+
+class Wanted(NamedTuple):
+    """The requests before a query can be answered. All of them are sent at the same time.
+
+    Attributes:
+        prompts: for the language model, by step.
+        texts: for the embedding service.
+        question: for the reranker.
+        candidates: for the reranker.
+        dropped: steps omitted for lack of time.
+    """
+
+    prompts: Mapping[LlmStep, Prompt] = MappingProxyType({})
+    texts: Sequence[str] = ()
+    question: str = ""
+    candidates: Sequence[Text] = ()
+    dropped: Sequence[Step] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.prompts or self.texts or self.candidates)
+
+
+class Ended(NamedTuple):
+    """One completed call.
+
+    Attributes:
+        result: the result.
+        failure: the error code; None on success.
+        about: the prompt, because a result is valid for that prompt only.
+    """
+
+    model: str
+    took_ms: float
+    result: Any = None
+    failure: str | None = None
+    tokens: int = 0
+    about: Prompt | None = None
+
+
+class LeftOut(NamedTuple):
+    """The number of subqueries that are not run, and the code of the reason."""
+
+    questions: int
+    code: str
+
+
+class Received(NamedTuple):
+    """The results of one round of calls.
+
+    Attributes:
+        ended: calls by step.
+        vectors: by text.
+        scored: the reranker's result.
+    """
+
+    ended: Mapping[ModelStep, Ended]
+    vectors: Mapping[str, QuestionVector]
+    scored: Scored | None
+
+
+@dataclass(frozen=True, slots=True)
+class ModelResults:
+    """All model results of one query so far.
+
+    Attributes:
+        ended: calls by step.
+        vectors: vectors from the embedding service, by text.
+        dropped: steps omitted for lack of time.
+        took_ms: the total time of all rounds of calls.
+        left_out: subqueries that are not run.
+    """
+
+    ended: Mapping[ModelStep, Ended] = field(default_factory=lambda: MappingProxyType({}))
+    vectors: Mapping[str, QuestionVector] = field(default_factory=lambda: MappingProxyType({}))
+    scored: Scored | None = None
+    dropped: Sequence[Step] = ()
+    took_ms: float = 0.0
+    left_out: LeftOut | None = None
+
+    def after(self, wanted: Wanted, received: Received, took_ms: float) -> "ModelResults":
+        """Return these results, extended by one more round of calls."""
+        return ModelResults(
+            ended={**self.ended, **received.ended},
+            vectors={**self.vectors, **received.vectors},
+            scored=received.scored or self.scored,
+            dropped=wanted.dropped,
+            took_ms=self.took_ms + took_ms,
+            left_out=self.left_out,
+        )
+
+    def answer(self, step: LlmStep, about: Prompt | None = None) -> Mapping[str, Any] | None:
+        """Return the language model's result of a step, or None.
+
+        Args:
+            about: if given, the result must be of this prompt.
+        """
+        ended = self.ended.get(step)
+        if ended is None or (about is not None and ended.about != about):
+            return None
+        answer: Mapping[str, Any] | None = ended.result
+        return answer
+
+    def failures(self) -> Iterable[tuple[LlmStep, str]]:
+        """Yield each failed LLM step and its error code."""
+        for step in LLM_STEPS:
+            if (ended := self.ended.get(step)) is not None and ended.failure is not None:
+                yield step, ended.failure
+
+    @property
+    def ran_llm(self) -> bool:
+        """Return whether a language model was called."""
+        return any(step in LLM_STEPS and ended.failure not in NOT_ASKED for step, ended in self.ended.items())
+
+    @property
+    def routing(self) -> dict[str, Any]:
+        """Return model, time and failure of each call for `routing_info`. The reranker has its own entry."""
+        shown: dict[str, Any] = {}
+        for step, ended in self.ended.items():
+            shown[step] = {"model": ended.model, "took_ms": round(ended.took_ms, 3), "tokens": ended.tokens}
+            if ended.failure is not None:
+                shown[step]["failure"] = ended.failure
+        return shown
+
+
+NOTHING = ModelResults()
+
+
+# ---------------------------------------------------------------------- language model steps
+
+
+CONTEXT_TOKENS = 2_000  # default budget of a context
+# Modes that order by something other than fit. Answers to several subqueries cannot be merged into such an order.
+NEVER_REWRITTEN: frozenset[Mode] = frozenset({"recency", "episode"})
+_INSTEAD: Mapping[LlmStep, str] = {
+    "select_categories": "all categories were loaded",
+    "check_sufficiency": "the memories stay",
+    "rewrite": "only the question itself was asked",
+}
+
+
+def context_tokens(query: Recall) -> int | None:
+    """Return the token budget of the query's context, or None without a context. Steps that select or judge summaries
+    require one."""
+    deals = query.select_categories or query.check_sufficiency
+    return CONTEXT_TOKENS if query.max_tokens is None and deals else query.max_tokens
+
+
+def requested_steps(query: Recall) -> list[LlmStep]:
+    """Return the LLM steps that a query requests."""
+    return [step for step in LLM_STEPS if getattr(query, step)]
+
+
+def step_prompts(
+    query: Recall, mode: Mode, question: str, categories: Mapping[str, str], summaries: Mapping[str, str]
+) -> dict[LlmStep, Prompt]:
+    """Return the prompts of a query's LLM steps. A step without content to judge has no prompt.
+
+    Args:
+        categories: the tenant's categories.
+        summaries: the available summaries by category.
+    """
+    found: dict[LlmStep, Prompt] = {}
+    if query.select_categories and (offered := _offered(categories, summaries)):
+        found["select_categories"] = llm_prompts.select_categories(question, offered)
+    if query.check_sufficiency and (judged := llm_prompts.fitting(summaries)):
+        found["check_sufficiency"] = llm_prompts.check_sufficiency(question, judged)
+    if query.rewrite and mode not in NEVER_REWRITTEN:
+        found["rewrite"] = llm_prompts.rewrite(question)
+    return found
+
+
+def selected_categories(
+    results: ModelResults, categories: Mapping[str, str], summaries: Mapping[str, str]
+) -> list[str] | None:
+    """Return the categories that the model selected, in its order, or None if it selected none."""
+    answer = results.answer("select_categories")
+    return None if answer is None else llm_prompts.read_selected(answer, _offered(categories, summaries))
+
+
+def sufficient_summaries(results: ModelResults, question: str, summaries: Mapping[str, str]) -> dict[str, str]:
+    """Return the summaries that the model judged sufficient. Return none if it did not, or if the summaries have
+    changed since."""
+    judged = llm_prompts.fitting(summaries)
+    answer = results.answer("check_sufficiency", llm_prompts.check_sufficiency(question, judged))
+    return judged if answer is not None and llm_prompts.read_sufficient(answer) else {}
+
+
+def subqueries(results: ModelResults, question: str) -> list[str]:
+    """Return the subqueries of a question, without the last ones that were left out."""
+    answer = results.answer("rewrite")
+    made = [] if answer is None else llm_prompts.read_rewritten(answer, question)
+    return made if results.left_out is None else made[: max(len(made) - results.left_out.questions, 0)]
+
+
+def llm_warnings(query: Recall, results: ModelResults, *, has_model: bool, has_time: bool) -> list[Warn]:
+    """Return warnings about requested LLM steps without a result. A query without time for them has its own warning."""
+    wanted = requested_steps(query)
+    if not wanted or not has_time:
+        return []
+    if not has_model:
+        missed = "; ".join(f"{step}: {_INSTEAD[step]}" for step in wanted)
+        return [Warn(code="llm_off", detail=f"no language model is configured; {missed}")]
+    idle = [step for step in wanted if step not in results.ended]
+    found = [Warn(code="llm_skipped", detail=f"nothing to ask for {' and '.join(idle)}")] if idle else []
+    if results.left_out is not None:
+        count, code = results.left_out
+        detail = f"rewrite: {code}; {count} smaller question{'s were' if count > 1 else ' was'} not asked"
+        found.append(Warn(code="llm_failed", detail=detail))
+    return found + [
+        Warn(code="llm_failed", detail=f"{step}: {failure}; {_INSTEAD[step]}") for step, failure in results.failures()
+    ]
+
+
+def _offered(categories: Mapping[str, str], summaries: Mapping[str, str]) -> dict[str, str]:
+    """Return the categories to choose from: the tenant's categories that have a summary, else all summaries."""
+    known = {name: about for name, about in categories.items() if name in summaries}
+    return llm_prompts.offer(known or summaries)
