@@ -41,14 +41,14 @@ from recallflow.credentials import (
     new_key,
     signed,
 )
-from recallflow.errors import CatchingUp, DeliveryFailed, InvalidRecord, QueryFailed, QueryTimeout, UsageError
+from recallflow.errors import DeliveryFailed, InvalidRecord, QueryTimeout, UsageError
 from recallflow.graphs import GraphReport, Trace
 from recallflow.kafka_clients import Exchange, Inbox
 from recallflow.kafka_options import KafkaOptions
 from recallflow.parsing import QUERY_TYPES
 from recallflow.queries import QueryEvent
 from recallflow.records import Position
-from recallflow.responses import Response
+from recallflow.responses import CatchingUp, QueryFailed, Response
 from recallflow.telemetry import trace_headers
 from recallflow.verbs.arguments import AnyEvent, ClientScope, checked_text, explained
 from recallflow.verbs.results import checked_response, new_future, then

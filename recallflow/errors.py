@@ -22,7 +22,7 @@
     │   └── StorageError         disk full or corrupt: nothing was acknowledged that is not stored
     │       └── DiskFull             no space left on the disk: free some
     ├── DeliveryFailed       the client: Kafka did not acknowledge a record in time: it may still be stored
-    ├── QueryFailed          the client: the engine answered with an error
+    ├── QueryFailed          (recallflow.responses) the client: the engine answered with an error
     │   └── CatchingUp           it found nothing, and has not read all memories yet: ask again
     └── QueryTimeout         the client: no response in time (a TimeoutError too)
 
@@ -34,12 +34,9 @@ import time
 import traceback
 from collections.abc import Callable, Sequence
 from hashlib import sha256
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from recallflow.limits import PROBLEM_CHARACTERS, PROBLEMS_MAX
-
-if TYPE_CHECKING:
-    from recallflow.responses import ErrorBody  # which is made from our errors
 
 ErrorCode = Literal[
     "invalid_json",  # the record is not JSON, not UTF-8, or nested too deeply
@@ -212,22 +209,6 @@ class CheckpointBroken(CheckpointError):
 
 class DeliveryFailed(RecallflowError):
     """Kafka did not acknowledge a record, which may be stored. Sent again with the same `id` it is applied once."""
-
-
-class QueryFailed(RecallflowError):
-    """The engine answered with an error: `error` contains the reason and every wrong field."""
-
-    def __init__(self, query_id: str, error: "ErrorBody") -> None:
-        self.query_id = query_id
-        self.error = error
-        super().__init__(query_id, error)
-
-    def __str__(self) -> str:
-        return f"query {self.query_id}: {self.error.code}: {self.error.message}"
-
-
-class CatchingUp(QueryFailed):
-    """The engine found nothing, and has not read all memories yet after a start or an outage: ask again."""
 
 
 class QueryTimeout(RecallflowError, TimeoutError):

@@ -14,9 +14,9 @@ from recallflow.control import (
     OwnerMapping as OwnerMapping, Quota as Quota, Rollout as Rollout, TenantSettings as TenantSettings,
 )  # fmt: skip
 from recallflow.errors import (
-    CatchingUp as CatchingUp, DecryptionFailed as DecryptionFailed, DeliveryFailed as DeliveryFailed,
+    DecryptionFailed as DecryptionFailed, DeliveryFailed as DeliveryFailed,
     EmbedderError as EmbedderError, FieldProblem as FieldProblem, InvalidRecord as InvalidRecord,
-    ModelError as ModelError, QueryFailed as QueryFailed, QueryTimeout as QueryTimeout,
+    ModelError as ModelError, QueryTimeout as QueryTimeout,
     RecallflowError as RecallflowError, SettingsMismatch as SettingsMismatch, SourceError as SourceError,
     PartitionMissing as PartitionMissing, StateError as StateError, StateFormatError as StateFormatError,
     StateInUse as StateInUse, StorageError as StorageError, UsageError as UsageError,
@@ -38,10 +38,10 @@ from recallflow.queries import (
 )  # fmt: skip
 from recallflow.records import Position as Position, Record as Record
 from recallflow.responses import (
-    Context as Context, ContextItem as ContextItem, EpisodeInfo as EpisodeInfo, ErrorBody as ErrorBody,
-    Explanation as Explanation, FieldError as FieldError, ListedMemory as ListedMemory, MemoryPage as MemoryPage,
-    RecalledEpisode as RecalledEpisode, RecalledMemory as RecalledMemory, Receipt as Receipt, Response as Response,
-    Warn as Warn,
+    CatchingUp as CatchingUp, Context as Context, ContextItem as ContextItem, EpisodeInfo as EpisodeInfo,
+    ErrorBody as ErrorBody, Explanation as Explanation, FieldError as FieldError, ListedMemory as ListedMemory,
+    MemoryPage as MemoryPage, QueryFailed as QueryFailed, RecalledEpisode as RecalledEpisode,
+    RecalledMemory as RecalledMemory, Receipt as Receipt, Response as Response, Warn as Warn,
 )  # fmt: skip
 from recallflow.verbs.results import (
     Added as Added, Answered as Answered, Episodes as Episodes, Found as Found, FoundFacts as FoundFacts,

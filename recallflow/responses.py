@@ -9,7 +9,7 @@ import orjson
 from pydantic import SkipValidation
 from typing_extensions import TypedDict
 
-from recallflow.errors import InvalidRecord
+from recallflow.errors import InvalidRecord, RecallflowError
 from recallflow.fields import Cuttable, Model
 from recallflow.graphs import ExploredEdge, Facts, GraphReport, Mark, Subgraph, Trace
 
@@ -114,6 +114,22 @@ class ErrorBody(Cuttable):
         """Return the error in an answer's format."""
         fields = [FieldError(field=field, problem=problem) for field, problem in error.fields]
         return cls(code=error.code, message=str(error), fields=fields)
+
+
+class QueryFailed(RecallflowError):
+    """The engine answered with an error: `error` contains the reason and every wrong field."""
+
+    def __init__(self, query_id: str, error: ErrorBody) -> None:
+        self.query_id = query_id
+        self.error = error
+        super().__init__(query_id, error)
+
+    def __str__(self) -> str:
+        return f"query {self.query_id}: {self.error.code}: {self.error.message}"
+
+
+class CatchingUp(QueryFailed):
+    """The engine found nothing, and has not read all memories yet after a start or an outage: ask again."""
 
 
 class Span(TypedDict):

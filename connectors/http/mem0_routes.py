@@ -21,12 +21,12 @@ from recallflow.connectors.http.handler import RequestHandler
 from recallflow.connectors.http.mem0_requests import AGENT_LABEL, RUN, USER, IgnoredParameters
 from recallflow.connectors.http.requests import AddressedRoute, credentials_of
 from recallflow.credentials import KEY_HEADER, TOKEN_HEADER
-from recallflow.errors import InvalidRecord, QueryFailed, RecallflowError
+from recallflow.errors import InvalidRecord, RecallflowError
 from recallflow.events import PRODUCTION, MemoryAdd, MemoryEvent, Message
 from recallflow.fields import EPOCH_MS_MAX, format_time
 from recallflow.parsing import parse
 from recallflow.queries import K_MAX, QueryEvent
-from recallflow.responses import MemoryPage, Receipt
+from recallflow.responses import MemoryPage, QueryFailed, Receipt
 from recallflow.service import check_forgotten
 
 _SCHEME = b"token "  # prefix of mem0's API keys in the Authorization header

@@ -31,12 +31,12 @@ from recallflow.errors import (
     DefectLog,
     DeliveryFailed,
     InvalidRecord,
-    QueryFailed,
     QueryTimeout,
     RecallflowError,
     SourceError,
 )
 from recallflow.parsing import parse
+from recallflow.responses import QueryFailed
 from recallflow.service import Admission
 
 _ADVICE = {

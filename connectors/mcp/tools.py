@@ -13,11 +13,11 @@ from mcp_types import ToolAnnotations
 from pydantic import BaseModel, ConfigDict, Field
 
 from recallflow.credentials import KEY_HEADER, TOKEN_HEADER, USER_HEADER, Headers
-from recallflow.errors import FieldProblem, InvalidRecord, QueryFailed
+from recallflow.errors import FieldProblem, InvalidRecord
 from recallflow.events import MemoryEvent
 from recallflow.parsing import parse
 from recallflow.queries import K_MAX, QueryEvent
-from recallflow.responses import EpisodeInfo, RecalledMemory, Receipt, Response
+from recallflow.responses import EpisodeInfo, QueryFailed, RecalledMemory, Receipt, Response
 from recallflow.service import Admission, Service
 from recallflow.telemetry import trace_headers
 

@@ -6,16 +6,17 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, TypeVar, overload
 
-from recallflow.errors import CatchingUp, QueryFailed
 from recallflow.fields import Cuttable, Model
 from recallflow.graphs import ExploredEdge, Fact
 from recallflow.records import Position
 from recallflow.responses import (
+    CatchingUp,
     Context,
     EpisodeInfo,
     ErrorBody,
     ListedMemory,
     MemoryUsage,
+    QueryFailed,
     RecalledEpisode,
     RecalledMemory,
     Response,

@@ -12,12 +12,12 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar, cast
 
 from pydantic import BaseModel
 
-from recallflow.errors import QueryFailed, UsageError
+from recallflow.errors import UsageError
 from recallflow.events import KINDS, ForgetFilter, MemoryEvent, UserErase
 from recallflow.parsing import QUERY_TYPES
 from recallflow.queries import AsOf, Filters, Mode, QueryEvent
 from recallflow.records import Position
-from recallflow.responses import ListedMemory, Response
+from recallflow.responses import ListedMemory, QueryFailed, Response
 from recallflow.verbs.arguments import (
     AnyEvent,
     ClientScope,

@@ -11,8 +11,8 @@ import orjson
 import pytest
 
 from benchmarks.broker import Cluster
-from recallflow.errors import QueryFailed
 from recallflow.queries import MemoryGet
+from recallflow.responses import QueryFailed
 from recallflow.schema import asyncapi
 from tests.conftest import GIVE_UP_S
 from tests.kafka.engine import Engine

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from itertools import groupby
 from typing import get_args
 
-from recallflow import errors
+from recallflow import errors, responses
 from recallflow.errors import ErrorCode, ModelFailure, RecallflowError
 from recallflow.responses import WARNINGS
 from tools.reference import markdown
@@ -67,7 +67,8 @@ def page() -> str:
             ("code", "meaning", "remedy"),
             [(code(one), meanings[one], MODEL_REMEDIES[one]) for one in get_args(ModelFailure)],
         ),
-        "## Exceptions\n\nExceptions of `recallflow.errors`, each below its base class.\n\n" + "\n".join(_tree()),
+        "## Exceptions\n\nExceptions of `recallflow.errors` and `recallflow.responses`, each below its base class.\n\n"
+        + "\n".join(_tree()),
         "## Messages\n\nAll texts of exceptions, by module. `{…}` is a value.",
         *_messages(),
     )
@@ -81,7 +82,7 @@ def _comments() -> dict[str, str]:
 def _tree(error: type[Exception] = RecallflowError, depth: int = 0) -> Iterator[str]:
     yield f"{'    ' * depth}- `{error.__name__}`: {prose(error)}"
     for kind in error.__subclasses__():
-        if kind.__module__ == errors.__name__:
+        if kind.__module__ in (errors.__name__, responses.__name__):
             yield from _tree(kind, depth + 1)
 
 
