@@ -99,42 +99,31 @@ def _at(slots: Ints, column: Array) -> Array:
 
 
 class Conversation:
-    """Live memories in conversation order: by episode, then event time, then arrival.
-
-    Attributes:
-        slots: (n,) the slot of each place.
-        places: (slots,) the place of each slot; -1 for a removed one.
-        facts: The columns of each place's memory. A memory without an episode counts as an episode of one.
-        starts: The first place of each episode.
-        ends: The place after the last of each episode.
-        segment: The episode of each place, counted from 0.
-        opens: Whether a place is the first of a real episode.
-        follows: Whether it is not the first of any episode.
-        goes_on: Whether it is not the last of any episode.
-        authors: The authors; -1 for none.
-    """
+    """Live memories in conversation order: by episode, then event time, then arrival."""
 
     def __init__(self, facts: Mapping[str, Array]) -> None:
         live = np.flatnonzero(facts["live"])
         episode, seqs, created_ms = (_at(live, facts[name]) for name in ("episode", "seq", "created_ms"))
         episode = np.where(episode < 0, -1 - seqs, episode)
         order = np.lexsort((seqs, created_ms, episode))
-        self.slots: Ints = live[order]
-        self.places: Ints = np.full(len(facts["live"]), -1)
+        self.slots: Ints = live[order]  # (n,) the slot of each place
+        self.places: Ints = np.full(len(facts["live"]), -1)  # (slots,) the place of each slot; -1 for a removed one
         self.places[self.slots] = np.arange(len(order))
+        # The columns of each place's memory. A memory without an episode counts as an episode of one.
         self.facts = IndexFacts(facts, self.slots)
         ordered = episode[order]
         self.size = len(order)
         first = np.ones(self.size, np.bool_)
         np.not_equal(ordered[1:], ordered[:-1], out=first[1:])
-        self.follows: Mask = ~first
+        self.follows: Mask = ~first  # Whether it is not the first of any episode
+        # Whether it is not the last of any episode
         self.goes_on: Mask = np.append(self.follows[1:], False)[: self.size]
-        self.opens: Mask = first & (ordered >= 0)
-        self.starts: Ints = np.flatnonzero(first)
-        self.segment: Ints = np.cumsum(first)
+        self.opens: Mask = first & (ordered >= 0)  # Whether a place is the first of a real episode
+        self.starts: Ints = np.flatnonzero(first)  # The first place of each episode
+        self.segment: Ints = np.cumsum(first)  # The episode of each place, counted from 0
         self.segment -= 1
-        self.ends: Ints = np.append(self.starts, self.size)[1:]
-        self.authors: Ints = np.flatnonzero(np.bincount(self.facts["author"] + 1)) - 1
+        self.ends: Ints = np.append(self.starts, self.size)[1:]  # The place after the last of each episode
+        self.authors: Ints = np.flatnonzero(np.bincount(self.facts["author"] + 1)) - 1  # The authors; -1 for none
         behind, ahead = _run_lengths(self.follows), _run_lengths(self.goes_on[::-1])[::-1].copy()
         # Distance from each position to the start and the end of its neighbourhood, one byte each.
         self._bounds = {reach: (np.minimum(behind, reach), np.minimum(ahead, reach) + 1) for reach in (WINDOW, REACH)}

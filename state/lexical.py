@@ -30,13 +30,9 @@ _STEM_BYTES = 200
 
 
 class Spelling(int):
-    """A stem's identity: 64 bits of its hash.
+    """A stem's identity: 64 bits of its hash."""
 
-    Attributes:
-        features: hashes of the word and its parts for spelling similarity, packed uint16.
-    """
-
-    features: bytes
+    features: bytes  # hashes of the word and its parts for spelling similarity, packed uint16
 
     @classmethod
     def of(cls, stem: str) -> Self:
@@ -83,50 +79,31 @@ def _firsts(numbers: Array) -> Ints:
 
 
 class _Posting(NamedTuple):
-    """A posting list of a stem.
+    """A posting list of a stem."""
 
-    Attributes:
-        looked: the number of scanned occurrences of the index.
-        at: the position of each occurrence, ascending.
-        slots: the slot of each occurrence.
-    """
-
-    looked: int
-    at: Unsigned
-    slots: Unsigned
+    looked: int  # the number of scanned occurrences of the index
+    at: Unsigned  # the position of each occurrence, ascending
+    slots: Unsigned  # the slot of each occurrence
 
 
 _ABSENT = _Posting(0, _NOWHERE, _NOWHERE)
 
 
 class _Alike(NamedTuple):
-    """Words with a spelling similar to a stem.
+    """Words with a spelling similar to a stem."""
 
-    Attributes:
-        looked: the number of scanned words of the index.
-        words: ascending.
-        similarities: of each word.
-    """
-
-    looked: int
-    words: Unsigned
-    similarities: npt.NDArray[np.float32]
+    looked: int  # the number of scanned words of the index
+    words: Unsigned  # ascending
+    similarities: npt.NDArray[np.float32]  # of each word
 
 
 class Parts(NamedTuple):
-    """The passages (parts) of all memories, slot by slot.
+    """The passages (parts) of all memories, slot by slot."""
 
-    Attributes:
-        starts: (parts,) the first occurrence of each.
-        lengths: (parts,) the number of occurrences.
-        slots: (parts,) the slot of each.
-        firsts: (slots,) the first part of each slot.
-    """
-
-    starts: Ints
-    lengths: Ints
-    slots: Ints
-    firsts: Ints
+    starts: Ints  # (parts,) the first occurrence of each
+    lengths: Ints  # (parts,) the number of occurrences
+    slots: Ints  # (parts,) the slot of each
+    firsts: Ints  # (slots,) the first part of each slot
 
     def counts(self, slots: Ints) -> Ints:
         """Return the number of parts of each slot."""

@@ -58,14 +58,10 @@ NEAR_DATE = 1.5
 
 
 class Cut(NamedTuple):
-    """The bound of late interaction, the costliest part of a large owner's signal.
+    """The bound of late interaction, the costliest part of a large owner's signal."""
 
-    Attributes:
-        above: owners with at most this many memories have no bound.
-        best: the number of permitted memories, by the other columns, with late interaction; the rest have the mean, 0.
-    """
-
-    above: int
+    above: int  # owners with at most this many memories have no bound
+    # the number of permitted memories, by the other columns, with late interaction; the rest have the mean, 0
     best: int
 
 
@@ -74,20 +70,13 @@ CUT = Cut(above=2_000, best=200)  # verified for every kind of chat: the answers
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """The columns of a question, and the weights of their sum.
+    """The columns of a question, and the weights of their sum."""
 
-    Attributes:
-        values: (n,) by column name.
-        weights: a number per column, or (n,) per column if memories are of several kinds.
-        complete: whether the columns are independent of the permitted memories.
-        first: the number of the first columns and their sum, if known.
-        standards: mean and deviation of the columns of z-scores.
-    """
-
-    values: Mapping[str, AnyColumn]
-    weights: Weights
-    complete: bool = True
-    first: tuple[int, Column] | None = None
+    values: Mapping[str, AnyColumn]  # (n,) by column name
+    weights: Weights  # a number per column, or (n,) per column if memories are of several kinds
+    complete: bool = True  # whether the columns are independent of the permitted memories
+    first: tuple[int, Column] | None = None  # the number of the first columns and their sum, if known
+    # mean and deviation of the columns of z-scores
     standards: Mapping[str, words.Standard] = field(default_factory=lambda: MappingProxyType({}))
 
     @property

@@ -85,23 +85,15 @@ class Budget:
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """The sources of a context.
-
-    Attributes:
-        permitted: the memories that the answer may hold.
-        memories: the answer.
-        further: items of ranked memories beyond the answer, best first.
-        summaries: all category summaries.
-        graph: the graph's entities.
-    """
+    """The sources of a context."""
 
     index: OwnerIndex
     filters: Filters
-    permitted: Permitted
-    memories: Sequence[RecalledMemory]
-    further: Iterator[ContextItem]
-    summaries: Mapping[str, str]
-    graph: EntityContext
+    permitted: Permitted  # the memories that the answer may hold
+    memories: Sequence[RecalledMemory]  # the answer
+    further: Iterator[ContextItem]  # items of ranked memories beyond the answer, best first
+    summaries: Mapping[str, str]  # all category summaries
+    graph: EntityContext  # the graph's entities
 
 
 def read_summaries(

@@ -48,14 +48,10 @@ def valid(index: OwnerIndex, moment: Moment) -> Mask:
 
 @dataclass(slots=True)
 class Filtering:
-    """Filter evaluation for one owner's memories, with a cache per label and entity.
-
-    Attributes:
-        linked: returns the positions of the memories linked to the entity of a name.
-    """
+    """Filter evaluation for one owner's memories, with a cache per label and entity."""
 
     index: OwnerIndex
-    linked: Callable[[str], Ints]
+    linked: Callable[[str], Ints]  # returns the positions of the memories linked to the entity of a name
     _labelled: dict[tuple[int, str], Places] = field(default_factory=dict)
     _linked: dict[str, Mask] = field(default_factory=dict)
 
@@ -127,16 +123,11 @@ class Filtering:
 
 class Linked:
     """Looks up the positions of memories linked to a named entity in a graph. The number of memories read per query is
-    bounded; the newest come first.
-
-    Attributes:
-        unknown: names without an entity.
-        cut: names of entities with more memories than the bound.
-    """
+    bounded; the newest come first."""
 
     def __init__(self, graph: OwnerGraph, index: OwnerIndex, moment: Moment) -> None:
-        self.unknown: list[str] = []
-        self.cut: list[str] = []
+        self.unknown: list[str] = []  # names without an entity
+        self.cut: list[str] = []  # names of entities with more memories than the bound
         self._graph = graph
         self._facts = index.conversation.facts
         self._left = FILTER_MEMBERS_MAX if moment.is_now else FILTER_PAST_MEMBERS_MAX

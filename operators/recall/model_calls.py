@@ -39,21 +39,13 @@ class Text(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Scored:
-    """The result of a reranker call, or the problem that prevented one.
+    """The result of a reranker call, or the problem that prevented one."""
 
-    Attributes:
-        model: the reranker's name.
-        candidates: the number of texts in the call.
-        took_ms: the time from the call to its result.
-        scores: by `rerank_key`.
-        problem: the error; None on success.
-    """
-
-    model: str
-    candidates: int
-    took_ms: float
-    scores: Mapping[str, float] = field(default_factory=lambda: NO_SCORES)
-    problem: str | None = None
+    model: str  # the reranker's name
+    candidates: int  # the number of texts in the call
+    took_ms: float  # the time from the call to its result
+    scores: Mapping[str, float] = field(default_factory=lambda: NO_SCORES)  # by `rerank_key`
+    problem: str | None = None  # the error; None on success
 
     @property
     def routing(self) -> dict[str, Any]:
@@ -100,41 +92,27 @@ LLM_STEPS: tuple[LlmStep, ...] = get_args(LlmStep)
 
 
 class Wanted(NamedTuple):
-    """The requests before a query can be answered. All of them are sent at the same time.
+    """The requests before a query can be answered. All of them are sent at the same time."""
 
-    Attributes:
-        prompts: for the language model, by step.
-        texts: for the embedding service.
-        question: for the reranker.
-        candidates: for the reranker.
-        dropped: steps omitted for lack of time.
-    """
-
-    prompts: Mapping[LlmStep, Prompt] = MappingProxyType({})
-    texts: Sequence[str] = ()
-    question: str = ""
-    candidates: Sequence[Text] = ()
-    dropped: Sequence[Step] = ()
+    prompts: Mapping[LlmStep, Prompt] = MappingProxyType({})  # for the language model, by step
+    texts: Sequence[str] = ()  # for the embedding service
+    question: str = ""  # for the reranker
+    candidates: Sequence[Text] = ()  # for the reranker
+    dropped: Sequence[Step] = ()  # steps omitted for lack of time
 
     def __bool__(self) -> bool:
         return bool(self.prompts or self.texts or self.candidates)
 
 
 class Ended(NamedTuple):
-    """One completed call.
-
-    Attributes:
-        result: the result.
-        failure: the error code; None on success.
-        about: the prompt, because a result is valid for that prompt only.
-    """
+    """One completed call."""
 
     model: str
     took_ms: float
-    result: Any = None
-    failure: str | None = None
+    result: Any = None  # the result
+    failure: str | None = None  # the error code; None on success
     tokens: int = 0
-    about: Prompt | None = None
+    about: Prompt | None = None  # the prompt, because a result is valid for that prompt only
 
 
 class LeftOut(NamedTuple):
@@ -145,37 +123,24 @@ class LeftOut(NamedTuple):
 
 
 class Received(NamedTuple):
-    """The results of one round of calls.
+    """The results of one round of calls."""
 
-    Attributes:
-        ended: calls by step.
-        vectors: by text.
-        scored: the reranker's result.
-    """
-
-    ended: Mapping[ModelStep, Ended]
-    vectors: Mapping[str, QuestionVector]
-    scored: Scored | None
+    ended: Mapping[ModelStep, Ended]  # calls by step
+    vectors: Mapping[str, QuestionVector]  # by text
+    scored: Scored | None  # the reranker's result
 
 
 @dataclass(frozen=True, slots=True)
 class ModelResults:
-    """All model results of one query so far.
+    """All model results of one query so far."""
 
-    Attributes:
-        ended: calls by step.
-        vectors: vectors from the embedding service, by text.
-        dropped: steps omitted for lack of time.
-        took_ms: the total time of all rounds of calls.
-        left_out: subqueries that are not run.
-    """
-
-    ended: Mapping[ModelStep, Ended] = field(default_factory=lambda: MappingProxyType({}))
+    ended: Mapping[ModelStep, Ended] = field(default_factory=lambda: MappingProxyType({}))  # calls by step
+    # vectors from the embedding service, by text
     vectors: Mapping[str, QuestionVector] = field(default_factory=lambda: MappingProxyType({}))
     scored: Scored | None = None
-    dropped: Sequence[Step] = ()
-    took_ms: float = 0.0
-    left_out: LeftOut | None = None
+    dropped: Sequence[Step] = ()  # steps omitted for lack of time
+    took_ms: float = 0.0  # the total time of all rounds of calls
+    left_out: LeftOut | None = None  # subqueries that are not run
 
     def after(self, wanted: Wanted, received: Received, took_ms: float) -> "ModelResults":
         """Return these results, extended by one more round of calls."""

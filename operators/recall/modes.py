@@ -37,17 +37,11 @@ MENTIONED = 1.0  # proximity of a memory that mentions an entity directly
 
 
 class _Episodes(NamedTuple):
-    """The episodes with members that may be in the answer.
+    """The episodes with members that may be in the answer."""
 
-    Attributes:
-        members: positions of the members in conversation order.
-        first: index of each episode's first member in `members`.
-        sizes: number of members of each episode.
-    """
-
-    members: Places
-    first: Ints
-    sizes: Ints
+    members: Places  # positions of the members in conversation order
+    first: Ints  # index of each episode's first member in `members`
+    sizes: Ints  # number of members of each episode
 
     def of(self, number: int) -> Places:
         """Return the members of one episode."""

@@ -40,21 +40,13 @@ Records = Iterator[tuple[bytes, bytes]]
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """The point in time that a query is about. All times are in epoch milliseconds.
+    """The point in time that a query is about. All times are in epoch milliseconds."""
 
-    Attributes:
-        now_ms: the time for ages and validity.
-        happened_by_ms: latest event time in the answer; None without a bound.
-        known_by_ms: latest ingestion time in the answer; None without a bound.
-        history: whether replaced, superseded and expired memories are included.
-        projects: the readable projects; None for all.
-    """
-
-    now_ms: int
-    happened_by_ms: int | None
-    known_by_ms: int | None
-    history: bool
-    projects: tuple[str, ...] | None = None
+    now_ms: int  # the time for ages and validity
+    happened_by_ms: int | None  # latest event time in the answer; None without a bound
+    known_by_ms: int | None  # latest ingestion time in the answer; None without a bound
+    history: bool  # whether replaced, superseded and expired memories are included
+    projects: tuple[str, ...] | None = None  # the readable projects; None for all
 
     @classmethod
     def of(cls, query: OfMoment, asked_ms: int, projects: tuple[str, ...] | None) -> Self:
@@ -234,17 +226,11 @@ def _built(
 
 
 class _Known(NamedTuple):
-    """The versions known at a moment.
+    """The versions known at a moment."""
 
-    Attributes:
-        versions: in the order of `seq`.
-        latest: each memory's version as of the moment.
-        current: each memory's present version number.
-    """
-
-    versions: list[Entry]
-    latest: dict[int, Entry]
-    current: dict[int, int]
+    versions: list[Entry]  # in the order of `seq`
+    latest: dict[int, Entry]  # each memory's version as of the moment
+    current: dict[int, int]  # each memory's present version number
 
 
 def _known(tables: Mapping[bytes, Records], moment: Moment) -> Steps[_Known]:

@@ -14,15 +14,11 @@ from recallflow.state.arrays import Array, Column, Ints, Mask, Places
 
 @dataclass(frozen=True, slots=True)
 class Scattered:
-    """Values at some positions, ascending, and 0 elsewhere.
-
-    Attributes:
-        size: the number of all positions.
-    """
+    """Values at some positions, ascending, and 0 elsewhere."""
 
     places: Places
     values: Column
-    size: int
+    size: int  # the number of all positions
 
     def __len__(self) -> int:
         return self.size
@@ -49,14 +45,10 @@ class Scattered:
 
 @dataclass(frozen=True, slots=True)
 class ByEpisode:
-    """One value per episode.
-
-    Attributes:
-        segment: the episode of each position.
-    """
+    """One value per episode."""
 
     values: Column
-    segment: Ints
+    segment: Ints  # the episode of each position
 
     def __len__(self) -> int:
         return len(self.segment)

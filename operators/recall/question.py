@@ -30,15 +30,10 @@ from recallflow.queries import Mode
 
 
 class Vocabulary(NamedTuple):
-    """The languages and stems of an owner's memories.
+    """The languages and stems of an owner's memories."""
 
-    Attributes:
-        languages: indices in `language.LATIN`, the most frequent first.
-        holds: returns whether any memory holds a stem.
-    """
-
-    languages: Sequence[int] = (0,)
-    holds: Callable[[str], bool] = bool
+    languages: Sequence[int] = (0,)  # indices in `language.LATIN`, the most frequent first
+    holds: Callable[[str], bool] = bool  # returns whether any memory holds a stem
 
 
 ANYTHING = Vocabulary()
@@ -50,19 +45,14 @@ _WORD = regex.compile(r"[^\W\d_]+")
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """An analysed question.
-
-    Attributes:
-        table: its language.
-        own_words: the text to embed. I and my replace participants' names, because a model overweights names and
-            participants' messages use I.
-        named: participants in the order of mention.
-    """
+    """An analysed question."""
 
     text: str
-    table: Table
+    table: Table  # its language
+    # the text to embed. I and my replace participants' names, because a model overweights names and participants'
+    # messages use I.
     own_words: str
-    named: tuple[str, ...]
+    named: tuple[str, ...]  # participants in the order of mention
     first_person: bool
     stems: tuple[str, ...]
     bare_stems: tuple[str, ...]

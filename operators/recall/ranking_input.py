@@ -44,22 +44,15 @@ _NOTHING_SET = RecallSettings()
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
-    """Ranking parameters of one answer.
-
-    Attributes:
-        k: the maximum number of memories.
-        weights: by factor of the mode.
-        max_episodes: the maximum number of episodes in the mode `episode`.
-        whole_episodes: whether whole episodes may exceed k.
-    """
+    """Ranking parameters of one answer."""
 
     mode: Mode
-    k: int = 10
-    weights: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
+    k: int = 10  # the maximum number of memories
+    weights: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))  # by factor of the mode
     decay: Decay = field(default_factory=Decay)
     boosts: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
-    max_episodes: int | None = None
-    whole_episodes: bool = False
+    max_episodes: int | None = None  # the maximum number of episodes in the mode `episode`
+    whole_episodes: bool = False  # whether whole episodes may exceed k
 
     @property
     def most(self) -> int:
@@ -156,10 +149,6 @@ class Ranking:
     """Positions in rank order, with their scores and score parts. All arrays are in the order of `places`.
 
     A score is Σ weight · factor + Σ boosts, or the product of the factors if there are no weights.
-
-    Attributes:
-        middles: the median of each factor over all candidates.
-        unit: the score of one unit of the signal's log-odds.
     """
 
     places: Places
@@ -168,8 +157,9 @@ class Ranking:
     weights: dict[str, float] = field(default_factory=dict)
     boosts: dict[str, Column] = field(default_factory=dict)
     tiebreak_applied: bool = False
+    # the median of each factor over all candidates
     middles: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
-    unit: float = 1.0
+    unit: float = 1.0  # the score of one unit of the signal's log-odds
 
     def only(self, chosen: Chosen) -> "Ranking":
         """Return the ranking of the chosen positions, in their order."""
@@ -182,31 +172,23 @@ class Ranking:
 @dataclass(frozen=True, slots=True)
 class RankingInput:
     """The input of a ranking mode: one owner's memories, the question, and the time of the query. A place is a memory's
-    position in conversation order (see `Conversation`).
-
-    Attributes:
-        semantic: (n,) log-odds per position.
-        allowed: positions that may be in the answer.
-        relevance: returns the relevance of positions.
-        vector: (dimension,) of the question, L2-normalised; None if it has none.
-        proximity: (n,) 1/(1 + hops) to the requested entities, 0 without a path; None without a graph.
-        relationship: strength, 0 to 1, of edges from other candidates, by position.
-        usage: usage and feedback of the memories; None if the query is about a past moment.
-        returned: `seq` of memories returned earlier in the query's session.
-    """
+    position in conversation order (see `Conversation`)."""
 
     index: OwnerIndex
     question: Question
     query: Recall
     now_ms: int
-    semantic: Column
-    allowed: Places
+    semantic: Column  # (n,) log-odds per position
+    allowed: Places  # positions that may be in the answer
     tuning: Tuning
-    relevance: Callable[[Places], Column]
-    vector: Matrix | None = None
+    relevance: Callable[[Places], Column]  # returns the relevance of positions
+    vector: Matrix | None = None  # (dimension,) of the question, L2-normalised; None if it has none
+    # (n,) 1/(1 + hops) to the requested entities, 0 without a path; None without a graph
     proximity: Column | None = None
+    # strength, 0 to 1, of edges from other candidates, by position
     relationship: Mapping[int, float] = field(default_factory=lambda: MappingProxyType({}))
-    usage: OwnerUsage | None = None
+    usage: OwnerUsage | None = None  # usage and feedback of the memories; None if the query is about a past moment
+    # `seq` of memories returned earlier in the query's session
     returned: Places = field(default_factory=lambda: NO_SEQS)
     _best: dict[int, Places] = field(default_factory=dict)  # by count, see `best`
 

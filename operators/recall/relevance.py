@@ -89,15 +89,10 @@ _HIGHEST, _FIRST = ([FIGURES.index(name) for name in names] for names in (HIGHES
 
 
 class Figures(NamedTuple):
-    """Figures of some memories.
+    """Figures of some memories."""
 
-    Attributes:
-        values: (figures, memories) in the order of `FIGURES`.
-        holds: which memory holds which stem, (stems, memories).
-    """
-
-    values: Floats
-    holds: Mask
+    values: Floats  # (figures, memories) in the order of `FIGURES`
+    holds: Mask  # which memory holds which stem, (stems, memories)
 
     def of(self, name: str) -> Column:
         """Return one figure of all memories."""
@@ -111,25 +106,16 @@ class Figures(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Judge:
-    """Computes relevance for one question and one owner.
-
-    Attributes:
-        ground: selects the weights.
-        stems: stems of the question's content words.
-        rarities: rarity of each stem.
-        holding: the position of each occurrence, by stem.
-        settings: in the order of `SETTINGS`.
-        shares: each stem's share of the question's rarity.
-    """
+    """Computes relevance for one question and one owner."""
 
     index: OwnerIndex
     columns: Columns
-    ground: Ground
-    stems: Sequence[str]
-    rarities: Floats
-    holding: Sequence[Places]
-    settings: Floats
-    shares: Floats
+    ground: Ground  # selects the weights
+    stems: Sequence[str]  # stems of the question's content words
+    rarities: Floats  # rarity of each stem
+    holding: Sequence[Places]  # the position of each occurrence, by stem
+    settings: Floats  # in the order of `SETTINGS`
+    shares: Floats  # each stem's share of the question's rarity
 
     @classmethod
     def of(cls, index: OwnerIndex, question: Question, columns: Columns, basis: Basis, permitted: int) -> Self:
@@ -301,19 +287,12 @@ class Judge:
 
 
 class Judged(NamedTuple):
-    """The relevance of a ranking.
+    """The relevance of a ranking."""
 
-    Attributes:
-        judge: computes the relevance of further memories.
-        answerable: the probability of an answer; None in the mode `recency`.
-        relevance: of each ranked memory.
-        hopeless: whether to warn that most likely no memory answers.
-    """
-
-    judge: Judge
-    answerable: float | None
-    relevance: Column
-    hopeless: bool = False
+    judge: Judge  # computes the relevance of further memories
+    answerable: float | None  # the probability of an answer; None in the mode `recency`
+    relevance: Column  # of each ranked memory
+    hopeless: bool = False  # whether to warn that most likely no memory answers
 
     def only(self, chosen: Chosen) -> "Judged":
         """Return this with the relevance of the chosen memories alone."""

@@ -82,20 +82,13 @@ class _Recent(Generic[K, V]):
 
 
 class QuestionVector(NamedTuple):
-    """A question's vector, or the problem that prevented it.
+    """A question's vector, or the problem that prevented it."""
 
-    Attributes:
-        vector: (dimension,), L2-normalised.
-        cached: whether it came from the cache.
-        took_ms: the model's time.
-        tokens: vectors of its tokens, if the model has them.
-    """
-
-    vector: Matrix | None
-    cached: bool = False
-    took_ms: float = 0.0
+    vector: Matrix | None  # (dimension,), L2-normalised
+    cached: bool = False  # whether it came from the cache
+    took_ms: float = 0.0  # the model's time
     problem: Warn | None = None
-    tokens: Matrix = NO_FLOATS
+    tokens: Matrix = NO_FLOATS  # vectors of its tokens, if the model has them
 
 
 class QuestionVectors:
@@ -250,15 +243,11 @@ class CandidatesCache:
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """The shared objects of one process.
-
-    Attributes:
-        tokens: returns the token counter, and loads it on first use.
-    """
+    """The shared objects of one process."""
 
     questions: QuestionVectors
     candidates: CandidatesCache
-    tokens: Callable[[], TokenCounter]
+    tokens: Callable[[], TokenCounter]  # returns the token counter, and loads it on first use
     costs: Costs
     gates: QualityGates
     rotation: Rotation

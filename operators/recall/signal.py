@@ -23,21 +23,13 @@ CACHES = ("question_vector", "candidates")
 
 
 class Signal(NamedTuple):
-    """The columns of a question, and how they were computed.
+    """The columns of a question, and how they were computed."""
 
-    Attributes:
-        columns: empty in modes that do not rank by meaning.
-        vector: the question's vector, if the model returned one.
-        embedded: whether any vectors contributed.
-        hits: the caches that had a hit.
-        took_ms: the model's time.
-    """
-
-    columns: Columns = NO_COLUMNS
-    vector: Matrix | None = None
-    embedded: bool = False
-    hits: tuple[str, ...] = ()
-    took_ms: float = 0.0
+    columns: Columns = NO_COLUMNS  # empty in modes that do not rank by meaning
+    vector: Matrix | None = None  # the question's vector, if the model returned one
+    embedded: bool = False  # whether any vectors contributed
+    hits: tuple[str, ...] = ()  # the caches that had a hit
+    took_ms: float = 0.0  # the model's time
     warnings: tuple[Warn, ...] = ()
 
 

@@ -37,22 +37,14 @@ from recallflow.state.rows import MemoryRow
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """Dependencies of recall other than an owner's state.
+    """Dependencies of recall other than an owner's state."""
 
-    Attributes:
-        shared: what all partitions of a process share, such as the question model.
-        rows: reads rows by slot.
-        timer: seconds from any origin, for the durations in responses.
-        expansions: graph expansions of the state partition.
-        models: the kinds of models that queries may use.
-    """
-
-    shared: Shared
-    rows: Callable[[HotOwner, OwnerIndex, list[int]], list[MemoryRow | None]]
+    shared: Shared  # what all partitions of a process share, such as the question model
+    rows: Callable[[HotOwner, OwnerIndex, list[int]], list[MemoryRow | None]]  # reads rows by slot
     episode_gap_ms: int
-    timer: Callable[[], float]
-    expansions: Expansions
-    models: frozenset[Kind] = frozenset()
+    timer: Callable[[], float]  # seconds from any origin, for the durations in responses
+    expansions: Expansions  # graph expansions of the state partition
+    models: frozenset[Kind] = frozenset()  # the kinds of models that queries may use
 
     @property
     def embedder(self) -> Embedder:
@@ -77,53 +69,36 @@ class Effects(NamedTuple):
 
 
 class Recalled(NamedTuple):
-    """An answer.
-
-    Attributes:
-        effects: None if the query is about a past moment.
-        added: ids of the memories from graph expansion.
-    """
+    """An answer."""
 
     response: Response
-    effects: Effects | None
-    added: frozenset[str]
+    effects: Effects | None  # None if the query is about a past moment
+    added: frozenset[str]  # ids of the memories from graph expansion
 
 
 class RecallRequest(NamedTuple):
-    """A received query with its owner and the tenant's settings.
-
-    Attributes:
-        asked_ms: the time of the query.
-        categories: the tenant's categories with their descriptions.
-    """
+    """A received query with its owner and the tenant's settings."""
 
     hot: HotOwner
     query: Recall
     context: QueryContext
-    asked_ms: int
+    asked_ms: int  # the time of the query
     tenant: RecallSettings
-    categories: Mapping[str, str]
+    categories: Mapping[str, str]  # the tenant's categories with their descriptions
 
 
 @dataclass(frozen=True, slots=True)
 class QueryRun:
-    """A query in progress.
-
-    Attributes:
-        moment: the time the query is about; `index` and `graph` are as of this moment.
-        timings: durations of the completed steps.
-        results: the model results so far.
-        read: cached rows by slot.
-    """
+    """A query in progress."""
 
     engine: Engine
     request: RecallRequest
-    moment: Moment
+    moment: Moment  # the time the query is about; `index` and `graph` are as of this moment
     index: OwnerIndex
     graph: OwnerGraph
-    timings: StepTimings
-    results: ModelResults
-    read: dict[int, MemoryRow | None] = field(default_factory=dict)
+    timings: StepTimings  # durations of the completed steps
+    results: ModelResults  # the model results so far
+    read: dict[int, MemoryRow | None] = field(default_factory=dict)  # cached rows by slot
 
     @property
     def query(self) -> Recall:
@@ -149,31 +124,21 @@ class QueryRun:
 
 
 class Understood(NamedTuple):
-    """Step 3: the analysed question and its ranking parameters.
-
-    Attributes:
-        dropped: optional steps omitted for lack of time.
-        at_ms: the time since the start of the query.
-    """
+    """Step 3: the analysed question and its ranking parameters."""
 
     question: Question
     intent: Intent
     tuning: Tuning
-    dropped: list[Step]
-    at_ms: float
+    dropped: list[Step]  # optional steps omitted for lack of time
+    at_ms: float  # the time since the start of the query
 
 
 class Permitted(NamedTuple):
-    """The positions that may be in the answer.
-
-    Attributes:
-        warnings: of the filters.
-        kept_out: the number of memories that the filters exclude.
-    """
+    """The positions that may be in the answer."""
 
     places: Places
-    warnings: list[Warn]
-    kept_out: int
+    warnings: list[Warn]  # of the filters
+    kept_out: int  # the number of memories that the filters exclude
 
 
 class Candidates(NamedTuple):
@@ -184,39 +149,27 @@ class Candidates(NamedTuple):
 
 
 class Further(NamedTuple):
-    """Ranked memories beyond the answer, best first, for a context with room.
-
-    Attributes:
-        replaced_at: the time (RFC 3339) at which another memory replaced a statement, by position.
-    """
+    """Ranked memories beyond the answer, best first, for a context with room."""
 
     places: Places
     scores: Column
     relevance: Column
-    replaced_at: Mapping[int, str]
+    replaced_at: Mapping[int, str]  # the time (RFC 3339) at which another memory replaced a statement, by position
 
 
 NO_FURTHER = Further(np.zeros(0, np.int64), np.zeros(0), np.zeros(0), {})
 
 
 class Ranked(NamedTuple):
-    """Steps 6, 7 and 9: the ranking with its input.
-
-    Attributes:
-        graph: the graph as this query uses it.
-        before: the ranks before a reranker, if one ran.
-        judged: the relevance of the ranked memories.
-        updates: which memory updates which, by position.
-        further: ranked memories beyond the answer, if the query wants a context.
-    """
+    """Steps 6, 7 and 9: the ranking with its input."""
 
     inputs: RankingInput
     ranking: Ranking
-    graph: QueryGraph
-    before: list[int]
-    judged: Judged
-    updates: Mapping[int, Replacement]
-    further: Further
+    graph: QueryGraph  # the graph as this query uses it
+    before: list[int]  # the ranks before a reranker, if one ran
+    judged: Judged  # the relevance of the ranked memories
+    updates: Mapping[int, Replacement]  # which memory updates which, by position
+    further: Further  # ranked memories beyond the answer, if the query wants a context
 
 
 class Expanded(NamedTuple):
@@ -230,15 +183,10 @@ class Expanded(NamedTuple):
 
 
 class CategorySummaries(NamedTuple):
-    """Category summaries.
+    """Category summaries."""
 
-    Attributes:
-        every: all summaries by category.
-        at_hand: the summaries that pass the filters.
-    """
-
-    every: Mapping[str, str]
-    at_hand: Mapping[str, str]
+    every: Mapping[str, str]  # all summaries by category
+    at_hand: Mapping[str, str]  # the summaries that pass the filters
     warnings: list[Warn]
 
 
@@ -247,16 +195,7 @@ NO_SUMMARIES = CategorySummaries({}, {}, [])
 
 @dataclass(frozen=True, slots=True)
 class ComposedAnswer:
-    """Step 11: the response without its context. It holds no column of the owner's memories.
-
-    Attributes:
-        seqs: `seq` of the memories by id.
-        added: ids of the memories from graph expansion.
-        episodes: in the mode `episode`, else None.
-        summaries: for the context.
-        entities, further: for the context.
-        change: the number of the owner's events so far.
-    """
+    """Step 11: the response without its context. It holds no column of the owner's memories."""
 
     run: QueryRun
     understood: Understood
@@ -267,14 +206,14 @@ class ComposedAnswer:
     answerable: float | None
     applied: AppliedExpansion | None
     memories: list[RecalledMemory]
-    seqs: Mapping[str, int]
-    added: frozenset[str]
-    episodes: list[RecalledEpisode] | None
-    summaries: CategorySummaries
-    entities: EntityContext
+    seqs: Mapping[str, int]  # `seq` of the memories by id
+    added: frozenset[str]  # ids of the memories from graph expansion
+    episodes: list[RecalledEpisode] | None  # in the mode `episode`, else None
+    summaries: CategorySummaries  # for the context
+    entities: EntityContext  # entities and further: for the context
     further: Further
     warnings: list[Warn]
-    change: int
+    change: int  # the number of the owner's events so far
 
 
 Find = Callable[[], ComposedAnswer | None]

@@ -58,35 +58,21 @@ class Replacement(NamedTuple):
 
 
 class UpdateCandidates(NamedTuple):
-    """Memories to compare for updates, best first.
+    """Memories to compare for updates, best first."""
 
-    Attributes:
-        statements: their analysed texts.
-        author: the author of each, (n,).
-        place: the position of each in the conversation, (n,).
-        order: the rank of each by age, (n,), ascending with time.
-        signal: the log-odds of each, (n,).
-    """
-
-    statements: Sequence[StatementReading]
-    author: Ints
-    place: Ints
-    order: Ints
-    signal: Column
+    statements: Sequence[StatementReading]  # their analysed texts
+    author: Ints  # the author of each, (n,)
+    place: Ints  # the position of each in the conversation, (n,)
+    order: Ints  # the rank of each by age, (n,), ascending with time
+    signal: Column  # the log-odds of each, (n,)
 
 
 class Pairs(NamedTuple):
-    """Pairs of an older memory and a newer one that may update it, with their features.
+    """Pairs of an older memory and a newer one that may update it, with their features."""
 
-    Attributes:
-        older: ranks, (pairs,).
-        newer: ranks, (pairs,).
-        values: by name of the feature (pairs,).
-    """
-
-    older: npt.NDArray[np.int64]
-    newer: npt.NDArray[np.int64]
-    values: dict[str, Features]
+    older: npt.NDArray[np.int64]  # ranks, (pairs,)
+    newer: npt.NDArray[np.int64]  # ranks, (pairs,)
+    values: dict[str, Features]  # by name of the feature (pairs,)
 
 
 def probabilities(question: StatementReading, told: UpdateCandidates) -> Column:
@@ -111,31 +97,18 @@ def features(question: StatementReading, told: UpdateCandidates) -> Pairs:
 
 
 class _Compared(NamedTuple):
-    """Statements, n of them, compared with each other and with the question. Words are those in common.
+    """Statements, n of them, compared with each other and with the question. Words are those in common."""
 
-    Attributes:
-        question: the question.
-        statements: the statements.
-        alike: (n, n), cosines of their vectors.
-        fits: (n,), cosines with the vector of the question.
-        holds: (n, words), 1 if a statement holds the word, else 0.
-        held: (n, words), the square root of the word's rarity if a statement holds it, else 0.
-        is_asked: (words,), whether the question holds the word.
-        share: (n, n), the share of words in common, by rarity, in the statement with fewer words.
-        common: (n, n), the number of words in common.
-        is_related: (n, n), whether two may be about a common attribute.
-    """
-
-    question: StatementReading
-    statements: Sequence[StatementReading]
-    alike: Features
-    fits: Features
-    holds: Features
-    held: Features
-    is_asked: Mask
-    share: Features
-    common: Features
-    is_related: Mask
+    question: StatementReading  # the question
+    statements: Sequence[StatementReading]  # the statements
+    alike: Features  # (n, n), cosines of their vectors
+    fits: Features  # (n,), cosines with the vector of the question
+    holds: Features  # (n, words), 1 if a statement holds the word, else 0
+    held: Features  # (n, words), the square root of the word's rarity if a statement holds it, else 0
+    is_asked: Mask  # (words,), whether the question holds the word
+    share: Features  # (n, n), the share of words in common, by rarity, in the statement with fewer words
+    common: Features  # (n, n), the number of words in common
+    is_related: Mask  # (n, n), whether two may be about a common attribute
 
     @classmethod
     def of(cls, question: StatementReading, statements: Sequence[StatementReading]) -> Self:

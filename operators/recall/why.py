@@ -126,31 +126,19 @@ Words = dict[str, list[tuple[int, int]]]  # stem → spans of its words
 
 
 class Lender(NamedTuple):
-    """A neighbour that holds question words which the memory lacks.
+    """A neighbour that holds question words which the memory lacks."""
 
-    Attributes:
-        place: its position.
-        offset: its distance from the memory.
-        share: its share of the words of both, by idf.
-        stems: the stems of those words.
-    """
-
-    place: int
-    offset: int
-    share: float
-    stems: frozenset[str]
+    place: int  # its position
+    offset: int  # its distance from the memory
+    share: float  # its share of the words of both, by idf
+    stems: frozenset[str]  # the stems of those words
 
 
 class Before(NamedTuple):
-    """The previous memory in the episode.
+    """The previous memory in the episode."""
 
-    Attributes:
-        any: whether there is one.
-        asks: whether it asks something similar to the question, and is permitted.
-    """
-
-    any: bool
-    asks: bool
+    any: bool  # whether there is one
+    asks: bool  # whether it asks something similar to the question, and is permitted
 
 
 def why(
@@ -243,21 +231,14 @@ def say_updates(
 
 
 class _Case(NamedTuple):
-    """The data of a memory's reasons.
-
-    Attributes:
-        words: the question's words in the memory.
-        lender: the neighbour with further words, if that is a reason.
-        person: the participant among those the question is about.
-        codes: the reason codes, the strongest first.
-    """
+    """The data of a memory's reasons."""
 
     place: int
     row: MemoryRow | None
-    words: Words
-    lender: Lender | None
-    person: str | None
-    codes: list[str]
+    words: Words  # the question's words in the memory
+    lender: Lender | None  # the neighbour with further words, if that is a reason
+    person: str | None  # the participant among those the question is about
+    codes: list[str]  # the reason codes, the strongest first
 
     @property
     def quoted(self) -> list[int]:

@@ -50,20 +50,14 @@ _AT_ONCE = 1 << 19  # counts per batch, of some words in all texts that hold any
 
 
 class Scores(NamedTuple):
-    """BM25 scores by text.
+    """BM25 scores by text."""
 
-    Attributes:
-        places: positions of `own`, `window` and `near`, ascending; the scores are 0 elsewhere.
-        episode: one score per episode.
-        worth: the sum of the idf of the question's distinct words among memories.
-    """
-
-    places: Places
+    places: Places  # positions of `own`, `window` and `near`, ascending; the scores are 0 elsewhere
     own: Column
     window: Column
     near: Column
-    episode: Column
-    worth: float
+    episode: Column  # one score per episode
+    worth: float  # the sum of the idf of the question's distinct words among memories
 
 
 def squashed(scores: Column) -> Column:
@@ -215,17 +209,11 @@ class Standard(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Units:
-    """A question's units.
+    """A question's units."""
 
-    Attributes:
-        weights: (units,), with the sum 1.
-        stems: the units if there are no token vectors.
-        tokens: (units, dimension) unit vectors, or None.
-    """
-
-    weights: Column
-    stems: tuple[str, ...] = ()
-    tokens: Matrix | None = None
+    weights: Column  # (units,), with the sum 1
+    stems: tuple[str, ...] = ()  # the units if there are no token vectors
+    tokens: Matrix | None = None  # (units, dimension) unit vectors, or None
 
     def closest(self, index: OwnerIndex, places: Places) -> Matrix:
         """Return the closeness of each unit to each memory, (units, places), 0 to 1."""
