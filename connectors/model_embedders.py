@@ -192,7 +192,7 @@ def digest(files: Iterable[Path]) -> str:
 T = TypeVar("T")
 
 MINILM = "sentence-transformers/all-MiniLM-L6-v2"
-# (dimension, token dimensions): principal directions of MiniLM's word vectors (benchmarks/token_directions.py).
+# (dimension, token dimensions): principal directions of MiniLM's word vectors (tools/token_directions.py).
 # Directions of other models are computed at their first text.
 DIRECTIONS = Path(__file__).with_name("minilm_tokens.npy")
 TOKEN_DIMENSIONS = 128

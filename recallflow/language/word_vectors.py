@@ -1,6 +1,6 @@
 """Static word vectors of everyday words in thirteen languages.
 
-The table in the package (made by `python -m benchmarks.word_vectors`) holds a vector for each of 27,000 English words:
+The table in the package (made by `python -m tools.word_vectors`) holds a vector for each of 27,000 English words:
 "dog" is close to "pet". A word of another language has the vectors of the English words that translate it. A word that
 the table lacks has no vector: names, rare words and typing errors are compared by their spelling.
 """
@@ -22,7 +22,7 @@ from recallflow.language.tables import BY_SCRIPT, ENGLISH, LATIN, Table
 from recallflow.language.words import LATIN_WORD, ascii_words, counts, latin_stems, runs, script_stems, unspaced_table
 
 TABLE = resources.files("recallflow.language") / "word_vectors.npz"
-# The bit of nouns for persons; the other bits mean personal attributes (benchmarks/vocabulary/marks.toml).
+# The bit of nouns for persons; the other bits mean personal attributes (tools/vocabulary/marks.toml).
 PERSON = 1
 _CACHE_BYTES = 8 * 1024 * 1024
 _BLOCK = 64  # texts at a time: their vectors stay in the processor's cache

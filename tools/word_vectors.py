@@ -1,15 +1,15 @@
 """Makes the table of word vectors: static vectors with which questions find statements, distilled from MiniLM.
 
-    python -m benchmarks.word_vectors texts|vectors|table|lexicon [--folder build/word_vectors] [--dimension 128]
+    python -m tools.word_vectors texts|vectors|table|lexicon [--folder build/word_vectors] [--dimension 128]
 
 Steps, each kept in the folder. `texts`: sentences of WordNet (Debian package wordnet-base: examples, glosses and
 synonym sets), of the development conversations, short first-person sentences about WordNet's commonest words, and the
-statements and questions of benchmarks/vocabulary/pairs.tsv. `vectors`: all-MiniLM-L6-v2 reads them, quantised, which
+statements and questions of tools/vocabulary/pairs.tsv. `vectors`: all-MiniLM-L6-v2 reads them, quantised, which
 takes minutes. `table`: (1) ridge regression, so that the mean of a text's word vectors equals its centred sentence
 vector; punctuation has vectors too, which take up what makes a question a question, and are left out of the table;
 (2) the principal components; (3) Adam, on three losses at once: similarities among texts as MiniLM has them, each
 question closest to its statement among others of the same topic, and nouns close to their hypernyms. The words of
-benchmarks/vocabulary/lexicon/*.tsv, of twelve other languages, get the vectors of their English glosses. The result is
+tools/vocabulary/lexicon/*.tsv, of twelve other languages, get the vectors of their English glosses. The result is
 stored as signed bytes with a scale per word in recallflow/language/word_vectors.npz. `lexicon`: the words of the other
 languages anew, with the vectors that are stored.
 

@@ -1,6 +1,6 @@
 """Finds the directions that MiniLM's token vectors are cut to, and writes them where the embedder reads them.
 
-    python -m benchmarks.token_directions [--model-path DIR] [--directions 128]
+    python -m tools.token_directions [--model-path DIR] [--directions 128]
 
 The model reads every fifth word of its vocabulary alone; the first principal directions of what it makes of their
 tokens keep most of what tells words apart. No text is needed, so the directions are no domain's.
