@@ -246,8 +246,15 @@ class Baseline:
 
     def unavailable(self) -> str | None:
         """Why it cannot run here, or None."""
-        missing = [module for module in self.modules if find_spec(module) is None]
-        return f"not installed: pip install 'recallflow[bench]' (no {', '.join(missing)})" if missing else None
+        missing = [module for module in self.modules if not _installed(module)]
+        return f"not installed (no {', '.join(missing)})" if missing else None
+
+
+def _installed(module: str) -> bool:
+    try:
+        return find_spec(module) is not None
+    except ModuleNotFoundError:  # of its package
+        return False
 
 
 BASELINES = (

@@ -44,8 +44,7 @@ class Filled(NamedTuple):
 def ask_flow(settings: Settings, conversation: Conversation, tokens: int, k: int = K_MAX) -> list[Filled]:
     """Return the context of each question, by the flow."""
     lines = [
-        orjson.dumps(orjson.loads(line) | {"max_tokens": tokens, "k": k})
-        for line in query_lines(conversation, "hybrid")
+        orjson.dumps(orjson.loads(line) | {"max_tokens": tokens}) for line in query_lines(conversation, "hybrid", k)
     ]
     processed = process([*message_lines(conversation), *lines], settings)
     texts = {turn.id: turn.content for turn in conversation.turns}

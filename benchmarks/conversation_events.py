@@ -1,8 +1,7 @@
 """Conversations as the events that the flow takes in, and its responses as rankings."""
 
 import argparse
-from collections.abc import Collection
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +13,7 @@ from recallflow.flows.settings import Settings
 
 EMBEDDERS = ("meaning", "hash", "static", "minilm")
 TENANT = "locomo"
-TOLD = ("author", "date")  # what an event can be told without
 _FOLDERS = {"static": "static-minilm-256", "minilm": "all-MiniLM-L6-v2"}
-_NO_DATE = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class BrokenRunError(Exception):
@@ -28,10 +25,10 @@ def model_path(embedder: str, given: Path | None) -> Path | None:
     return given or shared("models", _FOLDERS[embedder]) if embedder in _FOLDERS else None
 
 
-def embedder_arguments(about: str | None) -> argparse.ArgumentParser:
+def embedder_arguments(about: str | None, *more: str) -> argparse.ArgumentParser:
     """The arguments of a benchmark of one embedder, and where its figures go."""
     parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--embedder", choices=EMBEDDERS, default="hash")
+    parser.add_argument("--embedder", choices=(*EMBEDDERS, *more), default="hash")
     parser.add_argument("--model-path", type=Path, metavar="DIR")
     parser.add_argument("--json", type=Path, metavar="FILE")
     return parser
@@ -42,34 +39,31 @@ def embedder_settings(chosen: argparse.Namespace) -> Settings:
     return Settings(embedder=chosen.embedder, model_path=model_path(chosen.embedder, chosen.model_path))
 
 
-def message_lines(conversation: Conversation, without: Collection[str] = ()) -> list[bytes]:
-    """The conversation as message events, and its facts as memories. Without `author`, all are by one unnamed user;
-    without `date`, they are a minute apart in 1970, which no question is about."""
+def message_lines(conversation: Conversation) -> list[bytes]:
+    """Return the conversation as message events, and its facts as memories."""
     lines = []
-    for number, turn in enumerate(conversation.turns):
+    for turn in conversation.turns:
         event = {
             "type": "message" if turn.role else "memory",
             "id": turn.id,
             "tenant_id": TENANT,
             "user_id": conversation.id,
             "session_id": turn.session,
-            "timestamp": _NO_DATE + timedelta(minutes=number) if "date" in without else turn.time,
+            "timestamp": turn.time,
             "content": turn.content,
         }
-        lines.append(orjson.dumps(event | _author(turn, told="author" not in without)))
+        lines.append(orjson.dumps(event | _author(turn)))
     return lines
 
 
-def _author(turn: Turn, *, told: bool) -> dict[str, str]:
+def _author(turn: Turn) -> dict[str, str]:
     """The fields that say whose words a memory is."""
     if turn.role is None:
         return {"kind": "fact"}
-    if not told:
-        return {"role": "user"}
     return {"role": turn.role} | ({"name": turn.speaker} if turn.speaker else {})
 
 
-def query_lines(conversation: Conversation, mode: str) -> list[bytes]:
+def query_lines(conversation: Conversation, mode: str, k: int = max(DEPTHS)) -> list[bytes]:
     """One recall per question, asked the day after the last message."""
     asked_at = max(turn.time for turn in conversation.turns) + timedelta(days=1)
     return [
@@ -81,7 +75,7 @@ def query_lines(conversation: Conversation, mode: str) -> list[bytes]:
                 "user_id": conversation.id,
                 "timestamp": asked_at,
                 "query": question.text,
-                "k": max(DEPTHS),
+                "k": k,
                 "mode": mode,
             }
         )

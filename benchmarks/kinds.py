@@ -15,6 +15,7 @@ The data stay outside the repository, in `$RECALLFLOW_SHARED/data`, but for thos
 """
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -68,6 +69,31 @@ def read(path: Path, *, user_only: bool = False) -> list[Conversation]:
     """Conversations of a file of any kind but LoCoMo's. `user_only`: what the user said, and the questions about that
     alone."""
     return [_conversation(sample, user_only=user_only) for sample in json.loads(path.read_bytes())]
+
+
+def longmemeval(path: Path) -> list[Conversation]:
+    """Return the instances of a LongMemEval file, each a conversation with one question.
+
+    The evidence is the turns with `has_answer`. Questions without such turns (abstention) are left out.
+    """
+    conversations = []
+    for sample in json.loads(path.read_bytes()):
+        turns, evidence = list[Turn](), set[str]()
+        sessions = zip(
+            sample["haystack_session_ids"], sample["haystack_dates"], sample["haystack_sessions"], strict=True
+        )
+        for number, (session, date, said) in enumerate(sessions):
+            began = datetime.strptime(re.sub(r" \(\w+\)", "", date), "%Y/%m/%d %H:%M").replace(tzinfo=UTC)
+            for at, turn in enumerate(said):
+                name = f"{number}:{at}"
+                turns.append(Turn(name, session, began + at * _APART, None, turn["content"], role=turn["role"]))
+                if turn.get("has_answer"):
+                    evidence.add(name)
+        if evidence:
+            question = Question(sample["question"], sample["question_type"], frozenset(evidence))
+            turns.sort(key=lambda turn: turn.time)
+            conversations.append(Conversation(sample["question_id"], turns, [question]))
+    return conversations
 
 
 def everyday(path: Path) -> Iterator[Conversation]:

@@ -1,138 +1,58 @@
-"""Recall quality on every kind of chat: the flow itself beside cosine, BM25, their fusion and mem0, with one embedder.
+"""Recall quality on every kind of chat: recallflow, cosine, BM25, their fusion and mem0, with one embedder.
 
     python -m benchmarks.recall_quality [--embedder hash|meaning|static|minilm|all] [--kinds locomo,assistant,…]
-        [--stores whole,session,small] [--modes hybrid,relevance] [--without author,date]
-        [--min KIND:NAME=VALUE …] [--no-mem0] [--quick] [--json FILE] [--save]
+        [--stores whole,session,small] [--modes hybrid,relevance] [--no-mem0] [--quick] [--json FILE]
 
 One message, or fact, is one memory. `--stores session` makes each session an owner of its own, `small` stores of 1 to
-10 memories around the evidence. A kind in other stores is called `locomo/session`. `--min` is a gate for the first of
-the modes: VALUE is a number, or an engine whose figure counts (`assistant/small:nDCG@10=bm25`); `*` is every kind.
-Nothing is fitted here; see the note that is printed with the figures.
+10 memories around the evidence. Nothing is fitted here. Weights that were fitted to these conversations make the
+figures optimistic; `benchmarks.fit_weights` has those of left-out conversations. Seconds are processor time.
 """
 
-import argparse
 import sys
-import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from importlib.util import find_spec
-from itertools import islice
-from pathlib import Path
-from typing import Any, get_args
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import orjson
 
-from benchmarks.baselines import BASELINES, Embedder, Remembering, Retriever
-from benchmarks.conversation_events import EMBEDDERS, TOLD, answers, message_lines, model_path, query_lines
+from benchmarks.baselines import BASELINES, Remembering
+from benchmarks.conversation_events import EMBEDDERS, embedder_arguments, model_path
 from benchmarks.kinds import KINDS, by_session, load, small_stores
-from benchmarks.locomo import DEPTHS, Conversation, MissingDataError, Score, score, summarise
-from benchmarks.recall_gates import Gate, missed, parse_gate
-from benchmarks.recall_report import Result, document, heading, plot, report
+from benchmarks.leaderboard import SHOWN, Answers, ask_baseline, ask_flow, share, table
+from benchmarks.locomo import Conversation, MissingDataError, score, summarise
 from recallflow.connectors.embedders import load_embedder
 from recallflow.errors import EmbedderError
-from recallflow.flows.embedded import Processed, process
 from recallflow.flows.settings import Settings
-from recallflow.queries import Mode
 
-RESULTS = Path(__file__).parent / "results"
 STORES = ("whole", "session", "small")
 
-Sets = Mapping[str, Sequence[Conversation]]
 
-
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """Turn ids per question, best first, conversation by conversation, and the wall time it took."""
-
-    rankings: list[list[str]]
-    ingest_s: float
-    questions_s: float
-
-
-def ask_flow(mode: str, settings: Settings, without: Collection[str], conversations: Sequence[Conversation]) -> Asked:
-    """The flow on an empty state: the whole log of all conversations first, then every question.
-
-    The flow pulls lines as it goes, so the moment it asks for the first query splits ingest from questions, to within
-    one batch.
-    """
-    first_query_at = 0.0
-
-    def lines() -> Iterator[bytes]:
-        nonlocal first_query_at
-        for conversation in conversations:
-            yield from message_lines(conversation, without)
-        first_query_at = time.perf_counter()
-        for conversation in conversations:
-            yield from query_lines(conversation, mode)
-
-    began = time.perf_counter()
-    processed = process(lines(), settings)
-    ended = time.perf_counter()
-    return Asked(_rankings(processed, conversations), first_query_at - began, ended - first_query_at)
-
-
-def _rankings(processed: Processed, conversations: Sequence[Conversation]) -> list[list[str]]:
-    responses = iter(processed.responses)
-    rankings = []
-    for conversation in conversations:
-        own = Processed([*islice(responses, len(conversation.questions))], processed.rejected)
-        rankings += answers(own, conversation)
-    return rankings
-
-
-def ask_baseline(retriever: Retriever, conversations: Sequence[Conversation]) -> Asked:
-    """The same of a baseline."""
-    rankings: list[list[str]] = []
-    ingest_s = questions_s = 0.0
-    for conversation in conversations:
-        began = time.perf_counter()
-        retriever.ingest(conversation.turns)
-        ingested = time.perf_counter()
-        rankings += [retriever.search(question.text, max(DEPTHS)) for question in conversation.questions]
-        ingest_s += ingested - began
-        questions_s += time.perf_counter() - ingested
-    return Asked(rankings, ingest_s, questions_s)
-
-
-def judged(engine: str, asked: Asked, conversations: Sequence[Conversation]) -> Result:
-    """What the rankings are worth."""
+def judged(done: Answers, conversations: Sequence[Conversation]) -> dict[str, Any]:
+    """Return the measures of the rankings."""
     every = [(conversation, question) for conversation in conversations for question in conversation.questions]
-    scores: list[Score] = [score(*of, ranked) for of, ranked in zip(every, asked.rankings, strict=True)]
-    return Result(engine, summarise(scores), asked.ingest_s, asked.questions_s)
+    scores = [score(*of, ranked) for of, ranked in zip(every, done.rankings, strict=True)]
+    return {**summarise(scores), "ingest_s": done.ingest_s, "questions_s": done.questions_s}
 
 
-def run_all(settings: Settings, chosen: argparse.Namespace, sets: Sets) -> dict[str, list[Result]]:
-    """Every engine with one embedder, by set of conversations."""
-    loaded = Remembering(load_embedder(settings.embedder, settings.model_path))
-    results = {}
-    for name, conversations in sets.items():
-        found = baselines(name, loaded, conversations, chosen.no_mem0)
-        for left_out in ((), tuple(chosen.without)) if chosen.without else ((),):
-            for mode in chosen.modes:
-                engine = f"recallflow {mode}" + (f", without {' and '.join(left_out)}" if left_out else "")
-                print(f"{settings.embedder}, {name}: {engine} …", file=sys.stderr)
-                found.append(judged(engine, ask_flow(mode, settings, left_out, conversations), conversations))
-        results[name] = found
-    return results
-
-
-def baselines(name: str, embedder: Embedder, conversations: Sequence[Conversation], no_mem0: str) -> list[Result]:
-    """What recallflow is compared with. `no_mem0`: why that is left out, or empty; it is of small stores too, of which
-    each would be a database of its own."""
-    results = []
+def run_all(settings: Settings, name: str, conversations: Sequence[Conversation], modes: Sequence[str],
+            *, mem0: bool) -> dict[str, Any]:  # fmt: skip
+    """Return the measures of every engine with one embedder. mem0 would need a database for each small store."""
+    shared, found = Remembering(load_embedder(settings.embedder, settings.model_path)), dict[str, Any]()
     for baseline in BASELINES:
-        print(f"{embedder.name}, {name}: {baseline.name} …", file=sys.stderr)
-        left_out = (no_mem0 or ("left out" if "/" in name else "")) if baseline.name == "mem0" else ""
-        if reason := left_out or baseline.unavailable():
-            results.append(Result(baseline.name, {}, skipped=reason))
+        if baseline.name == "mem0" and (not mem0 or "/" in name):
+            continue
+        if reason := baseline.unavailable():
+            print(f"{baseline.name}: {reason}", file=sys.stderr)
         else:
-            asked = ask_baseline(baseline.build(embedder), conversations)
-            results.append(judged(baseline.name, asked, conversations))
-    return results
+            print(f"{settings.embedder}, {name}: {baseline.name} …", file=sys.stderr)
+            found[baseline.name] = judged(ask_baseline(baseline.build(shared), conversations), conversations)
+    for mode in modes:
+        print(f"{settings.embedder}, {name}: recallflow {mode} …", file=sys.stderr)
+        found[f"recallflow {mode}"] = judged(ask_flow(settings, conversations, mode), conversations)
+    return found
 
 
-def load_sets(kinds: Sequence[str], stores: Sequence[str], *, quick: bool) -> Sets:
-    """The conversations asked for, by kind and stores."""
+def load_stores(kinds: Sequence[str], stores: Sequence[str], *, quick: bool) -> dict[str, Sequence[Conversation]]:
+    """Return the conversations by kind and stores: `locomo`, `locomo/session`."""
     sets: dict[str, Sequence[Conversation]] = {}
     for kind in kinds:
         whole = load(kind)[: 1 if quick else None]
@@ -142,89 +62,49 @@ def load_sets(kinds: Sequence[str], stores: Sequence[str], *, quick: bool) -> Se
     return sets
 
 
-# ---------------------------------------------------------------------- command line
-
-
-def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
-    """The command line, refused as a whole where a part of it makes no sense."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.recall_quality",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--embedder", choices=(*EMBEDDERS, "all"), default="all")
-    parser.add_argument("--model-path", type=Path, help="the model's folder [the shared folder's]")
-    parser.add_argument("--kinds", type=_names(KINDS), default=KINDS, help=f"of chat [{','.join(KINDS)}]")
-    parser.add_argument("--stores", type=_names(STORES), default=STORES[:1], help=f"of {', '.join(STORES)} [whole]")
-    parser.add_argument("--modes", type=_names(get_args(Mode)), default=("hybrid", "relevance"), help="recall modes")
-    parser.add_argument("--without", type=_names(TOLD), default=(), help="ask again of messages without these")
-    parser.add_argument("--min", type=parse_gate, action="append", default=[], metavar="KIND:NAME=VALUE")
-    parser.add_argument("--quick", action="store_true", help="the first conversation of each kind, hash, without mem0")
-    parser.add_argument("--no-mem0", action="store_true", help="leave mem0 out")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write every figure to this file")
-    parser.add_argument("--save", action="store_true", help=f"write figures and plot to {RESULTS.name}/ too")
-    chosen = parser.parse_args(argv)
-    chosen.no_mem0 = "left out (--quick)" if chosen.quick else "left out (--no-mem0)" if chosen.no_mem0 else ""
-    if chosen.quick and chosen.embedder == "all":
-        chosen.embedder = "hash"
-    if chosen.model_path and chosen.embedder in ("hash", "all"):
-        parser.error("--model-path is one model's: give --embedder static or minilm")
-    if chosen.save and chosen.quick:
-        parser.error("--save keeps full runs only; give --json FILE with --quick")
-    if chosen.save and find_spec("matplotlib") is None:
-        parser.error("--save draws a plot: pip install 'recallflow[bench]'")
-    return chosen
-
-
-def _names(known: Sequence[str]) -> Any:
-    """Reads names separated by commas, each of them known."""
-
-    def names(text: str) -> tuple[str, ...]:
-        given = tuple(text.split(","))
-        if unknown := [name for name in given if name not in known]:
-            raise argparse.ArgumentTypeError(f"no such thing: {', '.join(unknown)} (there are {', '.join(known)})")
-        return given
-
-    return names
+def report(runs: Mapping[str, Mapping[str, Any]]) -> str:
+    """Return a table with a row for each kind and a column for each engine, and one of the seconds."""
+    engines = [*dict.fromkeys(engine for found in runs.values() for engine in found)]
+    shares, seconds = [["kind (questions)", *engines]], [["kind: ingest s / questions s", *engines]]
+    for kind, found in runs.items():
+        means = {engine: one["overall"] for engine, one in found.items()}
+        shown = {engine: " / ".join(share(one[name]) for name in SHOWN) for engine, one in means.items()}
+        took = {engine: f"{one['ingest_s']:.1f} / {one['questions_s']:.1f}" for engine, one in found.items()}
+        count = next(iter(means.values()))["questions"]
+        shares.append([f"{kind} ({count:,})", *(shown.get(engine, "") for engine in engines)])
+        seconds.append([kind, *(took.get(engine, "") for engine in engines)])
+    return f"{' / '.join(SHOWN)}\n\n{table(shares)}\n\n{table(seconds)}"
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Runs, prints, writes, and fails where a gate is missed."""
-    chosen = arguments(argv)
-    names = EMBEDDERS if chosen.embedder == "all" else (chosen.embedder,)
+    parser = embedder_arguments(__doc__, "all")
+    parser.set_defaults(embedder="all")
+    parser.add_argument("--kinds", type=_names, default=KINDS)
+    parser.add_argument("--stores", type=_names, default=STORES[:1])
+    parser.add_argument("--modes", type=_names, default=("hybrid", "relevance"))
+    parser.add_argument("--no-mem0", action="store_true", help="leave mem0 out")
+    parser.add_argument("--quick", action="store_true", help="the first conversation of each kind, hash, without mem0")
+    chosen = parser.parse_args(argv)
+    if chosen.quick and chosen.embedder == "all":
+        chosen.embedder = "hash"
+    names, figures = EMBEDDERS if chosen.embedder == "all" else (chosen.embedder,), dict[str, Any]()
     try:
-        sets = load_sets(chosen.kinds, chosen.stores, quick=chosen.quick)
-        every = [Settings(embedder=name, model_path=model_path(name, chosen.model_path)) for name in names]
-    except MissingDataError as error:
+        sets = load_stores(chosen.kinds, chosen.stores, quick=chosen.quick)
+        for name in names:
+            settings = Settings(embedder=name, model_path=model_path(name, chosen.model_path))
+            figures[name] = {
+                kind: run_all(settings, kind, of, chosen.modes, mem0=not (chosen.quick or chosen.no_mem0))
+                for kind, of in sets.items()
+            }
+            print(f"## {name}\n\n{report(figures[name])}", flush=True)
+    except (MissingDataError, EmbedderError) as error:
         sys.exit(str(error))
-    print(heading(sets), flush=True)
-    runs = {}
-    for settings in every:
-        try:
-            runs[settings.embedder] = run_all(settings, chosen, sets)
-        except EmbedderError as error:
-            sys.exit(str(error))
-        print(f"\n{report(settings.embedder, runs[settings.embedder])}", flush=True)
-    save(document(sets, runs, quick=chosen.quick), runs, chosen)
-    gated(chosen.min, runs, chosen.modes[0])
-
-
-def gated(gates: Sequence[Gate], runs: Mapping[str, Mapping[str, list[Result]]], mode: str) -> None:
-    """Ends with what is missed, if anything is."""
-    short = [f"{name}: {what}" for name, found in runs.items() for what in missed(gates, found, f"recallflow {mode}")]
-    if short:
-        sys.exit("missed: " + "; ".join(short))
-
-
-def save(figures: dict[str, Any], runs: Mapping[str, Mapping[str, list[Result]]], chosen: argparse.Namespace) -> None:
-    """Writes what the command line asks for."""
-    written = orjson.dumps(figures, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
     if chosen.json:
-        chosen.json.write_bytes(written)
-    if chosen.save:
-        RESULTS.mkdir(exist_ok=True)
-        (RESULTS / "recall_quality.json").write_bytes(written)
-        plot(runs, RESULTS / "recall_quality.png")
+        chosen.json.write_bytes(orjson.dumps(figures, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(text.split(","))
 
 
 if __name__ == "__main__":
