@@ -175,7 +175,7 @@ if __name__ == "__main__":
     import openai  # noqa: F401
 
     import recallflow.cli.commands
-    import recallflow.cli.erasing
+    import recallflow.cli.erase_steps
     import recallflow.flows.doctor
     import recallflow.flows.embedded
     import recallflow.flows.enrich

@@ -261,3 +261,14 @@ def decisions(options: argparse.Namespace) -> "ControlHistory":
     from recallflow.flows.admission import read_control_file
 
     return read_control_file(options.control)
+
+
+def add_environments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--environment",
+        dest="environments",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="only this environment; may be repeated (default: all)",
+    )

@@ -45,7 +45,7 @@ from pathlib import Path
 from recallflow.flows.embedded import process
 from recallflow.events import UserErase
 from recallflow.flows.config import Config
-from recallflow.flows.erasing import erase_directory
+from recallflow.flows.directory_erasure import erase_directory
 from recallflow.flows.export import export
 from recallflow.flows.gateway import embedded, serve_local
 from recallflow.flows.settings import Settings

@@ -16,9 +16,9 @@ import pytest
 from moto.server import ThreadedMotoServer
 from rich.cells import cell_len
 
-from recallflow.cli.erasing import remains_line
+from recallflow.cli.erase_steps import remains_line
 from recallflow.cli.memories import relative_time
-from recallflow.connectors.kafka.erasure import RemainingRecords, Retention
+from recallflow.connectors.kafka.topic_erasure import RemainingRecords, Retention
 from recallflow.connectors.master_keys import read_master_key
 from recallflow.flows.embedded import process
 from recallflow.flows.settings import Settings

@@ -1,4 +1,4 @@
-"""`recallflow export` and `recallflow erase`: all data of a person, as a file or removed."""
+"""`recallflow export`: all data of a person, memories, or answers, as a file."""
 
 import argparse
 import contextlib
@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import orjson
 
-from recallflow.cli.kafka import TOPICS
-from recallflow.cli.options import ENGINE, STATE, add_kafka, config_and_origins, open_state
+from recallflow.cli.options import STATE, add_environments, add_kafka, config_and_origins, open_state
 from recallflow.cli.output import note
 from recallflow.errors import RecallflowError, UsageError
 from recallflow.private_files import FILE_MODE
@@ -148,17 +147,6 @@ def add_export(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     parser.set_defaults(run=run_export)
 
 
-def add_environments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--environment",
-        dest="environments",
-        action="append",
-        default=[],
-        metavar="NAME",
-        help="only this environment; may be repeated (default: all)",
-    )
-
-
 def run_export(options: argparse.Namespace) -> int:
     chosen, origins = config_and_origins(options)
     is_parquet = options.out is not None and options.out.suffix == ".parquet"
@@ -205,57 +193,3 @@ def _answers(chosen: "Config", path: Path | None, form: str) -> int:
     count = write(answers(chosen.kafka, chosen.topics.responses), ANSWERS, form, path)
     note(f"{count:,} answers of {chosen.topics.responses}")
     return 0
-
-
-TIMEOUT_S = 60.0
-
-
-def add_erase(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    parser = commands.add_parser(
-        "erase",
-        help="erase a person, and report remaining data",
-        description="Sends user.erase to Kafka, waits until the engine has applied it, and reports the remaining "
-        "records of each topic with their expiry. With --state-dir of a directory without Kafka, the erasure is "
-        "applied there. Exit code 1 if data was not erased, or was found.",
-        examples=(
-            "recallflow erase default user --state-dir memory --verify",
-            "recallflow erase demo team-atlas --bootstrap-servers localhost:9092",
-        ),
-    )
-    parser.add_argument("tenant", metavar="TENANT")
-    parser.add_argument("user", metavar="USER")
-    add_environments(parser)
-    parser.add_argument(
-        "--timeout-s", type=float, default=TIMEOUT_S, metavar="S", help="time limit in seconds (default: 60)"
-    )
-    parser.add_argument(
-        "--checkpoint",
-        dest="checkpoints",
-        action="append",
-        default=[],
-        type=Path,
-        metavar="DIR",
-        help="also erase the person from this checkpoint; may be repeated",
-    )
-    parser.add_argument("--compact-kafka", action="store_true", help="write tombstones to compacted topics")
-    parser.add_argument(
-        "--verify", action="store_true", help="search every file for the person's data after the erasure"
-    )
-    parser.add_argument("--verify-only", action="store_true", help="search only, and erase nothing")
-    parser.add_argument("--export", type=Path, metavar="FILE", help="search for the data of this export")
-    parser.add_argument(
-        "--also",
-        action="append",
-        default=[],
-        type=Path,
-        metavar="DIR",
-        help="also search this folder, such as the enrichment flow's; may be repeated",
-    )
-    add_kafka(parser, *ENGINE, *TOPICS, "topics.results", "topics.replies")
-    parser.set_defaults(run=run_erase)
-
-
-def run_erase(options: argparse.Namespace) -> int:
-    from recallflow.cli.erasing import Erasing
-
-    return Erasing(options).run()

@@ -11,7 +11,7 @@ import orjson
 from recallflow.cli.options import at_rest, config
 from recallflow.cli.output import note
 from recallflow.cli.tenants import client
-from recallflow.connectors.kafka.erasure import (
+from recallflow.connectors.kafka.topic_erasure import (
     OutcomeReader,
     RemainingRecords,
     Retention,
@@ -22,7 +22,7 @@ from recallflow.connectors.kafka.erasure import (
 from recallflow.errors import RecallflowError, UsageError
 from recallflow.events import PRODUCTION, UserErase
 from recallflow.fields import EPOCH_MS_MAX, format_time
-from recallflow.flows.erasing import (
+from recallflow.flows.directory_erasure import (
     TraceSearch,
     append_time,
     erase_directory,
@@ -105,7 +105,7 @@ OTHERS = (
 )
 
 
-class Erasing:
+class EraseCommand:
     """One run of the command."""
 
     def __init__(self, options: argparse.Namespace) -> None:
