@@ -227,11 +227,7 @@ class OwnerIndex:
     def __init__(
         self, model: str, dimension: int, read_vectors: Callable[[Ints], Sequence[Vectors | None]] | None = None
     ) -> None:
-        """Create an empty index.
-
-        Args:
-            read_vectors: reads vectors of current memories by `seq`, if segments lack them.
-        """
+        """Create an empty index. `read_vectors` reads vectors of current memories by `seq`, if segments lack them."""
         self.projects: tuple[str, ...] | None = None  # the projects of its memories; None if it holds all
         self._model = model
         self._read_vectors = read_vectors
@@ -256,11 +252,7 @@ class OwnerIndex:
     # ------------------------------------------------------------------ changes
 
     def add(self, entries: Sequence[Entry], vectors: Mapping[tuple[int, int], Vectors | None]) -> None:
-        """Add memories, or replace them by their next versions.
-
-        Args:
-            vectors: by sequence number and version.
-        """
+        """Add memories, or replace them by their next versions. `vectors` are by sequence number and version."""
         seqs = [entry.seq for entry in entries]
         if len(self):
             self.remove(*seqs)
@@ -286,11 +278,8 @@ class OwnerIndex:
         self._changed()
 
     def packed(self, end: int) -> Segment:
-        """Return all memories as a segment. No memory may have been removed.
-
-        Args:
-            end: the sequence number after the last memory.
-        """
+        """Return all memories as a segment. No memory may have been removed. `end` is the sequence number after the
+        last memory."""
         ids, id_ends = self.ids.packed()
         rows, words = self.vectors.packed(), self.words.packed()
         tags, metadata = self.tags.packed(), self.metadata.packed()

@@ -149,11 +149,8 @@ class LexicalIndex:
         return sum(array.nbytes for array in (*growing, *spellings)) + stems + packed + parts
 
     def add(self, texts: Iterable[Sequence[str]], parts: Mapping[int, Sequence[int]] = _WHOLE) -> None:
-        """Append the next slots, each with its stems in order.
-
-        Args:
-            parts: stems per passage, by number of the texts with several passages.
-        """
+        """Append the next slots, each with its stems in order. `parts` are stems per passage, by number of the texts
+        with several passages."""
         self._unpack()
         flat: list[int] = []
         lengths: list[int] = []
@@ -326,9 +323,6 @@ class LexicalIndex:
 
         The best part has the highest weighted sum of similarities. Similarity is the cosine of the two words' sets of
         spelling features: |a ∩ b| / √(|a|·|b|).
-
-        Args:
-            weights: (stems,).
         """
         self._unpack()
         words = len(self._numbers)
@@ -403,12 +397,7 @@ class LexicalIndex:
         return found
 
     def _append_features(self, counts: Ints, features: Array) -> None:
-        """Append the spelling features of the next words.
-
-        Args:
-            counts: the number of features of each word.
-            features: word by word.
-        """
+        """Append the spelling features of the next words. `counts` are the numbers of features of each word."""
         self._feature_starts.extend(len(self._features) + np.cumsum(counts) - counts)
         self._feature_words.extend(np.repeat(np.arange(len(counts)) + len(self._feature_counts), counts))
         self._feature_counts.extend(counts)

@@ -132,12 +132,8 @@ def compute(
     permitted: Places | None = None,
     cut: Cut = CUT,
 ) -> Columns:
-    """Return all columns that `weights` names.
-
-    Args:
-        query: vectors of the question's own words.
-        permitted: positions that may be in the answer (default: all).
-    """
+    """Return all columns that `weights` names. `query` holds vectors of the question's own words. By default all
+    positions are `permitted`."""
     conversation = index.conversation
     columns: dict[str, AnyColumn] = {**_facts(index, question)}
     words.spend_scan(index)

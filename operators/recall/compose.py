@@ -105,11 +105,7 @@ def expanded_memories(
     behind: int,
 ) -> list[RecalledMemory]:
     """Return response memories for graph expansion, with the score of their path. Rows deleted since ranking are
-    skipped.
-
-    Args:
-        behind: the number of ranked memories before them.
-    """
+    skipped. `behind` is the number of ranked memories before them."""
     found: list[RecalledMemory] = []
     for row, item, of_it, more in zip(rows, items, particulars, explained, strict=True):
         if row is not None:
@@ -184,11 +180,7 @@ def with_conflicts(memories: list[RecalledMemory], graph: OwnerGraph, moment: Mo
 def with_updates(
     memories: list[RecalledMemory], index: OwnerIndex, found: Mapping[int, Replacement]
 ) -> list[RecalledMemory]:
-    """Return the memories with their update in `updated_by`.
-
-    Args:
-        found: updates by position.
-    """
+    """Return the memories with their update in `updated_by`. `found` holds updates by position."""
     if not found:
         return memories
     slots, created_ms = index.conversation.slots, index.conversation.facts["created_ms"]
@@ -256,12 +248,8 @@ def recalled_episodes(
     memories: Sequence[RecalledMemory],
     rows: RowsReader,
 ) -> list[RecalledEpisode]:
-    """Return the episodes of the ranked memories in the order of the answer. Memories without an episode are skipped.
-
-    Args:
-        memories: the memories of the answer.
-        rows: reads rows by slot.
-    """
+    """Return the episodes of the ranked memories in the order of the answer. Memories without an episode are
+    skipped."""
     conversation, returned = index.conversation, Counter(memory.episode_id for memory in memories)
     relevance = dict[int, float]()
     for segment, value in zip(conversation.segment[ranking.places].tolist(), ranking.factors["relevance"], strict=True):
@@ -371,12 +359,8 @@ def _explained(
 
 
 def finish(found: ComposedAnswer, results: ModelResults, rewritten: list[str]) -> Recalled:
-    """Return the response, with a context if the query requests one, and its effects.
-
-    Args:
-        results: the model results, including those about the context.
-        rewritten: the subqueries.
-    """
+    """Return the response, with a context if the query requests one, and its effects. `rewritten` are the
+    subqueries."""
     run, query, memories = found.run, found.run.query, found.memories
     warnings, optional = [*found.warnings], dict[str, Any]()
     if found.episodes is not None:

@@ -60,10 +60,7 @@ class Budget:
 
     def spend(self, text: str, end: float) -> bool:
         """Spend a text's tokens if the whole text fits, and return whether it does. A text without tokens does not fit.
-
-        Args:
-            end: share of the budget, 0 to 1, up to which the text may fill it.
-        """
+        The text may fill the budget up to the share `end`, 0 to 1."""
         tokens = self._counter.count_tokens(text)
         if not tokens or self.spent + tokens > self._max * end:
             return False
@@ -106,10 +103,7 @@ def read_summaries(
     configured: Iterable[str],
 ) -> CategorySummaries:
     """Return all category summaries as of the moment, stored or extractive, with the summaries that pass the filters.
-
-    Args:
-        configured: names of the tenant's categories.
-    """
+    `configured` are names of the tenant's categories."""
     warnings = []
     try:
         every = latest_summaries(hot, moment)
@@ -123,11 +117,8 @@ def read_summaries(
 def context(
     about: About, max_tokens: int, counter: TokenCounter, rows: RowsReader, selected: Sequence[str] | None
 ) -> tuple[Context, list[Warn]]:
-    """Return the assembled context of an answer, and a warning if memories could not be decrypted.
-
-    Args:
-        selected: the selected categories; None without a selection.
-    """
+    """Return the assembled context of an answer, and a warning if memories could not be decrypted. `selected` is None
+    without a selection of categories."""
     unread = 0
 
     def readable(slots: list[int]) -> list[MemoryRow]:
@@ -165,12 +156,7 @@ def summaries_alone(
     about: About, max_tokens: int, counter: TokenCounter, enough: Mapping[str, str], selected: Sequence[str] | None
 ) -> Context | None:
     """Return a context of sufficient summaries alone, or None if there are none or the budget does not hold all of
-    them.
-
-    Args:
-        enough: the sufficient summaries by category.
-        selected: the selected categories; None without a selection.
-    """
+    them. `enough` holds the sufficient summaries by category. `selected` is None without a selection of categories."""
     chosen = {name: enough[name] for name in (enough if selected is None else selected) if name in enough}
     assembled = assemble(max_tokens, counter, chosen, (), summaries_end=GRAPH_END)
     if not chosen or len(assembled.summaries) < len(chosen):
@@ -199,12 +185,7 @@ def assemble(
     summaries_end: float = SUMMARIES_END,
 ) -> Context:
     """Return the context of summaries, memories and entities, each in the given order. Items are read only while the
-    budget has room.
-
-    Args:
-        first: items that precede the ranked ones.
-        ranked: items that fill the rest, best first.
-    """
+    budget has room. The items of `first` precede the ranked ones."""
     budget = Budget(max_tokens, counter)
     chosen = {category: text for category, text in summaries.items() if budget.spend(text, summaries_end)}
     before, items = _Selection(budget, first), _Selection(budget, ranked)
@@ -293,11 +274,8 @@ def layered(
     readable: Callable[[list[int]], list[MemoryRow]],
 ) -> Iterator[ContextItem]:
     """Yield the items that precede the other ranked memories: all permitted rules, the most important first, then by
-    id; then the working layer, the ranked memories by rank and the unranked ones, the newest first.
-
-    Args:
-        readable: returns the readable rows of slots.
-    """
+    id; then the working layer, the ranked memories by rank and the unranked ones, the newest first. `readable` returns
+    the readable rows of slots."""
     scores = {(memory.id, memory.version): memory.score for memory in ranked}
 
     def stored(slots: list[int]) -> Iterator[ContextItem]:

@@ -133,11 +133,8 @@ def semantic(inputs: RankingInput, places: Places, best: Places) -> tuple[Column
 
 
 def boosts(inputs: RankingInput, places: Places, spread: float) -> dict[str, Column]:
-    """Return weight · value of each boost in the unit of scores, without boosts of weight 0 or without data.
-
-    Args:
-        spread: the log-odds that the semantic factor spans, which are worth its default weight.
-    """
+    """Return weight · value of each boost in the unit of scores, without boosts of weight 0 or without data. `spread`
+    are the log-odds that the semantic factor spans, which are worth its default weight."""
     unit = WEIGHTS[inputs.tuning.mode]["semantic"] / spread
     sources = {"relationship": _related, "personalisation": _liked, "session_continuity": _returned}
     weighed = [(name, inputs.tuning.boosts[name] * unit) for name in sources]

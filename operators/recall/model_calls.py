@@ -154,11 +154,8 @@ class ModelResults:
         )
 
     def answer(self, step: LlmStep, about: Prompt | None = None) -> Mapping[str, Any] | None:
-        """Return the language model's result of a step, or None.
-
-        Args:
-            about: if given, the result must be of this prompt.
-        """
+        """Return the language model's result of a step, or None. If `about` is given, the result must be of this
+        prompt."""
         ended = self.ended.get(step)
         if ended is None or (about is not None and ended.about != about):
             return None
@@ -218,12 +215,8 @@ def requested_steps(query: Recall) -> list[LlmStep]:
 def step_prompts(
     query: Recall, mode: Mode, question: str, categories: Mapping[str, str], summaries: Mapping[str, str]
 ) -> dict[LlmStep, Prompt]:
-    """Return the prompts of a query's LLM steps. A step without content to judge has no prompt.
-
-    Args:
-        categories: the tenant's categories.
-        summaries: the available summaries by category.
-    """
+    """Return the prompts of a query's LLM steps. A step without content to judge has no prompt. `categories` are the
+    tenant's."""
     found: dict[LlmStep, Prompt] = {}
     if query.select_categories and (offered := _offered(categories, summaries)):
         found["select_categories"] = llm_prompts.select_categories(question, offered)

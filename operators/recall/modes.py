@@ -252,10 +252,7 @@ def _weighed(
     """Rank by Σ weight · factor + Σ boosts.
 
     If the sums before the boosts hardly differ, they count as equal. Boosts then decide, then the semantic factor,
-    importance, recency, score and id, all descending.
-
-    Args:
-        spread: the log-odds that the semantic factor spans.
+    importance, recency, score and id, all descending. `spread` are the log-odds that the semantic factor spans.
     """
     values = np.array([*factors.values()])
     scores: Column = np.array([weights[name] for name in factors]) @ values

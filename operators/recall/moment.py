@@ -50,11 +50,8 @@ class Moment:
 
     @classmethod
     def of(cls, query: OfMoment, asked_ms: int, projects: tuple[str, ...] | None) -> Self:
-        """Return the moment of a query. If it has both times, the event time decides validity.
-
-        Args:
-            projects: the projects that the sender may read.
-        """
+        """Return the moment of a query. If it has both times, the event time decides validity. `projects` are those
+        that the sender may read."""
         history = isinstance(query, Recall) and query.include_history
         if query.as_of is None:
             return cls(asked_ms, None, None, history, projects)
@@ -148,11 +145,7 @@ def keep(hot: HotOwner, moment: Moment, index: OwnerIndex, gap_ms: int) -> None:
 
 
 def graph_at(hot: HotOwner, index: OwnerIndex, moment: Moment) -> OwnerGraph:
-    """Return the owner's graph as of the moment.
-
-    Args:
-        index: the owner's index as of the moment.
-    """
+    """Return the owner's graph as of the moment."""
     if moment.projects is not None:
         return hot.scoped_graph(index, moment.known_by_ms, moment.happened_by_ms)
     if moment.known_by_ms is None and moment.happened_by_ms is None:

@@ -40,10 +40,7 @@ def theirs(index: OwnerIndex, written: Mask, name: str) -> Column:
     """Return (n,) 1 for memories attributed to the participant and 0 for memories of others.
 
     A memory without an author (a fact, a preference, a rule) belongs to a participant it names. If it names none, it
-    counts as the mean of the memories with an author.
-
-    Args:
-        written: mask of the memories that the participant wrote.
+    counts as the mean of the memories with an author. `written` marks the memories that the participant wrote.
     """
     column, authored = written * 1.0, _authored(index)
     if authored is None:
@@ -83,11 +80,8 @@ def _authored(index: OwnerIndex) -> Mask | None:
 
 
 def filled(column: Column, able: Mask | None) -> Column:
-    """Return the column with the mean of its known values in place of unknown ones.
-
-    Args:
-        able: mask of the known values; None if all are known.
-    """
+    """Return the column with the mean of its known values in place of unknown ones. `able` marks the known values; None
+    if all are known."""
     if able is None or able.all() or not able.any():
         return column
     return np.where(able, column, column[able].mean())

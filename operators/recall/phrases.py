@@ -66,11 +66,7 @@ def words(content: str, places: Mapping[str, Sequence[tuple[int, int]]]) -> Reas
 
 
 def nearby(offset: int, neighbour: MemoryRow | None, span: tuple[int, int]) -> Reason:
-    """Return the reason: a neighbour contains a word of the question.
-
-    Args:
-        neighbour: None if it cannot be quoted.
-    """
+    """Return the reason: a neighbour contains a word of the question. `neighbour` is None if it cannot be quoted."""
     if offset < 0:
         where = "right after" if offset == -1 else "soon after"
     else:
@@ -82,11 +78,8 @@ def nearby(offset: int, neighbour: MemoryRow | None, span: tuple[int, int]) -> R
 
 
 def answers(neighbour: MemoryRow | None) -> Reason:
-    """Return the reason: the previous message asks something similar to the question.
-
-    Args:
-        neighbour: the previous message; None if it cannot be quoted.
-    """
+    """Return the reason: the previous message asks something similar to the question. `neighbour` is None if it cannot
+    be quoted."""
     if neighbour is None:
         return {"code": "answers", "text": "answers a question like it"}
     asked = [one for one in sentences(neighbour.content[:_READ_CHARACTERS]) if one.endswith(_ASKS)]
@@ -146,11 +139,8 @@ def updates(older: MemoryRow) -> Reason:
 
 
 def linked(own_id: str, path: Mapping[str, Any], seed: MemoryRow | None) -> Reason:
-    """Return the reason: a graph path leads to the memory from a memory of the answer.
-
-    Args:
-        seed: the start of the path; None if it cannot be quoted.
-    """
+    """Return the reason: a graph path leads to the memory from a memory of the answer. `seed`, the start of the path,
+    is None if it cannot be quoted."""
     edge = {name: part for name, part in path.items() if name != "reason"}
     start = f"“{short(seed.content)}”" if seed is not None else f"memory {path['from']}"
     relation = _EDGES.get(path["edge_type"], f"is linked ({path['edge_type']}) to")

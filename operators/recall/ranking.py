@@ -29,11 +29,8 @@ READ_CHARACTERS = 500  # per memory: a memory that replaces a fact says so at it
 
 
 def rank_candidates(run: QueryRun, understood: Understood, candidates: Candidates, at_least: int = 0) -> Ranked:
-    """Rank the candidates.
-
-    Args:
-        at_least: the minimum number of ranked memories. 0 ranks the query's k, or more if a reranker has scored them.
-    """
+    """Rank the candidates. `at_least` is the minimum number of ranked memories. 0 ranks the query's k, or more if a
+    reranker has scored them."""
     query, moment, index, hot = run.query, run.moment, run.index, run.hot
     permitted, columns, tuning = candidates.permitted, candidates.signal.columns, understood.tuning
     scores = {} if run.results.scored is None else run.results.scored.scores

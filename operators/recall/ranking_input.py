@@ -103,11 +103,7 @@ def tenant_settings(decisions: ControlHistory, tenant_id: str, at_ms: int) -> Re
 
 
 def tuned(query: Recall, mode: Mode, tenant: RecallSettings) -> Tuning:
-    """Return the ranking parameters of a query.
-
-    Args:
-        mode: the resolved mode, not `auto`.
-    """
+    """Return the ranking parameters of a query. `mode` is the resolved one, not `auto`."""
     k = DECAYED_K if mode == "decayed" and "k" not in query.model_fields_set else min(max(query.k, K_MIN), K_MAX)
     decay, boosts = _decay(query.decay, tenant.decay), _given(BOOSTS, query, mode, tenant)
     whole = mode == "episode" and query.whole_episodes

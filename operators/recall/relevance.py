@@ -119,11 +119,7 @@ class Judge:
 
     @classmethod
     def of(cls, index: OwnerIndex, question: Question, columns: Columns, basis: Basis, permitted: int) -> Self:
-        """Create the judge of a question.
-
-        Args:
-            permitted: the number of memories that may be in the answer.
-        """
+        """Create the judge of a question. `permitted` is the number of memories that may be in the answer."""
         conversation, standing = index.conversation, {stem: index.standing[stem] for stem in question.bare_stems}
         rarities = np.array([rarity(stem, found.holders, conversation.size) for stem, found in standing.items()])
         settings = {
@@ -174,22 +170,14 @@ class Judge:
         return Figures(np.array([values[name] for name in FIGURES]), counts > 0)
 
     def _covered(self, counts: Ints, words: Ints) -> tuple[Column, Column]:
-        """Return `covered` and `match` of texts.
-
-        Args:
-            counts: term frequencies, (stems, texts).
-            words: the length of each text.
-        """
+        """Return `covered` and `match` of texts. `counts` are term frequencies, (stems, texts). `words` are the lengths
+        of the texts."""
         norms = K1 * (1 - MATCH_B + MATCH_B * words / MEAN_LENGTH)
         return self.shares @ (counts > 0), self.shares @ (counts * (K1 + 1) / (counts + norms))
 
     def _best_passages(self, places: Places, counts: Ints, words: Ints) -> tuple[Ints, Ints]:
-        """Return term frequencies and length of the best passage at each position.
-
-        Args:
-            counts: term frequencies of the whole texts.
-            words: lengths of the whole texts.
-        """
+        """Return term frequencies and length of the best passage at each position. `counts` and `words` are those of
+        the whole texts."""
         index = self.index
         slots = index.conversation.slots[places]
         if not index.words.divided or not len(self.rarities):
@@ -226,11 +214,8 @@ class Judge:
         return counts.take(near.searchsorted(places), axis=1), around
 
     def evidence(self, nearest: Figures) -> Floats:
-        """Return the evidence for `answerable`, in the order of `EVIDENCE`.
-
-        Args:
-            nearest: figures of the best memories by signal, the best first.
-        """
+        """Return the evidence for `answerable`, in the order of `EVIDENCE`. `nearest` are figures of the best memories
+        by signal, the best first."""
         best = np.argsort(-nearest.of("covered"), kind="stable")[:TOGETHER]
         unheard = np.array([not len(held) for held in self.holding], np.bool_)
         values = nearest.values
@@ -276,11 +261,8 @@ class Judge:
         """Return the probability that the memories hold an answer.
 
         One memory that is evidence is an answer, so the probability is at least that of the most relevant one. Several
-        unlikely memories raise it to at most `EVIDENCE_BETWEEN_THEM` times that value.
-
-        Args:
-            nearest: as for `evidence`.
-            highest: the highest relevance of those.
+        unlikely memories raise it to at most `EVIDENCE_BETWEEN_THEM` times that value. `highest` is the highest
+        relevance of the nearest memories.
         """
         likely = float(probability(self.settings @ _ANSWERABLE[self.ground] @ self.evidence(nearest)))
         return min(max(likely, highest), EVIDENCE_BETWEEN_THEM * highest)
@@ -315,12 +297,7 @@ def several_talk(index: OwnerIndex) -> float:
 
 
 def rarity(stem: str, holders: int, memories: int) -> float:
-    """Return a stem's rarity in nats.
-
-    Args:
-        holders: the number of memories that hold it.
-        memories: the number of memories.
-    """
+    """Return a stem's rarity in nats."""
     known = min(RARITY + RARITY_OF_A_LETTER * len(stem), RAREST)
     return known if holders < 2 else min(known, -math.log((holders - 1) / (memories + LEARNT_AFTER)))
 

@@ -102,12 +102,7 @@ class QuestionVectors:
     def __init__(
         self, embedder: Embedder, fallback: Embedder | None, timer: Callable[[], float], size: int = CACHED
     ) -> None:
-        """Create the question model.
-
-        Args:
-            timer: returns seconds from any origin.
-            fallback: a model that runs in this process.
-        """
+        """Create the question model. `timer` returns seconds from any origin. `fallback` runs in this process."""
         self.embedder = embedder
         self.fallback = fallback
         self.service: EmbeddingService | None = embedder.service if isinstance(embedder, RemoteEmbedder) else None
@@ -135,12 +130,7 @@ class QuestionVectors:
 
     def receive(self, text: str, given: Matrix | ModelError, took_ms: float) -> QuestionVector:
         """Return the text's vector from the service's result or, if it failed, from a copy of the model in this
-        process.
-
-        Args:
-            given: (dimension,), or the service's error.
-            took_ms: the service's time.
-        """
+        process."""
         key = cache_key(self.embedder.name, text)
         if not isinstance(given, ModelError):
             return self._keep(key, self._checked(np.array([given], np.float32), NO_FLOATS), took_ms)
@@ -260,13 +250,8 @@ class Shared:
         fallback: Embedder | None = None,
         exact_tokens: Callable[[], TokenCounter | None] = lambda: None,
     ) -> Self:
-        """Create the shared objects.
-
-        Args:
-            timer: returns seconds from any origin.
-            fallback: the embedder for failures of the model; ignored if it is the model itself.
-            exact_tokens: loads the preferred token counter, if there is one.
-        """
+        """Create the shared objects. `timer` returns seconds from any origin. `fallback` is ignored if it is the model
+        itself. `exact_tokens` loads the preferred token counter."""
         other = None if fallback is None or fallback.name == embedder.name else fallback
         questions = QuestionVectors(embedder, other, timer)
         counter = cache(lambda: token_counter(exact_tokens(), embedder))

@@ -44,9 +44,7 @@ def read(
     """Return the signal from the question's vector and words.
 
     If the model fails, the signal uses words, and the fallback's vectors of the question and the best candidates.
-
-    Args:
-        received: the question's vector, if an embedding service returned one.
+    `received` is the question's vector from an embedding service.
     """
     questions, conversation = shared.questions, index.conversation
     asked = questions.embed(question.own_words) if received is None else received

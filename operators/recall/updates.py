@@ -138,10 +138,7 @@ class _Compared(NamedTuple):
 
     def names_other(self, *, strangers_only: bool = False) -> Mask:
         """Return (n, n): whether the column's statement names a person that neither the row's nor the question names.
-
-        Args:
-            strangers_only: only statements that do not refer to their writer.
-        """
+        With `strangers_only`, statements that refer to their writer are left out."""
         found = np.zeros(self.common.shape, np.bool_)
         for newer, one in enumerate(self.statements):
             if one.persons and not (strangers_only and one.is_own):
@@ -313,23 +310,15 @@ def _spread(alike: Features) -> tuple[float, float]:
 
 
 def least(memories: int, *, notes: bool) -> float:
-    """Return the minimum probability of an update.
-
-    Args:
-        memories: the owner's number of memories.
-        notes: whether one person wrote all of them.
-    """
+    """Return the minimum probability of an update. `notes` tells whether one person wrote all memories."""
     if not notes:
         return UPDATED_IN_CHATS
     return UPDATED_AMONG_MANY if memories > MANY else UPDATED
 
 
 def updated(ranks: Sequence[int], likely: Column) -> dict[int, Replacement]:
-    """Return by rank the memory that most probably updates it, if the probability suffices.
-
-    Args:
-        likely: probabilities of those ranks.
-    """
+    """Return by rank the memory that most probably updates it, if the probability suffices. `likely` are probabilities
+    of those ranks."""
     by = likely.argmax(axis=1)
     found = {}
     for at, rank in enumerate(ranks):

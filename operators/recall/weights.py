@@ -130,11 +130,7 @@ LEXICAL_WEIGHTS: Mapping[Chat, Mapping[str, float]] = MappingProxyType(
 
 
 def sets_for(kind: Kind, *, by_token: bool) -> Mapping[Chat, Mapping[str, float]]:
-    """Return the weight sets of an embedder kind.
-
-    Args:
-        by_token: whether token vectors are compared.
-    """
+    """Return the weight sets of an embedder kind."""
     return WEIGHTS[kind] if by_token or kind in ("spelling", "blended") else WHOLE_WEIGHTS
 
 

@@ -185,21 +185,15 @@ def why(
 
 
 def added(items: Iterable[Related], seeds: Sequence[MemoryRow | None]) -> list[list[Reason]]:
-    """Return the reasons of memories from graph expansion: the path to each.
-
-    Args:
-        seeds: rows of the ranked memories.
-    """
+    """Return the reasons of memories from graph expansion: the path to each. `seeds` are rows of the ranked
+    memories."""
     by_id = {row.id: row for row in seeds if is_readable(row)}
     return [[phrases.linked(item.id, item.why, by_id.get(item.why["from"]))] for item in items]
 
 
 def say_reranked(reasons: list[list[Reason]], model: str, before: Sequence[int]) -> None:
-    """Add the reranker to the reasons of the memories whose rank it raised.
-
-    Args:
-        before: the ranks before the reranker.
-    """
+    """Add the reranker to the reasons of the memories whose rank it raised. `before` are the ranks before the
+    reranker."""
     for rank, (found, first) in enumerate(zip(reasons, before, strict=False), 1):
         if rank < first:
             others = [reason for reason in found if reason["code"] != "filler"]
@@ -213,11 +207,8 @@ def say_updates(
     index: OwnerIndex,
     read: RowsReader,
 ) -> None:
-    """Add the replaced statement to the reasons of each memory that updates another.
-
-    Args:
-        found: updates by position.
-    """
+    """Add the replaced statement to the reasons of each memory that updates another. `found` holds updates by
+    position."""
     rank_of = {place: rank for rank, place in enumerate(places)}
     shown = [(place, rank_of[one.by]) for place, one in found.items() if one.by in rank_of]
     rows = read([int(index.conversation.slots[place]) for place, _ in shown]) if shown else []

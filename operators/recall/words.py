@@ -73,11 +73,8 @@ def logarithm(scores: Column) -> Column:
 
 
 def bm25_scores(index: OwnerIndex, stems: Sequence[str], bare: Collection[str]) -> Scores:
-    """Return BM25 of each text. A repeated question word counts repeatedly in a window.
-
-    Args:
-        bare: the stems that belong to no participant's name.
-    """
+    """Return BM25 of each text. A repeated question word counts repeatedly in a window. `bare` are the stems that
+    belong to no participant's name."""
     conversation, times = index.conversation, Counter(stems)
     asked = sorted(times, key=lambda stem: stem not in bare)  # names last: `near` excludes them
     standing = [index.standing[stem] for stem in asked]
@@ -120,11 +117,7 @@ def bm25_scores(index: OwnerIndex, stems: Sequence[str], bare: Collection[str]) 
 
 
 def _holders(counts: npt.NDArray[np.int32]) -> list[int]:
-    """Return the document frequency of each word.
-
-    Args:
-        counts: (words, texts).
-    """
+    """Return the document frequency of each word. `counts` are (words, texts)."""
     return [int(np.count_nonzero(row)) for row in counts > 0]
 
 
@@ -137,13 +130,8 @@ def _norms(lengths: Lengths, texts: Ints, b: float = B) -> Column:
 
 
 def bm25(counts: npt.NDArray[np.integer[Any]], worths: Column, norms: Column) -> Column:
-    """Return BM25 of texts.
-
-    Args:
-        counts: (words, texts).
-        worths: (words,) the idf of each word, times its repetitions in the question.
-        norms: (texts,).
-    """
+    """Return BM25 of texts. `counts` are (words, texts). `worths` are the idf of each word, times its repetitions in
+    the question."""
     parts = counts + norms
     scores: Column = worths @ np.divide(counts, parts, out=parts)
     return scores
@@ -151,10 +139,7 @@ def bm25(counts: npt.NDArray[np.integer[Any]], worths: Column, norms: Column) ->
 
 def phrase_column(index: OwnerIndex, stems: Sequence[str], worth: float = 1.0) -> Scattered:
     """Return (n,) Σ ln(1 + n / df) / worth over the question's adjacent pairs of stems that are adjacent in the memory.
-
-    Args:
-        worth: 0 counts as 1.
-    """
+    A `worth` of 0 counts as 1."""
     conversation = index.conversation
     found = [conversation.living(distinct(index.words.adjoining(*pair))) for pair in dict.fromkeys(pairwise(stems))]
     found = [holding for holding in found if len(holding)]
@@ -166,12 +151,8 @@ def phrase_column(index: OwnerIndex, stems: Sequence[str], worth: float = 1.0) -
 
 
 def counted(held: Sequence[Places], places: Places, size: int) -> Ints:
-    """Return term frequencies at each of `places`, (words, places).
-
-    Args:
-        held: the position of each occurrence, by word.
-        size: the number of all positions.
-    """
+    """Return term frequencies at each of `places`, (words, places). `held` are the positions of occurrences, by word.
+    `size` is the number of all positions."""
     width, number = len(places) + 1, np.full(size, len(places))  # the last column collects all other positions
     number[places] = np.arange(len(places))
     rows = np.repeat(np.arange(len(held)) * width, [*map(len, held)])
@@ -182,12 +163,7 @@ def counted(held: Sequence[Places], places: Places, size: int) -> Ints:
 
 
 def idf(held: npt.ArrayLike, texts: int) -> Column:
-    """Return the idf of words.
-
-    Args:
-        held: the document frequency of each word.
-        texts: the number of texts.
-    """
+    """Return the idf of words. `held` are document frequencies."""
     holding = np.asarray(held, np.float64)
     return np.log1p((texts - holding + 0.5) / (holding + 0.5))
 
