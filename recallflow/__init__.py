@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from recallflow.embedder import TokenCounter as TokenCounter
     from recallflow.memory import AsyncMemory as AsyncMemory
     from recallflow.memory import Memory as Memory
-    from recallflow.public import *  # noqa: F403 - the module's `__all__` lists the names
+    from recallflow.public import *  # noqa: F403 - all of its names are public
 
-# Names with heavy imports are loaded separately.
-APART = {
+# Modules of names with heavy imports. All other names are in `public`.
+_MODULES = {
     "AsyncMemory": "recallflow.memory",
     "AsyncRecallClient": "recallflow.client",
     "Embedder": "recallflow.embedder",
@@ -35,7 +35,11 @@ def __getattr__(name: str) -> Any:
     if find_spec(f"{__name__}.{name}") is not None:  # a module of ours: Python looks here before it imports it
         raise AttributeError(name)
     try:
-        found = getattr(import_module(APART.get(name, "recallflow.public")), name)
+        module = import_module(_MODULES.get(name, "recallflow.public"))
+        if name == "__all__":
+            found: Any = sorted(_MODULES.keys() | {one for one in dir(module) if not one.startswith("_")})
+        else:
+            found = getattr(module, name)
     except ModuleNotFoundError as error:
         to_install = import_module("recallflow.distribution").way_out(error)
         if to_install is None:

@@ -5,10 +5,6 @@
 
 # ruff: noqa: I001 - which would make a statement of each name
 
-from typing import TYPE_CHECKING
-
-from recallflow import APART
-
 from recallflow.control import (
     ApiKey as ApiKey, Category as Category, ControlEvent as ControlEvent, GateVerdict as GateVerdict,
     OwnerMapping as OwnerMapping, Quota as Quota, Rollout as Rollout, TenantSettings as TenantSettings,
@@ -47,7 +43,3 @@ from recallflow.verbs.results import (
     Added as Added, Answered as Answered, Episodes as Episodes, Found as Found, FoundFacts as FoundFacts,
     History as History, MemoryVersion as MemoryVersion, Page as Page, Stats as Stats,
 )  # fmt: skip
-
-if not TYPE_CHECKING:  # which would know no name of a list that is made
-    _here = {name for name in dir() if name not in ("APART", "TYPE_CHECKING") and not name.startswith("_")}
-    __all__ = sorted(_here | APART.keys())

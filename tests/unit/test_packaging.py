@@ -12,9 +12,11 @@ import sys
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
+from graphlib import TopologicalSorter
 from pathlib import Path
 from typing import Any, assert_type
 
+import grimp
 import pytest
 import yaml
 from packaging.requirements import Requirement
@@ -116,6 +118,11 @@ def test_exported_names_exist() -> None:
         module = getattr(value, "__module__", None)
         if module is not None and module.startswith("recallflow"):
             assert getattr(importlib.import_module(module), name) is value
+
+
+def test_modules_import_without_cycles() -> None:
+    graph = grimp.build_graph("recallflow", cache_dir=None)  # with lazy imports, and those of type checkers
+    TopologicalSorter({one: graph.find_modules_directly_imported_by(one) for one in graph.modules}).prepare()
 
 
 def test_type_checker_knows_the_exports() -> None:
