@@ -51,9 +51,9 @@ class StateFolders:
         self._directory, self._topic = directory, memory_topic
 
     def place(self, number: int) -> bytes | None:
-        """Return the encoded place that the folder keeps."""
+        """Return the encoded progress in the folder."""
         existing = self._directory.existing_numbers()
-        return self._directory.partition(number).place if number in existing else None
+        return self._directory.partition(number).progress if number in existing else None
 
     def first_offset(self, number: int, place: PartitionProgress) -> int:
         """Return the offset of the first memory record to read."""

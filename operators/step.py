@@ -197,7 +197,7 @@ class StateStep:
         # After the last barrier, `close` waits for the disk.
         is_synced = partition.sync_check() if mark.last else self._directory.begin_sync(partition)
         if mark.place is not None:
-            partition.stage_place(mark.place)  # an older place only causes more records to be read again
+            partition.stage_progress(mark.place)  # older progress only causes more records to be read again
         self._forget_delivered()
         found: dict[str, list[int]] = defaultdict(list)
         for item in [*self._held(), *self._queries.waiting()]:

@@ -30,8 +30,8 @@ from recallflow.state.encryption import UNENCRYPTED, AtRest, Keyring
 from recallflow.state.folders import (
     check_whole,
     elsewhere_since_ms,
+    format_partitions,
     held_numbers,
-    names,
     numbers_in,
     partition_folder,
     put_folder,
@@ -240,12 +240,14 @@ class StateDirectory:
         if not lost or self.is_shared_out():
             return
         if any(one.get(keys.COMPLETE) is not None for one in self.existing_partitions()):
-            raise PartitionMissing(f"{self.path} has lost {names(lost)}: put the folders back, or restore a checkpoint")
+            raise PartitionMissing(
+                f"{self.path} has lost {format_partitions(lost)}: put the folders back, or restore a checkpoint"
+            )
 
     def is_shared_out(self) -> bool:
         """Return whether missing partitions may be in other directories: after moves, or with several members."""
         known = has_moved(self.path) or reads_topics(self.path)
-        return known or any(one.place is not None for one in self.existing_partitions())
+        return known or any(one.progress is not None for one in self.existing_partitions())
 
     def has_vectors(self) -> bool:
         """Return whether a committed memory has a vector, which confirms the dimension. Any thread may call it."""

@@ -1,8 +1,8 @@
 """The folder of one state partition: RocksDB's files, and the secret of its keys if it differs from the directory's. A
 folder is self-contained and can move between directories.
 
-Folders appear and disappear atomically: an arriving folder is prepared beside its place and renamed; a leaving one is
-renamed before its removal. Leftovers of a crash are removed when the directory is opened."""
+Folders appear and disappear atomically: an arriving folder is prepared next to its final path and renamed; a leaving
+one is renamed before its removal. Leftovers of a crash are removed when the directory is opened."""
 
 import shutil
 import tempfile
@@ -21,12 +21,12 @@ from recallflow.state.files import check_room, read_checked, sync, sync_tree, wr
 from recallflow.state.partition import Partition
 
 BROUGHT = "secret.json"
-MOVING = "moving.json"  # of a folder that has a copy in another directory, which is about to take its place
+MOVING = "moving.json"  # in a folder whose copy in another directory is about to replace it
 _OPTIONS = "rocksdict-config.json"
-ELSEWHERE = "elsewhere.json"  # of a folder whose partition another member goes on with
+ELSEWHERE = "elsewhere.json"  # in a folder whose partition another member continues
 _NUMBERED = "p[0-9][0-9][0-9]"
 _ARRIVING, _GONE = ".new", ".gone"
-_MADE_READY = f"{_ARRIVING}.tmp"  # as RocksDB calls a checkpoint until it is one
+_MADE_READY = f"{_ARRIVING}.tmp"  # RocksDB's name of an incomplete checkpoint
 
 
 def partition_folder(path: Path, number: int) -> Path:
@@ -43,8 +43,8 @@ def held_numbers(path: Path) -> list[int]:
     return [number for number in numbers_in(path) if elsewhere_since_ms(partition_folder(path, number)) is None]
 
 
-def names(numbers: Iterable[int]) -> str:
-    """State partitions as their folders are named."""
+def format_partitions(numbers: Iterable[int]) -> str:
+    """Return the folder names of state partitions, in order."""
     return ", ".join(f"p{number:03d}" for number in sorted(numbers))
 
 
@@ -75,7 +75,7 @@ def copy_partition(partition: Partition, folder: Path) -> None:
     and master key may use it. Any thread may call it. Table files are hard links on the same disk, and nothing is
     synced. It may contain erased data until the partition was cleaned (`Partition.clean`). Raise StorageError."""
     if folder.exists():
-        raise StorageError(f"{folder} is there already: a state partition is copied to a new folder")
+        raise StorageError(f"{folder} already exists: copy the state partition to a new folder")
     try:
         partition.checkpoint(folder)
         write_secret(folder, partition.keyring.stored)
@@ -87,7 +87,7 @@ def copy_partition(partition: Partition, folder: Path) -> None:
 
 def put_folder(path: Path, number: int, source: Path) -> None:
     """Move `source`, on the same disk, to a partition's folder, and remove the previous folder. After a crash there is
-    the old folder, the new one or, briefly, none. Raise OSError."""
+    the old folder, the new one or, for a moment, none. Raise OSError."""
     folder = partition_folder(path, number)
     sync_tree(source)
     gone = _set_aside(folder)
@@ -136,7 +136,7 @@ def unmark_elsewhere(folder: Path) -> None:
 
 
 def elsewhere_since_ms(folder: Path) -> int | None:
-    """Since when a folder's partition is another member's (epoch ms); None where it is not. Raises StateError."""
+    """Return the time since which another member has the partition (epoch ms), or None. Raise StateError."""
     try:
         return int(read_checked(folder / ELSEWHERE)["since_ms"])
     except FileNotFoundError:
@@ -148,11 +148,11 @@ def check_whole(folder: Path) -> None:
     CURRENT file: RocksDB would treat it as new, and delete its files."""
     if (target := moves_to(folder)) is not None:
         raise StateError(
-            f"{folder} was on its way to {target} when that was stopped, and may be there already: do the same again "
-            "(recallflow state move)"
+            f"the move of {folder} to {target} was interrupted and may be complete: repeat it with `recallflow state "
+            "move`"
         )
     if not (folder / "CURRENT").exists() and (any(folder.glob("*.sst")) or any(folder.glob("*.log"))):
-        raise StorageError(f"cannot open {folder}: it has lost its CURRENT file; restore a checkpoint")
+        raise StorageError(f"cannot open {folder}: its CURRENT file is missing; restore a checkpoint")
 
 
 def _set_aside(folder: Path) -> Path:
@@ -171,9 +171,9 @@ def unpurged_owners(path: Path, partitions: int) -> int:
 
 
 def _uncleaned_owners(folder: Path) -> int:
-    with _stand_in(folder) as there:
+    with _readable_copy(folder) as copy:
         try:
-            db = Rdict(str(there), Options(raw_mode=True), access_type=AccessType.read_only())
+            db = Rdict(str(copy), Options(raw_mode=True), access_type=AccessType.read_only())
         except Exception as error:
             raise StorageError(f"cannot open {folder}: {error}") from error
         try:
@@ -184,13 +184,13 @@ def _uncleaned_owners(folder: Path) -> int:
 
 
 @contextmanager
-def _stand_in(folder: Path) -> Iterator[Path]:
+def _readable_copy(folder: Path) -> Iterator[Path]:
     """Create a writable folder that reads like this one, because RocksDB and rocksdict write at each opening."""
     with tempfile.TemporaryDirectory(prefix="recallflow-") as made:
-        there = Path(made)
+        copy = Path(made)
         for file in folder.iterdir():
             if file.name == _OPTIONS:
-                shutil.copyfile(file, there / file.name)
+                shutil.copyfile(file, copy / file.name)
             else:
-                (there / file.name).symlink_to(file.resolve())
-        yield there
+                (copy / file.name).symlink_to(file.resolve())
+        yield copy

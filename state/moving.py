@@ -2,12 +2,13 @@
 
 Each partition moves separately:
 
-1. Its files are cleaned of erased data. A copy with its secret is prepared in the target, and synced. 2. The source
-folder is marked: it must not be opened, because the partition is about to exist twice. 3. The copy is renamed into
-place. 4. The source folder is removed.
+1. Clean its files of erased data. Prepare a copy with its secret in the target, and sync the copy.
+2. Mark the source folder: it must not be opened, because the partition is about to exist twice.
+3. Rename the copy to the target's folder of the partition.
+4. Remove the source folder.
 
-After a crash before 2, the partition has not moved, and the next opening of the target removes the copy. After a later
-crash, the same command continues; until then, the source refuses to open the folder and gives the reason."""
+After a crash before step 2, the partition has not moved, and the next opening of the target removes the copy. After a
+later crash, repeat the command to continue. Until then, opening the source folder raises StateError."""
 
 import contextlib
 import shutil
@@ -24,11 +25,11 @@ from recallflow.state.encryption import AtRest, StoredSecret
 from recallflow.state.folders import (
     arriving_folder,
     copy_partition,
+    format_partitions,
     held_numbers,
     mark_elsewhere,
     mark_moving,
     moves_to,
-    names,
     partition_folder,
     read_secret,
     unmark_moving,
@@ -57,41 +58,44 @@ class Merge(NamedTuple):
     older: list[OlderCopy]
 
 
-Progress = tuple[int, int, int]
-# Of a stored place: its deployment, and generation, next memory offset and first open query.
-ReadProgress = Callable[[bytes], tuple[str, Progress]]
-_NO_PROGRESS: Progress = (0, 0, 0)
+# Generation, next memory offset and first open query of a partition's reader.
+ReaderProgress = tuple[int, int, int]
+# Decodes a stored progress record into its deployment and progress.
+ReadProgress = Callable[[bytes], tuple[str, ReaderProgress]]
+_NO_PROGRESS: ReaderProgress = (0, 0, 0)
 
 
 class _Copy(NamedTuple):
-    """One of several folders of a partition. `logs`: ids of the topics that its directory reads; `reach`: applied
-    offsets of the partition's own log, and of sources that are no topics."""
+    """One of several folders of a partition. `logs`: ids of the topics that its directory reads; `applied_offsets`:
+    by topic partition of the same number, and by source that is not a topic."""
 
     path: Path
     partition: Partition
     logs: dict[str, str]
-    reach: dict[str, int]
+    applied_offsets: dict[str, int]
     deployment: str
-    progress: Progress
+    progress: ReaderProgress
 
     @property
     def next_offset(self) -> int:
-        """The offset after all applied records of its own log."""
-        return 1 + max((offset for source, offset in self.reach.items() if _topic(source) in self.logs), default=-1)
+        """The offset after all applied records of its own topic partition."""
+        applied = self.applied_offsets.items()
+        return 1 + max((offset for source, offset in applied if _topic(source) in self.logs), default=-1)
 
     def is_older_than(self, newest: "_Copy") -> bool:
-        """Return whether `newest` certainly contains this copy. A later owner continues from the handover. If a copy of
-        an earlier owner has applied more than the later one knew of, the log may have lost records since."""
+        """Return whether `newest` certainly contains this copy. Return False if this copy's owner is of a later
+        generation, and its progress is below the applied offsets of `newest`: the log may have lost records."""
         if not self.logs or self.logs != newest.logs or len({self.deployment, newest.deployment} - {""}) > 1:
             return False
-        contains = all(newest.reach.get(source, -1) >= offset for source, offset in self.reach.items())
-        generation, known, _ = self.progress
-        return contains and not (generation > newest.progress[0] and newest.next_offset > known)
+        applied = self.applied_offsets.items()
+        contains = all(newest.applied_offsets.get(source, -1) >= offset for source, offset in applied)
+        generation, next_offset, _ = self.progress
+        return contains and not (generation > newest.progress[0] and newest.next_offset > next_offset)
 
 
 def move(source: Path, target: Path, numbers: Collection[int], at_rest: AtRest, *, create: bool = False) -> list[Move]:
     """Move partitions, all or none if there is a problem. Partitions moved by an earlier interrupted call stay moved.
-    `create`: the target may be missing."""
+    `create`: create the target if it does not exist."""
     if not create:
         describe(target)
     return split(source, {target: numbers}, at_rest)
@@ -100,24 +104,24 @@ def move(source: Path, target: Path, numbers: Collection[int], at_rest: AtRest, 
 def split(source: Path, targets: Mapping[Path, Collection[int]], at_rest: AtRest) -> list[Move]:
     """Move partitions to several directories, which are created if they do not exist."""
     wanted = Counter(number for numbers in targets.values() for number in numbers)
-    if twice := [number for number, count in wanted.items() if count > 1]:
-        raise UsageError(f"{names(twice)} cannot go to two directories: name each partition once")
+    if repeated := [number for number, count in wanted.items() if count > 1]:
+        raise UsageError(f"{format_partitions(repeated)} cannot go to two directories: name each partition once")
     with _held([source, *targets]):
         return _carry_out([one for target in targets for one in _plan(source, target, targets[target])], at_rest)
 
 
 def merge(sources: Sequence[Path], target: Path, at_rest: AtRest, progress_of: ReadProgress, *, now_ms: int) -> Merge:
-    """Move all partitions of directories into one, which need not be there yet.
+    """Move all partitions of directories into one, which is created if it does not exist.
 
     Members that were stopped one after the other may hold copies of one partition. The newest is moved, with the latest
-    place; the others are marked as older and stay. Raises StateError where copies cannot be compared."""
+    committed progress; the others are marked as older and stay. Raise StateError if copies cannot be compared."""
     with _held([*sources, target]):
         older = _mark_older([*sources, target], at_rest, progress_of, now_ms)
         holders: dict[int, Path] = {}
         for path in sources:
             for number in held_numbers(path):
                 if (other := holders.setdefault(number, path)) != path:
-                    raise _twice([number], other, path)
+                    raise _conflicting_copies([number], other, path)
         plan = [one for path in sources for one in _plan(path, target, held_numbers(path))]
         return Merge(_carry_out(plan, at_rest), older)
 
@@ -135,8 +139,8 @@ def _held(paths: Iterable[Path]) -> Iterator[None]:
 
 
 def _mark_older(paths: Sequence[Path], at_rest: AtRest, progress_of: ReadProgress, now_ms: int) -> list[OlderCopy]:
-    """Mark all copies of a partition except the newest, which gets the latest place. Mark nothing if any cannot be
-    compared. A folder that is moving is not a copy."""
+    """Mark all copies of a partition except the newest, which gets the latest committed progress. Mark nothing if any
+    copies cannot be compared. A folder that is being moved is not a copy."""
     holders = defaultdict[int, list[Path]](list)
     for path in {path.resolve(): path for path in paths}.values():
         for number in held_numbers(path):
@@ -152,11 +156,11 @@ def _mark_older(paths: Sequence[Path], at_rest: AtRest, progress_of: ReadProgres
                 check_same(first.path, first.fingerprint, path, describe(path).fingerprint)
             directories[path] = stack.enter_context(StateDirectory.existing(path, CACHE_BYTES, at_rest))
         for number, found in several.items():
-            newest, *others = _by_age([_copy(directories[path], number, progress_of) for path in found])
+            newest, *others = _newest_first([_copy(directories[path], number, progress_of) for path in found])
             older += [OlderCopy(number, one.path, newest.path) for one in others]
             latest = max((newest, *others), key=lambda one: one.progress)
-            if latest.partition.place is not None and latest.progress > newest.progress:
-                newest.partition.stage_place(latest.partition.place)
+            if latest.partition.progress is not None and latest.progress > newest.progress:
+                newest.partition.stage_progress(latest.partition.progress)
                 newest.partition.commit()
                 newest.partition.sync()
     for one in older:
@@ -166,23 +170,24 @@ def _mark_older(paths: Sequence[Path], at_rest: AtRest, progress_of: ReadProgres
 
 def _copy(directory: StateDirectory, number: int, progress_of: ReadProgress) -> _Copy:
     partition, logs = directory.partition(number), read_logs(directory.path)
-    # Of another partition of its topic a copy counts positions that producers named.
-    reach = {
+    # Skip offsets of other partitions of the topic: they come from moved records, not from reading the log.
+    applied_offsets = {
         source: offset
         for source, offset in partition.applied.items()
         if _topic(source) not in logs or source.endswith(f":{number}")
     }
-    deployment, progress = ("", _NO_PROGRESS) if partition.place is None else progress_of(partition.place)
-    return _Copy(directory.path, partition, logs, reach, deployment, progress)
+    deployment, progress = ("", _NO_PROGRESS) if partition.progress is None else progress_of(partition.progress)
+    return _Copy(directory.path, partition, logs, applied_offsets, deployment, progress)
 
 
-def _by_age(copies: list[_Copy]) -> list[_Copy]:
-    """Sort copies of one partition, the newest first. Raises StateError."""
-    found = sorted(copies, key=lambda one: (sum(one.reach.values()) + len(one.reach), one.progress), reverse=True)
-    for one in found[1:]:
-        if not one.is_older_than(found[0]):
-            raise _twice([one.partition.number], found[0].path, one.path)
-    return found
+def _newest_first(copies: list[_Copy]) -> list[_Copy]:
+    """Sort copies of one partition by their applied records and progress. Raise StateError."""
+    newest, *older = sorted(copies, key=lambda one: (sum(at + 1 for at in one.applied_offsets.values()), one.progress),
+                            reverse=True)  # fmt: skip
+    for one in older:
+        if not one.is_older_than(newest):
+            raise _conflicting_copies([one.partition.number], newest.path, one.path)
+    return [newest, *older]
 
 
 def _topic(source: str) -> str:
@@ -196,22 +201,25 @@ def _plan(source: Path, target: Path, numbers: Collection[int]) -> list[Move]:
     """Return the remaining moves. Raise StateError if one is impossible."""
     fingerprint = describe(source).fingerprint
     if source.resolve() == target.resolve():
-        raise UsageError(f"{source} and {target} are one directory: give another one to move to")
+        raise UsageError(f"{source} and {target} are one directory: name another target")
     if (target / DESCRIPTION).exists():
         check_same(source, fingerprint, target, describe(target).fingerprint)
-    if strange := [number for number in numbers if number >= fingerprint.partitions]:
-        raise UsageError(f"{source} has {fingerprint.partitions} state partitions, from p000 on: no {names(strange)}")
-    here, there = ({*held_numbers(path)} for path in (source, target))
-    if missing := {*numbers} - here - there:
-        raise StateError(f"{source} does not hold {names(missing)}: look which directory does (recallflow state info)")
-    left = sorted(here.intersection(numbers))
-    for number in left:
-        elsewhere = moves_to(partition_folder(source, number))
-        if number in there and (elsewhere is None or _secret(source, number) != _secret(target, number)):
-            raise _twice([number], source, target)
-        if elsewhere is not None and elsewhere != target.resolve():
-            raise StateError(f"{names([number])} of {source} is on its way to {elsewhere}: move it there first")
-    return [Move(number, source, target) for number in left]
+    if absent := [number for number in numbers if number >= fingerprint.partitions]:
+        existing = f"p000 to {format_partitions([fingerprint.partitions - 1])}"
+        raise UsageError(f"{source} has state partitions {existing}, so {format_partitions(absent)} does not exist")
+    in_source, in_target = ({*held_numbers(path)} for path in (source, target))
+    if missing := {*numbers} - in_source - in_target:
+        missing_names = format_partitions(missing)
+        raise StateError(f"{source} does not hold {missing_names}: find its directory with `recallflow state info`")
+    remaining = sorted(in_source.intersection(numbers))
+    for number in remaining:
+        pending_target = moves_to(partition_folder(source, number))
+        if number in in_target and (pending_target is None or _secret(source, number) != _secret(target, number)):
+            raise _conflicting_copies([number], source, target)
+        if pending_target is not None and pending_target != target.resolve():
+            name = format_partitions([number])
+            raise StateError(f"the move of {name} from {source} to {pending_target} is incomplete: repeat it first")
+    return [Move(number, source, target) for number in remaining]
 
 
 def _secret(path: Path, number: int) -> StoredSecret:
@@ -219,12 +227,12 @@ def _secret(path: Path, number: int) -> StoredSecret:
     return read_secret(partition_folder(path, number)) or describe(path).secret
 
 
-def _twice(numbers: Collection[int], one: Path, other: Path) -> StateError:
+def _conflicting_copies(numbers: Collection[int], one: Path, other: Path) -> StateError:
     return StateError(
-        f"{one} and {other} both hold {names(numbers)}, and neither is known to be an older copy of the other. Of "
-        "members of one deployment, one is a leftover: look which has applied more (recallflow state hash "
-        f"{one} {other}), and remove the other folder. Directories that were filled apart are two states, and removing "
-        "either loses memories: export one (recallflow export --memories) and replay it into the other"
+        f"{one} and {other} both hold {format_partitions(numbers)}, and neither is known to be an older copy. If they "
+        f"are of one deployment, find the one that has applied more (`recallflow state hash {one} {other}`) and remove "
+        "the other folder. If they are separate states, removing either loses memories: export one (`recallflow export "
+        "--memories`) and replay it into the other"
     )
 
 
@@ -239,8 +247,8 @@ def _check_room(plan: Iterable[Move]) -> None:
     for disk, target in targets.items():
         if wanted[disk] > (free := shutil.disk_usage(target).free):
             raise DiskFull(
-                f"{target} has {free:,} bytes free, and what is to be moved there takes {wanted[disk]:,}: free some, "
-                "or move fewer partitions. Nothing was moved"
+                f"{target} has {free:,} bytes free, and the partitions to move need {wanted[disk]:,} bytes: free some "
+                "space, or move fewer partitions. Nothing was moved"
             )
 
 
@@ -267,7 +275,7 @@ def _carry_out(plan: list[Move], at_rest: AtRest) -> list[Move]:
 def _move(number: int, source: StateDirectory, target: StateDirectory) -> None:
     if number not in held_numbers(target.path):
         folder = partition_folder(source.path, number)
-        unmark_moving(folder)  # of a move that was killed before the copy got its name
+        unmark_moving(folder)  # left by a move that was interrupted before the copy was renamed
         partition = source.partition(number)
         partition.clean()
         arriving = arriving_folder(target.path, number)

@@ -57,7 +57,7 @@ class Partition:
         self._check_format(path)
         self.applied = self.committed_positions()
         self.counts = self._read_counts(path)
-        self.place = self.get(keys.PLACE)  # progress of the log's reader, opaque to the partition
+        self.progress = self.get(keys.PROGRESS)  # progress of the log's reader, opaque to the partition
         unclean = self.scan_stored(keys.UNCLEANED, keys.after(keys.UNCLEANED))
         self.cleaning = Cleaning(self._db, [key for key, _ in unclean])
         self.unfit = Counter[tuple[str, str]]()  # events of this run that had no effect, by type and reason
@@ -117,9 +117,9 @@ class Partition:
             self.counts = Counts(self.counts.owners + brought.owners, self.counts.memories + brought.memories)
             self._counted = True
 
-    def stage_place(self, place: bytes) -> None:
+    def stage_progress(self, progress: bytes) -> None:
         """Stage the progress of the log's reader. It is committed with earlier changes."""
-        self.place = self._pending[keys.PLACE] = place
+        self.progress = self._pending[keys.PROGRESS] = progress
 
     def scan(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
         return self.scan_range(prefix, keys.after(prefix))

@@ -1,4 +1,4 @@
-"""The state hash: equal for equal logs, however they were cut, killed, replayed or spread over workers."""
+"""The state hash: equal for equal logs, however they were batched, interrupted, replayed or split among workers."""
 
 import contextlib
 import hashlib
@@ -20,7 +20,7 @@ from recallflow.state.description import check_same
 from recallflow.state.directory import StateDirectory
 from recallflow.state.encryption import AtRest
 from recallflow.state.entity_names import decode_joined, decode_names
-from recallflow.state.folders import names
+from recallflow.state.folders import format_partitions
 from recallflow.state.graph_codec import (
     EdgeRow,
     LinksRow,
@@ -50,8 +50,8 @@ def state_hash(directory: StateDirectory) -> str:
 
 
 def hash_of(partitions: Iterable[Partition]) -> str:
-    """SHA-256 over the digests of all log-derived records, sorted. What queries cause (usage), positions, keys and
-    times that no log carries have no part in it, nor has which directory a partition is in."""
+    """Return SHA-256 over the sorted digests of all log-derived records. Usage by queries, positions, keys, times that
+    are not in a log, and the directories of partitions do not affect it."""
     found = sorted(digest for partition in partitions for _, digest in digests(partition))
     return hashlib.sha256(b"".join(found)).hexdigest()
 
@@ -158,8 +158,8 @@ LOGICAL: dict[bytes, tuple[str, Callable[[bytes, bytes], Any]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Combined:
-    """`hash`: equal to that of one directory with all partitions. `several`: of each partition that is in more than one
-    directory which they are, the one first that counts."""
+    """A hash of directories. `hash`: equal to that of one directory with all partitions. `several`: the directories of
+    each partition that is in more than one; the first is used."""
 
     hash: str
     several: dict[int, list[Path]]
@@ -170,24 +170,22 @@ def combined_hash(paths: Sequence[Path], at_rest: AtRest) -> Combined:
     counts. Raise StateError for a missing partition."""
     with contextlib.ExitStack() as stack:
         holders: dict[int, list[tuple[Path, Partition]]] = defaultdict(list)
-        directories = [
-            stack.enter_context(StateDirectory.existing(path, CACHE_BYTES, at_rest))
-            for path in {path.resolve(): path for path in paths}.values()
-        ]
+        distinct = {path.resolve(): path for path in paths}.values()
+        directories = [stack.enter_context(StateDirectory.existing(path, CACHE_BYTES, at_rest)) for path in distinct]
         for one in directories:
             check_same(directories[0].path, directories[0].fingerprint, one.path, one.fingerprint)
             for partition in one.existing_partitions():
                 holders[partition.number].append((one.path, partition))
         if missing := {*range(directories[0].fingerprint.partitions)} - holders.keys():
             where = ", ".join(str(one.path) for one in directories)
-            raise StateError(f"no {names(missing)} in {where}: name every directory of the deployment")
+            raise StateError(f"no {format_partitions(missing)} in {where}: name every directory of the deployment")
         for found in holders.values():
-            found.sort(key=lambda held: _reach(held[1]), reverse=True)
+            found.sort(key=lambda held: _applied_records(held[1]), reverse=True)
         several = {number: [path for path, _ in found] for number, found in holders.items() if len(found) > 1}
         return Combined(hash_of(found[0][1] for found in holders.values()), several)
 
 
-def _reach(partition: Partition) -> tuple[int, int]:
+def _applied_records(partition: Partition) -> tuple[int, int]:
     """Return the number of applied records of the partition's own log, and of all logs."""
     own = [offset for source, offset in partition.applied.items() if source.endswith(f":{partition.number}")]
     return sum(own) + len(own), sum(partition.applied.values()) + len(partition.applied)

@@ -191,7 +191,7 @@ def _own_problems(partition: Partition, records: Iterator[tuple[bytes, bytes]], 
                     yield f"applied position of {key[len(keys.APPLIED) :].decode()} is {int(value)}"
             elif key.startswith(keys.SETTLED):
                 int(value.partition(b" ")[0])
-            elif key not in (keys.FORMAT, keys.COUNTS, keys.COMPLETE, keys.PLACE):
+            elif key not in (keys.FORMAT, keys.COUNTS, keys.COMPLETE, keys.PROGRESS):
                 yield f"{key.hex()}: a key of no table"
         except _UNDECODABLE as error:
             yield f"{key.hex()}: cannot be decoded: {error}"

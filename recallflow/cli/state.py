@@ -62,7 +62,7 @@ def run_info(options: argparse.Namespace) -> int:
 
 
 def run_hash(options: argparse.Namespace) -> int:
-    from recallflow.state.folders import names
+    from recallflow.state.folders import format_partitions
     from recallflow.state.state_hash import combined_hash
 
     chosen = config(options)
@@ -73,14 +73,16 @@ def run_hash(options: argparse.Namespace) -> int:
     paths = options.directories or [chosen.named_state_dir()]
     found = combined_hash(paths, at_rest(chosen))
     if options.json:
-        several = {names([number]): [str(path) for path in held] for number, held in sorted(found.several.items())}
+        several = {
+            format_partitions([number]): [str(path) for path in held] for number, held in sorted(found.several.items())
+        }
         where = {"state_dirs": [str(path) for path in paths]} if options.directories else {"state_dir": str(paths[0])}
         json_line(where | {"hash": found.hash} | ({"several": several} if several else {}))
     else:
         print(found.hash)
     for number, (counted, *others) in sorted(found.several.items()):
-        more = ", ".join(map(str, others))
-        note(f"{names([number])} is in {counted} and {more}: the first has applied at least as much, and is used")
+        name, more = format_partitions([number]), ", ".join(map(str, others))
+        note(f"{name} is in {counted} and {more}: the first has applied at least as much, and is used")
     return 0
 
 
@@ -242,13 +244,13 @@ def run_split(options: argparse.Namespace) -> int:
 
 def run_merge(options: argparse.Namespace) -> int:
     from recallflow.connectors.kafka.partition import progress_of
-    from recallflow.state.folders import names
+    from recallflow.state.folders import format_partitions
     from recallflow.state.moving import merge
 
     now_ms = time.time_ns() // 1_000_000
     moves, older = merge(options.sources, options.into, at_rest(config(options)), progress_of, now_ms=now_ms)
     for number, path, newest in older:
-        print(f"{names([number])}: {path} holds an older copy than {newest}; the older copy stays")
+        print(f"{format_partitions([number])}: {path} holds an older copy than {newest}; the older copy stays")
     return _print_move(moves, [one.path for one in older if one.path != options.into])
 
 
@@ -260,10 +262,10 @@ def _numbers(flag: str, text: str) -> Collection[int]:
 
 
 def _print_move(moved: "Sequence[Move]", passed_over: "Sequence[Path]" = ()) -> int:
-    from recallflow.state.folders import held_numbers, names
+    from recallflow.state.folders import format_partitions, held_numbers
 
     for number, source, target in moved:
-        print(f"{names([number])}: {source} → {target}")
+        print(f"{format_partitions([number])}: {source} → {target}")
     if not moved:
         print("no state partitions to move")
     for source in dict.fromkeys([*(one.source for one in moved), *passed_over]):

@@ -58,7 +58,7 @@ def test_interrupted_move_of_partitions_is_completed_by_repeating_it(start: Star
         assert len({*source} & {*target}) <= 1
         of_source, of_target = one["killed"]["problems"]
         assert of_target == [], one  # a whole partition or none
-        assert all("was on its way to" in problem for problem in of_source)  # of a partition that may be in both
+        assert all("was interrupted" in problem for problem in of_source)  # of a partition that may be in both
         blocked += bool(of_source)
         stays = [number for number in every if number not in MOVED]
         assert one["done"] == {"held": [stays, [*MOVED]], "problems": [[], []], "left": []}, one

@@ -81,7 +81,7 @@ class Member:
                 continue
             first = self._offsets[batch.partition]
             self._offsets[batch.partition] += len(batch.items)
-            self.directory.partition(batch.partition).stage_place(b"%d" % self._offsets[batch.partition])
+            self.directory.partition(batch.partition).stage_progress(b"%d" % self._offsets[batch.partition])
             places = [Position(topic, batch.partition, first + number) for number in range(len(batch.items))]
             outputs += step.apply(
                 item._replace(record=item.record._replace(position=place))

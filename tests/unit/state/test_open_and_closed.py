@@ -174,18 +174,18 @@ def test_a_sync_of_all_waits_for_one_that_closes(tmp_path: Path) -> None:
 def test_position_is_committed_with_earlier_staged_writes(tmp_path: Path, at_rest: AtRest) -> None:
     with Member.on(tmp_path / "s", at_rest) as member:
         partition = member.directory.partition(1)
-        assert partition.place is None
+        assert partition.progress is None
         partition.stage({}, Position("log", 1, 7))
-        partition.stage_place(b'{"memory": 8}')
+        partition.stage_progress(b'{"memory": 8}')
         assert partition.is_staging
         partition.commit()
         member.directory.close_partition(1)
         again = member.directory.partition(1)
-        assert (again.place, again.applied) == (b'{"memory": 8}', {"log:1": 7})
-        again.stage_place(b"lost")
+        assert (again.progress, again.applied) == (b'{"memory": 8}', {"log:1": 7})
+        again.stage_progress(b"lost")
     assert verify(tmp_path / "s", at_rest).problems == []
     with Member.on(tmp_path / "s", at_rest) as member:
-        assert member.directory.partition(1).place == b'{"memory": 8}'
+        assert member.directory.partition(1).progress == b'{"memory": 8}'
 
 
 def test_a_place_is_no_part_of_the_hash(tmp_path: Path) -> None:
@@ -193,7 +193,7 @@ def test_a_place_is_no_part_of_the_hash(tmp_path: Path) -> None:
         member.take(*EVERY)
         member.run(told())
         before = member.hash()
-        member.directory.partition(1).stage_place(b"somewhere else")
+        member.directory.partition(1).stage_progress(b"somewhere else")
         assert member.hash() == before
 
 

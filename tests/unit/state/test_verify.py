@@ -148,7 +148,7 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
 
 def held(path: Path) -> Held:
     with Member.on(path) as member:
-        return {one.number: (one.place, dict(one.applied)) for one in member.directory.existing_partitions()}
+        return {one.number: (one.progress, dict(one.applied)) for one in member.directory.existing_partitions()}
 
 
 @settings(max_examples=share(0.2))
