@@ -52,7 +52,7 @@ def registry_of(collector: Collector) -> CollectorRegistry:
     return registry
 
 
-def presence(obstacle: str) -> Iterator[Metric]:
+def availability_metrics(obstacle: str) -> Iterator[Metric]:
     yield GaugeMetricFamily("recallflow_ready", "1 while /readyz reports readiness", not obstacle)
     build = GaugeMetricFamily("recallflow_build_info", "Always 1; the version is its label", labels=["version"])
     build.add_metric([__version__], 1)
@@ -278,7 +278,7 @@ class LocalMetrics(Collector):
 
     def collect(self) -> Iterator[Metric]:
         calls = self._calls
-        yield from presence(calls.obstacle)
+        yield from availability_metrics(calls.obstacle)
         yield from output_metrics(self.output_counter)
         yield counter("records", "Records read from the input topics", "topic", calls.given, calls.topics)
         yield gauge("in_flight_records", "Records read and not completed", calls.in_flight)
@@ -298,4 +298,4 @@ class GatewayMetrics(Collector):
         self._service = service
 
     def collect(self) -> Iterator[Metric]:
-        yield from presence(self._service.obstacle())
+        yield from availability_metrics(self._service.obstacle())

@@ -246,7 +246,7 @@ class MainFlowMember(GroupMember):
             StateFolders(self.directory, self.topics.memory),
             partial(first_places, self.options, self.topics, self.ends, self.directory, self.name),
             restore=self._restore,
-            counts=lambda: self.decisions.began_ms(("quota",)) is not None,
+            counts=lambda: self.decisions.first_decision_ms(("quota",)) is not None,
         )
         self._open_membership(self.chosen.instance_id, self.chosen.owned(), self._shared)
 

@@ -17,12 +17,12 @@ from recallflow.errors import ErrorCode
 from recallflow.events import EnrichmentRequest, EnrichmentResult
 from recallflow.flows.engine_metrics import (
     OutputCounter,
+    availability_metrics,
     counter,
     disk_metrics,
     gauge,
     model_metrics,
     output_metrics,
-    presence,
     queued_records,
     registry_of,
     state_metrics,
@@ -92,7 +92,7 @@ class FlowMetrics(Collector, Generic[P]):
         return "starting" if self._running is None else self._obstacle_of(self._running)
 
     def collect(self) -> Iterator[Metric]:
-        yield from presence(self.obstacle())
+        yield from availability_metrics(self.obstacle())
         if (running := self._running) is not None:
             yield from input_metrics(running.source)
             yield from running.spans.stages.collect()

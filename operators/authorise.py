@@ -47,7 +47,7 @@ class Authoriser:
         self._api_keys = ApiKeys(decisions)
         self._tokens = TokenVerifier(decisions, trust.issuer, trust.secrets)
         self._newest_ms = -1
-        decisions.call(self._learn)
+        decisions.subscribe(self._learn)
 
     def authorise(self, item: Decoded) -> Decoded:
         """Return the item with its sender and without credentials, or a refusal (`unauthenticated`, `forbidden`)."""
@@ -143,7 +143,7 @@ class Authoriser:
 
     def _began_ms(self) -> int | None:
         """Return the time from which credentials are required."""
-        began_ms = self._decisions.began_ms(KEY_KINDS)
+        began_ms = self._decisions.first_decision_ms(KEY_KINDS)
         return None if began_ms is None else began_ms + SETTLED_MS
 
     def _is_judged(self, append_ms: int) -> bool:

@@ -43,7 +43,7 @@ from recallflow.credentials import (
 )
 from recallflow.errors import DeliveryFailed, InvalidRecord, QueryTimeout, UsageError
 from recallflow.graphs import GraphReport, Trace
-from recallflow.kafka_clients import Exchange, Inbox
+from recallflow.kafka_clients import Inbox, ProducerAndReader
 from recallflow.kafka_options import KafkaOptions
 from recallflow.parsing import QUERY_TYPES
 from recallflow.queries import QueryEvent
@@ -252,7 +252,7 @@ class KafkaVerbs(Verbs):
         self._writes = OwnWrites()
         self._outstanding = Outstanding()
         inboxes, waiting = [replies or Inbox(topics.responses)], self._outstanding
-        self._exchange = Exchange(kafka, inboxes, timeout_s, waiting.receive, waiting.fail_all, waiting.fail_due)
+        self._kafka = ProducerAndReader(kafka, inboxes, timeout_s, waiting.receive, waiting.fail_all, waiting.fail_due)
 
     def _put(self, event: AnyEvent) -> "Future[Position]":
         sent = self._send(event, self._credentials.headers(event.user_id))
@@ -267,9 +267,9 @@ class KafkaVerbs(Verbs):
         headers = self._credentials.headers(query.user_id)
         query_id = cast(str, query.id)
         pending = Pending(query_id, query.owner.record_key, timeout_s, time.monotonic() + timeout_s)
-        with self._exchange.open():
+        with self._kafka.hold_open():
             self._outstanding.add(pending)
-        self._exchange.ready.add_done_callback(lambda _: self._ask_when_ready(query, pending, headers))
+        self._kafka.ready.add_done_callback(lambda _: self._ask_when_ready(query, pending, headers))
         return pending.future
 
     def _ask_when_ready(self, query: QueryEvent, pending: Pending, headers: Headers) -> None:
@@ -279,7 +279,7 @@ class KafkaVerbs(Verbs):
             if error is not None and self._outstanding.pop(pending.key, pending.query_id) is not None:
                 pending.future.set_exception(error)
 
-        if (reply_to := self._exchange.reply_to) is not None:
+        if (reply_to := self._kafka.reply_to) is not None:
             query = query.model_copy(update={"reply_to": reply_to})
         if time.monotonic() < pending.deadline_s:
             try:
@@ -303,13 +303,13 @@ class KafkaVerbs(Verbs):
             else:
                 sent.set_result(outcome)
 
-        self._exchange.send(topic, value, key, headers, delivered)
+        self._kafka.send(topic, value, key, headers, delivered)
         return sent
 
     def close(self) -> None:
         """Wait for the delivery of all sent records, and fail pending queries with UsageError. Block for at most about
         `timeout_s`. A second call has no effect."""
-        self._exchange.close()
+        self._kafka.close()
 
     def graph_status(
         self, /, *, user: str, after: After | None = None, timeout_s: float | None = None

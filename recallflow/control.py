@@ -1,4 +1,4 @@
-"""Control events: decisions of a tenant's operators (topic `control.events`, keyed `tenant/kind/name`), and their
+"""Control events: decisions of a tenant's administrators (topic `control.events`, keyed `tenant/kind/name`), and their
 history. The topic keeps all of them, because records are judged by the decisions in force at their time."""
 
 import bisect
@@ -17,9 +17,9 @@ RECALL_SETTINGS = "recall"
 DEFAULT = "default"  # the name of a rollout and of a verdict that hold for a whole tenant
 Text = Annotated[str, StringConstraints(max_length=limits.SUMMARY_CHARACTERS)]
 RolloutMode = Literal["off", "shadow", "canary"]
-Listed = Field(max_length=limits.USERS_MAX)
+BOUNDED_LIST = Field(max_length=limits.USERS_MAX)
 ALL_TENANTS = "*"  # the tenant of keys that act for any: the deployment's own
-SETTLED_MS = 1_000  # what decides whether a record counts holds from so long after its append time
+SETTLED_MS = 1_000  # a decision applies to records appended at least this long after it
 
 
 class Control(Model):
@@ -75,16 +75,16 @@ class Category(Control):
 
 
 class ApiKey(Control):
-    """An API key, called `name`, with its salted hash. `projects`, `environments` and `end_users` limit its use;
+    """An API key with its `name` and salted hash. `projects`, `environments` and `end_users` limit its use;
     null means all of the tenant's. The tenant may be `*`: then the key is valid for all tenants. A revoked key stays
     revoked."""
 
     type: Literal["api_key"]
     salt: Name
     hash: Name
-    projects: Annotated[list[Name], Listed] | None = None
-    environments: Annotated[list[Identifier], Listed] | None = None
-    end_users: Annotated[list[Identifier], Listed] | None = None
+    projects: Annotated[list[Name], BOUNDED_LIST] | None = None
+    environments: Annotated[list[Identifier], BOUNDED_LIST] | None = None
+    end_users: Annotated[list[Identifier], BOUNDED_LIST] | None = None
     revoked: bool = False
 
     def revocation(self) -> dict[str, Any]:
@@ -94,8 +94,8 @@ class ApiKey(Control):
 
 
 class TokenKey(Control):
-    """A key for JWT signatures, called by its id (`kid`), of the tenant `*`. `jwk` is the public key (RFC 7517); it
-    is null for a secret, which is identified by its `fingerprint`. A revoked key stays revoked."""
+    """A key that verifies JWT signatures. Its name is the `kid`, its tenant `*`. `jwk` is the public key (RFC 7517);
+    it is null for a secret, which is identified by its `fingerprint`. A revoked key stays revoked."""
 
     type: Literal["token_key"]
     algorithm: Literal["HS256", "RS256", "ES256"]
@@ -157,8 +157,8 @@ class ControlHistory:
         self._decisions: dict[tuple[str, str, str], list[Decision]] = defaultdict(list)
         self._names: dict[tuple[str, str], set[str]] = defaultdict(set)
         self._tenants: dict[tuple[str, str], set[str]] = defaultdict(set)
-        self._learners: list[Callable[[int, Control], None]] = []
-        self._began: dict[str, int] = {}  # time of the first decision of each kind
+        self._listeners: list[Callable[[int, Control], None]] = []
+        self._first_ms: dict[str, int] = {}  # time of the first decision of each kind
 
     def add(self, append_ms: int, event: Control) -> None:
         kind: str = event.type  # type: ignore[attr-defined]
@@ -167,19 +167,19 @@ class ControlHistory:
         )
         self._added(append_ms, event)
 
-    def call(self, learn: Callable[[int, Control], None]) -> None:
-        """Call a function with each later decision, after it is added and on the same thread."""
-        self._learners.append(learn)
+    def subscribe(self, listener: Callable[[int, Control], None]) -> None:
+        """Register a listener for later decisions. It is called after each addition, on the same thread."""
+        self._listeners.append(listener)
 
     def add_signed(self, append_ms: int, event: Control) -> bool:
-        """Add a decision with a trusted `timestamp`, and return whether it takes effect. A decision older than the
-        one in force is a replay by a reader of the topic. A revocation counts as newer than any other decision."""
+        """Add a decision with a trusted `timestamp`, and return whether it takes effect. An older decision than the one
+        in force is rejected: it may be a replayed record. A revocation counts as newer than any other decision."""
         kind: str = event.type  # type: ignore[attr-defined]
         decisions = self._decisions[event.tenant_id, kind, event.name]
         at = bisect.bisect_right(decisions, append_ms, key=lambda d: d.append_ms)
         if at and _order_ms(decisions[at - 1].event) >= _order_ms(event):
             return False
-        # Partitions of a topic are read in any order, so an earlier addition may be such a replay, too.
+        # Partitions are read in any order, so a replay may be added before the newer decision: drop it.
         later = [d for d in decisions[at:] if _order_ms(d.event) > _order_ms(event)]
         self._decisions[event.tenant_id, kind, event.name] = [*decisions[:at], Decision(append_ms, event), *later]
         self._added(append_ms, event)
@@ -206,9 +206,9 @@ class ControlHistory:
         decisions = self._decisions.get((tenant_id, kind, name), [])
         return any(made.append_ms <= at_ms and _is_revocation(made.event) for made in decisions)
 
-    def began_ms(self, kinds: Iterable[str]) -> int | None:
+    def first_decision_ms(self, kinds: Iterable[str]) -> int | None:
         """Return the time of the first decision of these kinds, of any tenant."""
-        return min((self._began[kind] for kind in kinds if kind in self._began), default=None)
+        return min((self._first_ms[kind] for kind in kinds if kind in self._first_ms), default=None)
 
     def decisions(self, tenant_id: str, kind: str, name: str) -> list[Decision]:
         """Return all decisions of a name by append time."""
@@ -218,9 +218,9 @@ class ControlHistory:
         kind: str = event.type  # type: ignore[attr-defined]
         self._names[event.tenant_id, kind].add(event.name)
         self._tenants[kind, event.name].add(event.tenant_id)
-        self._began[kind] = min(append_ms, self._began.get(kind, append_ms))
-        for learn in self._learners:
-            learn(append_ms, event)
+        self._first_ms[kind] = min(append_ms, self._first_ms.get(kind, append_ms))
+        for listener in self._listeners:
+            listener(append_ms, event)
 
     def names(self, tenant_id: str, kind: str) -> list[str]:
         """Return every name of a kind that a tenant has decided on."""
@@ -241,17 +241,17 @@ def _order_ms(event: Control) -> float:
     return -math.inf if event.timestamp is None else event.timestamp
 
 
-def quota(decisions: ControlHistory, tenant_id: str, name: str, append_ms: int) -> int | None:
+def quota(history: ControlHistory, tenant_id: str, name: str, append_ms: int) -> int | None:
     """Return the limit of this name for a tenant at this append time; None without one."""
-    found = decisions.as_of(tenant_id, "quota", name, append_ms - SETTLED_MS)
+    found = history.as_of(tenant_id, "quota", name, append_ms - SETTLED_MS)
     return found.limit if isinstance(found, Quota) else None
 
 
-def owner_mappings(decisions: ControlHistory, tenant_id: str, at_ms: int) -> dict[str, str | None]:
+def owner_mappings(history: ControlHistory, tenant_id: str, at_ms: int) -> dict[str, str | None]:
     """Return the workspace of each mapped project owner of a tenant at a time; None for a revoked mapping."""
-    return {one.name: one.workspace for one in decisions.in_force(OwnerMapping, "owner.mapping", tenant_id, at_ms)}
+    return {one.name: one.workspace for one in history.in_force(OwnerMapping, "owner.mapping", tenant_id, at_ms)}
 
 
-def categories(decisions: ControlHistory, tenant_id: str, at_ms: int) -> list[Category]:
+def categories(history: ControlHistory, tenant_id: str, at_ms: int) -> list[Category]:
     """Return a tenant's categories at a time, by name, without removed ones."""
-    return [one for one in decisions.in_force(Category, "category", tenant_id, at_ms) if not one.removed]
+    return [one for one in history.in_force(Category, "category", tenant_id, at_ms) if not one.removed]

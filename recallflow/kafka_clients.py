@@ -19,16 +19,16 @@ from recallflow.queries import ReplyTo
 from recallflow.records import Position
 
 _log = logging.getLogger(__name__)
-_DENIED = {
+_REFUSALS = {
     KafkaError._AUTHENTICATION, KafkaError._SSL, KafkaError.SASL_AUTHENTICATION_FAILED,
     KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.GROUP_AUTHORIZATION_FAILED,
     KafkaError.CLUSTER_AUTHORIZATION_FAILED,
 }  # fmt: skip
 # Errors of an unavailable, starting or busy broker: retriable errors of Kafka's protocol, and librdkafka's own errors.
 # Unknown topics are excluded. `KafkaError.retriable` concerns transactions, and is false for all of these.
-_PASSING = {
+_RETRIABLE = {
     KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._RESOLVE, KafkaError._TIMED_OUT,
-    KafkaError._TIMED_OUT_QUEUE,  # no connection for the request, as after a pause of this process
+    KafkaError._TIMED_OUT_QUEUE,  # no connection for the request, for example after this process was suspended
     KafkaError._RETRY, KafkaError._OUTDATED, KafkaError._WAIT_CACHE, KafkaError._WAIT_COORD,
     KafkaError._DESTROY,  # the connection is being replaced by another one to the same broker
     KafkaError.LEADER_NOT_AVAILABLE, KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.BROKER_NOT_AVAILABLE,
@@ -43,42 +43,43 @@ _PASSING = {
 }  # fmt: skip
 
 
-def passes(error: KafkaError) -> bool:
+def is_retriable(error: KafkaError) -> bool:
     """Return whether a retry may succeed."""
-    return error.code() in _PASSING
+    return error.code() in _RETRIABLE
 
 
-def denies(error: KafkaError) -> bool:
-    """Return whether the brokers refuse our identity or rights: a retry does not help."""
-    return error.code() in _DENIED
+def is_refusal(error: KafkaError) -> bool:
+    """Return whether the brokers refuse our credentials or authorisation: a retry does not help."""
+    return error.code() in _REFUSALS
 
 
-class Complaints:
-    """Errors of a client of librdkafka (`error_cb`). It retries all but a refusal of us, which `check` raises."""
+class ClientErrors:
+    """Error callback (`error_cb`) of a librdkafka client. The client retries all errors but refusals and fatal errors;
+    `check` raises those."""
 
     def __init__(self) -> None:
         self.refused: SourceError | None = None
 
     def __call__(self, error: KafkaError) -> None:
-        if denies(error) or error.fatal():
+        if is_refusal(error) or error.fatal():
             self.refused = SourceError(f"Kafka refuses us: {error.str()}; check the security settings")
         else:
             log_outage(error)
 
     def check(self) -> None:
-        """Raise SourceError if Kafka has refused us."""
+        """Raise SourceError after a refusal or a fatal error."""
         if self.refused is not None:
             raise self.refused
 
 
-POLL_S = 0.05  # maximum delay of a deadline
+POLL_S = 0.05  # poll interval; an expired deadline is noticed at most this late
 METADATA_S = 1.0
 RETRY_S = 0.2
-LOOK_S = 2.0  # interval of the checks for added partitions and for a reachable Kafka
+METADATA_INTERVAL_S = 2.0  # interval of the checks for added partitions and for a reachable Kafka
 
 
 class Inbox(NamedTuple):
-    """Topic to read: all partitions, or the partition `one`."""
+    """Topic to read: all partitions. With `one`, only `partition`, or a random partition if it is None."""
 
     topic: str
     one: bool = False
@@ -87,8 +88,8 @@ class Inbox(NamedTuple):
 
 class OutputReader:
     """Consumer on a thread. It reads topics from their current end, and added partitions from their beginning.
-    `ready` is done once the first partitions are assigned: an earlier query could miss its answer. `away` is the
-    error of the last contact with Kafka; None after success."""
+    `ready` is done once the first partitions are assigned: an earlier query could miss its answer. `last_error` is
+    None after a received record or a successful assignment; `metadata_error` after a successful metadata request."""
 
     def __init__(
         self,
@@ -100,17 +101,17 @@ class OutputReader:
         """`receive` is called with each message, and `fail` with an error that ends reading; both on the reader's
         thread."""
         self.ready: Future[None] = Future()
-        self.trouble: str | None = None
-        self.away: str | None = None
-        self.chosen: dict[str, int] = {}  # of inboxes of one partition
+        self.last_error: str | None = None
+        self.metadata_error: str | None = None
+        self.chosen: dict[str, int] = {}  # topic → chosen partition, for inboxes with `one`
         self._inboxes = inboxes
         self._named = ", ".join(inbox.topic for inbox in inboxes)
         self._receive, self._fail = receive, fail
         self._stopping = threading.Event()
         self._assigned: set[tuple[str, int]] = set()
         # Our topics have no transactions; an open transaction of another producer must not delay reading.
-        chosen = {"isolation.level": "read_uncommitted", "error_cb": self._on_error}
-        self._consumer = Consumer(options.consumer() | chosen)
+        overrides = {"isolation.level": "read_uncommitted", "error_cb": self._on_error}
+        self._consumer = Consumer(options.consumer() | overrides)
         self._thread = threading.Thread(target=self._run, daemon=True, name="recallflow-responses")
         self._thread.start()
 
@@ -124,30 +125,30 @@ class OutputReader:
             self._stopping.wait(RETRY_S)
         if not self._stopping.is_set():
             self.ready.set_result(None)
-        look_s = time.monotonic() + LOOK_S
+        check_s = time.monotonic() + METADATA_INTERVAL_S
         while not self._stopping.is_set():
             message = self._consumer.poll(POLL_S)
             if message is not None:
                 self._take(message)
-            if time.monotonic() >= look_s:
-                self._look()
-                look_s = time.monotonic() + LOOK_S
+            if time.monotonic() >= check_s:
+                self._assign_added_partitions()
+                check_s = time.monotonic() + METADATA_INTERVAL_S
 
     def _assign(self) -> bool:
-        """Read every partition from its end. Return False where Kafka does not answer, with the reason in `trouble`."""
+        """Read every partition from its end. Return False if Kafka does not answer, with the reason in `last_error`."""
         try:
             parts = [TopicPartition(*part) for part in self._wanted()]
             for part in parts:
                 part.offset = self._consumer.get_watermark_offsets(part, timeout=METADATA_S)[1]
             self._consumer.assign(parts)
         except KafkaException as error:
-            self.trouble = f"{self._named}: {reason_of(error)}"
+            self.last_error = f"{self._named}: {reason_of(error)}"
         except SourceError as error:
-            self.trouble = str(error)
+            self.last_error = str(error)
         else:
             self._assigned = {(part.topic, part.partition) for part in parts}
-            self.trouble = None
-        return self.trouble is None
+            self.last_error = None
+        return self.last_error is None
 
     def _wanted(self) -> list[tuple[str, int]]:
         """Return every partition to read. Raise KafkaException, and SourceError for a missing topic or partition."""
@@ -163,41 +164,41 @@ class OutputReader:
         return parts
 
     def _choose(self, inbox: Inbox, numbers: Sequence[int]) -> int:
-        wanted = random.choice(numbers) if inbox.partition is None else inbox.partition  # noqa: S311  any will do
+        wanted = random.choice(numbers) if inbox.partition is None else inbox.partition  # noqa: S311  not a secret
         chosen = self.chosen.setdefault(inbox.topic, wanted)
         if chosen not in numbers:
-            raise SourceError(f"{inbox.topic} has {len(numbers)} partitions, and none of them is {chosen}")
+            raise SourceError(f"{inbox.topic} has {len(numbers)} partitions; partition {chosen} does not exist")
         return chosen
 
-    def _look(self) -> None:
-        """Add partitions that were created since the last look: the engine may have answered there already."""
+    def _assign_added_partitions(self) -> None:
+        """Add partitions that were created since the last check, and read them from their beginning."""
         try:
             added = sorted({*self._wanted()} - self._assigned)
             self._consumer.incremental_assign([TopicPartition(*part, OFFSET_BEGINNING) for part in added])
-        except KafkaException as error:  # retried at the next look; the reader logs the error
-            self.away = reason_of(error)
+        except KafkaException as error:  # retried at the next check; `_on_error` logs the error
+            self.metadata_error = reason_of(error)
         except SourceError as error:
-            self.away = str(error)
+            self.metadata_error = str(error)
         else:
             self._assigned.update(added)
-            self.away = None
+            self.metadata_error = None
 
     def _take(self, message: Any) -> None:
         error = message.error()
         if error is None:
-            self.trouble = None
+            self.last_error = None
             self._receive(message)
         elif error.code() == KafkaError._AUTO_OFFSET_RESET:
-            # Retention deleted unread records. Their queries time out, like lost ones.
+            # Retention deleted unread records. Their queries time out.
             _log.warning("%s: records were removed before they were read: %s", message.topic(), error.str())
             self._assign()
         else:
             self._on_error(error)
-            if not passes(error):
+            if not is_retriable(error):
                 self._fail(SourceError(f"cannot read {message.topic() or self._named}: {error.str()}"))
 
     def _on_error(self, error: KafkaError) -> None:
-        self.trouble = error.str()
+        self.last_error = error.str()
         log_outage(error)
 
 
@@ -206,12 +207,12 @@ def reason_of(error: KafkaException) -> str:
     return reason
 
 
-TRIMMINGS_BYTES = 4_096  # a record's key, headers and batch, beyond its value
+RECORD_OVERHEAD_BYTES = 4_096  # a record's key, headers and batch, beyond its value
 
 Delivered = Callable[[Position | DeliveryFailed], None]
 
 
-class Exchange:
+class ProducerAndReader:
     """One producer and one reader, each with a thread. Thread-safe."""
 
     def __init__(
@@ -223,23 +224,23 @@ class Exchange:
         fail: Callable[[Exception], None],
         fail_due: Callable[[str | None], None] = lambda _: None,
     ) -> None:
-        """Create the exchange without waiting for Kafka. Raise UsageError for invalid options of librdkafka.
+        """Start without waiting for Kafka. Raise UsageError for invalid options of librdkafka.
 
         Args:
             inboxes: topics to read; the first receives the answers.
-            receive: called with each message, on a thread of the exchange.
+            receive: called with each message, on the reader's thread.
             fail: called with an error that ends reading.
             fail_due: called repeatedly with the last error of Kafka, for overdue requests.
         """
         self._servers = kafka.bootstrap_servers
         self._replies, self._fail, self._fail_due = inboxes[0], fail, fail_due
-        self._trouble: str | None = None
+        self._last_error: str | None = None
         self._sending = threading.Lock()
         self._stopping = threading.Event()
-        # An outcome within our time limit: librdkafka would otherwise retry for five minutes.
+        # Bound the delivery time: librdkafka's default is five minutes.
         bounded = {"delivery.timeout.ms": round(delivery_timeout_s * 1000), "error_cb": self._on_error}
         # The engine and the topic limit the size; both limits are above librdkafka's default.
-        largest = {"message.max.bytes": RECORD_BYTES + TRIMMINGS_BYTES}
+        largest = {"message.max.bytes": RECORD_BYTES + RECORD_OVERHEAD_BYTES}
         try:
             self._producer = Producer(largest | bounded | kafka.producer())
             self._reader = OutputReader(kafka, inboxes, receive, fail)
@@ -250,14 +251,14 @@ class Exchange:
         self._thread.start()
 
     @property
-    def trouble(self) -> str | None:
+    def last_error(self) -> str | None:
         """Return the last error of Kafka, if nothing has succeeded since."""
-        return self._reader.trouble or self._trouble
+        return self._reader.last_error or self._last_error
 
     @property
-    def away(self) -> str | None:
-        """Return the error of the last contact with Kafka; None after success."""
-        return self._reader.away
+    def metadata_error(self) -> str | None:
+        """Return the error of the last metadata request; None after success."""
+        return self._reader.metadata_error
 
     @property
     def reply_to(self) -> ReplyTo | None:
@@ -267,8 +268,8 @@ class Exchange:
         return ReplyTo(topic=self._replies.topic, partition=self._reader.chosen[self._replies.topic])
 
     @contextmanager
-    def open(self) -> Iterator[None]:
-        """Count a call that close() waits for. Raise UsageError after close()."""
+    def hold_open(self) -> Iterator[None]:
+        """Delay close() until the block ends. Raise UsageError after close()."""
         with self._sending:
             if self._stopping.is_set():
                 raise UsageError("the client is closed")
@@ -282,28 +283,28 @@ class Exchange:
             if error is not None:
                 delivered(self._undelivered(topic, error))
             elif message.offset() < 0:  # a duplicate that Kafka refused; its original position is unknown
-                delivered(DeliveryFailed(f"{topic}: stored, but Kafka does not say where"))
+                delivered(DeliveryFailed(f"{topic}: stored as a duplicate; the original position is unknown"))
             else:
-                self._trouble = None
+                self._last_error = None
                 delivered(Position(topic, message.partition(), message.offset()))
 
         if len(value) > RECORD_BYTES:
             problem = f"over {RECORD_BYTES} bytes; split it, or store a reference"
             raise InvalidRecord("too_large", [FieldProblem("", problem)])
         try:
-            with self.open():
+            with self.hold_open():
                 self._producer.produce(topic, value, key, on_delivery=reported, headers=[*headers])
         except BufferError:
-            delivered(DeliveryFailed(f"{topic}: too many records are underway: await some; this one is not"))
+            delivered(DeliveryFailed(f"{topic}: not sent, because the queue is full; await earlier records and retry"))
         except KafkaException as error:
             delivered(self._undelivered(topic, error.args[0]))
 
     def _undelivered(self, topic: str, error: KafkaError) -> DeliveryFailed:
         if error.code() == KafkaError.MSG_SIZE_TOO_LARGE:
-            return DeliveryFailed(f"{topic} takes no record of this size: split it, or raise its max.message.bytes")
-        trouble = f" ({self._trouble})" if self._trouble else ""
+            return DeliveryFailed(f"{topic} refuses a record of this size: split it, or raise its max.message.bytes")
+        last_error = f" ({self._last_error})" if self._last_error else ""
         return DeliveryFailed(
-            f"{topic} at {self._servers}: {error.str()}{trouble}; is Kafka reachable, and is there such a topic "
+            f"{topic} at {self._servers}: {error.str()}{last_error}; is Kafka reachable, and does the topic exist "
             "(recallflow topics create)?"
         )
 
@@ -311,10 +312,10 @@ class Exchange:
         """Serve delivery reports, and fail overdue records."""
         while not self._stopping.is_set():
             self._producer.poll(POLL_S)
-            self._fail_due(self.trouble)
+            self._fail_due(self.last_error)
 
     def _on_error(self, error: KafkaError) -> None:
-        self._trouble = error.str()
+        self._last_error = error.str()
         log_outage(error)
 
     def close(self) -> None:
@@ -325,6 +326,6 @@ class Exchange:
             self._stopping.set()
         self._thread.join()
         self._producer.flush()  # terminates, because every record has a delivery timeout
-        del self._producer  # ends librdkafka's threads now: its callbacks refer to us, and we to it
+        del self._producer  # ends librdkafka's threads now: a reference cycle through the callbacks would delay this
         self._reader.stop()
         self._fail(UsageError("the client was closed before a response came"))

@@ -30,7 +30,7 @@ from recallflow.connectors.kafka.topic_reader import TopicReader
 from recallflow.connectors.probes import Probes
 from recallflow.errors import UsageError
 from recallflow.flows.config import AUTO, PREFIX, VARIABLES, Config, as_file
-from recallflow.flows.engine_metrics import presence
+from recallflow.flows.engine_metrics import availability_metrics
 from recallflow.private_files import make_private_folder
 from recallflow.process import MEMBER_VARIABLE
 from recallflow.state.description import DESCRIPTION
@@ -40,13 +40,13 @@ CHUNK_BYTES = 64 * 1024
 
 
 async def relay(stream: StreamReader, name: str, *, as_json: bool) -> None:
-    """Copy a process's output to standard error. The lines of StreamReader are not used: their length is limited."""
-    begun = b""
+    """Copy a process's output to standard error. Not `readline()`: it limits the line length."""
+    partial_line = b""
     while chunk := await stream.read(CHUNK_BYTES):
-        *lines, begun = (begun + chunk).split(b"\n")
+        *lines, partial_line = (partial_line + chunk).split(b"\n")
         _write(lines, name, as_json=as_json)
-    if begun:  # the last words of a process that was killed
-        _write([begun], name, as_json=as_json)
+    if partial_line:  # a process that was killed may end without a newline
+        _write([partial_line], name, as_json=as_json)
 
 
 def labelled(line: bytes, name: str, *, as_json: bool) -> str:
@@ -76,16 +76,16 @@ CONFIG = "--config"
 @dataclass(eq=False)
 class MemberProcess:
     """One member process. `settings` is its configuration as a file, sent through a pipe, because it may hold
-    secrets. `probes` is a listening socket that stays open over restarts, so that the address never changes."""
+    secrets. `probe_socket` is a listening socket that stays open over restarts: the address never changes."""
 
     name: str
     command: Sequence[str]
     settings: str
     environment: Mapping[str, str]
-    probes: socket.socket | None = None
+    probe_socket: socket.socket | None = None
     as_json: bool = False
     restarts: int = 0
-    code: int | None = None  # how its last process ended; negative: by which signal
+    code: int | None = None  # exit code of its last process; negative: the signal that killed it
     _process: asyncio.subprocess.Process | None = field(default=None, init=False)
     _stopping: bool = field(default=False, init=False)
 
@@ -97,12 +97,12 @@ class MemberProcess:
         """Start the process, and return its exit code. Raise OSError if it cannot be started."""
         read, write = os.pipe()
         try:
-            with os.fdopen(read, "rb", 0) as theirs, os.fdopen(write, "wb", 0) as filled:
-                self._process = process = await self._started(theirs.fileno())
-                theirs.close()
+            with os.fdopen(read, "rb", 0) as read_end, os.fdopen(write, "wb", 0) as write_end:
+                self._process = process = await self._started(read_end.fileno())
+                read_end.close()
                 if self._stopping:  # the signal came while it was being started
                     self.stop()
-                await asyncio.to_thread(_fill, filled, self.settings.encode())
+                await asyncio.to_thread(_fill, write_end, self.settings.encode())
             if process.stderr is not None:
                 await relay(process.stderr, self.name, as_json=self.as_json)
             self.code = await process.wait()
@@ -121,7 +121,7 @@ class MemberProcess:
 
     @property
     def exit_code(self) -> int:
-        """Return the exit code as shells do. A process that is stopped before it handles signals ended by request."""
+        """Return the exit code as shells do. A requested stop is 0, even by SIGTERM before its handler is installed."""
         if self.code is None or (self._stopping and self.code == -signal.SIGTERM):
             return 0
         return self.code if self.code >= 0 else 128 - self.code
@@ -131,9 +131,9 @@ class MemberProcess:
             *self.command,
             CONFIG,
             f"/dev/fd/{settings}",
-            stdin=asyncio.subprocess.PIPE,  # which ends with us: `end_with_supervisor` waits for that
+            stdin=asyncio.subprocess.PIPE,  # closes when the supervisor exits; `end_with_supervisor` waits for that
             stderr=asyncio.subprocess.PIPE,
-            pass_fds=[settings] if self.probes is None else [settings, self.probes.fileno()],
+            pass_fds=[settings] if self.probe_socket is None else [settings, self.probe_socket.fileno()],
             env=dict(self.environment),
             process_group=0,  # the supervisor forwards signals of the terminal once
         )
@@ -145,20 +145,20 @@ class MemberProcess:
 
 
 def _fill(pipe: IO[bytes], data: bytes) -> None:
-    with contextlib.suppress(BrokenPipeError):  # it ended before it had read its settings, and says why
+    with contextlib.suppress(BrokenPipeError):  # the process exited before it read its settings, and logs the reason
         while data:
             data = data[pipe.write(data) :]
     pipe.close()
 
 
-ASK_S = 3.0  # a member that was stopped does not answer, and the others have something to say
+REPLY_TIMEOUT_S = 3.0  # per member, so that a suspended one does not block the others
 LABEL = "member"
 SUPERVISOR = "supervisor"
-OPENMETRICS = {"Accept": "application/openmetrics-text"}  # exemplars are in nothing else
+OPENMETRICS = {"Accept": "application/openmetrics-text"}  # the only format with exemplars
 NOT_READY = "not ready: "
 
 
-class _Answer(NamedTuple):
+class _HttpReply(NamedTuple):
     status: int
     text: str
 
@@ -191,10 +191,10 @@ class MemberMetrics(Collector):
         families: dict[str, Metric] = {}
         _add(families, SUPERVISOR, ProcessCollector(registry=None).collect())
         for member, answer in zip(self._members, answers, strict=True):
-            _add(families, member.name, presence("gone") if answer is None else _read(answer.text))
+            _add(families, member.name, availability_metrics("gone") if answer is None else _read(answer.text))
         yield from families.values()
 
-    def _ask(self, path: str, headers: dict[str, str]) -> list[_Answer | None]:
+    def _ask(self, path: str, headers: dict[str, str]) -> list[_HttpReply | None]:
         """Return each member's answer; None without one."""
         return [*self._pool.map(lambda member: _asked(member, path, headers), self._members)]
 
@@ -209,16 +209,16 @@ def member_families(members: Iterable[tuple[str, bool, int]]) -> tuple[Metric, M
     return up, restarts
 
 
-def _asked(member: MemberProcess, path: str, headers: dict[str, str]) -> _Answer | None:
-    if not member.runs or member.probes is None:
+def _asked(member: MemberProcess, path: str, headers: dict[str, str]) -> _HttpReply | None:
+    if not member.runs or member.probe_socket is None:
         return None
-    host, port = member.probes.getsockname()
-    connection = HTTPConnection(host, port, timeout=ASK_S)
+    host, port = member.probe_socket.getsockname()
+    connection = HTTPConnection(host, port, timeout=REPLY_TIMEOUT_S)
     with suppress(OSError, HTTPException):
         try:
             connection.request("GET", path, headers=headers)
             answer = connection.getresponse()
-            return _Answer(answer.status, answer.read().decode())
+            return _HttpReply(answer.status, answer.read().decode())
         finally:
             connection.close()
     return None
@@ -238,10 +238,10 @@ def _add(families: dict[str, Metric], name: str, metrics: Iterable[Metric]) -> N
         families[family.name].samples.extend(labelled)
 
 
-USAGE = 2  # errors of the command or its settings persist
+EXIT_USAGE = 2  # wrong arguments or settings: a restart cannot help
 BACKOFF_S = 0.5
 BACKOFF_MAX_S = 30.0
-STEADY_S = 60.0  # who ran for so long had no trouble with its start
+STEADY_S = 60.0  # a member that ran this long had started correctly: its backoff is reset
 
 _log = logging.getLogger(__name__)
 
@@ -293,8 +293,8 @@ class Supervisor:
                 code = member.code = 1
             if self._stopping.is_set():
                 return
-            if code == USAGE:
-                _log.error("%s ended with %d: what it was given is wrong for all, so all end", member.name, code)
+            if code == EXIT_USAGE:
+                _log.error("%s ended with %d (usage error): all stop, as they share the settings", member.name, code)
                 self._stop()
                 return
             if loop.time() - began_s >= STEADY_S:
@@ -317,19 +317,19 @@ def _ended(code: int) -> str:
     return f"ended with {code}" if code >= 0 else f"was killed by {signal.Signals(-code).name}"
 
 
-GROUPS = Path("/sys/fs/cgroup")
-OWN = Path("/proc/self/cgroup")
+CGROUP_ROOT = Path("/sys/fs/cgroup")
+OWN_CGROUPS = Path("/proc/self/cgroup")
 
 
-def usable_cpus(groups: Path = GROUPS, own: Path = OWN) -> int:
+def usable_cpus(groups: Path = CGROUP_ROOT, own: Path = OWN_CGROUPS) -> int:
     """Return the number of whole usable CPUs, at least 1: with 3.5 CPUs a fourth process would be throttled."""
     granted = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, int(min([granted, *_limits(groups, own)])))
 
 
 def _limits(groups: Path, own: Path) -> Iterator[float]:
-    """Yield the limits of the process's control groups and their parents. In a container its path may be the host's,
-    and missing: then the root folder is its group."""
+    """Yield the limits of the process's cgroups and their parents. In a container, the listed path may be the host's
+    and absent; then the root folder is the process's cgroup."""
     with suppress(OSError):  # no Linux, or no /proc
         for line in own.read_text().splitlines():
             _, controllers, path = line.split(":", 2)
@@ -366,20 +366,20 @@ def member_folders(state_dir: Path) -> list[Path]:
     return sorted(folder for folder in filled if _NAME.fullmatch(folder.name))
 
 
-def check_for_one(state_dir: Path) -> None:
-    """Raise UsageError where members share the folder: one process would begin a new state next to theirs."""
+def check_single_process(state_dir: Path) -> None:
+    """Raise UsageError where members share the folder: one process would start a new state next to theirs."""
     if folders := member_folders(state_dir):
         raise UsageError(
             f"{state_dir} holds the state of {len(folders)} members ({folders[0].name}, …): give --processes "
-            f"{max(2, len(folders))}, or make one directory of theirs (recallflow state merge)"
+            f"{max(2, len(folders))}, or merge their directories (recallflow state merge)"
         )
 
 
-def check_for_members(state_dir: Path) -> None:
-    """Raise UsageError where the folder is the state directory of one process: members would begin without it."""
+def check_multiple_processes(state_dir: Path) -> None:
+    """Raise UsageError where the folder is the state directory of one process: members would start without it."""
     if (state_dir / DESCRIPTION).exists():
         raise UsageError(
-            f"{state_dir} holds the state of one process: give --processes 1, or spread it over members' directories "
+            f"{state_dir} holds the state of one process: give --processes 1, or split it into members' directories "
             "(recallflow state split)"
         )
 
@@ -387,9 +387,9 @@ def check_for_members(state_dir: Path) -> None:
 def state_directories(state_dir: Path, count: int) -> list[Path]:
     """Return the members' state directories. Raise UsageError for the folder of another number of processes."""
     if count == 1:
-        check_for_one(state_dir)
+        check_single_process(state_dir)
         return [state_dir]
-    check_for_members(state_dir)
+    check_multiple_processes(state_dir)
     return [state_dir / member_name(number) for number in range(count)]
 
 
@@ -400,7 +400,7 @@ COMMAND = (sys.executable, "-P", "-m", "recallflow", "run", "--create", "--proce
 _UNNAMEABLE = re.compile(r"[^A-Za-z0-9._-]")  # in a group.instance.id
 
 
-def processes(config: Config) -> int:
+def process_count(config: Config) -> int:
     """Return the number of members: by default at most one per CPU and partition."""
     chosen = config.run.processes
     if chosen != AUTO:
@@ -418,8 +418,8 @@ def run_members(config: Config, count: int, command: Sequence[str] = COMMAND, ba
     directory belongs to one process, and StateInUse where other members use it."""
     state_dir = config.named_state_dir()
     if config.run.own is not None:
-        raise UsageError("--own says what one member works on: give --processes 1, or leave it out")
-    check_for_members(state_dir)
+        raise UsageError("--own selects the partitions of one member: use it with --processes 1 only")
+    check_multiple_processes(state_dir)
     make_private_folder(state_dir)
     with ExitStack() as stack:
         stack.enter_context(locked(state_dir))
@@ -430,7 +430,7 @@ def run_members(config: Config, count: int, command: Sequence[str] = COMMAND, ba
         names = {member.name for member in members}
         if left := [folder.name for folder in member_folders(state_dir) if folder.name not in names]:
             _log.warning(
-                "%s of %s are not used by %d members: their partitions are restored or read again elsewhere",
+                "%s of %s are not used by %d members: other members restore their partitions or read them again",
                 ", ".join(left), state_dir, count,
             )  # fmt: skip
         _log.info("%d members share %s, each with a folder in %s", count, config.topics.memory, state_dir)
@@ -439,16 +439,16 @@ def run_members(config: Config, count: int, command: Sequence[str] = COMMAND, ba
 
 def _member(stack: ExitStack, config: Config, command: Sequence[str], number: int, count: int) -> MemberProcess:
     name = member_name(number)
-    probes = None
+    probe_socket = None
     # Static members keep their partitions during a restart, and after a restart of all.
     run = replace(config.run, processes=1, instance_id=f"{_instance(config)}-{name}")
     if config.run.metrics_port is not None:
-        probes = stack.enter_context(closing(socket.create_server(("127.0.0.1", 0))))
-        run = replace(run, metrics_host=f"fd://{probes.fileno()}", metrics_port=0)
-    # The configured memory is for all members together.
+        probe_socket = stack.enter_context(closing(socket.create_server(("127.0.0.1", 0))))
+        run = replace(run, metrics_host=f"fd://{probe_socket.fileno()}", metrics_port=0)
+    # The configured cache size is the total of all members.
     engine = replace(config.engine, cache_bytes=max(CACHE_MIN_BYTES, config.engine.cache_bytes // count))
     folder = config.named_state_dir() / name
-    # Settings are in the file of the member.
+    # A member reads its settings from the file only.
     kept = (key for key in os.environ if key not in VARIABLES and not key.startswith(PREFIX))
     environment = {key: os.environ[key] for key in kept}
     return MemberProcess(
@@ -456,7 +456,7 @@ def _member(stack: ExitStack, config: Config, command: Sequence[str], number: in
         [*command, str(folder)],
         as_file(replace(config, state_dir=folder, run=run, engine=engine)),
         environment | {MEMBER_VARIABLE: name},
-        probes,
+        probe_socket,
         as_json=config.run.log_format == "json",
     )
 

@@ -144,16 +144,16 @@ def _operation(channel: Channel) -> dict[str, Any]:
 
 
 def _messages(channel: Channel) -> Iterable[tuple[str, dict[str, Any]]]:
-    trimmings: dict[str, Any] = {"bindings": {"kafka": {"bindingVersion": BINDING, "key": _text(channel.key)}}}
+    common: dict[str, Any] = {"bindings": {"kafka": {"bindingVersion": BINDING, "key": _text(channel.key)}}}
     if not channel.reads:
         own = IDENTITY if channel.models else IDENTITY | REASON
         properties = {name: _text(text) for name, text in own.items()}
-        trimmings["headers"] = {"type": "object", "properties": properties, "required": [*own]}
+        common["headers"] = {"type": "object", "properties": properties, "required": [*own]}
     if not channel.models:
-        yield "DeadLetter", {"name": "DeadLetter", "contentType": "application/octet-stream"} | trimmings
+        yield "DeadLetter", {"name": "DeadLetter", "contentType": "application/octet-stream"} | common
     for model in channel.models:
         name = model.__name__
-        message = {"name": name, "payload": {"$ref": REFERENCE.format(model=name)}} | trimmings
+        message = {"name": name, "payload": {"$ref": REFERENCE.format(model=name)}} | common
         if model is Response:
             message["correlationId"] = {"description": "The query's id.", "location": "$message.payload#/query_id"}
         if name in EXAMPLES:

@@ -12,7 +12,7 @@ from confluent_kafka.cimpl import NewTopic
 
 from recallflow.connectors.kafka.topic_reader import TRY_AGAIN_S, TopicReader
 from recallflow.errors import SourceError
-from recallflow.kafka_clients import passes
+from recallflow.kafka_clients import is_retriable
 from recallflow.kafka_options import KafkaOptions
 from recallflow.process import Patience
 
@@ -189,7 +189,7 @@ class ClusterInspector:
             ).values()
             if not isinstance(found := result_of(asked), KafkaError):
                 return _rights(found.authorized_operations)
-            if not passes(found) or waiting.ended():
+            if not is_retriable(found) or waiting.ended():
                 return found.str()
             time.sleep(TRY_AGAIN_S)
 

@@ -17,7 +17,7 @@ from recallflow.connectors.kafka.messages import time_ms
 from recallflow.connectors.kafka.partition import Tails
 from recallflow.connectors.kafka.topic_reader import TAIL, UNCOMMITTED, TopicReader
 from recallflow.errors import SourceError
-from recallflow.kafka_clients import passes
+from recallflow.kafka_clients import is_retriable
 from recallflow.kafka_options import KafkaOptions
 from recallflow.process import OUTAGE_S, Patience, background_thread
 
@@ -288,7 +288,7 @@ class Ends:
                 self._parts = self._list()
                 return self._ask()
             except KafkaException as error:
-                if not passes(error.args[0]) or waiting.ended():
+                if not is_retriable(error.args[0]) or waiting.ended():
                     raise SourceError(f"cannot ask where output topics end: {error.args[0].str()}") from error
             time.sleep(PAUSE_S)
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Protocol
 from confluent_kafka import OFFSET_END, Consumer, KafkaError, KafkaException, TopicPartition
 
 from recallflow.errors import SourceError
-from recallflow.kafka_clients import Complaints, passes
+from recallflow.kafka_clients import ClientErrors, is_retriable
 from recallflow.kafka_options import KafkaOptions
 
 ASK_S = 2.0
@@ -102,7 +102,7 @@ class GroupConsumer:
         self._memory, self._queries = topics
         self._listener = listener
         self._shares, self._is_new = strategy == SHARING, True
-        self._complaints = Complaints()
+        self._client_errors = ClientErrors()
         self._failed: KafkaError | None = None  # error in a callback
         self.member_id: str | None = None  # member id assigned by the coordinator
         self._lost = False
@@ -126,7 +126,7 @@ class GroupConsumer:
         for error in (message and message.error(), failed):
             if isinstance(error, KafkaError):
                 self._judge(error)
-        self._complaints.check()
+        self._client_errors.check()
 
     def read(self, partitions: Iterable[int]) -> dict[int, CommittedEntry] | None:
         """Return the committed progress of partitions; None to ask again. Raise as `poll`."""
@@ -182,7 +182,7 @@ class GroupConsumer:
             raise Fenced
         if error.code() == KafkaError.INCONSISTENT_GROUP_PROTOCOL:
             raise OtherAssignmentMode
-        if not (passes(error) or error.code() in _AGAIN):
+        if not (is_retriable(error) or error.code() in _AGAIN):
             raise SourceError(
                 f"the deployment's consumer group cannot be used: {error.str()}; is it another's, or READ missing?"
             )
@@ -191,7 +191,7 @@ class GroupConsumer:
         if error.code() in _FENCED:
             self._failed = error
         else:
-            self._complaints(error)
+            self._client_errors(error)
 
     # An exception of a callback cannot be caught from the client's poll, so `poll` raises it.
 

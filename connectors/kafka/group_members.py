@@ -14,7 +14,7 @@ from confluent_kafka.admin import AdminClient
 from recallflow.connectors.kafka.lease import Holder, boottime_s
 from recallflow.connectors.kafka.topic_reader import TopicReader
 from recallflow.errors import SourceError, UsageError
-from recallflow.kafka_clients import passes
+from recallflow.kafka_clients import is_retriable
 from recallflow.kafka_options import KafkaOptions
 from recallflow.owner import parse_ranges, ranges_of
 
@@ -118,7 +118,7 @@ class RebalanceProbe:
         try:
             return bool(asked.result().state != ConsumerGroupState.STABLE)
         except KafkaException as error:
-            return not passes(error.args[0])
+            return not is_retriable(error.args[0])
 
 
 def ask_shares(admin: AdminClient, name: str, topic: str) -> Shares:

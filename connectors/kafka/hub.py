@@ -20,7 +20,7 @@ from recallflow.connectors.kafka.messages import size_bytes
 from recallflow.connectors.kafka.partition import Lane
 from recallflow.connectors.kafka.topic_reader import NewConsumer
 from recallflow.errors import SourceError
-from recallflow.kafka_clients import Complaints, denies, passes
+from recallflow.kafka_clients import ClientErrors, is_refusal, is_retriable
 from recallflow.kafka_options import KafkaOptions
 
 WAIT_S = 0.005
@@ -87,10 +87,10 @@ class LaneReader:
         self._way = way
         self._memory_ends = memory_ends
         self._stopping = threading.Event()
-        self._complaints = Complaints()
+        self._client_errors = ClientErrors()
         self._changes: collections.deque[tuple[Lane, bool]] = collections.deque()
         # Without this the client reports no ends, and an end after transaction markers stays unknown.
-        chosen = {"enable.partition.eof": ends, "error_cb": self._complaints}
+        chosen = {"enable.partition.eof": ends, "error_cb": self._client_errors}
         self._consumer = new_consumer(options.consumer() | chosen)
         self._thread = threading.Thread(target=self._run, daemon=True, name=f"recallflow-{name}")
 
@@ -149,7 +149,7 @@ class LaneReader:
             self._stopping.wait(0.001)
             return
         message = self._consumer.poll(POLL_S)
-        self._complaints.check()
+        self._client_errors.check()
         messages = [] if message is None else [message, *self._consumer.consume(READ_BATCH, 0)]
         self._note_ends()
         if messages:
@@ -231,9 +231,9 @@ class LaneReader:
     def _judge(self, error: KafkaError, where: str) -> None:
         if error.code() == KafkaError._AUTO_OFFSET_RESET:
             raise SourceError(gone(where, f"the next record is ({error.str()})", self._way))
-        if denies(error) or error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+        if is_refusal(error) or error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
             raise SourceError(f"{where}: {error.str()}; create the topic (recallflow topics create) or grant the right")
-        if not passes(error):
+        if not is_retriable(error):
             raise SourceError(f"{where}: cannot be read: {error.str()}")
         self.retried += 1
         _log.warning("%s: %s; retrying", where, error.str())

@@ -19,7 +19,7 @@ NO_TIME_MS = 0
 _headers = methodcaller("headers")
 SOURCE_HEADER = "recallflow-source"
 NUMBER_HEADER = "recallflow-output"
-TRIMMINGS_BYTES = 128  # overhead of a record: 61 bytes of its batch, at most 36 of lengths and deltas
+RECORD_OVERHEAD_BYTES = 128  # overhead of a record: 61 bytes of its batch, at most 36 of lengths and deltas
 HEADER_BYTES = 10  # the lengths of one header's name and value
 Identity = tuple[bytes, bytes]
 
@@ -88,7 +88,7 @@ class Outgoing:
 
     def room_bytes(self, most_bytes: int) -> int:
         """Return the size limit of a value for the record limit of a topic."""
-        return most_bytes - TRIMMINGS_BYTES - len(self.key or b"") - headers_bytes(self.all_headers)
+        return most_bytes - RECORD_OVERHEAD_BYTES - len(self.key or b"") - headers_bytes(self.all_headers)
 
 
 def headers_bytes(headers: Headers) -> int:

@@ -16,7 +16,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 
 from recallflow.connectors.kafka.admin import ask_configs
 from recallflow.connectors.kafka.messages import (
-    TRIMMINGS_BYTES,
+    RECORD_OVERHEAD_BYTES,
     Headers,
     Identity,
     Letter,
@@ -198,14 +198,14 @@ class Publisher:
         self._sender = Sender(options, {topic: self.most_bytes}, then="run the same command again", chosen=chosen)
         self._topic = topic
         self._credentials = credentials
-        self._trimmings_bytes = TRIMMINGS_BYTES + headers_bytes(credentials)
+        self._overhead_bytes = RECORD_OVERHEAD_BYTES + headers_bytes(credentials)
         self._reached = reached
         self._given = 0
         self._acknowledged: set[int] = set()  # acknowledged records after the first unacknowledged one
         self._through = 0  # number of leading records that are acknowledged
 
     def fits(self, key: bytes, value: bytes) -> bool:
-        return len(key) + len(value) + self._trimmings_bytes <= self.most_bytes
+        return len(key) + len(value) + self._overhead_bytes <= self.most_bytes
 
     def send(self, key: bytes, value: bytes) -> None:
         """Send one record that fits. Raise SinkError where a record was not delivered."""

@@ -19,7 +19,7 @@ from recallflow.connectors.kafka.messages import SOURCE_HEADER, Letter, headers_
 from recallflow.credentials import Headers
 from recallflow.errors import DeliveryFailed, FieldProblem, InvalidRecord, QueryTimeout, SourceError
 from recallflow.events import MemoryEvent
-from recallflow.kafka_clients import Exchange, Inbox
+from recallflow.kafka_clients import Inbox, ProducerAndReader
 from recallflow.kafka_options import KafkaOptions
 from recallflow.owner import Owner
 from recallflow.queries import QueryEvent
@@ -197,7 +197,7 @@ class KafkaService:
         # with any reply topic.
         answers = topics.replies or Inbox(topics.responses)
         inboxes = [answers, Inbox(topics.receipts), Inbox(topics.dead_letters)]
-        self._exchange = Exchange(
+        self._kafka = ProducerAndReader(
             options,
             inboxes,
             delivery_timeout_s,
@@ -205,7 +205,7 @@ class KafkaService:
             partial(self._loop_calls.call, self._outcomes.fail_all),
         )
         # Once, and not for each request: a callback cannot be removed from a future that stays open for hours.
-        self._exchange.ready.add_done_callback(lambda _: self._loop_calls.call(self._answering.set))
+        self._kafka.ready.add_done_callback(lambda _: self._loop_calls.call(self._answering.set))
 
     async def ask(self, query: QueryEvent, headers: Headers, timeout_s: float) -> Response:
         if query.reply_to is not None:
@@ -214,13 +214,13 @@ class KafkaService:
         try:
             async with asyncio.timeout(timeout_s):
                 await self._until_ready()
-                wire = {"id": query_id, "reply_to": self._exchange.reply_to}
+                wire = {"id": query_id, "reply_to": self._kafka.reply_to}
                 asked = query.model_copy(update={name: value for name, value in wire.items() if value is not None})
                 with self._expected(asked) as (expected, output):
                     self._send(self._topics.queries, asked, headers, partial(self._place, expected))
                     return _response(query_id, await output)
         except TimeoutError:
-            raise QueryTimeout(query_id, timeout_s, self._exchange.trouble) from None
+            raise QueryTimeout(query_id, timeout_s, self._kafka.last_error) from None
 
     async def store(self, event: MemoryEvent, headers: Headers) -> StoredEvent:
         position = self._loop_calls.attach().create_future()
@@ -258,19 +258,19 @@ class KafkaService:
     def obstacle(self) -> str:
         if reason := self.stopped():
             return reason
-        if not self._exchange.ready.done():
-            trouble = self._exchange.trouble
+        if not self._kafka.ready.done():
+            trouble = self._kafka.last_error
             return f"Kafka has not answered yet{f': {trouble}' if trouble else ''}"
-        return "" if self._exchange.away is None else f"Kafka is away: {self._exchange.away}"
+        return "" if self._kafka.metadata_error is None else f"Kafka is away: {self._kafka.metadata_error}"
 
     def close(self) -> None:
         """Wait for sent records, at most about the delivery timeout. Call it once no request waits."""
-        self._exchange.close()
+        self._kafka.close()
 
     async def _until_ready(self) -> None:
         """Return once answers are read: an earlier query could miss its answer."""
         self._loop_calls.attach()  # before the check, so that later outputs wake this task
-        if not self._exchange.ready.done():
+        if not self._kafka.ready.done():
             await self._answering.wait()
 
     # ------------------------------------------------------------------ one record and its outcome
@@ -304,7 +304,7 @@ class KafkaService:
     ) -> None:
         """Send a record. `delivered` is called on the event loop. Raise InvalidRecord."""
         value = event.model_dump_json(exclude_unset=True).encode()
-        self._exchange.send(topic, value, event.owner.record_key, headers, partial(self._loop_calls.call, delivered))
+        self._kafka.send(topic, value, event.owner.record_key, headers, partial(self._loop_calls.call, delivered))
 
     # ------------------------------------------------------------------ on the exchange's threads
 

@@ -12,7 +12,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from recallflow.connectors.kafka.messages import Letter, time_ms
 from recallflow.errors import SourceError
 from recallflow.fields import format_time
-from recallflow.kafka_clients import Complaints, passes
+from recallflow.kafka_clients import ClientErrors, is_retriable
 from recallflow.kafka_options import KafkaOptions
 from recallflow.process import Patience
 
@@ -54,8 +54,8 @@ class TopicReader:
         self._options = options
         self._give_up_s = GIVE_UP_S if give_up_s is None else give_up_s
         self._stopping = stopping or threading.Event()
-        self.complaints = Complaints()
-        to_the_end = {"enable.partition.eof": True, "auto.offset.reset": "earliest", "error_cb": self.complaints}
+        self.client_errors = ClientErrors()
+        to_the_end = {"enable.partition.eof": True, "auto.offset.reset": "earliest", "error_cb": self.client_errors}
         self.consumer: Any = new_consumer(options.consumer() | to_the_end | dict(chosen or {}))
         self.ends: dict[int, int] = {}  # partition → its end offset, once reached
         self._ended: set[tuple[str, int]] = set()
@@ -120,9 +120,9 @@ class TopicReader:
             except KafkaException as error:
                 reason = error.args[0]
                 self.consumer.poll(0)  # calls the error callbacks; nothing is assigned yet
-                self.complaints.check()
+                self.client_errors.check()
                 # A partition is unknown for a moment after a broker's restart.
-                passing = passes(reason) or reason.code() == KafkaError._UNKNOWN_PARTITION
+                passing = is_retriable(reason) or reason.code() == KafkaError._UNKNOWN_PARTITION
                 if not passing or waiting.ended() or self._stopping.is_set():
                     servers = self._options.bootstrap_servers
                     raise SourceError(f"cannot reach Kafka at {servers}: {reason.str()}") from error
@@ -167,7 +167,7 @@ class TopicReader:
             found = call()
         except KafkaException as failed:
             raise SourceError(f"Kafka cannot be read on: {failed.args[0].str()}") from failed
-        self.complaints.check()
+        self.client_errors.check()
         return found
 
     def ended(self) -> set[tuple[str, int]]:
@@ -182,7 +182,7 @@ class TopicReader:
             # No offset of a record shows the end: compaction and transactions leave gaps.
             self.ends[message.partition()] = message.offset()
             self._ended.add((message.topic(), message.partition()))
-        elif passes(error):
+        elif is_retriable(error):
             _log.warning("%s:%s: %s; retrying", message.topic(), message.partition(), error.str())
         else:
             raise SourceError(f"{message.topic()}:{message.partition()}: cannot be read: {error.str()}")
@@ -196,7 +196,7 @@ class TopicReader:
     def _list(self, topics: Sequence[str]) -> Any:
         found = self.consumer.list_topics(timeout=ASK_S).topics
         for topic in topics:
-            if topic in found and (error := found[topic].error) is not None and passes(error):
+            if topic in found and (error := found[topic].error) is not None and is_retriable(error):
                 raise KafkaException(error)
         return found
 

@@ -107,13 +107,13 @@ def run_main_flow(options: argparse.Namespace) -> int:
 
 
 def _run(chosen: "Config") -> int:
-    from recallflow.members import check_for_one, processes, run_members
+    from recallflow.members import check_single_process, process_count, run_members
 
-    if (count := processes(chosen)) > 1:
+    if (count := process_count(chosen)) > 1:
         return run_members(chosen, count)
     from recallflow.flows.kafka import KafkaFlow  # which a supervisor does without
 
-    check_for_one(chosen.named_state_dir())
+    check_single_process(chosen.named_state_dir())
     KafkaFlow(chosen).run()
     return 0
 
@@ -190,10 +190,10 @@ def run_doctor(options: argparse.Namespace) -> int:
 
 def _processes(chosen: "Config") -> int:
     """Return the number of members that `run` would start. Unreachable brokers are a finding of their own."""
-    from recallflow.members import processes, usable_cpus
+    from recallflow.members import process_count, usable_cpus
 
     try:
-        return processes(chosen)
+        return process_count(chosen)
     except SourceError:
         return usable_cpus()
 

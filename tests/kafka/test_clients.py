@@ -156,7 +156,7 @@ def test_services_sharing_a_reply_partition_get_their_own_answers(
 
 def test_missing_reply_partition_is_named(guarded_engine: Engine, user: str) -> None:
     async def refused(service: KafkaService) -> None:
-        said = f"has {PARTITIONS} partitions, and none of them is 7"
+        said = f"has {PARTITIONS} partitions; partition 7 does not exist"
         with pytest.raises(QueryTimeout, match=said):
             await service.ask(recall(user, "x"), (), 1.0)
         assert said in service.obstacle()

@@ -12,7 +12,7 @@ from confluent_kafka.admin import AdminClient
 
 from recallflow import kafka_options
 from recallflow.errors import SourceError, UsageError
-from recallflow.kafka_clients import Complaints, denies, passes
+from recallflow.kafka_clients import ClientErrors, is_refusal, is_retriable
 from recallflow.kafka_options import LOG_PAUSE_S, ClientLog, KafkaOptions, LogRateLimit
 from tests.unit.connectors.clock import Clock
 
@@ -128,7 +128,7 @@ def test_option_of_connection_and_pace_is_accepted(option: str) -> None:
 )  # fmt: skip
 def test_an_error_passes_or_denies_or_is_for_good(code: int, passing: bool, denied: bool) -> None:
     error = KafkaError(code)
-    assert (passes(error), denies(error)) == (passing, denied)
+    assert (is_retriable(error), is_refusal(error)) == (passing, denied)
 
 
 # https://kafka.apache.org/protocol: the error codes that are retriable there. Not among them here: broken records (2),
@@ -140,7 +140,7 @@ NOBODY_ANSWERED = ("_TRANSPORT", "_ALL_BROKERS_DOWN", "_RESOLVE", "_TIMED_OUT", 
 
 @pytest.mark.parametrize("code", [*RETRIABLE, *(getattr(KafkaError, name) for name in NOBODY_ANSWERED)])
 def test_retriable_errors_are_retried(code: int) -> None:
-    assert passes(KafkaError(code))
+    assert is_retriable(KafkaError(code))
 
 
 @pytest.fixture
@@ -152,11 +152,11 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 def test_long_outage_is_logged_seldom(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
-    clients = [Complaints() for _ in range(4)]
+    clients = [ClientErrors() for _ in range(4)]
     for _ in range(3_600):
-        for complaints in clients:
-            complaints(KafkaError(KafkaError._ALL_BROKERS_DOWN, "1/1 brokers are down"))
-            complaints.check()
+        for client_errors in clients:
+            client_errors(KafkaError(KafkaError._ALL_BROKERS_DOWN, "1/1 brokers are down"))
+            client_errors.check()
         clock.now_s += 1
     said = [record.getMessage() for record in caplog.records]
     assert set(said) == {"Kafka: 1/1 brokers are down; retrying"}
@@ -201,8 +201,8 @@ def test_clients_of_the_library_write_nothing_themselves(capfd: pytest.CaptureFi
 
 
 def test_a_refusal_is_kept() -> None:
-    complaints = Complaints()
-    complaints(KafkaError(KafkaError._AUTHENTICATION, "wrong password"))
-    complaints(KafkaError(KafkaError._TRANSPORT, "disconnected"))
+    client_errors = ClientErrors()
+    client_errors(KafkaError(KafkaError._AUTHENTICATION, "wrong password"))
+    client_errors(KafkaError(KafkaError._TRANSPORT, "disconnected"))
     with pytest.raises(SourceError, match="Kafka refuses us: wrong password; check the security settings"):
-        complaints.check()
+        client_errors.check()

@@ -16,7 +16,7 @@ from recallflow.connectors import local_inputs
 from recallflow.connectors.kafka import cluster, sender
 from recallflow.connectors.kafka.admin import TopicConfig
 from recallflow.connectors.kafka.cluster import SKEW_MS, Ends, earliest, read_tails
-from recallflow.connectors.kafka.messages import NUMBER_HEADER, SOURCE_HEADER, TRIMMINGS_BYTES, Letter, Outgoing
+from recallflow.connectors.kafka.messages import NUMBER_HEADER, RECORD_OVERHEAD_BYTES, SOURCE_HEADER, Letter, Outgoing
 from recallflow.connectors.kafka.partition import Tails
 from recallflow.connectors.kafka.sender import DeliverySink, EarlierOutputs, OutputSender, Publisher, ToSend
 from recallflow.connectors.kafka.service import EARLY_MOST, Expected, ExpectedOutcomes
@@ -238,7 +238,7 @@ def test_a_failed_delivery_is_an_error_and_no_progress(publisher: Publisher, rea
 
 
 def test_sender_knows_the_record_limit_of_the_topic(publisher: Publisher, reached: Reached) -> None:
-    largest = MOST_BYTES - TRIMMINGS_BYTES - len(b"acme/ann")
+    largest = MOST_BYTES - RECORD_OVERHEAD_BYTES - len(b"acme/ann")
     assert publisher.fits(b"acme/ann", b"x" * largest)
     assert not publisher.fits(b"acme/ann", b"x" * (largest + 1))
     assert reached.producer.options["message.max.bytes"] == MOST_BYTES

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from recallflow.members import GROUPS, OWN, usable_cpus
+from recallflow.members import CGROUP_ROOT, OWN_CGROUPS, usable_cpus
 
 V2 = "0::/kubepods/pod7/engine\n"
 V1 = "12:memory:/docker/abc\n4:cpu,cpuacct:/docker/abc\n"
@@ -49,4 +49,4 @@ def test_without_control_groups_the_scheduler_says(tmp_path: Path) -> None:
 
 
 def test_this_machine_says_one_at_least() -> None:
-    assert usable_cpus(GROUPS, OWN) >= 1
+    assert usable_cpus(CGROUP_ROOT, OWN_CGROUPS) >= 1

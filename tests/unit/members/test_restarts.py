@@ -5,7 +5,7 @@ from typing import Any, cast
 
 import pytest
 
-from recallflow.members import BACKOFF_MAX_S, STEADY_S, USAGE, MemberProcess, Supervisor
+from recallflow.members import BACKOFF_MAX_S, EXIT_USAGE, STEADY_S, MemberProcess, Supervisor
 
 FIRST_S = 0.5
 
@@ -84,9 +84,9 @@ def test_steady_life_resets_the_wait(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_usage_error_ends_all_members(monkeypatch: pytest.MonkeyPatch) -> None:
-    wrong, other = FakeMember(USAGE, 1), FakeMember()
+    wrong, other = FakeMember(EXIT_USAGE, 1), FakeMember()
     code, waits = supervise(monkeypatch, wrong, other)
-    assert (code, waits, wrong.left) == (USAGE, [], [1])
+    assert (code, waits, wrong.left) == (EXIT_USAGE, [], [1])
 
 
 def test_exit_code_is_that_of_the_worst_member(monkeypatch: pytest.MonkeyPatch) -> None:

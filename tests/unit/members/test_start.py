@@ -12,7 +12,13 @@ from recallflow.connectors.kafka.topic_reader import TopicReader
 from recallflow.errors import UsageError
 from recallflow.flows.config import Config, RawSetting, as_file, read_config
 from recallflow.flows.settings import TopicNames
-from recallflow.members import check_for_members, check_for_one, member_folders, member_name, processes
+from recallflow.members import (
+    check_multiple_processes,
+    check_single_process,
+    member_folders,
+    member_name,
+    process_count,
+)
 from recallflow.state.description import DESCRIPTION
 from tests.unit.connectors.fake_consumer import FakeKafka
 
@@ -30,7 +36,7 @@ def test_auto_is_one_per_cpu_and_partition(monkeypatch: pytest.MonkeyPatch, text
     monkeypatch.setattr(members, "usable_cpus", lambda: cpus)
     kafka = FakeKafka(**{TopicNames().memory: 6})
     monkeypatch.setattr(members, "TopicReader", partial(TopicReader, new_consumer=kafka.consumer))
-    assert processes(chosen(text)) == many
+    assert process_count(chosen(text)) == many
 
 
 @pytest.mark.parametrize("text", ["many", "0"])
@@ -40,7 +46,7 @@ def test_other_numbers_are_refused(text: str) -> None:
 
 
 def test_a_folder_is_one_process_own_or_members(tmp_path: Path) -> None:
-    for allowed in (check_for_one, check_for_members):
+    for allowed in (check_single_process, check_multiple_processes):
         allowed(tmp_path)
         allowed(tmp_path / "new")
     own, shared = tmp_path / "own", tmp_path / "shared"
@@ -49,12 +55,12 @@ def test_a_folder_is_one_process_own_or_members(tmp_path: Path) -> None:
         (folder / DESCRIPTION).touch()
     (shared / "member-77").mkdir()
     assert [folder.name for folder in member_folders(shared)] == [f"member-{number:02d}" for number in range(11)]
-    check_for_one(own)
-    check_for_members(shared)
+    check_single_process(own)
+    check_multiple_processes(shared)
     with pytest.raises(UsageError, match="--processes 11"):
-        check_for_one(shared)
+        check_single_process(shared)
     with pytest.raises(UsageError, match="--processes 1,"):
-        check_for_members(own)
+        check_multiple_processes(own)
 
 
 def test_run_refuses_folders_of_other_layouts(cli: Cli, tmp_path: Path) -> None:
@@ -80,4 +86,4 @@ def test_a_members_file_holds_the_whole_configuration(tmp_path: Path) -> None:
 
 def test_partitions_of_ones_own_are_one_members(cli: Cli, tmp_path: Path) -> None:
     ended = cli("run", "--processes", "2", "--own", "0-7", "--state-dir", tmp_path)
-    assert (ended.returncode, "--own says what one member works on" in ended.stderr) == (2, True)
+    assert (ended.returncode, "--own selects the partitions of one member" in ended.stderr) == (2, True)
