@@ -285,36 +285,21 @@ def compose_answer(
     summaries: CategorySummaries,
 ) -> ComposedAnswer:
     """Return the answer without the context."""
-    query, index, ranking = run.query, run.index, ranked.ranking
-    count, target_ms, scored = len(ranking.places), query.sla_target_ms, run.results.scored
-    rows = expanded.rows[:count]
+    query, ranking, scored = run.query, ranked.ranking, run.results.scored
     warnings = validate(query)
     if understood.dropped:
-        detail = f"went without {' and '.join(understood.dropped)} to be done within {target_ms:g} ms"
+        detail = f"went without {' and '.join(understood.dropped)} to be done within {query.sla_target_ms:g} ms"
         warnings.append(Warn(code="deadline", detail=detail))
     if scored is not None:
         warnings += scored.warnings
-    warnings += [*permitted.warnings, *candidates.signal.warnings, *ranking_warnings(ranked.inputs, ranking, rows)]
-    shown = excerpts(index, understood.question, candidates.signal.vector, expanded.places, expanded.rows)
-    items = () if expanded.applied is None else expanded.applied.items
-    explained: list[dict[str, Any]] = [{} for _ in expanded.rows]
-    if query.explain:
-        explained = _explained(run, understood, candidates, ranked, rows)
-        explained += [{"why": reasons} for reasons in why.added(items, rows)]
-    current = _current(run, expanded.places)
-    shown_with = particulars_of(index, expanded.places, shown, expanded.relevance, current)
-    memories = ranked_memories(
-        ranking, rows, shown_with[:count], explained[:count], {} if scored is None else scored.scores
-    )
-    memories += expanded_memories(items, expanded.rows[count:], shown_with[count:], explained[count:], len(memories))
-    memories = with_conflicts(memories, run.graph, run.moment)
-    memories = with_updates(memories, index, ranked.updates)
+    warnings += [*permitted.warnings, *candidates.signal.warnings]
+    warnings += ranking_warnings(ranked.inputs, ranking, expanded.rows[: len(ranking.places)])
+    memories = _memories(run, understood, candidates, ranked, expanded)
     warnings += relevance_warnings(ranked.inputs, ranked.judged, len(memories))
     episodes = None
     if understood.tuning.mode == "episode":
-        hot, rows_of = run.hot, run.rows
         there = len(ranking.places) > 0
-        episodes = recalled_episodes(hot, index, run.moment, ranking, memories, rows_of) if there else []
+        episodes = recalled_episodes(run.hot, run.index, run.moment, ranking, memories, run.rows) if there else []
     run.timings.end("compose")
     entities = NOTHING_KNOWN
     if model_calls.context_tokens(query) is not None:
@@ -332,7 +317,7 @@ def compose_answer(
         applied=expanded.applied,
         memories=memories,
         seqs={row.id: seq for seq, row in seqs if row is not None},
-        added=frozenset(item.id for item in items),
+        added=frozenset(item.id for item in expanded.items),
         episodes=episodes,
         summaries=summaries,
         entities=entities,
@@ -340,6 +325,25 @@ def compose_answer(
         warnings=[*warnings, *summaries.warnings, *ranked.graph.warnings],
         change=run.hot.next_change,
     )
+
+
+def _memories(
+    run: QueryRun, understood: Understood, candidates: Candidates, ranked: Ranked, expanded: Expanded
+) -> list[RecalledMemory]:
+    """Return the ranked memories, then those from graph expansion."""
+    index, ranking, items, places = run.index, ranked.ranking, expanded.items, expanded.places
+    count, scored = len(ranking.places), run.results.scored
+    rows, others = expanded.rows[:count], expanded.rows[count:]
+    shown = excerpts(index, understood.question, candidates.signal.vector, places, expanded.rows)
+    explained: list[dict[str, Any]] = [{} for _ in expanded.rows]
+    if run.query.explain:
+        explained = _explained(run, understood, candidates, ranked, rows)
+        explained += [{"why": reasons} for reasons in why.added(items, rows)]
+    about = particulars_of(index, places, shown, expanded.relevance, _current(run, places))
+    scores = {} if scored is None else scored.scores
+    memories = ranked_memories(ranking, rows, about[:count], explained[:count], scores)
+    memories += expanded_memories(items, others, about[count:], explained[count:], len(memories))
+    return with_updates(with_conflicts(memories, run.graph, run.moment), index, ranked.updates)
 
 
 def _explained(

@@ -31,22 +31,49 @@ READ_CHARACTERS = 500  # per memory: a memory that replaces a fact says so at it
 def rank_candidates(run: QueryRun, understood: Understood, candidates: Candidates, at_least: int = 0) -> Ranked:
     """Rank the candidates. `at_least` is the minimum number of ranked memories. 0 ranks the query's k, or more if a
     reranker has scored them."""
-    query, moment, index, hot = run.query, run.moment, run.index, run.hot
-    permitted, columns, tuning = candidates.permitted, candidates.signal.columns, understood.tuning
+    query, tuning, least = run.query, understood.tuning, run.query.min_relevance
     scores = {} if run.results.scored is None else run.results.scored.scores
-    # An episode must keep all its members.
-    judged_first = query.min_relevance is not None and tuning.mode != "episode"
+    is_whole = tuning.mode == "episode"  # an episode must keep all its members
     settles = tuning.mode in updates.MODES and not at_least  # a reranker's candidates are chosen by fit alone
-    most = max(at_least, model_calls.RERANKED_MOST if scores else 0, CANDIDATES if judged_first else 0)
-    has_context = model_calls.context_tokens(query) is not None and tuning.mode != "episode" and not at_least
-    if settles or has_context:
+    has_context = model_calls.context_tokens(query) is not None and not is_whole and not at_least
+    most = max(at_least, model_calls.RERANKED_MOST if scores else 0)
+    if settles or has_context or (least is not None and not is_whole):
         most = CANDIDATES
+    inputs, graph, judge = _read_input(run, understood, candidates, most)
+    ranking = rank(inputs) if len(inputs.allowed) else Ranking(inputs.allowed, np.zeros(0))
+    before: list[int] = []
+    if scores:
+        ranking, before = _reranked(inputs, ranking, scores)
+    changed: Mapping[int, Replacement] = {}
+    if settles and len(ranking.places) > 1:
+        ranking, before, changed = _settled(run, inputs, ranking, before)
+    run.timings.end("rank")
+    cut = slice(max(at_least, tuning.most))
+    further = ranking.only(slice(cut.stop, cut.stop + FURTHER_MOST if has_context else cut.stop))
+    if least is None:  # only the answered memories need a relevance
+        ranking, before = ranking.only(cut), before[cut]
+    judged = _judged(judge, inputs, ranking)
+    if least is not None:
+        enough = (judged.relevance >= least).nonzero()[0]
+        further = ranking.only(enough[cut.stop :] if has_context else enough[:0])
+        enough = enough[cut]
+        ranking, judged = ranking.only(enough), judged.only(enough)
+        before = [before[rank] for rank in enough.tolist()] if before else before
+    run.timings.end("judge")
+    return Ranked(inputs, ranking, graph, before, judged, changed, _further(judge, further, changed))
+
+
+def _read_input(
+    run: QueryRun, understood: Understood, candidates: Candidates, most: int
+) -> tuple[RankingInput, QueryGraph, Judge]:
+    """Return the input of a ranking of `most` memories or more, the graph, and the judge of relevance."""
+    query, moment, index, columns = run.query, run.moment, run.index, candidates.signal.columns
     semantic = columns.score() if columns.values else np.zeros(index.conversation.size)
     graph = QueryGraph(
         graph=run.graph,
         index=index,
         semantic=semantic,
-        permitted=permitted,
+        permitted=candidates.permitted,
         now_ms=moment.now_ms,
         expansions=run.engine.expansions,
         request=run.context,
@@ -55,50 +82,33 @@ def rank_candidates(run: QueryRun, understood: Understood, candidates: Candidate
         graph.warn_of_unknown(query.entity_urns)
     run.timings.end("score")
     spend_scan(index)
-    session_id = query.session_id if moment.is_now else None
     judge = _judge(run, understood, candidates)
+    session_id = query.session_id if moment.is_now else None
     inputs = RankingInput(
         index=index,
         question=understood.question,
         query=query,
         now_ms=moment.now_ms,
         semantic=semantic,
-        allowed=permitted,
-        tuning=replace(tuning, k=most) if most > tuning.k else tuning,
+        allowed=candidates.permitted,
+        tuning=replace(understood.tuning, k=most) if most > understood.tuning.k else understood.tuning,
         relevance=judge.at,
         vector=candidates.signal.vector,
         proximity=_proximity(run, graph, understood),
         relationship=_relationship(run, graph, understood),
-        usage=hot.usage() if moment.is_now else None,
-        returned=NO_SEQS if session_id is None else hot.returned(session_id),
+        usage=run.hot.usage() if moment.is_now else None,
+        returned=NO_SEQS if session_id is None else run.hot.returned(session_id),
     )
     spend_scan(index)
-    ranking = rank(inputs) if len(permitted) else Ranking(permitted, np.zeros(0))
-    before: list[int] = []
-    if scores:
-        places = ranking.places
-        slots, versions = index.conversation.slots[places].tolist(), inputs.fact("version", places).tolist()
-        ranked = [
-            model_calls.rerank_key(index.ids[slot], version) for slot, version in zip(slots, versions, strict=True)
-        ]
-        ranking, before = model_calls.reordered(ranking, ranked, scores, inputs.tuning.k)
-    changed: Mapping[int, Replacement] = {}
-    if settles and len(ranking.places) > 1:
-        ranking, before, changed = _settled(run, inputs, ranking, before)
-    run.timings.end("rank")
-    cut = slice(max(at_least, tuning.most))
-    further = ranking.only(slice(cut.stop, cut.stop + FURTHER_MOST if has_context else cut.stop))
-    if query.min_relevance is None:  # only the answered memories need a relevance
-        ranking, before = ranking.only(cut), before[cut]
-    judged = _judged(judge, inputs, ranking)
-    if (least := query.min_relevance) is not None:
-        enough = (judged.relevance >= least).nonzero()[0]
-        further = ranking.only(enough[cut.stop :] if has_context else enough[:0])
-        enough = enough[cut]
-        ranking, judged = ranking.only(enough), judged.only(enough)
-        before = [before[rank] for rank in enough.tolist()] if before else before
-    run.timings.end("judge")
-    return Ranked(inputs, ranking, graph, before, judged, changed, _further(judge, further, changed))
+    return inputs, graph, judge
+
+
+def _reranked(inputs: RankingInput, ranking: Ranking, scores: Mapping[str, float]) -> tuple[Ranking, list[int]]:
+    """Return the ranking by a reranker's scores, and the previous rank of each memory."""
+    slots = inputs.index.conversation.slots[ranking.places].tolist()
+    versions = inputs.fact("version", ranking.places).tolist()
+    ids = [model_calls.rerank_key(inputs.index.ids[slot], one) for slot, one in zip(slots, versions, strict=True)]
+    return model_calls.reordered(ranking, ids, scores, inputs.tuning.k)
 
 
 def _further(judge: Judge, ranking: Ranking, changed: Mapping[int, Replacement]) -> Further:

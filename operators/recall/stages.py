@@ -4,7 +4,7 @@ The steps are `RecallRequest → QueryRun → Understood → Permitted → Candi
 Each result is a frozen value for the next step.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -14,6 +14,7 @@ from recallflow.control import RecallSettings
 from recallflow.embedder import Embedder
 from recallflow.language import Intent
 from recallflow.operators.events import QueryContext
+from recallflow.operators.graph.paths import Related
 from recallflow.operators.graph.query_graph import QueryGraph
 from recallflow.operators.graph.reader import EntityContext
 from recallflow.operators.graph.rollout import AppliedExpansion, Expansions
@@ -180,6 +181,10 @@ class Expanded(NamedTuple):
     relevance: Column
     rows: list[MemoryRow | None]
     applied: AppliedExpansion | None
+
+    @property
+    def items(self) -> Sequence[Related]:
+        return () if self.applied is None else self.applied.items
 
 
 class CategorySummaries(NamedTuple):

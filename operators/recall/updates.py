@@ -191,63 +191,61 @@ def _features(compared: _Compared, told: UpdateCandidates, pairs: npt.NDArray[np
     named = np.array([one.name not in known for one in statements]) * (1 - own)
     cue = _cues(statements)
     others = cue["others"] * (1 - own)
-    author, place, signal = told.author, told.place, told.signal
     apart = ~np.eye(len(statements), dtype=np.bool_)
     mean, spread = _spread(compared.alike[apart])
-    nearest = (1.0 / (1 + (-np.where(apart, compared.alike, -9)).argsort(1).argsort(1)))[pair]
     unasked = compared.held[:, ~compared.is_asked]
-    unasked_shared = np.minimum((unasked @ unasked.T)[pair], 10.0) / 5
-    alike, share, fits = compared.alike[pair], compared.share[pair], compared.fits
-    older_rank, newer_rank = 1.0 / (older + 1), 1.0 / (newer + 1)
-    least = np.minimum(fits[older], fits[newer])
-    follows = (place[older] + 1 == place[newer]) * 1.0
-    same_author = author[older] == author[newer]
-    numbers_differ = compared.numbers_differ()[pair] * 1.0
+    fits, changes = compared.fits, np.maximum(cue["change"], cue["ended"])
     common = compared.attributes()[pair]
-    attribute, attribute_asked = (common != 0) * 1.0, (common & question.attributes != 0) * 1.0
-    changes = np.maximum(cue["change"], cue["ended"])
-    newer_cue = {name: of[newer] for name, of in cue.items()}
     figures = {
-        "alike": alike,
-        "fits": least,
-        "shared": share,
-        "nearest": nearest,
-        "attribute": attribute,
-        "asked": attribute_asked,
+        "alike": compared.alike[pair],
+        "fits": np.minimum(fits[older], fits[newer]),
+        "shared": compared.share[pair],
+        "nearest": (1.0 / (1 + (-np.where(apart, compared.alike, -9)).argsort(1).argsort(1)))[pair],
+        "attribute": (common != 0) * 1.0,
+        "asked": (common & question.attributes != 0) * 1.0,
     }
     values = {
-        "alike": alike,
-        "alike_spread": (alike - mean) / spread,
-        "nearest": nearest,
-        "shared": share,
-        "shared_unasked": unasked_shared,
-        "fits_least": least,
+        "alike": figures["alike"],
+        "alike_spread": (figures["alike"] - mean) / spread,
+        "nearest": figures["nearest"],
+        "shared": figures["shared"],
+        "shared_unasked": np.minimum((unasked @ unasked.T)[pair], 10.0) / 5,
+        "fits_least": figures["fits"],
         "older_fits": fits[older],
         "newer_fits": fits[newer],
-        **_of_cues(newer_cue, changes[older], changes[newer], figures),
-        "same_author": same_author * 1.0,
-        "other_author_own": ~same_author * own[newer],
+        **_of_cues({name: of[newer] for name, of in cue.items()}, changes[older], changes[newer], figures),
         "person": compared.names_other()[pair] * 1.0,
         "others": np.maximum(others[newer] - others[older], 0),
         "name": np.maximum(named[newer] - named[older], 0),
         "own": own[newer],
-        "numbers_differ": numbers_differ,
+        "numbers_differ": compared.numbers_differ()[pair] * 1.0,
+        "attribute": figures["attribute"],
+        "attribute_asked": figures["asked"],
+        "asked_fits": figures["asked"] * figures["fits"],
+    }
+    return Pairs(older, newer, _of_order(values, told, older, newer))
+
+
+def _of_order(values: dict[str, Features], told: UpdateCandidates, older: Ints, newer: Ints) -> dict[str, Features]:
+    """Return the features, and those of authors, ranks, positions and the signal."""
+    author, place, signal = told.author, told.place, told.signal
+    older_rank, newer_rank = 1.0 / (older + 1), 1.0 / (newer + 1)
+    same_author, follows = author[older] == author[newer], (place[older] + 1 == place[newer]) * 1.0
+    return values | {
+        "same_author": same_author * 1.0,
+        "other_author_own": ~same_author * values["own"],
         "older_rank": older_rank,
         "newer_rank": newer_rank,
         "ranks": older_rank * newer_rank,
         "older_behind": np.minimum(signal.max() - signal[older], 8.0) / 8,
         "signals_apart": np.clip(signal[older] - signal[newer], -8.0, 8.0) / 8,
-        "numbers_shared": numbers_differ * share,
-        "rank_nearest": older_rank * nearest,
-        "attribute": attribute,
-        "attribute_asked": attribute_asked,
-        "asked_fits": attribute_asked * least,
-        "asked_ranks": attribute_asked * older_rank * newer_rank,
+        "numbers_shared": values["numbers_differ"] * values["shared"],
+        "rank_nearest": older_rank * values["nearest"],
+        "asked_ranks": values["attribute_asked"] * older_rank * newer_rank,
         "follows": follows,
-        "follows_corrected": follows * newer_cue["corrected"],
-        "follows_shared": follows * share,
+        "follows_corrected": follows * values["corrected"],
+        "follows_shared": follows * values["shared"],
     }
-    return Pairs(older, newer, values)
 
 
 _NO_PAIRS = Pairs(np.zeros(0, np.int64), np.zeros(0, np.int64), {})
