@@ -56,8 +56,8 @@ NOTE = """\
 any@10: some evidence is among the first 10 turns; all@10: all of it. A session ranks as its best turn does. Budgets:
 share of questions whose whole evidence is among whole turns in rank order that fit into so many tokens; "context": in
 recallflow's own context of that size, as whole turns.
-Tokens: of the first 10 turns. Milliseconds: processor time, with embedding. Differences: nDCG@10 of turns, minus
-that of recallflow's default; 95 % interval and two-sided p of a paired bootstrap over conversations and their questions
+Tokens: of the first 10 turns. Milliseconds: processor time, with embedding; recallflow's last batch of turns counts with
+the questions. Differences: nDCG@10 of turns, minus that of recallflow's default; 95 % interval and two-sided p of a paired bootstrap over conversations and their questions
 (no correction for the number of comparisons). Each question follows the earlier ones of its conversation; recallflow
 counts their answers as usage. recallflow's weights were fitted to the development conversations of all
 kinds, so its figures there are optimistic; `python -m benchmarks.fit_weights` has those of left-out conversations. The
