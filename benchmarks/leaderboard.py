@@ -55,13 +55,13 @@ PACKAGES = (
 NOTE = """\
 any@10: some evidence is among the first 10 turns; all@10: all of it. A session ranks as its best turn does. Budgets:
 share of questions whose whole evidence is among whole turns in rank order that fit into so many tokens; "context": in
-recallflow's own context of that size, as whole turns.
-Tokens: of the first 10 turns. Milliseconds: processor time, with embedding; recallflow's last batch of turns counts with
-the questions. Differences: nDCG@10 of turns, minus that of recallflow's default; 95 % interval and two-sided p of a paired bootstrap over conversations and their questions
+recallflow's own context of that size, as whole turns. Tokens: of the first 10 turns. Milliseconds: processor time,
+with embedding; recallflow's last batch of turns counts with the questions. Differences: nDCG@10 of turns, minus that
+of recallflow's default; 95 % interval and two-sided p of a paired bootstrap over conversations and their questions
 (no correction for the number of comparisons). Each question follows the earlier ones of its conversation; recallflow
-counts their answers as usage. recallflow's weights were fitted to the development conversations of all
-kinds, so its figures there are optimistic; `python -m benchmarks.fit_weights` has those of left-out conversations. The
-file of a run, `build/leaderboard/leaderboard.json`, has every question, each system's ids, and their measures."""
+counts their answers as usage. recallflow's weights were fitted to the development conversations of all kinds, so its
+figures there are optimistic; `python -m benchmarks.fit_weights` has those of left-out conversations. The file of a
+run, `build/leaderboard/leaderboard.json`, has every question, each system's ids, and their measures."""
 
 REPEAT = """\
 ## Repeat
@@ -320,6 +320,8 @@ def page(figures: Mapping[str, Any], image: str = "images/leaderboard.png") -> s
         for name, one in of["systems"].items():
             if "skipped" in one:
                 skipped[f"{name}: {one['skipped']}"].append(kind)
+    for kind in sorted({*KINDS} - figures["data"].keys()):
+        skipped["data set not in this run"].append(kind)
     left_out = "".join(f"\n- {reason} ({', '.join(which)})" for reason, which in skipped.items()) or "\n- none"
     return "\n\n".join([
         "# Leaderboard",
