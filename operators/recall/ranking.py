@@ -129,14 +129,14 @@ def _settled(
     places = ranking.places[ranks]
     slots = run.index.conversation.slots[places].tolist()
     question, statements = _statements(run, inputs.question.text, slots)
-    told = updates.UpdateCandidates(
+    compared = updates.UpdateCandidates(
         statements=statements,
         author=inputs.fact("author", places),
         place=places,
         order=np.lexsort((inputs.fact("seq", places), inputs.fact("created_ms", places))).argsort(),
         signal=inputs.semantic[places],
     )
-    likely = updates.probabilities(question, told)
+    likely = updates.probabilities(question, compared)
     likely[likely < updates.least(len(run.index), notes=is_notes(run.index))] = 0
     found = updates.updated(ranks, likely)
     if not found:

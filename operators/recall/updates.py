@@ -75,10 +75,10 @@ class Pairs(NamedTuple):
     values: dict[str, Features]  # by name of the feature (pairs,)
 
 
-def probabilities(question: StatementReading, told: UpdateCandidates) -> Column:
+def probabilities(question: StatementReading, candidates: UpdateCandidates) -> Column:
     """Return (n, n): the probability that the column's memory updates the row's; 0 if it is older."""
-    likely = np.zeros((len(told.statements), len(told.statements)))
-    older, newer, values = features(question, told)
+    likely = np.zeros((len(candidates.statements), len(candidates.statements)))
+    older, newer, values = features(question, candidates)
     if len(older):
         terms = np.array([values[name] for name in WEIGHTS])
         logit = BIAS + CHANGE_ASKED * values["changes_asked"] + _WEIGHTS @ terms
@@ -86,14 +86,14 @@ def probabilities(question: StatementReading, told: UpdateCandidates) -> Column:
     return likely
 
 
-def features(question: StatementReading, told: UpdateCandidates) -> Pairs:
+def features(question: StatementReading, candidates: UpdateCandidates) -> Pairs:
     """Return the pairs in which the newer memory may update the older one."""
-    compared = _Compared.of(question, told.statements)
-    related = compared.is_related & (told.order[:, None] < told.order)
+    compared = _Compared.of(question, candidates.statements)
+    related = compared.is_related & (candidates.order[:, None] < candidates.order)
     if not related.any():
         return _NO_PAIRS
     pairs = np.argwhere(related & compared.may_update())
-    return _features(compared, told, pairs) if len(pairs) else _NO_PAIRS
+    return _features(compared, candidates, pairs) if len(pairs) else _NO_PAIRS
 
 
 class _Compared(NamedTuple):
@@ -182,7 +182,7 @@ class _Compared(NamedTuple):
         return found
 
 
-def _features(compared: _Compared, told: UpdateCandidates, pairs: npt.NDArray[np.int64]) -> Pairs:
+def _features(compared: _Compared, candidates: UpdateCandidates, pairs: npt.NDArray[np.int64]) -> Pairs:
     """Return the features of pairs, (pairs, 2)."""
     older, newer = pairs.T
     pair, statements, question = (older, newer), compared.statements, compared.question
@@ -223,12 +223,14 @@ def _features(compared: _Compared, told: UpdateCandidates, pairs: npt.NDArray[np
         "attribute_asked": figures["asked"],
         "asked_fits": figures["asked"] * figures["fits"],
     }
-    return Pairs(older, newer, _of_order(values, told, older, newer))
+    return Pairs(older, newer, _of_order(values, candidates, older, newer))
 
 
-def _of_order(values: dict[str, Features], told: UpdateCandidates, older: Ints, newer: Ints) -> dict[str, Features]:
+def _of_order(
+    values: dict[str, Features], candidates: UpdateCandidates, older: Ints, newer: Ints
+) -> dict[str, Features]:
     """Return the features, and those of authors, ranks, positions and the signal."""
-    author, place, signal = told.author, told.place, told.signal
+    author, place, signal = candidates.author, candidates.place, candidates.signal
     older_rank, newer_rank = 1.0 / (older + 1), 1.0 / (newer + 1)
     same_author, follows = author[older] == author[newer], (place[older] + 1 == place[newer]) * 1.0
     return values | {
