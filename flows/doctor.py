@@ -81,12 +81,16 @@ def state_findings(
         return
     yield _disk(path)
     if not path.exists():
-        yield _to_be_made(path)
+        yield _missing_directory(path)
         return
     try:
         found = directories(path)
     except UsageError as error:
-        yield fail("state directory", str(error), "give --processes as the directory was filled, or split or merge it")
+        yield fail(
+            "state directory",
+            str(error),
+            "use the number of processes that created the directory, or split or merge it",
+        )
         return
     if [*found] == [path]:
         yield from _directory(path, config, embedder)
@@ -105,8 +109,14 @@ def _members(path: Path, found: Sequence[Path], config: Config, embedder: Embedd
         yield ok("state directory", f"{', '.join(missing)} of {path} do not exist yet: the first start creates them")
     others = sorted(one.parent.name for one in path.glob(f"*/{DESCRIPTION}") if one.parent not in found)
     if others:
-        todo = "give the --processes that filled them, or keep it so: other processes read those partitions again"
-        yield warn("state directory", f"{len(found)} processes do not use {', '.join(others)} of {path}", todo)
+        todo = (
+            "use the --processes of the run that created them; otherwise their partitions are read again from the log"
+        )
+        yield warn(
+            "state directory",
+            f"{', '.join(others)} of {path} are left over from a run with another number of processes",
+            todo,
+        )
     folders_of = dict[Finding, list[str]]()
     for folder in filled:
         for one in _directory(folder, config, embedder):
@@ -116,7 +126,7 @@ def _members(path: Path, found: Sequence[Path], config: Config, embedder: Embedd
 
 def _directory(path: Path, config: Config, embedder: Embedder | None) -> Iterator[Finding]:
     try:
-        yield from _tried("state directory", lambda: _described(path, config, embedder), OTHER_DIRECTORY)
+        yield from _guarded("state directory", lambda: _described(path, config, embedder), OTHER_DIRECTORY)
     except StateFormatError as error:  # nothing in it can be read
         yield fail("state directory", str(error), NEW_DIRECTORY)
         return
@@ -126,7 +136,7 @@ def _directory(path: Path, config: Config, embedder: Embedder | None) -> Iterato
         return
     yield ok("lock", "no process holds it")
     if (path / DESCRIPTION).exists():
-        yield from _tried("erasures", lambda: _erasures(path), RESTORE)
+        yield from _guarded("erasures", lambda: _erasures(path), RESTORE)
 
 
 def _permissions(path: Path) -> Iterator[Finding]:
@@ -146,7 +156,7 @@ def _used(path: Path) -> Finding | None:
     return None if used_by is None else warn("lock", f"{path} is in use by {used_by}", todo)
 
 
-def _tried(check: str, look: Callable[[], Finding], todo: str) -> Iterator[Finding]:
+def _guarded(check: str, look: Callable[[], Finding], todo: str) -> Iterator[Finding]:
     try:
         yield look()
     except StateFormatError:
@@ -157,7 +167,7 @@ def _tried(check: str, look: Callable[[], Finding], todo: str) -> Iterator[Findi
         yield fail(check, f"cannot be read: {error}", "give this user the right to read it")
 
 
-def _to_be_made(path: Path) -> Finding:
+def _missing_directory(path: Path) -> Finding:
     parent = next(one for one in (*path.absolute().parents,) if one.exists())
     if not os.access(parent, os.W_OK | os.X_OK):
         what = f"{path} cannot be created in {parent}"
@@ -230,7 +240,7 @@ def model_findings(config: Config) -> Iterator[Finding]:
         except (RecallflowError, OSError) as error:
             yield fail("reranker", str(error), OTHER_MODEL.format("reranker", "reranker-path"))
         else:
-            yield ok("reranker", f"{engine.reranker} is here")
+            yield ok("reranker", f"{engine.reranker} is installed")
 
 
 def _endpoint(check: str, model: str, endpoint: Endpoint) -> Finding:
@@ -370,7 +380,7 @@ def _retention(check: str, name: str, settings: Mapping[str, str], config: Confi
     compacts = "compact" in settings["cleanup.policy"]
     if compacts and name == config.topics.control:
         todo = f"set {', '.join(f'{key}={value}' for key, value in KEEPS_ALL.items())}"
-        yield fail(check, "is compacted: decisions that older records were authorised by are lost", todo)
+        yield fail(check, "is compacted: old decisions are deleted, but authorise older records", todo)
     elif compacts:
         yield fail(check, "is compacted: only the last record of a user is kept", "set cleanup.policy=delete")
     expires = settings["retention.ms"] != "-1" or settings["retention.bytes"] != "-1"
@@ -387,7 +397,7 @@ def _timestamps(check: str, name: str, settings: Mapping[str, str], config: Conf
     if config.auth.mode == "required" and name != config.topics.control:
         yield fail(check, f"{what}, and credentials would be checked as of those times: run refuses to start", todo)
     else:
-        yield warn(check, f"{what}: clock skew would falsify the order of knowledge", todo)
+        yield warn(check, f"{what}: clock skew would change the order of ingestion times", todo)
 
 
 def _rights(check: str, rights: frozenset[str] | None, needs: frozenset[str], what: str) -> Iterator[Finding]:
@@ -422,19 +432,19 @@ def _clock(examiner: ClusterInspector, topics: list[Topic]) -> Finding:
 
 
 def examine(config: Config, directories: Callable[[Path], Sequence[Path]]) -> Iterator[Finding]:
-    """Yield the findings about everything, part by part, one per cause. `directories`: see `state_findings`."""
+    """Yield all findings. Findings with the same cause are merged. `directories`: see `state_findings`."""
     embedder, found = open_model(config)
     wanted = None if embedder is None else config.enrichment.wanted(embedder)
     kafka = [*kafka_findings(config, enriches=wanted is not None)]
-    yield from one_finding_a_cause(kafka)
-    yield from one_finding_a_cause(state_findings(config, embedder, directories))
-    yield from one_finding_a_cause(found)
-    yield from one_finding_a_cause(model_findings(config))
+    yield from merge_by_cause(kafka)
+    yield from merge_by_cause(state_findings(config, embedder, directories))
+    yield from merge_by_cause(found)
+    yield from merge_by_cause(model_findings(config))
     broker = any((finding.check, finding.status) == ("broker", "OK") for finding in kafka)
-    yield from one_finding_a_cause(auth_findings(config, broker=broker))
+    yield from merge_by_cause(auth_findings(config, broker=broker))
 
 
-def one_finding_a_cause(findings: Iterable[Finding]) -> Iterator[Finding]:
+def merge_by_cause(findings: Iterable[Finding]) -> Iterator[Finding]:
     """Merge findings with the same cause. The result lists their checks and remedies."""
     joined = dict[object, list[Finding]]()
     for number, one in enumerate(findings):

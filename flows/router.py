@@ -52,16 +52,21 @@ UNREADABLE = "a header's name is not UTF-8"
 STEP = "state"
 TOO_LARGE_TO_MOVE = InvalidRecord(
     "too_large",
-    [FieldProblem("", "is in the wrong partition, and too large to be forwarded to its owner's: key it tenant/user")],
+    [
+        FieldProblem(
+            "",
+            "is in the wrong partition, and too large to be forwarded to the owning one: use the key tenant_id/user_id",
+        )
+    ],
 )
 
 _log = logging.getLogger(__name__)
 
 
 class OwningPartitions:
-    """The detection of misrouted records. It counts them by reason, and warns of the first. A record's key is
-    `tenant_id/user_id`. Java producers choose the right partition (murmur2); producers made with librdkafka need
-    `partitioner=murmur2_random`."""
+    """Detector of misrouted records by their owning partitions. It counts them by reason, and warns of the first.
+    A record's key is `tenant_id/user_id`. Java producers choose the right partition (murmur2); producers made with
+    librdkafka need `partitioner=murmur2_random`."""
 
     def __init__(self, partitions: int) -> None:
         self.counts: Counter[str] = Counter()

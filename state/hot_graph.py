@@ -28,8 +28,8 @@ from recallflow.state.rows import Vectors
 WINDOW = 2_048  # memories: the cost of a write must not grow with the owner
 BITS = 256
 SKETCH_BYTES = BITS // 8
-_SURE = 4  # standard deviations: of pairs just at the threshold, three in 100,000 are missed
-_SMALLEST = 64
+_SIGMAS = 4  # standard deviations: of pairs just at the threshold, three in 100,000 are missed
+_INITIAL_SLOTS = 64
 _NO_SEQ = -1  # in place of a `seq`
 _SEQ_BITS = 48  # of a sequence number
 _products = faiss.fvec_inner_products_ny  # type: ignore[attr-defined]
@@ -45,7 +45,8 @@ def _hyperplanes(dimension: int) -> tuple[Matrix, Any]:
 
 
 def sketches(vectors: Sequence[Matrix]) -> list[bytes]:
-    """Return the sketch of each vector (dimension,). Separate products do not depend on the other vectors."""
+    """Return the sketch of each vector (dimension,). Each vector is multiplied alone, because the
+    rounding of a batched product depends on the batch."""
     products = np.empty((len(vectors), BITS), np.float32)
     for vector, row in zip(vectors, products, strict=True):
         vector = np.ascontiguousarray(vector, np.float32)
@@ -54,29 +55,29 @@ def sketches(vectors: Sequence[Matrix]) -> list[bytes]:
 
 
 @lru_cache
-def most_different(cosine: float) -> int:
+def max_differing_bits(cosine: float) -> int:
     """Return the maximum of differing bits, with near certainty, for vectors with at least this cosine."""
     differs = math.acos(cosine) / math.pi
-    return math.floor(BITS * (differs + _SURE * math.sqrt(differs * (1 - differs) / BITS)))
+    return math.floor(BITS * (differs + _SIGMAS * math.sqrt(differs * (1 - differs) / BITS)))
 
 
 class SketchWindow:
-    """Sketches of the memories whose `seq` is among the last `WINDOW` numbers. Forgotten memories count too, so that
-    results do not depend on the time of loading."""
+    """Sketches of the memories whose `seq` is among the last `WINDOW` numbers. Numbers of forgotten memories
+    take up room in the window, so that results do not depend on the time of loading."""
 
     def __init__(self) -> None:
-        asked = np.zeros(SKETCH_BYTES, np.uint8)
-        self._asked, self._asked_pointer = asked.data.cast("B"), faiss.swig_ptr(asked)
-        self._grow(np.zeros((_SMALLEST, SKETCH_BYTES), np.uint8), array("q", [_NO_SEQ] * _SMALLEST))
+        query_sketch = np.zeros(SKETCH_BYTES, np.uint8)
+        self._asked, self._asked_pointer = query_sketch.data.cast("B"), faiss.swig_ptr(query_sketch)
+        self._grow(np.zeros((_INITIAL_SLOTS, SKETCH_BYTES), np.uint8), array("q", [_NO_SEQ] * _INITIAL_SLOTS))
 
     def put(self, seq: int, sketch: bytes) -> None:
-        place = seq % WINDOW
-        while place >= len(self._seqs):
+        slot = seq % WINDOW
+        while slot >= len(self._seqs):
             self._grow(np.concatenate([self._codes, np.zeros_like(self._codes)]),
                        self._seqs + array("q", [_NO_SEQ] * len(self._seqs)))  # fmt: skip
-        if self._seqs[place] <= seq:  # its place may be a newer one's by now
-            self._bytes[place * SKETCH_BYTES : (place + 1) * SKETCH_BYTES] = sketch
-            self._seqs[place] = seq
+        if self._seqs[slot] <= seq:  # a newer memory may have taken the slot
+            self._bytes[slot * SKETCH_BYTES : (slot + 1) * SKETCH_BYTES] = sketch
+            self._seqs[slot] = seq
 
     def remove(self, seq: int) -> None:
         place = seq % WINDOW
@@ -94,7 +95,7 @@ class SketchWindow:
         seqs = self._numbers.take(places)
         in_window = seqs > max(newest - WINDOW, _NO_SEQ)
         places, seqs = places[in_window], seqs[in_window]
-        # One sort of one number each: of two numbers it would be two.
+        # Distance and -seq in one integer need one sort only.
         order = (self._differs.take(places).astype(np.int64) << _SEQ_BITS) - seqs
         found: list[int] = seqs[order.argsort()].tolist()
         return found
@@ -105,9 +106,9 @@ class SketchWindow:
     def _grow(self, codes: Codes, seqs: "array[int]") -> None:
         self._codes, self._seqs = codes, seqs
         self._bytes = codes.data.cast("B")
-        self._numbers = np.frombuffer(seqs, np.int64)  # the very memory of `seqs`
+        self._numbers = np.frombuffer(seqs, np.int64)  # shares the buffer of `seqs`
         self._differs, self._are_near = np.empty(len(seqs), np.int32), np.empty(len(seqs), np.bool_)
-        # Looked up once: that is slower than a search.
+        # Cached, because fetching the pointers takes longer than a search.
         self._pointers = self._asked_pointer, faiss.swig_ptr(codes)
         self._differs_pointer = faiss.swig_ptr(self._differs)
 
@@ -115,32 +116,36 @@ class SketchWindow:
 K = TypeVar("K")
 V = TypeVar("V")
 
-KNOWN_NODES = KNOWN_VECTORS = 1_024
+MAX_CACHED_NODES = MAX_CACHED_VECTORS = 1_024
 _FEWEST_VECTORS = 16
 _NODE_BYTES = 250
 
 
 @dataclass(slots=True)
-class Staged:
+class StagedGraphChanges:
     """The changes of one event to its owner's graph: records to write (None deletes), and updates of in-memory data."""
 
     effects: dict[bytes, bytes | None] = field(default_factory=dict)
     nodes: dict[str, bytes | None] = field(default_factory=dict)  # see `HotGraph`; None for a deleted node
     superseded: dict[int, list[Superseded]] = field(default_factory=dict)  # see `OwnerGraph`
-    unsynced: dict[int, Unsynced | None] = field(default_factory=dict)  # None for a memory that is synced again
+    unsynced: dict[int, Unsynced | None] = field(
+        default_factory=dict
+    )  # None once the failed graph write of the memory is repeated
     joined: dict[str, list[NameJoin]] = field(default_factory=dict)  # see `Unions`
     caseless: list[str] | None = None  # all caseless names, if they changed
     sketches: dict[int, bytes] = field(default_factory=dict)  # empty for a memory without a sketch
-    edges: int = 0  # the number of edge numbers in use
-    more_edges: int = 0  # the change of the number of edges
-    kept: dict[bytes, tuple[bytes, ...]] = field(default_factory=dict)  # keys of history, by node or edge prefix
+    edges: int = 0  # the next edge number
+    more_edges: int = 0  # the difference of the number of edges
+    kept: dict[bytes, tuple[bytes, ...]] = field(
+        default_factory=dict
+    )  # keys of past records to keep, by prefix of the node or edge
 
     def get(self, partition: Partition, key: bytes) -> bytes | None:
         """Return a record, including this event's changes."""
         return self.effects[key] if key in self.effects else partition.get(key)
 
-    def copied(self) -> "Staged":
-        return Staged(*(copy(getattr(self, one.name)) for one in fields(self)))
+    def copied(self) -> "StagedGraphChanges":
+        return StagedGraphChanges(*(copy(getattr(self, one.name)) for one in fields(self)))
 
 
 class HotGraph:
@@ -152,7 +157,7 @@ class HotGraph:
         self._owner = owner
         self._window = SketchWindow() if was_empty else None
         self.has_all_nodes = was_empty
-        # Whole vectors of one model, of some of the newest memories: each in the place `seq % KNOWN_VECTORS`.
+        # Memory vectors (means of their passages) of one model, at index `seq % MAX_CACHED_VECTORS`.
         self._model = ""
         self._wholes: Matrix = np.empty((0, 0), np.float32)
         self._whole_seqs: Ints = np.empty(0, np.int64)
@@ -163,8 +168,8 @@ class HotGraph:
         self.unsynced: dict[int, Unsynced] = {}  # by `seq` of memories whose graph write failed
         if was_empty:
             return
-        # A scan returns commits only. That is complete when an owner is loaded, because owners are evicted only between
-        # batches.
+        # A scan sees committed data only. That is enough: an owner is loaded only when nothing of it is staged, because
+        # owners are evicted between batches.
         stored = partition.scan(keys.table(owner, keys.UNSYNCED))
         self.unsynced = {keys.sequence(key): Unsynced.decode(value) for key, value in stored}
 
@@ -202,9 +207,9 @@ class HotGraph:
             self._model, self._wholes = model, np.empty((0, dimension), np.float32)
             self._whole_seqs = np.empty(0, np.int64)
         asked = np.array(seqs, np.int64)
-        if len(self._whole_seqs) < KNOWN_VECTORS:
+        if len(self._whole_seqs) < MAX_CACHED_VECTORS:
             self._make_room(max(seqs, default=_NO_SEQ))
-        places = asked % KNOWN_VECTORS
+        places = asked % MAX_CACHED_VECTORS
         rows = self._wholes.take(places, axis=0)
         (missing,) = (self._whole_seqs.take(places) != asked).nonzero()
         if not len(missing):
@@ -221,32 +226,32 @@ class HotGraph:
         return asked[has_vector].tolist(), rows[has_vector]
 
     def put_vectors(self, seq: int, vectors: Vectors | None) -> None:
-        """Take in the vectors that a memory has now; None where it has none."""
+        """Cache a memory's current vectors, or drop its cached vector if it has none."""
         if vectors is not None and vectors.model == self._model:
             self._keep_whole(seq, vectors.whole)
-        elif (place := seq % KNOWN_VECTORS) < len(self._whole_seqs) and self._whole_seqs[place] == seq:
+        elif (place := seq % MAX_CACHED_VECTORS) < len(self._whole_seqs) and self._whole_seqs[place] == seq:
             self._whole_seqs[place] = _NO_SEQ
 
     def _keep_whole(self, seq: int, whole: Matrix) -> None:
         self._make_room(seq)
-        place = seq % KNOWN_VECTORS
+        place = seq % MAX_CACHED_VECTORS
         if self._whole_seqs[place] <= seq:  # the newest are kept
             self._wholes[place], self._whole_seqs[place] = whole, seq
 
     def _make_room(self, seq: int) -> None:
         held = len(self._whole_seqs)
-        if (wanted := min(seq + 1, KNOWN_VECTORS)) <= held:
+        if (wanted := min(seq + 1, MAX_CACHED_VECTORS)) <= held:
             return
-        size = min(max(wanted, 2 * held, _FEWEST_VECTORS), KNOWN_VECTORS)
+        size = min(max(wanted, 2 * held, _FEWEST_VECTORS), MAX_CACHED_VECTORS)
         wholes, whole_seqs = np.zeros((size, self._wholes.shape[1]), np.float32), np.full(size, _NO_SEQ, np.int64)
         wholes[:held], whole_seqs[:held] = self._wholes, self._whole_seqs
         self._wholes, self._whole_seqs = wholes, whole_seqs
 
-    def publish(self, staged: Staged) -> None:
-        if len(self.nodes) > KNOWN_NODES:
+    def publish(self, staged: StagedGraphChanges) -> None:
+        if len(self.nodes) > MAX_CACHED_NODES:
             self.nodes.clear()
             self.has_all_nodes = False
-        if len(self.absent) > KNOWN_NODES:
+        if len(self.absent) > MAX_CACHED_NODES:
             self.absent.clear()
         self.absent.difference_update(staged.nodes)  # `-=` would copy the whole set
         for key, name in staged.nodes.items():

@@ -13,7 +13,7 @@ from recallflow.limits import METADATA_NAME_CHARACTERS, METADATA_TEXT_CHARACTERS
 from recallflow.state.arrays import Ints
 
 PACKED_FROM = 1_000  # slots per call: lists for 100,000 slots are slow to create and to free
-_LABELLED_BYTES, _LISTED_BYTES, _ADDED_BYTES = 200, 150, 40
+_LABELLED_BYTES, _LISTED_BYTES, _ADDED_BYTES = 200, 150, 40  # estimates per slot, label and addition
 
 _encode = json.JSONEncoder(ensure_ascii=False).encode  # JSON of numbers of any size
 
@@ -77,8 +77,8 @@ class SlotLists(NamedTuple):
 
 
 class Labels:
-    """The labels of memories by slot, and the slots by label. Segments' labels are decoded by slot at the first lookup
-    of a slot, and by label at the first lookup of a label."""
+    """The labels of memories by slot, and the slots by label. Packed labels of segments are decoded by slot at
+    the first lookup of a slot, and by label at the first lookup of a label."""
 
     def __init__(self) -> None:
         self._of: dict[int, list[str]] = {}
@@ -87,7 +87,7 @@ class Labels:
         self._added: dict[str, list[int]] = defaultdict(list)  # slots added since `_listed` was built
 
     def __getitem__(self, slot: int) -> list[str]:
-        return self._opened().get(slot, [])
+        return self._unpacked().get(slot, [])
 
     def add(self, first: int, labels: Iterable[list[str]]) -> None:
         """Add the labels of the slots from `first` on."""
@@ -108,7 +108,7 @@ class Labels:
 
     def packed(self) -> bytes:
         """Return all labels in the form that `append` takes."""
-        return LabelColumns.of(self._opened()).encode()
+        return LabelColumns.of(self._unpacked()).encode()
 
     def slots(self, label: str) -> Ints:
         if self._listed is None:
@@ -123,7 +123,7 @@ class Labels:
         added = sum(map(len, self._added.values())) * _ADDED_BYTES
         return _LABELLED_BYTES * len(self._of) + sum(len(packed) for _, packed in self._packed) + listed + added
 
-    def _opened(self) -> dict[int, list[str]]:
+    def _unpacked(self) -> dict[int, list[str]]:
         waiting, self._packed = self._packed, []
         for first, packed in waiting:
             self._of |= LabelColumns.decode(packed, first).by_slot()

@@ -22,12 +22,12 @@ from recallflow.state.graph_codec import NODE_KINDS
 
 LEAST_BYTES = 8  # a shorter string may occur anywhere by chance
 PIECE_BYTES = 16  # texts are searched for in pieces, because a file may hold a text in parts
-MOST = 10_000  # pieces per search
+MAX_PIECES = 10_000  # pieces per search
 # Fields whose values do not identify a person.
-_NOT_THEIRS = frozenset(("type", "environment", "tenant_id", "layer", "role", "kind", "model", "outcome", "vectors",
-                         "links", "valid_from", "valid_to", "until", "timestamp"))  # fmt: skip
-_OURS = NODE_KINDS | {"evidence", "relation", "archived", "same_as", "similar_to", "supersedes", "contradicts"}
-_NAMED = frozenset(("metadata", "properties"))
+_IMPERSONAL_FIELDS = frozenset(("type", "environment", "tenant_id", "layer", "role", "kind", "model", "outcome",
+                                "vectors", "links", "valid_from", "valid_to", "until", "timestamp"))  # fmt: skip
+_SYSTEM_WORDS = NODE_KINDS | {"evidence", "relation", "archived", "same_as", "similar_to", "supersedes", "contradicts"}
+_FIELDS_WITH_USER_KEYS = frozenset(("metadata", "properties"))
 _POSITION = re.compile(r"[\w.-]+:\d+:\d+")  # a log position: generated ids of other users may start with it
 _WORD = re.compile(rf"\S{{1,{PIECE_BYTES}}}\s*")
 
@@ -35,11 +35,11 @@ _WORD = re.compile(rf"\S{{1,{PIECE_BYTES}}}\s*")
 class Traces:
     """Texts of a person as UTF-8 pieces: all of them, or a deterministic sample of very many."""
 
-    def __init__(self, most: int = MOST) -> None:
+    def __init__(self, most: int = MAX_PIECES) -> None:
         self._most = most
-        self._chosen: list[tuple[int, bytes]] = []  # a heap, the one to go first
+        self._chosen: list[tuple[int, bytes]] = []  # a heap; the entry to evict next is first
         self._known: set[bytes] = set()
-        self.left_out = 0  # pieces beyond the sample; one that comes again counts again
+        self.left_out = 0  # pieces beyond the sample; repeated pieces are counted each time
 
     def add(self, record: Mapping[str, Any]) -> None:
         for text in _texts_of(record):
@@ -67,14 +67,14 @@ class Traces:
 def _texts_of(value: Any, *, named: bool = False) -> Iterator[str]:
     """Yield every text in a record except words that are not the person's. `named`: include field names."""
     match value:
-        case str() if value not in _OURS and _POSITION.fullmatch(value) is None:
+        case str() if value not in _SYSTEM_WORDS and _POSITION.fullmatch(value) is None:
             yield value
         case dict():
             for name, one in value.items():
-                if named and name not in _OURS:
+                if named and name not in _SYSTEM_WORDS:
                     yield name
-                if named or not (name in _NOT_THEIRS or name.endswith("_at")):
-                    yield from _texts_of(one, named=named or name in _NAMED)
+                if named or not (name in _IMPERSONAL_FIELDS or name.endswith("_at")):
+                    yield from _texts_of(one, named=named or name in _FIELDS_WITH_USER_KEYS)
         case list():
             for one in value:
                 yield from _texts_of(one, named=named)
@@ -107,25 +107,25 @@ def forms_of(piece: bytes) -> set[bytes]:
     return forms | {_in_base64(piece, before) for before in range(3)}
 
 
-def _in_base64(piece: bytes, before: int) -> bytes:
-    """Return the base64 form of a piece after other bytes, without the characters that these affect."""
-    encoded = base64.b64encode(bytes(before) + piece)
-    return encoded[-(-before * 8 // 6) : (before + len(piece)) * 8 // 6]
+def _in_base64(piece: bytes, prefix_bytes: int) -> bytes:
+    """Return the base64 characters that depend on the piece alone, after `prefix_bytes` unknown bytes."""
+    encoded = base64.b64encode(bytes(prefix_bytes) + piece)
+    return encoded[-(-prefix_bytes * 8 // 6) : (prefix_bytes + len(piece)) * 8 // 6]
 
 
 CHUNK_BYTES = 4 * 1024 * 1024
 RECORDS_AT_ONCE = 256
 
-Numbers = set[int]  # of pieces
+PieceNumbers = set[int]  # of pieces
 Records = Iterator[tuple[bytes, bytes]]
 
 
 class RecordFilter(NamedTuple):
-    """Functions about a database's records: whether a record is another person's, by its key and decrypted value; and
-    the decryption of a value, if its key outlives the person."""
+    """Callbacks for a database's records. `is_others` tells from a record's key and plain value whether it belongs to
+    another person. `decrypt` returns the plain value, if its encryption key still exists."""
 
     is_others: Callable[[bytes, bytes], bool] = lambda _, __: False
-    opened: Callable[[bytes, bytes], bytes] = lambda _, value: value
+    decrypt: Callable[[bytes, bytes], bytes] = lambda _, value: value
 
 
 class Pieces:
@@ -134,20 +134,20 @@ class Pieces:
     def __init__(self, pieces: Sequence[bytes]) -> None:
         numbered = {form: number for number, piece in enumerate(pieces) for form in forms_of(piece)}
         self._numbers = [*numbered.values()]
-        from ahocorasick_rs import BytesAhoCorasick  # every command reads this module, and one searches
+        from ahocorasick_rs import BytesAhoCorasick  # here, because every command imports this module and one searches
 
         self._find = BytesAhoCorasick([*numbered]).find_matches_as_indexes
         self._overlap_bytes = max(map(len, numbered), default=1) - 1
 
-    def within(self, data: bytes) -> Numbers:
+    def find_in(self, data: bytes) -> PieceNumbers:
         return {self._numbers[found] for found, _, _ in self._find(data, overlapping=True)}
 
-    def along(self, parts: Iterable[bytes]) -> Numbers:
+    def find_in_stream(self, parts: Iterable[bytes]) -> PieceNumbers:
         """Return the pieces contained in bytes that arrive in parts, including matches across parts."""
-        found, before = Numbers(), b""
+        found, before = PieceNumbers(), b""
         for part in parts:
             data = before + part
-            found |= self.within(data)
+            found |= self.find_in(data)
             before = data[-self._overlap_bytes :] if self._overlap_bytes else b""
         return found
 
@@ -157,8 +157,8 @@ class Findings:
     """The result of a search."""
 
     sizes: dict[Path, int] = field(default_factory=dict)  # the bytes of each searched file
-    found: dict[Path, Numbers] = field(default_factory=dict)  # the pieces found, by file
-    others: Numbers = field(default_factory=set)  # pieces that occur in other users' records, and prove nothing
+    found: dict[Path, PieceNumbers] = field(default_factory=dict)  # the pieces found, by file
+    others: PieceNumbers = field(default_factory=set)  # pieces that occur in other users' records, and prove nothing
     unread: set[Path] = field(default_factory=set)  # tables that RocksDB cannot read; only raw bytes were searched
 
     def conclusive(self) -> dict[Path, int]:
@@ -167,7 +167,7 @@ class Findings:
         return {path: count for path, count in sorted(left.items()) if count}
 
 
-def search_folder(folder: Path, pieces: Pieces, known: RecordFilter, findings: Findings) -> None:
+def search_folder(folder: Path, pieces: Pieces, record_filter: RecordFilter, findings: Findings) -> None:
     """Search every file below a folder. A file that disappears during the search, such as a merged table, is ignored;
     the files that replace it are searched."""
     searched = set[Path]()
@@ -175,30 +175,30 @@ def search_folder(folder: Path, pieces: Pieces, known: RecordFilter, findings: F
         for path in left:
             searched.add(path)
             try:
-                _search_file(path, pieces, known, findings)
+                _search_file(path, pieces, record_filter, findings)
             except FileNotFoundError:
                 findings.found.pop(path, None)
 
 
-def _search_file(path: Path, pieces: Pieces, known: RecordFilter, findings: Findings) -> None:
-    found = pieces.along(_chunks(path))
+def _search_file(path: Path, pieces: Pieces, record_filter: RecordFilter, findings: Findings) -> None:
+    found = pieces.find_in_stream(_chunks(path))
     findings.sizes[path] = path.stat().st_size
     try:
         if path.suffix == ".sst":
-            found |= _search_records(table_records(path), pieces, known, findings)
+            found |= _search_records(table_records(path), pieces, record_filter, findings)
         elif path.suffix == ".log":
-            found |= _search_records(log_records(path), pieces, known, findings)
+            found |= _search_records(log_records(path), pieces, record_filter, findings)
     except Exception:  # noqa: BLE001 - rocksdict raises bare Exception
-        path.stat()  # it may be gone
+        path.stat()  # raises FileNotFoundError if the file has been deleted
         findings.unread.add(path)
     if found:
         findings.found[path] = found
 
 
-def _search_records(records: Records, pieces: Pieces, known: RecordFilter, findings: Findings) -> Numbers:
-    found = Numbers()
-    for of_others, values in _batched(records, known):
-        numbers = pieces.within(b"\0".join(values))
+def _search_records(records: Records, pieces: Pieces, record_filter: RecordFilter, findings: Findings) -> PieceNumbers:
+    found = PieceNumbers()
+    for of_others, values in _batched(records, record_filter):
+        numbers = pieces.find_in(b"\0".join(values))
         if of_others:
             findings.others |= numbers
         else:
@@ -206,13 +206,13 @@ def _search_records(records: Records, pieces: Pieces, known: RecordFilter, findi
     return found
 
 
-def _batched(records: Records, known: RecordFilter) -> Iterator[tuple[bool, list[bytes]]]:
+def _batched(records: Records, record_filter: RecordFilter) -> Iterator[tuple[bool, list[bytes]]]:
     """Yield values in batches, of other users or not: a search costs time per call, not per byte."""
     while batch := [*islice(records, RECORDS_AT_ONCE)]:
         by_whose: dict[bool, list[bytes]] = {}
         for key, value in batch:
-            opened = known.opened(key, value)
-            by_whose.setdefault(known.is_others(key, opened), []).append(opened)
+            opened = record_filter.decrypt(key, value)
+            by_whose.setdefault(record_filter.is_others(key, opened), []).append(opened)
         yield from by_whose.items()
 
 
@@ -228,7 +228,7 @@ _NUMBER_BYTES = 4  # the log's number, in fragments of the kinds from `_NUMBERED
 _NUMBERED = 5
 _WHOLE, _FIRST, _LAST = (1, 5), (2, 6), (4, 8)
 _BATCH_HEAD_BYTES = 12
-# Number of strings by record tag of a batch. Tags with a column family are not written.
+# Number of strings by record tag of a batch. recallflow uses no column families, so their tags do not occur.
 _STRINGS = {0x0: 1, 0x1: 2, 0x2: 2, 0x3: 1, 0x7: 1, 0xD: 0, 0xF: 2}
 
 
@@ -240,7 +240,7 @@ def table_records(path: Path) -> Records:
         database: Any = Rdict(folder, _options(), access_type=AccessType.read_only())
         try:
             if not database.live_files():
-                raise StorageError(f"{path} is no table that RocksDB can read")
+                raise StorageError(f"{path} is no table that RocksDB can read; restore a checkpoint")
             options: Any = ReadOptions()
             options.fill_cache(False)
             cursor = database.iter(options)
@@ -257,7 +257,7 @@ def log_records(path: Path) -> Records:
     """Yield the records of a log file (`*.log`) in order, including later deleted ones. Other contents are yielded
     whole, under an empty key."""
     for batch in _batches(path):
-        yield from _written(batch)
+        yield from _records_of_batch(batch)
 
 
 def _options() -> Options:
@@ -290,7 +290,7 @@ def _fragments(block: bytes) -> Iterator[tuple[int, bytes]]:
         at += length
 
 
-def _written(batch: bytes) -> Records:
+def _records_of_batch(batch: bytes) -> Records:
     at = _BATCH_HEAD_BYTES
     while at < len(batch):
         count = _STRINGS.get(batch[at])

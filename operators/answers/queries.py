@@ -13,7 +13,14 @@ from recallflow.errors import DecryptionFailed, FieldProblem, InvalidRecord
 from recallflow.operators import audit, redaction
 from recallflow.operators.answers.answer import Answerer, Marks, stage_effects
 from recallflow.operators.answers.parked_queries import Answering, ModelQueries, ParkedQuery, SteppedQueries, Subqueries
-from recallflow.operators.answers.waiting import Absences, PastQuery, Pasts, Waiting, claims_absence, unread_warning
+from recallflow.operators.answers.waiting import (
+    HeldQueries,
+    PastQuery,
+    PastQueryQueue,
+    WaitingQuery,
+    claims_absence,
+    unread_warning,
+)
 from recallflow.operators.events import Ask, Refused, key_of
 from recallflow.operators.graph.rollout import Expansions
 from recallflow.operators.guard import once, twice
@@ -53,13 +60,13 @@ class Queries:
         self._model_queries = model_queries
         self._received: list[ParkedQuery] = []
         self._marks = Marks(partition) if rules.comes_again and not rules.input_ends else None
-        self._pasts = Pasts(owners, answerer.embedder, rules.episode_gap_ms)
+        self._pasts = PastQueryQueue(owners, answerer.embedder, rules.episode_gap_ms)
         self._subqueries = Subqueries(answerer)
         self._lines = SteppedQueries()
         self._rotation = rotation
         self._had_turn = False  # the first subquery of this batch has been answered
-        self._waiting: list[Waiting] = []
-        self._absences = Absences()
+        self._waiting: list[WaitingQuery] = []
+        self._absences = HeldQueries()
 
     # ---------------------------------------------------------------------- scheduling
 
@@ -67,7 +74,7 @@ class Queries:
         """Answer a query, or park it."""
         if ask.record.silent:
             return []
-        waiting = Waiting.of(ask)
+        waiting = WaitingQuery.of(ask)
         if waiting is None or not waiting.missing(self._partition.applied):
             # During catch-up, every answer has a warning already.
             return self._begin(ask, [] if self._behind() else unread_warning(ask.record))

@@ -1,8 +1,8 @@
 """Queries that wait without blocking others: for a position, for the index of a large owner's past, or for catch-up
 before an answer claims absence.
 
-The past is as of the query's offset, without later commits. Its index is built in steps, interleaved with other work.
-The next owner of the partition reads waiting queries again.
+A past index reflects the state at the query's offset; later commits are not visible. It is built in steps, interleaved
+with other work. The next member that is assigned the partition reads waiting queries again.
 """
 
 from collections import deque
@@ -25,12 +25,12 @@ from recallflow.state.hot_owner import Owners
 from recallflow.state.index import OwnerIndex
 
 STEP = "state"
-ABSENT_BYTES_MOST = 8 * 1024 * 1024  # total size of queries waiting for catch-up, per partition
-ABSENT_BYTES_EACH = 2_048  # in addition to the record's value
+HELD_BYTES_MAX = 8 * 1024 * 1024  # total size of queries waiting for catch-up, per partition
+HELD_BYTES_EACH = 2_048  # in addition to the record's value
 LOOK_MS = 50  # interval of checks for catch-up without new batches
 
 
-class Waiting:
+class WaitingQuery:
     """A query that waits for positions, until a time (epoch milliseconds)."""
 
     def __init__(self, ask: Ask, targets: tuple[Position, ...], timeout_ms: int) -> None:
@@ -39,7 +39,7 @@ class Waiting:
         self.deadline_ms = min(ask.record.append_ms + timeout_ms, EPOCH_MS_MAX)
 
     @classmethod
-    def of(cls, ask: Ask) -> "Waiting | None":
+    def of(cls, ask: Ask) -> "WaitingQuery | None":
         """Return the query as a waiting one, if it names a position."""
         if not (given := ask.query.wait_for):
             return None
@@ -51,7 +51,7 @@ class Waiting:
         return [target for target in self._targets if applied.get(target.source, -1) < target.offset]
 
     def stale(self, applied: Mapping[str, int]) -> list[Warn]:
-        """Return the warning of an answer from before all positions were applied."""
+        """Return a warning if some positions are not applied yet."""
         behind = [
             f"{target} is {target.offset - applied.get(target.source, -1)} records ahead of what is applied"
             for target in self.missing(applied)
@@ -66,8 +66,8 @@ def unread_warning(record: Record) -> list[Warn]:
 
 
 class PastQuery(NamedTuple):
-    """A query with its warnings, the results of models, and the remaining steps. The steps are valid for a change
-    number of the owner."""
+    """A query with its warnings, the results of models, and the remaining steps. A change of the owner after
+    the first step invalidates the steps."""
 
     ask: Ask
     warnings: list[Warn]
@@ -77,7 +77,7 @@ class PastQuery(NamedTuple):
     change: int
 
 
-class Pasts:
+class PastQueryQueue:
     """The queries of one state partition whose past moments are being built, one by one."""
 
     def __init__(self, owners: Owners, embedder: Embedder, episode_gap_ms: int) -> None:
@@ -95,7 +95,7 @@ class Pasts:
         return self._asked.keys()
 
     def begin(self, ask: Ask, warnings: list[Warn], results: ModelResults) -> bool:
-        """Return whether a query needs steps; then park it."""
+        """Park the query if its index must be built in steps. Return whether it was parked."""
         moment, hot = Moment.of_ask(ask), self._owners.get(ask.owner)
         if moment is None or hot.next_change <= AT_ONCE:
             return False
@@ -152,7 +152,7 @@ class Pasts:
             self._owners.get(asked.ask.owner).past = None
 
 
-class Absences:
+class HeldQueries:
     """The queries of one state partition whose answers would claim absence while the partition is catching up. They are
     answered once it has caught up, or after their `wait_timeout_ms`."""
 
@@ -166,7 +166,7 @@ class Absences:
         """Hold a query. Return False if its time is up, or too many are held."""
         ask = question.ask
         size = _size_of(ask)
-        if self._held_bytes + size > ABSENT_BYTES_MOST:
+        if self._held_bytes + size > HELD_BYTES_MAX:
             return False
         deadline_ms = min(now_ms + ask.query.wait_timeout_ms, EPOCH_MS_MAX)
         if now_ms >= self._deadlines_ms.setdefault(ask.record.position, deadline_ms):
@@ -220,4 +220,4 @@ def claims_absence(response: Response) -> bool:
 
 
 def _size_of(ask: Ask) -> int:
-    return len(ask.record.value or b"") + ABSENT_BYTES_EACH
+    return len(ask.record.value or b"") + HELD_BYTES_EACH

@@ -34,7 +34,7 @@ from recallflow.operators.rules import EnrichmentTasks
 from recallflow.operators.view import View
 from recallflow.outputs import Requested
 from recallflow.state.graph_codec import EPISODE_KIND, NodeKey, is_entity, node_key
-from recallflow.state.hot_graph import most_different
+from recallflow.state.hot_graph import max_differing_bits
 from recallflow.state.rows import Entry, EpisodeRow, MemoryRow, Vectors
 
 OWN_CHARACTERS = 8_000  # of the memory of a request
@@ -277,7 +277,7 @@ def _by_words(view: View, memory: RememberedMemory, sketch: bytes, about: list[s
 
 
 def _near(view: View, own: int, sketch: bytes, cosine: float) -> list[int]:
-    found = view.graph.hot_graph.window(view.newest).near(sketch, most_different(cosine), view.newest)
+    found = view.graph.hot_graph.window(view.newest).near(sketch, max_differing_bits(cosine), view.newest)
     return [seq for seq in found[: LOOKED_AT + 1] if seq != own][:LOOKED_AT]
 
 

@@ -32,7 +32,7 @@ from recallflow.state.graph_codec import (
     encode_rows,
     is_entity,
 )
-from recallflow.state.hot_graph import Staged
+from recallflow.state.hot_graph import StagedGraphChanges
 from recallflow.state.hot_owner import HotOwner
 from recallflow.state.partition import Partition
 
@@ -52,7 +52,9 @@ class Link(NamedTuple):
     is_urn: bool = False  # the name is a URN
 
 
-def prune(partition: Partition, owner: bytes, staged: Staged, detached: Nodes, undescribed: Nodes) -> list[NodeKey]:
+def prune(
+    partition: Partition, owner: bytes, staged: StagedGraphChanges, detached: Nodes, undescribed: Nodes
+) -> list[NodeKey]:
     """Stage the deletion of unreachable `detached` nodes, and new descriptions of `undescribed` nodes, which lost the
     link of the memory that described them: the oldest other memory with a description replaces it. Return the deleted
     nodes."""
@@ -397,9 +399,9 @@ class GraphChanges(EdgeChanges):
             self.drop_names(gone)
             self._detached, self._undescribed = {}, {}
 
-    def drop(self, staged: Staged | None) -> None:
+    def drop(self, staged: StagedGraphChanges | None) -> None:
         """Restore earlier staged changes."""
-        self.staged = staged or Staged()
+        self.staged = staged or StagedGraphChanges()
         self.forgetting = None
         self._detached, self._undescribed = {}, {}
 

@@ -30,7 +30,7 @@ from recallflow.state.graph_codec import (
     decode_superseded,
     encode_rows,
 )
-from recallflow.state.hot_graph import Staged
+from recallflow.state.hot_graph import StagedGraphChanges
 from recallflow.state.hot_owner import HotOwner
 from recallflow.state.partition import Partition
 
@@ -53,7 +53,7 @@ class GraphRecords:
         self._owner = hot.key
         self._change = change
         self.hot_graph = hot.hot_graph()
-        self.staged = Staged()
+        self.staged = StagedGraphChanges()
         self.ingested_ms = ingested_ms
         self.forgetting: int | None = None  # the `seq` of a memory in removal, whose history is not kept
         self._detached: Nodes = {}  # nodes that lost a link or an edge

@@ -28,7 +28,7 @@ from recallflow.state.graph_codec import (
     StoredNeighbour,
     node_key,
 )
-from recallflow.state.hot_graph import most_different, sketches
+from recallflow.state.hot_graph import max_differing_bits, sketches
 from recallflow.state.rows import MemoryRow, Vectors
 
 
@@ -169,7 +169,7 @@ def link_similar(
 ) -> None:
     """Link a memory without neighbours to the closest of its owner's newest memories."""
     own: list[StoredNeighbour] = []
-    most = most_different(limits.threshold - _ROUNDED_UP)  # the least cosine that rounds up to the threshold
+    most = max_differing_bits(limits.threshold - _ROUNDED_UP)  # the least cosine that rounds up to the threshold
     near = changes.hot_graph.window(newest).near(sketch, most, newest)
     others = [seq for seq in near if seq != row.seq][: limits.max_k]
     if not others:

@@ -8,7 +8,7 @@
     common_words       other words that identify the language
     particles          characters that separate words in a run without spaces, next to Chinese characters and katakana
     whole_words        content words that contain a function word's characters, in a script without spaces
-    alone              characters that are grammatical when isolated, in a script without spaces
+    alone              characters that are function words when they stand alone, in a script without spaces
     endings            suffixes to remove where Snowball has no stemmer; weak_endings: only if two characters remain
     time_words         words that are a time expression; time_phrases: patterns of several words
     months             forms of each month's name, twelve lists; short_months: forms that need a capital;
@@ -17,7 +17,7 @@
     numeric            order of the numbers in a date: dmy or ymd
     when               patterns of a question about a time
     first_person       patterns that refer to the writer; i, my: pronouns that replace the writer's name
-    name_endings       suffixes of a name that are not part of it
+    name_endings       suffixes to strip from a name
     titles             titles before or after a name
     and                conjunctions before the last item of a list
     within_names       lower-case words that may be part of a name
@@ -52,12 +52,12 @@ _NEVER = r"(?!)"
 _ANY_LETTERS = r"[^\W\d_]+"
 
 
-def _whole_words(name: str) -> "cached_property[Pattern]":
-    return cached_property(lambda table: table._whole(table._given.get(name, ())))
+def _word_pattern(name: str) -> "cached_property[Pattern]":
+    return cached_property(lambda table: table._whole(table._toml.get(name, ())))
 
 
 def _raw_pattern(name: str, default: str) -> "cached_property[Pattern]":
-    return cached_property(lambda table: regex.compile(table._given.get(name, default)))
+    return cached_property(lambda table: regex.compile(table._toml.get(name, default)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,7 +96,7 @@ class Table:
     noun_endings: tuple[str, ...]
     nouns: frozenset[str]
     asks: tuple[str, ...]
-    _given: Mapping[str, Any]
+    _toml: Mapping[str, Any]
 
     @classmethod
     def load(cls, code: str) -> "Table":
@@ -128,7 +128,7 @@ class Table:
                 for word in words(name)
             ),
             "joining": frozenset(words("and")),
-            "_given": given,
+            "_toml": given,
         }
         read: dict[Any, Callable[[str], object]] = {
             str: lambda name: given.get(name, ""),
@@ -137,10 +137,10 @@ class Table:
         }
         return cls(**made | {one.name: read[one.type](one.name) for one in fields(cls) if one.name not in made})
 
-    time_phrases = _whole_words("time_phrases")
-    when = _whole_words("when")
-    first_person = _whole_words("first_person")
-    decides = _whole_words("decides")
+    time_phrases = _word_pattern("time_phrases")
+    when = _word_pattern("when")
+    first_person = _word_pattern("first_person")
+    decides = _word_pattern("decides")
     month = _raw_pattern("month", _ANY_LETTERS)
     day_before = _raw_pattern("day_before", _NEVER)
     day_after = _raw_pattern("day_after", _NEVER)
@@ -148,7 +148,7 @@ class Table:
     @cached_property
     def intents(self) -> Mapping[Intent, Pattern]:
         """Patterns of questions by intent."""
-        return {intent: self._whole(self._given["intents"].get(intent, ())) for intent in get_args(Intent)}
+        return {intent: self._whole(self._toml["intents"].get(intent, ())) for intent in get_args(Intent)}
 
     def _whole(self, patterns: Iterable[str]) -> Pattern:
         """Compile patterns of whole words, case-insensitively."""
@@ -168,7 +168,7 @@ def _longest_first(words: Iterable[str]) -> tuple[str, ...]:
     return tuple(sorted(set(words), key=lambda word: (-len(word), word)))
 
 
-# Order of the stored language numbers: add new ones at the end, eight at most.
+# State files store the index in LATIN in three bits: append only, at most eight.
 LATIN = tuple(map(Table.load, ("en", "de", "fr", "es", "pt", "it", "tr")))
 ENGLISH = LATIN[0]
 RUSSIAN, ARABIC, HINDI, CHINESE, JAPANESE, KOREAN = map(Table.load, ("ru", "ar", "hi", "zh", "ja", "ko"))

@@ -241,7 +241,7 @@ def test_equal_complaints_are_joined_and_good_news_is_not() -> None:
     grants = [fail(f"rights {name}", "we may not READ", f"grant READ on topic {name}") for name in "ab"]
     missing = [fail(f"topic {name}", "is not there", "create it") for name in "cd"]
     fine = [ok(f"settings {name}", "as they should be") for name in "ef"]
-    found = [*doctor.one_finding_a_cause([grants[0], fine[0], missing[0], grants[1], fine[1], missing[1]])]
+    found = [*doctor.merge_by_cause([grants[0], fine[0], missing[0], grants[1], fine[1], missing[1]])]
     assert [(one.check, one.todo) for one in found] == [
         ("rights a, rights b", "grant READ on topic a; grant READ on topic b"), ("settings e", ""),
         ("topic c, topic d", "create it"), ("settings f", ""),

@@ -6,7 +6,7 @@ from typing import Any, get_args
 import pytest
 
 from recallflow.operators.answers import waiting
-from recallflow.operators.answers.waiting import ABSENT_BYTES_EACH
+from recallflow.operators.answers.waiting import HELD_BYTES_EACH
 from recallflow.operators.step import Clocks
 from recallflow.queries import QueryEvent
 from recallflow.records import Mark
@@ -90,7 +90,7 @@ def test_found_memories_are_answered_immediately(engine: Engine, kind: str, fiel
 
 
 def test_too_many_waiting_queries_are_answered_at_once(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(waiting, "ABSENT_BYTES_MOST", 2 * ABSENT_BYTES_EACH + 500)
+    monkeypatch.setattr(waiting, "HELD_BYTES_MAX", 2 * HELD_BYTES_EACH + 500)
     found = [engine.ask("memory.get", memory_id="m") for _ in range(3)]
     assert [[one["error"]["code"] for one in answer] for answer in found] == [[], [], ["catching_up"]]
     assert len(engine.pass_time(TIMEOUT_MS)) == 2

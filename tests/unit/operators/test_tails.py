@@ -183,4 +183,4 @@ def test_key_equal_to_the_records_is_not_stored(tmp_path: Path) -> None:
         partition.stage(stored)
         assert outbox.read(partition, record) == outputs
     (value,) = stored.values()
-    assert not Pieces([b"ann@example.com"]).within(value or b"")
+    assert not Pieces([b"ann@example.com"]).find_in(value or b"")

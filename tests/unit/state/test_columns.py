@@ -23,12 +23,12 @@ from recallflow.state import tokens as module
 from recallflow.state.arrays import Ints
 from recallflow.state.hot_graph import (
     BITS,
-    KNOWN_VECTORS,
+    MAX_CACHED_VECTORS,
     SKETCH_BYTES,
     WINDOW,
     HotGraph,
     SketchWindow,
-    most_different,
+    max_differing_bits,
     sketches,
 )
 from recallflow.state.index import OwnerIndex
@@ -444,7 +444,7 @@ def differing(one: bytes, other: bytes) -> int:
 def test_sketches_differ_as_the_angle_says(dimension: int, cosine: float) -> None:
     bits = [differing(sketch(one), sketch(other)) for one, other in pairs(dimension, cosine, 500, seed=1)]
     assert np.mean(bits) == pytest.approx(BITS * math.acos(cosine) / math.pi, abs=8)
-    assert sum(found > most_different(cosine) for found in bits) <= 1
+    assert sum(found > max_differing_bits(cosine) for found in bits) <= 1
 
 
 def test_sketch_does_not_depend_on_its_batch() -> None:
@@ -639,17 +639,17 @@ def test_vectors_beyond_the_newest_are_read_again(opened: Callable[..., Partitio
     partition.stage({keys.vectors(OWNER, seq): vectors(seq).encode() for seq in (3, 4)})
     graph = HotGraph(partition, OWNER, was_empty=False)
     assert first_numbers(graph, 3, 4) == {3: 0.0, 4: 1.0}
-    graph.put_vectors(3 + KNOWN_VECTORS, vectors(0))
-    assert first_numbers(graph, 4, 3, 3 + KNOWN_VECTORS) == {4: 1.0, 3: 0.0, 3 + KNOWN_VECTORS: 1.0}
+    graph.put_vectors(3 + MAX_CACHED_VECTORS, vectors(0))
+    assert first_numbers(graph, 4, 3, 3 + MAX_CACHED_VECTORS) == {4: 1.0, 3: 0.0, 3 + MAX_CACHED_VECTORS: 1.0}
 
 
 def test_kept_vectors_are_bounded(opened: Callable[..., Partition]) -> None:
     graph = HotGraph(opened(), OWNER, was_empty=True)
     assert first_numbers(graph, 0) == {}
     before = graph.size_bytes()
-    for seq in range(3 * KNOWN_VECTORS):
+    for seq in range(3 * MAX_CACHED_VECTORS):
         graph.put_vectors(seq, vectors(seq))
-    assert before < graph.size_bytes() <= before + KNOWN_VECTORS * 1_000
+    assert before < graph.size_bytes() <= before + MAX_CACHED_VECTORS * 1_000
 
 
 # All of Unicode but lone surrogates, which no JSON text holds; NUL and line ends among them.

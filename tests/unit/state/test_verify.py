@@ -363,16 +363,16 @@ def test_a_piece_is_found_in_every_form(text: str, before: bytes, behind: bytes)
         text.encode(), json.dumps(text).encode()[1:-1], json.dumps(text, ensure_ascii=False).encode()[1:-1],
         text.encode("utf-16-le"), text.encode("utf-16-be"),
     ]  # fmt: skip
-    assert all(pieces.within(before + form + behind) for form in forms)
-    assert pieces.within(base64.b64encode(before + text.encode() + behind))
+    assert all(pieces.find_in(before + form + behind) for form in forms)
+    assert pieces.find_in(base64.b64encode(before + text.encode() + behind))
 
 
 @given(st.integers(1, 40), st.integers(0, 100))
 def test_a_piece_is_found_wherever_parts_end(size: int, before: int) -> None:
     data = b"x" * before + PIECE + b"y" * 50
     parts = (data[at : at + size] for at in range(0, len(data), size))
-    assert Pieces([PIECE]).along(parts) == {0}
-    assert not Pieces([PIECE]).along([data.replace(b"garden", b"gardan")])
+    assert Pieces([PIECE]).find_in_stream(parts) == {0}
+    assert not Pieces([PIECE]).find_in_stream([data.replace(b"garden", b"gardan")])
 
 
 def test_a_file_is_read_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -447,13 +447,13 @@ def test_unreadable_table_is_searched_bytewise_and_reported(tmp_path: Path) -> N
 def test_vanished_file_is_skipped_and_its_successor_searched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a").write_bytes(PIECE)
     (tmp_path / "b").write_bytes(b"")
-    along = Pieces.along
+    find_in_stream = Pieces.find_in_stream
 
     def merging(self: Pieces, parts: Iterator[bytes]) -> set[int]:
-        found = along(self, parts)
+        found = find_in_stream(self, parts)
         (tmp_path / "a").unlink(missing_ok=True)  # right after it was read
         (tmp_path / "c").write_bytes(PIECE)
         return found
 
-    monkeypatch.setattr(Pieces, "along", merging)
+    monkeypatch.setattr(Pieces, "find_in_stream", merging)
     assert searched(tmp_path, PIECE) == {"c": 1}

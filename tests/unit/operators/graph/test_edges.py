@@ -7,7 +7,7 @@ import pytest
 
 from recallflow.operators import large
 from recallflow.operators.graph import past
-from recallflow.state.hot_graph import Staged
+from recallflow.state.hot_graph import StagedGraphChanges
 from recallflow.state.partition import Partition, Values
 from tests.unit.operators.graph.engine import ask, rolled_out
 from tests.unit.operators.harness import DAY_MS, MEMORIES, Harness, ids, make_event, run_flow
@@ -202,7 +202,7 @@ def test_staged_records_are_not_scanned_per_edge(
     harness = open_harness()
     harness.run(MEMORIES, *said)
     monkeypatch.setattr(Looked, "all", [])
-    monkeypatch.setattr(past, "Staged", lambda: Staged(effects=Looked()))
+    monkeypatch.setattr(past, "StagedGraphChanges", lambda: StagedGraphChanges(effects=Looked()))
     harness.run(MEMORIES, make_event(kind, **fields))
     harness.advance_to_end()
     largest = max(Looked.all, key=len)
