@@ -85,8 +85,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--tokens", default="500,1000,2000")
     parser.add_argument("--k", type=int, default=K_MAX, help="memories of the answer")
     parser.add_argument("--no-mem0", action="store_true", help="leave mem0 out")
-    parser.add_argument("--quick", action="store_true", help="the first conversation of each kind, without mem0")
+    parser.add_argument("--quick", action="store_true", help="one conversation of two kinds, 1,000 tokens, no mem0")
     chosen = parser.parse_args(argv)
+    if chosen.quick:
+        chosen.kinds, chosen.tokens = "locomo,assistant", "1000"
     settings, figures = embedder_settings(chosen), dict[str, Any]()
     embedder = load_embedder(settings.embedder, settings.model_path)
     counter, loaded = token_counter(load_tiktoken(), embedder), Remembering(embedder)
