@@ -36,7 +36,7 @@ from recallflow.operators.quotas import UserLimits
 from recallflow.operators.rules import Rules
 from recallflow.operators.view import View
 from recallflow.outputs import Receipted
-from recallflow.responses import Outcome, Receipt, Unfit
+from recallflow.responses import Outcome, Receipt, RefusalOutcome
 from recallflow.state.arrays import unit
 from recallflow.state.labels import metadata_labels
 from recallflow.state.rows import Current, Entry, MemoryRow, Vectors, language_in
@@ -165,7 +165,7 @@ READ_IN_PART = "READ_IN_PART"
 _READ_IN_PART = (
     f"the whole text is stored and shown, and found by its first {READ_CHARACTERS:,} characters: send several memories"
 )
-_UNFIT = get_args(Unfit)
+_UNFIT = get_args(RefusalOutcome)
 EMBEDDING_FAILED = "EMBEDDING_FAILED"
 _EMBEDDING_FAILED = (
     "the memory is stored, and found by its words: the embedding service gave no vector ({}). Send one as "

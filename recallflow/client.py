@@ -51,7 +51,7 @@ from recallflow.records import Position
 from recallflow.responses import CatchingUp, QueryFailed, Response
 from recallflow.telemetry import trace_headers
 from recallflow.verbs.arguments import AnyEvent, ClientScope, checked_text, explained
-from recallflow.verbs.results import checked_response, new_future, then
+from recallflow.verbs.results import checked_response, map_future, new_future
 from recallflow.verbs.verbs import After, Awaits, Verbs, Waits, awaited, given_fields, waited
 
 __all__ = ["AsyncRecallClient", "CatchingUp", "DeliveryFailed", "QueryFailed", "QueryTimeout", "RecallClient"]
@@ -258,7 +258,7 @@ class KafkaVerbs(Verbs):
         sent = self._send(event, self._credentials.headers(event.user_id))
         if event.type in QUERY_TYPES:
             return sent
-        return then(sent, partial(self._writes.note, event.user_id))  # recorded before the caller continues
+        return map_future(sent, partial(self._writes.note, event.user_id))  # recorded before the caller continues
 
     def _written(self, user_id: str) -> Position | None:
         return self._writes.last(user_id)
@@ -317,7 +317,7 @@ class KafkaVerbs(Verbs):
         """Return the size of a user's graph, and the tenant's rollout mode and quality gate. Wait and raise as `search`
         does."""
         answer = self._ask("graph.status", user, {}, after, timeout_s)
-        return then(answer, lambda response: cast(GraphReport, response.graph_status))
+        return map_future(answer, lambda response: cast(GraphReport, response.graph_status))
 
     def graph_trace(
         self, /, query: str, *, user: str, after: After | None = None, timeout_s: float | None = None, **fields: Any
@@ -325,7 +325,7 @@ class KafkaVerbs(Verbs):
         """Return each step of the graph's contribution to the answer of `query`. `fields` are other fields of a
         `graph.trace` event (`k`, `filters`, `traversal_depth`, …). Wait and raise as `search` does."""
         answer = self._ask("graph.trace", user, {"query": query} | fields, after, timeout_s)
-        return then(answer, lambda response: cast(Trace, response.graph_trace))
+        return map_future(answer, lambda response: cast(Trace, response.graph_trace))
 
     def graph_rollout(self, /, mode: RolloutMode, *, by: str, why: str) -> "Future[Position]":
         """Set the rollout mode of the tenant's graph: `off`, `shadow` (measured only) or `canary` (part of answers).
@@ -367,7 +367,7 @@ class KafkaVerbs(Verbs):
         key, fields = new_key()
         scopes = given_fields(projects=projects, environments=environments, end_users=end_users, by=by, why=why)
         event = self._decision("api_key", fields | scopes)
-        return then(self._publish(event), lambda position: NewKey(key.text(), cast(ApiKey, event), position))
+        return map_future(self._publish(event), lambda position: NewKey(key.text(), cast(ApiKey, event), position))
 
     def revoke_key(self, /, key: ApiKey, *, by: str | None = None, why: str | None = None) -> "Future[Position]":
         """Revoke an API key permanently. Records that reach Kafka with it more than a second later are refused. Return

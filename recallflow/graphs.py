@@ -6,7 +6,7 @@ from recallflow.control import RolloutMode
 from recallflow.fields import Cuttable, Model
 
 Mark = Literal["archived", "expired", "not_yet_valid", "superseded"]
-"""Why something does not count at the time asked about."""
+"""Reason why a node, edge or memory is not valid at the requested time."""
 
 
 class RolloutState(Model):
@@ -21,8 +21,8 @@ class RolloutState(Model):
 
 
 class TypeFigures(Model):
-    """Figures of one edge type: `answers` of the window with such edges, and their mean relevance in the window and
-    before it (null: too few answers)."""
+    """Figures of one edge type: number of answers in the gate's window that used such edges, and their mean
+    relevance in the window and before it (null: too few answers)."""
 
     answers: int
     relevance: float | None
@@ -31,7 +31,7 @@ class TypeFigures(Model):
 
 class GateState(Model):
     """The tenant's quality gate: its verdict with time, author and reason (null: none yet), and figures over all
-    state partitions of the answering engine (null: too few answers)."""
+    state partitions of the answering engine (null: too few answers). `windows` has the observations by name."""
 
     blocked: bool
     since: str | None
@@ -96,7 +96,7 @@ class Trace(Cuttable):
 
 class ExploredNode(Cuttable):
     """A node; the key of a memory is its id, or `memory:…` where the id begins like another node's key. `expanded`
-    states whether its neighbours were loaded, which a limit or its being archived prevents. `hops` is the distance
+    is true if its neighbours were loaded; false at a limit, and for an archived node. `hops` is the distance
     from the requested nodes. `centrality` is its closeness to the other nodes of the subgraph, 0 to 1. `aliases` are
     other names of an entity. On pages of the whole graph, `hops` and `centrality` are 0."""
 
@@ -173,8 +173,8 @@ class Evidence(Cuttable):
 
 class Fact(Cuttable):
     """A relation between two nodes, with keys and names. `evidence` are the newest of `evidence_count` memories that
-    state it; `score` is its share of the query's words; `marks` are the reasons why it, or all its evidence, is not
-    valid."""
+    state it; `score` is the share of the query's words that occur in it; `marks` are the reasons why it, or all its
+    evidence, is not valid."""
 
     source: str
     source_name: str

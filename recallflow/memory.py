@@ -31,7 +31,7 @@ from recallflow.records import Position
 from recallflow.responses import Response
 from recallflow.service import StoredEvent, check_forgotten
 from recallflow.verbs.arguments import AnyEvent, ClientScope, explained
-from recallflow.verbs.results import checked_response, then
+from recallflow.verbs.results import checked_response, map_future
 from recallflow.verbs.verbs import Awaits, Verbs, Waits, given_fields
 
 if TYPE_CHECKING:  # the engine is loaded with the first memory: importing a name from here stays quick
@@ -62,7 +62,7 @@ class LocalVerbs(Verbs):
                 check_forgotten(outcome.receipt)
             return outcome.position
 
-        return then(applied, position)
+        return map_future(applied, position)
 
     def _put_all(self, events: Sequence[AnyEvent]) -> "Future[list[Position]]":
         from recallflow.connectors.embedders import REMOTE
@@ -79,11 +79,11 @@ class LocalVerbs(Verbs):
 
     def _put_erasure(self, event: UserErase) -> "Future[Position]":
         headers = self._headers()
-        return then(self.engine.submit(lambda service: service.erase(event, headers)), lambda stored: stored.position)
+        return map_future(self.engine.submit(lambda service: service.erase(event, headers)), lambda put: put.position)
 
     def _answer(self, query: QueryEvent, timeout_s: float) -> "Future[Response]":
         headers = self._headers()
-        return then(self.engine.submit(lambda service: service.ask(query, headers, timeout_s)), checked_response)
+        return map_future(self.engine.submit(lambda service: service.ask(query, headers, timeout_s)), checked_response)
 
     def _headers(self) -> Headers:
         return (*self._config.auth.credentials, *_trace_headers())

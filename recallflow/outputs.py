@@ -109,9 +109,9 @@ class Moved:
 
 @dataclass(slots=True, frozen=True)
 class Marked:
-    """A barrier behind the outputs of a state partition, with the number of its mark. `open` holds the offsets of
-    received and unfinished records by source, in order; `last` closes the partition. `is_synced` tells whether
-    everything applied before it survives a power failure."""
+    """A barrier behind the outputs of a state partition, with its sequence number. `open` holds the offsets of
+    received and unfinished records by source, in order; `last` precedes the partition's revocation. `is_synced` tells
+    whether everything applied before it survives a power failure."""
 
     partition: int
     number: int
@@ -122,7 +122,7 @@ class Marked:
 
 @dataclass(slots=True, frozen=True)
 class Done:
-    """Finished records of one source: applied, answered, refused or waiting. It follows their outputs."""
+    """Finished records of one source: applied, answered, refused or parked. It follows their outputs."""
 
     source: str
     offsets: tuple[int, ...]
@@ -134,7 +134,7 @@ EnrichmentOutput = Enriched | Derived | Receipted | DeadLetter | Done
 
 
 class AuditRecord(Model):
-    """An entry of the access log: one query that was answered or refused, one event that was refused for its sender, or
+    """An entry of the access log: one query that was answered or refused, one event whose sender was not authorised, or
     one `user.erase`.
 
     `time` is the append time. `principal` is the name of the credentials, null without valid ones. `type`, `tenant_id`,

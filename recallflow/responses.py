@@ -13,9 +13,9 @@ from recallflow.errors import InvalidRecord, RecallflowError
 from recallflow.fields import Cuttable, Model
 from recallflow.graphs import ExploredEdge, Facts, GraphReport, Mark, Subgraph, Trace
 
-# Of a derived event that no longer fits its memories, or a memory edited without end; of a vector of an unused model;
-# of an event not later than its user's erasure.
-Unfit = Literal["outdated", "too_many", "other_model", "erased"]
+# Why an event has no effect: its memories changed since; too many edits of the memory; a vector of a model that is not
+# in use; an event not later than its user's erasure.
+RefusalOutcome = Literal["outdated", "too_many", "other_model", "erased"]
 Outcome = Literal[
     "created", "updated", "unchanged", "duplicate", "forgotten", "ended", "erased", "outdated", "too_many",
     "other_model", "degraded",
@@ -68,7 +68,7 @@ WARNINGS: Mapping[str, Meaning] = MappingProxyType(
         "rerank_failed": Meaning(True, "the reranker failed or was busy: the first ranking is used"),
         "rows_missing": Meaning(True, "rows of found memories are missing in the store"),
         "stale_read": Meaning(
-            True, "answered before all of `wait_for`, or all earlier events of the key, were applied"
+            True, "answered before the positions in `wait_for`, or earlier events of this user, were applied"
         ),
         "wrong_dimension": Meaning(
             True, "the model returned a vector of the wrong size; words were used as with `embedding_fallback`"
@@ -140,14 +140,14 @@ class Span(TypedDict):
 
 
 class Matched(TypedDict):
-    """A matched word as the memory writes it, and its range in `content`, also for another form of it."""
+    """A word of the memory that matches a word of the question, exactly or by stem, with its ranges in `content`."""
 
     word: str
     places: list[Span]
 
 
 class Neighbour(TypedDict):
-    """Another memory that a reason rests on, with the sentence, or a part of it."""
+    """Another memory that supports a reason, with the sentence, or a part of it."""
 
     id: str
     quote: str
@@ -188,7 +188,7 @@ class RecalledMemory(Cuttable):
     `version` counts from 0, `updated_at` is the event time of that version, and `current` tells whether it is the
     latest and valid one. Times are RFC 3339 in UTC; `rank` starts at 1. `relevance` is the probability of being
     evidence for the question. With `explain`, `why` has at least one reason, the strongest first, and `explanation`
-    the parts of `score`, which memories of the graph lack. `excerpt` is the best passage of a long text.
+    has the parts of `score` (not for memories that the graph added). `excerpt` is the best passage of a long text.
     `derived_from` are its source memories. `question` is the subquery that found it, if not the query itself.
     `updated_by` is a later memory that probably replaces its statement.
     """
@@ -226,7 +226,7 @@ class RecalledMemory(Cuttable):
 
 
 class ListedMemory(Cuttable):
-    """A memory in its version of the requested time. `marks` are the reasons why recall omits it."""
+    """A memory, in the version valid at the requested time. `marks` are the reasons why recall omits it."""
 
     id: str
     version: int
@@ -263,9 +263,9 @@ class MemoryPage(Model):
 
 class ContextItem(Cuttable):
     """One memory of a context, in the given version. `score` is null for a rule that is included without a rank.
-    `until` is the time when a later memory replaced its statement, which `content` also states. `excerpt` is the
-    range of the passage in `content`, where the whole text exceeds the budget; without room for that, `content` is
-    the `summary`, which is not counted as a text."""
+    `until` is the time when a later memory replaced its statement; the text of `content` repeats it. `excerpt` is the
+    range of the passage in `content`, where the whole text exceeds the budget. If the passage is too long as well,
+    `content` is the summary."""
 
     id: str
     version: int
@@ -287,8 +287,8 @@ class Omitted(Model):
 
 
 class Context(Cuttable):
-    """A context within the requested token budget: summaries by category, up to half of it; memories, up to four
-    fifths; entities with their relations, up to all of it. `counted_by` names the tokenizer of `token_count`.
+    """A context within the requested token budget. Summaries by category are added until half of it is used, memories
+    until four fifths, entities with their relations until all. `counted_by` names the tokenizer of `token_count`.
     `omitted` counts missing entries by section."""
 
     summaries: dict[str, str]
@@ -385,9 +385,9 @@ def _set_fields(model: object) -> dict[str, Any]:
 
 
 class Receipt(Model):
-    """Outcome of a memory event with `"receipt": true`, or of one with incomplete effect: then `code` names the
-    missing part, and `detail` the consequence. `purged` is false for an erasure whose data is unreadable, but still
-    in files, which are rewritten next; `user.stats` reports the completion."""
+    """Outcome of a memory event with `"receipt": true`, or of one that was applied in part: `code` then names the
+    missing part, and `detail` the consequence. `purged` is false while files still hold the erased (unreadable) data;
+    `user.stats` reports the completion."""
 
     id: str
     position: str

@@ -72,9 +72,9 @@ def name_words(text: str, reading: Reading) -> NameWords:
 def _of(language: int) -> NameWords:
     """Return the tables of a language by its index in `LATIN`; -1 is Russian."""
     table = LATIN[language] if language >= 0 else RUSSIAN
-    grammar = table.function_words & table.written
-    calendar = (table.time_words & table.written) | table.months.keys() | table.short_months.keys()
-    ordinary = (table.common_words & table.written) | table.ordinary_words | table.nouns
+    grammar = table.function_words & table.accented_words
+    calendar = (table.time_words & table.accented_words) | table.months.keys() | table.short_months.keys()
+    ordinary = (table.common_words & table.accented_words) | table.ordinary_words | table.nouns
     parts: Kept[tuple[str, bool], tuple[NamePart, ...]] = Kept(
         lambda run: tuple(_Parts(words, *run).found), _KEPT_BYTES
     )
@@ -169,7 +169,7 @@ class _Parts:
             if leads and not (known.english or last or word.bent or self._heading):
                 self._hold(word)
             else:
-                self._cut(joined=lowered in known.table.joining)
+                self._cut(joined=lowered in known.table.conjunctions)
         elif lowered in known.ordinary and (self._heading or not (self._held or leads) or lowered in known.table.nouns):
             self._cut()
         else:
@@ -306,7 +306,7 @@ class _Names:
         if self._text[end : end + 1] not in (",", " "):
             return False
         found = _LIST.match(self._text, end)
-        return found is not None and found[1].lower() in self._words.table.joining
+        return found is not None and found[1].lower() in self._words.table.conjunctions
 
     def _before(self, start: int) -> str:
         """Return the previous word in lower case."""

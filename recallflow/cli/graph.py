@@ -22,9 +22,9 @@ def status_lines(response: Mapping[str, Any]) -> list[str]:
         f"gate     {'blocked' if gate['blocked'] else 'open'}{_decided(gate)}",
     ]
     lines += [f"{_INDENT}{name:<15} {_figure(value)}" for name, value in gate["windows"].items()]
-    for kind, of in gate["edge_types"].items():
-        relevance = f"relevance {_figure(of['relevance'])}, before {_figure(of['before'])}"
-        lines.append(f"{_INDENT}{kind}: {relevance}, {of['answers']} answers")
+    for kind, figures in gate["edge_types"].items():
+        relevance = f"relevance {_figure(figures['relevance'])}, before {_figure(figures['before'])}"
+        lines.append(f"{_INDENT}{kind}: {relevance}, {figures['answers']} answers")
     at_least = "" if report["complete"] else "at least "
     lines += [f"{name:<8} {at_least}{_counts(report[name])}" for name in ("nodes", "edges")]
     return lines + [f"failed   {one['at']} {one['query_id']}: {one['error']}" for one in report["failures"]]
@@ -38,7 +38,7 @@ def trace_lines(response: Mapping[str, Any]) -> list[str]:
         path = f"{step['source']} –{step['type']}– {step['target']}"
         lines.append(f"{_INDENT}{step['hop']}  {path}: {step['outcome']}")
     if found["left_out"]:
-        lines.append(f"{_INDENT}… and {found['left_out']:,} steps more")
+        lines.append(f"{_INDENT}… and {found['left_out']:,} more steps")
     lines += [
         f"adds     {one['id']} ({one['score']:g}): {one['why']['edge_type']} from {one['why']['from']}"
         for one in found["expanded"]
@@ -94,7 +94,7 @@ def add_graph(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -
         "gate",
         help="override a tenant's quality gate",
         description="Sends a verdict to the control topic, or appends it to the file of --control. A blocked gate "
-        "stays blocked until it is opened; an opened gate judges by later answers.",
+        "stays blocked until it is opened; after opening, only later answers count.",
         examples=('recallflow graph gate acme open --by ann --why "it was a bad import" --control control.jsonl',),
     )
     gate.add_argument("tenant", metavar="TENANT")
@@ -104,10 +104,10 @@ def add_graph(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -
         add_kafka(action, "topics.control")
         add_control(action)
     add_reasons(rollout, gate, required=True)
-    _add_questions(actions)
+    _add_inspection_commands(actions)
 
 
-def _add_questions(actions: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def _add_inspection_commands(actions: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     where = "Asks the engine on Kafka, or with --state-dir a directory whose engine is stopped."
     status = actions.add_parser(
         "status",

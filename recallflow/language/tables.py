@@ -25,7 +25,7 @@
     determiners, noun_endings, nouns
                        for languages that capitalise nouns: words before a common noun, suffixes of common nouns, and
                        further common nouns
-    asks               words that may end a question instead of a question mark
+    asks               words that may end a question instead of a question mark; decides: patterns of a decision
     [intents]          patterns of each intent (operators/recall/question.py)
 
 Patterns are case-insensitive regular expressions. They match whole words, or any substring in a script without spaces.
@@ -63,7 +63,7 @@ def _raw_pattern(name: str, default: str) -> "cached_property[Pattern]":
 @dataclass(frozen=True, eq=False)
 class Table:
     """Table of one language. Words are in lower case. `function_words` contains each word with and without accents.
-    `written` contains function words, time words and common words with their accents only. Patterns are compiled on
+    `accented_words` are function words, time words and common words with their accents only. Patterns are compiled on
     first use, because compilation would dominate the import time of this module."""
 
     code: str
@@ -87,9 +87,9 @@ class Table:
     i: str
     my: str
     name_endings: tuple[str, ...]
-    written: frozenset[str]
+    accented_words: frozenset[str]
     titles: frozenset[str]
-    joining: frozenset[str]
+    conjunctions: frozenset[str]
     within_names: frozenset[str]
     ordinary_words: frozenset[str]
     determiners: frozenset[str]
@@ -122,12 +122,12 @@ class Table:
             "months": months("months"),
             "short_months": months("short_months"),
             "before_months": tuple(f" {word}" for word in words("before_months")),
-            "written": frozenset(
+            "accented_words": frozenset(
                 normalised(word).lower()
                 for name in ("function_words", "time_words", "common_words")
                 for word in words(name)
             ),
-            "joining": frozenset(words("and")),
+            "conjunctions": frozenset(words("and")),
             "_toml": given,
         }
         read: dict[Any, Callable[[str], object]] = {

@@ -24,7 +24,7 @@ from recallflow.responses import (
 )
 
 S = TypeVar("S")
-_Answer = TypeVar("_Answer")
+R = TypeVar("R")
 
 
 def new_future() -> "Future[Any]":
@@ -34,21 +34,21 @@ def new_future() -> "Future[Any]":
     return future
 
 
-def then(before: "Future[S]", make: Callable[[S], _Answer]) -> "Future[_Answer]":
-    """Return the future of a converted outcome."""
-    made: Future[_Answer] = new_future()
+def map_future(before: "Future[S]", make: Callable[[S], R]) -> "Future[R]":
+    """Return a future with the converted result, or with the error."""
+    made: Future[R] = new_future()
 
-    def go_on(done: "Future[S]") -> None:
+    def convert(done: "Future[S]") -> None:
         try:
             made.set_result(make(done.result()))
-        except BaseException as error:  # noqa: BLE001 - it is raised where the outcome is waited for
+        except BaseException as error:  # noqa: BLE001 - raised by `result()`
             made.set_exception(error)
 
-    before.add_done_callback(go_on)
+    before.add_done_callback(convert)
     return made
 
 
-def together(before: Sequence["Future[S]"]) -> "Future[list[S]]":
+def gather(before: Sequence["Future[S]"]) -> "Future[list[S]]":
     """Return the future of all outcomes in order of their calls, or of the first error, once all are done."""
     every: Future[list[S]] = new_future()
     left, counting = len(before), threading.Lock()
@@ -78,7 +78,7 @@ def checked_response(response: Response) -> Response:
 
 
 T = TypeVar("T")
-SHOWN = 100  # characters of a text
+MAX_CHARS = 100  # of a text in `str` and `repr`
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ class Added:
 
     @property
     def position(self) -> Position:
-        """Return the position of the last event. A query after it sees all additions."""
+        """Return the position of the last event. A query that waits for it sees all added memories."""
         return self.positions[-1]
 
 
@@ -112,13 +112,13 @@ class Answered(Sequence[T]):
         return self.response.warnings
 
     @overload
-    def __getitem__(self, place: int) -> T: ...
+    def __getitem__(self, index: int) -> T: ...
 
     @overload
-    def __getitem__(self, place: slice) -> Sequence[T]: ...
+    def __getitem__(self, index: slice) -> Sequence[T]: ...
 
-    def __getitem__(self, place: int | slice) -> T | Sequence[T]:
-        return self._items[place]
+    def __getitem__(self, index: int | slice) -> T | Sequence[T]:
+        return self._items[index]
 
     def __len__(self) -> int:
         return len(self._items)
@@ -164,8 +164,8 @@ class Page(Answered[ListedMemory]):
 
 
 class MemoryVersion(Cuttable):
-    """One version of a memory, counted from 0. Times are RFC 3339 in UTC. `usage` counts its use in answers and
-    feedback, where one memory was requested."""
+    """One version of a memory, counted from 0. Times are RFC 3339 in UTC. `usage` is set only if one memory was
+    requested."""
 
     id: str
     version: int
@@ -203,7 +203,7 @@ class History(Answered[MemoryVersion]):
 
     @property
     def edges(self) -> list[ExploredEdge]:
-        """Return the edges of the memory, and its replacements."""
+        """Return the memory's edges, including those to memories that replaced it."""
         return self.response.edges or []
 
 
@@ -225,7 +225,7 @@ class FoundFacts(Answered[Fact]):
 
 class Stats(Model):
     """Size of a user's data, and the limits (None: unlimited). `expired` is the number of expired memories;
-    `text_bytes` and `edges` cover all projects, for readers of all projects."""
+    `text_bytes` and `edges` are None unless the caller may read all projects."""
 
     memories: int
     by_kind: dict[str, int]
@@ -262,6 +262,6 @@ def _line(item: object) -> str:
 
 def _cut(text: str) -> str:
     """Return the beginning of a text in one line, without terminal control characters."""
-    shown = "".join(one if one.isprintable() else " " for one in text[: 2 * SHOWN])
+    shown = "".join(one if one.isprintable() else " " for one in text[: 2 * MAX_CHARS])
     words = " ".join(shown.split())
-    return words if len(words) <= SHOWN and len(text) <= 2 * SHOWN else f"{words[: SHOWN - 1]}…"
+    return words if len(words) <= MAX_CHARS and len(text) <= 2 * MAX_CHARS else f"{words[: MAX_CHARS - 1]}…"

@@ -36,9 +36,9 @@ from recallflow.verbs.results import (
     MemoryVersion,
     Page,
     Stats,
+    gather,
+    map_future,
     new_future,
-    then,
-    together,
     versions_in,
 )
 
@@ -71,7 +71,7 @@ class Verbs(ABC):
 
     def _put_all(self, events: Sequence[AnyEvent]) -> "Future[list[Position]]":
         """Send events in order."""
-        return together([self._put(event) for event in events])
+        return gather([self._put(event) for event in events])
 
     def _put_erasure(self, event: UserErase) -> "Future[Position]":
         return self._put(event)
@@ -109,7 +109,7 @@ class Verbs(ABC):
             ]
         if not events:
             raise UsageError("add: the list of messages is empty")
-        return then(
+        return map_future(
             self._put_all(events),
             lambda at: Added(tuple(e.id or str(p) for e, p in zip(events, at, strict=True)), tuple(at)),
         )
@@ -196,14 +196,14 @@ class Verbs(ABC):
             | fields
         )
         answer = self._ask("recall", user, asked, after, timeout_s)
-        return then(answer, lambda response: Found(response.memories or (), response))
+        return map_future(answer, lambda response: Found(response.memories or (), response))
 
     def get(
         self, /, memory_id: str | Position, *, user: str, after: After | None = None, timeout_s: float | None = None
     ) -> "Future[MemoryVersion | None]":
         """Return the current version of a memory; None for an unknown id. Wait and raise as `search`."""
         answer = self._ask("memory.get", user, {"memory_id": _named(memory_id)}, after, timeout_s)
-        return then(_or_none(answer), _latest)
+        return map_future(_or_none(answer), _latest)
 
     def all(
         self,
@@ -222,14 +222,14 @@ class Verbs(ABC):
         `memories.list` event (`as_of`, `wait_for`). Waits and raises as `search`.
         """
         asked = {"limit": limit} | given_fields(after=after, filters=filters) | fields
-        return then(self._ask("memories.list", user, asked, None, timeout_s), Page)
+        return map_future(self._ask("memories.list", user, asked, None, timeout_s), Page)
 
     def history(
         self, /, memory_id: str | Position, *, user: str, after: After | None = None, timeout_s: float | None = None
     ) -> "Future[History]":
         """Return all versions of a memory, oldest first; empty for an unknown memory. Wait and raise as `search`."""
         answer = self._ask("memory.history", user, {"memory_id": _named(memory_id)}, after, timeout_s)
-        return then(_or_none(answer), History)
+        return map_future(_or_none(answer), History)
 
     def episodes(
         self,
@@ -244,7 +244,7 @@ class Verbs(ABC):
         """Return the episodes of a user's conversations, newest first: of one `session`, or of all. Wait and raise
         as `search`."""
         asked = {"limit": limit} | given_fields(session_id=session)
-        return then(self._ask("episodes.list", user, asked, after, timeout_s), Episodes)
+        return map_future(self._ask("episodes.list", user, asked, after, timeout_s), Episodes)
 
     def facts(
         self,
@@ -258,12 +258,13 @@ class Verbs(ABC):
     ) -> "Future[FoundFacts]":
         """Return relations by words, each with the memories that state it. `fields` are other fields of a
         `graph.facts` event (`entities`, `types`, `as_of`, `limit`, …). Wait and raise as `search`."""
-        return then(self._ask("graph.facts", user, given_fields(query=query) | fields, after, timeout_s), FoundFacts)
+        answer = self._ask("graph.facts", user, given_fields(query=query) | fields, after, timeout_s)
+        return map_future(answer, FoundFacts)
 
     def stats(self, /, *, user: str, after: After | None = None, timeout_s: float | None = None) -> "Future[Stats]":
         """Return the size of a user's data. Wait and raise as `search`."""
         answer = self._ask("user.stats", user, {}, after, timeout_s)
-        return then(answer, lambda response: Stats.model_validate(response.stats))
+        return map_future(answer, lambda response: Stats.model_validate(response.stats))
 
     def ask(self, /, query: QueryEvent, *, timeout_s: float | None = None) -> "Future[Response]":
         """Ask any query event of this tenant and environment (`GraphExplore`, …) unchanged. Return the engine's
