@@ -145,7 +145,7 @@ def search(who: TraceSearch, folders: Sequence[Path], at_rest: AtRest, patience:
     findings, left = Findings(others=_in_empty_directory(pieces)), [*folders]
     while True:
         for folder in left:
-            search_folder(folder, pieces, _known(folder, who, at_rest), findings)
+            search_folder(folder, pieces, _record_filter(folder, who, at_rest), findings)
         conclusive = findings.conclusive()
         left = [folder for folder in left if any(path.is_relative_to(folder) for path in conclusive)]
         if not left or patience.ended():
@@ -155,7 +155,7 @@ def search(who: TraceSearch, folders: Sequence[Path], at_rest: AtRest, patience:
             del findings.found[path]
 
 
-def _known(folder: Path, who: TraceSearch, at_rest: AtRest) -> RecordFilter:
+def _record_filter(folder: Path, who: TraceSearch, at_rest: AtRest) -> RecordFilter:
     """Return the functions that decrypt a record of the folder, and decide whether it is another owner's. They use the
     key of the directory, and the keys of partitions moved in from other directories."""
     keyrings = list[Keyring]()
@@ -168,7 +168,7 @@ def _known(folder: Path, who: TraceSearch, at_rest: AtRest) -> RecordFilter:
     owners = [Owner(who.tenant_id, environment, who.user_id) for environment in who.environments]
     own = {keyring.owner(owner) for keyring in keyrings for owner in owners}
 
-    def opened(key: bytes, value: bytes) -> bytes:
+    def decrypt(key: bytes, value: bytes) -> bytes:
         if value[:1] != SEALED or key.startswith(keys.OWNERS):
             return value
         for keyring in keyrings:
@@ -184,7 +184,7 @@ def _known(folder: Path, who: TraceSearch, at_rest: AtRest) -> RecordFilter:
             owner = outbox.owner_of(value.removeprefix(key))  # in a log file the key precedes the value
         return owner is not None and owner not in own
 
-    return RecordFilter(is_others, opened)
+    return RecordFilter(is_others, decrypt)
 
 
 def _in_empty_directory(pieces: Pieces) -> set[int]:

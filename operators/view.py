@@ -67,7 +67,7 @@ class View:
     @property
     def held(self) -> Held:
         """The owner's counts, including the event's changes."""
-        more = 0 if self._graph is None else self._graph.staged.more_edges
+        more = 0 if self._graph is None else self._graph.staged.edge_count_delta
         return self._held._replace(edges=self._held.edges + more) if more else self._held
 
     @property

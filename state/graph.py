@@ -143,7 +143,7 @@ class OwnerGraph:
 
     def edges(self, key: NodeKey, limit: int) -> list[Edge]:
         """Return the node's edges in both directions: similar memories first, then all others, newest first."""
-        stated = self._stated(key, limit)
+        stated = self._explicit_edges(key, limit)
         pairs = {(edge.source, edge.target) for edge in stated if edge.type == SIMILAR_TO}
         seq = self._seq(key) if key.memory else None
         similar = [edge for edge in self._similar(key, seq) if (edge.source, edge.target) not in pairs]
@@ -159,7 +159,7 @@ class OwnerGraph:
         """Return the refinements of each superseded memory by `seq`. The result is cached, and must not be changed."""
         if self._superseded is None:
             stored = ((keys.sequence(key), decode_superseded(value)) for key, value in self._scan(keys.SUPERSEDED))
-            self._superseded = {seq: standing for seq, by in stored if (standing := self._standing(seq, by))}
+            self._superseded = {seq: found for seq, by in stored if (found := self._refinements_in_force(seq, by))}
         return self._superseded
 
     def unions(self) -> Unions:
@@ -176,8 +176,8 @@ class OwnerGraph:
         if self._superseded is not None:
             for seq, by in superseded.items():
                 self._superseded.pop(seq, None)
-                if standing := self._standing(seq, by):
-                    self._superseded[seq] = standing
+                if found := self._refinements_in_force(seq, by):
+                    self._superseded[seq] = found
 
     def size_bytes(self) -> int:
         unions = self._unions.size_bytes() if self._unions is not None else 0
@@ -190,7 +190,7 @@ class OwnerGraph:
         for _, value in self._scan(keys.NODE):
             key = NodeRow.decode(value).key
             if not key.memory:
-                yield self._called(key)
+                yield self._canonical(key)
 
     def nodes(self) -> Iterator[Node]:
         """Yield every node, in no particular order."""
@@ -199,7 +199,7 @@ class OwnerGraph:
             row = NodeRow.decode(value)
             if row.key.memory:
                 archived.add(row.key.text)
-            if self._called(row.key) == row.key and (node := self.node(row.key)) is not None:
+            if self._canonical(row.key) == row.key and (node := self.node(row.key)) is not None:
                 yield node
         for memory_id in self._memory_ids():
             if memory_id not in archived:
@@ -217,7 +217,7 @@ class OwnerGraph:
                 directions.append((row.target, row.source))
             if row.type == SIMILAR_TO:
                 pairs.update(directions)
-            edges = [self._between_things(edge_of(row, source)) for source, _ in directions]
+            edges = [self._entity_edge(edge_of(row, source)) for source, _ in directions]
             yield from (edge for edge in edges if edge is not None and not self._is_shared(edge))
             for edge in edges:
                 if edge is not None and self._is_shared(edge):
@@ -244,7 +244,7 @@ class OwnerGraph:
         once. In place of the edge there is the entity, if both ends are names of the same one, or None, if the edge is
         missing or is yielded under another name."""
         for name in self._edge_names(behind):
-            yield name, *self._edge_of_things(name)
+            yield name, *self._examined_edge(name)
 
     def similar(self, seq: int) -> list[Edge]:
         """Return a memory's similarity edges, without stated ones."""
@@ -261,9 +261,9 @@ class OwnerGraph:
     # ------------------------------------------------------------------ parts
 
     def _edge_names(self, behind: bytes) -> Iterator[bytes]:
-        return self._names_behind(keys.EDGE, behind)
+        return self._names_after(keys.EDGE, behind)
 
-    def _names_behind(self, table: bytes, behind: bytes) -> Iterator[bytes]:
+    def _names_after(self, table: bytes, behind: bytes) -> Iterator[bytes]:
         """Yield the edge names in a table's keys, once per record."""
         prefix = keys.table(self._owner, table)
         first = keys.after(prefix + behind) if behind else prefix
@@ -271,7 +271,7 @@ class OwnerGraph:
             key[len(prefix) :][: keys.NAME_BYTES] for key, _ in self._partition.scan_range(first, keys.after(prefix))
         )
 
-    def _edge_called(self, name: bytes) -> tuple[int, Edge] | None:
+    def _stored_edge(self, name: bytes) -> tuple[int, Edge] | None:
         """Return the number of a stored edge, and the edge."""
         stored = self._partition.get(keys.edge(self._owner, name))
         if stored is None:
@@ -279,22 +279,22 @@ class OwnerGraph:
         row = EdgeRow.decode(stored)
         return row.number, edge_of(row, row.source)
 
-    def _edge_of_things(self, name: bytes) -> tuple[Edge | NodeKey | None, int]:
+    def _examined_edge(self, name: bytes) -> tuple[Edge | NodeKey | None, int]:
         """Return the edge between the entities of a stored edge's ends, or the entity if both are the same; and the
         number of name pairs examined. Of several equal edges, the one of the first names counts."""
-        found = self._edge_called(name)
+        found = self._stored_edge(name)
         if found is None:
             return None, 1
-        edge = self._between_things(found[1])
+        edge = self._entity_edge(found[1])
         if edge is None:
-            return self._called(found[1].source), 1
+            return self._canonical(found[1].source), 1
         if not self._is_shared(edge):
             return edge, 1
         ends = [edge[:2], edge[1::-1]] if edge.type in SYMMETRIC else [edge[:2]]
         unions = self.unions()
         pairs = [(one, other) for a, b in ends for one in unions.names(a) for other in unions.names(b)]
         names = {self._name_between(*pair, edge.type) for pair in pairs}
-        alike = {one: row for one in names if (row := self._edge_called(one)) is not None}
+        alike = {one: row for one in names if (row := self._stored_edge(one)) is not None}
         if name != min(alike):
             return None, len(pairs)
         newest = sorted(alike.values(), key=lambda one: -one[0])
@@ -304,14 +304,14 @@ class OwnerGraph:
     def _is_stated(self, edge: Edge) -> bool:
         """Return whether a derived edge is also stated, in either direction."""
         ends = ((edge.source, edge.target), (edge.target, edge.source))
-        return any(self._edge_called(self._name_between(*pair, edge.type)) is not None for pair in ends)
+        return any(self._stored_edge(self._name_between(*pair, edge.type)) is not None for pair in ends)
 
     def _name_between(self, source: NodeKey, target: NodeKey, kind: str) -> bytes:
         return self._partition.keyring.edge(self._owner, self.name(source), self.name(target), kind)
 
-    def _standing(self, _seq: int, by: Iterable[Superseded]) -> list[Superseded]:
-        """Return the current refinements among the known ones."""
-        return [one for one in by if one.until_ms is None]
+    def _refinements_in_force(self, _seq: int, refinements: Iterable[Superseded]) -> list[Superseded]:
+        """Return the current refinements of a memory. Subclasses return those of another time."""
+        return [one for one in refinements if one.until_ms is None]
 
     def name(self, key: NodeKey) -> bytes:
         keyring = self._partition.keyring
@@ -334,7 +334,7 @@ class OwnerGraph:
             self._seqs[key.text] = None if current is None or current.forgotten else current.seq
         return self._seqs[key.text]
 
-    def _stated(self, key: NodeKey, limit: int) -> list[Edge]:
+    def _explicit_edges(self, key: NodeKey, limit: int) -> list[Edge]:
         if not self.has_stated():
             return []
         unions = self.unions()
@@ -347,23 +347,23 @@ class OwnerGraph:
         listed.sort()
         rows = self._partition.get_many([keys.edge(self._owner, name) for _, name, _ in listed])
         seen = [edge_of(EdgeRow.decode(row), own) for row, (_, _, own) in zip(rows, listed, strict=True) if row]
-        return self._of_things(seen)[:limit] if unions else seen
+        return self._between_entities(seen)[:limit] if unions else seen
 
-    def _of_things(self, seen: Iterable[Edge]) -> list[Edge]:
+    def _between_entities(self, seen: Iterable[Edge]) -> list[Edge]:
         """Return the edges between entities, without duplicates, in order."""
         shared: dict[tuple[NodeKey, NodeKey, str], list[Edge]] = {}
-        for edge in map(self._between_things, seen):
+        for edge in map(self._entity_edge, seen):
             if edge is not None:
                 shared.setdefault((edge.source, edge.target, edge.type), []).append(edge)
         return [_merged(edges) for edges in shared.values()]
 
-    def _called(self, key: NodeKey) -> NodeKey:
+    def _canonical(self, key: NodeKey) -> NodeKey:
         """Return the main key of a node, which differs for an entity with several names."""
         return self.unions().names(key)[0]
 
-    def _between_things(self, edge: Edge) -> Edge | None:
+    def _entity_edge(self, edge: Edge) -> Edge | None:
         """Return the edge between the entities at its ends; None if both are the same entity."""
-        source, target = self._called(edge.source), self._called(edge.target)
+        source, target = self._canonical(edge.source), self._canonical(edge.target)
         if source == target:
             return None
         return edge if (source, target) == edge[:2] else edge._replace(source=source, target=target)

@@ -263,7 +263,9 @@ class Superseded(NamedTuple):
     valid_from_ms: int | None = None  # the start of its validity; None without a start
     until_ms: int | None = None  # the time until which it was known; None if it is current
     said_ms: int = EPOCH_MS_MIN  # the event time of the first statement
-    asks: bool = False  # whether its times must be derived from the edge, because a memory that stated it was deleted
+    needs_edge: bool = (
+        False  # whether its times must be derived from the edge, because a memory that stated it was deleted
+    )
 
     def happened(self, by_ms: int) -> bool:
         """Return whether the refinement applies at a time: from `valid_from_ms`, or else from its event time."""

@@ -45,8 +45,8 @@ def _hyperplanes(dimension: int) -> tuple[Matrix, Any]:
 
 
 def sketches(vectors: Sequence[Matrix]) -> list[bytes]:
-    """Return the sketch of each vector (dimension,). Each vector is multiplied alone, because the
-    rounding of a batched product depends on the batch."""
+    """Return the sketch of each vector (dimension,). Each vector is multiplied alone, because the rounding of a
+    batched product depends on the batch."""
     products = np.empty((len(vectors), BITS), np.float32)
     for vector, row in zip(vectors, products, strict=True):
         vector = np.ascontiguousarray(vector, np.float32)
@@ -62,12 +62,12 @@ def max_differing_bits(cosine: float) -> int:
 
 
 class SketchWindow:
-    """Sketches of the memories whose `seq` is among the last `WINDOW` numbers. Numbers of forgotten memories
-    take up room in the window, so that results do not depend on the time of loading."""
+    """Sketches of the memories whose `seq` is among the last `WINDOW` numbers. The numbers of forgotten memories
+    take up room in it, so that results do not depend on the time of loading."""
 
     def __init__(self) -> None:
-        query_sketch = np.zeros(SKETCH_BYTES, np.uint8)
-        self._asked, self._asked_pointer = query_sketch.data.cast("B"), faiss.swig_ptr(query_sketch)
+        query = np.zeros(SKETCH_BYTES, np.uint8)
+        self._query, self._query_pointer = query.data.cast("B"), faiss.swig_ptr(query)
         self._grow(np.zeros((_INITIAL_SLOTS, SKETCH_BYTES), np.uint8), array("q", [_NO_SEQ] * _INITIAL_SLOTS))
 
     def put(self, seq: int, sketch: bytes) -> None:
@@ -80,23 +80,23 @@ class SketchWindow:
             self._seqs[slot] = seq
 
     def remove(self, seq: int) -> None:
-        place = seq % WINDOW
-        if place < len(self._seqs) and self._seqs[place] == seq:
-            self._seqs[place] = _NO_SEQ
+        slot = seq % WINDOW
+        if slot < len(self._seqs) and self._seqs[slot] == seq:
+            self._seqs[slot] = _NO_SEQ
 
-    def near(self, sketch: bytes, most: int, newest: int) -> list[int]:
-        """Return the `seq` of memories whose sketches differ in at most `most` bits, closest first, then newest, among
-        the last `WINDOW` up to `newest`."""
-        self._asked[:] = sketch
+    def near(self, sketch: bytes, max_bits: int, newest: int) -> list[int]:
+        """Return the `seq` of memories whose sketches differ in at most `max_bits` bits, closest first, then newest.
+        Only the last `WINDOW` numbers up to `newest` count."""
+        self._query[:] = sketch
         _hammings(*self._pointers, 1, len(self._seqs), SKETCH_BYTES, self._differs_pointer)
-        (places,) = np.less_equal(self._differs, most, self._are_near).nonzero()
-        if not len(places):
+        (slots,) = np.less_equal(self._differs, max_bits, self._are_near).nonzero()
+        if not len(slots):
             return []
-        seqs = self._numbers.take(places)
+        seqs = self._numbers.take(slots)
         in_window = seqs > max(newest - WINDOW, _NO_SEQ)
-        places, seqs = places[in_window], seqs[in_window]
-        # Distance and -seq in one integer need one sort only.
-        order = (self._differs.take(places).astype(np.int64) << _SEQ_BITS) - seqs
+        slots, seqs = slots[in_window], seqs[in_window]
+        # Pack (bits, -seq) into one integer, so that one sort is enough.
+        order = (self._differs.take(slots).astype(np.int64) << _SEQ_BITS) - seqs
         found: list[int] = seqs[order.argsort()].tolist()
         return found
 
@@ -108,8 +108,8 @@ class SketchWindow:
         self._bytes = codes.data.cast("B")
         self._numbers = np.frombuffer(seqs, np.int64)  # shares the buffer of `seqs`
         self._differs, self._are_near = np.empty(len(seqs), np.int32), np.empty(len(seqs), np.bool_)
-        # Cached, because fetching the pointers takes longer than a search.
-        self._pointers = self._asked_pointer, faiss.swig_ptr(codes)
+        # Cache the SWIG pointers: creating them takes longer than a search.
+        self._pointers = self._query_pointer, faiss.swig_ptr(codes)
         self._differs_pointer = faiss.swig_ptr(self._differs)
 
 
@@ -117,7 +117,7 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 MAX_CACHED_NODES = MAX_CACHED_VECTORS = 1_024
-_FEWEST_VECTORS = 16
+_INITIAL_VECTORS = 16
 _NODE_BYTES = 250
 
 
@@ -128,17 +128,13 @@ class StagedGraphChanges:
     effects: dict[bytes, bytes | None] = field(default_factory=dict)
     nodes: dict[str, bytes | None] = field(default_factory=dict)  # see `HotGraph`; None for a deleted node
     superseded: dict[int, list[Superseded]] = field(default_factory=dict)  # see `OwnerGraph`
-    unsynced: dict[int, Unsynced | None] = field(
-        default_factory=dict
-    )  # None once the failed graph write of the memory is repeated
+    unsynced: dict[int, Unsynced | None] = field(default_factory=dict)  # None once the failed graph write is repeated
     joined: dict[str, list[NameJoin]] = field(default_factory=dict)  # see `Unions`
     caseless: list[str] | None = None  # all caseless names, if they changed
     sketches: dict[int, bytes] = field(default_factory=dict)  # empty for a memory without a sketch
-    edges: int = 0  # the next edge number
-    more_edges: int = 0  # the difference of the number of edges
-    kept: dict[bytes, tuple[bytes, ...]] = field(
-        default_factory=dict
-    )  # keys of past records to keep, by prefix of the node or edge
+    edge_numbers: int = 0  # edge numbers assigned by the event
+    edge_count_delta: int = 0
+    past_keys: dict[bytes, tuple[bytes, ...]] = field(default_factory=dict)  # added past records, by key prefix
 
     def get(self, partition: Partition, key: bytes) -> bytes | None:
         """Return a record, including this event's changes."""
@@ -152,15 +148,15 @@ class HotGraph:
     """The in-memory data of one owner's graph."""
 
     def __init__(self, partition: Partition, owner: bytes, *, was_empty: bool) -> None:
-        """`was_empty`: nothing was stored of the owner at loading."""
+        """`was_empty`: whether the owner had no records at loading."""
         self._partition = partition
         self._owner = owner
         self._window = SketchWindow() if was_empty else None
         self.has_all_nodes = was_empty
-        # Memory vectors (means of their passages) of one model, at index `seq % MAX_CACHED_VECTORS`.
+        # Memory vectors (means of their passages) of one model, of new memories, at index `seq % MAX_CACHED_VECTORS`.
         self._model = ""
-        self._wholes: Matrix = np.empty((0, 0), np.float32)
-        self._whole_seqs: Ints = np.empty(0, np.int64)
+        self._vectors: Matrix = np.empty((0, 0), np.float32)
+        self._vector_seqs: Ints = np.empty(0, np.int64)
         self._caseless: list[str] | None = None
         self._names: EntityNames | None = None
         self.nodes: dict[str, bytes] = {}  # stored names of some nodes by key; of all if `has_all_nodes`
@@ -168,8 +164,7 @@ class HotGraph:
         self.unsynced: dict[int, Unsynced] = {}  # by `seq` of memories whose graph write failed
         if was_empty:
             return
-        # A scan sees committed data only. That is enough: an owner is loaded only when nothing of it is staged, because
-        # owners are evicted between batches.
+        # A scan sees committed data only. An owner is loaded only between batches, when nothing is staged.
         stored = partition.scan(keys.table(owner, keys.UNSYNCED))
         self.unsynced = {keys.sequence(key): Unsynced.decode(value) for key, value in stored}
 
@@ -200,52 +195,52 @@ class HotGraph:
                     self._window.put(keys.sequence(key), sketch)
         return self._window
 
-    def wholes(self, seqs: Sequence[int], model: str, dimension: int) -> tuple[list[int], Matrix]:
-        """Return the memories among `seqs` that have a vector of a model, and these vectors, (memories, dimension), as
-        they were before the event at hand."""
-        if model != self._model or dimension != self._wholes.shape[1]:
-            self._model, self._wholes = model, np.empty((0, dimension), np.float32)
-            self._whole_seqs = np.empty(0, np.int64)
-        asked = np.array(seqs, np.int64)
-        if len(self._whole_seqs) < MAX_CACHED_VECTORS:
+    def memory_vectors(self, seqs: Sequence[int], model: str, dimension: int) -> tuple[list[int], Matrix]:
+        """Return the memories among `seqs` that have a vector of a model, and these vectors, (memories, dimension),
+        without changes by the current event."""
+        if model != self._model or dimension != self._vectors.shape[1]:
+            self._model, self._vectors = model, np.empty((0, dimension), np.float32)
+            self._vector_seqs = np.empty(0, np.int64)
+        wanted = np.array(seqs, np.int64)
+        if len(self._vector_seqs) < MAX_CACHED_VECTORS:
             self._make_room(max(seqs, default=_NO_SEQ))
-        places = asked % MAX_CACHED_VECTORS
-        rows = self._wholes.take(places, axis=0)
-        (missing,) = (self._whole_seqs.take(places) != asked).nonzero()
+        slots = wanted % MAX_CACHED_VECTORS
+        rows = self._vectors.take(slots, axis=0)
+        (missing,) = (self._vector_seqs.take(slots) != wanted).nonzero()
         if not len(missing):
             return [*seqs], rows
-        has_vector = np.ones(len(asked), np.bool_)
+        has_vector = np.ones(len(wanted), np.bool_)
         stored = self._partition.get_many([keys.vectors(self._owner, seqs[at]) for at in missing])
         for at, value in zip(missing.tolist(), stored, strict=True):
-            whole = None if value is None else Vectors.read_whole(value, model, dimension)
-            if whole is None:
+            vector = None if value is None else Vectors.read_whole(value, model, dimension)
+            if vector is None:
                 has_vector[at] = False
             else:
-                rows[at] = whole
-                self._keep_whole(seqs[at], whole)
-        return asked[has_vector].tolist(), rows[has_vector]
+                rows[at] = vector
+                self._cache_vector(seqs[at], vector)
+        return wanted[has_vector].tolist(), rows[has_vector]
 
     def put_vectors(self, seq: int, vectors: Vectors | None) -> None:
-        """Cache a memory's current vectors, or drop its cached vector if it has none."""
+        """Cache a memory's current vector, or drop its cached vector if it has none of the model."""
         if vectors is not None and vectors.model == self._model:
-            self._keep_whole(seq, vectors.whole)
-        elif (place := seq % MAX_CACHED_VECTORS) < len(self._whole_seqs) and self._whole_seqs[place] == seq:
-            self._whole_seqs[place] = _NO_SEQ
+            self._cache_vector(seq, vectors.whole)
+        elif (slot := seq % MAX_CACHED_VECTORS) < len(self._vector_seqs) and self._vector_seqs[slot] == seq:
+            self._vector_seqs[slot] = _NO_SEQ
 
-    def _keep_whole(self, seq: int, whole: Matrix) -> None:
+    def _cache_vector(self, seq: int, vector: Matrix) -> None:
         self._make_room(seq)
-        place = seq % MAX_CACHED_VECTORS
-        if self._whole_seqs[place] <= seq:  # the newest are kept
-            self._wholes[place], self._whole_seqs[place] = whole, seq
+        slot = seq % MAX_CACHED_VECTORS
+        if self._vector_seqs[slot] <= seq:  # the newest are kept
+            self._vectors[slot], self._vector_seqs[slot] = vector, seq
 
     def _make_room(self, seq: int) -> None:
-        held = len(self._whole_seqs)
+        held = len(self._vector_seqs)
         if (wanted := min(seq + 1, MAX_CACHED_VECTORS)) <= held:
             return
-        size = min(max(wanted, 2 * held, _FEWEST_VECTORS), MAX_CACHED_VECTORS)
-        wholes, whole_seqs = np.zeros((size, self._wholes.shape[1]), np.float32), np.full(size, _NO_SEQ, np.int64)
-        wholes[:held], whole_seqs[:held] = self._wholes, self._whole_seqs
-        self._wholes, self._whole_seqs = wholes, whole_seqs
+        size = min(max(wanted, 2 * held, _INITIAL_VECTORS), MAX_CACHED_VECTORS)
+        vectors, vector_seqs = np.zeros((size, self._vectors.shape[1]), np.float32), np.full(size, _NO_SEQ, np.int64)
+        vectors[:held], vector_seqs[:held] = self._vectors, self._vector_seqs
+        self._vectors, self._vector_seqs = vectors, vector_seqs
 
     def publish(self, staged: StagedGraphChanges) -> None:
         if len(self.nodes) > MAX_CACHED_NODES:
@@ -274,11 +269,11 @@ class HotGraph:
     def size_bytes(self) -> int:
         window = self._window.size_bytes() if self._window is not None else 0
         names = self._names.size_bytes() if self._names is not None else 0
-        return window + names + self._wholes.nbytes + _NODE_BYTES * (len(self.nodes) + len(self.absent))
+        return window + names + self._vectors.nbytes + _NODE_BYTES * (len(self.nodes) + len(self.absent))
 
 
-def _put(kept: dict[K, V], key: K, value: V | None) -> None:
+def _put(cache: dict[K, V], key: K, value: V | None) -> None:
     if value is None:
-        kept.pop(key, None)
+        cache.pop(key, None)
     else:
-        kept[key] = value
+        cache[key] = value

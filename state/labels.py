@@ -13,7 +13,7 @@ from recallflow.limits import METADATA_NAME_CHARACTERS, METADATA_TEXT_CHARACTERS
 from recallflow.state.arrays import Ints
 
 PACKED_FROM = 1_000  # slots per call: lists for 100,000 slots are slow to create and to free
-_LABELLED_BYTES, _LISTED_BYTES, _ADDED_BYTES = 200, 150, 40  # estimates per slot, label and addition
+_SLOT_BYTES, _LABEL_BYTES, _ADDITION_BYTES = 200, 150, 40  # estimates of memory
 
 _encode = json.JSONEncoder(ensure_ascii=False).encode  # JSON of numbers of any size
 
@@ -24,14 +24,14 @@ class LabelColumns(NamedTuple):
     labels: list[str]  # the distinct labels
     slots: Ints
     sizes: Ints  # the number of labels of each slot
-    numbers: Ints  # index in `labels` of each label, slot by slot
+    numbers: Ints  # the index in `labels` of each label, in order of slots
 
     @classmethod
     def of(cls, labels: Mapping[int, list[str]]) -> Self:
-        known: dict[str, int] = defaultdict(count().__next__)
-        numbers = [known[label] for of_one in labels.values() for label in of_one]
+        number_of: dict[str, int] = defaultdict(count().__next__)
+        numbers = [number_of[label] for slot_labels in labels.values() for label in slot_labels]
         columns = [*labels], [*map(len, labels.values())], numbers
-        return cls([*known], *(np.array(column, np.int64) for column in columns))
+        return cls([*number_of], *(np.array(column, np.int64) for column in columns))
 
     @classmethod
     def decode(cls, packed: bytes, first: int) -> Self:
@@ -59,14 +59,14 @@ class SlotLists(NamedTuple):
     @classmethod
     def of(cls, parts: Iterable[LabelColumns]) -> Self:
         """Combine the slots of several parts, in their order."""
-        known: dict[str, int] = defaultdict(count().__next__)
+        number_of: dict[str, int] = defaultdict(count().__next__)
         numbers, slots = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
         for part in parts:
-            numbers.append(np.array([known[label] for label in part.labels], np.int64)[part.numbers])
+            numbers.append(np.array([number_of[label] for label in part.labels], np.int64)[part.numbers])
             slots.append(np.repeat(part.slots, part.sizes))
         flat = np.concatenate(numbers)
-        ends = np.bincount(flat, minlength=len(known)).cumsum()
-        return cls(dict(known), np.concatenate(slots)[np.argsort(flat, kind="stable")], ends)
+        ends = np.bincount(flat, minlength=len(number_of)).cumsum()
+        return cls(dict(number_of), np.concatenate(slots)[np.argsort(flat, kind="stable")], ends)
 
     def get(self, label: str) -> Ints:
         """Return the slots of a label, in their original order."""
@@ -77,12 +77,12 @@ class SlotLists(NamedTuple):
 
 
 class Labels:
-    """The labels of memories by slot, and the slots by label. Packed labels of segments are decoded by slot at
-    the first lookup of a slot, and by label at the first lookup of a label."""
+    """The labels of memories by slot, and the slots by label. Packed labels are decoded by slot at the first lookup
+    of a slot, and by label at the first lookup of a label."""
 
     def __init__(self) -> None:
         self._of: dict[int, list[str]] = {}
-        self._packed: list[tuple[int, bytes]] = []  # with the first slot of each
+        self._packed: list[tuple[int, bytes]] = []  # first slot and labels
         self._listed: SlotLists | None = None
         self._added: dict[str, list[int]] = defaultdict(list)  # slots added since `_listed` was built
 
@@ -91,14 +91,14 @@ class Labels:
 
     def add(self, first: int, labels: Iterable[list[str]]) -> None:
         """Add the labels of the slots from `first` on."""
-        added = {first + at: of_one for at, of_one in enumerate(labels) if of_one}
+        added = {first + at: slot_labels for at, slot_labels in enumerate(labels) if slot_labels}
         if len(added) >= PACKED_FROM:
             self.append(0, LabelColumns.of(added).encode())
             return
         self._of.update(added)
         if self._listed is not None:
-            for slot, of_one in added.items():
-                for label in of_one:
+            for slot, slot_labels in added.items():
+                for label in slot_labels:
                     self._added[label].append(slot)
 
     def append(self, first: int, packed: bytes) -> None:
@@ -119,13 +119,13 @@ class Labels:
         return np.append(found, self._added[label]) if label in self._added else found
 
     def size_bytes(self) -> int:
-        listed = 0 if self._listed is None else self._listed.slots.nbytes + _LISTED_BYTES * len(self._listed.numbers)
-        added = sum(map(len, self._added.values())) * _ADDED_BYTES
-        return _LABELLED_BYTES * len(self._of) + sum(len(packed) for _, packed in self._packed) + listed + added
+        listed = 0 if self._listed is None else self._listed.slots.nbytes + _LABEL_BYTES * len(self._listed.numbers)
+        added = sum(map(len, self._added.values())) * _ADDITION_BYTES
+        return _SLOT_BYTES * len(self._of) + sum(len(packed) for _, packed in self._packed) + listed + added
 
     def _unpacked(self) -> dict[int, list[str]]:
-        waiting, self._packed = self._packed, []
-        for first, packed in waiting:
+        parts, self._packed = self._packed, []
+        for first, packed in parts:
             self._of |= LabelColumns.decode(packed, first).by_slot()
         return self._of
 
@@ -136,12 +136,12 @@ def metadata_labels(metadata: Mapping[str, Any] | None) -> list[str]:
     found: dict[str, None] = {}
     for name, value in sorted((metadata or {}).items()):
         values = value if isinstance(value, list) else [value]
-        known = [one for one in values if len(name) <= METADATA_NAME_CHARACTERS and _is_known(one)]
-        found |= dict.fromkeys(metadata_label(name, one) for one in known[: METADATA_VALUES_MAX - len(found)])
+        indexed = [one for one in values if len(name) <= METADATA_NAME_CHARACTERS and _is_indexed(one)]
+        found |= dict.fromkeys(metadata_label(name, one) for one in indexed[: METADATA_VALUES_MAX - len(found)])
     return [*found]
 
 
-def _is_known(value: object) -> bool:
+def _is_indexed(value: object) -> bool:
     if isinstance(value, str):
         return len(value) <= METADATA_TEXT_CHARACTERS
     return isinstance(value, int | float)

@@ -1,14 +1,14 @@
 """One owner's memory graph at an earlier time, with the links, edges and archive marks of that time.
 
-An index of that time has the versions and episodes. A link counts if the version of that time brought it. A statement
-on an edge counts if it was known by then and not yet replaced, or if the version of that time states it and a later
-edit replaced it. Replaced and deleted statements are stored separately (`operators/graph/past.py`). Names and
-descriptions of nodes are the current ones. Deleted memories have no history."""
+`index` gives the versions and episodes of that time. A link exists if the version of that time created it. A statement
+of an edge counts if it was ingested by then and not yet replaced. It also counts if the edit that replaced it is later
+than the memory's version in `index`. Replaced and deleted statements are stored separately
+(`operators/graph/past.py`). Names and descriptions of nodes are the current ones. Deleted memories have no history."""
 
 import heapq
 from collections.abc import Iterable, Iterator
 from itertools import groupby, islice
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import orjson
@@ -42,17 +42,22 @@ from recallflow.state.index import OwnerIndex
 from recallflow.state.partition import Partition
 from recallflow.state.rows import Entry
 
-LOOKED_AT = 16  # links and edges read per requested one
+READ_FACTOR = 16  # links and edges read per requested one
 
 
-# Number and name of an edge, its record (None: it did not exist at that time), and the end at which it is listed.
-_Found = tuple[int, bytes, EdgeRow | None, NodeKey]
+class _ListedEdge(NamedTuple):
+    """An edge in the adjacency list of `end`. `row`: None if the edge did not exist at that time."""
+
+    number: int
+    name: bytes
+    row: EdgeRow | None
+    end: NodeKey
 
 
 class PastGraph(OwnerGraph):
     """The graph as known at `known_by_ms`, of events up to `happened_by_ms` (None: all), over `index`."""
 
-    joins_anew = False  # whether the index has its own episodes
+    has_own_episodes = False  # whether the index has its own episodes
 
     def __init__(
         self,
@@ -69,49 +74,49 @@ class PastGraph(OwnerGraph):
         happened = index.facts["created_ms"] <= self._happened_ms
         self._newest = int(index.facts["seq"].max(initial=-1, where=happened))
         self._links: dict[tuple[int, int], list[tuple[NodeKey, str]]] = {}
-        self._episode_keys = {} if known_by_ms is None and not self.joins_anew else _episodes(index)
+        self._episode_keys = {} if known_by_ms is None and not self.has_own_episodes else _episodes(index)
         self._episodes = {key: number for number, key in self._episode_keys.items()}
 
     # ------------------------------------------------------------------ nodes
 
     def node(self, key: NodeKey) -> Node | None:
         if key.memory:
-            there = self._seq(key) is not None
+            exists = self._seq(key) is not None
         else:
             names = self.unions().names(key)
-            there = any(self._row(name) is not None for name in names) and bool(
-                len(names) > 1 or self.members(key, 1) or self._stated(key, 1)
+            exists = any(self._row(name) is not None for name in names) and bool(
+                len(names) > 1 or self.members(key, 1) or self._explicit_edges(key, 1)
             )
-        return super().node(key) if there else None
+        return super().node(key) if exists else None
 
     def entities(self) -> Iterator[NodeKey]:
         yield from super().entities()
         for _, value in self._scan(keys.PAST_NODE):
             _, stored = orjson.loads(value)
             if stored is not None and not (key := NodeKey(*stored[0])).memory:
-                yield self._called(key)
+                yield self._canonical(key)
 
     def members(self, key: NodeKey, limit: int) -> list[int]:
         """Return the `seq` of memories linked to the node at that time, newest first; for a memory, its own."""
         if key.memory:
             return super().members(key, limit)
-        near: Iterable[int]
+        candidates: Iterable[int]
         if (number := self._episodes.get(key)) is not None:
             facts = self._index.conversation.facts
-            own, near = key, sorted({*facts["seq"][facts["episode"] == number].tolist()}, reverse=True)
+            own, candidates = key, sorted({*facts["seq"][facts["episode"] == number].tolist()}, reverse=True)
         else:
-            own, near = self._called(key), self._ever_linked(key, limit)
-        return [*islice((seq for seq in near if any(node == own for node, _ in self.links(seq))), limit)]
+            own, candidates = self._canonical(key), self._ever_linked(key, limit)
+        return [*islice((seq for seq in candidates if any(node == own for node, _ in self.links(seq))), limit)]
 
     def links(self, seq: int) -> list[tuple[NodeKey, str]]:
-        """Return node and role of each link of a memory at that time, the memory first; none before it existed."""
+        """Return node and role of each link of a memory at that time, its own node first; none before it existed."""
         slot = self._slot(seq)
         return [] if slot is None else self._links_of(seq, int(self._index.facts["version"][slot]))
 
     def unions(self) -> Unions:
         if self._unions is None:
             joined: dict[str, list[NameJoin]] = {}
-            for source, target, number in self._joins():
+            for source, target, number in self._alias_joins():
                 names = {name for end in (source, target) for name in names_of(end, lambda key: joined.get(key, []))}
                 if len(names) <= JOINED_NAMES_MAX:
                     joined.setdefault(source, []).append(NameJoin(target, number, True))
@@ -125,38 +130,39 @@ class PastGraph(OwnerGraph):
 
     # ------------------------------------------------------------------ parts
 
-    def _standing(self, seq: int, by: Iterable[Superseded]) -> list[Superseded]:
-        by = [*by]
-        asked = dict.fromkeys(one.by for one in by if one.asks)
-        known_ms = self._known_ms
-        there = (one for one in by if one.ingested_ms <= known_ms and (one.until_ms is None or one.until_ms > known_ms))
-        stood = [one for one in there if one.by not in asked]
-        stood += [one for by_id in asked if (one := self._superseded_then(seq, by_id)) is not None]
-        return [one for one in stood if one.happened(self._happened_ms)]
+    def _refinements_in_force(self, seq: int, refinements: Iterable[Superseded]) -> list[Superseded]:
+        """Return the refinements in force at that time. Those with `needs_edge` are derived from their edges."""
+        stored, known_ms = [*refinements], self._known_ms
+        from_edges = dict.fromkeys(one.by for one in stored if one.needs_edge)
+        known = (one for one in stored if one.ingested_ms <= known_ms)
+        current = (one for one in known if one.until_ms is None or one.until_ms > known_ms)
+        in_force = [one for one in current if one.by not in from_edges]
+        in_force += [one for by_id in from_edges if (one := self._refinement_by(seq, by_id)) is not None]
+        return [one for one in in_force if one.happened(self._happened_ms)]
 
-    def _superseded_then(self, seq: int, by: str) -> Superseded | None:
-        """Return the refinement of a memory by another, if their edge of that time states it."""
+    def _refinement_by(self, seq: int, by: str) -> Superseded | None:
+        """Return the refinement of a memory by another, if the edge between them had that effect at that time."""
         stored = self._partition.get(keys.links(self._owner, seq))
         if stored is None:
             return None
         target = NodeKey(LinksRow.decode(stored).id, memory=True)
-        then = next(self._between(NodeKey(by, memory=True), target, SUPERSEDES), None)
-        if then is None or not then.hides:
+        edge = next(self._between(NodeKey(by, memory=True), target, SUPERSEDES), None)
+        if edge is None or not edge.hides:
             return None
-        return Superseded(by, then.ingested_ms, then.ends_ms, then.word.valid_from_ms, said_ms=then.said_ms)
+        return Superseded(by, edge.ingested_ms, edge.ends_ms, edge.word.valid_from_ms, said_ms=edge.said_ms)
 
     def _row(self, key: NodeKey) -> NodeRow | None:
-        now, gone = super()._row(key), None
+        row_then, past_row = super()._row(key), None
         for _, value in self._partition.scan(keys.past_nodes(self._owner, self.name(key))):
             until_ms, stored = orjson.loads(value)
             row = None if stored is None else NodeRow(NodeKey(*stored[0]), *stored[1:])
             if until_ms > self._known_ms:
-                now = row if row is None or now is None else now._replace(archived=row.archived)
+                row_then = row if row is None or row_then is None else row_then._replace(archived=row.archived)
                 break
-            gone = row or gone
-        # An edit may leave a node without memories and edges, but its previous version was linked to it. The record of
-        # a memory only states that it was archived.
-        return now if key.memory else now or gone
+            past_row = row or past_row
+        # The node may be gone after an edit, but the previous version of the edited memory may have been linked to it.
+        # A memory's record only says whether it was archived.
+        return row_then if key.memory else row_then or past_row
 
     def _seq(self, key: NodeKey) -> int | None:
         seq = super()._seq(key)
@@ -177,7 +183,7 @@ class PastGraph(OwnerGraph):
             return []
         tables, names = (keys.MEMBER, keys.PAST_MEMBER), self.unions().names(key)
         linked = (self._linked(table, self.name(name)) for table in tables for name in names)
-        return dict.fromkeys(islice(heapq.merge(*linked, reverse=True), LOOKED_AT * limit))
+        return dict.fromkeys(islice(heapq.merge(*linked, reverse=True), READ_FACTOR * limit))
 
     def _links_of(self, seq: int, version: int) -> list[tuple[NodeKey, str]]:
         if (seq, version) not in self._links:
@@ -193,40 +199,40 @@ class PastGraph(OwnerGraph):
         shared: dict[NodeKey, str] = {}
         for text, role in row.links.items():
             if role != EPISODE_KIND or not self._episode_keys:
-                shared.setdefault(self._called(NodeKey(text)), role)
+                shared.setdefault(self._canonical(NodeKey(text)), role)
         yield from shared.items()
         episode = self._episode_keys.get(int(self._index.facts["episode"][slot]))
         if episode is not None:
             yield episode, EPISODE_KIND
 
     def _links_row(self, seq: int, version: int) -> LinksRow | None:
-        """Return the graph contributions of a version, which the next different version kept."""
+        """Return the graph contributions of a version. They are stored at changes, under their last version."""
         end = keys.after(keys.past_links_of(self._owner, seq))
         past = next(self._partition.scan_range(keys.past_links(self._owner, seq, version), end), None)
         stored = self._partition.get(keys.links(self._owner, seq)) if past is None else past[1]
         return None if stored is None else LinksRow.decode(stored)
 
-    def _stated(self, key: NodeKey, limit: int) -> list[Edge]:
+    def _explicit_edges(self, key: NodeKey, limit: int) -> list[Edge]:
         unions = self.unions()
         names = unions.names(key)
-        lives = heapq.merge(*map(self._lives, names), key=lambda one: one[0], reverse=True)
+        listed = heapq.merge(*map(self._listed_edges, names), key=lambda one: one.number, reverse=True)
         enough = limit + sum(map(unions.joins, names))  # edges that join the names are skipped
         found: dict[bytes, Edge] = {}
-        for _, name, row, own in islice(lives, LOOKED_AT * limit):
+        for _, name, row, own in islice(listed, READ_FACTOR * limit):
             if row is not None and name not in found and (then := self._edge_row(name, row)) is not None:
                 edge = edge_of(then, own)
                 if self._happened(edge):
                     found[name] = edge
             if len(found) == enough:
                 break
-        return self._of_things(found.values())[:limit]
+        return self._between_entities(found.values())[:limit]
 
-    def _joins(self) -> Iterable[tuple[str, str, int]]:
+    def _alias_joins(self) -> Iterable[tuple[str, str, int]]:
         """Return the names that edges joined at that time, with the edges' numbers, in order of number."""
-        found = sorted(self._joining(), key=lambda one: one[2])
-        return (one for one in found if self._joined_then(*one) is not None)
+        found = sorted(self._join_candidates(), key=lambda one: one[2])
+        return (one for one in found if self._join_edge(*one) is not None)
 
-    def _joining(self) -> set[tuple[str, str, int]]:
+    def _join_candidates(self) -> set[tuple[str, str, int]]:
         found = set()
         for _, value in self._scan(keys.JOINED):
             own, joined = decode_joined(value)
@@ -236,11 +242,11 @@ class PastGraph(OwnerGraph):
             found.add((source, target, keys.sequence(key)))
         return found
 
-    def _joined_then(self, source: str, target: str, number: int) -> Edge | None:
+    def _join_edge(self, source: str, target: str, number: int) -> Edge | None:
         """Return the edge of this number, if it joined two names at that time."""
         ends = NodeKey(source), NodeKey(target)
-        then = next((row for row in self._between(*ends, SAME_AS) if row.number == number), None)
-        edge = edge_of(then, ends[0]) if then is not None and then.joins else None
+        row = next((one for one in self._between(*ends, SAME_AS) if one.number == number), None)
+        edge = edge_of(row, ends[0]) if row is not None and row.joins else None
         return edge if edge is not None and self._happened(edge) else None
 
     def _between(self, source: NodeKey, target: NodeKey, kind: str) -> Iterator[EdgeRow]:
@@ -248,10 +254,10 @@ class PastGraph(OwnerGraph):
         return self._rows_of(self._name_between(source, target, kind))
 
     def _edge_names(self, behind: bytes) -> Iterator[bytes]:
-        there, gone = (self._names_behind(table, behind) for table in (keys.EDGE, keys.PAST_EDGE))
-        return (name for name, _ in groupby(heapq.merge(there, gone)))
+        current, past = (self._names_after(table, behind) for table in (keys.EDGE, keys.PAST_EDGE))
+        return (name for name, _ in groupby(heapq.merge(current, past)))
 
-    def _edge_called(self, name: bytes) -> tuple[int, Edge] | None:
+    def _stored_edge(self, name: bytes) -> tuple[int, Edge] | None:
         found = ((row.number, edge_of(row, row.source)) for row in self._rows_of(name))
         return next((one for one in found if self._happened(one[1])), None)
 
@@ -269,36 +275,38 @@ class PastGraph(OwnerGraph):
         begin_ms = edge.said_ms if edge.valid_from_ms is None else edge.valid_from_ms
         return begin_ms <= self._happened_ms
 
-    def _lives(self, key: NodeKey) -> Iterator[_Found]:
+    def _listed_edges(self, key: NodeKey) -> Iterator[_ListedEdge]:
+        """Yield current and deleted edges of a node, the newest first."""
         node = self.name(key)
 
-        def now() -> Iterator[_Found]:
+        def current() -> Iterator[_ListedEdge]:
             for at, name in self._partition.scan(keys.adjacency_of(self._owner, node)):
                 stored = self._partition.get(keys.edge(self._owner, name))
                 row = None if stored is None else EdgeRow.decode(stored)
-                there = row is not None and row.added_ms <= self._known_ms
-                yield keys.reversed_sequence(at), name, row if there else None, key
+                existed = row is not None and row.added_ms <= self._known_ms
+                yield _ListedEdge(keys.reversed_sequence(at), name, row if existed else None, key)
 
-        def past() -> Iterator[_Found]:
+        def past() -> Iterator[_ListedEdge]:
             for at, value in self._partition.scan(keys.past_adjacency_of(self._owner, node)):
                 until_ms, name, life = orjson.loads(value)
-                yield keys.reversed_sequence(at), bytes.fromhex(name), self._past_life(until_ms, life), key
+                row = self._past_life(until_ms, life)
+                yield _ListedEdge(keys.reversed_sequence(at), bytes.fromhex(name), row, key)
 
-        return heapq.merge(now(), past(), key=lambda one: one[0], reverse=True)
+        return heapq.merge(current(), past(), key=lambda one: one.number, reverse=True)
 
     def _past_life(self, until_ms: int, stored: list[Any]) -> EdgeRow | None:
-        """Return the row of a deleted edge without statements, if it existed at that time."""
+        """Return the row, without its statements, of a later deleted edge, if the edge existed at that time."""
         life = Life.of(stored)
-        # The previous version still states the statements that an edit removed.
-        there = life.added_ms <= self._known_ms and (self._known_ms < until_ms or self._happened_ms < EPOCH_MS_MAX)
-        return EdgeRow(*life[:4], added_ms=life.added_ms) if there else None
+        # An edit removed statements, but the version before it still has them.
+        existed = life.added_ms <= self._known_ms and (self._known_ms < until_ms or self._happened_ms < EPOCH_MS_MAX)
+        return EdgeRow(*life[:4], added_ms=life.added_ms) if existed else None
 
     def _edge_row(self, name: bytes, row: EdgeRow) -> EdgeRow | None:
         """Return the edge at that time, from current statements and those replaced or withdrawn since."""
-        said: dict[tuple[bytes, int | None], Any] = {
+        parts: dict[tuple[bytes, int | None], Any] = {
             (RELATION if one.relation else EVIDENCE, one.seq): one for one in row.statements
         }
-        said[GIVEN, None], said[OVERRIDE, None] = row.given, row.archived
+        parts[GIVEN, None], parts[OVERRIDE, None] = row.given, row.archived
         replaced = set()
         for key, value in self._partition.scan(keys.past_edges(self._owner, name)):
             part, seq = keys.edge_part(key)
@@ -306,10 +314,11 @@ class PastGraph(OwnerGraph):
             later = until_ms > self._known_ms or (part == RELATION and self._is_later(seq, keys.sequence(key)))
             if part != LIFE and later and (part, seq) not in replaced:
                 replaced.add((part, seq))
-                said[part, seq] = edge_part(part, content)
-        given, archived = said.pop((GIVEN, None)), said.pop((OVERRIDE, None))
+                parts[part, seq] = edge_part(part, content)
+        given, archived = parts.pop((GIVEN, None)), parts.pop((OVERRIDE, None))
         statements = sorted(
-            (one for one in said.values() if one.ingested_ms <= self._known_ms), key=lambda one: (one.seq, one.relation)
+            (one for one in parts.values() if one.ingested_ms <= self._known_ms),
+            key=lambda one: (one.seq, one.relation),
         )
         if given is not None and (
             given.ingested_ms > self._known_ms or not (given.stands or any(not one.relation for one in statements))
@@ -320,7 +329,7 @@ class PastGraph(OwnerGraph):
         return row._replace(given=given, statements=tuple(statements), archived=archived)
 
     def _is_later(self, seq: int | None, change: int) -> bool:
-        """Return whether a change is later than the version of that time, of a memory that was edited since."""
+        """For a memory edited since, return whether the change came after the version of that time."""
         slot = None if seq is None else self._index.slot(seq)
         if seq is None or slot is None:
             return False
@@ -358,9 +367,9 @@ class VersionGraph(PastGraph):
         """Return the `seq` of memories with a version linked to the node, newest first; for a memory, its own."""
         if key.memory or key in self._episodes:
             return super().members(key, limit)
-        own, near = self._called(key), [*self._ever_linked(key, limit)]
-        versions = self._versions(near)
-        linked = (seq for seq in near if any(self.was_linked(seq, one, own) for one in versions.get(seq, ())))
+        own, candidates = self._canonical(key), [*self._ever_linked(key, limit)]
+        versions = self._versions(candidates)
+        linked = (seq for seq in candidates if any(self.was_linked(seq, one, own) for one in versions.get(seq, ())))
         return [*islice(linked, limit)]
 
     def was_linked(self, seq: int, version: int, key: NodeKey) -> bool:
@@ -368,8 +377,8 @@ class VersionGraph(PastGraph):
 
     def _versions(self, seqs: list[int]) -> dict[int, list[int]]:
         facts = self._index.conversation.facts
-        theirs = np.isin(facts["seq"], seqs)
+        matches = np.isin(facts["seq"], seqs)
         found: dict[int, list[int]] = {}
-        for seq, version in zip(facts["seq"][theirs].tolist(), facts["version"][theirs].tolist(), strict=True):
+        for seq, version in zip(facts["seq"][matches].tolist(), facts["version"][matches].tolist(), strict=True):
             found.setdefault(seq, []).append(version)
         return found

@@ -26,7 +26,7 @@ from recallflow.state.graph_codec import (
     node_key,
 )
 from recallflow.state.index import OwnerIndex
-from recallflow.state.past_graph import LOOKED_AT, PastGraph, VersionGraph
+from recallflow.state.past_graph import READ_FACTOR, PastGraph, VersionGraph
 from recallflow.state.rows import EpisodeRow, MemoryRow
 
 
@@ -54,7 +54,7 @@ NEWEST = 1_000  # memories whose links are gone through for entities
 class ScopedGraph(PastGraph):
     """The graph of an index's memories, as known by a time, of events up to a time."""
 
-    joins_anew = True
+    has_own_episodes = True
 
     def entities(self) -> Iterator[NodeKey]:
         """Yield the entities that the newest of the memories are linked to."""
@@ -75,28 +75,28 @@ class ScopedGraph(PastGraph):
         given = _bare(then.given, statements) if then.given is not None and is_given else None
         return None if given is None and not statements else then._replace(given=given, statements=statements)
 
-    def _stated(self, key: NodeKey, limit: int) -> list[Edge]:
+    def _explicit_edges(self, key: NodeKey, limit: int) -> list[Edge]:
         """Return edges by ingestion, newest first: their numbers would reveal statements of other memories."""
         return sorted(
-            super()._stated(key, limit),
+            super()._explicit_edges(key, limit),
             key=lambda edge: (-edge.ingested_ms, edge.type, str(edge.source), str(edge.target)),
         )
 
-    def _joins(self) -> Iterable[tuple[str, str, int]]:
+    def _alias_joins(self) -> Iterable[tuple[str, str, int]]:
         """Return the joins in the order of ingestion in these memories, numbered again."""
         found: dict[tuple[str, str], int] = {}
-        for source, target, number in self._joining():
-            if (edge := self._joined_then(source, target, number)) is not None:
+        for source, target, number in self._join_candidates():
+            if (edge := self._join_edge(source, target, number)) is not None:
                 found[source, target] = min(edge.ingested_ms, found.get((source, target), edge.ingested_ms))
         ordered = sorted(found, key=lambda ends: (found[ends], ends))
         return ((*ends, number) for number, ends in enumerate(ordered))
 
-    def _standing(self, seq: int, by: Iterable[Superseded]) -> list[Superseded]:
-        """Return the memories that supersede a memory, by the edges of these memories."""
+    def _refinements_in_force(self, seq: int, refinements: Iterable[Superseded]) -> list[Superseded]:
+        """Return the refinements of a memory by edges of these memories."""
         if self._slot(seq) is None:
             return []
-        ids = dict.fromkeys(one.by for one in by)
-        found = (self._superseded_then(seq, by_id) for by_id in ids)
+        ids = dict.fromkeys(one.by for one in refinements)
+        found = (self._refinement_by(seq, by_id) for by_id in ids)
         return [one for one in found if one is not None and one.happened(self._happened_ms)]
 
     # ------------------------------------------------------------------ nodes
@@ -127,8 +127,8 @@ class ScopedGraph(PastGraph):
             return None
         first, end = keys.members_from(self._owner, keys.MEMBER, self.name(key), self._newest)
         found = None
-        for looked_at, (stored, value) in enumerate(self._partition.scan_range(first, end)):
-            if looked_at == LOOKED_AT * MEMBERS_MOST:
+        for examined, (stored, value) in enumerate(self._partition.scan_range(first, end)):
+            if examined == READ_FACTOR * MEMBERS_MOST:
                 break
             if self._slot(keys.reversed_sequence(stored)) is not None:
                 found = decode_member(value)[1] or found

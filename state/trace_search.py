@@ -20,12 +20,13 @@ from rocksdict import AccessType, Options, Rdict, ReadOptions
 from recallflow.errors import StorageError
 from recallflow.state.graph_codec import NODE_KINDS
 
-LEAST_BYTES = 8  # a shorter string may occur anywhere by chance
+MIN_PIECE_BYTES = 8  # a shorter string may occur anywhere by chance
 PIECE_BYTES = 16  # texts are searched for in pieces, because a file may hold a text in parts
-MAX_PIECES = 10_000  # pieces per search
+MAX_PIECES = 10_000  # per search
 # Fields whose values do not identify a person.
 _IMPERSONAL_FIELDS = frozenset(("type", "environment", "tenant_id", "layer", "role", "kind", "model", "outcome",
                                 "vectors", "links", "valid_from", "valid_to", "until", "timestamp"))  # fmt: skip
+# Values of the system's vocabulary.
 _SYSTEM_WORDS = NODE_KINDS | {"evidence", "relation", "archived", "same_as", "similar_to", "supersedes", "contradicts"}
 _FIELDS_WITH_USER_KEYS = frozenset(("metadata", "properties"))
 _POSITION = re.compile(r"[\w.-]+:\d+:\d+")  # a log position: generated ids of other users may start with it
@@ -37,7 +38,7 @@ class Traces:
 
     def __init__(self, most: int = MAX_PIECES) -> None:
         self._most = most
-        self._chosen: list[tuple[int, bytes]] = []  # a heap; the entry to evict next is first
+        self._chosen: list[tuple[int, bytes]] = []  # a heap: the entry to evict next is first
         self._known: set[bytes] = set()
         self.left_out = 0  # pieces beyond the sample; repeated pieces are counted each time
 
@@ -64,20 +65,21 @@ class Traces:
             self._known.add(piece)
 
 
-def _texts_of(value: Any, *, named: bool = False) -> Iterator[str]:
-    """Yield every text in a record except words that are not the person's. `named`: include field names."""
+def _texts_of(value: Any, *, user_keys: bool = False) -> Iterator[str]:
+    """Yield every text in a record that may identify the person. `user_keys`: the keys of `value` are chosen by the
+    user, so include them."""
     match value:
         case str() if value not in _SYSTEM_WORDS and _POSITION.fullmatch(value) is None:
             yield value
         case dict():
             for name, one in value.items():
-                if named and name not in _SYSTEM_WORDS:
+                if user_keys and name not in _SYSTEM_WORDS:
                     yield name
-                if named or not (name in _IMPERSONAL_FIELDS or name.endswith("_at")):
-                    yield from _texts_of(one, named=named or name in _FIELDS_WITH_USER_KEYS)
+                if user_keys or not (name in _IMPERSONAL_FIELDS or name.endswith("_at")):
+                    yield from _texts_of(one, user_keys=user_keys or name in _FIELDS_WITH_USER_KEYS)
         case list():
             for one in value:
-                yield from _texts_of(one, named=named)
+                yield from _texts_of(one, user_keys=user_keys)
 
 
 def pieces_of(text: str) -> Iterator[bytes]:
@@ -85,7 +87,7 @@ def pieces_of(text: str) -> Iterator[bytes]:
     distinctive has none."""
     whole = text.encode()
     if len(whole) < 2 * PIECE_BYTES:
-        if len(whole) >= LEAST_BYTES:
+        if len(whole) >= MIN_PIECE_BYTES:
             yield whole
         return
     start = 0
@@ -95,7 +97,7 @@ def pieces_of(text: str) -> Iterator[bytes]:
             yield piece
             start = word.end()
     last = text[-PIECE_BYTES:].strip().encode()
-    if start < len(text) and len(last) >= LEAST_BYTES:
+    if start < len(text) and len(last) >= MIN_PIECE_BYTES:
         yield last
 
 
@@ -104,11 +106,11 @@ def forms_of(piece: bytes) -> set[bytes]:
     text = piece.decode()
     forms = {piece, orjson.dumps(text)[1:-1], json.dumps(text).encode()[1:-1]}
     forms |= {text.encode("utf-16-le"), text.encode("utf-16-be")}
-    return forms | {_in_base64(piece, before) for before in range(3)}
+    return forms | {_in_base64(piece, prefix_bytes) for prefix_bytes in range(3)}
 
 
 def _in_base64(piece: bytes, prefix_bytes: int) -> bytes:
-    """Return the base64 characters that depend on the piece alone, after `prefix_bytes` unknown bytes."""
+    """Return the base64 characters that depend on the piece alone, after some unknown bytes."""
     encoded = base64.b64encode(bytes(prefix_bytes) + piece)
     return encoded[-(-prefix_bytes * 8 // 6) : (prefix_bytes + len(piece)) * 8 // 6]
 
@@ -116,13 +118,13 @@ def _in_base64(piece: bytes, prefix_bytes: int) -> bytes:
 CHUNK_BYTES = 4 * 1024 * 1024
 RECORDS_AT_ONCE = 256
 
-PieceNumbers = set[int]  # of pieces
+PieceNumbers = set[int]
 Records = Iterator[tuple[bytes, bytes]]
 
 
 class RecordFilter(NamedTuple):
-    """Callbacks for a database's records. `is_others` tells from a record's key and plain value whether it belongs to
-    another person. `decrypt` returns the plain value, if its encryption key still exists."""
+    """Callbacks on a record's key and value. `is_others`: whether a record, with its plain value, belongs to another
+    person. `decrypt`: the plain value if its encryption key still exists, or else the stored value."""
 
     is_others: Callable[[bytes, bytes], bool] = lambda _, __: False
     decrypt: Callable[[bytes, bytes], bytes] = lambda _, value: value
@@ -134,7 +136,7 @@ class Pieces:
     def __init__(self, pieces: Sequence[bytes]) -> None:
         numbered = {form: number for number, piece in enumerate(pieces) for form in forms_of(piece)}
         self._numbers = [*numbered.values()]
-        from ahocorasick_rs import BytesAhoCorasick  # here, because every command imports this module and one searches
+        from ahocorasick_rs import BytesAhoCorasick  # imported here: every command loads this module
 
         self._find = BytesAhoCorasick([*numbered]).find_matches_as_indexes
         self._overlap_bytes = max(map(len, numbered), default=1) - 1
@@ -158,7 +160,7 @@ class Findings:
 
     sizes: dict[Path, int] = field(default_factory=dict)  # the bytes of each searched file
     found: dict[Path, PieceNumbers] = field(default_factory=dict)  # the pieces found, by file
-    others: PieceNumbers = field(default_factory=set)  # pieces that occur in other users' records, and prove nothing
+    others: PieceNumbers = field(default_factory=set)  # inconclusive pieces: they occur in other users' records
     unread: set[Path] = field(default_factory=set)  # tables that RocksDB cannot read; only raw bytes were searched
 
     def conclusive(self) -> dict[Path, int]:
@@ -207,13 +209,13 @@ def _search_records(records: Records, pieces: Pieces, record_filter: RecordFilte
 
 
 def _batched(records: Records, record_filter: RecordFilter) -> Iterator[tuple[bool, list[bytes]]]:
-    """Yield values in batches, of other users or not: a search costs time per call, not per byte."""
+    """Yield values in batches, with whether they are of other users: a search costs time per call, not per byte."""
     while batch := [*islice(records, RECORDS_AT_ONCE)]:
-        by_whose: dict[bool, list[bytes]] = {}
+        by_ownership: dict[bool, list[bytes]] = {}
         for key, value in batch:
-            opened = record_filter.decrypt(key, value)
-            by_whose.setdefault(record_filter.is_others(key, opened), []).append(opened)
-        yield from by_whose.items()
+            plain = record_filter.decrypt(key, value)
+            by_ownership.setdefault(record_filter.is_others(key, plain), []).append(plain)
+        yield from by_ownership.items()
 
 
 def _chunks(path: Path) -> Iterator[bytes]:
@@ -222,7 +224,7 @@ def _chunks(path: Path) -> Iterator[bytes]:
             yield chunk
 
 
-_BLOCK_BYTES = 32 * 1024  # of a log: fragments of records do not cross block boundaries
+_BLOCK_BYTES = 32 * 1024  # of a log: record fragments do not cross block boundaries
 _FRAGMENT = struct.Struct("<IHB")  # checksum, length, kind
 _NUMBER_BYTES = 4  # the log's number, in fragments of the kinds from `_NUMBERED` on
 _NUMBERED = 5
@@ -240,7 +242,7 @@ def table_records(path: Path) -> Records:
         database: Any = Rdict(folder, _options(), access_type=AccessType.read_only())
         try:
             if not database.live_files():
-                raise StorageError(f"{path} is no table that RocksDB can read; restore a checkpoint")
+                raise StorageError(f"{path} cannot be read by RocksDB: restore a checkpoint")
             options: Any = ReadOptions()
             options.fill_cache(False)
             cursor = database.iter(options)

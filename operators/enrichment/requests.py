@@ -247,7 +247,7 @@ def _is_kin(one: MemoryRow, other: MemoryRow) -> bool:
 
 def _by_meaning(view: View, own: int, vectors: Vectors, sketch: bytes, wanted: EnrichmentTasks) -> list[_Pair]:
     near = _near(view, own, sketch, wanted.similarity_min)
-    seqs, wholes = view.graph.hot_graph.wholes(near, vectors.model, len(vectors.whole))
+    seqs, wholes = view.graph.hot_graph.memory_vectors(near, vectors.model, len(vectors.whole))
     weights = cosines(vectors.whole, wholes)
     found = [(round(weight, DIGITS), seq) for weight, seq in zip(weights, seqs, strict=True)]
     ambiguous = sorted((-weight, -seq) for weight, seq in found if wanted.similarity_min <= weight)

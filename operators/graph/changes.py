@@ -156,8 +156,8 @@ class EdgeChanges(NameChanges):
 
     def new_edge(self, source: NodeKey, target: NodeKey, kind: str) -> EdgeRow:
         """Return a new edge without statements. The caller stores it."""
-        number = self._change * _EDGE_NUMBERS + self.staged.edges
-        self.staged.edges += 1
+        number = self._change * _EDGE_NUMBERS + self.staged.edge_numbers
+        self.staged.edge_numbers += 1
         first, second = sorted((source, target)) if kind in SYMMETRIC else (source, target)
         return EdgeRow(first, second, kind, number, added_ms=self.ingested_ms)
 
@@ -165,7 +165,7 @@ class EdgeChanges(NameChanges):
         """Write a new edge, at both ends."""
         for end in (row.source, row.target):
             self.put(keys.adjacency(self._owner, self.name(end), row.number), name)
-        self.staged.more_edges += 1
+        self.staged.edge_count_delta += 1
         self.put_edge(name, row)
 
     def put_edge(self, name: bytes, row: EdgeRow) -> None:
@@ -205,7 +205,7 @@ class EdgeChanges(NameChanges):
 
     def _take_out(self, name: bytes, row: EdgeRow) -> None:
         self.put(keys.edge(self._owner, name), None)
-        self.staged.more_edges -= 1
+        self.staged.edge_count_delta -= 1
         for end in (row.source, row.target):
             self.put(keys.adjacency(self._owner, self.name(end), row.number), None)
             if not end.memory:
@@ -253,7 +253,7 @@ class GraphChanges(EdgeChanges):
 
     def has_room(self) -> bool:
         """Return whether the owner may have another edge."""
-        return self.edges_most is None or self._hot.held.edges + self.staged.more_edges < self.edges_most
+        return self.edges_most is None or self._hot.held.edges + self.staged.edge_count_delta < self.edges_most
 
     # ------------------------------------------------------------------ nodes
 

@@ -173,7 +173,7 @@ class GraphHistory(GraphRecords):
     def _put_kept(self, key: bytes, value: bytes) -> None:
         """Write a record that is searched by key prefix."""
         self.put(key, value)
-        kept, stretch = self.staged.kept, key[: keys.GROUP_BYTES]
+        kept, stretch = self.staged.past_keys, key[: keys.GROUP_BYTES]
         kept[stretch] = (*kept.get(stretch, ()), key)
 
     # ------------------------------------------------------------------ forgetting
@@ -304,7 +304,7 @@ class GraphHistory(GraphRecords):
     def _ask_of_superseding(self, life: Life) -> None:
         """Mark a superseding whose times must be derived from the edge, because a statement is gone."""
         until_ms = self.ingested_ms
-        self._put_superseding(life, [Superseded(life.source.text, until_ms, None, until_ms=until_ms, asks=True)])
+        self._put_superseding(life, [Superseded(life.source.text, until_ms, None, until_ms=until_ms, needs_edge=True)])
 
     def _put_superseding(self, life: Life, past: list[Superseded]) -> None:
         """Replace the kept times at which an edge superseded a memory."""
@@ -321,7 +321,7 @@ class GraphHistory(GraphRecords):
         """Yield the keys under a prefix of a node or edge, including the event's changes. Its own keys come first,
         found by group, because there may be thousands."""
         staged = self.staged
-        brought = staged.kept.get(prefix[: keys.GROUP_BYTES], ())
+        brought = staged.past_keys.get(prefix[: keys.GROUP_BYTES], ())
         now = (key for key in brought if key.startswith(prefix) and staged.effects[key] is not None)
         return chain(now, (key for key, _ in self._partition.scan(prefix) if key not in staged.effects))
 

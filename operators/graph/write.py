@@ -200,7 +200,7 @@ def unlink_similar(changes: GraphChanges, seq: int) -> None:
 def _closest(changes: GraphChanges, vectors: Vectors, near: list[int], at_least: float) -> list[tuple[float, int]]:
     """Return cosine (4 digits) and `seq` of sufficiently close memories, closest first, then newest."""
     vector = vectors.whole
-    seqs, wholes = changes.hot_graph.wholes(near, vectors.model, len(vector))
+    seqs, wholes = changes.hot_graph.memory_vectors(near, vectors.model, len(vector))
     # The exact cosine costs much more than a product in single precision, and few are close enough.
     (close,) = (wholes @ vector >= at_least - _ROUGH).nonzero()
     if not len(close):

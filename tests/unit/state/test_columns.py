@@ -616,7 +616,7 @@ def vectors(number: int, model: str = "m") -> Vectors:
 
 
 def first_numbers(graph: HotGraph, *seqs: int, model: str = "m") -> dict[int, float]:
-    found, wholes = graph.wholes(seqs, model, 4)
+    found, wholes = graph.memory_vectors(seqs, model, 4)
     return dict(zip(found, wholes[:, 0].tolist(), strict=True))
 
 

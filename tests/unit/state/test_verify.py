@@ -31,7 +31,7 @@ from recallflow.state.partition import Counts, Partition
 from recallflow.state.rows import Current, Entry, Vectors
 from recallflow.state.state_hash import combined_hash
 from recallflow.state.trace_search import (
-    LEAST_BYTES,
+    MIN_PIECE_BYTES,
     PIECE_BYTES,
     Findings,
     Pieces,
@@ -318,8 +318,11 @@ def made_database(path: Path) -> Any:
 @given(st.text(st.characters(exclude_categories=["Cs"])))
 def test_text_is_searched_by_pieces_that_occur_in_it(text: str) -> None:
     pieces = [*pieces_of(text)]
-    assert all(piece in text.encode() and len(piece) >= LEAST_BYTES for piece in pieces)
-    if LEAST_BYTES <= len(text.strip().encode()) < 2 * PIECE_BYTES or len(text.split()) == 1 < len(text) // PIECE_BYTES:
+    assert all(piece in text.encode() and len(piece) >= MIN_PIECE_BYTES for piece in pieces)
+    if (
+        MIN_PIECE_BYTES <= len(text.strip().encode()) < 2 * PIECE_BYTES
+        or len(text.split()) == 1 < len(text) // PIECE_BYTES
+    ):
         assert pieces
 
 
