@@ -24,10 +24,6 @@ def listed(page: Page) -> list[str]:
     return page.locator("#outline button .text").all_inner_texts()
 
 
-def count(page: Page) -> str:
-    return page.locator("#count").inner_text()
-
-
 def test_an_edge_says_its_direction_weight_confidence_evidence_and_expiry(explorer: Callable[..., Page]) -> None:
     page = explorer()
     details = page.locator("#details")

@@ -71,7 +71,6 @@ RECEIPT = frozenset({"receipt"})
 LETTER = frozenset({"dead-letter"})
 ANSWER = frozenset({"response"})
 REFUSED_ANSWER = frozenset({"response", "dead-letter"})
-NOTHING: frozenset[str] = frozenset()
 
 How = dict[str, Any]  # what a record has beside its value: `key`, `partition`, `headers`, `timestamp`
 AS_USUAL: How = {}

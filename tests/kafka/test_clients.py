@@ -231,9 +231,6 @@ def test_response_in_an_added_partition_is_read(deserted: Engine, user: str) -> 
             assert answered.result().response.query_id == f"q-{number}"
 
 
-# ── the graph ─────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
 TENANT = "acme"
 
 

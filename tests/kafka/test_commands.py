@@ -1,6 +1,5 @@
-"""The commands that use Kafka: topics, run, the everyday ones, doctor, erase and replays."""
+"""The commands that use Kafka: topics, run, the everyday ones, doctor and erase."""
 
-import gzip
 import json
 import select
 import signal
@@ -256,12 +255,3 @@ def test_erasure_without_engine_fails_with_the_event_stored(broker: Cluster, top
     assert "no engine applied the erasure within 0 s; is the engine running (recallflow run)?" in done.stderr
     (event,) = read_topic(broker, flags(topics, "--memory-topic")[1])
     assert event.key() == KEY
-
-
-COUNT = 1_500
-
-
-def lines(path: Path) -> None:
-    """Events without ids, packed."""
-    event = {"type": "message", "tenant_id": "acme", "user_id": "ann"}
-    path.write_bytes(gzip.compress(b"\n".join(orjson.dumps(event | {"content": f"line {n}"}) for n in range(COUNT))))

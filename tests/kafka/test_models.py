@@ -198,15 +198,6 @@ def test_a_lost_directory_and_a_new_deployment_repeat_nothing(enrichment: Enrich
     assert len(read_topic(enrichment.broker, own.dead_letters)) == 7
 
 
-# ── models ────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-# ── several processes ─────────────────────────────────────────────────────────────────────────────────────────────
-
-
-# ── with the main flow ────────────────────────────────────────────────────────────────────────────────────────────
-
-
 def test_kills_of_both_flows_change_nothing(
     broker: Cluster, topics: Names, tmp_path: Path, llm_server: LlmServer
 ) -> None:

@@ -23,12 +23,10 @@ from tests.kafka.harness import (
     GIVE_UP_S,
     Deployment,
     Names,
-    deployed,
     is_ready,
     other_outputs,
     own_topics,
     produce,
-    read_topic,
     until,
     watched,
 )
@@ -227,30 +225,6 @@ def test_removed_outputs_are_repeated_only_on_request(deployment: LosingDeployme
         assert accepting.outputs(deployment.topics.responses, QUERIES).total() == QUERIES
 
 
-@pytest.fixture
-def made(broker: Cluster, topics: Names, tmp_path: Path) -> Deployment:
-    """Return a stopped deployment with one memory, and a query that waits for the next memory."""
-    made = deployed(broker, topics, tmp_path / "s")
-    own = made.topics
-    send(made, own.memory, 0)
-    with made.running():
-        made.outputs(own.receipts, 1)
-        waiting = {"type": "recall", "id": "open", "query": "Where is the bicycle?", "wait_timeout_ms": 60_000}
-        produce(made.broker, own.queries, waiting | {"wait_for": f"{own.memory}:0:1"})
-        produce(made.broker, own.queries, {"type": "user.stats", "id": "at once"})
-        made.outputs(own.responses, 1)
-    return made
-
-
-def send(made: Deployment, topic: str, number: int) -> None:
-    told = {"type": "memory", "id": f"m{number}", "content": f"The bicycle is in cellar {number}.", "receipt": True}
-    produce(made.broker, topic, told)
-
-
-def answered(made: Deployment) -> list[str]:
-    return [orjson.loads(one.value())["query_id"] for one in read_topic(made.broker, made.topics.responses)]
-
-
 @dataclass(kw_only=True)
 class Growing(Deployment):
     counts: dict[str, int]  # of the memory and the query topic, as producers know them
@@ -337,22 +311,3 @@ def test_added_partitions_are_read_in_order(growing: Growing, tmp_path: Path) ->
         growing.check_outputs()
     assert describe(growing.state_dir).fingerprint.partitions == 2
     assert growing.hash() == replayed(growing, tmp_path / "other")
-
-
-PARTITIONS = 8
-
-
-@pytest.fixture
-def gated(broker: Cluster, topics: Names, tmp_path: Path) -> Deployment:
-    return deployed(broker, topics, tmp_path / "s", PARTITIONS, sync_ms=10)
-
-
-def tell(gated: Deployment) -> dict[str, str]:
-    last: dict[str, str] = {}
-    for number, text in enumerate(("Rollout alarms page us", "Grafana turns pale")):
-        for user in USERS:
-            fields = {"type": "memory", "id": f"m{number}", "content": text, "topics": ["dashboard"], "receipt": True}
-            owner = {"user_id": user}
-            (last[user],) = produce(gated.broker, gated.topics.memory, owner | fields)
-            gated.sent += 1
-    return last

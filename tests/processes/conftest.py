@@ -30,14 +30,6 @@ def pipe(state_dir: Path, lines: Sequence[bytes]) -> list[dict[str, Any]]:
     return [orjson.loads(line) for line in said.buffer]
 
 
-def applied(state_dir: Path) -> int:
-    said = io.StringIO()
-    with contextlib.redirect_stdout(said):
-        assert main(["state", "info", "--json", "--state-dir", str(state_dir)]) == 0
-    (offset,) = orjson.loads(said.getvalue())["applied"].values()
-    return int(offset)
-
-
 @pytest.fixture(scope="module")
 def replay(start: Callable[..., subprocess.Popen[bytes]]) -> Callable[..., None]:
     """Replay a log with refused lines in a process of its own, because Bytewax would print later tracebacks again."""

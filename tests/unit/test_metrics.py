@@ -52,7 +52,6 @@ from recallflow.telemetry import TRACE_HEADER
 from tools.dashboard import dashboard
 from tools.reference import metrics
 
-ROOT = Path(__file__).parents[2]
 QUERIES, MEMORIES = "query.events", "memory.events"
 FIRST = 100  # of the query topic in this run
 

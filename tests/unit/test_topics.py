@@ -233,8 +233,7 @@ def test_failed_sync_ends_the_dataflow(engine: Engine, monkeypatch: pytest.Monke
     monkeypatch.undo()
 
 
-NAMES = TopicNames()
-MEMORY_TOPIC, QUERY_TOPIC = NAMES.memory, NAMES.queries
+MEMORY_TOPIC, QUERY_TOPIC = TopicNames().memory, TopicNames().queries
 LIMITS = {"acme": 2, "globex": 1}  # the third tenant has none
 SAID = {MEMORY_TOPIC: {"type": "message", "content": "x"}, QUERY_TOPIC: {"type": "recall", "query": "x"}}
 ALL = 1_000

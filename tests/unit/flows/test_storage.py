@@ -38,11 +38,6 @@ def event(number: int) -> bytes:
     return orjson.dumps({"type": "message", "id": f"m{number}", "content": words} | OWNERS[number % 3])
 
 
-def get(number: int) -> bytes:
-    query = {"type": "memory.get", "id": f"q{number}", "memory_id": f"m{number}"}
-    return orjson.dumps(query | OWNERS[number % 3])
-
-
 def run(state_dir: Path, lines: Sequence[bytes]) -> list[dict[str, Any]]:
     return process(lines, TWO, state_dir).responses
 

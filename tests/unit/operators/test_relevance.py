@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import strategies as st
 
 from recallflow.embedder import NO_FLOATS, TextVectors
 from recallflow.operators.recall.columns import compute
@@ -108,10 +107,6 @@ def test_notes_assistants_and_caseless_scripts_have_own_weights() -> None:
     assert judge(both, "tea?", "words").ground == ("words", "assistant")
     assert judge(notes, "tea?").ground == ("spelling", "notes")
     assert [judge(one, "妹妹对什么过敏?").ground[1] for one in (both, notes)] == ["unspaced", "unspaced"]
-
-
-WORDS = st.lists(st.sampled_from(["bike", "tour", "cost", "tea", "kettle", "violin"]), max_size=6)
-SAID = st.lists(st.tuples(st.integers(0, 2), WORDS.map(" ".join)), min_size=1, max_size=8)
 
 
 @pytest.mark.parametrize("basis", BASES)

@@ -63,10 +63,6 @@ def of(response: dict[str, Any], memory_id: str) -> dict[str, dict[str, Any]]:
     return {reason["code"]: reason for reason in memory["why"]}
 
 
-def texts(response: dict[str, Any]) -> list[list[str]]:
-    return [[reason["text"] for reason in memory["why"]] for memory in response["memories"]]
-
-
 def test_every_column_factor_and_boost_is_explained() -> None:
     assert {name for sets in WEIGHTS.values() for weights in sets.values() for name in weights} == {*COLUMNS}
     assert {name for weights in FACTOR_WEIGHTS.values() for name in weights} <= {*FACTORS}

@@ -5,7 +5,6 @@ import os
 import re
 import subprocess
 import time
-from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -13,7 +12,6 @@ from typing import Any
 from recallflow.credentials import ApiKeyText
 from tests.unit.senders import api_key
 
-Start = Callable[..., subprocess.Popen[Any]]
 LONG_AGO_MS = 60_000
 
 

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from recallflow.state import directory, lock
 from recallflow.state.database import SharedMemory
 from recallflow.state.encryption import UNENCRYPTED, AtRest, Keyring
 from recallflow.state.partition import Partition
@@ -52,10 +51,3 @@ def opened(tmp_path: Path) -> Iterator[Callable[..., Partition]]:
 
     yield opened
     partitions.pop().close()
-
-
-@pytest.fixture
-def no_lock_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Refuse a locked directory at once."""
-    for module in (lock, directory):
-        monkeypatch.setattr(module, "WAIT_S", 0.0)

@@ -172,7 +172,6 @@ PARTS = [
     "a", "a/b", "b/c", "c", "/", "a/", "/c", '"', 'a","b', "\\", "..", "é", "e\u0301", " a", "a ", "A", "💬",
 ]  # fmt: skip
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12) | st.sampled_from(PARTS)
-OWNERS = st.builds(Owner, TEXT, TEXT, TEXT)
 
 
 def test_hostile_owners_have_keys_of_their_own() -> None:
