@@ -118,7 +118,12 @@ class Starts:
         socket.send_fds(self._requests, [orjson.dumps(request)], given)
         for one in theirs:
             os.close(one)
-        return Started(arguments, (to_it, from_it, errors), status, text=text)
+        started = Started(arguments, (to_it, from_it, errors), status, text=text)
+        if output is not None:
+            for stream in (started.stdin, started.stdout, started.stderr):
+                assert stream is not None
+                stream.close()
+        return started
 
     def close(self) -> None:
         self._requests.close()

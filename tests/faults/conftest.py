@@ -10,16 +10,9 @@ import pytest
 from benchmarks.broker import Cluster
 from tests.fleet.engine import SHORT_SESSION, Engine, Topics
 from tests.fleet.records import Log, Reader
-from tests.kafka.harness import forked_engines
 
 MakeEngine = Callable[..., Engine]
 QUICK = ("--sync-ms", "100", *SHORT_SESSION)
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _forked_engines() -> Iterator[None]:
-    with forked_engines():
-        yield
 
 
 @pytest.fixture

@@ -6,8 +6,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.fleet.engine import GIVE_UP_S, INPUTS, OUTPUTS
+from tests.fleet.engine import INPUTS, OUTPUTS
 from tests.fleet.records import Log, Memory, Mind, Output, Reader, Sent, all_of, same_text
+from tests.process import GIVE_UP_S
 
 SHOWN = 300
 CATCHING_UP = "catching_up"

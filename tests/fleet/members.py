@@ -2,6 +2,7 @@
 
 import random
 import shutil
+import signal
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -12,7 +13,8 @@ from typing import Any, NamedTuple, Self
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
-from tests.fleet.engine import GIVE_UP_S, POLL_S, Ended, Engine, Topics, command
+from tests.fleet.engine import Engine, Topics
+from tests.process import GIVE_UP_S, POLL_S, Ended, command
 
 
 class Fleet:
@@ -72,7 +74,7 @@ class Fleet:
         """SIGTERM for all of these at the same moment, so that none takes over from another, and how each ended."""
         self._down.update(numbers)
         for number in numbers:
-            self.members[number].ask_to_stop()
+            self.members[number].send_signal(signal.SIGTERM)
         return [self.members[number].ended() for number in numbers]
 
     def pause(self, number: int) -> None:

@@ -10,7 +10,8 @@ from typing import Any
 import orjson
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Producer, TopicPartition
 
-from tests.fleet.engine import GIVE_UP_S, OUTPUTS, Topics
+from tests.fleet.engine import OUTPUTS, Topics
+from tests.process import GIVE_UP_S
 
 
 @dataclass

@@ -1,7 +1,6 @@
 """Fixtures for tests of commands on a real broker; each test has its own topic names."""
 
 import contextlib
-import os
 import subprocess
 import uuid
 from collections.abc import Callable, Iterator
@@ -10,14 +9,9 @@ from pathlib import Path
 import pytest
 
 from tests.kafka.engine import deserted, deserted_topics, engine, guarded_engine, user  # noqa: F401
-from tests.kafka.harness import GIVE_UP_S, forked_engines, watched
+from tests.process import command as finished
+from tests.process import surroundings
 from tests.starts import COMMAND, Starts, creating
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _forked_engines() -> Iterator[None]:
-    with forked_engines():
-        yield
 
 
 @pytest.fixture
@@ -33,14 +27,12 @@ def _own_state_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def command(starts: Starts) -> Callable[..., subprocess.CompletedProcess[str]]:
+def command() -> Callable[..., subprocess.CompletedProcess[str]]:
     """Return a function that runs `recallflow …` to its end, in a forked process."""
 
     def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-        process = starts.start(COMMAND, creating([*map(str, arguments)]), _environment())
-        with watched(process):
-            out, err = process.communicate(timeout=GIVE_UP_S)
-        return subprocess.CompletedProcess(process.args, process.returncode, out.decode(), err.decode())
+        ended = finished(*arguments)
+        return subprocess.CompletedProcess(arguments, ended.code, ended.out, ended.said)
 
     return run
 
@@ -51,14 +43,9 @@ def start(starts: Starts) -> Iterator[Callable[..., subprocess.Popen[str]]]:
     with contextlib.ExitStack() as stack:
 
         def begin(*arguments: str | Path) -> subprocess.Popen[str]:
-            process = starts.start(COMMAND, creating([*map(str, arguments)]), _environment(), text=True)
+            process = starts.start(COMMAND, creating([*map(str, arguments)]), surroundings(), text=True)
             stack.callback(process.communicate)
             stack.callback(process.kill)
             return process
 
         yield begin
-
-
-def _environment() -> dict[str, str]:
-    """Return the environment without a broker: a command that names none must fail."""
-    return {name: value for name, value in os.environ.items() if name != "KAFKA_BOOTSTRAP_SERVERS"}

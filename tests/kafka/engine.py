@@ -1,37 +1,33 @@
 """Engines on the real broker that the tests of a session share. Each test has its own tenant or user."""
 
-import threading
 import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from confluent_kafka import Producer
 
-from benchmarks.broker import Cluster, free_ports
+from benchmarks.broker import Cluster
 from benchmarks.kafka_flow import create, own_topics
 from recallflow.control import Control
 from recallflow.credentials import ApiKeyText
-from tests.kafka.harness import GIVE_UP_S, OnTopics, watched
+from tests.kafka.harness import GIVE_UP_S, OnTopics
 from tests.kafka.harness import produce as harness_produce
-from tests.starts import COMMAND, fork_server
+from tests.process import Process
 from tests.unit.senders import api_key
 
 LONG_AGO_MS = 60_000
 PARTITIONS = 3
-SESSION_ABORT_S = 3_600.0  # an engine runs until all tests of a worker are done
 READY = " ready after "
 
 
 @dataclass
 class Engine(OnTopics):
-    metrics_port: int = 0
     key: ApiKeyText | None = None
-    log: list[str] = field(default_factory=list)
 
     @property
     def flags(self) -> list[str]:
@@ -49,29 +45,18 @@ class Engine(OnTopics):
     @contextmanager
     def running(self, state_dir: Path, *flags: str, environment: dict[str, str] | None = None) -> Iterator[None]:
         """Run the engine, from when it is ready until the end of the block; it is killed then."""
-        port = [] if not self.metrics_port else ["--metrics-port", str(self.metrics_port)]
-        words = ["run", "--create", "--state-dir", str(state_dir), "--sync-ms", "50", *port, *self.flags, *flags]
-        process = fork_server().start(COMMAND, words, environment, text=True)
-        with watched(process, SESSION_ABORT_S):
-            assert process.stderr is not None
-            for line in process.stderr:
-                self.log.append(line)
-                if READY in line:
-                    break
-            assert process.poll() is None, self.log
-            rest = threading.Thread(target=self.log.extend, args=(process.stderr,), daemon=True)
-            rest.start()
+        where = ("--state-dir", str(state_dir), "--sync-ms", "50")
+        log = state_dir.with_suffix(".log")
+        with Process(log, "run", *where, *self.flags, *flags, environment=environment) as process:
+            process.up()
             yield
-            assert process.poll() is None, self.log
-            process.kill()
-            process.wait()
-            rest.join()
+            assert process.running(), process.said()
 
 
 @pytest.fixture(scope="session")
 def engine(broker: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
     """Return an engine that asks for no credentials. Use a tenant of your own for decisions."""
-    made = Engine(broker, own_topics(), free_ports(None)[0])
+    made = Engine(broker, own_topics())
     create(broker, made.topics, PARTITIONS)
     with made.running(tmp_path_factory.mktemp("engine") / "state"):
         yield made

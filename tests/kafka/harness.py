@@ -1,7 +1,6 @@
 """Engines, flows and clients on a real broker, as commands in processes of their own, and readers of their topics."""
 
 import contextlib
-import os
 import signal
 import subprocess
 import threading
@@ -15,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import orjson
-import pytest
 from confluent_kafka import Producer
 
 from benchmarks.broker import HOST, Cluster
@@ -25,8 +23,8 @@ from recallflow.connectors.kafka.topic_reader import UNCOMMITTED, TopicReader
 from recallflow.flows.settings import TopicNames
 from recallflow.kafka_options import KafkaOptions
 from tests.event_log import hash_of
-from tests.fleet import engine
-from tests.starts import COMMAND, Started, fork_server
+from tests.fleet.engine import SHORT_SESSION
+from tests.process import Process
 
 Names = Callable[[str], str]
 Command = Callable[..., subprocess.CompletedProcess[str]]
@@ -51,15 +49,13 @@ CLIENT_TOPICS = {"memory": "memory", "query": "queries", "response": "responses"
 
 # The real command. Epochs and batches are small, so that a kill falls between two of them; it comes with the n-th
 # record that the state is given. A new directory compares few outputs with those that were sent, and knows of the rest.
-SCRIPT = """
-import os, signal, sys
-from recallflow.cli import main
+SETUP = """
+import os, signal
 from recallflow.connectors.kafka import hub
 from recallflow.flows import first_places
 from recallflow.operators.events import Batch
 from recallflow.operators.step import PartitionLogic
 
-left = int(sys.argv[1])
 hub.BATCH_MAX = 5
 first_places.COMPARED = 30
 on_batch = PartitionLogic.on_batch
@@ -73,25 +69,7 @@ def mortal(self, values):
 
 if left:
     PartitionLogic.on_batch = mortal
-sys.exit(main(sys.argv[2:]))
 """
-
-
-@contextlib.contextmanager
-def forked_engines() -> Iterator[None]:
-    """Let the harnesses of `benchmarks` fork their processes: a new interpreter costs 1.5 s."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(engine, "spawn", _fork_engine)
-        yield
-
-
-def _fork_engine(script: str, words: list[str], output: int | None = None) -> subprocess.Popen[bytes]:
-    started = fork_server().start(script, words, dict(engine.surroundings()), output=output)
-    if output is not None:
-        for stream in (started.stdin, started.stdout, started.stderr):
-            assert stream is not None
-            stream.close()
-    return started
 
 
 @dataclass
@@ -116,17 +94,12 @@ class OnTopics:
         return [orjson.loads(message.value()) for message in read_topic(self.broker, topic)]
 
     @contextlib.contextmanager
-    def command(self, *words: str, log: list[str], environment: Mapping[str, str]) -> Iterator[Started]:
-        """Run a command, and stop it as an operator does. `log` gets what it wrote to standard error."""
-        process = fork_server().start(COMMAND, [*words], os.environ | {**environment})
-        with watched(process):
-            try:
-                yield process
-            finally:
-                process.send_signal(signal.SIGTERM)
-                log.append(process.communicate()[1].decode())
-                print(log[-1])
-            assert process.returncode == 0, log[-1]
+    def command(self, folder: Path, *words: str, environment: Mapping[str, str]) -> Iterator[Process]:
+        """Run a command, and stop it as an operator does."""
+        with Process(folder / f"{words[0]}.log", *words, environment=environment) as process:
+            process.start()
+            yield process
+            assert (ended := process.stop()).code == 0, ended
 
 
 @dataclass
@@ -140,27 +113,24 @@ class Deployment(OnTopics):
     flags: tuple[str, ...] = ()
     errors: list[str] = field(default_factory=list)  # standard error of each run
 
-    def start(self, kill_after: int = 0) -> subprocess.Popen[bytes]:
-        where = ["--state-dir", str(self.state_dir), "--create", *self.options()]
-        pace = ["--sync-ms", str(self.sync_ms), "--session-timeout-s", str(SESSION_S)]
-        return fork_server().start(SCRIPT, [str(kill_after), "run", *pace, *self.flags, *where])
+    def start(self, kill_after: int = 0) -> Process:
+        words = ["--state-dir", str(self.state_dir), "--sync-ms", str(self.sync_ms), *SHORT_SESSION, *self.flags]
+        process = Process(self.state_dir.with_suffix(".log"), "run", *words, *self.options())
+        process.setup = f"left = {kill_after}\n{SETUP}"
+        process.start()
+        return process
 
     def ends(self, kill_after: int = 0) -> tuple[int, str]:
-        started = self.start(kill_after)
-        with watched(started):
-            _, errors = started.communicate()
-        return started.returncode, errors.decode()
+        ended = self.start(kill_after).ended()
+        return ended.code, ended.said
 
     @contextlib.contextmanager
-    def running(self, kill_after: int = 0) -> Iterator[None]:
-        started = self.start(kill_after)
-        with watched(started):
-            yield
-            if not kill_after:
-                started.send_signal(signal.SIGTERM)
-            _, errors = started.communicate()
-            self.errors.append(errors.decode())
-            assert started.returncode == (-signal.SIGKILL if kill_after else 0), errors.decode()
+    def running(self, kill_after: int = 0) -> Iterator[Process]:
+        with self.start(kill_after) as process:
+            yield process
+            ended = process.ended() if kill_after else process.stop()
+            self.errors.append(ended.said)
+            assert ended.code == (-signal.SIGKILL if kill_after else 0), ended
 
     def outputs(self, topic: str, at_least: int = 0) -> Counter[tuple[Any, ...]]:
         until(lambda: len(read_topic(self.broker, topic)) >= at_least)

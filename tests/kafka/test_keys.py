@@ -5,7 +5,6 @@ import contextlib
 import json
 import re
 import shutil
-import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -39,7 +38,7 @@ from recallflow.kafka_options import KafkaOptions
 from recallflow.verbs.results import Found
 from tests.jwks_server import JwksServer, document, es256
 from tests.kafka.engine import Engine
-from tests.kafka.harness import GIVE_UP_S, Command, Deployment, Names, deployed, own_topics, read_topic, until, watched
+from tests.kafka.harness import GIVE_UP_S, Command, Deployment, Names, deployed, own_topics, read_topic, until
 
 REFUSED = "unauthenticated"
 
@@ -140,14 +139,13 @@ def test_a_control_topic_that_forgets_is_reported(
 def test_first_key_stops_an_engine_with_producer_timestamps(deployment: Deployment, topics: Names) -> None:
     own = replace(deployment, topics=replace(deployment.topics, memory=topics("backdated")))
     own.broker.create_topics({own.topics.memory: 1}, {"message.timestamp.type": "CreateTime"})
-    process = own.start()
-    with watched(process), own.client() as sender:
+    with own.start() as process, own.client() as sender:
         await_begin(own)
         assert said(sender) == "0"
         sender.create_key()
-        _, errors = process.communicate()
-    assert process.returncode == 2
-    assert "message.timestamp.type=LogAppendTime" in errors.decode().splitlines()[-1]
+        ended = process.ended()
+    assert ended.code == 2
+    assert "message.timestamp.type=LogAppendTime" in ended.error
 
 
 # ── tokens ────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -324,12 +322,10 @@ class Secure:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        process = self.engine.start()
-        with watched(process):
+        """Run the engine until the end of the block; it is killed then."""
+        with self.engine.start() as process:
             yield
-            assert process.poll() is None
-            process.send_signal(signal.SIGKILL)
-            process.wait()
+            assert process.running(), process.said()
 
     def codes(self) -> list[str]:
         letters = [dict(one.headers()) for one in read_topic(self.engine.broker, self.engine.topics.dead_letters)]

@@ -27,11 +27,12 @@ from recallflow.owner import state_partition
 from recallflow.state.lock import LOCK
 from tests.fleet import checker
 from tests.fleet.checker import settled
-from tests.fleet.engine import SHORT_SESSION, Engine, Topics, command
+from tests.fleet.engine import SHORT_SESSION, Engine, Topics
 from tests.fleet.members import KILL, LOSE, PAUSE, Fault, Fleet, Ownership
 from tests.fleet.records import Log, Reader, Sent, who
 from tests.fleet.trial import Plan, Trial
 from tests.kafka.harness import GIVE_UP_S, Deployment, produce, until
+from tests.process import command
 from tests.readable import contains
 
 PARTITIONS = 4

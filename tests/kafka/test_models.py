@@ -1,7 +1,6 @@
 """Models behind real HTTP in the flows: enrichment, embedding, reembed and the page about models."""
 
 import contextlib
-import os
 import re
 import shlex
 import shutil
@@ -28,9 +27,9 @@ from recallflow.flows.settings import TopicNames
 from recallflow.operators.enrichment.prompts import DATA, DATA_END
 from recallflow.state.trace_search import Findings, Pieces, RecordFilter, search_folder
 from tests.event_log import hash_of
+from tests.fleet.engine import SHORT_SESSION
 from tests.kafka.harness import (
     FLOW_FLAGS,
-    SESSION_S,
     Command,
     Deployment,
     Names,
@@ -41,10 +40,10 @@ from tests.kafka.harness import (
     produce,
     read_topic,
     until,
-    watched,
 )
 from tests.llm_server import Asked, Fault, LlmServer
-from tests.starts import COMMAND, Started, fork_server
+from tests.process import Process, surroundings
+from tests.starts import COMMAND, fork_server
 
 PARTITIONS = 2
 CAPACITY = 20
@@ -55,17 +54,15 @@ class Enrichment(OnTopics):
     state_dir: Path
     settings: dict[str, str]
 
-    def words(self, *more: str, state_dir: Path | None = None) -> list[str]:
-        where = ["--create", "--state-dir", str(state_dir or self.state_dir), *self.options(FLOW_FLAGS["enrich"])]
-        return ["enrich", *where, "--sync-ms", "50", "--session-timeout-s", str(SESSION_S), *more]
+    def words(self, *more: str) -> list[str]:
+        where = ["--state-dir", str(self.state_dir), *self.options(FLOW_FLAGS["enrich"])]
+        return ["enrich", *where, "--sync-ms", "50", *SHORT_SESSION, *more]
 
-    def start(self, *more: str, state_dir: Path | None = None) -> Started:
-        return fork_server().start(COMMAND, self.words(*more, state_dir=state_dir), os.environ | self.settings)
+    def process(self, *more: str) -> Process:
+        return Process(self.state_dir.with_suffix(".log"), *self.words(*more), environment=self.settings)
 
-    @contextlib.contextmanager
-    def running(self, *more: str, state_dir: Path | None = None) -> Iterator[Started]:
-        with self.command(*self.words(*more, state_dir=state_dir), environment=self.settings, log=[]) as process:
-            yield process
+    def running(self, *more: str) -> contextlib.AbstractContextManager[Process]:
+        return self.command(self.state_dir.parent, *self.words(*more), environment=self.settings)
 
     def request(self, count: int, begin: int = 0, **fields: Any) -> None:
         requests: list[dict[str, Any]] = []
@@ -148,11 +145,9 @@ def test_open_requests_are_asked_again_unless_retention_took_them(
     """No file names a user or holds a text while calls are under way, and a stop does not wait for them."""
     enrichment.request(10)
     llm_server.fail("hang", times=None)
-    process = enrichment.start()
-    with watched(process):
+    with enrichment.process() as process:
+        process.start()
         llm_server.wait_for(lambda now: now.held == 10)
-        process.send_signal(signal.SIGKILL)
-        process.wait()
     findings, texts = Findings(), Pieces([b"I moved to town", b"user_id", b'"acme"', b"acme/u"])
     search_folder(enrichment.state_dir, texts, RecordFilter(), findings)
     assert findings.sizes
@@ -168,9 +163,8 @@ def test_open_requests_are_asked_again_unless_retention_took_them(
     llm_server.heal()
     empty(broker, enrichment.topics.enrichment)
     enrichment.request(1, begin=15)
-    refused = enrichment.start()
-    assert b"--give-up-unanswered" in refused.communicate()[1]
-    assert refused.returncode == 1
+    refused = enrichment.process().ends()
+    assert (refused.code, "--give-up-unanswered" in refused.said) == (1, True), refused
     with enrichment.running("--give-up-unanswered"):
         until(lambda: len(enrichment.results()) == 11)
     assert "m15" in [result["memory_id"] for result in enrichment.results()]
@@ -220,15 +214,12 @@ def test_kills_of_both_flows_change_nothing(
     def answers() -> list[dict[str, Any]]:
         return enrichment.read(own.responses)
 
-    engine, enrich = main.start(), enrichment.start()
-    with watched(engine), watched(enrich):
+    with main.start(), enrichment.process() as enrich:
+        enrich.start()
         llm_server.wait_for(lambda now: now.held == CAPACITY)
         for number in range(5):
             ask(number)
         until(lambda: len(answers()) >= 5)
-        for process in (engine, enrich):
-            process.send_signal(signal.SIGKILL)
-            process.wait()
     llm_server.heal()
     with main.running(), enrichment.running():
         enrichment.check_once(40)
@@ -373,12 +364,12 @@ def running(platform: Platform, tmp_path: Path, llm_server: LlmServer) -> Runnin
 
     @contextlib.contextmanager
     def run(flow: str, folder: str = "", model: str = "e-1") -> Iterator[None]:
-        where = ["--create", "--state-dir", str(tmp_path / (folder or flow)), "--sync-ms", "50"]
+        where = ["--state-dir", str(tmp_path / (folder or flow)), "--sync-ms", "50"]
         service = ["--embedding-model", model, "--embedding-dimension", "64", "--embedding-url", llm_server.url]
         deployment = f"{model}-{platform.topics.memory}"  # each model has its own
         embedder = ["--embedder", "openai", "--deployment", deployment] if flow == "run" else []
         words = [flow, *embedder, *service, *where, *platform.options(FLOW_FLAGS[flow])]
-        with platform.command(*words, environment={"RECALLFLOW_ENRICHMENT_BATCH_WAIT_MS": "0"}, log=[]):
+        with platform.command(tmp_path, *words, environment={"RECALLFLOW_ENRICHMENT_BATCH_WAIT_MS": "0"}):
             yield
 
     return run
@@ -443,8 +434,7 @@ def start_script(
     chosen = re.sub(r'^# base_url = ".*?"', f'base_url = "{llm_server.url}"', shown, flags=re.MULTILINE)
     named = "".join(f'{name} = "{value}"\n' for name, value in asdict(own).items() if isinstance(value, str))
     (tmp_path / "recallflow.toml").write_text(f"{chosen}\n[topics]\n{named}")
-    surroundings = {name: value for name, value in os.environ.items() if name != "KAFKA_BOOTSTRAP_SERVERS"}
-    environment = surroundings | {"RECALLFLOW_LLM_KEY": "secret", "RECALLFLOW_CONFIG": "recallflow.toml"}
+    environment = surroundings() | {"RECALLFLOW_LLM_KEY": "secret", "RECALLFLOW_CONFIG": "recallflow.toml"}
     with ExitStack() as stack:
 
         def run(script: str, *words: str) -> subprocess.Popen[str]:

@@ -22,10 +22,9 @@ from recallflow import MemoryUpdate, RecallClient
 from tests import example_pages
 from tests.chat_model import Messages, chat_model
 from tests.conftest import GIVE_UP_S
-from tests.kafka.engine import READY
 from tests.kafka.harness import until, watched
 from tests.pages import DOCS, blocks, environment, readme, run, running
-from tests.starts import COMMAND, fork_server
+from tests.process import Process
 from tests.unit.test_pages import WITH_A_BROKER
 
 LOCAL = "localhost:9092"
@@ -95,14 +94,11 @@ def started(words: list[str], folder: Path, **more: str) -> Iterator[None]:
 
 @contextmanager
 def forked_engine(state_dir: Path, servers: str) -> Iterator[None]:
-    words = ["run", "--state-dir", str(state_dir), "--create", "--bootstrap-servers", servers]
-    process = fork_server().start(COMMAND, words, text=True)
-    with watched(process):
-        assert process.stderr is not None
-        assert any(READY in line for line in process.stderr)
+    words = ("--state-dir", str(state_dir), "--bootstrap-servers", servers)
+    with Process(state_dir.with_suffix(".log"), "run", *words) as process:
+        process.up()
         yield
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(GIVE_UP_S) == 0
+        assert process.stop().code == 0
 
 
 def is_served(url: str) -> bool:

@@ -12,7 +12,7 @@ from confluent_kafka import OFFSET_END, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions
 
-from benchmarks.broker import Cluster, free_ports
+from benchmarks.broker import Cluster
 from recallflow.cli import main
 from recallflow.owner import partition_of, state_partition
 from recallflow.state.description import describe
@@ -23,12 +23,10 @@ from tests.kafka.harness import (
     GIVE_UP_S,
     Deployment,
     Names,
-    is_ready,
     other_outputs,
     own_topics,
     produce,
     until,
-    watched,
 )
 
 USERS = [f"user{n}" for n in range(12)]
@@ -211,8 +209,7 @@ def test_removed_queries_are_given_up_on_request_and_memories_never(deployment: 
 def test_removed_outputs_are_repeated_only_on_request(deployment: LosingDeployment) -> None:
     """Since the last mark only the outputs tell which records were answered."""
     hasty = replace(deployment, sync_ms=60_000)
-    process = hasty.start()
-    with watched(process):
+    with hasty.start():
         hasty.send(0, QUERIES)
         hasty.check_outputs()
     for topic in deployment.topics.outputs():
@@ -278,10 +275,9 @@ def growing(broker: Cluster, topics: Names, tmp_path: Path) -> Growing:
 
 def replayed(growing: Growing, path: Path) -> str:
     """The state hash of a directory that lost everything, and reads the whole log again."""
-    port = free_ports(None)[0]
-    other = replace(growing, state_dir=path, flags=("--metrics-port", str(port)))
-    with other.running():
-        until(lambda: is_ready(port))
+    other = replace(growing, state_dir=path)
+    with other.running() as process:
+        process.await_ready()
         other.check_outputs()  # nothing came out once more
     return other.hash()
 

@@ -12,12 +12,13 @@ from opentelemetry import context, trace
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
-from benchmarks.broker import Cluster, free_ports
+from benchmarks.broker import Cluster
 from recallflow.flows.settings import TopicNames
 from recallflow.queries import UserStats
-from tests.kafka.harness import FLOW_FLAGS, Names, OnTopics, enriched_topics, is_ready, read_topic, until
+from tests.kafka.harness import FLOW_FLAGS, Names, OnTopics, enriched_topics, read_topic, until
 from tests.llm_server import LlmServer
 from tests.otlp_server import OtlpServer
+from tests.process import Process
 
 MARK = "aubergine"  # in every text of the story
 SERVER, CLIENT, CONSUMER = 2, 3, 5
@@ -25,37 +26,29 @@ OPENMETRICS = "application/openmetrics-text;version=1.0.0"
 
 
 class Deployment(OnTopics):
-    """A main flow, an enrichment flow and a gateway in processes of their own, that send spans to a collector."""
+    """A main flow and an enrichment flow in processes of their own, that send spans to a collector."""
 
     def __init__(
         self, broker: Cluster, topics: TopicNames, folder: Path, llm: LlmServer, collector: OtlpServer
     ) -> None:
         super().__init__(broker, topics)
-        self._folder, self._llm = folder, llm
+        self.folder, self._llm = folder, llm
         self.settings = collector.environment
-        self.logs: list[str] = []
-        self.port, self.http_port = free_ports(None, more=1)
 
-    @contextlib.contextmanager
-    def running(self, flow: str) -> Iterator[None]:
-        state = ["--create", "--state-dir", str(self._folder / flow), "--sync-ms", "50"]
+    def running(self, flow: str) -> contextlib.AbstractContextManager[Process]:
+        state = ["--state-dir", str(self.folder / flow), "--sync-ms", "50"]
         service = ["--embedding-model", "e-1", "--embedding-dimension", "64", "--embedding-url", self._llm.url]
-        own = {
-            "run": ["--embedder", "openai", "--metrics-port", str(self.port), *state],
-            "enrich": state,
-            "serve": ["--port", str(self.http_port)],
-        }
-        words = [flow, *own[flow], *service, *self.options(FLOW_FLAGS[flow])]
-        with self.command(
-            *words, environment={"RECALLFLOW_ENRICHMENT_BATCH_WAIT_MS": "0"} | self.settings, log=self.logs
-        ):
-            yield
+        settings = {"RECALLFLOW_ENRICHMENT_BATCH_WAIT_MS": "0"}
+        own = ["--embedder", "openai"] if flow == "run" else []
+        words = [flow, *own, *state, *service, *self.options(FLOW_FLAGS[flow])]
+        return self.command(self.folder, *words, environment=settings | self.settings)
 
-    def metrics(self) -> str:
-        asked = urllib.request.Request(f"http://127.0.0.1:{self.port}/metrics", headers={"Accept": OPENMETRICS})
-        with urllib.request.urlopen(asked, timeout=5) as response:
-            assert response.headers["Content-Type"].startswith("application/openmetrics-text")
-            return str(response.read().decode())
+
+def metrics_of(engine: Process) -> str:
+    asked = urllib.request.Request(engine.url("/metrics"), headers={"Accept": OPENMETRICS})
+    with urllib.request.urlopen(asked, timeout=5) as response:
+        assert response.headers["Content-Type"].startswith("application/openmetrics-text")
+        return str(response.read().decode())
 
 
 @pytest.fixture
@@ -83,8 +76,8 @@ def a_trace(*, sampled: bool = True) -> Iterator[str]:
 
 
 def test_trace_spans_client_engine_models_and_enrichment(deployment: Deployment, collector: OtlpServer) -> None:
-    with deployment.running("run"), deployment.running("enrich"), deployment.client() as client:
-        until(lambda: is_ready(deployment.port))
+    with deployment.running("run") as engine, deployment.running("enrich"), deployment.client() as client:
+        engine.await_ready()
         with a_trace() as stored:
             at = client.add(f"The {MARK} is in the {MARK} box", user="ann", id=f"{MARK}-1", tags=[MARK])
         with a_trace() as asked:
@@ -94,7 +87,7 @@ def test_trace_spans_client_engine_models_and_enrichment(deployment: Deployment,
         client.ask(UserStats(type="user.stats", tenant_id="acme", user_id="ann"))  # of no trace
         spans = collector.wait_for("search_memory", "create_memory", "upsert_memory")
         until(lambda: len(read_topic(deployment.broker, deployment.topics.responses)) >= 3)
-        metrics = deployment.metrics()
+        metrics = metrics_of(engine)
     assert [memory.id for memory in answer] == [f"{MARK}-1"]
     spans = collector.spans
     write = {span.name: span for span in spans if span.trace_id == stored}
@@ -126,7 +119,7 @@ def test_trace_spans_client_engine_models_and_enrichment(deployment: Deployment,
     assert f"00-{asked}-{search.span_id}-01" in parents
     assert len([parent for parent in parents if parent.endswith("-00")]) == 1
     assert not any(MARK.encode() in body.lower() for body in collector.bodies)
-    assert not any(MARK in log for log in deployment.logs)
+    assert not any(MARK in log.read_text() for log in deployment.folder.glob("*.log"))
     families = text_string_to_metric_families(metrics)  # type: ignore[no-untyped-call]
     samples = [one for family in families for one in family.samples]
     told = {
