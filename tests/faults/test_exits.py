@@ -29,3 +29,15 @@ def test_a_deleted_output_topic_and_lost_partitions_end_the_engine(
     ended = engine.ends()
     assert (ended.code, ended.plain) == (2, True), ended
     assert topics.of("memory") in ended.error
+
+
+def test_recreated_input_topic_ends_a_running_engine_and_its_restart(
+    engine: Engine, log: Log, reader: Reader, topics: Topics
+) -> None:
+    engine.up()
+    work(log, reader)
+    topics.remake("query", 2)
+    for ended in (engine.ended(), engine.ends()):
+        assert (ended.code, ended.plain) == (1, True), ended
+        assert topics.of("query") in ended.said
+    assert f"{topics.of('query')} was deleted and recreated" in ended.error

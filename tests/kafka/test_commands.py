@@ -1,4 +1,4 @@
-"""The commands that use Kafka: topics, run, the everyday ones, doctor and erase."""
+"""The commands that use Kafka: topics, run, the everyday ones, doctor, erase and replay."""
 
 import json
 import select
@@ -16,8 +16,10 @@ from recallflow.connectors.kafka import topic_reader
 from recallflow.flows.settings import TopicNames
 from recallflow.flows.topic_checks import check_control
 from recallflow.kafka_options import KafkaOptions
+from tests.fleet.engine import Topics
 from tests.kafka.engine import Engine
 from tests.kafka.harness import FLAGS, GIVE_UP_S, Names, Start, flags, own_topics, read_topic, until
+from tests.process import Process, command
 
 Cli = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -255,3 +257,31 @@ def test_erasure_without_engine_fails_with_the_event_stored(broker: Cluster, top
     assert "no engine applied the erasure within 0 s; is the engine running (recallflow run)?" in done.stderr
     (event,) = read_topic(broker, flags(topics, "--memory-topic")[1])
     assert event.key() == KEY
+
+
+EVENTS = 1_500
+
+
+def test_killed_replay_continues_without_repetition(broker: Cluster, tmp_path: Path) -> None:
+    """The events have no ids; the kills come before the log is sent."""
+    topics, log = Topics(broker), tmp_path / "log.jsonl"
+    topics.make_one("memory", 2)
+    event = {"type": "message", "tenant_id": "acme", "user_id": "ann"}
+    log.write_bytes(b"".join(orjson.dumps(event | {"content": f"line {n}"}) + b"\n" for n in range(EVENTS)))
+    words = ("replay", str(log), "--bootstrap-servers", broker.bootstrap_servers, "--memory-topic", topics.of("memory"))
+
+    def sent() -> int:
+        return sum(end for _, end in topics.bounds("memory").values())
+
+    with Process(tmp_path / "replay.log", *words, "--rate", "100") as replay:
+        for _ in range(2):
+            before = sent()
+            replay.start()
+            replay.until(lambda before=before: sent() > before + 150, "in the middle")  # type: ignore[misc]
+            replay.kill()
+    done = command(*words, "--json")
+    assert done.code == 0, done
+    assert 0 < orjson.loads(done.out)["before"] < EVENTS
+    found = [orjson.loads(message.value()) for message in read_topic(broker, topics.of("memory"))]
+    assert {one["content"] for one in found} == {f"line {n}" for n in range(EVENTS)}
+    assert len({one["id"] for one in found}) == EVENTS  # an event that was sent again has the same id
