@@ -50,9 +50,9 @@ def surroundings() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name != BOOTSTRAP_VARIABLE}
 
 
-def command(*words: str | Path) -> Ended:
-    """Run a command to its end."""
-    process = fork_server().start(COMMAND, creating([*map(str, words)]), surroundings(), text=True)
+def command(*words: str | Path, script: str = COMMAND) -> Ended:
+    """Run a command, or a script, to its end."""
+    process = fork_server().start(script, creating([*map(str, words)]), surroundings(), text=True)
     out, said = process.communicate(timeout=GIVE_UP_S)
     return Ended(process.returncode, out, said)
 

@@ -36,13 +36,12 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=30, help="SIGKILLs; pauses and stops come on top")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(2**32))
     parser.add_argument("--lose-disk", action="store_true", help="with every third kill")
-    parser.add_argument("--checkpoints", metavar="URL", help="where members keep checkpoints")
     parser.add_argument("--misrouted", type=float, default=0.0, metavar="SHARE", help="of the records (default: 0)")
-    parser.add_argument("--standby", type=int, default=0, metavar="N", help="members that follow each partition")
     parser.add_argument("--per-second", type=float, default=usual.per_second, help="records a second (default: 60)")
     parser.add_argument("--json", type=Path, metavar="FILE")
-    chosen = parser.parse_args()
-    plan = plan_of(chosen)
+    chosen, options = parser.parse_known_args()  # the rest goes to `recallflow run`
+    names = ("members", "partitions", "seed", "misrouted", "per_second")
+    plan = Plan(**{name: getattr(chosen, name) for name in names}, options=tuple(options))
     print(f"seed {plan.seed}", flush=True)
     report = run(plan, schedule(plan.seed, plan.members, chosen.kills, plan.session_s, lose_disk=chosen.lose_disk))
     show(report)
@@ -50,16 +49,6 @@ def main() -> None:
         chosen.json.write_bytes(orjson.dumps(asdict(report), option=orjson.OPT_INDENT_2))
     if not report.clean():
         raise SystemExit(1)
-
-
-def plan_of(chosen: argparse.Namespace) -> Plan:
-    names = [name for name in ("members", "partitions", "seed", "misrouted", "per_second") if getattr(chosen, name)]
-    options: tuple[str, ...] = ()
-    if chosen.checkpoints:
-        options += ("--checkpoint-to", chosen.checkpoints, "--checkpoint-minutes", "0.2")
-    if chosen.standby:
-        options += ("--standby", str(chosen.standby))
-    return Plan(**{name: getattr(chosen, name) for name in names}, options=options)
 
 
 def run(plan: Plan, faults: Iterable[Fault]) -> Report:

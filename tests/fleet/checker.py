@@ -69,7 +69,7 @@ def expected(log: Log, outputs: Iterable[Output], findings: Findings) -> None:
             continue
         body = output.body
         ids = [memory["id"] for memory in body.get("memories", [])]
-        since_forgotten = not ids and sent.expects in log.minds.of(sent.owner).forgotten
+        since_forgotten = not ids and sent.expects in log.minds[sent.owner].forgotten
         if ids == [sent.expects] or since_forgotten:
             findings.waited += 1
         elif body["status"] != "ok" and _warned(body) & EXCUSES:
@@ -121,7 +121,7 @@ def audit(log: Log, reader: Reader, findings: Findings, most: int = 400) -> Find
     """Ask for what the model knows, memory by memory, and compares. Everything told has to be applied before."""
     asked: list[tuple[Sent, Memory | None]] = []
     stats: list[tuple[Sent, Mind]] = []
-    for owner, mind in log.minds:
+    for owner, mind in log.minds.items():
         stats.append((log.ask(owner, "user.stats"), mind))
         for memory_id, memory in list(mind.memories.items())[-most:]:
             asked.append((log.ask(owner, "memory.history", memory_id=memory_id), memory))
@@ -196,7 +196,7 @@ def once(records: Iterable[Output], findings: Findings) -> None:
 
 def list_all(log: Log, reader: Reader, findings: Findings) -> None:
     """Ask every owner for all memories, page by page, and compares with the model."""
-    pages: dict[str, list[dict[str, Any]]] = {owner: [] for owner, _ in log.minds}
+    pages: dict[str, list[dict[str, Any]]] = {owner: [] for owner in log.minds}
     open_: dict[str, str | None] = dict.fromkeys(pages)
     while open_:
         asked = {owner: _page(log, owner, after) for owner, after in open_.items()}
@@ -210,7 +210,7 @@ def list_all(log: Log, reader: Reader, findings: Findings) -> None:
             pages[owner] += page["memories"]
             if page["after"] is not None:
                 open_[owner] = page["after"]
-    for owner, mind in log.minds:
+    for owner, mind in log.minds.items():
         findings.wrong.extend(f"{owner}: {found}" for found in differences(mind, pages[owner]))
         findings.audited += 1
 

@@ -31,8 +31,6 @@ class Fleet:
     def _make(self, number: int) -> Engine:
         return Engine(self.topics, self.folder, *self._options, name=f"member{number}")
 
-    # ------------------------------------------------------------------ life
-
     def start(self, *numbers: int) -> None:
         for number in numbers or range(len(self.members)):
             self.members[number].start()
@@ -87,8 +85,6 @@ class Fleet:
 
     def lose_disk(self, number: int) -> None:
         shutil.rmtree(self.members[number].state_dir, ignore_errors=True)
-
-    # ---------------------------------------------------------------- looking
 
     def hash(self) -> Ended:
         """The hash of what all of them hold together. Nobody may run."""

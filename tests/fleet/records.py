@@ -3,7 +3,8 @@
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -44,17 +45,6 @@ class Mind:
                 self.forgotten.add(event["memory_id"])
                 return True
         return True
-
-
-@dataclass
-class Minds:
-    owners: dict[str, Mind] = field(default_factory=dict)
-
-    def of(self, owner: str) -> Mind:
-        return self.owners.setdefault(owner, Mind())
-
-    def __iter__(self) -> Iterator[tuple[str, Mind]]:
-        return iter(self.owners.items())
 
 
 def same_text(told: str, answered: dict[str, Any]) -> bool:
@@ -106,7 +96,7 @@ class Log:
     `globex/ann`. May be used by two threads."""
 
     topics: Topics
-    minds: Minds = field(default_factory=Minds)
+    minds: defaultdict[str, Mind] = field(default_factory=lambda: defaultdict(Mind))  # by user
     sent: list[Sent] = field(default_factory=list)
     failed: list[str] = field(default_factory=list)
     lock: Any = field(default_factory=threading.RLock)
@@ -126,7 +116,7 @@ class Log:
         """A memory event of a user's; the model has it from now on. `how`: as for `raw`."""
         with self.lock:
             event = {"type": event_type, **who(user), "id": f"e{self.number()}", "receipt": True} | fields
-            takes = self.minds.of(user).apply(event)
+            takes = self.minds[user].apply(event)
             return self._event("memory", user, event, [RECEIPT if takes else LETTER], how)
 
     def ask(self, user: str, event_type: str, *, how: How = AS_USUAL, **fields: Any) -> Sent:
@@ -260,15 +250,7 @@ class Reader:
                 self._behind.discard((message.topic(), message.partition()))
 
     def answer(self, query_id: str, timeout_s: float = GIVE_UP_S) -> dict[str, Any]:
-        found: list[Output] = []
-
-        def came() -> bool:
-            found[:] = [o for o in self.outputs if o.kind == "response" and o.answers == query_id]
-            return bool(found)
-
-        if not self.until(came, timeout_s):
-            raise TimeoutError(f"no answer to {query_id} within {timeout_s:.0f} s, or ever: the engine ended")
-        return found[0].body
+        return self._one("response", query_id, timeout_s).body
 
     def letter(self, position: str, timeout_s: float = GIVE_UP_S) -> Output:
         return self._one("dead-letter", position, timeout_s)
@@ -276,16 +258,10 @@ class Reader:
     def receipt(self, position: str, timeout_s: float = GIVE_UP_S) -> dict[str, Any]:
         return self._one("receipt", position, timeout_s).body
 
-    def _one(self, kind: str, position: str, timeout_s: float) -> Output:
-        found: list[Output] = []
-
-        def came() -> bool:
-            found[:] = [o for o in self.outputs if o.kind == kind and o.answers == position]
-            return bool(found)
-
-        if not self.until(came, timeout_s):
-            raise TimeoutError(f"no {kind} for {position} within {timeout_s:.0f} s")
-        return found[0]
+    def _one(self, kind: str, answers: str, timeout_s: float) -> Output:
+        if not self.until(lambda: (kind, answers) in self.seen, timeout_s):
+            raise TimeoutError(f"no {kind} for {answers} within {timeout_s:.0f} s, or ever: the engine ended")
+        return next(one for one in self.outputs if (one.kind, one.answers) == (kind, answers))
 
     def close(self) -> None:
         self._consumer.close()

@@ -32,7 +32,6 @@ Start = Callable[..., subprocess.Popen[str]]
 
 GIVE_UP_S = 60.0
 ANN = {"tenant_id": "acme", "user_id": "ann"}
-SESSION_S = 6  # the shortest that a broker takes by default: so long a start waits for one that was killed
 FLAGS = {
     "--memory-topic": "memory", "--query-topic": "queries", "--control-topic": "control",
     "--response-topic": "responses", "--receipt-topic": "receipts", "--dead-letter-topic": "dead_letters",

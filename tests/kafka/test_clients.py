@@ -15,7 +15,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions
 
-from benchmarks.broker import HOST, Cluster, free_ports, retry
+from benchmarks.broker import HOST, Cluster, free_ports, has_leaders, retry
 from benchmarks.kafka_flow import create, own_topics, running_flow
 from recallflow import InvalidRecord, Memory, MemoryAdd, MemoryGet, Recall, ReplyTo, Response
 from recallflow.client import QueryTimeout, RecallClient
@@ -204,10 +204,6 @@ def test_response_in_an_added_partition_is_read(deserted: Engine, user: str) -> 
     servers: dict[str, Any] = {"bootstrap.servers": deserted.broker.bootstrap_servers}
     admin = AdminClient(servers)
 
-    def has_leaders() -> bool:
-        found = admin.list_topics(topics.responses, timeout=WAIT_S).topics[topics.responses].partitions
-        return len(found) == 2 and all(partition.leader >= 0 for partition in found.values())
-
     def is_asked(query_id: str) -> bool:
         with closing(Consumer({**servers, "group.id": "test"})) as consumer:
             consumer.assign([TopicPartition(topics.queries, 0, 0)])
@@ -224,7 +220,7 @@ def test_response_in_an_added_partition_is_read(deserted: Engine, user: str) -> 
         for number, partition in enumerate((0, 1, 0)):
             if number == 1:
                 admin.create_partitions([NewPartitions(topics.responses, 2)])[topics.responses].result()
-                assert retry(has_leaders, time.monotonic() + WAIT_S)
+                assert retry(lambda: has_leaders(admin, topics.responses, 2), time.monotonic() + WAIT_S)
             answered = pool.submit(client.search, "anything", user=user, id=f"q-{number}")
             assert is_asked(f"q-{number}")
             answer(f"q-{number}", partition)

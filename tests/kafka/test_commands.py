@@ -52,9 +52,6 @@ def test_topics_are_created_once(
     assert caplog.messages == []  # no decision is ever removed, and none can be backdated
 
 
-# ── run ───────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
 @pytest.mark.usefixtures("created")
 def test_run_names_a_missing_topic_or_broker(
     cli: Cli, at: list[str], topics: Names, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

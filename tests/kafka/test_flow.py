@@ -199,9 +199,6 @@ def client(output_site: Site) -> RecallClient:
     )  # fmt: skip
 
 
-# ── without a running engine ──────────────────────────────────────────────────────────────────────────────────────
-
-
 def test_a_topic_that_takes_too_little_is_named_at_start(broker: Cluster, tmp_path: Path) -> None:
     small = Topics(broker)
     small.make(1, {"response": {"max.message.bytes": "10000"}})

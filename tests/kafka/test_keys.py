@@ -62,14 +62,6 @@ def await_begin(deployment: Deployment) -> None:
     until(lambda: len(read_topic(deployment.broker, deployment.topics.dead_letters)) == 1)
 
 
-def named(deployment: Deployment, *flags: str) -> list[str]:
-    names = {"--control-topic": deployment.topics.control, "--memory-topic": deployment.topics.memory}
-    names |= {"--dead-letter-topic": deployment.topics.dead_letters, "--query-topic": deployment.topics.queries}
-    names |= {"--response-topic": deployment.topics.responses}
-    where = ["--bootstrap-servers", deployment.broker.bootstrap_servers]
-    return where + [word for flag in ("--control-topic", *flags) for word in (flag, names[flag])]
-
-
 def said(client: RecallClient, user: str = "ann") -> str:
     try:
         return str(len(client.search("tea", user=user)))
@@ -84,7 +76,7 @@ def written(deployment: Deployment) -> bytes:
 
 
 def test_a_key_is_shown_once_holds_and_is_revoked(deployment: Deployment, command: Command) -> None:
-    control = named(deployment)
+    control = deployment.options({"--control-topic": "control"})
     with running(deployment), deployment.client() as anybody:
         assert said(anybody) == "0"  # there is no key yet, and everybody is believed
         made = command("keys", "create", "acme", "--end-user", "ann", "--by", "kim", "--why", "the shop", *control)
@@ -146,9 +138,6 @@ def test_first_key_stops_an_engine_with_producer_timestamps(deployment: Deployme
         ended = process.ended()
     assert ended.code == 2
     assert "message.timestamp.type=LogAppendTime" in ended.error
-
-
-# ── tokens ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.fixture

@@ -4,20 +4,17 @@ import base64
 import os
 import re
 import signal
-import urllib.request
 import uuid
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
 from pathlib import Path
 
 import orjson
 import pytest
 from confluent_kafka import Consumer, TopicPartition
-from prometheus_client.parser import text_string_to_metric_families
 
-from benchmarks.broker import HOST, Cluster, free_ports
+from benchmarks.broker import Cluster
 from benchmarks.kafka_flow import own_topics
 from recallflow.connectors.kafka.group_consumer import SHARING
 from recallflow.connectors.kafka.group_members import Shares
@@ -31,7 +28,7 @@ from tests.fleet.engine import SHORT_SESSION, Engine, Topics
 from tests.fleet.members import KILL, LOSE, PAUSE, Fault, Fleet, Ownership
 from tests.fleet.records import Log, Reader, Sent, who
 from tests.fleet.trial import Plan, Trial
-from tests.kafka.harness import GIVE_UP_S, Deployment, produce, until
+from tests.kafka.harness import Deployment, produce, until
 from tests.process import command
 from tests.readable import contains
 
@@ -240,21 +237,7 @@ USERS = 24
 MEMBERS = [member_name(number) for number in range(2)]
 
 
-@dataclass
 class Supervised(Deployment):
-    port: int = 0
-
-    def ask(self, path: str) -> str:
-        try:
-            with urllib.request.urlopen(f"http://{HOST}:{self.port}{path}", timeout=GIVE_UP_S) as answer:
-                return str(answer.read().decode())
-        except OSError as error:
-            return str(error)
-
-    def measured(self, name: str) -> dict[str, float]:
-        families = text_string_to_metric_families(self.ask("/metrics"))
-        return {one.labels["member"]: one.value for family in families for one in family.samples if one.name == name}
-
     def pid(self, name: str) -> int:
         return int(orjson.loads((self.state_dir / name / LOCK).read_bytes())["pid"])
 
@@ -270,23 +253,26 @@ class Supervised(Deployment):
 
 
 def test_members_share_partitions_and_a_killed_one_restarts(broker: Cluster, tmp_path: Path) -> None:
-    (port,), topics = free_ports(None), own_topics()
+    topics = own_topics()
     broker.create_topics(dict.fromkeys((*topics.read(), *topics.outputs(), topics.enrichment), PARTITIONS))
-    flags = ("--processes", "2", "--metrics-port", str(port))
-    supervised = Supervised(broker, topics, tmp_path / "state", flags=flags, port=port)
-    with supervised.running():
-        until(lambda: supervised.ask("/readyz") == "ready\n")
+    supervised = Supervised(broker, topics, tmp_path / "state", flags=("--processes", "2"))
+    with supervised.running() as process:
+
+        def measured(name: str) -> list[float]:
+            """Return the metric of each member."""
+            found = process.metrics()
+            return [found[f'{name}{{member="{member}"}}'] for member in MEMBERS]
+
+        process.await_ready()
         supervised.tell(60)
         until(lambda: min(map(len, supervised.folders().values())) >= PARTITIONS // 2)  # the group has spread them
-        until(lambda: min(supervised.measured("recallflow_memories").values()) > 0)
-        assert supervised.measured("recallflow_memories").keys() == {*MEMBERS}
-
+        process.until(lambda: min(measured("recallflow_memories")) > 0, "shared")
         folders, killed = supervised.folders(), supervised.pid(MEMBERS[1])
         os.kill(killed, signal.SIGKILL)
         supervised.tell(60)
-        until(lambda: supervised.ask("/readyz") == "ready\n")
+        process.await_ready()
         assert supervised.pid(MEMBERS[1]) != killed
-        assert supervised.measured("recallflow_member_restarts_total") == {MEMBERS[0]: 0, MEMBERS[1]: 1}
+        assert measured("recallflow_member_restarts_total") == [0, 1]
         assert supervised.folders() == folders  # its name in the group was kept for it: nothing moved
         members = [supervised.pid(name) for name in MEMBERS]
     assert not any(Path(f"/proc/{pid}").exists() for pid in members)

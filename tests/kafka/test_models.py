@@ -5,10 +5,8 @@ import re
 import shlex
 import shutil
 import signal
-import subprocess
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -42,8 +40,8 @@ from tests.kafka.harness import (
     until,
 )
 from tests.llm_server import Asked, Fault, LlmServer
-from tests.process import Process, surroundings
-from tests.starts import COMMAND, fork_server
+from tests.process import Process
+from tests.process import command as finished
 
 PARTITIONS = 2
 CAPACITY = 20
@@ -134,9 +132,6 @@ def empty(broker: Cluster, topic: str) -> None:
     admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
     for future in admin.delete_records([TopicPartition(topic, n, OFFSET_END) for n in range(PARTITIONS)]).values():
         future.result()
-
-
-# ── kills, stops, a lost directory ────────────────────────────────────────────────────────────────────────────────
 
 
 def test_open_requests_are_asked_again_unless_retention_took_them(
@@ -404,8 +399,6 @@ ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "how-to" / "models.md").read_text()
 PROBE_S = 1.0
 
-StartScript = Callable[..., subprocess.Popen[str]]
-
 
 def block(language: str) -> str:
     found = re.search(rf"^```{language}\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
@@ -422,45 +415,30 @@ def own(topics: Names) -> TopicNames:
 
 
 @pytest.fixture
-def start_script(
+def _as_on_the_page(
     broker: Cluster, llm_server: LlmServer, own: TopicNames, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[StartScript]:
-    """Return a function that runs a script in a folder with the package, as in a checkout, and the page's settings."""
-    # Whole: a folder of this name with the samples alone would be a namespace package, which Python takes before one
-    # that is installed to be edited.
+) -> None:
+    """Work in a folder with the package, as in a checkout, and the settings of the page."""
+    # The whole package: Python prefers a folder of this name with the samples alone to an editable installation.
     monkeypatch.chdir(tmp_path)
     (tmp_path / "recallflow").symlink_to(ROOT / "recallflow", target_is_directory=True)
     shown = block("toml").replace("localhost:9092", broker.bootstrap_servers)
     chosen = re.sub(r'^# base_url = ".*?"', f'base_url = "{llm_server.url}"', shown, flags=re.MULTILINE)
     named = "".join(f'{name} = "{value}"\n' for name, value in asdict(own).items() if isinstance(value, str))
     (tmp_path / "recallflow.toml").write_text(f"{chosen}\n[topics]\n{named}")
-    environment = surroundings() | {"RECALLFLOW_LLM_KEY": "secret", "RECALLFLOW_CONFIG": "recallflow.toml"}
-    with ExitStack() as stack:
-
-        def run(script: str, *words: str) -> subprocess.Popen[str]:
-            process = fork_server().start(script, [*words], environment, text=True)
-            stack.callback(process.communicate)
-            stack.callback(process.kill)
-            return process
-
-        yield run
+    monkeypatch.setenv("RECALLFLOW_LLM_KEY", "secret")
+    monkeypatch.setenv("RECALLFLOW_CONFIG", "recallflow.toml")
 
 
-def finished(process: subprocess.Popen[str]) -> str:
-    stdout, stderr = process.communicate(timeout=60)
-    assert process.returncode == 0, stderr
-    return stdout
-
-
+@pytest.mark.usefixtures("_as_on_the_page")
 def test_first_run_of_the_page_finds_facts(
-    broker: Cluster, llm_server: LlmServer, own: TopicNames, start_script: StartScript
+    broker: Cluster, llm_server: LlmServer, own: TopicNames, tmp_path: Path
 ) -> None:
     llm_server.answer("facts", facts)
     commands = [shlex.split(line)[1:] for line in block("sh").splitlines() if line.startswith("recallflow ")]
     create, run, enrich, replay = ([word for word in words if word != "&"] for words in commands)
-    finished(start_script(COMMAND, *create))
-    flows = [start_script(COMMAND, *words) for words in (run, enrich)]
-    assert "205 events sent" in finished(start_script(COMMAND, *replay))
+    assert (made := finished(*create)).code == 0, made
+    flows = [Process(tmp_path / f"{words[0]}.log", *words) for words in (run, enrich)]
     where: dict[str, Any] = {"memory_topic": own.memory, "query_topic": own.queries, "response_topic": own.responses}
 
     def found() -> bool:
@@ -471,12 +449,14 @@ def test_first_run_of_the_page_finds_facts(
                 return False
         return any(memory.kind == "fact" and memory.derived_from is not None for memory in memories)
 
-    until(found)
-    script = block("python").replace("localhost:9092", broker.bootstrap_servers)
-    script, put = re.subn('tenant="demo"', lambda said: f"{said[0]}, **{where!r}", script)
-    assert put == 1
-    assert re.search(r"^fact .*launch.* \{'memory_id': 'atlas-", finished(start_script(script)), re.MULTILINE)
-    assert {asked.headers["authorization"] for asked in llm_server.requests} == {"Bearer secret"}
-    for flow in flows:
-        flow.send_signal(signal.SIGTERM)
-        finished(flow)
+    with flows[0], flows[1]:
+        for flow in flows:
+            flow.start()
+        assert "205 events sent" in finished(*replay).out
+        until(found)
+        script = block("python").replace("localhost:9092", broker.bootstrap_servers)
+        script, put = re.subn('tenant="demo"', lambda said: f"{said[0]}, **{where!r}", script)
+        assert put == 1
+        assert re.search(r"^fact .*launch.* \{'memory_id': 'atlas-", finished(script=script).out, re.MULTILINE)
+        assert {asked.headers["authorization"] for asked in llm_server.requests} == {"Bearer secret"}
+        assert [flow.stop().code for flow in flows] == [0, 0]

@@ -36,9 +36,6 @@ def servers(own_broker: Broker) -> str:
     return own_broker.bootstrap_servers
 
 
-# ── the README ────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
 def test_readme_commands_answer_and_members_share_partitions(servers: str, tmp_path: Path) -> None:
     (block,), (more,), (script,) = (
         readme("sh kafka"), readme("sh members", DOCS / "how-to" / "several-machines.md"), readme("python kafka"),
@@ -78,9 +75,6 @@ def first_line(command: str, folder: Path) -> str:
         line = process.stdout.readline()
         process.kill()
     return line
-
-
-# ── the chat service ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @contextmanager
@@ -133,9 +127,6 @@ def test_chat_service_recalls_another_session(servers: str, tmp_path: Path) -> N
         assert len(asked["remembered"]) >= 1
         assert "I am allergic to walnuts." in asked["text"]
         assert len(run("bash", watch, folder, **kafka).splitlines()) == 2
-
-
-# ── pages; the runbook is last, as it erases a user ───────────────────────────────────────────────────────────────
 
 
 def with_an_engine_that_ran(folder: Path, servers: str) -> None:

@@ -112,9 +112,6 @@ def limit_files(size: int, action: Any) -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
 
 
-# ── one partition, through its log ────────────────────────────────────────────────────────────────────────────────
-
-
 def event(kind: str, user: str, /, **fields: Any) -> bytes:
     return orjson.dumps({"type": kind, "tenant_id": "acme", "user_id": user, "timestamp": 60_000} | fields)
 
@@ -133,8 +130,6 @@ def copy_of(begun: Path, path: Path) -> None:
     shutil.rmtree(path, ignore_errors=True)
     shutil.copytree(begun, path)
 
-
-# ── erasing ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 SECRET = b"walnut"
 
@@ -208,8 +203,6 @@ def erasing(path: Path) -> tuple[int, int]:
     return kill_each(life, begin, check), uncleaned
 
 
-# ── moving partitions ─────────────────────────────────────────────────────────────────────────────────────────────
-
 MOVED = (1, 2)
 
 
@@ -244,8 +237,6 @@ def moving(folder: Path) -> tuple[int, ...]:
 
     return (kill_each(life, begin, check),)
 
-
-# ── a first start ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 # Within the lock's note, the description, RocksDB's own files.
 FULL_AT_BYTES = (1, 60, 200, 3_000, 10_000, 30_000)

@@ -97,9 +97,6 @@ def secret(folder: str, name: str) -> dict[str, str]:
     return dict(found[0]) if found else {}
 
 
-# ------------------------------------------------------------------ schemas
-
-
 @pytest.mark.parametrize("folder", [BASE, EXAMPLE])
 def test_every_object_is_of_its_schema(folder: str) -> None:
     own = [one for one in built(folder) if group(one) not in MODULES]
@@ -145,9 +142,6 @@ def strict(schema: Any, *, outermost: bool = True) -> Any:
     if schema.get("x-kubernetes-int-or-string"):
         made.pop("type", None)
     return made
-
-
-# ------------------------------------------------------------------ what the code expects
 
 
 @pytest.mark.parametrize("folder", [BASE, EXAMPLE])

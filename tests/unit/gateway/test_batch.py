@@ -156,9 +156,6 @@ def test_no_more_is_read_than_can_be_stored(engine: Engine, size: int) -> None:
     assert reads in (LINES_UNDER_WAY, BYTES_UNDER_WAY // len(sent) + 1)
 
 
-# ── slow and blank bodies ─────────────────────────────────────────────────────────────────────────────────────────
-
-
 WITHIN_S = 10.0
 
 

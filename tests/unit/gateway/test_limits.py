@@ -186,9 +186,6 @@ def test_request_metrics_use_routes_not_paths(client: httpx.Client) -> None:
     assert "secret-id" not in shown
 
 
-# ── connections ───────────────────────────────────────────────────────────────────────────────────────────────────
-
-
 @pytest.fixture
 def few(monkeypatch: pytest.MonkeyPatch, engine: Engine) -> Iterator[httpx.Client]:
     monkeypatch.setattr(process, "connections_most", lambda: 3)
@@ -262,9 +259,6 @@ def test_liveness_ends_with_the_engine(engine: Engine, client: httpx.Client) -> 
     assert [client.get(path).status_code for path in ("/livez", "/readyz")] == [200, 503]
     engine.ended = "the engine has stopped"
     assert [client.get(path).status_code for path in ("/livez", "/readyz")] == [503, 503]
-
-
-# ── bodies and credentials ────────────────────────────────────────────────────────────────────────────────────────
 
 
 def paths_of(router: Any) -> Iterator[tuple[str, set[str]]]:

@@ -42,9 +42,6 @@ def embedded(folder: Path) -> list[str | Path]:
     return ["--state-dir", folder / "s", "--create", "--partitions", "1"]
 
 
-# ── standard input and output ─────────────────────────────────────────────────────────────────────────────────────
-
-
 @pytest.mark.examples
 def test_documented_session_can_be_replayed(tmp_path: Path) -> None:
     block = re.search(r"```text mcp\n(.*?)```", DOCS.read_text("utf-8"), re.DOTALL)
@@ -135,9 +132,6 @@ def test_wrong_http_options_end_with_status_2(tmp_path: Path, cli: Cli, words: t
     assert "--http" in done.stderr or "x-end-user-id" in done.stderr
 
 
-# ── HTTP ──────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
 @pytest.fixture(scope="module")
 def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Serve over HTTP, where each request needs a key: one for any user, and one for Ann alone."""
@@ -217,9 +211,6 @@ def test_http_connection_is_held_only_by_timely_messages(address: str) -> None:
         opened.sendall(b"POST /mcp HTTP/1.1\r\nhost: localhost\r\ncontent-length: 9\r\n%s\r\n{" % sent)
         assert opened.recv(65_536).startswith(b"HTTP/1.1 408 ")
     assert [httpx2.get(f"{address}{path}").status_code for path in ("/livez", "/readyz", "/metrics")] == [200] * 3
-
-
-# ── what a model is told ──────────────────────────────────────────────────────────────────────────────────────────
 
 
 class Fake:

@@ -54,9 +54,6 @@ def user() -> str:
     return f"alex {uuid.uuid4().hex}: ä/b%2F"
 
 
-# ── the client's methods ──────────────────────────────────────────────────────────────────────────────────────────
-
-
 def test_added_memory_is_found_at_once_with_its_fields(client: Any, user: str) -> None:
     added = client.add(CHAT, user_id=user, agent_id="chef", run_id="r1", app_id="kitchen", metadata={"shelf": 3})
     assert [(one["memory"], one["event"]) for one in added["results"]] == [(m["content"], "ADD") for m in CHAT]
@@ -230,9 +227,6 @@ def test_other_parts_of_mem0_are_said_not_to_be_there(client: Any, mem0: ModuleT
         assert refused.value.error_code == "HTTP_501"
 
 
-# ── credentials, tenants, environments ────────────────────────────────────────────────────────────────────────────
-
-
 def test_a_key_that_is_none_is_refused_at_once(mem0: ModuleType, host: str) -> None:
     for key, where in ((ApiKeyText.new(), host), (KEY, host.replace("acme", "globex"))):
         with httpx.Client() as http, pytest.raises(ValueError, match="no API key of this tenant"):
@@ -268,9 +262,6 @@ def test_environments_are_apart(mem0: ModuleType, host: str, user: str) -> None:
         opened.client.close()
 
 
-# ── other ways in ─────────────────────────────────────────────────────────────────────────────────────────────────
-
-
 def test_the_paths_of_mem0s_own_server_lead_to_the_same(host: str, user: str) -> None:
     with httpx.Client(base_url=host, headers={"x-api-key": KEY.text()}) as http:
         [one] = http.post("/memories", json={"messages": CHAT[:1], "user_id": user}).json()["results"]
@@ -296,8 +287,6 @@ def test_a_body_that_is_none_is_refused_in_words(host: str, body: bytes) -> None
 def texts(answer: dict[str, Any]) -> list[str]:
     return [one["memory"] for one in answer["results"]]
 
-
-# ── laws ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.floats(allow_nan=False) | st.text(max_size=5),

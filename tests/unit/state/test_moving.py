@@ -174,9 +174,6 @@ def test_outdated_partition_is_not_moved(tmp_path: Path, whole: str) -> None:
     assert combined_hash([tmp_path / "one"], UNENCRYPTED).hash == whole
 
 
-# ── several copies of one partition ───────────────────────────────────────────────────────────────────────────────────
-
-
 @pytest.mark.parametrize("target", ["older", "newer", "new"])
 def test_merge_takes_the_newest_of_several_copies(tmp_path: Path, whole: str, target: str) -> None:
     fill(tmp_path / "older", *EVERY, events=2)
