@@ -146,8 +146,6 @@ class LlmServer(ThreadingHTTPServer):
     def url(self) -> str:
         return f"http://127.0.0.1:{self.server_port}/v1"
 
-    # ── what a test gives ──
-
     def answer(self, task: str, answer: Answer | dict[str, Any]) -> None:
         self._answers[task] = answer if callable(answer) else lambda _: answer
 
@@ -167,8 +165,6 @@ class LlmServer(ThreadingHTTPServer):
             self.now.releases += 1
             self.now.changed.notify_all()
 
-    # ── what a test asks ──
-
     @property
     def requests(self) -> list[Asked]:
         with self.now.changed:
@@ -182,8 +178,6 @@ class LlmServer(ThreadingHTTPServer):
         """Wait until a condition on the state holds: `server.wait_for(lambda now: now.held == 3)`."""
         with self.now.changed:
             assert self.now.changed.wait_for(lambda: come(self.now), GIVE_UP_S), "the server waits in vain"
-
-    # ── within ──
 
     def begun(self, asked: Asked) -> Fault | None:
         """Count the call, and return its fault."""

@@ -139,8 +139,6 @@ class Broker:
         }
         self._metadata = SimpleNamespace(cluster_id="simulated", topics=described)
 
-    # ------------------------------------------------------------------ network
-
     def latency_s(self) -> float:
         draw = self.world.random.random
         if self.delayed and draw() < self.delayed:
@@ -187,8 +185,6 @@ class Broker:
         """Return the broker's response to the current thread, or raise KafkaException."""
         return self.send(work).get(timeout_s)
 
-    # ------------------------------------------------------------------ logs
-
     def now_ms(self) -> int:
         return int((EPOCH_S + self.world.now_s) * 1000)
 
@@ -221,9 +217,6 @@ class Broker:
         if name not in self.groups:
             self.groups[name] = Group(self, name)
         return self.groups[name]
-
-
-# ---------------------------------------------------------------------- the coordinator
 
 
 @dataclass
@@ -418,8 +411,6 @@ def assign(count: int, members: Mapping[str, Member]) -> dict[str, frozenset[int
     }
 
 
-# ---------------------------------------------------------------------- clients
-
 _broker: list[Broker] = []
 
 
@@ -475,8 +466,6 @@ class Consumer:
         self._alive_s = 0.0
         self._polled_s: float | None = self.world.now_s  # None within a poll, its callbacks included
         self._broker.watchers[self] = None
-
-    # ------------------------------------------------------------------ reading
 
     def notice(self) -> None:
         if not self.process.is_dead:
@@ -585,8 +574,6 @@ class Consumer:
     def list_topics(self, topic: str | None = None, timeout: float = 10.0) -> Any:  # noqa: ARG002
         return self._broker.call(self._broker.metadata, timeout)
 
-    # ------------------------------------------------------------------ offsets of the group
-
     def committed(self, parts: Sequence[TopicPartition], timeout: float = 10.0) -> list[Any]:
         def find() -> list[Any]:
             found = [self._group.offsets.get((one.topic, one.partition), (NO_OFFSET, "")) for one in parts]
@@ -607,8 +594,6 @@ class Consumer:
         member_id, generation = self._member_id, self._generation
         self._broker.call(lambda: self._group.commit(self.process, member_id, generation, offsets), self._socket_s)
         return [SimpleNamespace(topic=one.topic, partition=one.partition, error=None) for one in offsets]
-
-    # ------------------------------------------------------------------ membership
 
     def memberid(self) -> str | None:
         return self._member_id or None

@@ -63,8 +63,6 @@ class Member:
     def membership(self) -> Any:
         return None if self.process is None else getattr(self.parts, "membership", None)
 
-    # ------------------------------------------------------------------ what happens to it
-
     def start(self) -> None:
         self.is_wanted = True
         if self.process is not None:
@@ -124,8 +122,6 @@ class Member:
         self.synced_positions[own] = applied.get(own, -1)
         with os.scandir(partition.path) as files:
             self._synced |= {file.path: file.stat().st_size for file in files if file.name.endswith(".log")}
-
-    # ------------------------------------------------------------------ the process
 
     def _main(self) -> None:
         process, flow = self.process, self._flow

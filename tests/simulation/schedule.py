@@ -151,9 +151,6 @@ def _drawn(draw: random.Random, kinds: dict[str, tuple[float, float, float]], at
     return Action(at_s, kind, draw.randrange(MEMBERS), draw.uniform(least, most))
 
 
-# ---------------------------------------------------------------------- the log that schedules append
-
-
 class Script:
     """The records of a schedule. The n-th one of a topic depends on its kind alone: schedules share straight runs."""
 
@@ -180,9 +177,6 @@ class Script:
 
 def tag_of(owner: Owner) -> str:
     return f"{owner[0]}-{owner[1]}"
-
-
-# ---------------------------------------------------------------------- invariants
 
 
 class Watch(Watcher):
@@ -276,9 +270,6 @@ class Watch(Watcher):
             ambush(member)
 
 
-# ---------------------------------------------------------------------- running one
-
-
 @dataclass
 class Outcome:
     """The result of a schedule. `broken`: the broken invariant; `trace`: a hash of all decisions."""
@@ -350,8 +341,6 @@ class Simulation:
             == self.broker.logs[TOPICS.memory, number].end - 1
             for number, member in self._owned().items()
         )
-
-    # ------------------------------------------------------------------ actions
 
     def _act(self, action: Action) -> None:
         running = [one for one in self.members if one.process is not None]
@@ -454,8 +443,6 @@ class Simulation:
                 member.process.resume()
         if all(not member.is_wanted for member in self.members):
             self.members[0].start()
-
-    # ------------------------------------------------------------------ states
 
     def _state(self) -> str:
         return self._within(

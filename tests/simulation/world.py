@@ -197,8 +197,6 @@ class World:
             task.greenlet.switch()
             self.current = None
 
-    # ------------------------------------------------------------------ called by threads
-
     def block(self, waiters: "list[Task] | None", timeout_s: float | None) -> bool:
         """Wait to be woken, at most for a time. Return whether it was woken."""
         task = self.current
@@ -256,9 +254,6 @@ _worlds: list[World] = []
 
 def world() -> World:
     return _worlds[-1]
-
-
-# ---------------------------------------------------------------------- threading
 
 
 class Event:
@@ -431,9 +426,6 @@ THREADING = SimpleNamespace(
 )
 
 
-# ---------------------------------------------------------------------- time
-
-
 def monotonic() -> float:
     return world().now_s
 
@@ -464,9 +456,6 @@ TIME = SimpleNamespace(
     localtime=real_time.localtime,
     gmtime=real_time.gmtime,
 )
-
-
-# ---------------------------------------------------------------------- concurrent.futures and uuid
 
 
 class Future:
@@ -553,9 +542,6 @@ def wait_for_all(futures: Iterable[Future]) -> None:
 
 
 UUID = SimpleNamespace(uuid4=lambda: SimpleNamespace(hex=world().new_id()))
-
-
-# ---------------------------------------------------------------------- replacing names of the product
 
 
 class Patches:

@@ -97,8 +97,6 @@ class Harness:
         self._append_ms, self._record, self._models = append_ms, record or {}, models
         self.start()
 
-    # ------------------------------------------------------------------ lives
-
     def start(self) -> None:
         fingerprint = self._settings.fingerprint(self._embedder)
         cache_bytes, at_rest = self._settings.cache_bytes, self._at_rest
@@ -133,8 +131,6 @@ class Harness:
         sources = self._step.begin_sync(Mark(0, 0)).open
         unfinished = [Position.parse(f"{source}:{offset}") for source, found in sources.items() for offset in found]
         return ReadPlace(dict(self._read), unfinished)
-
-    # ------------------------------------------------------------------ batches
 
     def write(self, topic: str, *events: Event | bytes) -> None:
         self.lines[topic] += [event if isinstance(event, bytes) else orjson.dumps(event) for event in events]
@@ -173,8 +169,6 @@ class Harness:
         record = Record(Position(topic, 0, number), line, self._append_ms(number))
         return record._replace(**{**self._record, **fields})
 
-    # ------------------------------------------------------------------ between batches
-
     @property
     def is_due(self) -> bool:
         return self._step.due_ms() is not None
@@ -189,8 +183,6 @@ class Harness:
                 return outputs
             outputs += self.advance()
         raise AssertionError("it never comes to an end")
-
-    # ------------------------------------------------------------------ what is stored
 
     def hash(self) -> str:
         return state_hash(self.directory)
