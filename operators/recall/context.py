@@ -5,11 +5,11 @@ up to the whole. Memories fill the rest: those of the answer, then further ranke
 
 Rules and the working layer precede the ranked memories. Half of the budget takes a long memory as its best passage
 first, because passages of several memories hold more evidence than one long text; the best ones then become whole where
-there is room (`python -m benchmarks.budget`). An entry that does not fit is skipped, as is one with the words of
+there is room (`python -m benchmarks.budget`). An entry that does not fit is skipped, as is one with the text of
 another.
 """
 
-import re
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -46,7 +46,6 @@ RULE, WORKING, LONG_TERM = "rule", "working", "long_term"
 WORKING_MOST = 16  # unranked memories of the working layer: more would leave no room for the answer
 ROWS_AT_ONCE, FURTHER_AT_ONCE = 64, 16
 PASSAGES_END = 0.5  # share of the budget up to which long memories are passages first
-_WORDS = re.compile(r"\w+")
 MISFITS = 16  # consecutive items that do not fit, after which no more are tried
 
 
@@ -131,6 +130,8 @@ def context(
     chosen = summaries(every, about.filters.categories if selected is None else selected, about.memories)
     first, answer = layered(about.index, places, about.memories, readable), _ranked_items(about.memories, LONG_TERM)
     beyond = list[tuple[str, int]]()  # further memories that were tried
+    repeated = set[tuple[str, int]]()  # memories with the text of an earlier one
+    texts = set[str]()
 
     def ranked() -> Iterator[ContextItem]:
         yield from map(_ranked_item, answer)
@@ -138,10 +139,19 @@ def context(
             beyond.append((item.id, item.version))
             yield item
 
-    assembled = assemble(max_tokens, counter, chosen, first, about.graph.entries, ranked())
+    def distinct(items: Iterable[ContextItem]) -> Iterator[ContextItem]:
+        for item in items:
+            text = " ".join(item.content.split())
+            if text in texts:
+                repeated.add((item.id, item.version))
+            else:
+                texts.add(text)
+                yield item
+
+    assembled = assemble(max_tokens, counter, chosen, distinct(first), about.graph.entries, distinct(ranked()))
     wanted = len(rules(about.index, places)) + len(unranked_working(about.index, places, about.memories)) - unread
     wanted += len(_ranked_items(about.memories, WORKING)) + len(answer)
-    held = {(item.id, item.version) for item in assembled.relevant_items}.difference(beyond)
+    held = {(item.id, item.version) for item in assembled.relevant_items}.union(repeated).difference(beyond)
     assembled.omitted.update(
         _omitted(about, len(chosen), assembled),
         relevant_items=Omitted(filters=about.permitted.kept_out, budget=wanted - len(held)),
@@ -190,13 +200,14 @@ def assemble(
     chosen = {category: text for category, text in summaries.items() if budget.spend(text, summaries_end)}
     before, items = _Selection(budget, first), _Selection(budget, ranked)
     before.fill(ITEMS_END)
-    items.fill(PASSAGES_END)
+    before.retry(GRAPH_END)  # no ranked memory takes the place of a rule
+    items.fill(PASSAGES_END, MISFITS)
     items.complete(ITEMS_END)
-    items.fill(ITEMS_END)
+    items.fill(ITEMS_END, MISFITS)
     entities = [entity for entity in graph if budget.spend(orjson.dumps(entity).decode(), GRAPH_END)]
     items.complete(GRAPH_END)
-    for selection in (before, items):
-        selection.fill(GRAPH_END)
+    before.fill(GRAPH_END)
+    items.fill(GRAPH_END, MISFITS)
     return Context(
         summaries=chosen,
         relevant_items=[*before.chosen(), *items.chosen()],
@@ -216,28 +227,28 @@ class _Selection:
         self._misfits: list[tuple[int, ContextItem]] = []
         self._chosen: dict[int, ContextItem] = {}
         self._long: dict[int, ContextItem] = {}  # whole items of chosen passages, by number
-        self._words: set[tuple[str, ...]] = set()
 
-    def fill(self, end: float) -> None:
+    def fill(self, end: float, most_misfits: float = math.inf) -> None:
         """Take the earlier misfits and further items while the budget has room up to this share. Stop after a series of
         misfits."""
-        earlier, self._misfits, in_series = self._misfits, [], 0
-        for misfit in earlier:
-            self._take(*misfit, end)
-        while self._budget.is_open(end) and in_series < MISFITS and (one := next(self._items, None)) is not None:
+        self.retry(end)
+        in_series = 0
+        while self._budget.is_open(end) and in_series < most_misfits and (one := next(self._items, None)) is not None:
             in_series = 0 if self._take(*one, end) else in_series + 1
 
+    def retry(self, end: float) -> None:
+        """Take the earlier misfits that fit up to this share of the budget."""
+        earlier, self._misfits = self._misfits, []
+        for number, item in earlier:
+            self._take(number, item, end)
+
     def _take(self, number: int, item: ContextItem, end: float) -> bool:
-        words = tuple(_WORDS.findall(item.content.casefold())) or (item.content,)
-        if words in self._words:
-            return False
         found = _fitting(item, self._budget, end)
         if found is None:
             self._misfits.append((number, item))
             return False
-        self._words.add(words)
         self._chosen[number] = found
-        if item.excerpt is not None and found.excerpt is not None:
+        if found.excerpt is not None:
             self._long[number] = item
         return True
 
@@ -254,13 +265,13 @@ class _Selection:
 
 def _fitting(item: ContextItem, budget: Budget, end: float) -> ContextItem | None:
     """Return the first that fits of the best passage, the whole memory, and its summary; None if none fits."""
+    shown = item
     if item.excerpt is not None:
-        passage = item.content[item.excerpt["start"] : item.excerpt["end"]]
-        return item.model_copy(update={"content": passage}) if budget.spend(passage, end) else None
-    if budget.spend(item.content, end):
-        return item
+        shown = item.model_copy(update={"content": item.content[item.excerpt["start"] : item.excerpt["end"]]})
+    if budget.spend(shown.content, end):
+        return shown
     if item.summary is not None and budget.spend(item.summary, end):
-        return item.model_copy(update={"content": item.summary})
+        return item.model_copy(update={"content": item.summary, "excerpt": None})
     return None
 
 

@@ -14,6 +14,7 @@ from recallflow.embedder import Estimate, Kind, token_counter
 from recallflow.operators.recall.context import (
     GRAPH_END,
     ITEMS_END,
+    MISFITS,
     ROWS_AT_ONCE,
     SUMMARIES_END,
     assemble,
@@ -53,9 +54,32 @@ def test_long_memories_are_passages_first_and_whole_with_room() -> None:
     assert contents == ["a" * 50, "b" * 20, "c" * 20]
 
 
-def test_memory_with_the_words_of_another_is_skipped() -> None:
-    told = [item("a", "I live in Porto."), item("b", "i live in porto"), item("c", "I live in Porto now.")]
-    assert ids(assemble(100, Letters(), {}, [], ranked=told)) == ["a", "c"]
+def test_long_memory_whose_passage_does_not_fit_is_its_summary() -> None:
+    long = long_item("a", "p" * 20, "r" * 30).model_copy(update={"summary": "short"})
+    assert [found.content for found in assemble(10, Letters(), {}, [], ranked=[long]).relevant_items] == ["short"]
+
+
+def test_short_rule_after_many_long_ones_precedes_ranked_memories() -> None:
+    rules = [*(item(f"m{n}", "x" * 90) for n in range(3 * MISFITS)), item("short", "s")]
+    assert ids(assemble(80, Letters(), {}, rules, ranked=[item("m", "r" * 70)]))[0] == "short"
+
+
+def test_rule_above_four_fifths_keeps_its_place() -> None:
+    assert ids(assemble(100, Letters(), {}, [item("m0", "x" * 90)], ranked=[item("m", "r" * 20)])) == ["m0"]
+
+
+@pytest.mark.parametrize(
+    ("texts", "held"),
+    [
+        (["I live in Porto.", "I  live in Porto.", "I live in Porto now."], 2),
+        (["मेरा बेटा", "मेरी बेटी"], 2), (["I like C++", "I like C#"], 2), (["-5 degrees", "5 degrees"], 2),
+    ],
+)  # fmt: skip
+def test_memory_with_the_text_of_another_is_left_out(texts: list[str], held: int) -> None:
+    told_of = [make_event("memory", 1_000 + n, id=f"m{n}", content=text) for n, text in enumerate(texts)]
+    context = context_of(told_of, make_event("recall", 9_000, query=texts[0], max_tokens=1_000))
+    assert len(context["relevant_items"]) == held
+    assert context["omitted"]["relevant_items"] == {"filters": 0, "budget": 0}
 
 
 def test_context_with_room_holds_memories_beyond_the_answer() -> None:
@@ -94,8 +118,15 @@ def test_sections_keep_their_bounds_and_order(
     context = assemble(max_tokens, Letters(), summaries, items, graph)
     in_summaries = greedy([*summaries.items()], 0, SUMMARIES_END * max_tokens)
     taken = sum(map(size, in_summaries))
-    before = greedy(items, taken, ITEMS_END * max_tokens)
-    taken += sum(map(size, before))
+    before, read = list[ContextItem](), list[ContextItem]()
+    for one in items:
+        if taken + 1 > ITEMS_END * max_tokens:
+            break
+        read.append(one)
+        before += greedy([one], taken, ITEMS_END * max_tokens)
+        taken += size(one) if one in before else 0
+    before += greedy([one for one in read if one not in before], taken, GRAPH_END * max_tokens)
+    taken = sum(map(size, [*in_summaries, *before]))
     entities = greedy(graph, taken, GRAPH_END * max_tokens)
     taken += sum(map(size, entities))
     rest = greedy([one for one in items if one not in before], taken, GRAPH_END * max_tokens)
