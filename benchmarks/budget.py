@@ -10,20 +10,20 @@ skip a memory that does not fit. Tokens are counted alike for all (`operators/re
 """
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import orjson
 
 from benchmarks import kinds
 from benchmarks.baselines import BASELINES, Remembering
 from benchmarks.conversation_events import embedder_arguments, embedder_settings, message_lines, query_lines
-from benchmarks.locomo import Conversation, Turn
+from benchmarks.locomo import Conversation
 from recallflow.connectors.embedders import load_embedder
 from recallflow.connectors.model_embedders import load_tiktoken
-from recallflow.embedder import TokenCounter, token_counter
+from recallflow.embedder import token_counter
 from recallflow.flows.embedded import process
 from recallflow.flows.settings import Settings
 from recallflow.queries import K_MAX
@@ -39,6 +39,12 @@ class Filled(NamedTuple):
     texts: frozenset[str]
     whole: frozenset[str]
     tokens: int
+
+    @classmethod
+    def whole_texts(cls, names: Iterable[str], tokens: int, texts: Mapping[str, str]) -> Self:
+        """Return a context of whole memories. `texts` are those of all memories by name."""
+        found = frozenset(texts[name] for name in names)
+        return cls(found, found, tokens)
 
 
 def ask_flow(settings: Settings, conversation: Conversation, tokens: int, k: int = K_MAX) -> list[Filled]:
@@ -56,15 +62,14 @@ def ask_flow(settings: Settings, conversation: Conversation, tokens: int, k: int
     return found
 
 
-def fill(ranked: Iterable[Turn], tokens: int, counter: TokenCounter) -> Filled:
-    """Return the ranked memories that fit into the budget."""
+def fill(sizes: Iterable[tuple[str, int]], tokens: int) -> tuple[frozenset[str], int]:
+    """Return the ranked memories that fit into the budget, and the tokens used. `sizes` are names with their tokens."""
     chosen, spent = set[str](), 0
-    for turn in ranked:
-        size = counter.count_tokens(turn.memory)
+    for name, size in sizes:
         if spent + size <= tokens:
-            chosen.add(turn.content)
+            chosen.add(name)
             spent += size
-    return Filled(frozenset(chosen), frozenset(chosen), spent)
+    return frozenset(chosen), spent
 
 
 def measure(conversations: Sequence[Conversation], filled: Sequence[Sequence[Filled]]) -> dict[str, float]:
@@ -107,13 +112,14 @@ def main(argv: Sequence[str] | None = None) -> None:
             for conversation, ranked in zip(conversations, rankings[baseline.name], strict=True):
                 retriever.ingest(conversation.turns)
                 ranked += [retriever.search(question.text, RANKED) for question in conversation.questions]
+        texts = [{turn.id: turn.content for turn in one.turns} for one in conversations]
+        sizes = [{turn.id: counter.count_tokens(turn.memory) for turn in one.turns} for one in conversations]
         for tokens in map(int, chosen.tokens.split(",")):
             filled = {"recallflow": [ask_flow(settings, one, tokens, chosen.k) for one in conversations]}
             for name, ranked_by in rankings.items():
-                turns = [{turn.id: turn for turn in one.turns} for one in conversations]
                 filled[name] = [
-                    [fill(map(of.__getitem__, ids), tokens, counter) for ids in every]
-                    for every, of in zip(ranked_by, turns, strict=True)
+                    [Filled.whole_texts(*fill(((one, size[one]) for one in ids), tokens), text) for ids in every]
+                    for every, size, text in zip(ranked_by, sizes, texts, strict=True)
                 ]
             for name, contexts in filled.items():
                 figures[f"{kind} {tokens} {name}"] = found = measure(conversations, contexts)

@@ -138,12 +138,8 @@ def judge(conversation: Conversation, number: int, ranked: Sequence[str], budget
     of_sessions = measure(sessions, frozenset(turns[name].session for name in evidence & turns.keys()))
     measures |= {f"session {name}": value for name, value in of_sessions.items()}
     for limit in budgets:
-        missing, left = set(evidence), limit
-        for name, size in zip(ranked, sizes, strict=True):
-            if size <= left:
-                missing.discard(name)
-                left -= size
-        measures[f"all in {limit}"] = float(not missing)
+        chosen, _ = budget.fill(zip(ranked, sizes, strict=True), limit)
+        measures[f"all in {limit}"] = float(evidence <= chosen)
     return measures
 
 
