@@ -11,6 +11,8 @@ replay, and after a deletion.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple, Self
 
 import numpy as np
@@ -96,7 +98,8 @@ def features(question: StatementReading, candidates: UpdateCandidates) -> Pairs:
     return _features(compared, candidates, pairs) if len(pairs) else _NO_PAIRS
 
 
-class _Compared(NamedTuple):
+@dataclass(frozen=True)
+class _Compared:
     """Statements, n of them, compared with each other and with the question. Words are those in common."""
 
     question: StatementReading  # the question
@@ -108,6 +111,7 @@ class _Compared(NamedTuple):
     is_asked: Mask  # (words,), whether the question holds the word
     share: Features  # (n, n), the share of words in common, by rarity, in the statement with fewer words
     common: Features  # (n, n), the number of words in common
+    attributes: Ints  # (n, n), the bits of the attributes that both statements may give
     is_related: Mask  # (n, n), whether two may be about a common attribute
 
     @classmethod
@@ -121,13 +125,11 @@ class _Compared(NamedTuple):
         shared = held @ held.T
         sums = np.maximum(shared.diagonal(), 1e-9)
         share = shared / np.minimum(sums[:, None], sums)
-        is_related = (alike >= RELATED) | (share >= RELATED)
-        attributes = [one.attributes for one in statements]
-        if any(attributes):
-            tells = np.array(attributes)
-            is_related |= (tells[:, None] & tells) != 0
-        fits = cosines[:-1, -1]
-        return cls(question, statements, alike, fits, holds, held, is_asked, share, holds @ holds.T, is_related)
+        own = np.array([one.attributes for one in statements])
+        attributes = own[:, None] & own
+        is_related = (alike >= RELATED) | (share >= RELATED) | (attributes != 0)
+        fits, common = cosines[:-1, -1], holds @ holds.T
+        return cls(question, statements, alike, fits, holds, held, is_asked, share, common, attributes, is_related)
 
     def may_update(self) -> Mask:
         """Return (n, n): whether the column's statement may update the row's, if it is newer and related. It may not if
@@ -146,17 +148,12 @@ class _Compared(NamedTuple):
                 found[:, newer] = [bool(others - older.persons) for older in self.statements]
         return found
 
+    @cached_property
     def numbers_differ(self) -> Mask:
         """Return (n, n): whether both statements contain numbers, and different ones."""
         known: dict[frozenset[str], int] = {frozenset(): 0}
         numbers = np.array([known.setdefault(one.numbers, len(known)) for one in self.statements])
         found: Mask = (numbers[:, None] != numbers) & (numbers[:, None] * numbers > 0)
-        return found
-
-    def attributes(self) -> Ints:
-        """Return (n, n): the bits of the attributes that both statements may give."""
-        attributes = np.array([one.attributes for one in self.statements])
-        found: Ints = attributes[:, None] & attributes
         return found
 
     def _is_compatible(self, lengths: Features) -> Mask:
@@ -171,7 +168,7 @@ class _Compared(NamedTuple):
         amends, is_plain = cues & _AMENDS != 0, cues & (_AMENDS | _CHANGED | _RESTORED) == 0
         before, now = lengths[:, None], lengths
         repeats = (self.common == now) & ((self.common == before) | ~(amends | (cues & _RESTORED != 0)))
-        differ = self.numbers_differ() | (self.attributes() & self.question.attributes != 0)
+        differ = self.numbers_differ | (self.attributes & self.question.attributes != 0)
         unlike = (self.common < SAME_SENTENCE * np.maximum(before, now)) & ~differ
         # A statement is listed if several have as many words in common with it.
         listed = (self.common >= LISTED_SHARE * np.minimum(before, now)).sum(axis=0) > LISTED
@@ -195,7 +192,7 @@ def _features(compared: _Compared, candidates: UpdateCandidates, pairs: npt.NDAr
     mean, spread = _spread(compared.alike[apart])
     unasked = compared.held[:, ~compared.is_asked]
     fits, changes = compared.fits, np.maximum(cue["change"], cue["ended"])
-    common = compared.attributes()[pair]
+    common = compared.attributes[pair]
     figures = {
         "alike": compared.alike[pair],
         "fits": np.minimum(fits[older], fits[newer]),
@@ -218,7 +215,7 @@ def _features(compared: _Compared, candidates: UpdateCandidates, pairs: npt.NDAr
         "others": np.maximum(others[newer] - others[older], 0),
         "name": np.maximum(named[newer] - named[older], 0),
         "own": own[newer],
-        "numbers_differ": compared.numbers_differ()[pair] * 1.0,
+        "numbers_differ": compared.numbers_differ[pair] * 1.0,
         "attribute": figures["attribute"],
         "attribute_asked": figures["asked"],
         "asked_fits": figures["asked"] * figures["fits"],

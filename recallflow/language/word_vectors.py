@@ -106,7 +106,7 @@ class WordVectors:
     def _languages(self, word: str) -> tuple[int, ...]:
         """Return the places in `LATIN` of the languages that know a word. Only English knows numbers."""
         if word.isdecimal():
-            return (LATIN.index(ENGLISH),) if self._rows_of_english[word] else ()
+            return (_NUMBERS[ENGLISH.code],) if self._rows_of_english[word] else ()
         plain = folded(word)
         return tuple(number for number, table in enumerate(LATIN) if self._knows(table, plain))
 
