@@ -245,7 +245,8 @@ class _Selection:
     def _take(self, number: int, item: ContextItem, end: float) -> bool:
         found = _fitting(item, self._budget, end)
         if found is None:
-            self._misfits.append((number, item))
+            if end < GRAPH_END:  # the room of the whole budget only shrinks
+                self._misfits.append((number, item))
             return False
         self._chosen[number] = found
         if found.excerpt is not None:
@@ -254,9 +255,9 @@ class _Selection:
 
     def complete(self, end: float) -> None:
         """Replace passages by their whole texts, the first ones first, where they fit."""
-        for number, item in self._long.items():
+        for number, item in [*self._long.items()]:
             if self._budget.replace(self._chosen[number].content, item.content, end):
-                self._chosen[number] = item.model_copy(update={"excerpt": None})
+                self._chosen[number] = self._long.pop(number).model_copy(update={"excerpt": None})
 
     def chosen(self) -> list[ContextItem]:
         """Return the chosen items in the order of their sequence."""

@@ -22,6 +22,7 @@ from recallflow.operators.recall.words import spend_scan
 from recallflow.operators.redaction import is_readable
 from recallflow.queries import HOPS_MIN
 from recallflow.state.arrays import Column, Places
+from recallflow.state.index import OwnerIndex
 
 FURTHER_MOST = 200  # ranked memories beyond the answer that a context may hold
 STATEMENTS_HELD = 4_096  # per owner
@@ -49,18 +50,19 @@ def rank_candidates(run: QueryRun, understood: Understood, candidates: Candidate
         ranking, before, changed = _settled(run, inputs, ranking, before)
     run.timings.end("rank")
     cut = slice(max(at_least, tuning.most))
-    further = ranking.only(slice(cut.stop, cut.stop + FURTHER_MOST if has_context else cut.stop))
+    whole = ranking
     if least is None:  # only the answered memories need a relevance
         ranking, before = ranking.only(cut), before[cut]
     judged = _judged(judge, inputs, ranking)
+    beyond: Places | slice = slice(cut.stop, cut.stop + FURTHER_MOST)
     if least is not None:
         enough = (judged.relevance >= least).nonzero()[0]
-        further = ranking.only(enough[cut.stop :] if has_context else enough[:0])
-        enough = enough[cut]
+        enough, beyond = enough[cut], enough[beyond]
         ranking, judged = ranking.only(enough), judged.only(enough)
         before = [before[rank] for rank in enough.tolist()] if before else before
     run.timings.end("judge")
-    return Ranked(inputs, ranking, graph, before, judged, changed, _further(judge, further, changed))
+    further = _further(run.index, whole.places[beyond], whole.scores[beyond], changed) if has_context else NO_FURTHER
+    return Ranked(inputs, ranking, graph, before, judged, changed, further)
 
 
 def _read_input(
@@ -111,13 +113,10 @@ def _reranked(inputs: RankingInput, ranking: Ranking, scores: Mapping[str, float
     return model_calls.reordered(ranking, ids, scores, inputs.tuning.k)
 
 
-def _further(judge: Judge, ranking: Ranking, changed: Mapping[int, Replacement]) -> Further:
-    if not len(ranking.places):
-        return NO_FURTHER
-    created_ms = judge.index.conversation.facts["created_ms"]
-    replaced = changed.keys() & {*ranking.places.tolist()} if changed else ()
-    at = {place: format_time(int(created_ms[changed[place].by])) for place in replaced}
-    return Further(ranking.places, ranking.scores, judge.at(ranking.places), at)
+def _further(index: OwnerIndex, places: Places, scores: Column, changed: Mapping[int, Replacement]) -> Further:
+    """Return the ranked memories beyond the answer, with the times at which others replaced them."""
+    created_ms, replaced = index.conversation.facts["created_ms"], changed.keys() & {*places.tolist()}
+    return Further(places, scores, {place: format_time(int(created_ms[changed[place].by])) for place in replaced})
 
 
 def _settled(

@@ -154,11 +154,10 @@ class Further(NamedTuple):
 
     places: Places
     scores: Column
-    relevance: Column
     replaced_at: Mapping[int, str]  # the time (RFC 3339) at which another memory replaced a statement, by position
 
 
-NO_FURTHER = Further(np.zeros(0, np.int64), np.zeros(0), np.zeros(0), {})
+NO_FURTHER = Further(np.zeros(0, np.int64), np.zeros(0), {})
 
 
 class Ranked(NamedTuple):
