@@ -211,21 +211,21 @@ class Clusters:
 
     def _adopt(self, earlier: "Clusters") -> None:
         """Copy the results of unchanged episodes, which have the same slots in the same order as before."""
-        there = self._slots < len(earlier._places)
-        before = np.where(there, earlier._places[np.minimum(self._slots, len(earlier._places) - 1)], -1)
-        episode = np.where(before >= 0, earlier._segment[before], -1)
+        known = self._slots < len(earlier._places)
+        earlier_places = np.where(known, earlier._places[np.minimum(self._slots, len(earlier._places) - 1)], -1)
+        earlier_episodes = np.where(earlier_places >= 0, earlier._segment[earlier_places], -1)
         # Each place has the same distance from the start of the same episode, and no member is gone.
-        first = episode[self._starts]
-        same = (episode >= 0) & (episode == first[self._segment])
-        same &= before - earlier._starts[episode] == np.arange(len(before)) - self._starts[self._segment]
-        sizes = self._ends - self._starts
-        unchanged = np.logical_and.reduceat(same, self._starts)
-        unchanged &= sizes == earlier._ends[first] - earlier._starts[first]
-        kept = np.flatnonzero(unchanged & earlier._known[first])
-        self._centroids[kept] = earlier._centroids[first[kept]]
+        counterparts = earlier_episodes[self._starts]
+        offsets = np.arange(len(earlier_places)) - self._starts[self._segment]
+        is_same = (earlier_episodes >= 0) & (earlier_episodes == counterparts[self._segment])
+        is_same &= earlier_places - earlier._starts[earlier_episodes] == offsets
+        is_unchanged = np.logical_and.reduceat(is_same, self._starts)
+        is_unchanged &= self._ends - self._starts == (earlier._ends - earlier._starts)[counterparts]
+        kept = np.flatnonzero(is_unchanged & earlier._known[counterparts])
+        self._centroids[kept] = earlier._centroids[counterparts[kept]]
         self._known[kept] = True
-        of_unchanged = unchanged[self._segment]
-        self._cosines[of_unchanged] = earlier._cosines[before[of_unchanged]]
+        members = is_unchanged[self._segment]
+        self._cosines[members] = earlier._cosines[earlier_places[members]]
 
     def centroids(self, segments: Ints) -> Matrix:
         """Unit centroid of each of these episodes, (len(segments), dimension); zeros where no member has a vector."""
