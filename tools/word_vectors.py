@@ -21,7 +21,7 @@ import re
 import time
 import tomllib
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -35,10 +35,12 @@ from scipy.sparse.linalg import LinearOperator, cg
 
 from benchmarks.locomo import shared
 from recallflow.language import plain
-from recallflow.language.word_vectors import TABLE, word_vectors
+from recallflow.language.tables import EVERY, Table
+from recallflow.language.word_vectors import PARTS, TABLE, stemmer, word_vectors
 from recallflow.language.words import latin_stems, words
 
 WORDNET = Path("/usr/share/wordnet")
+TABLES = {table.code: table for table in EVERY}
 VOCABULARY = Path(__file__).parent / "vocabulary"
 CONVERSATIONS = ("locomo_dev.json", "group_dev.json", "assistant_dev.json")
 EXAMPLES, GLOSSES, SENTENCES, COMMON = 70_000, 60_000, 15_000, 6_000
@@ -401,12 +403,29 @@ def store(vocabulary: Sequence[str], table: Floats) -> None:
         "languages": _packed(codes),
     }
     for code in codes:
-        packed[f"{code}_forms"] = _packed([form for form, _ in forms[code]])
-        packed[f"{code}_rows"] = np.array([row for _, row in forms[code]], np.uint16)
+        packed |= zip((f"{code}_{part}" for part in PARTS), _lexicon(TABLES[code], forms[code]), strict=True)
     with Path(str(TABLE)).open("wb") as file:
         np.savez_compressed(file, **packed)
     size = Path(str(TABLE)).stat().st_size
     print(f"{size / 1e6:.2f} MB, {len(vocabulary)} words, {sum(map(len, forms.values()))} forms of other languages")
+
+
+def _lexicon(table: Table, pairs: Iterable[tuple[str, int]]) -> tuple[npt.NDArray[Any], ...]:
+    """Return the arrays of a language in the order of `PARTS`. `pairs` are distinct forms and rows."""
+    first: dict[str, int] = {}
+    further: list[tuple[str, int]] = []
+    for form, row in pairs:
+        if first.setdefault(form, row) != row:
+            further.append((form, row))
+    at = {form: number for number, form in enumerate(first)}
+    stems: dict[str, int] = {}
+    for form in first if table.blanks else ():
+        stem = stemmer(table)(form)
+        if stem and stem not in at:
+            stems.setdefault(stem, at[form])
+    rows = np.array([*first.values()], np.uint16)
+    pairs_at = np.array([(at[form], row) for form, row in further], np.uint16).reshape(-1, 2)
+    return _packed([*first, *stems]), rows, pairs_at, np.array([*stems.values()], np.uint16)
 
 
 def _marks(at: Mapping[str, int], more: Mapping[tuple[int, ...], int]) -> npt.NDArray[np.uint16]:

@@ -24,6 +24,10 @@ from recallflow.language.words import LATIN_WORD, ascii_words, counts, latin_ste
 TABLE = resources.files("recallflow.language") / "word_vectors.npz"
 # The bit of nouns for persons; the other bits mean personal attributes (tools/vocabulary/marks.toml).
 PERSON = 1
+# Arrays of a language other than English: its forms, followed by the stems that are no forms; the first row of each
+# form; further rows, as pairs of a form's index and a row; for each stem, the index of the first form that has it.
+# Stems are stored because Snowball would need up to 0.3 s for the forms of a language.
+PARTS = ("forms", "rows", "further", "stemmed")
 _CACHE_BYTES = 8 * 1024 * 1024
 _BLOCK = 64  # texts at a time: their vectors stay in the processor's cache
 _LONGEST = 8  # characters of a dictionary word in a script without blanks
@@ -54,12 +58,14 @@ class WordVectors:
         with TABLE.open("rb") as file, np.load(file) as stored:
             self.codes: npt.NDArray[np.int8] = stored["codes"]
             self.scales: Matrix = stored["scales"].astype(np.float32)[:, np.newaxis]
-            self._english = {word: (row,) for row, word in enumerate(_unpacked(stored["words"]))}
+            # A tuple per row, shared by all languages: tens of thousands of new tuples would start garbage collections.
+            self._single: list[Rows] = [(row,) for row in range(len(self.codes))]
+            self._english = dict(zip(_unpacked(stored["words"]), self._single, strict=False))
             self.marks: list[int] = stored["marks"].tolist()
             stems = zip(_unpacked(stored["stems"]), stored["stem_rows"].tolist(), strict=True)
-            self._english_stems = {stem: (row,) for stem, row in stems}
+            self._english_stems = {stem: self._single[row] for stem, row in stems}
             languages = _unpacked(stored["languages"])
-            self._packed = {code: (stored[f"{code}_forms"], stored[f"{code}_rows"]) for code in languages}
+            self._packed = {code: [stored[f"{code}_{part}"] for part in PARTS] for code in languages}
         self.dimension = self.codes.shape[1]
         self.digest = hashlib.blake2b(self.codes.tobytes() + self.scales.tobytes(), digest_size=4).hexdigest()
         self._lexicons: dict[str, dict[str, Rows]] = {}
@@ -115,9 +121,8 @@ class WordVectors:
             return True
         if table is ENGLISH:
             return bool(self._rows_of_english[word])
-        stem = _stem(table)
-        lexicon = self._lexicon(table, stem)
-        return word in lexicon or stem(word) in lexicon
+        lexicon = self._lexicon(table)
+        return word in lexicon or stemmer(table)(word) in lexicon
 
     def sums(self, texts: Sequence[str]) -> Matrix:
         """Return the sum of each text's vectors, (texts, dimension): zeros where no word is known."""
@@ -151,22 +156,19 @@ class WordVectors:
     def _lookup(self, table: Table) -> Kept[str, Rows]:
         """Return the rows by word of a language that is not English."""
         if table.code not in self._rows_of:
-            stem = _stem(table)
-            lexicon = self._lexicon(table, stem)
+            stem, lexicon = stemmer(table), self._lexicon(table)
             self._rows_of[table.code] = Kept(lambda word: self._translated(word, table, lexicon, stem), _CACHE_BYTES)
         return self._rows_of[table.code]
 
-    def _lexicon(self, table: Table, stem: Callable[[str], str] | None) -> dict[str, Rows]:
-        """Return the rows by form, and where `stem` is given by the stem of each form as well."""
+    def _lexicon(self, table: Table) -> dict[str, Rows]:
+        """Return the rows by form and, in a language with blanks, by stem."""
         if table.code not in self._lexicons:
-            forms, rows = self._packed[table.code]
-            found: dict[str, Rows] = {}
-            for form, row in zip(_unpacked(forms), rows.tolist(), strict=True):
-                found[form] = (*found.get(form, ()), row)
-            if stem is not None:
-                for form, of in [*found.items()]:
-                    found.setdefault(stem(form) or form, of)
-            self._lexicons[table.code] = found
+            forms, first, further, stemmed = self._packed[table.code]
+            rows = [*map(self._single.__getitem__, first.tolist())]
+            for at, row in further.tolist():
+                rows[at] += (row,)
+            rows += [rows[at] for at in stemmed.tolist()]
+            self._lexicons[table.code] = dict(zip(_unpacked(forms), rows, strict=True))
         return self._lexicons[table.code]
 
     def _translated(self, word: str, table: Table, lexicon: dict[str, Rows], stem: Callable[[str], str]) -> Rows:
@@ -188,7 +190,7 @@ class WordVectors:
         for run, is_unspaced in runs(lowered):
             if is_unspaced:
                 own = unspaced
-                parts = _segmented(run, self._lexicon(unspaced, None))
+                parts = _segmented(run, self._lexicon(unspaced))
                 words += [part for part, _ in parts]
                 found += [rows for _, rows in parts]
             elif counts(run):
@@ -202,7 +204,8 @@ class WordVectors:
         return WordRows(own, words, found)
 
 
-def _stem(table: Table) -> Callable[[str], str]:
+def stemmer(table: Table) -> Callable[[str], str]:
+    """Return the function from a word to its stem in a language; the stem of a function word is empty."""
     number = _NUMBERS.get(table.code)
     return (script_stems if number is None else latin_stems[number]).__getitem__
 

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from recallflow.connectors.embedders import MeaningEmbedder
-from recallflow.language.word_vectors import TABLE
+from recallflow.language.tables import EVERY
+from recallflow.language.word_vectors import TABLE, stemmer
 
 PETS, DOG, RENT = "Do I have any pets?", "We have a dog called Bolt.", "The rent is due on the first."
 
@@ -12,16 +13,6 @@ PETS, DOG, RENT = "Do I have any pets?", "We have a dog called Bolt.", "The rent
 @pytest.fixture(scope="module")
 def embedder() -> MeaningEmbedder:
     return MeaningEmbedder()
-
-
-def test_synonym_is_closer_than_an_unrelated_text(embedder: MeaningEmbedder) -> None:
-    question, dog, rent = embedder.embed([PETS, DOG, RENT])
-    assert question @ dog > question @ rent + 0.2
-
-
-def test_misspelt_name_is_closer_than_another(embedder: MeaningEmbedder) -> None:
-    asked, told, other = embedder.embed(["Katarzyna", "Katarzina", "Bartholomew"])
-    assert asked @ told > asked @ other + 0.2
 
 
 @pytest.mark.parametrize("text", ["我上周搬到了北京。", "Я живу в Казани.", DOG])
@@ -41,6 +32,8 @@ def test_vector_does_not_depend_on_the_batch(embedder: MeaningEmbedder) -> None:
 @pytest.mark.parametrize(
     ("question", "fact", "other"),
     [
+        (PETS, DOG, RENT),
+        ("Katarzyna", "Katarzina", "Bartholomew"),
         ("Habe ich Haustiere?", "Unser Hund heißt Bolt.", "Die Miete ist am Ersten fällig."),
         ("¿Tengo mascotas?", "Nuestro perro se llama Bolt.", "El alquiler se paga el día uno."),
         ("Где я работаю?", "Я устроился в больницу медбратом.", "Вчера весь день шёл дождь."),
@@ -48,11 +41,20 @@ def test_vector_does_not_depend_on_the_batch(embedder: MeaningEmbedder) -> None:
         ("ペットを飼っていますか？", "うちの犬はボルトという名前です。", "家賃は一日に払います。"),
     ],
 )
-def test_translated_synonym_is_closer(embedder: MeaningEmbedder, question: str, fact: str, other: str) -> None:
+def test_synonym_translation_or_misspelling_is_closer_than_another_text(
+    embedder: MeaningEmbedder, question: str, fact: str, other: str
+) -> None:
     asked, told, unrelated = embedder.embed([question, fact, other])
-    assert asked @ told > asked @ unrelated + 0.1
+    assert asked @ told > asked @ unrelated + 0.15
+
+
+def test_stored_stems_equal_those_of_the_stemmers() -> None:
+    with TABLE.open("rb") as file, np.load(file) as stored:
+        for table in EVERY[1:]:
+            forms = stored[f"{table.code}_forms"].tobytes().decode().split("\n")
+            stems = [stemmer(table)(forms[at]) for at in stored[f"{table.code}_stemmed"]]
+            assert forms[len(stored[f"{table.code}_rows"]) :] == stems
 
 
 def test_table_fits_five_megabytes() -> None:
-    with TABLE.open("rb") as file:
-        assert len(file.read()) < 5_000_000
+    assert len(TABLE.read_bytes()) < 5_000_000
