@@ -26,7 +26,6 @@ from rocksdict import (
     Rdict,
     ReadOptions,
     WriteBufferManager,
-    WriteOptions,
 )
 
 from recallflow import process
@@ -43,10 +42,10 @@ BLOCK_BYTES = 16 * 1024  # of tables: smaller ones compress worse, and a read de
 
 
 class SharedMemory:
-    """The block cache, the write buffers and the descriptors that all partitions of a process share."""
+    """The block cache, the write buffers and the descriptors that all partitions of a process share. `partitions`: how
+    many may be open at the same time."""
 
     def __init__(self, partitions: int = 1) -> None:
-        """`partitions`: how many may be open at the same time."""
         self._files = process.database_files(partitions)
         self._cache = Cache(BLOCK_CACHE_BYTES)
         self._buffers = WriteBufferManager.new_write_buffer_manager_with_cache(WRITE_BUFFERS_BYTES, False, self._cache)
@@ -78,19 +77,12 @@ class StoredRecords:
         self._past_cache.fill_cache(False)  # type: ignore
         self._past_cache.set_verify_checksums(False)  # these values have their own checksum
 
-    def read(self, wanted: bytes | list[bytes]) -> Any:
+    def read(self, wanted: bytes | list[bytes], *, cached: bool = True) -> Any:
+        """Return values. `cached`: their blocks go into the block cache."""
         try:
-            return self._db.get(wanted)
+            return self._db.get(wanted) if cached else self._db.get(wanted, read_opt=self._past_cache)
         except Exception as error:  # rocksdict raises bare Exception
             raise self._unreadable(error) from error
-
-    def read_large(self, key: bytes) -> bytes | None:
-        """Past the block cache."""
-        try:
-            value: bytes | None = self._db.get(key, read_opt=self._past_cache)
-        except Exception as error:
-            raise self._unreadable(error) from error
-        return value
 
     def between(self, first: bytes, end: bytes, *, back: bool) -> Iterator[tuple[bytes, bytes]]:
         """Yield records with first ≤ key < end, in key order or, with `back`, in descending order."""
@@ -131,13 +123,6 @@ class StoredRecords:
         return StorageError(f"state partition {self._number} cannot be read: {error}; restore a checkpoint")
 
 
-def unlogged() -> WriteOptions:
-    options: Any = WriteOptions()
-    options.disable_wal = True
-    found: WriteOptions = options
-    return found
-
-
 def _up_to(end: bytes) -> ReadOptions:
     options = ReadOptions()
     options.set_iterate_upper_bound(end)
@@ -172,10 +157,9 @@ _BEHIND = b"\x00"  # makes of a key the one right behind it
 
 
 class Cleaning:
-    """The cleaning of one state partition's files. Any thread may run it."""
+    """The cleaning of one state partition's files, from the marks of earlier runs on. Any thread may run it."""
 
     def __init__(self, db: Any, marks: Iterable[bytes]) -> None:
-        """Load the marks of earlier runs."""
         self._db = db
         self._folder = Path(db.path())
         self._numbers = count()  # one that is erased again meanwhile is to be cleaned again

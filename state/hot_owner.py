@@ -14,9 +14,8 @@ from recallflow.state.graph import OwnerGraph
 from recallflow.state.hot_graph import HotGraph
 from recallflow.state.index import OwnerIndex
 from recallflow.state.partition import Partition
-from recallflow.state.past_graph import PastGraph, VersionGraph
 from recallflow.state.rows import Current, EpisodeRow, EpisodeSummaryRow, OwnerHead
-from recallflow.state.scoped import ScopedGraph, ScopedIndex, ScopedVersionGraph
+from recallflow.state.scoped import ScopedIndex
 from recallflow.state.segments import Segments
 from recallflow.state.usage import OwnerUsage, Usage, decode_seqs
 
@@ -90,24 +89,6 @@ class HotOwner:
         """Return the summary of an episode. Raise DecryptionFailed."""
         stored = self.partition.get(keys.episode_summary(self.key, number))
         return None if stored is None else EpisodeSummaryRow.decode(stored).summary
-
-    def past_graph(self, index: OwnerIndex, known_by_ms: int | None, happened_by_ms: int | None) -> OwnerGraph:
-        """Return the owner's graph as known by a time, of events up to a time. `index` is of that moment."""
-        return PastGraph(self.partition, self.key, index, known_by_ms, happened_by_ms)
-
-    def version_graph(self, index: OwnerIndex, known_by_ms: int | None, happened_by_ms: int | None) -> VersionGraph:
-        """Return the owner's graph at a past moment, from all versions in the index."""
-        return VersionGraph(self.partition, self.key, index, known_by_ms, happened_by_ms)
-
-    def scoped_graph(self, index: OwnerIndex, known_by_ms: int | None, happened_by_ms: int | None) -> OwnerGraph:
-        """Return the owner's graph at a past moment, from the memories in the index alone."""
-        return ScopedGraph(self.partition, self.key, index, known_by_ms, happened_by_ms)
-
-    def scoped_version_graph(
-        self, index: OwnerIndex, known_by_ms: int | None, happened_by_ms: int | None
-    ) -> VersionGraph:
-        """Return the owner's graph at a past moment, from all versions of the memories in the index alone."""
-        return ScopedVersionGraph(self.partition, self.key, index, known_by_ms, happened_by_ms)
 
     def hot_graph(self) -> HotGraph:
         """Return the cached data for writing the owner's graph."""
@@ -202,8 +183,7 @@ class HotOwners:
     """A least-recently-used cache of owners, by bytes.
 
     Nothing is dropped while a batch is being applied: an owner may carry effects that are not committed yet. The
-    worker calls `shrink` between batches.
-    """
+    worker calls `shrink` between batches."""
 
     def __init__(self, budget_bytes: int) -> None:
         self._budget_bytes = budget_bytes
@@ -213,7 +193,6 @@ class HotOwners:
         self._total_bytes = 0
 
     def of(self, partition: Partition) -> "Owners":
-        """Return the owners of one state partition."""
         return Owners(self, partition)
 
     def get(self, partition: Partition, owner: Owner) -> HotOwner:
@@ -233,7 +212,6 @@ class HotOwners:
             self._total_bytes -= self._weights.pop(owner, 0)
 
     def drop_all(self, owners: Callable[[Owner], bool]) -> None:
-        """Evict all owners that match."""
         for owner in [owner for owner in self._owners if owners(owner)]:
             self.drop(owner)
 
@@ -291,23 +269,14 @@ class Owners:
         self._partition = partition
 
     def get(self, owner: Owner) -> HotOwner:
-        """Return the owner, loaded on first use."""
         return self._hot_owners.get(self._partition, owner)
 
     def drop(self, owner: Owner) -> None:
-        """Evict an owner whose in-memory state may be inconsistent. Earlier events are committed first.
-
-        Raises:
-            StorageError: the commit failed.
-        """
+        """Commit, and evict an owner whose in-memory state may be inconsistent. Raise StorageError."""
         self._partition.commit()
         self._hot_owners.drop(owner)
 
     def drop_all(self, owners: Callable[[Owner], bool]) -> None:
-        """Evict all owners that match, after a commit.
-
-        Raises:
-            StorageError: the commit failed.
-        """
+        """Commit, and evict all owners that match. Raise StorageError."""
         self._partition.commit()
         self._hot_owners.drop_all(owners)

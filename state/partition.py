@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self, cast
 
 import orjson
 from rocksdict import Checkpoint, WriteBatch, WriteOptions
@@ -14,7 +14,7 @@ from recallflow.owner import Owner
 from recallflow.private_files import restrict_tree
 from recallflow.records import Position
 from recallflow.state import keys
-from recallflow.state.database import Cleaning, SharedMemory, StoredRecords, open_database, unlogged
+from recallflow.state.database import Cleaning, SharedMemory, StoredRecords, open_database
 from recallflow.state.encryption import Keyring, OwnerKeys, Sealed, Unsealed
 from recallflow.stepped import spend
 
@@ -51,7 +51,8 @@ class Partition:
         self._is_due = False  # whether a staged change cannot wait for a later commit
         self._written = self._synced = 0  # commits that need a sync: their number, and the number of synced ones
         self._failed = False
-        self._logged, self._unlogged = WriteOptions(), unlogged()
+        self._logged, self._unlogged = WriteOptions(), WriteOptions()
+        cast(Any, self._unlogged).disable_wal = True  # rocksdict's stub has a method here
         self._moved: set[str] = set()
         self._counted = False  # whether counts changed since the last commit
         self._check_format(path)
@@ -95,7 +96,7 @@ class Partition:
         """Return a value without caching its block. This suits large values that are read once."""
         if key in self._pending:
             self.commit()
-        value = self._stored.read_large(key)
+        value = self._stored.read(key, cached=False)
         return None if value is None else self._sealing.open(key, value)
 
     def keep(self, derived: Mapping[bytes, bytes | None]) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Hashable, Iterator, Mapping, Se
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import orjson
 
@@ -60,7 +60,6 @@ class Plan(NamedTuple):
     categories: Mapping[str, str]
 
     def calls(self) -> list[ModelCall]:
-        """Return all calls, in a deterministic order."""
         tasks = ((number, task) for number, request in enumerate(self.requests) for task in request.tasks)
         calls = [call for number, task in tasks if (call := self._of_one(task, number)) is not None]
         for task in _BATCHED:
@@ -184,7 +183,7 @@ class _Work(NamedTuple):
         """Return the draft of a vector event, with the shortest decimal form of each float."""
         request = self.asked[number].request
         memory = request.memories[0]
-        fields: dict[str, Any] = {
+        fields = {
             "type": "memory.embedding",
             "timestamp": written_time(memory.created_at),
             "memory_id": memory.memory_id,
@@ -275,11 +274,9 @@ class PartitionEnrichment:
         return outputs, self._partition is None
 
     def due_ms(self) -> int | None:
-        """Return the time of the next call of `on_notify`."""
         return next((batch.due_ms for batch in self._batches.values()), None)
 
     def on_notify(self) -> list[EnrichmentOutput | Marked]:
-        """Submit the batches that have waited long enough."""
         now_ms = self._enricher.now_ms()
         for key in [key for key, batch in self._batches.items() if batch.due_ms <= now_ms]:
             self._submit(self._batches.pop(key))

@@ -220,18 +220,10 @@ def _read_categories(
             check_confidence(claim, least)
             if found.drafts:
                 raise RejectedClaim("duplicate")
-            found.drafts.append(_assigned(memory, claim["category"]))
+            fields = {"type": "memory.update", "timestamp": written_time(memory.created_at)}
+            fields |= {"memory_id": memory.memory_id, "category": claim["category"]}
+            found.drafts.append(Draft(fields, memory))
     return [*all_found.values()]
-
-
-def _assigned(memory: ShownMemory, category: str) -> Draft:
-    fields = {
-        "type": "memory.update",
-        "timestamp": written_time(memory.created_at),
-        "memory_id": memory.memory_id,
-        "category": category,
-    }
-    return Draft(fields, memory)
 
 
 CATEGORY_VERSION, EPISODE_VERSION = "summarise-category-1", "summarise-episode-1"

@@ -46,7 +46,6 @@ def prompt(task: Task, version: str, duty: str, data: Mapping[str, Any], answer:
 
 
 def shown(data: Mapping[str, Any]) -> str:
-    """Return data in the form of a prompt."""
     return json.dumps(data, ensure_ascii=False, separators=(",", ":")).translate(_ESCAPES)
 
 
@@ -81,7 +80,6 @@ def cut(memory: ShownMemory, characters: int) -> ShownMemory:
 
 
 def numbered(memories: Iterable[ShownMemory], prefix: str = "m", begin: int = 1) -> dict[str, ShownMemory]:
-    """Return memories by number."""
     return {f"{prefix}{number}": one for number, one in enumerate(memories, begin)}
 
 
@@ -198,23 +196,13 @@ def select_categories(question: str, categories: Mapping[str, str]) -> Prompt:
     return prompt("select_categories", "select-categories-1", _SELECT, data, answer)
 
 
-def read_selected(answer: Mapping[str, Any], categories: Mapping[str, str]) -> list[str]:
-    """Return the selected categories in the model's order, without duplicates and unknown names."""
-    return [name for name in dict.fromkeys(answer["categories"]) if name in categories]
-
-
 def check_sufficiency(question: str, summaries: Mapping[str, str]) -> Prompt:
     """Return the prompt that asks whether summaries answer a question. `summaries` maps categories to texts."""
     data = {"question": question[:QUERY_CHARACTERS], "summaries": fitting(summaries)}
     return prompt("check_sufficiency", "check-sufficiency-1", _SUFFICIENT, data, fields(sufficient=TRUTH))
 
 
-def read_sufficient(answer: Mapping[str, Any]) -> bool:
-    return answer["sufficient"] is True
-
-
 def rewrite(question: str) -> Prompt:
-    """Return the prompt that splits a question into subquestions."""
     data = {"question": question[:QUERY_CHARACTERS]}
     return prompt("rewrite", "rewrite-1", _REWRITE, data, fields(questions=listed(TEXT)))
 

@@ -124,16 +124,17 @@ def _checked(
 
 
 def _edge(kind: str, source: ShownMemory, target: ShownMemory, new: ShownMemory, confidence: float) -> Draft:
-    edge = {
-        "source": f"memory:{source.memory_id}",
-        "target": f"memory:{target.memory_id}",
-        "type": kind,
-        "confidence": confidence,
-        "evidence": new.memory_id,
-    }
+    edge = {"source": f"memory:{source.memory_id}", "target": f"memory:{target.memory_id}", "type": kind}
     other = target if source is new else source
-    at = written_time(max(source.created_at, target.created_at))
-    return Draft({"type": "graph.edges", "timestamp": at, "edges": [edge]}, new, [other])
+    return _draft(edge, confidence, new, max(source.created_at, target.created_at), [other])
+
+
+def _draft(
+    edge: dict[str, Any], confidence: float, new: ShownMemory, at_ms: int, others: Sequence[ShownMemory] = ()
+) -> Draft:
+    """Return the draft of an edge that a memory states. `edge`: its ends and type."""
+    edge |= {"confidence": confidence, "evidence": new.memory_id}
+    return Draft({"type": "graph.edges", "timestamp": written_time(at_ms), "edges": [edge]}, new, others)
 
 
 EXTRACT_VERSION = "extract-1"
@@ -245,18 +246,12 @@ def _relation(claim: Mapping[str, Any], source: _End, target: _End, new: ShownMe
     expires = check_time(claim["expires_at"])
     if expires is not None and expires <= new.created_at:
         raise RejectedClaim("wrong_date")
-    edge = {
-        "source": source.text,
-        "target": target.text,
-        "type": claim["type"],
-        "weight": check_share(claim["weight"]),
-        "confidence": confidence,
-        "evidence": new.memory_id,
-    }
+    weight = check_share(claim["weight"])
+    edge = {"source": source.text, "target": target.text, "type": claim["type"], "weight": weight}
+    draft = _draft(edge, confidence, new, new.created_at, [one for one in memories if one is not new])
     if expires is not None:
         edge["expires_at"] = written_time(expires)
-    fields = {"type": "graph.edges", "timestamp": written_time(new.created_at), "edges": [edge]}
-    return Draft(fields, new, [one for one in memories if one is not new])
+    return draft
 
 
 RESOLVE_VERSION = "resolve-1"
@@ -341,11 +336,5 @@ def _tells_of(evidence: str, name: str, entity: ShownEntity) -> bool:
 
 def _same(entity: ShownEntity, name: str, memory: ShownMemory, confidence: float) -> Draft:
     """Return the draft that merges a name into an entity. The source of the edge, the known entity, keeps its name."""
-    edge = {
-        "source": entity.key,
-        "target": f"{ENTITY_KIND}:{name}",
-        "type": SAME_AS,
-        "confidence": confidence,
-        "evidence": memory.memory_id,
-    }
-    return Draft({"type": "graph.edges", "timestamp": written_time(memory.created_at), "edges": [edge]}, memory)
+    edge = {"source": entity.key, "target": f"{ENTITY_KIND}:{name}", "type": SAME_AS}
+    return _draft(edge, confidence, memory, memory.created_at)

@@ -28,6 +28,7 @@ from recallflow.events import (
 )
 from recallflow.language import sentences, stems
 from recallflow.llm import Task
+from recallflow.operators.enrichment.results import LACKS
 from recallflow.operators.events import Write
 from recallflow.operators.graph.write import DIGITS, RememberedMemory, cosines
 from recallflow.operators.rules import EnrichmentTasks
@@ -182,14 +183,10 @@ def grown_category(view: View, memory: RememberedMemory) -> str | None:
     row = memory.row
     if row.category is None or (row.version and view.row(row.id, row.version - 1).category == row.category):
         return None
-    others = [seq for seq in _members(view, row.category, GROWN[-1] + 1) if seq != row.seq]
+    others = [seq for seq in view.graph.members(node_key("category", row.category), GROWN[-1] + 1) if seq != row.seq]
     count = 1 + len(others)
     due = count in GROWN or (count > GROWN[-1] and crc32(row.id.encode()) % GROWN[-1] == 0)
     return row.category if due else None
-
-
-def _members(view: View, category: str, at_most: int) -> list[int]:
-    return view.graph.members(node_key("category", category), at_most)
 
 
 def _within(rows: list[MemoryRow], characters: int) -> Iterator[ShownMemory]:
@@ -282,16 +279,7 @@ def _near(view: View, own: int, sketch: bytes, cosine: float) -> list[int]:
 
 
 # Tasks of requests. Further tasks belong to queries, which wait for them.
-TASKS: tuple[Task, ...] = (
-    "embed",
-    "classify",
-    "extract",
-    "facts",
-    "resolve",
-    "categorise",
-    "summarise_episode",
-    "summarise_category",
-)
+TASKS: tuple[Task, ...] = (*LACKS,)
 MEMORY, EPISODE, CATEGORY = 10, 11, 12  # output numbers of requests by subject
 SPEAKERS = frozenset(("user", "assistant"))
 _IN_CONTEXT = frozenset(("extract", "facts", "resolve"))
@@ -365,7 +353,8 @@ def _of_category(view: View, write: Write, memory: RememberedMemory) -> Enrichme
     """Return the request for a grown category, with its newest memories, newest first."""
     if (category := grown_category(view, memory)) is None:
         return None
-    seqs = [seq for seq in _members(view, category, CATEGORY_MEMORIES) if seq != memory.seq]
+    members = view.graph.members(node_key("category", category), CATEGORY_MEMORIES)
+    seqs = [seq for seq in members if seq != memory.seq]
     rows = [memory.row, *view.rows(view.entries_of(seqs[: CATEGORY_MEMORIES - 1]))]
     memories = [shown(row) for row in rows if not is_blank(row.content)]
     if not memories:

@@ -150,6 +150,7 @@ class MissingResult(NamedTuple):
 
 LACKS: Mapping[Task, MissingResult] = MappingProxyType(
     {
+        "embed": MissingResult("EMBEDDING_FAILED", "the memory is found by its words, and not by its meaning"),
         "classify": MissingResult(
             "GRAPH_LLM_CLASSIFICATION_FAILED", "whether the memory contradicts or replaces similar ones is not known"
         ),
@@ -165,9 +166,8 @@ LACKS: Mapping[Task, MissingResult] = MappingProxyType(
         "categorise": MissingResult(
             "CATEGORY_ASSIGNMENT_FAILED", "the memory has the category that rules give it, or none"
         ),
-        "summarise_category": MissingResult("CATEGORY_SUMMARY_FAILED", "the category keeps the summary it had"),
         "summarise_episode": MissingResult("EPISODE_SUMMARY_FAILED", "the episode keeps the summary it had"),
-        "embed": MissingResult("EMBEDDING_FAILED", "the memory is found by its words, and not by its meaning"),
+        "summarise_category": MissingResult("CATEGORY_SUMMARY_FAILED", "the category keeps the summary it had"),
     }
 )
 

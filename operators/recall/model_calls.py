@@ -230,9 +230,9 @@ def step_prompts(
 def selected_categories(
     results: ModelResults, categories: Mapping[str, str], summaries: Mapping[str, str]
 ) -> list[str] | None:
-    """Return the categories that the model selected, in its order, or None if it selected none."""
-    answer = results.answer("select_categories")
-    return None if answer is None else llm_prompts.read_selected(answer, _offered(categories, summaries))
+    """Return the known categories that the model selected, in its order; None without an answer."""
+    answer, offered = results.answer("select_categories"), _offered(categories, summaries)
+    return None if answer is None else [name for name in dict.fromkeys(answer["categories"]) if name in offered]
 
 
 def sufficient_summaries(results: ModelResults, question: str, summaries: Mapping[str, str]) -> dict[str, str]:
@@ -240,7 +240,7 @@ def sufficient_summaries(results: ModelResults, question: str, summaries: Mappin
     changed since."""
     judged = llm_prompts.fitting(summaries)
     answer = results.answer("check_sufficiency", llm_prompts.check_sufficiency(question, judged))
-    return judged if answer is not None and llm_prompts.read_sufficient(answer) else {}
+    return judged if answer is not None and answer["sufficient"] is True else {}
 
 
 def subqueries(results: ModelResults, question: str) -> list[str]:

@@ -23,8 +23,9 @@ from recallflow.state import keys
 from recallflow.state.graph import OwnerGraph
 from recallflow.state.hot_owner import HotOwner, with_changes
 from recallflow.state.index import OwnerIndex
+from recallflow.state.past_graph import PastGraph, VersionGraph
 from recallflow.state.rows import Entry, EpisodeMark, EpisodeRow, Vectors
-from recallflow.state.scoped import ScopedIndex
+from recallflow.state.scoped import ScopedGraph, ScopedIndex, ScopedVersionGraph
 
 AT_ONCE = 1_000  # records per step: some 10 ms
 SCOPES_KEPT = 2  # indexes of project subsets per owner
@@ -146,11 +147,10 @@ def keep(hot: HotOwner, moment: Moment, index: OwnerIndex, gap_ms: int) -> None:
 
 def graph_at(hot: HotOwner, index: OwnerIndex, moment: Moment) -> OwnerGraph:
     """Return the owner's graph as of the moment."""
-    if moment.projects is not None:
-        return hot.scoped_graph(index, moment.known_by_ms, moment.happened_by_ms)
-    if moment.known_by_ms is None and moment.happened_by_ms is None:
+    if moment.projects is None and moment.known_by_ms is None and moment.happened_by_ms is None:
         return hot.graph
-    return hot.past_graph(index, moment.known_by_ms, moment.happened_by_ms)
+    kind = PastGraph if moment.projects is None else ScopedGraph
+    return kind(hot.partition, hot.key, index, moment.known_by_ms, moment.happened_by_ms)
 
 
 def newest(index: OwnerIndex, moment: Moment) -> list[int]:
@@ -162,11 +162,10 @@ def newest(index: OwnerIndex, moment: Moment) -> list[int]:
 
 def filtered_graph(hot: HotOwner, index: OwnerIndex, moment: Moment) -> OwnerGraph:
     """Return the graph for filters. With history it has the links of each version."""
-    if moment.history and moment.projects is not None:
-        return hot.scoped_version_graph(index, moment.known_by_ms, moment.happened_by_ms)
-    if moment.history:
-        return hot.version_graph(index, moment.known_by_ms, moment.happened_by_ms)
-    return graph_at(hot, index, moment)
+    if not moment.history:
+        return graph_at(hot, index, moment)
+    kind = VersionGraph if moment.projects is None else ScopedVersionGraph
+    return kind(hot.partition, hot.key, index, moment.known_by_ms, moment.happened_by_ms)
 
 
 def build(hot: HotOwner, moment: Moment, model: str, dimension: int, gap_ms: int) -> Steps[OwnerIndex]:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from recallflow.operators.recall.moment import Moment, index_at
+from recallflow.operators.recall.moment import Moment, graph_at, index_at
 from recallflow.state.graph import Edge, OwnerGraph
 from recallflow.state.graph_codec import NodeKey
 from recallflow.state.keys import OWNERS
@@ -180,7 +180,7 @@ MOST = 100
 def as_of(engine: Engine, known_by_ms: int) -> OwnerGraph:
     hot, moment = engine.hot, Moment(known_by_ms, None, known_by_ms, history=False)
     index = index_at(hot, moment, "flat", 4, 30 * 60_000)
-    return hot.past_graph(index, known_by_ms, None)
+    return graph_at(hot, index, moment)
 
 
 def picture(graph: OwnerGraph, seqs: range) -> dict[str, Any]:
