@@ -42,8 +42,7 @@ def happened(index: OwnerIndex, moment: Moment) -> Mask:
     """Return (n,) in conversation order: whether each memory had happened by the moment."""
     if moment.happened_by_ms is None:
         return np.ones(index.conversation.size, np.bool_)
-    by_then: Mask = index.conversation.facts["created_ms"] <= moment.happened_by_ms
-    return by_then
+    return index.conversation.facts["created_ms"] <= moment.happened_by_ms
 
 
 def newest_first(hot: HotOwner, index: OwnerIndex, allowed: Mask, after: MemoryCursor | None, most: int) -> Places:
@@ -58,8 +57,7 @@ def newest_first(hot: HotOwner, index: OwnerIndex, allowed: Mask, after: MemoryC
     if most < len(places):  # a partition is faster than sorting all memories of a large owner
         near = created_ms >= np.partition(created_ms, -most)[-most]
         places, created_ms, seqs = places[near], created_ms[near], seqs[near]
-    newest: Places = places[np.lexsort((-seqs, -created_ms))[:most]]
-    return newest
+    return places[np.lexsort((-seqs, -created_ms))[:most]]
 
 
 def cursor_at(index: OwnerIndex, place: int) -> MemoryCursor:

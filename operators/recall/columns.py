@@ -93,8 +93,7 @@ class Columns:
         made = self.standards.get(name)
         if made is None:
             return np.zeros(len(places))
-        found: Column = made.mean + made.deviation * made.scores.take(places)
-        return found
+        return made.mean + made.deviation * made.scores.take(places)
 
     def score(self) -> Column:
         """Return the weighted sum (n,), in log-odds of being evidence."""
@@ -251,8 +250,7 @@ def in_episode(index: OwnerIndex) -> Mask | None:
 @of_memories
 def _brevity(index: OwnerIndex) -> Column:
     """Return (n,) 1 for each text of up to `BRIEF` words, and less for longer ones."""
-    found: Column = np.minimum(BRIEF / np.maximum(index.lengths[0].words, 1), 1.0)
-    return found
+    return np.minimum(BRIEF / np.maximum(index.lengths[0].words, 1), 1.0)
 
 
 def _speaker(index: OwnerIndex, question: Question) -> Column | None:

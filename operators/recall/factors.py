@@ -93,8 +93,7 @@ def recency(age_days: Column, decay: Decay) -> Column:
 
 def hyperbolic(age_days: Column, decay_days: float) -> Column:
     """Return 1/(1 + age/decay_days)."""
-    factor: Column = 1 / (1 + age_days / decay_days)
-    return factor
+    return 1 / (1 + age_days / decay_days)
 
 
 def usage(used: Records, now_ms: int) -> Column:

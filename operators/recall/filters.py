@@ -170,5 +170,4 @@ def superseded(graph: OwnerGraph, index: OwnerIndex, moment: Moment) -> Mask | N
     if moment.history or not graph.superseded():
         return None
     seqs = refined(graph, moment.now_ms)
-    mask: Mask = np.isin(index.conversation.facts["seq"], [*seqs])
-    return mask
+    return np.isin(index.conversation.facts["seq"], [*seqs])

@@ -90,8 +90,7 @@ class Neighbouring:
 
     def take(self, places: Places) -> Column:
         """Return the values at these positions."""
-        found: Column = self.values.take(places + self.step, mode="clip") * self.mask.take(places)
-        return found
+        return self.values.take(places + self.step, mode="clip") * self.mask.take(places)
 
     def add_to(self, total: Column, weight: float | Column) -> None:
         """Add the weighted column to (n,) sums."""

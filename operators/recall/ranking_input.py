@@ -205,8 +205,7 @@ class RankingInput:
 
     def fact(self, name: str, places: Places) -> npt.NDArray[Any]:
         """Return one column of the facts of each position's memory."""
-        column: npt.NDArray[Any] = self.index.conversation.facts[name][places]
-        return column
+        return self.index.conversation.facts[name][places]
 
     def age_days(self, places: Places) -> Column:
         """Return the age of each position's memory in days. Future memories have the age 0."""

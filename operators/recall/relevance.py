@@ -226,8 +226,7 @@ class Judge:
 
     def relevance(self, figures: Figures) -> Column:
         """Return each memory's probability of being evidence for the question."""
-        likely: Column = probability(self.settings @ _RELEVANCE[self.ground] @ figures.values)
-        return likely
+        return probability(self.settings @ _RELEVANCE[self.ground] @ figures.values)
 
     def at(self, places: Places) -> Column:
         """Return the relevance of the memories at these positions."""
@@ -303,5 +302,4 @@ def rarity(stem: str, holders: int, memories: int) -> float:
 
 
 def probability(logit: Column) -> Column:
-    likely: Column = 1 / (1 + np.exp(-logit))
-    return likely
+    return 1 / (1 + np.exp(-logit))

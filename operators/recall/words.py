@@ -62,8 +62,7 @@ class Scores(NamedTuple):
 
 def squashed(scores: Column) -> Column:
     """Map scores to 0 to 1."""
-    found: Column = scores / (scores + SQUASH)
-    return found
+    return scores / (scores + SQUASH)
 
 
 def logarithm(scores: Column) -> Column:
@@ -158,8 +157,7 @@ def counted(held: Sequence[Places], places: Places, size: int) -> Ints:
     rows = np.repeat(np.arange(len(held)) * width, [*map(len, held)])
     rows += number.take(np.concatenate([NOWHERE, *held]))
     counts = np.bincount(rows, minlength=len(held) * width).reshape(len(held), width)
-    found: Ints = counts.take(number.take(places), axis=1)  # `places` may repeat a position
-    return found
+    return counts.take(number.take(places), axis=1)  # `places` may repeat a position
 
 
 def idf(held: npt.ArrayLike, texts: int) -> Column:
@@ -223,8 +221,7 @@ def by_token(index: OwnerIndex, query: TextVectors) -> bool:
 
 def _shares(weights: Column) -> Column:
     total = weights.sum()
-    shares: Column = weights / total if total > 0 else weights
-    return shares
+    return weights / total if total > 0 else weights
 
 
 def columns(index: OwnerIndex, units: Units, places: Places) -> dict[str, Standard]:
