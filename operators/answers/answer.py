@@ -146,7 +146,7 @@ class Answerer:
     def still_holds(self, found: ComposedAnswer) -> bool:
         """Return whether earlier search results of an owner are still valid."""
         with suppress(DecryptionFailed):
-            return self._owners.get(found.run.hot.owner).next_change == found.change
+            return self._owners.get(found.run.request.hot.owner).next_change == found.change
         return False
 
     subqueries_of = staticmethod(subqueries_of)

@@ -301,14 +301,14 @@ def layered(
 
 
 def further_items(
-    run: QueryRun, question: Question, vector: Matrix | None, further: Further, answered: Sequence[RecalledMemory]
+    run: QueryRun, vector: Matrix | None, further: Further, answered: Sequence[RecalledMemory]
 ) -> Iterator[ContextItem]:
     """Yield the readable memories beyond the answer, best first."""
     index, there = run.index, {(memory.id, memory.version) for memory in answered}
     for start in range(0, len(further.places), FURTHER_AT_ONCE):
         places = further.places[start : start + FURTHER_AT_ONCE]
         rows = run.rows(index.conversation.slots[places].tolist())
-        shown = excerpts(index, question, vector, places, rows)
+        shown = excerpts(index, run.question, vector, places, rows)
         scores = further.scores[start : start + FURTHER_AT_ONCE].tolist()
         for place, row, score, excerpt in zip(places.tolist(), rows, scores, shown, strict=True):
             if redaction.is_readable(row) and row.layer == LONG_TERM and (row.id, row.version) not in there:

@@ -6,7 +6,6 @@
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
-from functools import partial
 from itertools import chain
 from typing import TypeVar
 
@@ -23,7 +22,7 @@ from recallflow.operators.recall.model_calls import LLM_STEPS, NOTHING, LlmStep,
 from recallflow.operators.recall.moment import Moment, filtered_graph
 from recallflow.operators.recall.question import Question, Vocabulary, intent_of, mode_for, understand
 from recallflow.operators.recall.ranking import rank_candidates
-from recallflow.operators.recall.ranking_input import tuned
+from recallflow.operators.recall.ranking_input import Tuning, tuned
 from recallflow.operators.recall.signal import Signal
 from recallflow.operators.recall.stages import (
     NO_SUMMARIES,
@@ -38,15 +37,15 @@ from recallflow.operators.recall.stages import (
     Ranked,
     Recalled,
     RecallRequest,
-    Understood,
     find_nothing,
 )
 from recallflow.operators.recall.words import spend_scan
 from recallflow.operators.redaction import REDACTED
 from recallflow.queries import HOPS_MIN, Filters
-from recallflow.responses import WARNINGS, RecalledMemory
+from recallflow.responses import WARNINGS
+from recallflow.state.graph import OwnerGraph
 from recallflow.state.index import OwnerIndex, of_memories
-from recallflow.state.rows import language_in
+from recallflow.state.rows import MemoryRow, language_in
 
 NOTHING_RELEVANT = "nothing_relevant"
 RARE_LANGUAGE = 50  # a language with a smaller share of the memories, 1 in this many, is noise such as a quotation
@@ -72,8 +71,7 @@ def recall(
         InvalidRecord: the query cannot be answered.
     """
     if found is None:
-        run = _ask(engine, request, results)
-        found = _find_all(run, _understand(run))
+        found = _find_all(_begin(engine, request, results))
     if rewritten := subqueries_of(found, results):
         found = merged(found, subanswers or [answer_subquery(found, results, question) for question in rewritten])
         found.run.timings.end("questions")
@@ -82,26 +80,24 @@ def recall(
 
 def subqueries_of(found: ComposedAnswer, results: ModelResults) -> list[str]:
     """Return the subqueries of a query's own question."""
-    return model_calls.subqueries(results, found.understood.question.text)
+    return model_calls.subqueries(results, found.run.question.text)
 
 
 def answer_subquery(found: ComposedAnswer, results: ModelResults, question: str) -> ComposedAnswer:
     """Return the answer to a subquery, without context and LLM steps."""
-    run, understood = found.run, found.understood
-    plain = {"query": question, "mode": understood.tuning.mode, "strategy": "baseline", "max_tokens": None}
+    run = found.run
+    plain = {"query": question, "mode": run.tuning.mode, "strategy": "baseline", "max_tokens": None}
     query = run.query.model_copy(update=plain | dict.fromkeys(LLM_STEPS, False))
     timings = StepTimings(run.engine.timer)
     timings.add("question", run.timings.elapsed_ms())
-    vectors = ModelResults(vectors=results.vectors, dropped=understood.dropped)
-    subquery = replace(run, request=run.request._replace(query=query), timings=timings, results=vectors)
-    return _find_all(subquery, _understand(subquery))
+    vectors, request = ModelResults(vectors=results.vectors, dropped=run.dropped), run.request._replace(query=query)
+    return _find_all(_understood(run.engine, request, run.moment, run.index, run.graph, timings, vectors, run.read))
 
 
 def ranked_only(engine: Engine, request: RecallRequest, results: ModelResults = NOTHING) -> Ranked:
     """Return a query's ranking, for callers that do not need memories."""
-    run = _ask(engine, request, results)
-    understood = _understand(run)
-    return rank_candidates(run, understood, _read_signal(run, understood, _permit(run)))
+    run = _begin(engine, request, results)
+    return rank_candidates(run, _read_signal(run, _permit(run)))
 
 
 def plan_model_calls(
@@ -110,88 +106,92 @@ def plan_model_calls(
     """Return the model requests before a query can be answered, and a function that composes the answer meanwhile.
     Without requests the function composes the whole answer."""
     if found is not None:
-        return Wanted(texts=_texts(found.run, found.understood, results)), lambda: found
-    run = _ask(engine, request, results)
-    understood, permitted = _understand(run), _permit(run)
-    summaries = _summaries(run, permitted)
-    texts = _texts(run, understood, results)
-    wanted = Wanted(_prompts(run, understood, summaries), texts, dropped=understood.dropped)
-    if understood.question.own_words in texts:
+        return Wanted(texts=_texts(found.run, results)), lambda: found
+    run = _begin(engine, request, results)
+    permitted = _permit(run)
+    summaries, texts = _summaries(run, permitted), _texts(run, results)
+    wanted = Wanted(_prompts(run, summaries), texts, dropped=run.dropped)
+    if run.question.own_words in texts:
         return wanted, find_nothing
-    if _is_reranked(run, understood):
-        candidates = _read_signal(run, understood, permitted)
-        ranked = rank_candidates(run, understood, candidates, model_calls.RERANKED_MOST)
+    if _may_rerank(engine, results, run.tuning) and "rerank" not in run.dropped:
+        ranked = rank_candidates(run, _read_signal(run, permitted), model_calls.RERANKED_MOST)
         best = model_calls.rerank_texts(run.rows(run.index.conversation.slots[ranked.ranking.places].tolist()))
         if len(best) > 1:
             return wanted._replace(question=request.query.query.strip(), candidates=best), find_nothing
     # Expansion adds memories that the quality gate must see only once.
     if wanted and request.query.strategy == "hybrid_graph":
         return wanted, find_nothing
-    return wanted, lambda: _find(run, understood, permitted, summaries)
+    return wanted, lambda: _find(run, permitted, summaries)
 
 
 def plan_embedding(engine: Engine, request: RecallRequest, results: ModelResults) -> Wanted:
     """Return the embedding request of `ranked_only`, if the question needs one."""
-    run = _ask(engine, request, results)
-    return Wanted(texts=_texts(run, _understand(run), results))
+    return Wanted(texts=_texts(_begin(engine, request, results), results))
 
 
 # ---------------------------------------------------------------------- model requests
 
 
-def _prompts(run: QueryRun, understood: Understood, summaries: CategorySummaries) -> dict[LlmStep, Prompt]:
-    if "llm" in understood.dropped or "llm" not in run.engine.models:
+def _prompts(run: QueryRun, summaries: CategorySummaries) -> dict[LlmStep, Prompt]:
+    if "llm" in run.dropped or "llm" not in run.engine.models:
         return {}
-    mode, question = understood.tuning.mode, understood.question.text
+    mode, question = run.tuning.mode, run.question.text
     prompts = model_calls.step_prompts(run.query, mode, question, run.request.categories, summaries.at_hand)
     return {step: prompt for step, prompt in prompts.items() if step not in run.results.ended}
 
 
-def _texts(run: QueryRun, understood: Understood, results: ModelResults) -> list[str]:
+def _texts(run: QueryRun, results: ModelResults) -> list[str]:
     """Return the texts for the embedding service: the question and its subqueries, unless they have cached or received
     vectors."""
-    if "embed" not in run.engine.models or understood.tuning.mode == "recency" or "dense" in understood.dropped:
+    if "embed" not in run.engine.models or run.tuning.mode == "recency" or "dense" in run.dropped:
         return []
-    rewritten = model_calls.subqueries(results, understood.question.text)
-    wanted = [understood.question, *(_read(run, text) for text in rewritten)]
+    rewritten = model_calls.subqueries(results, run.question.text)
+    wanted = [run.question, *(_read(run.index, text) for text in rewritten)]
     texts = dict.fromkeys(question.own_words for question in wanted)
     cached = run.engine.shared.questions.cached
     return [text for text in texts if text not in results.vectors and cached(text) is None]
 
 
-def _is_reranked(run: QueryRun, understood: Understood) -> bool:
-    """Return whether the query still needs reranker scores."""
-    wanted = understood.tuning.mode in model_calls.RERANKED_MODES and "rerank" not in understood.dropped
-    return wanted and "rerank" in run.engine.models and run.results.scored is None
+def _may_rerank(engine: Engine, results: ModelResults, tuning: Tuning) -> bool:
+    """Return whether reranker scores are still missing, if there is time for them."""
+    return tuning.mode in model_calls.RERANKED_MODES and "rerank" in engine.models and results.scored is None
 
 
 # ---------------------------------------------------------------------- steps
 
 
-def _ask(engine: Engine, request: RecallRequest, results: ModelResults) -> QueryRun:
+def _begin(engine: Engine, request: RecallRequest, results: ModelResults) -> QueryRun:
     timings, moment = (StepTimings(engine.timer), Moment.of(request.query, request.asked_ms, request.context.projects))
     index, graph = engine.at(request.hot, moment)
     timings.end("index")
     if results.ended or results.scored is not None:
         timings.add("models", results.took_ms)
-    return QueryRun(engine, request, moment, index, graph, timings, results)
+    return _understood(engine, request, moment, index, graph, timings, results, {})
 
 
-def _read(run: QueryRun, text: str) -> Question:
+def _read(index: OwnerIndex, text: str) -> Question:
     """Analyse a question with the owner's participants and vocabulary."""
-    return understand(text, participants(run.index), vocabulary(run.index))
+    return understand(text, participants(index), vocabulary(index))
 
 
-def _understand(run: QueryRun) -> Understood:
-    query, shared = run.query, run.engine.shared
-    question = _read(run, query.query.strip()[:QUERY_CHARACTERS])
+def _understood(
+    engine: Engine,
+    request: RecallRequest,
+    moment: Moment,
+    index: OwnerIndex,
+    graph: OwnerGraph,
+    timings: StepTimings,
+    results: ModelResults,
+    rows: dict[int, MemoryRow | None],
+) -> QueryRun:
+    query, context, shared = request.query, request.context, engine.shared
+    question = _read(index, query.query.strip()[:QUERY_CHARACTERS])
     intent = intent_of(question)
-    tuning = tuned(query, mode_for(query.mode, intent), run.request.tenant)
-    dropped = [*run.results.dropped]
+    tuning = tuned(query, mode_for(query.mode, intent), request.tenant)
+    dropped = [*results.dropped]
     if query.sla_target_ms is not None:
         ahead: list[Step] = []
-        context, expansions = run.context, run.engine.expansions
-        if query.strategy == "hybrid_graph" and expansions.is_on(context.owner.tenant_id, context.at_ms):
+        if query.strategy == "hybrid_graph" and engine.expansions.is_on(context.owner.tenant_id, context.at_ms):
             ahead.append("graph")
         if query.traversal_depth > HOPS_MIN and tuning.wants_neighbours:
             ahead.append("boosts")
@@ -200,26 +200,30 @@ def _understand(run: QueryRun) -> Understood:
         # A cached vector costs no time.
         if tuning.mode != "recency" and shared.questions.cached(question.own_words) is None:
             ahead.append("dense")
-        if "rerank" in run.engine.models and run.results.scored is None and tuning.mode in model_calls.RERANKED_MODES:
+        if _may_rerank(engine, results, tuning):
             ahead.append("rerank")
-        if "llm" in run.engine.models and any(
-            step not in run.results.ended for step in model_calls.requested_steps(query)
-        ):
+        if "llm" in engine.models and any(step not in results.ended for step in model_calls.requested_steps(query)):
             ahead.append("llm")
-        left_ms = query.sla_target_ms - run.timings.elapsed_ms()
+        left_ms = query.sla_target_ms - timings.elapsed_ms()
         dropped += shared.costs.drop([step for step in ahead if step not in dropped], left_ms)
-    run.timings.end("understand")
+    timings.end("understand")
+    spend_scan(index)
+    at_ms = timings.elapsed_ms()
+    return QueryRun(
+        engine, request, moment, index, graph, timings, results, rows, question, intent, tuning, dropped, at_ms
+    )
+
+
+def _find(run: QueryRun, permitted: Permitted, summaries: CategorySummaries) -> ComposedAnswer:
+    candidates = _read_signal(run, permitted)
+    ranked = rank_candidates(run, candidates)
     spend_scan(run.index)
-    return Understood(question, intent, tuning, dropped, run.timings.elapsed_ms())
+    return compose_answer(run, candidates, ranked, _expand(run, ranked), summaries)
 
 
-def _find(run: QueryRun, understood: Understood, permitted: Permitted, summaries: CategorySummaries) -> ComposedAnswer:
-    return _compose(run, understood, permitted, _read_signal(run, understood, permitted), summaries)
-
-
-def _find_all(run: QueryRun, understood: Understood) -> ComposedAnswer:
+def _find_all(run: QueryRun) -> ComposedAnswer:
     permitted = _permit(run)
-    return _find(run, understood, permitted, _summaries(run, permitted))
+    return _find(run, permitted, _summaries(run, permitted))
 
 
 def _permit(run: QueryRun) -> Permitted:
@@ -230,7 +234,7 @@ def _permit(run: QueryRun) -> Permitted:
     spend_scan(index)
     if project is None and not filters.model_fields_set:
         return Permitted(standing.nonzero()[0], [], 0)
-    linked = Linked(filtered_graph(run.hot, index, run.moment), index, run.moment)
+    linked = Linked(filtered_graph(run.request.hot, index, run.moment), index, run.moment)
     filtering = Filtering(index, linked)
     mask = standing & filtering.within(filters)
     if project is not None:
@@ -243,16 +247,16 @@ def _summaries(run: QueryRun, permitted: Permitted) -> CategorySummaries:
     if model_calls.context_tokens(run.query) is None:
         return NO_SUMMARIES
     filters, configured = run.query.filters, run.request.categories
-    found = read_summaries(run.hot, run.moment, run.index, permitted.places, filters, run.rows, configured)
+    found = read_summaries(run.request.hot, run.moment, run.index, permitted.places, filters, run.rows, configured)
     run.timings.end("summaries")
     return found
 
 
-def _read_signal(run: QueryRun, understood: Understood, permitted: Permitted) -> Candidates:
-    index, shared, question = run.index, run.engine.shared, understood.question
-    if understood.tuning.mode == "recency" or not index.conversation.size:
+def _read_signal(run: QueryRun, permitted: Permitted) -> Candidates:
+    index, shared, question = run.index, run.engine.shared, run.question
+    if run.tuning.mode == "recency" or not index.conversation.size:
         found = Signal()
-    elif "dense" in understood.dropped:
+    elif "dense" in run.dropped:
         found = Signal(signal.by_words(shared, index, question, permitted.places))
     else:
         received = run.results.vectors.get(question.own_words)
@@ -261,23 +265,18 @@ def _read_signal(run: QueryRun, understood: Understood, permitted: Permitted) ->
             found = found._replace(took_ms=0.0)
     run.timings.end("candidates")
     spend_scan(index)
-    return Candidates(permitted.places, found)
+    return Candidates(permitted, found)
 
 
-def _compose(
-    run: QueryRun, understood: Understood, permitted: Permitted, candidates: Candidates, summaries: CategorySummaries
-) -> ComposedAnswer:
-    ranked = rank_candidates(run, understood, candidates)
-    spend_scan(run.index)
-    expanded = _expand(run, understood, ranked)
-    return compose_answer(run, understood, permitted, candidates, ranked, expanded, summaries)
-
-
-def _expand(run: QueryRun, understood: Understood, ranked: Ranked) -> Expanded:
+def _expand(run: QueryRun, ranked: Ranked) -> Expanded:
     query, places, applied = run.query, ranked.ranking.places, None
-    relevance = ranked.judged.relevance
+    relevance, target_ms = ranked.judged.relevance, run.query.sla_target_ms
+
+    def is_late() -> bool:
+        return target_ms is not None and run.timings.elapsed_ms() > target_ms
+
     if query.strategy == "hybrid_graph":
-        no_time, is_late = "graph" in understood.dropped, partial(_is_late, run)
+        no_time = "graph" in run.dropped
         applied, added = ranked.graph.expand(places, query.traversal_depth, no_time=no_time, is_late=is_late)
         found = ranked.judged.judge.at(added)
         if query.min_relevance is not None:
@@ -291,12 +290,6 @@ def _expand(run: QueryRun, understood: Understood, ranked: Ranked) -> Expanded:
     rows = run.rows(run.index.conversation.slots[places].tolist())
     run.timings.end("fetch")
     return Expanded(places, relevance, rows, applied)
-
-
-def _is_late(run: QueryRun) -> bool:
-    """Return whether the query's target time has passed."""
-    target_ms = run.query.sla_target_ms
-    return target_ms is not None and run.timings.elapsed_ms() > target_ms
 
 
 def vocabulary(index: OwnerIndex) -> Vocabulary:
@@ -332,8 +325,9 @@ def merged(own: ComposedAnswer, others: Sequence[ComposedAnswer]) -> ComposedAns
     answer scales its own. A memory's fields come from the answer with its best rank, and `question` names its subquery.
     """
     ranked = [memory for memory in own.memories if memory.id not in own.added]
-    answers = [ranked, *(_with_question(found) for found in others)]
-    best = best_first(answers, lambda memory: (memory.id, memory.version))[: own.understood.tuning.k]
+    questions = ((found, {"question": found.run.question.text}) for found in others)
+    answers = [ranked, *([one.model_copy(update=asked) for one in found.memories] for found, asked in questions)]
+    best = best_first(answers, lambda memory: (memory.id, memory.version))[: own.run.tuning.k]
     # Memories whose text cannot be decrypted sort last.
     best.sort(key=lambda memory: memory.content == REDACTED)
     there = {memory.id for memory in best}
@@ -355,11 +349,6 @@ def merged(own: ComposedAnswer, others: Sequence[ComposedAnswer]) -> ComposedAns
         tiebreak_applied=any(found.tiebreak_applied for found in (own, *others)),
         warnings=warnings,
     )
-
-
-def _with_question(found: ComposedAnswer) -> list[RecalledMemory]:
-    question = found.understood.question.text
-    return [memory.model_copy(update={"question": question}) for memory in found.memories]
 
 
 def best_first(answers: Sequence[Sequence[T]], key: Callable[[T], Hashable]) -> list[T]:

@@ -15,7 +15,7 @@ from recallflow.operators.recall.modes import CANDIDATES, rank
 from recallflow.operators.recall.ranking_input import NO_SEQS, Ranking, RankingInput
 from recallflow.operators.recall.relevance import NEAREST, Judge, Judged
 from recallflow.operators.recall.relevance_weights import Basis
-from recallflow.operators.recall.stages import NO_FURTHER, Candidates, Further, QueryRun, Ranked, Understood
+from recallflow.operators.recall.stages import NO_FURTHER, Candidates, Further, QueryRun, Ranked
 from recallflow.operators.recall.updates import Replacement
 from recallflow.operators.recall.weights import is_notes
 from recallflow.operators.recall.words import spend_scan
@@ -29,10 +29,10 @@ STATEMENTS_HELD = 4_096  # per owner
 READ_CHARACTERS = 500  # per memory: a memory that replaces a fact says so at its beginning
 
 
-def rank_candidates(run: QueryRun, understood: Understood, candidates: Candidates, at_least: int = 0) -> Ranked:
+def rank_candidates(run: QueryRun, candidates: Candidates, at_least: int = 0) -> Ranked:
     """Rank the candidates. `at_least` is the minimum number of ranked memories. 0 ranks the query's k, or more if a
     reranker has scored them."""
-    query, tuning, least = run.query, understood.tuning, run.query.min_relevance
+    query, tuning, least = run.query, run.tuning, run.query.min_relevance
     scores = {} if run.results.scored is None else run.results.scored.scores
     is_whole = tuning.mode == "episode"  # an episode must keep all its members
     settles = tuning.mode in updates.MODES and not at_least  # a reranker's candidates are chosen by fit alone
@@ -40,7 +40,7 @@ def rank_candidates(run: QueryRun, understood: Understood, candidates: Candidate
     most = max(at_least, model_calls.RERANKED_MOST if scores else 0)
     if settles or has_context or (least is not None and not is_whole):
         most = CANDIDATES
-    inputs, graph, judge = _read_input(run, understood, candidates, most)
+    inputs, graph, judge = _read_input(run, candidates, most)
     ranking = rank(inputs) if len(inputs.allowed) else Ranking(inputs.allowed, np.zeros(0))
     before: list[int] = []
     if scores:
@@ -65,9 +65,7 @@ def rank_candidates(run: QueryRun, understood: Understood, candidates: Candidate
     return Ranked(inputs, ranking, graph, before, judged, changed, further)
 
 
-def _read_input(
-    run: QueryRun, understood: Understood, candidates: Candidates, most: int
-) -> tuple[RankingInput, QueryGraph, Judge]:
+def _read_input(run: QueryRun, candidates: Candidates, most: int) -> tuple[RankingInput, QueryGraph, Judge]:
     """Return the input of a ranking of `most` memories or more, the graph, and the judge of relevance."""
     query, moment, index, columns = run.query, run.moment, run.index, candidates.signal.columns
     semantic = columns.score() if columns.values else np.zeros(index.conversation.size)
@@ -75,31 +73,31 @@ def _read_input(
         graph=run.graph,
         index=index,
         semantic=semantic,
-        permitted=candidates.permitted,
+        permitted=candidates.permitted.places,
         now_ms=moment.now_ms,
         expansions=run.engine.expansions,
-        request=run.context,
+        request=run.request.context,
     )
     if query.entity_urns:
         graph.warn_of_unknown(query.entity_urns)
     run.timings.end("score")
     spend_scan(index)
-    judge = _judge(run, understood, candidates)
+    judge = _judge(run, candidates)
     session_id = query.session_id if moment.is_now else None
     inputs = RankingInput(
         index=index,
-        question=understood.question,
+        question=run.question,
         query=query,
         now_ms=moment.now_ms,
         semantic=semantic,
-        allowed=candidates.permitted,
-        tuning=replace(understood.tuning, k=most) if most > understood.tuning.k else understood.tuning,
+        allowed=candidates.permitted.places,
+        tuning=replace(run.tuning, k=most) if most > run.tuning.k else run.tuning,
         relevance=judge.at,
         vector=candidates.signal.vector,
-        proximity=_proximity(run, graph, understood),
-        relationship=_relationship(run, graph, understood),
-        usage=run.hot.usage() if moment.is_now else None,
-        returned=NO_SEQS if session_id is None else run.hot.returned(session_id),
+        proximity=_proximity(run, graph),
+        relationship=_relationship(run, graph),
+        usage=run.request.hot.usage() if moment.is_now else None,
+        returned=NO_SEQS if session_id is None else run.request.hot.returned(session_id),
     )
     spend_scan(index)
     return inputs, graph, judge
@@ -173,13 +171,13 @@ def _statements(run: QueryRun, question: str, slots: list[int]) -> tuple[Stateme
     return asks, [held[slot] for slot in slots]
 
 
-def _judge(run: QueryRun, understood: Understood, candidates: Candidates) -> Judge:
+def _judge(run: QueryRun, candidates: Candidates) -> Judge:
     """Return the judge of relevance. Without the question's vector its basis is words alone, for every model. The mode
     `recency` compares nothing, so that only facts are available."""
-    found, question = candidates.signal, understood.question
+    found, question = candidates.signal, run.question
     basis: Basis = run.engine.embedder.kind if found.vector is not None else "words"
     columns = found.columns if found.columns.values else known(run.index, question)
-    return Judge.of(run.index, question, columns, basis, len(candidates.permitted))
+    return Judge.of(run.index, question, columns, basis, len(candidates.permitted.places))
 
 
 def _judged(judge: Judge, inputs: RankingInput, ranking: Ranking) -> Judged:
@@ -196,23 +194,23 @@ def _judged(judge: Judge, inputs: RankingInput, ranking: Ranking) -> Judged:
     return Judged(judge, answerable, relevance[len(places) :], judge.hopeless(nearest, answerable))
 
 
-def _proximity(run: QueryRun, graph: QueryGraph, understood: Understood) -> Column | None:
+def _proximity(run: QueryRun, graph: QueryGraph) -> Column | None:
     """Return the proximity of memories to the requested or named entities, or None without a graph or if the ranking
     does not use it. Return zeros if the step is dropped for lack of time."""
-    if not understood.tuning.wants_proximity:
+    if not run.tuning.wants_proximity:
         return None
-    if "proximity" in understood.dropped:
+    if "proximity" in run.dropped:
         near: Column | None = np.zeros(run.index.conversation.size)
     else:
-        near = graph.proximity(run.query.entity_urns, understood.question.text)
+        near = graph.proximity(run.query.entity_urns, run.question.text)
         _took(run, "proximity")
-    return None if near is None else people.nearness(graph.index, understood.question.named, near)
+    return None if near is None else people.nearness(graph.index, run.question.named, near)
 
 
-def _relationship(run: QueryRun, graph: QueryGraph, understood: Understood) -> Mapping[int, float]:
+def _relationship(run: QueryRun, graph: QueryGraph) -> Mapping[int, float]:
     """Return the strength of edges between candidates, by position, if the ranking uses it and there is time."""
     hops = run.query.traversal_depth
-    if hops <= HOPS_MIN or "boosts" in understood.dropped or not understood.tuning.wants_neighbours:
+    if hops <= HOPS_MIN or "boosts" in run.dropped or not run.tuning.wants_neighbours:
         return {}
     found = graph.boosts(hops)
     _took(run, "boosts")

@@ -1,11 +1,11 @@
 """The result types of the recall steps, and the engine that runs them.
 
-The steps are `RecallRequest → QueryRun → Understood → Permitted → Candidates → Ranked → Expanded → ComposedAnswer`.
+The steps are `RecallRequest → QueryRun → Permitted → Candidates → Ranked → Expanded → ComposedAnswer`.
 Each result is a frozen value for the next step.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -90,7 +90,7 @@ class RecallRequest(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class QueryRun:
-    """A query in progress."""
+    """A query in progress, with the analysed question and its ranking parameters (step 3)."""
 
     engine: Engine
     request: RecallRequest
@@ -99,39 +99,22 @@ class QueryRun:
     graph: OwnerGraph
     timings: StepTimings  # durations of the completed steps
     results: ModelResults  # the model results so far
-    read: dict[int, MemoryRow | None] = field(default_factory=dict)  # cached rows by slot
+    read: dict[int, MemoryRow | None]  # cached rows by slot
+    question: Question
+    intent: Intent
+    tuning: Tuning
+    dropped: list[Step]  # optional steps omitted for lack of time
+    at_ms: float  # the time from the start of the query to the end of its analysis
 
     @property
     def query(self) -> Recall:
         return self.request.query
 
-    @property
-    def hot(self) -> HotOwner:
-        return self.request.hot
-
-    @property
-    def context(self) -> QueryContext:
-        return self.request.context
-
-    @property
-    def asked_ms(self) -> int:
-        return self.request.asked_ms
-
     def rows(self, slots: list[int]) -> list[MemoryRow | None]:
         """Return the rows of the index's slots."""
         if missing := [slot for slot in slots if slot not in self.read]:
-            self.read.update(zip(missing, self.engine.rows(self.hot, self.index, missing), strict=True))
+            self.read.update(zip(missing, self.engine.rows(self.request.hot, self.index, missing), strict=True))
         return [self.read[slot] for slot in slots]
-
-
-class Understood(NamedTuple):
-    """Step 3: the analysed question and its ranking parameters."""
-
-    question: Question
-    intent: Intent
-    tuning: Tuning
-    dropped: list[Step]  # optional steps omitted for lack of time
-    at_ms: float  # the time since the start of the query
 
 
 class Permitted(NamedTuple):
@@ -145,7 +128,7 @@ class Permitted(NamedTuple):
 class Candidates(NamedTuple):
     """Step 4: the positions that may be in the answer, and the question's signal."""
 
-    permitted: Places
+    permitted: Permitted
     signal: Signal
 
 
@@ -202,7 +185,6 @@ class ComposedAnswer:
     """Step 11: the response without its context. It holds no column of the owner's memories."""
 
     run: QueryRun
-    understood: Understood
     permitted: Permitted
     signal: Signal
     graph_ran: bool
