@@ -73,7 +73,9 @@ def _of_one(kind: str, index: OwnerIndex, embedder: Embedder, conversation: Conv
         for row, name in enumerate(NAMES):
             features[row, at] = values.get(name, 0.0)
     is_evidence = np.array([[i in question.evidence for i in ids] for question in conversation.questions])
-    chat: Chat = "notes" if "notes" in WEIGHTS[embedder.kind] and is_notes(index) else chat_of(index)
+    chat = chat_of(index)
+    if "notes" in WEIGHTS[embedder.kind] and is_notes(index):
+        chat = "notes" if asked[0].table.blanks else "unspaced notes"
     return Examples(kind, conversation.id, chat, features, is_evidence, ids)
 
 

@@ -32,6 +32,7 @@ OF_SET: Mapping[Chat, Sequence[Chat]] = {
     "pair": ("people", "pair"),
     "assistant": ("assistant",),
     "notes": ("notes",),
+    "unspaced notes": ("unspaced notes",),
 }
 _SAME = {"mixed": "people", "locomo": "people", "group": "people", "assistant_user": "assistant"}
 

@@ -194,7 +194,9 @@ def _looked(
     index = memories.store(chosen)
     question = understand(asked.question.text, participants(index), vocabulary(index))
     weights = LEXICAL_WEIGHTS if basis == "words" else WEIGHTS[basis]
-    found = columns.compute(index, question, embed(question.own_words), weights_of(index, weights))
+    found = columns.compute(
+        index, question, embed(question.own_words), weights_of(index, weights, is_spaced=question.table.blanks)
+    )
     judge = Judge.of(index, question, found, basis, index.conversation.size)
     places = np.argsort(-found.score(), kind="stable")[:NEAREST]
     nearest = judge.figures(places)

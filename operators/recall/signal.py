@@ -66,7 +66,8 @@ def read(
     if (known := shared.candidates.get(conversation, question.text)) is not None:
         return Signal(known, asked.vector, embedded=True, hits=(*hits, "candidates"), took_ms=asked.took_ms)
     query = TextVectors(asked.vector, asked.tokens)
-    weights = weights_of(index, sets_for(questions.embedder.kind, by_token=by_token(index, query)))
+    sets = sets_for(questions.embedder.kind, by_token=by_token(index, query))
+    weights = weights_of(index, sets, is_spaced=question.table.blanks)
     columns = compute(index, question, query, weights, permitted)
     if columns.complete:
         shared.candidates.put(conversation, question.text, columns)

@@ -16,8 +16,9 @@ from recallflow.embedder import Kind
 from recallflow.state.arrays import Column
 from recallflow.state.index import OwnerIndex, of_memories
 
-# "pair": two people in a chat. "notes": one person alone, so that neighbours are not replies.
-Chat = Literal["people", "pair", "assistant", "notes"]
+# "pair": two people in a chat. "notes": one person alone, so that neighbours are not replies. "unspaced notes": notes
+# asked about in a script without spaces.
+Chat = Literal["people", "pair", "assistant", "notes", "unspaced notes"]
 Weights = Mapping[str, float | Column]  # by column; (n,) if an owner's memories are of two kinds
 
 _KINDS: tuple[Kind, ...] = ("spelling", "static", "contextual", "blended")
@@ -84,13 +85,14 @@ _PAIR: Mapping[str, float] = MappingProxyType(
     }
 )
 
-
-# For vectors of synonyms and spelling. Questions about notes use other words than the notes, and neighbours are
-# unrelated. The values lie between a fit to everyday facts alone (dense 1.4, own 0.3), which would lose exact word
-# matches, and the set "assistant".
-_NOTES: Mapping[str, float] = MappingProxyType(
-    {"dense": 0.6, "word": 0.13, "own": 1.5, "phrase": 1.12, "length": -0.5, "date": 1.0, "when": 1.29}
+# For notes, by embedder: the weights of "dense", "word" and "own". Questions about notes use other words than the notes
+# do, and neighbours are unrelated, so that vectors count more than in a chat. The values lie between a fit to everyday
+# facts alone, which would lose exact word matches, and the set "assistant". Spelling vectors have no separate set.
+_NOTES: Mapping[Kind, tuple[float, float, float]] = MappingProxyType(
+    {"static": (0.2, 0.36, 1.5), "contextual": (0.5, 0.4, 1.2), "blended": (0.8, 0.13, 0.75)}
 )
+# Words of scripts without spaces are pairs of characters, which match more often: the blend's vectors count less.
+_UNSPACED_NOTES = (0.6, 0.13, 1.5)
 
 
 def _sets(at: int) -> dict[Chat, Mapping[str, float]]:
@@ -100,9 +102,19 @@ def _sets(at: int) -> dict[Chat, Mapping[str, float]]:
     }
 
 
-# Without a separate set, "pair" uses "people" and "notes" uses "assistant".
+def _notes(dense: float, word: float, own: float) -> Mapping[str, float]:
+    return MappingProxyType(
+        {"dense": dense, "word": word, "own": own, "phrase": 1.12, "length": -0.5, "date": 1.0, "when": 1.29}
+    )
+
+
+# Without a separate set, "pair" uses "people", and both kinds of notes use "assistant".
 _OWN: Mapping[Kind, Mapping[Chat, Mapping[str, float]]] = MappingProxyType(
-    {"contextual": {"pair": _PAIR}, "blended": {"notes": _NOTES}}
+    {
+        "static": {"notes": _notes(*_NOTES["static"])},
+        "contextual": {"pair": _PAIR, "notes": _notes(*_NOTES["contextual"])},
+        "blended": {"notes": _notes(*_NOTES["blended"]), "unspaced notes": _notes(*_UNSPACED_NOTES)},
+    }
 )
 WEIGHTS: Mapping[Kind, Mapping[Chat, Mapping[str, float]]] = MappingProxyType(
     {kind: MappingProxyType({**_sets(at), **_OWN.get(kind, {})}) for at, kind in enumerate(_KINDS)}
@@ -119,6 +131,7 @@ WHOLE_WEIGHTS: Mapping[Chat, Mapping[str, float]] = MappingProxyType(
         )
         for chat, columns in WEIGHTS["spelling"].items()
     }
+    | {"notes": _notes(0.6, 0.13, 1.2)}
 )
 # The columns that need no question vector.
 LEXICAL_WEIGHTS: Mapping[Chat, Mapping[str, float]] = MappingProxyType(
@@ -157,10 +170,11 @@ def _assisted(index: OwnerIndex) -> tuple[bool, bool]:
     return some, some and bool(index.with_assistant.all())
 
 
-def weights_of(index: OwnerIndex, sets: Mapping[Chat, Mapping[str, float]]) -> Weights:
-    """Return the weights of the owner's memories, each from the set of its chat."""
+def weights_of(index: OwnerIndex, sets: Mapping[Chat, Mapping[str, float]], *, is_spaced: bool = True) -> Weights:
+    """Return the weights of the owner's memories, each from the set of its chat. `is_spaced` tells whether the question
+    is in a script with spaces between words."""
     if "notes" in sets and is_notes(index):
-        return sets["notes"]
+        return sets["notes"] if is_spaced else sets.get("unspaced notes", sets["assistant"])
     (some, every), assistant = _assisted(index), sets["assistant"]
     if every:
         return assistant

@@ -272,6 +272,9 @@ def test_each_memory_is_weighed_as_its_chat_is() -> None:
         for n, author in enumerate(["user", "assistant"], 2)
     ]
     assert weights_of(indexed(one), SETS) is assistant
+    notes, blended = indexed(chat(("Ann", "user"))), WEIGHTS["blended"]
+    assert weights_of(notes, blended) is blended["notes"]
+    assert weights_of(notes, blended, is_spaced=False) is blended["unspaced notes"]
     weights = weights_of(indexed([*two, *one]), SETS)
     for name in pair.keys() | assistant.keys():
         apart = pair.get(name, 0.0), assistant.get(name, 0.0)

@@ -95,7 +95,7 @@ def test_with_a_model_the_columns_are_the_models(index: OwnerIndex) -> None:
     found = signal(Shared.of(model, lambda: 0.0), index)
     assert found.embedded
     assert found.warnings == ()
-    assert found.columns.weights == WHOLE_WEIGHTS["assistant"]
+    assert found.columns.weights == WHOLE_WEIGHTS["notes"]
     # Cosines 1, 0, 0.6: mean 0.533333, deviation 0.410961; stored in bytes, they are a little off.
     np.testing.assert_allclose(
         by_memory(index, np.asarray(found.columns.values["dense"])), [1.13555, -1.29777, 0.16222], atol=1e-2
@@ -114,7 +114,7 @@ def test_the_models_own_weights_are_for_tokens() -> None:
     model = Reader("model", "contextual", **{"tea?": (1, 0)})
     index = OwnerIndex("model", 2)
     index.add(entries(), {(n, 0): Vectors("model", np.eye(1, 2, dtype=np.float32), TOKENS) for n in range(3)})
-    assert signal(Shared.of(model, lambda: 0.0), index).columns.weights == WEIGHTS["contextual"]["assistant"]
+    assert signal(Shared.of(model, lambda: 0.0), index).columns.weights == WEIGHTS["contextual"]["notes"]
     whole, spelling = WHOLE_WEIGHTS["people"], WEIGHTS["spelling"]["people"]
     assert {name: weight / spelling[name] for name, weight in whole.items()} == pytest.approx(
         dict.fromkeys(spelling, 1.0) | {"dense": 3.0, "reply": 3.0}
