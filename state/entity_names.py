@@ -1,6 +1,7 @@
 """Names of entities: groups joined by `same_as` edges, names in scripts without case, and names contained in others."""
 
 import unicodedata
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -27,6 +28,14 @@ class NameJoin(NamedTuple):
     leads: bool
 
 
+class AliasJoin(NamedTuple):
+    """A `same_as` edge from one name to another, with its number."""
+
+    source: str
+    target: str
+    number: int
+
+
 JoinedOf = Callable[[str], Sequence[NameJoin]]
 
 
@@ -37,6 +46,12 @@ def encode_joined(own: str, joined: Sequence[NameJoin]) -> bytes:
 def decode_joined(data: bytes) -> tuple[str, list[NameJoin]]:
     own, joined = orjson.loads(data)
     return own, [NameJoin(*one) for one in joined]
+
+
+def decode_all_joined(stored: Iterable[bytes]) -> list[tuple[str, list[Any]]]:
+    """Return names and their joins as in JSON: most are never asked for, and all are read for the first question."""
+    found: list[tuple[str, list[Any]]] = orjson.loads(b"[%b]" % b",".join(stored))
+    return found
 
 
 def names_of(key: str, joined_of: JoinedOf) -> list[str]:
@@ -66,8 +81,7 @@ class Unions:
     withdrawn, its edge is removed, and the group splits there."""
 
     def __init__(self, stored: Iterable[bytes]) -> None:
-        # As JSON has them: most are never asked for, and all are read for the first question.
-        self._joined: dict[str, Sequence[Any]] = dict(orjson.loads(b"[%b]" % b",".join(stored)))
+        self._joined: dict[str, Sequence[Any]] = dict(decode_all_joined(stored))
         self._names: dict[str, tuple[NodeKey, ...]] = {}
 
     def __bool__(self) -> bool:
@@ -99,6 +113,53 @@ class Unions:
 
     def size_bytes(self) -> int:
         return _NAME_BYTES * (len(self._joined) + len(self._names))
+
+
+class PastUnions(Unions):
+    """The groups of an owner's names at an earlier time.
+
+    A group is computed on the first use of one of its names, because each join takes several reads."""
+
+    def __init__(
+        self, candidates: Iterable[AliasJoin], in_force: Callable[[Iterable[AliasJoin]], Iterable[AliasJoin]]
+    ) -> None:
+        """`candidates` are the joins of all times; `in_force` returns those of that time, in order."""
+        super().__init__(())
+        self._in_force = in_force
+        self._unread: defaultdict[str, list[AliasJoin]] = defaultdict(list)
+        for one in candidates:
+            self._unread[one.source].append(one)
+            self._unread[one.target].append(one)
+
+    def __bool__(self) -> bool:
+        return bool(self._joined or self._unread)
+
+    def names(self, key: NodeKey) -> tuple[NodeKey, ...]:
+        self._read(key)
+        return super().names(key)
+
+    def joins(self, key: NodeKey) -> int:
+        self._read(key)
+        return super().joins(key)
+
+    def _read(self, key: NodeKey) -> None:
+        """Compute the group of a name."""
+        if key.memory or key.text not in self._unread:
+            return
+        connected, left = {key.text}, [key.text]
+        while left:
+            ends = {end for one in self._unread[left.pop()] for end in (one.source, one.target)} - connected
+            connected |= ends
+            left += ends
+        joined: dict[str, list[NameJoin]] = {}
+        for source, target, number in self._in_force({one for name in connected for one in self._unread[name]}):
+            names = {name for end in (source, target) for name in names_of(end, lambda key: joined.get(key, []))}
+            if len(names) <= JOINED_NAMES_MAX:
+                joined.setdefault(source, []).append(NameJoin(target, number, leads=True))
+                joined.setdefault(target, []).append(NameJoin(source, number, leads=False))
+        self._joined |= joined
+        for name in connected:
+            del self._unread[name]
 
 
 _CASELESS = regex.compile(r"\p{Lo}")

@@ -97,14 +97,14 @@ class OwnerGraph:
 
     def node(self, key: NodeKey) -> Node | None:
         """Return the node, or None. An entity with several names has its main key and name."""
-        rows = [row for name in self.unions().names(key) if (row := self._visible_row(name)) is not None]
+        rows = [row for name in self._names(key) if (row := self._visible_row(name)) is not None]
         if rows:
             return _node(rows)
         return memory_node(key.text) if key.memory and self._seq(key) is not None else None
 
     def is_archived(self, key: NodeKey) -> bool:
         """Return whether traversal skips the node."""
-        rows = map(self._row, self.unions().names(key))
+        rows = map(self._row, self._names(key))
         return any(row is not None and row.archived for row in rows)
 
     def find(self, text: str) -> NodeKey | None:
@@ -337,17 +337,16 @@ class OwnerGraph:
     def _explicit_edges(self, key: NodeKey, limit: int) -> list[Edge]:
         if not self.has_stated():
             return []
-        unions = self.unions()
         listed: list[tuple[int, bytes, NodeKey]] = []
-        for own in unions.names(key):
+        for own in self._names(key):
             scanned = self._partition.scan(keys.adjacency_of(self._owner, self.name(own)))
             # Edges that join the names are skipped.
-            found = islice(scanned, limit + unions.joins(own))
+            found = islice(scanned, limit if own.memory else limit + self.unions().joins(own))
             listed += [(-keys.reversed_sequence(stored), name, own) for stored, name in found]
         listed.sort()
         rows = self._partition.get_many([keys.edge(self._owner, name) for _, name, _ in listed])
         seen = [edge_of(EdgeRow.decode(row), own) for row, (_, _, own) in zip(rows, listed, strict=True) if row]
-        return self._between_entities(seen)[:limit] if unions else seen
+        return self._between_entities(seen)[:limit] if seen and self.unions() else seen
 
     def _between_entities(self, seen: Iterable[Edge]) -> list[Edge]:
         """Return the edges between entities, without duplicates, in order."""
@@ -357,9 +356,13 @@ class OwnerGraph:
                 shared.setdefault((edge.source, edge.target, edge.type), []).append(edge)
         return [_merged(edges) for edges in shared.values()]
 
+    def _names(self, key: NodeKey) -> tuple[NodeKey, ...]:
+        """Return all names of a node's entity, the main one first. A memory has one, so that unions are not read."""
+        return (key,) if key.memory else self.unions().names(key)
+
     def _canonical(self, key: NodeKey) -> NodeKey:
         """Return the main key of a node, which differs for an entity with several names."""
-        return self.unions().names(key)[0]
+        return self._names(key)[0]
 
     def _entity_edge(self, edge: Edge) -> Edge | None:
         """Return the edge between the entities at its ends; None if both are the same entity."""

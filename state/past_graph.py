@@ -15,7 +15,7 @@ import orjson
 
 from recallflow.fields import EPOCH_MS_MAX
 from recallflow.state import keys
-from recallflow.state.entity_names import JOINED_NAMES_MAX, NameJoin, Unions, decode_joined, encode_joined, names_of
+from recallflow.state.entity_names import AliasJoin, PastUnions, Unions, decode_all_joined
 from recallflow.state.graph import Edge, Node, OwnerGraph, edge_of, similar_edge
 from recallflow.state.graph_codec import (
     EPISODE_KIND,
@@ -83,7 +83,7 @@ class PastGraph(OwnerGraph):
         if key.memory:
             exists = self._seq(key) is not None
         else:
-            names = self.unions().names(key)
+            names = self._names(key)
             exists = any(self._row(name) is not None for name in names) and bool(
                 len(names) > 1 or self.members(key, 1) or self._explicit_edges(key, 1)
             )
@@ -115,13 +115,7 @@ class PastGraph(OwnerGraph):
 
     def unions(self) -> Unions:
         if self._unions is None:
-            joined: dict[str, list[NameJoin]] = {}
-            for source, target, number in self._alias_joins():
-                names = {name for end in (source, target) for name in names_of(end, lambda key: joined.get(key, []))}
-                if len(names) <= JOINED_NAMES_MAX:
-                    joined.setdefault(source, []).append(NameJoin(target, number, True))
-                    joined.setdefault(target, []).append(NameJoin(source, number, False))
-            self._unions = Unions(encode_joined(own, found) for own, found in joined.items())
+            self._unions = PastUnions(self._join_candidates(), self._alias_joins)
         return self._unions
 
     def has_stated(self) -> bool:
@@ -213,10 +207,9 @@ class PastGraph(OwnerGraph):
         return None if stored is None else LinksRow.decode(stored)
 
     def _explicit_edges(self, key: NodeKey, limit: int) -> list[Edge]:
-        unions = self.unions()
-        names = unions.names(key)
+        names = self._names(key)
         listed = heapq.merge(*map(self._listed_edges, names), key=lambda one: one.number, reverse=True)
-        enough = limit + sum(map(unions.joins, names))  # edges that join the names are skipped
+        enough = limit if key.memory else limit + sum(map(self.unions().joins, names))  # joins are skipped
         found: dict[bytes, Edge] = {}
         for _, name, row, own in islice(listed, READ_FACTOR * limit):
             if row is not None and name not in found and (then := self._edge_row(name, row)) is not None:
@@ -227,20 +220,18 @@ class PastGraph(OwnerGraph):
                 break
         return self._between_entities(found.values())[:limit]
 
-    def _alias_joins(self) -> Iterable[tuple[str, str, int]]:
-        """Return the names that edges joined at that time, with the edges' numbers, in order of number."""
-        found = sorted(self._join_candidates(), key=lambda one: one[2])
+    def _alias_joins(self, candidates: Iterable[AliasJoin]) -> Iterable[AliasJoin]:
+        """Return the candidates in force at that time, in order of number."""
+        found = sorted(candidates, key=lambda one: one.number)
         return (one for one in found if self._join_edge(*one) is not None)
 
-    def _join_candidates(self) -> set[tuple[str, str, int]]:
-        found = set()
-        for _, value in self._scan(keys.JOINED):
-            own, joined = decode_joined(value)
-            found |= {(own, one.other, one.number) for one in joined if one.leads}
+    def _join_candidates(self) -> Iterator[AliasJoin]:
+        """Yield the joins of all times, possibly repeatedly."""
+        for own, joined in decode_all_joined(value for _, value in self._scan(keys.JOINED)):
+            yield from (AliasJoin(own, other, number) for other, number, leads in joined if leads)
         for key, value in self._scan(keys.PAST_JOINED):
             source, target = orjson.loads(value)
-            found.add((source, target, keys.sequence(key)))
-        return found
+            yield AliasJoin(source, target, keys.sequence(key))
 
     def _join_edge(self, source: str, target: str, number: int) -> Edge | None:
         """Return the edge of this number, if it joined two names at that time."""

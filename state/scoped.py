@@ -12,6 +12,7 @@ from typing import Any
 
 from recallflow.errors import DecryptionFailed
 from recallflow.state import keys
+from recallflow.state.entity_names import AliasJoin
 from recallflow.state.graph import Edge
 from recallflow.state.graph_codec import (
     ENTITY_KIND,
@@ -82,14 +83,14 @@ class ScopedGraph(PastGraph):
             key=lambda edge: (-edge.ingested_ms, edge.type, str(edge.source), str(edge.target)),
         )
 
-    def _alias_joins(self) -> Iterable[tuple[str, str, int]]:
+    def _alias_joins(self, candidates: Iterable[AliasJoin]) -> Iterable[AliasJoin]:
         """Return the joins in the order of ingestion in these memories, numbered again."""
         found: dict[tuple[str, str], int] = {}
-        for source, target, number in self._join_candidates():
+        for source, target, number in candidates:
             if (edge := self._join_edge(source, target, number)) is not None:
                 found[source, target] = min(edge.ingested_ms, found.get((source, target), edge.ingested_ms))
         ordered = sorted(found, key=lambda ends: (found[ends], ends))
-        return ((*ends, number) for number, ends in enumerate(ordered))
+        return (AliasJoin(*ends, number) for number, ends in enumerate(ordered))
 
     def _refinements_in_force(self, seq: int, refinements: Iterable[Superseded]) -> list[Superseded]:
         """Return the refinements of a memory by edges of these memories."""
