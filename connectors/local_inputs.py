@@ -58,8 +58,6 @@ def batches_of_lines(file: io.BufferedIOBase, limit_bytes: int) -> Iterator[list
 
 
 class Feed(Protocol):
-    """Source of lines."""
-
     def take(self) -> list[bytes]:
         """Return the next lines, at most a batch; none after a short wait. Raise StopIteration at the end."""
 
@@ -264,7 +262,6 @@ class LocalCalls:
         return self._in_flight
 
     def queued(self) -> dict[str, int]:
-        """Return the number of queued records by log."""
         return {topic: len(lines) for topic, lines in self._lines.items()}
 
     def await_begin(self) -> None:

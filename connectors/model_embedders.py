@@ -348,7 +348,6 @@ def _loading(origin: str, load: Callable[[], T]) -> T:
 
 
 def pooled(hidden: Matrix, pooling: Pooling) -> Matrix:
-    """Pool the token vectors of a text into one vector."""
     found: Matrix
     match pooling:
         case "cls":

@@ -34,8 +34,6 @@ SEARCH_INTERVAL_S = 1.0
 
 
 class ErasedFolder(NamedTuple):
-    """The result of an erasure in a folder."""
-
     held: bool  # whether the folder held data of the user
     unpurged: str  # the error that kept the data in files, where it is not readable; empty if the files are purged
 

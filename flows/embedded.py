@@ -76,7 +76,6 @@ class StateLoop:
         models: Models | None = None,  # models that queries may call
         complete: BeforeApplied | None = None,  # completes prepared items before they are applied
     ) -> None:
-        """Open the state partitions."""
         self._directory, self._decisions, self._observe, self._models = directory, rules.decisions, observe, models
         self._embedder, self._decode, self._complete = embedder, decode, complete
         partitions = directory.fingerprint.partitions

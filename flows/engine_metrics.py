@@ -292,8 +292,6 @@ class LocalMetrics(Collector):
 
 
 class GatewayMetrics(Collector):
-    """A collector that reads the metrics of a gateway."""
-
     def __init__(self, service: Service) -> None:
         self._service = service
 

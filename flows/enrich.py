@@ -248,8 +248,6 @@ class EnrichFlow:
 
 
 class EnrichmentMember(GroupMember):
-    """A member of a deployment of the enrichment flow."""
-
     ways = WAYS
 
     def __init__(self, config: Config, stack: ExitStack, stopping: threading.Event) -> None:

@@ -126,8 +126,6 @@ class MainFlow:
 
 
 class MainFlowMember(GroupMember):
-    """A member of a deployment of the main flow."""
-
     meters: Sequence[Meter]  # of paid models
 
     def __init__(
@@ -190,7 +188,6 @@ class MainFlowMember(GroupMember):
     # ------------------------------------------------------------------ the parts
 
     def _open_state(self) -> None:
-        """Open the embedder and the state directory."""
         config, self.decisions = self.config, ControlHistory()
         opened = open_embedder(config.engine, config.models.embedding, "question", self.decisions, self.state_dir)
         self.embedder = self._stack.enter_context(opened)

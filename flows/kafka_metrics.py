@@ -120,8 +120,6 @@ class FlowMetrics(Collector, Generic[P]):
 
 
 class MainFlowMetrics(FlowMetrics[MainFlowParts]):
-    """The metrics of the main flow."""
-
     def __init__(self, serve_while_catching_up: bool = False) -> None:
         super().__init__()
         self._serve_while_catching_up = serve_while_catching_up
@@ -148,8 +146,6 @@ class MainFlowMetrics(FlowMetrics[MainFlowParts]):
 
 
 class EnrichmentMetrics(FlowMetrics[EnrichmentFlowParts]):
-    """The metrics of the enrichment flow."""
-
     def _metrics_of(self, running: EnrichmentFlowParts) -> Iterator[Metric]:
         yield from disk_metrics(running.state_dir)
         yield from _results(running.enrichment_counter)

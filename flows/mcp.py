@@ -20,8 +20,6 @@ _log = logging.getLogger(__name__)
 
 
 class Address(NamedTuple):
-    """The address of a server."""
-
     host: str
     port: int
 

@@ -29,8 +29,6 @@ _WAITS: Mapping[Asker, Waits] = {"bulk": "for a limit", "enrichment": "always"}
 
 @dataclass(frozen=True, kw_only=True)
 class ServiceSettings:
-    """Settings of a model behind an API."""
-
     model: str | None = None
     base_url: str | None = None  # the endpoint, which speaks OpenAI's protocol; None for OpenAI's own
     key: str | None = field(default=None, repr=False)

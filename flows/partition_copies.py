@@ -59,8 +59,6 @@ Restore = Callable[[int, Callable[[], bool]], None]  # restores a partition if t
 
 @dataclass(eq=False)
 class Checkpoints:
-    """The checkpoints of one member's state directory."""
-
     store: CheckpointStore
     directory: StateDirectory
     memory_topic: str
@@ -228,8 +226,6 @@ class ReleasedPartitions:
 
 @dataclass(eq=False)
 class Standby:
-    """The standby copies of one member."""
-
     options: KafkaOptions
     name: str  # of the group
     memory_topic: str

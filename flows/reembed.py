@@ -73,8 +73,6 @@ class TextToEmbed(NamedTuple):
 
 @dataclass
 class Cost:
-    """The cost of missing vectors."""
-
     texts: int = 0
     characters: int = 0
     tokens: int = 0

@@ -183,7 +183,6 @@ class CheckpointDownload:
         in_parallel(_sync, [*(target / file.name for file in kept), target])
 
     def problems(self, files: Iterable[CheckpointFile], known: dict[str, str | None]) -> list[str]:
-        """Return the problems of each file."""
         found = in_parallel(lambda file: self._problem(file, known), files)
         return [problem for problem in found if problem is not None]
 
@@ -233,8 +232,6 @@ UNCHANGING = ".sst"  # RocksDB never writes to a table a second time, and its ch
 
 
 class Identity(NamedTuple):
-    """Identity of a file on this disk."""
-
     device: int
     inode: int
     size: int

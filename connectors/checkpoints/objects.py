@@ -176,7 +176,6 @@ class Objects:
         return self._patiently(f"read {name}", lambda: self._get(f"{self._root}/{name}", size_max))
 
     def delete(self, name: str) -> None:
-        """Delete an object, if it exists."""
         with contextlib.suppress(FileNotFoundError):
             self._patiently(f"delete {name}", lambda: self._filesystem.delete_file(f"{self._root}/{name}"))
 

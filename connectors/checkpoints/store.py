@@ -122,7 +122,6 @@ class CheckpointStore:
         return SavedGeneration(manifest, sending.sent_bytes, sending.sent_objects)
 
     def partitions(self) -> list[int]:
-        """Return the state partitions in the store."""
         names = (name for name in self._objects.folders() if name[:1] == "p" and name[1:].isdecimal())
         return sorted(int(name[1:]) for name in names)
 

@@ -73,7 +73,6 @@ class Problem(RecallflowError):
 
 
 def body_of(error: RecallflowError) -> ErrorBody:
-    """Return the response body of an error."""
     match error:
         case Problem():
             return error.body
@@ -100,12 +99,10 @@ def status_of(code: str) -> int:
 
 
 def headers_of(code: str) -> dict[str, str]:
-    """Return the HTTP headers of an error."""
     return _HEADERS.get(code, {})
 
 
 def refusal(body: ErrorBody) -> Response:
-    """Return the HTTP response of an error."""
     content = orjson.dumps({"error": body.model_dump(exclude_unset=True)})
     return Response(content, status_of(body.code), headers_of(body.code), JSON)
 
@@ -138,8 +135,6 @@ class RefusalPace:
 
 
 def add_handlers(app: FastAPI) -> None:
-    """Add handlers that return every error in our format."""
-
     pace = RefusalPace()
 
     async def answer(_: Request, error: Exception) -> Response:

@@ -89,8 +89,6 @@ _WAITS = {None: False, "stored": False, "applied": True}
 
 
 class RequestHandler:
-    """Service with its admission and limits."""
-
     def __init__(self, service: Service, admission: Admission, limits: Limits, mappings: Mappings) -> None:
         self.service, self.admission, self.limits, self.mappings = service, admission, limits, mappings
         self._batches = 0
@@ -217,19 +215,16 @@ class RequestHandler:
         return event.model_copy(update=ids) if ids else event
 
     def _ids(self, lacking: Collection[str], headers: Headers) -> dict[str, str]:
-        """Return the missing ids that the credentials contain."""
         if not lacking or all(name == TRACE_HEADER for name, _ in headers):
             return {}
         return {field: one for field, one in self.admission.ids(headers).items() if field in lacking}
 
 
 def accepted(stored: StoredEvent) -> Response:
-    """Return the response for a stored event."""
     return Response(orjson.dumps(shown(stored)), ACCEPTED, media_type=JSON)
 
 
 def shown(stored: StoredEvent) -> dict[str, object]:
-    """Return the response body for a stored event."""
     receipt = {} if stored.receipt is None else {"receipt": stored.receipt.model_dump(exclude_none=True)}
     return {"position": str(stored.position), "applied": stored.receipt is not None, **receipt}
 
@@ -396,7 +391,6 @@ async def lines(request: Request, most: int, within_s: float) -> AsyncIterator[t
 async def _result(
     handler: RequestHandler, request: Request, number: int, line: bytes | Problem, credentials: Headers
 ) -> bytes:
-    """Return the result of one line, as a line."""
     try:
         result = (
             _refused(line.body) if isinstance(line, Problem) else await _stored(handler, request, line, credentials)

@@ -25,8 +25,6 @@ _PREFIXES = {AGENT: "agent:", APP: "app:", RUN: "run:"}
 
 
 class OwnerFields(NamedTuple):
-    """Owner and further event fields of a request."""
-
     user_id: str
     fields: dict[str, Any]
 

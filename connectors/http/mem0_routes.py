@@ -271,13 +271,11 @@ def _link(page: int | None, body: requests.GetAll) -> str | None:
 
 
 async def get(calls: Mem0Calls) -> dict[str, Any]:
-    """Return one memory."""
     user_id, memory_id = calls.memory()
     return shown(user_id, await calls.version(user_id, memory_id))
 
 
 async def update(calls: Mem0Calls) -> dict[str, Any]:
-    """Update a memory, and return its new version."""
     body = requests.read(requests.Update, await calls.body())
     user_id, memory_id = calls.memory()
     before = await calls.version(user_id, memory_id)
@@ -317,7 +315,6 @@ async def delete_all(calls: Mem0Calls) -> dict[str, Any]:
 
 
 async def list_versions(calls: Mem0Calls) -> list[dict[str, Any]]:
-    """Return all versions of one memory."""
     user_id, memory_id = calls.memory()
     response = await calls.ask(user_id, {"type": "memory.history", "memory_id": memory_id})
     return history(user_id, response.versions or [])
@@ -353,7 +350,6 @@ class _Answered(AddressedRoute):
 
 
 def routes(handler: RequestHandler) -> APIRouter:
-    """Return the routes."""
     router = APIRouter()
     for prefix in PREFIXES:
         router.include_router(_below(prefix, handler))

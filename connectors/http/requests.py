@@ -196,7 +196,6 @@ async def read_body(request: Request, limits: Limits) -> bytes:
 
 
 def too_large(most: int) -> Problem:
-    """Return the Problem of a body or line above the size limit."""
     return Problem("too_large", f"over {most} bytes; split it, or store a reference")
 
 

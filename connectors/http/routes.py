@@ -163,13 +163,11 @@ def operation(
 
 
 def json_body(schema: Mapping[str, Any], **examples: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a JSON body with named examples."""
     named = {name: {"value": value} for name, value in examples.items()}
     return {JSON: {"schema": schema, "examples": named}}
 
 
 def reference(name: str) -> dict[str, str]:
-    """Return a reference to a named schema."""
     return {"$ref": _REFERENCE.format(model=name)}
 
 
@@ -211,7 +209,6 @@ def _schemas() -> dict[str, Any]:
 
 
 def probe_routes(service: Service, registry: CollectorRegistry) -> APIRouter:
-    """Return the routes of /livez, /readyz and /metrics."""
     router = APIRouter()
 
     @router.get("/livez", response_class=PlainTextResponse)
@@ -251,7 +248,6 @@ _RESULTS = "one line for each event, in their order: `line`, and `position` or `
 
 
 def event_routes(handler: RequestHandler) -> APIRouter:
-    """Return the routes of /memory/query, /memory/events and /memory/events/batch."""
     router = APIRouter(route_class=DescribedRoute)
 
     @router.post("/memory/query", openapi_extra=operation("Ask", body=QUERIES, refusals=(404,)))
@@ -307,7 +303,6 @@ def _add_query(
 
 
 def memory_routes(handler: RequestHandler) -> APIRouter:
-    """Return the routes of /memories and /episodes."""
     router = APIRouter(route_class=DescribedRoute)
     one = "/memories/{memory_id}"
     get, history = (Parameters(model, in_path=_MEMORY_ID) for model in (MemoryGet, MemoryHistory))
@@ -346,7 +341,6 @@ _EXPLORED = json_body(reference("GraphExplore"), around={"type": "graph.explore"
 
 
 def graph_routes(handler: RequestHandler) -> APIRouter:
-    """Return the routes of /graph/status and /graph/trace."""
     router = APIRouter(route_class=DescribedRoute)
     status, trace = Parameters(GraphStatus), Parameters(GraphTrace)
     _add_query(router, handler, "/graph/status", "status", status, "The graph in numbers, and its rollout")
@@ -389,7 +383,6 @@ _DECISION = json_body(
 
 
 def rollout_routes(handler: RequestHandler, rollouts: Rollouts) -> APIRouter:
-    """Return the routes of /graph/rollout."""
     router = APIRouter(route_class=DescribedRoute)
     shown = operation(
         "What was decided of a tenant's graph", parameters=_TENANT_PARAMETERS, answer="RolloutShown", routed=False

@@ -276,8 +276,6 @@ _NO_ROUTE = "none"
 
 
 class Traffic:
-    """Metrics of requests."""
-
     def __init__(self, registry: CollectorRegistry) -> None:
         self.requests = Counter(
             "recallflow_http_requests", "Requests answered", ("route", "method", "status"), registry=registry

@@ -164,7 +164,6 @@ class Meter:
 
 
 def estimate_tokens(*texts: str) -> int:
-    """Return the estimated number of tokens."""
     return sum(map(len, texts)) // CHARACTERS_PER_TOKEN
 
 

@@ -91,8 +91,6 @@ def _read_openai(source: LogSource, scope: ImportScope) -> Iterator[bytes]:
 
 
 class Conversations:
-    """Conversations of a log, element by element."""
-
     def __init__(self, log: str, scope: ImportScope, *, owned: bool = False, is_table: bool = True) -> None:
         """Create the reader.
 

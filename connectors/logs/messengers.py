@@ -240,7 +240,6 @@ class Dates:
         self._seen: tuple[str, str, str] | None = None
 
     def note(self, a: str, separator: str, b: str, c: str) -> None:
-        """Take one more date of the file."""
         if self._order is not None or (a, b, c) == self._seen:
             return
         self._seen = a, b, c

@@ -60,8 +60,6 @@ _SAMPLE_ROWS = 100
 
 
 class TableReader:
-    """Reader of a table's rows as events, with its columns."""
-
     def __init__(self, log: str, scope: ImportScope, columns: Columns) -> None:
         """`columns` are those named by options. A named owner column takes precedence over `--user`."""
         self._log, self._scope, self._columns = log, scope, columns

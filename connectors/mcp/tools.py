@@ -128,8 +128,6 @@ class ListedEpisodes(BaseModel):
 
 
 class Tool(NamedTuple):
-    """Title, description, arguments and result of a tool."""
-
     title: str
     description: str
     arguments: type[Arguments]
@@ -211,7 +209,6 @@ class Result(NamedTuple):
 
 
 def search_result(response: Response) -> Result:
-    """Return the memories of an answer."""
     recalled = response.memories or []
     most = min(TEXT_CHARACTERS, TEXTS_CHARACTERS // max(len(recalled), 1))
     memories = [_memory(memory, most) for memory in recalled]
@@ -226,20 +223,17 @@ def search_result(response: Response) -> Result:
 
 
 def add_result(memory_id: str, *, applied: bool) -> Result:
-    """Return the result of an added memory."""
     later = "" if applied else " It is stored, and found a moment later: do not add it again."
     return Result(f"Remembered as {memory_id}.{later}", AddConfirmation(memory_id=memory_id, applied=applied))
 
 
 def forget_result(memory_id: str, *, applied: bool) -> Result:
-    """Return the result of a forgotten memory."""
     named = _quoted(memory_id)
     text = f"Forgotten: {named}." if applied else f"{named} will be forgotten a moment from now."
     return Result(text, ForgetConfirmation(memory_id=memory_id, applied=applied))
 
 
 def episodes_result(infos: list[EpisodeInfo]) -> Result:
-    """Return episodes."""
     listed = [_episode(info) for info in infos]
     lines = [
         f"{number}. session {_quoted(one.session_id)}, {one.started_at} to {one.ended_at}"
@@ -355,8 +349,6 @@ _ARGUMENTS = {"k": "limit", "filters.session_ids": "session_id", "filters.catego
 
 
 class Performer:
-    """Executor of tools."""
-
     def __init__(self, service: Service, admission: Admission, timeout_s: float) -> None:
         self._service, self._admission, self._timeout_s = service, admission, timeout_s
 
