@@ -32,26 +32,24 @@ _SIZE = TypeAdapter(ByteSize)
 _TRUTHS = {"true": True, "false": False}
 
 
-def parse_whole(value: object) -> int:
-    if type(value) is int:  # isinstance would accept True
-        return value
-    return _converted(int, value, "is not a whole number")
+def _parser(convert: Callable[[Any], T], problem: str, *types: type[object]) -> Callable[[object], T]:
+    """Return a parser of texts, and of values of some TOML types. Their subclasses are refused: True is no number."""
+
+    def parse(value: object) -> T:
+        with suppress(ValueError, LookupError):
+            if isinstance(value, str) or type(value) in types:
+                return convert(value)
+        raise ValueError(f"{value!r} {problem}")
+
+    return parse
 
 
-def parse_number(value: object) -> float:
-    if type(value) is int:
-        return float(value)
-    return value if type(value) is float else _converted(float, value, "is not a number")
-
-
-def parse_truth(value: object) -> bool:
-    if isinstance(value, bool):
-        return value
-    return _converted(lambda text: _TRUTHS[text.lower()], value, "is neither true nor false")
-
-
-def parse_text(value: object) -> str:
-    return _converted(str, value, "is not text")
+parse_whole = _parser(int, "is not a whole number", int)
+parse_number = _parser(float, "is not a number", int, float)
+parse_truth = _parser(lambda value: _TRUTHS[str(value).lower()], "is neither true nor false", bool)
+parse_text = _parser(str, "is not text")
+# A number of bytes, with or without a unit: 536870912, 512MiB, 1.5GB.
+parse_bytes = _parser(_SIZE.validate_python, "is not a size; give bytes, or add KiB, MiB, GiB, KB, MB or GB", int)
 
 
 def parse_texts(value: object) -> tuple[str, ...]:
@@ -59,13 +57,6 @@ def parse_texts(value: object) -> tuple[str, ...]:
     if isinstance(value, list):
         return tuple(map(parse_text, value))
     return tuple(text for text in map(str.strip, parse_text(value).split(",")) if text)
-
-
-def parse_bytes(value: object) -> int:
-    """Parse a number of bytes, with or without a unit: 536870912, 512MiB, 1.5GB."""
-    if type(value) is int:
-        return value
-    return _converted(_SIZE.validate_python, value, "is not a size; give bytes, or add KiB, MiB, GiB, KB, MB or GB")
 
 
 def parse_count(value: object) -> int | Literal["auto"]:
@@ -97,15 +88,6 @@ PARSERS: dict[Any, Callable[[object], Any]] = {
     Path | None: lambda value: Path(parse_text(value)),
     tuple[str, ...]: parse_texts,
 }
-
-
-def _converted(convert: Callable[[str], T], value: object, problem: str) -> T:
-    try:
-        if isinstance(value, str):
-            return convert(value)
-    except (ValueError, LookupError):
-        pass
-    raise ValueError(f"{value!r} {problem}")
 
 
 PORT_MAX = 65_535
@@ -180,9 +162,7 @@ class RunSettings:
             ("log_format", " or ".join(LOG_FORMATS), self.log_format in LOG_FORMATS),
         )
         if self.owned() is not None and self.standby:
-            raise UsageError(
-                "standby has no effect on manually assigned partitions (own): leave out one of the two settings"
-            )
+            raise UsageError("standby has no effect on manually assigned partitions (own): leave out one setting")
 
     def owned(self) -> frozenset[int] | None:
         """Return the manually assigned partitions; None if the group assigns them. Raise UsageError."""

@@ -1,6 +1,5 @@
 """The enrichment flow against Kafka: it sends requests to models, and publishes their results."""
 
-import asyncio
 import contextlib
 import logging
 import sys
@@ -31,7 +30,7 @@ from recallflow.flows.recipe import BatchStep, KeyedStep, Recipe, RecipeSink, Re
 from recallflow.flows.record_spans import RecordSpans
 from recallflow.flows.router import Router, routing, stop_on_signals
 from recallflow.flows.runner import run, system_time_ms
-from recallflow.llm import Completion, Embedded, EmbeddingService, LanguageModel, Prompt
+from recallflow.llm import EmbeddingService, LanguageModel
 from recallflow.operators.async_call import CallCompletion, Completions, Runtime
 from recallflow.operators.enrichment.enrich import (
     Enricher,
@@ -60,12 +59,8 @@ Route = Callable[[list[tuple[str, Any]]], Iterable[Any]]
 
 def recipe(source: RecipeSource, reader: "RequestReader", enricher: Enricher, route: Route, sink: RecipeSink) -> Recipe:
     """Return the flow. It has no branches, because signals must stay in order with the records."""
-    steps: list[BatchStep | KeyedStep] = [
-        BatchStep(READ, reader),
-        KeyedStep("enrich", lambda: PartitionEnrichment(enricher)),
-        BatchStep("route", route),
-    ]
-    return Recipe(FLOW_ID, source, steps, sink)
+    state = KeyedStep("enrich", lambda: PartitionEnrichment(enricher))
+    return Recipe(FLOW_ID, source, [BatchStep(READ, reader), state, BatchStep("route", route)], sink)
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,19 +110,12 @@ def _sent(record: Record, result: EnrichmentResult) -> Iterator[EnrichmentOutput
     key = result.owner.record_key
     for number, event in enumerate(result.events):
         if tuple(event.get(name) for name in Owner._fields) != result.owner:
-            raise InvalidRecord(
-                "invalid_event", [FieldProblem(f"events.{number}", "does not belong to the owner of the result")]
-            )
+            problem = FieldProblem(f"events.{number}", "does not belong to the owner of the result")
+            raise InvalidRecord("invalid_event", [problem])
         yield Derived(record.position, number, key, orjson.dumps(event))
     for number, failed in enumerate(result.failures, len(result.events)):
-        receipt = Receipt(
-            id=result.source,
-            position=result.source,
-            outcome="degraded",
-            memory_id=result.memory_id,
-            code=failed.code,
-            detail=failed.detail,
-        )
+        receipt = Receipt(id=result.source, position=result.source, outcome="degraded", memory_id=result.memory_id)
+        receipt = receipt.model_copy(update={"code": failed.code, "detail": failed.detail})
         yield Receipted(record.position, number, key, receipt.model_dump_json(exclude_none=True).encode())
 
 
@@ -169,38 +157,12 @@ def open_models(config: Config, runtime: Runtime, decisions: ControlHistory) -> 
         opened = config.llm.load_model("enrichment", decisions, folder / LLM_SPENDING)
         if opened is not None:
             stack.callback(lambda: runtime.run(opened.close()))
-            model = _ModelInTurn(opened, config.llm.capacity)
+            model = opened
             meters.append(opened.meter)
         service = config.embedding.load_service("enrichment", decisions, folder / EMBEDDING_SPENDING)
         stack.callback(lambda: runtime.run(service.close()))
         meters.append(service.meter)
-        yield EnrichmentModels(model, _ServiceInTurn(service, config.embedding.capacity), meters, thresholds, decisions)
-
-
-class _ModelInTurn:
-    """A language model with a limit of concurrent calls. Further calls wait."""
-
-    def __init__(self, model: LanguageModel, capacity: int) -> None:
-        self.name = model.name
-        self._model = model
-        self._places = asyncio.Semaphore(capacity)
-
-    async def complete(self, tenant_id: str, prompt: Prompt) -> Completion:
-        async with self._places:
-            return await self._model.complete(tenant_id, prompt)
-
-
-class _ServiceInTurn:
-    """An embedding service with a limit of concurrent calls."""
-
-    def __init__(self, service: EmbeddingService, capacity: int) -> None:
-        self.name, self.dimension = service.name, service.dimension
-        self._service = service
-        self._places = asyncio.Semaphore(capacity)
-
-    async def embed(self, tenant_id: str, texts: Sequence[str]) -> Embedded:
-        async with self._places:
-            return await self._service.embed(tenant_id, texts)
+        yield EnrichmentModels(model, service, meters, thresholds, decisions)
 
 
 class EnrichFlow:
@@ -255,11 +217,8 @@ class EnrichmentMember(GroupMember):
         # queries.
         inputs = (config.topics.results, config.topics.enrichment)
         super().__init__(config, stack, stopping, inputs, config.topics.enrichment)
-        self.enrichment_counter, self.spans, decisions = (
-            EnrichmentCounter(),
-            RecordSpans(Stages(inputs)),
-            ControlHistory(),
-        )
+        self.enrichment_counter, self.spans = EnrichmentCounter(), RecordSpans(Stages(inputs))
+        decisions = ControlHistory()
         self.runtime = stack.enter_context(Runtime(Completions(), config.llm.capacity, timeout_s=None))
         self._open_table(decisions)
         self.models = stack.enter_context(open_models(config, self.runtime, decisions))
@@ -284,10 +243,10 @@ class EnrichmentMember(GroupMember):
             system_time_ms,
         )
         router = Router(self.topics, self.counts, self.sink.most_bytes, self.config.auth, spans.headers)
-        reader = RequestReader(self.topics.enrichment, self._is_answered, spans)
+
+        def is_answered(position: Position) -> bool:
+            return self.sent.claim((str(position).encode(), b"0"))
+
+        reader = RequestReader(self.topics.enrichment, is_answered, spans)
         route = routing(router, self.source, self.enrichment_counter.observe, spans)
         return recipe(self.source, reader, enricher, route, self.sink)
-
-    def _is_answered(self, position: Position) -> bool:
-        """Return whether an earlier owner of the partition sent the result of a request."""
-        return self.sent.claim((str(position).encode(), b"0"))

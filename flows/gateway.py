@@ -3,10 +3,10 @@
 import asyncio
 import logging
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 from prometheus_client.registry import Collector
 
@@ -32,10 +32,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 
-class KeepDecision(Protocol):
-    """A function that stores a decision durably. It blocks, and raises SinkError or UsageError on failure."""
-
-    def __call__(self, rollout: Rollout) -> None: ...
+KeepDecision = Callable[[Rollout], None]  # stores a decision durably; it blocks, and raises SinkError or UsageError
 
 
 class TenantRollouts:

@@ -40,7 +40,9 @@ def computing() -> Iterator[None]:
         if _engines == 0:
             _within.enter_context(collecting_between_batches())
             _within.enter_context(threadpool_limits(ONE_THREAD))
-            _keep_freed_memory()
+            # The thresholds of glibc follow the largest freed array: M_TRIM_THRESHOLD becomes twice its size. The array
+            # takes no memory, because nothing writes to it.
+            np.empty(_KEPT_BYTES, np.uint8)
         _engines += 1
     try:
         threadpool_limits(ONE_THREAD)  # OpenMP limits apply to the calling thread
@@ -50,11 +52,6 @@ def computing() -> Iterator[None]:
             _engines -= 1
             if _engines == 0:
                 _within.close()
-
-
-def _keep_freed_memory() -> None:
-    """Raise the thresholds of glibc, which follow the largest freed array: M_TRIM_THRESHOLD becomes twice its size."""
-    np.empty(_KEPT_BYTES, np.uint8)  # it takes no memory: nothing writes to it
 
 
 @contextlib.contextmanager

@@ -295,9 +295,8 @@ def _encoded(event: MemoryEvent | QueryEvent) -> bytes:
     """Encode an event. Raise InvalidRecord (`too_large`)."""
     value = event.model_dump_json(exclude_unset=True).encode()
     if len(value) > RECORD_BYTES:
-        raise InvalidRecord(
-            "too_large", [FieldProblem("", f"over {RECORD_BYTES} bytes; split it, or store a reference")]
-        )
+        problem = f"over {RECORD_BYTES} bytes; split it, or store a reference"
+        raise InvalidRecord("too_large", [FieldProblem("", problem)])
     return value
 
 
@@ -328,7 +327,11 @@ class OwnThread:
     def submit(self, call: Callable[[LocalService], Coroutine[Any, Any, T]]) -> "Future[T]":
         """Return the future of a call of the engine. Raise UsageError if the engine is closed or belongs to another
         process, and the error of a failed start."""
-        self._check_ours()
+        if os.getpid() != self._pid:
+            raise UsageError(
+                f"this memory was opened by process {self._pid}, and this one was forked from it: open it in one "
+                "process, and not before a fork"
+            )
         self.ready.result()
         with self._lock:
             if self._closed:
@@ -353,13 +356,6 @@ class OwnThread:
             failure, self._failure = self._failure, None
             if failure is not None:
                 raise failure
-
-    def _check_ours(self) -> None:
-        if os.getpid() != self._pid:
-            raise UsageError(
-                f"this memory was opened by process {self._pid}, and this one was forked from it: open it in one "
-                "process, and not before a fork"
-            )
 
     def _end(self, begun: "Future[None]") -> None:
         if begun.exception() is None:

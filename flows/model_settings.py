@@ -67,7 +67,7 @@ class ServiceSettings:
         return Policy(
             attempts=1 if asker == "question" else self.attempts,
             waits=_WAITS.get(asker, "never"),
-            capacity=self.capacity if asker == "question" else None,
+            capacity=self.capacity if asker in ("question", "enrichment") else None,
             limit=limit,
             spending=spending,
         )

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
-from typing import NamedTuple, Protocol, Self, runtime_checkable
+from typing import NamedTuple, Self
 
 import numpy as np
 
@@ -75,7 +75,9 @@ class BatchEmbedder:
         items = [*prepared]
         wanted: dict[str, list[tuple[int, str]]] = defaultdict(list)
         for at, item in enumerate(items):
-            if isinstance(item, Write) and (text := _to_embed(item)) is not None:
+            if not isinstance(item, Write) or item.analysis is None or item.analysis.vectors is not None:
+                continue
+            if (text := text_of(item.event)) is not None:
                 wanted[item.owner.tenant_id].append((at, text))
         for tenant_id, texts in wanted.items():
             found = self._runtime.run(self.ask(tenant_id, [text for _, text in texts]))
@@ -103,13 +105,6 @@ class BatchEmbedder:
 
     def start(self, tenant_id: str, texts: Sequence[str]) -> "Future[list[Matrix | str]]":
         return self._runtime.start(self.ask(tenant_id, texts))
-
-
-def _to_embed(write: Write) -> str | None:
-    """Return the text of an event to embed; None if it has none, or already has a vector."""
-    if write.analysis is None or write.analysis.vectors is not None:
-        return None
-    return text_of(write.event)
 
 
 def text_of(event: MemoryEvent) -> str | None:
@@ -187,13 +182,6 @@ class CallerEmbedder:
                 future.set_result(one)
 
 
-@runtime_checkable
-class _Metered(Protocol):
-    @property
-    def meter(self) -> Meter:
-        """Return the spending by tenant."""
-
-
 class QuestionModels(NamedTuple):
     """The models for queries; None if there are none. `meters` count the calls that cost."""
 
@@ -222,7 +210,8 @@ def open_question_models(
     asked = Models(language, embeddings, best, around=around)
     try:
         with asked:
-            yield QuestionModels(asked, tuple(one.meter for one in (model, service) if isinstance(one, _Metered)))
+            paid = (one for one in (model, service) if one is not None and hasattr(one, "meter"))
+            yield QuestionModels(asked, tuple(one.meter for one in paid))
     finally:
         if model is not None:
             asked.runtime.run(model.close())

@@ -50,15 +50,8 @@ ToRoute = Routed | Enriched | Derived
 NO_AUTH = AuthSettings()
 UNREADABLE = "a header's name is not UTF-8"
 STEP = "state"
-TOO_LARGE_TO_MOVE = InvalidRecord(
-    "too_large",
-    [
-        FieldProblem(
-            "",
-            "is in the wrong partition, and too large to be forwarded to the owning one: use the key tenant_id/user_id",
-        )
-    ],
-)
+_MISROUTED = "is in the wrong partition, and too large to be forwarded to the owning one: use the key tenant_id/user_id"
+TOO_LARGE_TO_MOVE = InvalidRecord("too_large", [FieldProblem("", _MISROUTED)])
 
 _log = logging.getLogger(__name__)
 
@@ -81,11 +74,9 @@ class OwningPartitions:
         if record.position.partition == home:
             return item
         if not record.silent:
-            self._count(item, "no_key" if record.key is None else self._reason(record.key, owner.record_key))
+            keyed = "other_partition" if record.key == owner.record_key else "other_key"
+            self._count(item, "no_key" if record.key is None else keyed)
         return Misrouted(record, owner, home)
-
-    def _reason(self, key: bytes, owner_key: bytes) -> str:
-        return "other_partition" if key == owner_key else "other_key"
 
     def _count(self, item: Decoded, reason: str) -> None:
         if not self.counts:

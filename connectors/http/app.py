@@ -5,7 +5,7 @@ from fastapi.telemetry import TelemetryConfig
 from prometheus_client import CollectorRegistry
 
 from recallflow.connectors.http import errors, explorer, mem0_routes, routes
-from recallflow.connectors.http.handler import Mappings, RequestHandler, without_mappings
+from recallflow.connectors.http.handler import Mappings, RequestHandler
 from recallflow.connectors.http.requests import Limits, PathSegments
 from recallflow.connectors.http.server import ConcurrencyLimit, Traced, Traffic
 from recallflow.distribution import __version__
@@ -23,7 +23,7 @@ def build_app(
     rollouts: Rollouts,
     limits: Limits,
     registry: CollectorRegistry,
-    mappings: Mappings = without_mappings,
+    mappings: Mappings = lambda _: {},
 ) -> FastAPI:
     """Return the application for a service.
 
@@ -38,7 +38,11 @@ def build_app(
     app.include_router(routes.probe_routes(service, registry))
     app.include_router(routes.event_routes(handler))
     app.include_router(routes.memory_routes(handler))
-    _include_graph(app, handler, rollouts)
+    explore = routes.explore_routes(handler)
+    for prefix in ("", SDK_PREFIX):
+        for router in (routes.graph_routes(handler), explore, routes.rollout_routes(handler, rollouts)):
+            app.include_router(router, prefix=prefix)
+    app.include_router(explore, prefix=DASHBOARD_PREFIX)
     app.include_router(explorer.routes(handler))
     app.include_router(mem0_routes.routes(handler))
     app.add_middleware(PathSegments)
@@ -46,12 +50,3 @@ def build_app(
     app.add_middleware(Traced)  # outside of the limit, so that refusals are traced too
     routes.describe(app)
     return app
-
-
-def _include_graph(app: FastAPI, handler: RequestHandler, rollouts: Rollouts) -> None:
-    """Add the graph's routes, and again under the prefixes of existing clients."""
-    explore = routes.explore_routes(handler)
-    for prefix in ("", SDK_PREFIX):
-        for router in (routes.graph_routes(handler), explore, routes.rollout_routes(handler, rollouts)):
-            app.include_router(router, prefix=prefix)
-    app.include_router(explore, prefix=DASHBOARD_PREFIX)

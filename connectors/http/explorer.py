@@ -5,11 +5,10 @@ The explorer shows a person's graph and episodes, and how one question was answe
 """
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from importlib.metadata import PackageNotFoundError, distribution
 from importlib.resources import files as resources
-from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import orjson
 from fastapi import APIRouter, Request
@@ -64,18 +63,16 @@ POLICY = (
     "worker-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
     "require-trusted-types-for 'script'; trusted-types recallflow-worker"
 )
-HEADERS: Mapping[str, str] = MappingProxyType(
-    {
-        "content-security-policy": POLICY,
-        "x-content-type-options": "nosniff",
-        "x-frame-options": "DENY",
-        "referrer-policy": "no-referrer",
-        "cross-origin-opener-policy": "same-origin",
-        "cross-origin-resource-policy": "same-origin",
-        "permissions-policy": "camera=(), geolocation=(), microphone=()",
-        "cache-control": "no-cache",  # the browser asks again with the ETag, and so gets a new version at once
-    }
-)
+HEADERS: Mapping[str, str] = {
+    "content-security-policy": POLICY,
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "permissions-policy": "camera=(), geolocation=(), microphone=()",
+    "cache-control": "no-cache",  # the browser asks again with the ETag, and so gets a new version at once
+}
 
 
 def routes(handler: RequestHandler) -> APIRouter:
@@ -83,22 +80,19 @@ def routes(handler: RequestHandler) -> APIRouter:
     router = APIRouter(include_in_schema=False)
     files = {name: _file(name, content) for name, content in _contents()}
 
-    @router.get("/")
-    async def home(request: Request) -> Response:
-        return _sent(files[HOME], request)
+    def page(name: str) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        async def send(request: Request) -> Response:
+            return _sent(files[name], request)
 
-    @router.get("/docs")
-    async def reference(request: Request) -> Response:
-        return _sent(files[REFERENCE], request)
+        return send
+
+    for path, name in (("/", HOME), ("/docs", REFERENCE), ("/explore", PAGE)):
+        router.add_api_route(path, page(name))
 
     @router.get("/explore/owners")
     async def owners(request: Request) -> Response:
         found = [one._asdict() for one in permitted_owners(handler, credentials_of(request))]
         return Response(orjson.dumps({"owners": found}), media_type=JSON)
-
-    @router.get("/explore")
-    async def page(request: Request) -> Response:
-        return _sent(files[PAGE], request)
 
     @router.get("/explore/{name:path}")
     async def file(name: str, request: Request) -> Response:

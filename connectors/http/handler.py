@@ -4,7 +4,7 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import NamedTuple, TypeVar, cast
+from typing import TypeVar, cast
 
 import orjson
 from fastapi import Request
@@ -38,11 +38,6 @@ _MODE = "auto"
 
 AnyEvent = TypeVar("AnyEvent", bound=Event)
 Mappings = Callable[[str], Mapping[str, str | None]]  # tenant → its mapping of project owners to workspaces
-
-
-def without_mappings(_: str) -> Mapping[str, str | None]:
-    """Return no mappings, for a gateway without decisions."""
-    return {}
 
 
 def route_to_workspace(
@@ -256,26 +251,27 @@ class Results(Response):
     async def __call__(self, _scope: Scope, _receive: Receive, send: Send) -> None:
         with self._handler.batch_slot(credentials_of(self._request)):
             await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-            async for ready in results(self._handler, self._request):
-                await send({"type": "http.response.body", "body": ready, "more_body": True})
+            under_way = _UnderWay()
+            reading = asyncio.create_task(_read(self._handler, self._request, under_way))
+            try:
+                while (ready := await under_way.ready()) is not None:
+                    await send({"type": "http.response.body", "body": ready, "more_body": True})
+                await reading
+            finally:
+                reading.cancel()
             await send({"type": "http.response.body", "body": b"", "more_body": False})
-
-
-class _Stored(NamedTuple):
-    size: int
-    result: "asyncio.Task[bytes]"
 
 
 class _UnderWay:
     """Lines that are being stored, in order. Adding a line waits above the limits."""
 
     def __init__(self) -> None:
-        self._lines: asyncio.Queue[_Stored | None] = asyncio.Queue()
+        self._lines: asyncio.Queue[tuple[int, asyncio.Task[bytes]] | None] = asyncio.Queue()  # size, and result
         self._bytes = 0
         self._room = asyncio.Event()
 
     async def add(self, size: int, result: "asyncio.Task[bytes]") -> None:
-        self._lines.put_nowait(_Stored(size, result))
+        self._lines.put_nowait((size, result))
         self._bytes += size
         while self._lines.qsize() >= LINES_UNDER_WAY or self._bytes >= BYTES_UNDER_WAY:
             self._room.clear()
@@ -288,26 +284,15 @@ class _UnderWay:
         """Return the next results once the first of them is available; None after the last."""
         found: list[bytes] = []
         while (one := await self._lines.get()) is not None:
-            found.append(await one.result)
-            self._bytes -= one.size
+            size, result = one
+            found.append(await result)
+            self._bytes -= size
             self._room.set()
             if self._lines.empty() or len(found) >= LINES_UNDER_WAY:
                 return b"".join(found)
         if found:
             self.end()
         return b"".join(found) or None
-
-
-async def results(handler: RequestHandler, request: Request) -> AsyncIterator[bytes]:
-    """Yield the result of each line; available results go together."""
-    under_way = _UnderWay()
-    reading = asyncio.create_task(_read(handler, request, under_way))
-    try:
-        while (ready := await under_way.ready()) is not None:
-            yield ready
-        await reading
-    finally:
-        reading.cancel()
 
 
 async def _read(handler: RequestHandler, request: Request, under_way: _UnderWay) -> None:

@@ -35,10 +35,8 @@ def owner_of(entities: Mapping[str, str]) -> tuple[str, str]:
         if name := entities.get(kind):
             for reserved, prefix in _PREFIXES.items() if kind == USER else ():
                 if name.startswith(prefix):
-                    problem = (
-                        f"begins with {prefix}, as the owners that a {reserved} makes do: give the {reserved} instead"
-                    )
-                    raise invalid(USER, problem)
+                    made = f"as the owners that a {reserved} makes do"
+                    raise invalid(USER, f"begins with {prefix}, {made}: give the {reserved} instead")
             return _PREFIXES.get(kind, "") + name, kind
     raise invalid(USER, f"is missing: give one of {', '.join(ENTITIES)}, at the top or in filters")
 
@@ -115,7 +113,7 @@ class IgnoredParameters(BaseModel):
 
 
 class Body(IgnoredParameters):
-    """Fields that name the owner."""
+    """DELETE /v1/memories/, and the fields of others that name the owner."""
 
     user_id: str | None = None
     agent_id: str | None = None
@@ -170,10 +168,6 @@ class GetAll(Body):
     latest_only: Literal[True] | None = None
 
 
-class DeleteAll(Body):
-    """DELETE /v1/memories/"""
-
-
 class Delete(IgnoredParameters):
     """DELETE /v1/memories/ID/"""
 
@@ -190,20 +184,18 @@ class Update(BaseModel):
     expiration_date: str | None = None
 
 
-def read(model: type[T], body: bytes) -> T:
-    """Return the parsed body. Raise InvalidRecord, which names every wrong field."""
+def read(model: type[T], given: bytes | Mapping[str, str]) -> T:
+    """Return the parsed body or URL parameters. Raise InvalidRecord, which names every wrong field."""
     try:
-        return model.model_validate_json(body or b"{}")
+        return (
+            model.model_validate_json(given or b"{}") if isinstance(given, bytes) else model.model_validate({**given})
+        )
     except ValidationError as error:
-        raise _refused(error) from None
-
-
-def read_parameters(model: type[T], given: Mapping[str, str]) -> T:
-    """Return the parsed URL parameters. Raise InvalidRecord."""
-    try:
-        return model.model_validate(dict(given))
-    except ValidationError as error:
-        raise _refused(error) from None
+        problems = error.errors(include_input=False, include_url=False)
+    if problems[0]["type"] == "json_invalid":
+        raise InvalidRecord("invalid_json", [FieldProblem("", problems[0]["msg"])])
+    fields = [FieldProblem(".".join(map(str, p["loc"])), _PROBLEMS.get(p["type"], p["msg"])) for p in problems]
+    raise InvalidRecord("invalid_event", fields)
 
 
 def merged(body: bytes, parameters: Mapping[str, str]) -> bytes:
@@ -213,7 +205,7 @@ def merged(body: bytes, parameters: Mapping[str, str]) -> bytes:
     except orjson.JSONDecodeError as error:
         raise InvalidRecord("invalid_json", [FieldProblem("", str(error))]) from None
     if not isinstance(fields, dict):
-        raise InvalidRecord("invalid_event", [FieldProblem("", "is no object")])
+        raise invalid("", "is no object")
     return orjson.dumps(fields | dict(parameters))
 
 
@@ -226,7 +218,7 @@ def between(start_date: str | None, end_date: str | None) -> dict[str, int]:
         try:
             at_ms = parse_time(given)
         except ValueError as error:
-            raise InvalidRecord("invalid_event", [FieldProblem(name, str(error))]) from None
+            raise invalid(name, str(error)) from None
         is_day = len(given) == len("2026-01-31")
         filters[field] = at_ms if name == "start_date" else at_ms + (DAY_MS if is_day else 1)
     return filters
@@ -240,15 +232,7 @@ def expires_at(date: str | None) -> str | None:
         last = datetime.strptime(date, "%Y-%m-%d").replace(tzinfo=UTC)
         return (last + timedelta(days=1)).isoformat()
     except (ValueError, OverflowError):
-        raise InvalidRecord("invalid_event", [FieldProblem("expiration_date", "is no date; give YYYY-MM-DD")]) from None
-
-
-def _refused(error: ValidationError) -> InvalidRecord:
-    problems = error.errors(include_input=False, include_url=False)
-    if problems[0]["type"] == "json_invalid":
-        return InvalidRecord("invalid_json", [FieldProblem("", problems[0]["msg"])])
-    fields = [FieldProblem(".".join(map(str, p["loc"])), _PROBLEMS.get(p["type"], p["msg"])) for p in problems]
-    return InvalidRecord("invalid_event", fields)
+        raise invalid("expiration_date", "is no date; give YYYY-MM-DD") from None
 
 
 _LOGIC = {"AND": "all", "OR": "any", "NOT": "not"}
@@ -257,20 +241,13 @@ _ANY = "*"
 _Maker = Callable[[list[Any]], dict[str, Any]]  # values → a filter of ours
 
 
-class OwnerFilters(NamedTuple):
-    """Owner and filters of a request."""
-
-    user_id: str
-    filters: dict[str, Any]
-
-
-def parse_filters(given: Mapping[str, Any] | None, entities: Mapping[str, str]) -> OwnerFilters:
-    """Parse `filters` together with the entities outside of them. Raise InvalidRecord."""
+def parse_filters(given: Mapping[str, Any] | None, entities: Mapping[str, str]) -> tuple[str, dict[str, Any]]:
+    """Return the owner and our filters of `filters` and the entities outside of them. Raise InvalidRecord."""
     named, conditions = _split(given or {}, entities)
     user_id, kind = owner_of(named)
     conditions += [{entity: name} for entity, name in named.items() if entity != kind]
     ours = [one for condition in conditions for one in _converted(condition, 1)]
-    return OwnerFilters(user_id, {"all": ours} if ours else {})
+    return user_id, {"all": ours} if ours else {}
 
 
 def entities_alone(given: Mapping[str, Any] | None, entities: Mapping[str, str]) -> dict[str, str]:
@@ -338,9 +315,8 @@ def _converted(condition: Mapping[str, Any], level: int) -> Iterator[dict[str, A
         elif field == USER:
             raise invalid("filters.user_id", "may be one user, at the top or in its AND: each user's memory is apart")
         else:
-            raise invalid(
-                f"filters.{field}", f"is not supported; there are {', '.join((*ENTITIES, *_FIELDS[3:], *_LOGIC))}"
-            )
+            known = ", ".join((*ENTITIES, *_FIELDS[3:], *_LOGIC))
+            raise invalid(f"filters.{field}", f"is not supported; there are {known}")
 
 
 def _compared(field: str, value: Any, make: _Maker) -> Iterator[dict[str, Any]]:

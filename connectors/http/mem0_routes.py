@@ -130,28 +130,23 @@ def shown(user_id: str, version: Mapping[str, Any]) -> dict[str, Any]:
 
 def history(user_id: str, versions: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return the versions of a memory in mem0's format, oldest first."""
-    found = []
-    before: str | None = None
-    for version in versions:
-        memory_id = requests.mem0_id(user_id, version["id"])
-        found.append(
-            {
-                "id": f"{memory_id}:{version['version']}",
-                "memory_id": memory_id,
-                "old_memory": before,
-                "new_memory": version["content"],
-                "event": "ADD" if before is None else "UPDATE",
-                **requests.shown_entities(user_id, version),
-                "created_at": version.get("created_at"),
-                "updated_at": version.get("updated_at"),
-            }
-        )
-        before = version["content"]
-    return found
+    earlier = [None, *(version["content"] for version in versions)]
+    return [
+        {
+            "id": f"{requests.mem0_id(user_id, version['id'])}:{version['version']}",
+            "memory_id": requests.mem0_id(user_id, version["id"]),
+            "old_memory": before,
+            "new_memory": version["content"],
+            "event": "ADD" if before is None else "UPDATE",
+            **requests.shown_entities(user_id, version),
+            "created_at": version.get("created_at"),
+            "updated_at": version.get("updated_at"),
+        }
+        for version, before in zip(versions, earlier, strict=False)
+    ]
 
 
 def _last_day(expires_at: str) -> str:
-    """Return the last full date before an expiry time."""
     return (datetime.fromisoformat(expires_at) - timedelta(milliseconds=1)).date().isoformat()
 
 
@@ -181,14 +176,8 @@ def _event(message: dict[str, Any], expires_at: str | None) -> dict[str, Any]:
     kept = {name: message[name] for name in _KEPT if name in message}
     if expires_at is None:
         return {"type": "message"} | kept
-    author = kept.get("name") or kept.get("role", "user")
-    return {
-        "type": "memory",
-        "kind": "message",
-        "name": author,
-        "content": kept.get("content"),
-        "expires_at": expires_at,
-    }
+    event = {"type": "memory", "kind": "message", "name": kept.get("name") or kept.get("role", "user")}
+    return event | {"content": kept.get("content"), "expires_at": expires_at}
 
 
 def _text(event: MemoryEvent) -> str:
@@ -215,22 +204,22 @@ async def search(calls: Mem0Calls) -> dict[str, Any]:
     return {"results": results}
 
 
-def _narrowed(body: requests.Search | requests.GetAll) -> requests.OwnerFilters:
+def _narrowed(body: requests.Search | requests.GetAll) -> tuple[str, dict[str, Any]]:
     """Return the owner and the filters of a request, with its separate entities."""
     user_id, filters = requests.parse_filters(body.filters, body.entities)
     if body.categories:
         filters = filters | {"categories": body.categories}
     if isinstance(body, requests.GetAll):
         filters = filters | requests.between(body.start_date, body.end_date)
-    return requests.OwnerFilters(user_id, filters)
+    return user_id, filters
 
 
 async def get_all(calls: Mem0Calls) -> dict[str, Any]:
     """Return one page of an owner's memories, newest first. Expired memories are counted, and left out."""
-    if calls.request.method == "GET":
-        body = requests.read_parameters(requests.GetAll, calls.request.query_params)
-    else:
-        body = requests.read(requests.GetAll, requests.merged(await calls.body(), calls.request.query_params))
+    given: bytes | Mapping[str, str] = calls.request.query_params
+    if calls.request.method != "GET":
+        given = requests.merged(await calls.body(), calls.request.query_params)
+    body = requests.read(requests.GetAll, given)
     user_id, filters = _narrowed(body)
     first, behind = (body.page - 1) * body.page_size, body.page * body.page_size
     if behind > requests.DEEPEST:
@@ -293,7 +282,7 @@ async def update(calls: Mem0Calls) -> dict[str, Any]:
 
 async def delete(calls: Mem0Calls) -> dict[str, Any]:
     """Forget one memory, in all its versions."""
-    if requests.read_parameters(requests.Delete, calls.request.query_params).delete_linked:
+    if requests.read(requests.Delete, calls.request.query_params).delete_linked:
         raise Problem("invalid_event", "is not supported: delete each memory by its own id", "delete_linked")
     user_id, memory_id = calls.memory()
     [(_, receipt)] = await calls.apply(user_id, [{"type": "memory.forget", "memory_id": memory_id}])
@@ -303,7 +292,7 @@ async def delete(calls: Mem0Calls) -> dict[str, Any]:
 
 async def delete_all(calls: Mem0Calls) -> dict[str, Any]:
     """Forget all memories of an owner, or of one session."""
-    body = requests.read_parameters(requests.DeleteAll, calls.request.query_params)
+    body = requests.read(requests.Body, calls.request.query_params)
     entities = requests.entities_alone(body.filters, body.entities)
     user_id, kind = requests.owner_of(entities)
     if others := entities.keys() - {kind, RUN}:
@@ -350,25 +339,19 @@ class _Answered(AddressedRoute):
 
 
 def routes(handler: RequestHandler) -> APIRouter:
-    router = APIRouter()
+    router = APIRouter(route_class=_Answered, include_in_schema=False)
     for prefix in PREFIXES:
-        router.include_router(_below(prefix, handler))
-    return router
-
-
-def _below(prefix: str, handler: RequestHandler) -> APIRouter:
-    router = APIRouter(prefix=prefix, route_class=_Answered, include_in_schema=False)
-    for methods_and_paths, operation, parameters in OPERATIONS:
-        for one in methods_and_paths.split(", "):
-            method, path = one.split(" ")
-            router.add_api_route(path, _answer_of(handler, operation, parameters), methods=[method])
-    router.add_api_route("/{rest:path}", _refuse_others, methods=["GET", "POST", "PUT", "PATCH", "DELETE"])
+        for methods_and_paths, operation, parameters in OPERATIONS:
+            for one in methods_and_paths.split(", "):
+                method, path = one.split(" ")
+                router.add_api_route(prefix + path, _answer_of(handler, operation, parameters), methods=[method])
+        router.add_api_route(prefix + "/{rest:path}", _refuse_others, methods=["GET", "POST", "PUT", "PATCH", "DELETE"])
     return router
 
 
 def _answer_of(handler: RequestHandler, operation: Operation, parameters: type[BaseModel]) -> Answer:
     async def answer(request: Request) -> Response:
-        requests.read_parameters(parameters, request.query_params)
+        requests.read(parameters, request.query_params)
         content = await operation(Mem0Calls(handler, request))
         return Response(orjson.dumps(content), media_type=JSON)
 
@@ -388,7 +371,7 @@ OPERATIONS: tuple[tuple[str, Operation, type[BaseModel]], ...] = (
     ("POST /search", search, IgnoredParameters),
     ("POST /v3/memories/, POST /v2/memories/", get_all, requests.GetAll),
     ("GET /v1/memories/, GET /memories", get_all, requests.GetAll),
-    ("DELETE /v1/memories/, DELETE /memories", delete_all, requests.DeleteAll),
+    ("DELETE /v1/memories/, DELETE /memories", delete_all, requests.Body),
     ("GET /v1/memories/{memory_id}/, GET /memories/{memory_id}", get, IgnoredParameters),
     ("PUT /v1/memories/{memory_id}/, PUT /memories/{memory_id}", update, IgnoredParameters),
     ("DELETE /v1/memories/{memory_id}/, DELETE /memories/{memory_id}", delete, requests.Delete),

@@ -48,6 +48,11 @@ _REFERENCE = "#/components/schemas/{model}"
 _MODE: JsonSchemaMode = "validation"
 _UNIONS: Mapping[str, Any] = {"MemoryEvent": MemoryEvent, "QueryEvent": QueryEvent}
 _MODELS = (responses.Response, responses.Receipt, responses.ErrorBody, MemoryFields, RolloutShown)
+_REFUSED = {
+    "code": "invalid_event",
+    "message": "query: is blank",
+    "fields": [{"field": "query", "problem": "is blank"}],
+}
 _OWN = {
     "Error": {
         "type": "object",
@@ -55,15 +60,7 @@ _OWN = {
         "other fields.",
         "properties": {"error": {"$ref": "#/components/schemas/ErrorBody"}},
         "required": ["error"],
-        "examples": [
-            {
-                "error": {
-                    "code": "invalid_event",
-                    "message": "query: is blank",
-                    "fields": [{"field": "query", "problem": "is blank"}],
-                }
-            }
-        ],
+        "examples": [{"error": _REFUSED}],
     },
     "RolloutDecision": {
         "type": "object",
@@ -104,28 +101,19 @@ _REFUSALS = {
     500: "a defect of ours, or memories whose key is lost",
     503: "Kafka, or the engine, is away",
 }
-_WAIT = {
-    "name": "wait",
-    "in": "query",
-    "required": False,
-    "description": "`applied`: answer once the event is applied, with its receipt, or after the time limit",
-    "schema": {"enum": ["stored", "applied"], "default": "stored"},
-}
+
+
+def _optional(where: str, name: str, description: str, schema: Mapping[str, Any]) -> dict[str, Any]:
+    return {"name": name, "in": where, "required": False, "description": description, "schema": schema}
+
+
+_WAITS = "`applied`: answer once the event is applied, with its receipt, or after the time limit"
+_WAIT = _optional("query", "wait", _WAITS, {"enum": ["stored", "applied"], "default": "stored"})
+_ROUTED = "`auto`: the event or query goes to the workspace of its `project_id`, if that has one"
+_ORGANISATIONS = "with `auto`: the organisations that the user is a member of, separated by commas"
 _ROUTING = (
-    {
-        "name": "x-workspace-routing",
-        "in": "header",
-        "required": False,
-        "description": "`auto`: the event or query goes to the workspace of its `project_id`, if that has one",
-        "schema": {"enum": ["auto"]},
-    },
-    {
-        "name": "x-organisations",
-        "in": "header",
-        "required": False,
-        "description": "with `auto`: the organisations that the user is a member of, separated by commas",
-        "schema": {"type": "string", "pattern": "^[ -~]*$"},
-    },
+    _optional("header", "x-workspace-routing", _ROUTED, {"enum": ["auto"]}),
+    _optional("header", "x-organisations", _ORGANISATIONS, {"type": "string", "pattern": "^[ -~]*$"}),
 )
 
 
@@ -147,8 +135,10 @@ def operation(
         refusals: statuses in addition to the common ones.
         routed: whether the route takes the headers of workspace routing.
     """
-    listed = [] if parameters is None else [_parameter("path", one) for one in parameters.in_path]
-    listed += [] if parameters is None else [_parameter("query", one) for one in parameters.all.values()]
+    listed = []
+    if parameters is not None:
+        listed = [_parameter("path", one) for one in parameters.in_path]
+        listed += [_parameter("query", one) for one in parameters.all.values()]
     why = {*_ALWAYS, *refusals} | (set() if body is None else {413, 415})
     described: dict[str, Any] = {"summary": summary, "responses": _responses(status, answer, sorted(why))}
     if waits:
@@ -259,9 +249,8 @@ def event_routes(handler: RequestHandler) -> APIRouter:
     @router.post("/memory/events", status_code=202, openapi_extra=stored)
     async def events(request: Request) -> Response:
         waiting = waits(request)
-        return await handler.store(
-            request, handler.event(await handler.body(request), credentials_of(request)), waits=waiting
-        )
+        event = handler.event(await handler.body(request), credentials_of(request))
+        return await handler.store(request, event, waits=waiting)
 
     lines = operation("Store many events, a line each", body={LINES: {"schema": {"type": "string"}}})
     lines["responses"]["200"] = {"description": _RESULTS, "content": {LINES: {"schema": {"type": "string"}}}}
@@ -305,14 +294,13 @@ def _add_query(
 def memory_routes(handler: RequestHandler) -> APIRouter:
     router = APIRouter(route_class=DescribedRoute)
     one = "/memories/{memory_id}"
+    accepting = partial(operation, waits=True, status=202, answer="Accepted", refusals=_STORED)
     get, history = (Parameters(model, in_path=_MEMORY_ID) for model in (MemoryGet, MemoryHistory))
     _add_query(router, handler, "/memories", "memories", Parameters(MemoriesList), "Memories, the newest first")
     _add_query(router, handler, one, "get", get, "One memory", _FOUND)
     _add_query(router, handler, f"{one}/history", "history", history, "Its versions", _FOUND)
 
-    changed = operation(
-        "Change it", parameters=_UPDATE, waits=True, body=_CHANGES, status=202, answer="Accepted", refusals=_STORED
-    )
+    changed = accepting("Change it", parameters=_UPDATE, body=_CHANGES)
 
     @router.patch(one, status_code=202, openapi_extra=changed)
     async def update(request: Request) -> Response:
@@ -320,9 +308,7 @@ def memory_routes(handler: RequestHandler) -> APIRouter:
         event = handler.event(with_fields(await handler.body(request), scope), credentials_of(request))
         return await handler.store(request, event, waits=waiting)
 
-    forgotten = operation(
-        "Forget it, for good", parameters=_FORGET, waits=True, status=202, answer="Accepted", refusals=_STORED
-    )
+    forgotten = accepting("Forget it, for good", parameters=_FORGET)
 
     @router.delete(one, status_code=202, openapi_extra=forgotten)
     async def forget(request: Request) -> Response:

@@ -5,7 +5,7 @@ import logging
 import re
 from base64 import b64decode
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, nullcontext
 from functools import partial
 from typing import Any, TypeVar
 
@@ -144,29 +144,30 @@ class ServiceModel:
         self._breaker = Breaker(policy.timing.now_s)
         self._budget = TokenBudget(policy.limit, policy.timing.epoch_s, policy.spending)
         self._under_way = 0
+        self._turns: AbstractAsyncContextManager[object] = nullcontext()
+        if policy.waits == "always" and policy.capacity is not None:
+            self._turns = asyncio.Semaphore(policy.capacity)
         self._is_limited = False  # whether the last failure was a rate limit
 
     async def _call(
         self, tenant_id: str, task: Task, tokens: int, attempt: Callable[[], Awaitable[Answer]]
     ) -> tuple[Answer, Spent]:
         """Return the result of an attempt, and the cost of all. `tokens` is its estimated cost. Raise ModelError."""
-        with model_call("embeddings" if task == "embed" else "chat", self.meter.model) as span:
-            answer, spent = await self._counted(tenant_id, task, tokens, attempt)
-            span.set_attributes(
-                {
-                    "gen_ai.usage.input_tokens": spent.prompt_tokens,
-                    "gen_ai.usage.output_tokens": spent.completion_tokens,
-                    "recallflow.task": task,
-                    "recallflow.attempts": spent.calls,
-                }
-            )
-            return answer, spent
+        async with self._turns:
+            with model_call("embeddings" if task == "embed" else "chat", self.meter.model) as span:
+                answer, spent = await self._counted(tenant_id, task, tokens, attempt)
+                span.set_attribute("gen_ai.usage.input_tokens", spent.prompt_tokens)
+                span.set_attribute("gen_ai.usage.output_tokens", spent.completion_tokens)
+                span.set_attributes({"recallflow.task": task, "recallflow.attempts": spent.calls})
+                return answer, spent
 
     async def _counted(
         self, tenant_id: str, task: Task, tokens: int, attempt: Callable[[], Awaitable[Answer]]
     ) -> tuple[Answer, Spent]:
         try:
-            self._check_capacity()
+            capacity = self._policy.capacity
+            if capacity is not None and self._under_way >= capacity:
+                raise ModelError("busy", f"{capacity:,} calls are under way already")  # noqa: TRY301
             reserved = self._budget.reserve(tenant_id, tokens)
             spent = Spent()
 
@@ -194,11 +195,6 @@ class ServiceModel:
     async def close(self) -> None:
         self._budget.write()
         await self._connection.close()
-
-    def _check_capacity(self) -> None:
-        capacity = self._policy.capacity
-        if capacity is not None and self._under_way >= capacity:
-            raise ModelError("busy", f"{capacity:,} calls are under way already")
 
     async def _try(self, attempt: Callable[[], Awaitable[Answer]], spend: Callable[[Spent], None]) -> Answer:
         failures = malformed = 0

@@ -78,10 +78,6 @@ MOST_WAIT_S = 60.0  # upper limit of the wait before another attempt, also if th
 Waits = Literal["never", "for a limit", "always"]
 
 
-def no_limit(tenant_id: str) -> int | None:  # noqa: ARG001
-    return None
-
-
 class RetryTiming(NamedTuple):
     """Clocks and randomness. `now_s` has any origin; `epoch_s` counts from 1970; `draw` returns a number in [0, 1)."""
 
@@ -97,13 +93,14 @@ class Policy:
 
     `attempts` includes the first. `waits` tells whether a call waits while the breaker is open, or fails; with `for a
     limit` it waits for rate limits only, which cost no attempt then. `capacity` limits the calls in flight (None:
-    unlimited). `limit` returns a tenant's tokens per day; the file `spending` keeps the spent ones across restarts.
+    unlimited); further calls wait if `waits` is `always`, and otherwise fail. `limit` returns a tenant's tokens per
+    day; the file `spending` keeps the spent ones across restarts.
     """
 
     attempts: int = 1
     waits: Waits = "never"
     capacity: int | None = None
-    limit: Callable[[str], int | None] = no_limit
+    limit: Callable[[str], int | None] = lambda _: None
     spending: Path | None = None
     timing: RetryTiming = field(default_factory=RetryTiming)
 
@@ -207,9 +204,8 @@ class TokenBudget:
         day, limit = self._begin_day(), self._limit(tenant_id)
         spent = self._spent.get(tenant_id, 0)
         if limit is not None and spent + tokens > limit:
-            raise ModelError(
-                "over_budget", f"{spent:,} of {limit:,} tokens are spent today, and it takes about {tokens:,}"
-            )
+            problem = f"{spent:,} of {limit:,} tokens are spent today, and it takes about {tokens:,}"
+            raise ModelError("over_budget", problem)
         self._spent[tenant_id] += tokens
         return Reserved(tenant_id, tokens, day)
 

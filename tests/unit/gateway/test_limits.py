@@ -30,7 +30,7 @@ from recallflow.connectors.http.errors import (
     RefusalPace,
     status_of,
 )
-from recallflow.connectors.http.handler import RequestHandler, without_mappings
+from recallflow.connectors.http.handler import RequestHandler
 from recallflow.connectors.http.requests import Limits
 from recallflow.credentials import KEY_HEADER
 from recallflow.errors import FieldProblem, InvalidRecord
@@ -339,7 +339,7 @@ def test_delayed_refusals_are_few() -> None:
 
 def test_one_credential_holds_a_share_of_bodies_and_batches() -> None:
     evil, honest = ((KEY_HEADER, b"evil"),), ((KEY_HEADER, b"honest"),)
-    handler = RequestHandler(Engine(), Everybody(), Limits(concurrency=64), without_mappings)
+    handler = RequestHandler(Engine(), Everybody(), Limits(concurrency=64), lambda _: {})
     for share, most in ((handler.batch_slot, 8), (handler.body_slot, 16)):
         with ExitStack() as under_way:
             for _ in range(most):
@@ -352,7 +352,7 @@ def test_one_credential_holds_a_share_of_bodies_and_batches() -> None:
 
 
 def test_tenant_over_its_share_of_requests_is_refused_alone() -> None:
-    handler = RequestHandler(Engine(), Everybody(), Limits(concurrency=64), without_mappings)
+    handler = RequestHandler(Engine(), Everybody(), Limits(concurrency=64), lambda _: {})
     with ExitStack() as under_way:
         for _ in range(16):
             under_way.enter_context(handler.slot("noisy"))
