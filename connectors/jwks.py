@@ -62,8 +62,7 @@ class JwksAddress:
     is_remote = True
 
     def __init__(self, url: httpx.URL, timeout_s: float) -> None:
-        self._url = url
-        self._timeout_s = timeout_s
+        self._url, self._timeout_s = url, timeout_s
         self._latest: tuple[str, Jwks] | None = None  # (ETag, document) of the last response
 
     def read(self) -> Jwks:

@@ -109,8 +109,7 @@ class TurnFeed:
     """Feed in batches that each end with the last line of a turn."""
 
     def __init__(self, feed: Feed, ends_turn: Callable[[bytes], bool]) -> None:
-        self._feed = feed
-        self._ends_turn = ends_turn
+        self._feed, self._ends_turn = feed, ends_turn
         self._held: deque[bytes] = deque()
 
     def take(self) -> list[bytes]:
@@ -161,8 +160,7 @@ class LocalCalls:
         self.topics = (queries, events)
         self.queries = queries
         self.given = dict.fromkeys(self.topics, 0)
-        self.wake = wake or threading.Event()
-        self._clock_ms = clock_ms
+        self.wake, self._clock_ms = wake or threading.Event(), clock_ms
         self._now_ms = 0
         self._lock = threading.Lock()
         self._next: dict[str, int] = {}

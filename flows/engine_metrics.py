@@ -272,9 +272,7 @@ class LocalMetrics(Collector):
 
     def __init__(self, calls: LocalCalls, directory: StateDirectory, authoriser: Authoriser) -> None:
         self.output_counter = OutputCounter(calls.queries, {})
-        self._calls = calls
-        self._directory = directory
-        self._authoriser = authoriser
+        self._calls, self._directory, self._authoriser = calls, directory, authoriser
 
     def collect(self) -> Iterator[Metric]:
         calls = self._calls

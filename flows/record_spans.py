@@ -40,8 +40,7 @@ class RecordSpans:
 
     def __init__(self, stages: Stages, waits: str | None = None) -> None:
         """Create the spans of a flow. `waits`: the topic whose records may be parked."""
-        self.stages = stages
-        self._waits = waits
+        self.stages, self._waits = stages, waits
         self._here: dict[Position, RecordSpan] = {}
         self._late: dict[Position, RecordSpan] = {}
         self._dropping = threading.Lock()

@@ -163,8 +163,7 @@ class _Replay:
         self.misrouted: set[Position] = set()  # misrouted records that were not forwarded yet
         self._judge = judge
         self._partition_of = partial(partition_hashed, partitions=directory.fingerprint.partitions)
-        self._embedder = embedder
-        self._skips = rules.skips
+        self._embedder, self._skips = embedder, rules.skips
         self._open_step = StateStep.opener(directory, embedder, rules)
         self._logics: dict[str, PartitionLogic] = {}
 

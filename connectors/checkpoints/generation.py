@@ -254,10 +254,7 @@ class CheckpointUpload:
     def __init__(self, objects: Objects, folder: str, save: str, has: dict[str, str], hashed: TableDigests) -> None:
         self.hashed: TableDigests = {}
         self.sent_bytes = self.sent_objects = 0
-        self._objects = objects
-        self._folder = folder
-        self._save = save
-        self._has = has
+        self._objects, self._folder, self._save, self._has = objects, folder, save, has
         self._before = hashed
         self._claiming = threading.Lock()
 

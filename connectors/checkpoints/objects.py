@@ -133,9 +133,7 @@ class Objects:
     def __init__(self, location: Location, waiting: StoreRetries, *, create: bool = False) -> None:
         """`create` makes the folder of a local store, which is unavailable while that folder is missing. Raise
         UsageError where the bucket is missing, or the folder cannot be used."""
-        self.shown = location.shown
-        self._filesystem = location.filesystem
-        self._root = location.root
+        self.shown, self._filesystem, self._root = location.shown, location.filesystem, location.root
         self._is_local = isinstance(location.filesystem, fs.LocalFileSystem)
         self._waiting = waiting
         self._expected = self._mounted = False  # whether the folder was made here, and whether it is a mount point

@@ -64,8 +64,7 @@ class CheckpointStore:
     """
 
     def __init__(self, objects: Objects, grace_s: float = GRACE_S) -> None:
-        self._objects = objects
-        self._grace_s = grace_s
+        self._objects, self._grace_s = objects, grace_s
         self._read = dict[tuple[int, str], Manifest]()  # a cache: manifests are immutable
         self._hashed = dict[int, TableDigests]()
         self._noted = set[tuple[int, str]]()
@@ -275,9 +274,7 @@ class CheckpointSaver:
     and not copied; leftovers of a killed process are removed. `keep` is the number of generations per partition."""
 
     def __init__(self, store: CheckpointStore, state_dir: Path, keep: int) -> None:
-        self._store = store
-        self._state_dir = state_dir
-        self._keep = keep
+        self._store, self._state_dir, self._keep = store, state_dir, keep
         for left in state_dir.glob(f"{SCRATCH}*"):
             shutil.rmtree(left, ignore_errors=True)
 

@@ -22,15 +22,10 @@ def build_app(
     admission: Admission,
     rollouts: Rollouts,
     limits: Limits,
-    registry: CollectorRegistry,
-    mappings: Mappings = lambda _: {},
+    registry: CollectorRegistry,  # the metrics of /metrics
+    mappings: Mappings = lambda _: {},  # the owner mappings of a tenant, for workspace routing
 ) -> FastAPI:
-    """Return the application for a service.
-
-    Args:
-        registry: the metrics of /metrics.
-        mappings: the owner mappings of a tenant, for workspace routing.
-    """
+    """Return the application for a service."""
     # No documentation pages: FastAPI's load scripts from other hosts.
     app = FastAPI(title="recallflow", version=__version__, docs_url=None, redoc_url=None, telemetry=UNTOLD)
     errors.add_handlers(app)

@@ -122,19 +122,13 @@ def operation(
     *,
     parameters: Parameters | None = None,
     waits: bool = False,
-    body: Mapping[str, Any] | None = None,
+    body: Mapping[str, Any] | None = None,  # request body by content type
     status: int = 200,
     answer: str = "Response",
-    refusals: Sequence[int] = (),
-    routed: bool = True,
+    refusals: Sequence[int] = (),  # statuses in addition to the common ones
+    routed: bool = True,  # whether the route takes the headers of workspace routing
 ) -> dict[str, Any]:
-    """Return the OpenAPI description of a route.
-
-    Args:
-        body: request body by content type.
-        refusals: statuses in addition to the common ones.
-        routed: whether the route takes the headers of workspace routing.
-    """
+    """Return the OpenAPI description of a route."""
     listed = []
     if parameters is not None:
         listed = [_parameter("path", one) for one in parameters.in_path]

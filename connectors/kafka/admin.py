@@ -39,8 +39,7 @@ class TopicDescriber:
     """Repeated descriptions of some topics over one connection."""
 
     def __init__(self, options: KafkaOptions, topics: Sequence[str]) -> None:
-        self._options = options
-        self._topics = topics
+        self._options, self._topics = options, topics
         self._admin = AdminClient(options.admin())
 
     def __call__(self) -> dict[str, TopicDescription]:

@@ -107,29 +107,23 @@ class CatchUp:
                 log.open_below -= offset < log.target
                 self.passed += self.behind
 
-    def to_go(self) -> int | None:
-        """Return the number of records between the state and the targets; None where it is unknown."""
+    def to_go(self, source: str | None = None) -> int | None:
+        """Return the number of records between the state of one partition or of all and the targets; None where it is
+        unknown."""
         if not self.behind:
             return 0
         with self._lock:
-            if self._ends is None:
+            if self._ends is None or (source is not None and source not in self._logs):
                 return None
+            if source is not None:
+                return _left(self._logs[source])
             left = sum(map(_left, self._logs.values()))
             self.behind = left > 0
             return left
 
-    def to_go_of(self, source: str) -> int | None:
-        """Return `to_go` of one partition."""
-        if not self.behind:
-            return 0
-        with self._lock:
-            log = self._logs.get(source)
-            return None if self._ends is None or log is None else _left(log)
-
     def describe(self, source: str | None = None) -> str:
         """Describe the missing records of one partition or of all; return an empty text where none is missing."""
-        left = self.to_go() if source is None else self.to_go_of(source)
-        if left is None:
+        if (left := self.to_go(source)) is None:
             return "how many records of memory are to go is not known yet"
         return f"{left:,} records of memory to go" if left else ""
 

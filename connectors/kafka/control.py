@@ -44,15 +44,10 @@ class ControlTable:
         options: KafkaOptions,
         topic: str,
         new_consumer: NewConsumer = Consumer,
-        history: ControlHistory | None = None,
-        secret: str | None = None,
+        history: ControlHistory | None = None,  # target of the decisions (default: a new history)
+        secret: str | None = None,  # secret that decisions must be signed with
     ) -> None:
-        """Return once all records that the topic holds now are read into `history`. Raise SourceError.
-
-        Args:
-            history: target of the decisions (default: a new history).
-            secret: secret that decisions must be signed with.
-        """
+        """Return once all records that the topic holds now are read into `history`. Raise SourceError."""
         self.history = ControlHistory() if history is None else history
         self.left_out: Counter[str] = Counter()  # events that do not count, by reason
         self._newest = -1, False  # when the newest record was appended, and whether it bears a signature

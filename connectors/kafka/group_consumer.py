@@ -69,22 +69,16 @@ class GroupConsumer:
         self,
         options: KafkaOptions,
         name: str,
-        topics: tuple[str, str],
+        topics: tuple[str, str],  # memory topic, whose partitions are assigned, and query topic
         listener: Listener,
         *,
         session_s: float,
-        rebalance_s: float,
-        instance_id: str | None = None,
+        rebalance_s: float,  # how long a member may take to hand over
+        instance_id: str | None = None,  # id of a static member
         strategy: str = SHARING,
         new_consumer: Callable[..., Any] = Consumer,
     ) -> None:
-        """Create a member that has not joined.
-
-        Args:
-            topics: memory topic, whose partitions are assigned, and query topic.
-            rebalance_s: how long a member may take to hand over.
-            instance_id: id of a static member.
-        """
+        """Create a member that has not joined."""
         chosen: dict[str, object] = {
             "group.id": name,
             "group.protocol": "classic",

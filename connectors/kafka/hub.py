@@ -67,25 +67,15 @@ class LaneReader:
         options: KafkaOptions,
         wake: threading.Event,
         new_consumer: NewConsumer = Consumer,
-        way: str = "",
+        way: str = "",  # remedy for records that were removed before they were read
         *,
-        ends: bool = False,
-        memory_ends: MemoryEnds | None = None,
+        ends: bool = False,  # whether a lane reports that it was read to its end, also where that offset has no record
+        memory_ends: MemoryEnds | None = None,  # end offsets before which the records just read must not be given
     ) -> None:
-        """Create the reader.
-
-        Args:
-            way: remedy for records that were removed before they were read.
-            ends: whether a lane reports that it was read to its end, also where that offset holds no record.
-            memory_ends: end offsets of the memory partitions, before which the records just read must not be
-                given.
-        """
         self.lanes: dict[TopicPart, Lane] = {}
         self.error: Exception | None = None
         self.retried = 0
-        self._wake = wake
-        self._way = way
-        self._memory_ends = memory_ends
+        self._wake, self._way, self._memory_ends = wake, way, memory_ends
         self._stopping = threading.Event()
         self._client_errors = ClientErrors()
         self._changes: collections.deque[tuple[Lane, bool]] = collections.deque()
@@ -124,7 +114,7 @@ class LaneReader:
 
     def is_blocked(self) -> bool:
         """Return whether a query waits for memory records."""
-        return any(lane.barriers is not None and lane.barriers.is_blocking() for lane in self.lanes.values())
+        return any(lane.barriers is not None and lane.barriers.blocked for lane in self.lanes.values())
 
     def lag(self) -> dict[TopicPart, int]:
         """Return the number of records before the end of each partition at the last fetch, queued records included."""
@@ -178,12 +168,10 @@ class LaneReader:
         for part, lane in self.lanes.items():
             if lane.limit is None:
                 continue
-            if not lane.paused and lane.held() >= BEYOND_LIMIT:
-                self._consumer.pause([TopicPartition(*part)])
-                lane.paused = True
-            elif lane.paused and lane.held() < BEYOND_LIMIT // 2:
-                self._consumer.resume([TopicPartition(*part)])
-                lane.paused = False
+            is_full = lane.held() >= (BEYOND_LIMIT // 2 if lane.paused else BEYOND_LIMIT)
+            if is_full != lane.paused:
+                (self._consumer.pause if is_full else self._consumer.resume)([TopicPartition(*part)])
+                lane.paused = is_full
 
     def _note_ends(self) -> None:
         """Here and not in `lag`: a consumer that is asked while another thread polls hangs."""
@@ -197,22 +185,19 @@ class LaneReader:
     def _queue(self, messages: list[Any]) -> None:
         self._hold_back(messages)
         for message in messages:
-            error = message.error()
-            if error is None:
-                if (lane := self.lanes.get((message.topic(), message.partition()))) is None:
-                    continue  # the partition was removed meanwhile
+            error, lane = message.error(), self.lanes.get((message.topic(), message.partition()))
+            if error is not None and error.code() != KafkaError._PARTITION_EOF:
+                self._judge(error, f"{message.topic()}:{message.partition()}")
+            elif lane is None:
+                continue  # the partition was removed meanwhile
+            elif error is not None:  # this offset is beyond the last record where transaction markers lie between
+                lane.reached = message.offset()
+            else:
                 lane.read_bytes += size_bytes(message)
                 lane.queue.append(message)
                 if lane.last_of_key is not None:
                     lane.note_key(message.key(), message.offset())
                 lane.reached = message.offset() + 1
-            elif error.code() == KafkaError._PARTITION_EOF:
-                # This offset is beyond the last record where transaction markers lie between.
-                if (lane := self.lanes.get((message.topic(), message.partition()))) is None:
-                    continue
-                lane.reached = message.offset()
-            else:
-                self._judge(error, f"{message.topic()}:{message.partition()}")
         self._wake.set()
 
     def _hold_back(self, messages: list[Any]) -> None:
@@ -250,30 +235,20 @@ class Hub:
     def __init__(
         self,
         options: KafkaOptions,
-        in_flight: Callable[[], int],
-        wake: threading.Event | None = None,
-        failure: Callable[[], Exception | None] = lambda: None,
+        in_flight: Callable[[], int],  # returns the number of memory records in the dataflow
+        wake: threading.Event | None = None,  # event that ends a wait; other threads with news set it too
+        failure: Callable[[], Exception | None] = lambda: None,  # returns another error that must stop the source
         *,
-        queries_room: Callable[[], int] = lambda: BATCH_MAX,
+        queries_room: Callable[[], int] = lambda: BATCH_MAX,  # returns how many more queries may be in flight
         ways: Remedies = WAYS,
         new_consumer: NewConsumer = Consumer,
         clock_s: Callable[[], float] = time.perf_counter,
         memory_ends: MemoryEnds | None = None,
     ) -> None:
-        """Create the hub.
-
-        Args:
-            wake: event that ends a wait; other threads with news set it too.
-            failure: returns another error that must stop the source.
-            in_flight: returns the number of memory records in the dataflow.
-            queries_room: returns how many more queries may be in flight.
-        """
         self.wake = wake or threading.Event()
         self.queries = LaneReader("queries", options, self.wake, new_consumer, ways.queries, memory_ends=memory_ends)
         self.memories = LaneReader("memories", options, self.wake, new_consumer, ways.memories, ends=True)
-        self._in_flight = in_flight
-        self._queries_room = queries_room
-        self._failure = failure
+        self._in_flight, self._queries_room, self._failure = in_flight, queries_room, failure
         self._clock_s = clock_s
         self._batch = 1
         self._queries_batch = QUERIES_FIRST

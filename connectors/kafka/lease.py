@@ -47,8 +47,7 @@ class Lease:
     """Permission from accepted commits. Thread-safe: each number is set at once, and read by itself."""
 
     def __init__(self, session_s: float, clock_s: Callable[[], float] = boottime_s) -> None:
-        self.clock_s = clock_s
-        self.session_s = session_s
+        self.clock_s, self.session_s = clock_s, session_s
         self.outage_s = outage_s(session_s)
         self.renew_s = (session_s - self.outage_s) / RENEWALS
         self._until_s: float | None = None

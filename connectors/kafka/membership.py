@@ -80,8 +80,7 @@ class PreviousStaticMember:
     """
 
     def __init__(self, me: Holder, lease: Lease) -> None:
-        self._me = me
-        self._lease = lease
+        self._me, self._lease = me, lease
         self._until_s = 0.0
         self._warned = False
 

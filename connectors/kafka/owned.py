@@ -97,38 +97,26 @@ class OwnedSource:
         memory_topic: str,
         query_topic: str,
         *,
-        sync_s: float,
-        tails: Callable[[], tuple[Tails, int]],
+        sync_s: float,  # interval of syncs of each partition, which barriers start
+        tails: Callable[
+            [], tuple[Tails, int]
+        ],  # end offsets of the output topics at some earlier moment, and that moment
         catch_up: CatchUp | None = None,
-        finished: Callable[[], list[Any]] = list,
+        finished: Callable[[], list[Any]] = list,  # returns further items to emit; a new one sets `wake`
         wake: threading.Event | None = None,
-        stopping: threading.Event | None = None,
-        failure: Callable[[], Exception | None] = lambda: None,
-        queries_in_flight_max: int | None = None,
+        stopping: threading.Event | None = None,  # event that ends the source
+        failure: Callable[[], Exception | None] = lambda: None,  # returns another error that must stop the source
+        queries_in_flight_max: int | None = None,  # limit of queries in the dataflow; None is unlimited
         ways: Remedies = WAYS,
         new_consumer: NewConsumer = Consumer,
         closing: Closing | None = None,
         clock_s: Callable[[], float] = time.monotonic,
-        memory_ends: MemoryEnds | None = None,
-        settle: Callable[[], None] = lambda: None,
+        memory_ends: MemoryEnds | None = None,  # with it, a query waits for the memory records before it
+        settle: Callable[[], None] = lambda: None,  # commits synced and delivered barriers; called before each batch
     ) -> None:
-        """Create the source.
-
-        Args:
-            sync_s: interval of syncs of each partition, which barriers start.
-            tails: returns end offsets of the output topics at some earlier moment, and that moment.
-            finished: further items to emit; a new one sets `wake`.
-            stopping: event that ends the source.
-            failure: returns another error that must stop the source.
-            queries_in_flight_max: limit of queries in the dataflow; None is unlimited.
-            memory_ends: returns end offsets of the memory partitions; with it, a query waits for the memory
-                records before it.
-            settle: commits the barriers that are synced and delivered; called before each batch.
-        """
         self.topics = (memory_topic, query_topic)
         self.progress = RecordCounters()
-        self.catch_up = catch_up or CatchUp()
-        self.stopping = stopping or threading.Event()
+        self.catch_up, self.stopping = catch_up or CatchUp(), stopping or threading.Event()
         self.first_offsets: dict[str, int] = {}  # `topic:partition` → the first offset that is new to this run
         self.given_before: dict[str, Collection[int]] = {}  # `topic:partition` → later offsets that are not new
         self._sync_s, self._tails, self._clock_s = sync_s, tails, clock_s

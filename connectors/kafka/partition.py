@@ -182,7 +182,7 @@ class RoundRobinQueue:
 
     def popleft(self) -> Any:
         """Remove and return the next record. Raise IndexError if there is none."""
-        if (tenant := self._next_tenant()) is None:
+        if (tenant := self.next_tenant()) is None:
             raise IndexError("no record is ready")
         line = self._lines.pop(tenant)
         message = line.popleft()
@@ -192,11 +192,7 @@ class RoundRobinQueue:
         self.ahead.add(message.offset())
         return message
 
-    def has_ready(self) -> bool:
-        """Return whether `popleft` has a record to give."""
-        return self._next_tenant() is not None
-
-    def _next_tenant(self) -> bytes | None:
+    def next_tenant(self) -> bytes | None:
         """Return the tenant whose first record is given next: the first in turn whose record is ready."""
         self._sort()
         # A record that an earlier run gave may still wait here, and be deleted from the log.
@@ -291,7 +287,7 @@ class Lane:
     def givable(self) -> bool:
         """Return whether a record may be given."""
         if isinstance(self.queue, RoundRobinQueue):
-            return self.queue.has_ready()
+            return self.queue.next_tenant() is not None
         return bool(self.queue) and (self.limit is None or self.queue[0].offset() < self.limit)
 
     def held(self) -> int:
@@ -313,10 +309,9 @@ class WriteBarriers:
     """Barriers of the queries of one partition. The reader thread calls `add`, the dataflow thread the rest."""
 
     def __init__(self, memory: "Lane", clock_s: Callable[[], float] = time.monotonic) -> None:
-        self._memory = memory
-        self._clock_s = clock_s
+        self._memory, self._clock_s = memory, clock_s
         self._barriers: dict[int, _Barrier] = {}
-        self._blocked: set[int] = set()
+        self.blocked: set[int] = set()  # queries that wait for memory records, which should then be fetched at once
         memory.last_of_key = {}
 
     def add(self, offset: int, end: int) -> None:
@@ -326,24 +321,19 @@ class WriteBarriers:
     def is_passed(self, query: Any) -> bool:
         """Return whether a query may be given now."""
         barrier = self._barriers.get(query.offset())
-        if barrier is None or self._missing(query, barrier) == 0 or self._is_hopeless(barrier):
-            self._blocked.discard(query.offset())
-            return True
-        self._blocked.add(query.offset())
-        return False
+        if barrier is not None and self._missing(query, barrier) > 0:
+            is_near = barrier.end - self._memory.next_offset <= REACH
+            if is_near and self._clock_s() < barrier.deadline_s:
+                self.blocked.add(query.offset())
+                return False
+        self.blocked.discard(query.offset())
+        return True
 
     def take(self, query: Any) -> int:
         """Remove the barrier of a query that is given. Return how many memory records before it may be missing."""
-        self._blocked.discard(query.offset())
+        self.blocked.discard(query.offset())
         barrier = self._barriers.pop(query.offset(), None)
         return 0 if barrier is None else self._missing(query, barrier)
-
-    def is_blocking(self) -> bool:
-        """Return whether a query waits for memory records, which should then be fetched at once."""
-        return bool(self._blocked)
-
-    def _is_hopeless(self, barrier: _Barrier) -> bool:
-        return barrier.end - self._memory.next_offset > REACH or self._clock_s() >= barrier.deadline_s
 
     def _missing(self, query: Any, barrier: _Barrier) -> int:
         memory = self._memory

@@ -53,22 +53,13 @@ class Sender:
     def __init__(
         self,
         options: KafkaOptions,
-        most_bytes: Mapping[str, int],
+        most_bytes: Mapping[str, int],  # topic → record size limit
         *,
-        then: str,
-        permit: Callable[[], None] = lambda: None,
-        expired: Callable[[str], RecallflowError] = SinkError,
-        chosen: Mapping[str, object] | None = None,
+        then: str,  # remedy that an error states after its reason
+        permit: Callable[[], None] = lambda: None,  # called before each attempt to send; it returns, or raises
+        expired: Callable[[str], RecallflowError] = SinkError,  # error of a record that waited too long for brokers
+        chosen: Mapping[str, object] | None = None,  # further options of librdkafka
     ) -> None:
-        """Create the producer.
-
-        Args:
-            most_bytes: topic → record size limit.
-            then: remedy that an error states after its reason.
-            permit: called before each attempt to send; it returns, or raises.
-            expired: makes the error of a record that waited too long for unavailable brokers.
-            chosen: further options of librdkafka.
-        """
         bounds = {
             # It accepts the limit of the largest topic, and fills a batch up to the limit of the smallest.
             "message.max.bytes": max(most_bytes.values()),
@@ -76,9 +67,7 @@ class Sender:
             "error_cb": self._on_error,
         }
         self._producer = Producer(options.producer() | bounds | dict(chosen or {}))
-        self._then = then
-        self._permit = permit
-        self._expired = expired
+        self._then, self._permit, self._expired = then, permit, expired
         self._error: RecallflowError | None = None
 
     def send(
@@ -89,16 +78,10 @@ class Sender:
         *,
         partition: int = ANY_PARTITION,
         headers: Headers = (),
-        delivered: Callable[[Any], None] = lambda _: None,
-        refused: Callable[[str], None] | None = None,
+        delivered: Callable[[Any], None] = lambda _: None,  # called with the record as a message
+        refused: Callable[[str], None] | None = None,  # called with a refusal of this very record; None: it is an error
     ) -> None:
-        """Hand one record to librdkafka; wait while its queue is full. Raise the error of an earlier record.
-
-        Args:
-            delivered: called with the record as a message.
-            refused: called with the reason where the brokers refuse this very record; without it, that is an
-                error.
-        """
+        """Hand one record to librdkafka; wait while its queue is full. Raise the error of an earlier record."""
 
         def report(error: KafkaError | None, message: Any) -> None:
             if error is None:
@@ -196,8 +179,7 @@ class Publisher:
         self.most_bytes = ask_configs(options, [topic])[topic].most_bytes
         chosen = {"linger.ms": LINGER_MS}
         self._sender = Sender(options, {topic: self.most_bytes}, then="run the same command again", chosen=chosen)
-        self._topic = topic
-        self._credentials = credentials
+        self._topic, self._credentials = topic, credentials
         self._overhead_bytes = RECORD_OVERHEAD_BYTES + headers_bytes(credentials)
         self._reached = reached
         self._given = 0
@@ -296,26 +278,17 @@ class DeliverySink:
         self,
         options: KafkaOptions,
         *,
-        most_bytes: Mapping[str, int],
+        most_bytes: Mapping[str, int],  # topic → record size limit
         sent: EarlierOutputs,
-        marked: Callable[[list[Marked]], None],
-        permit: Permit = lambda _: None,
-        outage_s: float = OUTAGE_S,
+        marked: Callable[[list[Marked]], None],  # called with barriers, on the dataflow's thread
+        permit: Permit = lambda _: None,  # called before each send; it returns, or raises once the patience has ended
+        outage_s: float = OUTAGE_S,  # wait of an output for unavailable brokers; much shorter once `stopping` is set
         stopping: threading.Event | None = None,
         closing: Closing | None = None,
     ) -> None:
-        """Create the sink.
-
-        Args:
-            most_bytes: topic → record size limit.
-            marked: called with barriers, on the dataflow's thread.
-            permit: called before each send; it returns, or raises once the given patience has ended.
-            outage_s: how long an output waits for unavailable brokers; much shorter once `stopping` is set.
-        """
         self._options, self.most_bytes, self._sent, self._marked = options, most_bytes, sent, marked
         self._permit, self._outage_s = permit, outage_s
-        self._stopping = stopping or threading.Event()
-        self._closing = closing or Closing()
+        self._stopping, self._closing = stopping or threading.Event(), closing or Closing()
         self._sender: OutputSender | None = None
         self._pending: list[tuple[Marked, int]] = []  # marks with the barriers after the outputs that precede them
 
@@ -393,8 +366,7 @@ class OutputSender(Sender):
             expired=expired,
             chosen={"message.timeout.ms": round(1000 * outage_s)},
         )
-        self._stopping = stopping
-        self._outage_s = outage_s
+        self._stopping, self._outage_s = stopping, outage_s
         self._refused: list[tuple[ToSend, str]] = []  # refused outputs, with the reason
         self._barrier = 0
         self._open = Counter[int]()  # outputs that are not acknowledged, by the barrier before which they were sent

@@ -71,9 +71,10 @@ def remains(options: KafkaOptions, topics: Sequence[str], tenant_id: str, user_i
     user = _User(tenant_id, user_id)
     with TopicReader(options, TAIL) as reader:
         there = reader.existing(topics)
-        retentions = ask_retentions(options, [*there])
+        settings = ask_settings(AdminClient(options.admin()), [*there], CONFIGS_S)
         for topic, numbers in there.items():
-            found = RemainingRecords(topic, retentions[topic])
+            reported = settings[topic]
+            found = RemainingRecords(topic, None if isinstance(reported, KafkaError) else _retention(reported))
             for number in numbers:
                 _count(reader, found, number, user)
             yield found
@@ -96,12 +97,6 @@ def send_tombstones(options: KafkaOptions, found: Sequence[RemainingRecords], ke
         for number in one.keyed_in:
             sender.send(one.topic, None, key, partition=number)
     sender.flush(Patience(FLUSH_S))
-
-
-def ask_retentions(options: KafkaOptions, topics: Sequence[str]) -> dict[str, Retention | None]:
-    """Return the retention of each topic; None where the brokers do not report it to us."""
-    found = ask_settings(AdminClient(options.admin()), topics, CONFIGS_S)
-    return {topic: None if isinstance(one, KafkaError) else _retention(one) for topic, one in found.items()}
 
 
 def _retention(settings: Mapping[str, str]) -> Retention:

@@ -38,19 +38,12 @@ class TopicReader:
     def __init__(
         self,
         options: KafkaOptions,
-        chosen: Mapping[str, object] | None = None,
+        chosen: Mapping[str, object] | None = None,  # further options of librdkafka
         *,
-        give_up_s: float | None = None,
+        give_up_s: float | None = None,  # time limit of a request
         new_consumer: NewConsumer = Consumer,
-        stopping: threading.Event | None = None,
+        stopping: threading.Event | None = None,  # event that ends retries
     ) -> None:
-        """Create the reader.
-
-        Args:
-            chosen: further options of librdkafka.
-            give_up_s: time limit of a request.
-            stopping: event that ends retries.
-        """
         self._options = options
         self._give_up_s = GIVE_UP_S if give_up_s is None else give_up_s
         self._stopping = stopping or threading.Event()
@@ -217,12 +210,15 @@ def await_brokers(options: KafkaOptions, stopping: threading.Event) -> None:
             return
 
 
-def answers(options: KafkaOptions, topic: str) -> Iterator[dict[str, Any]]:
-    """Yield all current records of a topic, as JSON or text, by partition. Raise SourceError."""
+def _current(options: KafkaOptions, topic: str) -> Iterator[Any]:
     with TopicReader(options, UNCOMMITTED) as reader:
         for (name, number), (low, high) in reader.spans([topic]).items():
-            for message in reader.read_to_end(name, number, low) if low < high else ():
-                yield _row(message)
+            yield from reader.read_to_end(name, number, low) if low < high else ()
+
+
+def answers(options: KafkaOptions, topic: str) -> Iterator[dict[str, Any]]:
+    """Return all current records of a topic, as JSON or text, by partition. Raise SourceError while they are read."""
+    return map(_row, _current(options, topic))
 
 
 def _row(message: Any) -> dict[str, Any]:
@@ -246,7 +242,5 @@ def _row(message: Any) -> dict[str, Any]:
 
 
 def read_letters(options: KafkaOptions, topic: str) -> Iterator[Letter]:
-    """Yield all current dead letters, partition by partition. Raise SourceError."""
-    with TopicReader(options, UNCOMMITTED) as reader:
-        for (_, number), (begin, _) in reader.spans([topic]).items():
-            yield from filter(None, map(Letter.of, reader.read_to_end(topic, number, begin)))
+    """Return all current dead letters, partition by partition. Raise SourceError while they are read."""
+    return filter(None, map(Letter.of, _current(options, topic)))

@@ -35,8 +35,7 @@ class CallFailed(ModelError):
         spent: Spent = Spent(1),  # noqa: B008 it never changes
     ) -> None:
         super().__init__(code, problem)
-        self.status = status
-        self.retry_after = retry_after
+        self.status, self.retry_after = status, retry_after
         self.spent: Spent = spent
 
     @property

@@ -193,9 +193,7 @@ class TokenBudget:
         self, limit: Callable[[str], int | None], epoch_s: Callable[[], float], path: Path | None = None
     ) -> None:
         """`limit` None is unlimited. `path` is the file of the day's spending."""
-        self._limit = limit
-        self._epoch_s = epoch_s
-        self._path = path
+        self._limit, self._epoch_s, self._path = limit, epoch_s, path
         self._written_s = 0.0
         self._day, self._spent = _read(path)
 

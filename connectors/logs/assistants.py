@@ -216,10 +216,8 @@ def _people(source: LogSource) -> Iterator[tuple[str, str]]:
     for file in source.members():
         if file_name(file.name) == "users.json":
             with file.open() as opened:
-                for text in elements(opened):
-                    if isinstance(one := lenient(text), dict) and (
-                        name := author(one.get("email_address")) or author(one.get("full_name"))
-                    ):
+                for one in map(lenient, elements(opened)):
+                    if name := author(field_of(one, "email_address")) or author(field_of(one, "full_name")):
                         yield word(one.get("uuid")), name
 
 

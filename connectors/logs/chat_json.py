@@ -115,7 +115,7 @@ class Conversations:
 
     def named(self, element: dict[str, Any], number: int) -> dict[str, Any]:
         """Return the fields of a conversation. `number` is its index in the log."""
-        roles = self._roles(element)
+        roles = None if self._is_table else field_roles(element)
         fields = self.fields(element, _given(element, ("id",), self._session(number)), roles)
         if roles is not None and roles.people:
             self._check_owner(element, roles, ())
@@ -139,16 +139,13 @@ class Conversations:
         self, message: dict[str, Any], conversation: dict[str, Any]
     ) -> tuple[dict[str, Any], str | None]:
         """Return the event fields of a message in a conversation, and the key of its speaker."""
-        roles = self._roles(message)
+        roles = None if self._is_table else field_roles(message)
         fields = conversation | self.fields(message, conversation["session_id"], roles)
         if roles is None:
             return fields, "name" if message.get("name") is not None else None
         if roles.people and ("user_id" not in fields or first_named(message, roles.owners)):
             self._check_owner(message, roles, roles.speakers)
         return fields, first_named(message, roles.speakers)
-
-    def _roles(self, element: dict[str, Any]) -> FieldRoles | None:
-        return None if self._is_table else field_roles(element)
 
     def _check_owner(self, element: dict[str, Any], roles: FieldRoles, used: tuple[str, ...]) -> None:
         """Raise UsageError where an unused field looks like the owner."""

@@ -146,8 +146,7 @@ class _Scanner:
     """Scanner of the values of a JSON document. It holds one chunk and the current value."""
 
     def __init__(self, file: BinaryIO, most_bytes: int) -> None:
-        self._file = file
-        self._most_bytes = most_bytes
+        self._file, self._most_bytes = file, most_bytes
         self._buffer = unmarked(piece(file, _CHUNK_BYTES))
         self._at = self._begin = self._room = 0
         self._kept: list[bytes] = []
@@ -165,20 +164,15 @@ class _Scanner:
 
     def at_keys(self) -> Iterator[str]:
         """Yield the keys of the current object; the caller reads each value before the next key."""
-        self._at += 1
-        while (byte := self.peek(_BETWEEN)) is not None:
-            if byte in _CLOSING:
-                self._at += 1
-                return
+        for _ in self.at_items():
             key = parsed(self.value())
             if not isinstance(key, str):
                 self.is_broken = True
             elif self.peek(_BETWEEN) is not None:
                 yield key
-        self.is_broken |= not self._is_cut
 
     def at_items(self) -> Iterator[None]:
-        """Stop before each element of the current array; the caller reads it before the next."""
+        """Stop before each element of the current array or object; the caller reads it before the next."""
         self._at += 1
         while (byte := self.peek(_BETWEEN)) is not None:
             if byte in _CLOSING:

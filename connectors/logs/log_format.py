@@ -144,7 +144,6 @@ class LogHead:
     """Start of a log for format detection. `start` are the first bytes of a single file, at most HEAD_BYTES;
     `members` are the names in a folder or an archive."""
 
-    name: str
     start: bytes
     members: tuple[str, ...] = ()
 

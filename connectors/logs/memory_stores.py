@@ -113,11 +113,8 @@ def memory_events(memory: Any, scope: ImportScope, where: str) -> Iterator[bytes
     if "memory_id" in memory:
         yield _step(memory, owner, fields, scope)
         return
-    memory_id, created, updated = (
-        identifier(memory["id"]),
-        stamp(memory.get("created_at")),
-        stamp(memory.get("updated_at")),
-    )
+    memory_id = identifier(memory["id"])
+    created, updated = stamp(memory.get("created_at")), stamp(memory.get("updated_at"))
     given = {"content": memory["memory"], **_labels(memory)}
     yield scope.encode_owned_event(owner, {"type": "memory", "id": memory_id, **fields, **given}, created)
     if updated is not None and updated != created:

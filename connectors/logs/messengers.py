@@ -35,7 +35,6 @@ from recallflow.connectors.local_inputs import bounded_lines
 from recallflow.connectors.logs.documents import EACH, first_objects, placed_elements
 from recallflow.connectors.logs.log_format import (
     EMPTY,
-    OTHER_FILE,
     DateOrder,
     ImportScope,
     LogFormat,
@@ -234,8 +233,7 @@ class Dates:
     than a day before an earlier one. If several orders fit, or none, an option has to name it."""
 
     def __init__(self, name: str, order: DateOrder | None) -> None:
-        self._name = name
-        self._order = order
+        self._name, self._order = name, order
         self._latest: dict[DateOrder, date] = dict.fromkeys(_ORDERS, date.min)
         self._seen: tuple[str, str, str] | None = None
 
@@ -266,15 +264,11 @@ class Dates:
 
 
 def _date(order: DateOrder, a: str, b: str, c: str) -> date | None:
-    try:
-        return date(*_parts(order, a, b, c)) if _fits(order, a, c) else None
-    except ValueError:
-        return None
-
-
-def _fits(order: DateOrder, a: str, c: str) -> bool:
-    """Return whether an order fits: a year of four digits shows its place; one of two digits comes last."""
-    return len(a) == 4 if order == "ymd" else len(a) <= 2 and len(c) in (2, 4)
+    # A year of four digits shows its place; one of two digits comes last.
+    fits = len(a) == 4 if order == "ymd" else len(a) <= 2 and len(c) in (2, 4)
+    with suppress(ValueError):
+        return date(*_parts(order, a, b, c)) if fits else None
+    return None
 
 
 def _parts(order: DateOrder, a: str, b: str, c: str) -> tuple[int, int, int]:
@@ -327,11 +321,8 @@ def _recognises_whatsapp(head: LogHead) -> bool:
 
 
 def _read_whatsapp(source: LogSource, scope: ImportScope) -> Iterator[bytes]:
-    members = source.members()
-    chats = [one for one in members if _WHATSAPP_FILE.fullmatch(file_name(one.name))] if members else [source]
-    if others := len(members) - len(chats) if members else 0:
-        scope.leave_out(OTHER_FILE, others)
-    named = [_chat_of(chat.name, "" if members and len(chats) > 1 else source.name) for chat in chats]
+    chats = exported(source, _WHATSAPP_FILE, scope)
+    named = [_chat_of(chat.name, "" if len(chats) > 1 else source.name) for chat in chats]
     if len(chats) > 1 and None in named and not scope.user_given:
         first = next(chat.name for chat, name in zip(chats, named, strict=True) if name is None)
         raise UsageError(

@@ -73,11 +73,8 @@ def field_roles(record: Mapping[str, object]) -> FieldRoles:
     """Return the roles of a record's keys. Most records of a log share their keys, so roles are cached, except for
     many or long keys, to limit memory."""
     keys = tuple(record)
-    return (
-        _cached_roles(keys)
-        if len(keys) <= _KEYS_MAX and max(map(len, keys), default=0) <= _NAME_CHARACTERS
-        else _roles(keys)
-    )
+    is_small = len(keys) <= _KEYS_MAX and max(map(len, keys), default=0) <= _NAME_CHARACTERS
+    return _cached_roles(keys) if is_small else _roles(keys)
 
 
 def _roles(keys: tuple[str, ...]) -> FieldRoles:

@@ -80,7 +80,7 @@ class LogFile:
         if self.open_raw is not None:
             with self.open() as file:
                 start = start_of(file)
-        return LogHead(self.name, start, tuple(one.name for one in self.inside))
+        return LogHead(start, tuple(one.name for one in self.inside))
 
 
 def open_source(path: Path | str) -> LogFile:
@@ -326,8 +326,7 @@ class _Shared(io.RawIOBase):
     """One of several readers of an open file, each with its own offset."""
 
     def __init__(self, file: BinaryIO, size: int) -> None:
-        self._file = file
-        self._size = size
+        self._file, self._size = file, size
         self._at = 0
 
     def readable(self) -> bool:

@@ -115,9 +115,8 @@ class TableReader:
         if "timestamp" in element:
             element["timestamp"] = _time(element["timestamp"], scope.zone)
         if "user_id" in named:
-            element["user_id"] = owners.identifier_text(
-                element.get("user_id", scope.user_id if scope.user_given else "")
-            )
+            default = scope.user_id if scope.user_given else ""
+            element["user_id"] = owners.identifier_text(element.get("user_id", default))
         if isinstance(role := element.get("role"), str):
             element["role"] = owners.ROLES.get(role.strip().casefold(), role)
         if element.get("type") in EVENT_TYPES:  # an event that `export` wrote
@@ -154,9 +153,8 @@ def mapped(names: Sequence[str], columns: Columns, sample: Sequence[Row] = (), *
         for guess in guesses:
             if (name := by_name.get(guess)) is None or name in found:
                 continue
-            if field in ("user_id", "session_id", "name") and any(
-                isinstance(row.get(name), list | dict) for row in sample
-            ):
+            is_nested = any(isinstance(row.get(name), list | dict) for row in sample)
+            if field in ("user_id", "session_id", "name") and is_nested:
                 continue
             if field in ("user_id", "name") and "role" not in found.values() and _holds_roles(sample, name):
                 found[name] = "role"
@@ -251,9 +249,8 @@ def csv_format(columns: Columns) -> LogFormat:
         with source.open() as file:
             delimiter, names = _header(start_of(file))
         with source.open() as file:
-            yield from TableReader(source.name, scope, columns).read(
-                names, _csv_rows(source.name, file, names, delimiter)
-            )
+            rows = _csv_rows(source.name, file, names, delimiter)
+            yield from TableReader(source.name, scope, columns).read(names, rows)
 
     return LogFormat("csv", "CSV with a header and a column of texts", recognises, read)
 
@@ -304,9 +301,8 @@ def _csv_rows(name: str, file: BinaryIO, columns: list[str], delimiter: str) -> 
         if is_header:
             is_header = False
         elif len(values) > len(columns):
-            yield broken(
-                f"{name}, line {reader.line_num}", f"has {len(values)} values for {len(columns)} columns", values
-            )
+            problem = f"has {len(values)} values for {len(columns)} columns"
+            yield broken(f"{name}, line {reader.line_num}", problem, values)
         else:
             yield {column: value for column, value in zip(columns, values, strict=False) if value.strip()}
 

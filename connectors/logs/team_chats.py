@@ -317,8 +317,6 @@ def _discord_text(message: dict[str, Any]) -> str:
     if not any(found):
         for embed in list_of(message, "embeds"):
             found += [text for field in ("title", "description") if isinstance(text := field_of(embed, field), str)]
-    found += [
-        f"[file: {name}]" for one in list_of(message, "attachments") if (name := author(field_of(one, "fileName")))
-    ]
-    found += [f"[sticker {name}]" for one in list_of(message, "stickers") if (name := author(field_of(one, "name")))]
+    for kind, field, shown in (("attachments", "fileName", "file:"), ("stickers", "name", "sticker")):
+        found += [f"[{shown} {name}]" for one in list_of(message, kind) if (name := author(field_of(one, field)))]
     return "\n".join(text for text in found if text)

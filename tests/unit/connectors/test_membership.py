@@ -450,9 +450,9 @@ def test_a_partition_counts_while_it_is_ours() -> None:
     catch_up.aim({LOG: 5, OTHER: 2})
     assert (catch_up.to_go(), catch_up.describe()) == (2, "2 records of memory to go")
     catch_up.begin(OTHER, 1)
-    assert (catch_up.to_go(), catch_up.to_go_of(OTHER)) == (3, 1)
+    assert (catch_up.to_go(), catch_up.to_go(OTHER)) == (3, 1)
     catch_up.end(LOG)
-    assert (catch_up.to_go(), catch_up.to_go_of(LOG)) == (1, None)
+    assert (catch_up.to_go(), catch_up.to_go(LOG)) == (1, None)
 
 
 def test_records_of_an_earlier_run_do_not_count() -> None:
