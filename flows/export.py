@@ -11,7 +11,7 @@ from recallflow.owner import Owner, state_partition
 from recallflow.state import keys
 from recallflow.state.directory import StateDirectory
 from recallflow.state.partition import Partition
-from recallflow.state.person import Fields, Person, PersonGraph
+from recallflow.state.person import Fields, Person
 from recallflow.state.rows import Entry, MemoryRow
 from recallflow.state.state_hash import owners
 
@@ -52,9 +52,8 @@ def export(
 
 def _of_owner(partition: Partition, owner: Owner, *, vectors: bool) -> Iterator[Fields]:
     person = Person(partition, partition.keyring.owner(owner), vectors=vectors)
-    for records in (person.records(), PersonGraph(person).records()):
-        for kind, shown in records:
-            yield {"type": kind, "environment": owner.environment} | readable(shown)
+    for kind, shown in person.records():
+        yield {"type": kind, "environment": owner.environment} | readable(shown)
 
 
 def _erasures(partition: Partition, tenant_id: str, user_id: str, environments: Collection[str]) -> Iterator[Fields]:

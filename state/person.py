@@ -2,7 +2,7 @@
 
 Left out are index copies of other records (segments, adjacency), and unreadable hashes, which are counted."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import fields
 from functools import lru_cache
 from typing import Any
@@ -50,44 +50,69 @@ _COLUMNS = [column.name for column in fields(MemoryRow)]
 
 
 class Person:
-    """One owner, whose records are read."""
+    """One owner, whose records are read. `vectors`: with their numbers, not only with model and size."""
 
     def __init__(self, partition: Partition, owner: bytes, *, vectors: bool) -> None:
-        """`vectors`: told whole, and not only by model and size."""
         self.partition, self.owner = partition, owner
         self._vectors = vectors
         self.memory_id = lru_cache(_KEPT)(self._memory_id)
-        self._sessions: dict[bytes, str] = {}
+        self.node = lru_cache(_KEPT)(self._node)
+        self.edge = lru_cache(_KEPT)(self._edge)
+        self.sessions: dict[bytes, str] = {}  # session by hash, of the sessions of memories
 
     def records(self) -> Shown:
-        """Yield all records except the graph's. An owner with queries only has none."""
+        """Yield all records. An owner with queries only has none."""
         stored = self.partition.get(keys.head(self.owner))
         if stored is None:
             return
         yield "owner", _head(stored)
         yield from self._memories()
-        for table, (kind, show) in READERS.items():
-            for key, value in self.scan(table):
-                yield kind, show(self, key, value)
+        yield from self._read(READERS)
         yield "hashes", dict(self._hashes())
+        yield from self._read(GRAPH_READERS)
 
-    def scan(self, table: bytes) -> Iterator[tuple[bytes, bytes]]:
+    def links(self, row: LinksRow) -> Fields:
+        """Return a memory's contributions to the graph, with the ends of its edges."""
+        relations, evidence = (
+            [self.edge(bytes.fromhex(one)) for one in found] for found in (row.relations, row.evidence)
+        )
+        return {"id": row.id, "links": row.links, "relations": relations, "evidence": evidence}
+
+    def _scan(self, table: bytes) -> Iterator[tuple[bytes, bytes]]:
         return self.partition.scan(keys.table(self.owner, table))
 
-    def session_id(self, name: bytes) -> str | None:
-        """Return the session of a hash, if a memory belongs to it."""
-        return self._sessions.get(name)
+    def _read(self, readers: "Readers") -> Shown:
+        for table, (kind, show) in readers.items():
+            for key, value in self._scan(table):
+                yield kind, show(self, key, value)
 
     def _memory_id(self, seq: int) -> str | None:
         stored = self.partition.get(keys.entry(self.owner, seq))
         return None if stored is None else Entry.decode(stored).id
 
+    def _node(self, name: bytes) -> str | None:
+        """Return the key of a node by the hash of its stored name; a memory's comes from its links."""
+        stored = self.partition.get(keys.node(self.owner, name))
+        if stored is not None:
+            return str(NodeRow.decode(stored).key)
+        past = (orjson.loads(value)[1] for _, value in self.partition.scan(keys.past_nodes(self.owner, name)))
+        return next((str(NodeKey(*row[0])) for row in past if row is not None), None)
+
+    def _edge(self, name: bytes) -> Fields | None:
+        """Return the ends and the type of a current or past edge."""
+        stored = self.partition.get(keys.edge(self.owner, name))
+        found: EdgeRow | Life | None = None if stored is None else EdgeRow.decode(stored)
+        if found is None:
+            lives = self.partition.scan(keys.past_edge_of(self.owner, name, None) + LIFE)
+            found = next((Life.of(orjson.loads(value)[1]) for _, value in lives), None)
+        return None if found is None else {"source": str(found.source), "target": str(found.target), "type": found.type}
+
     def _memories(self) -> Shown:
         name = self.partition.keyring.name
-        for _, stored in self.scan(keys.ENTRY):
+        for _, stored in self._scan(keys.ENTRY):
             entry = Entry.decode(stored)
-            if entry.session_id is not None and len(self._sessions) < _KEPT:
-                self._sessions[name(self.owner, entry.session_id)] = entry.session_id
+            if entry.session_id is not None and len(self.sessions) < _KEPT:
+                self.sessions[name(self.owner, entry.session_id)] = entry.session_id
             for _, value in self.partition.scan(keys.rows(self.owner, name(self.owner, entry.id))):
                 row = MemoryRow.decode(value)
                 shown = {column: getattr(row, column) for column in _COLUMNS}
@@ -96,7 +121,7 @@ class Person:
                 yield "memory", shown | self._indexed(row, entry if is_current else None)
 
     def _indexed(self, row: MemoryRow, entry: Entry | None) -> Fields:
-        """Yield the index data of a version: stems and vectors. `entry` is that of a current version."""
+        """Return the index data of a version: stems and vectors. `entry` is that of a current version."""
         place = keys.vectors(self.owner, row.seq)
         if entry is None:
             place = keys.past_vectors(self.owner, row.seq, row.version)
@@ -119,18 +144,14 @@ class Person:
     def _hashes(self) -> Iterator[tuple[str, int]]:
         """Yield the number of stored hashes by kind, for data of which only hashes are stored."""
         for table, what in HASHES.items():
-            yield what, sum(1 for _ in self.scan(table))
+            yield what, sum(1 for _ in self._scan(table))
         yield "query_ids", len(self.partition.get(keys.asked(self.owner)) or b"") // _QUERY_ID_BYTES
 
 
 def _head(stored: bytes) -> Fields:
     head = OwnerHead.decode(stored)
-    return {
-        "memories": head.held.memories,
-        "memories_so_far": head.next_seq,
-        "events_so_far": head.next_change,
-        "latest_ms": head.clock_ms,
-    }
+    counts = {"memories": head.held.memories, "memories_so_far": head.next_seq, "events_so_far": head.next_change}
+    return counts | {"latest_ms": head.clock_ms}
 
 
 def _usage(person: Person, key: bytes, value: bytes) -> Fields:
@@ -140,8 +161,7 @@ def _usage(person: Person, key: bytes, value: bytes) -> Fields:
 
 def _session(person: Person, key: bytes, value: bytes) -> Fields:
     returned = decode_seqs(value).tolist()
-    session_id = person.session_id(keys.split(key)[2])
-    return {"session_id": session_id, "returned": [*map(person.memory_id, returned)]}
+    return {"session_id": person.sessions.get(keys.split(key)[2]), "returned": [*map(person.memory_id, returned)]}
 
 
 def _made(person: Person, key: bytes, value: bytes) -> Fields:
@@ -160,8 +180,80 @@ def _category_summary(person: Person, _: bytes, value: bytes) -> Fields:
     return found._asdict() | {"sources": [*map(person.memory_id, found.sources)]}
 
 
-# The reader of each further table: type of record, and function.
-READERS: dict[bytes, tuple[str, Callable[[Person, bytes, bytes], Fields]]] = {
+def _member(person: Person, key: bytes, value: bytes) -> Fields:
+    role, description = decode_member(value)
+    member_id = person.memory_id(keys.reversed_sequence(key))
+    shown = {"node": person.node(_middle(key)), "memory_id": member_id, "role": role}
+    return shown | {"description": None if description is None else description._asdict()}
+
+
+def _edge_fields(_: Person, __: bytes, value: bytes) -> Fields:
+    row = EdgeRow.decode(value)
+    shown = row._asdict() | {"source": str(row.source), "target": str(row.target)}
+    statements = [one._asdict() for one in row.statements]
+    return shown | {"given": None if row.given is None else row.given._asdict(), "statements": statements}
+
+
+def _of_memory(name: str, decode: Callable[[bytes], Iterable[Any]]) -> "Reader":
+    """Return the reader of a table with several rows per memory."""
+    return lambda person, key, value: {
+        "memory_id": person.memory_id(keys.sequence(key)), name: [one._asdict() for one in decode(value)]
+    }  # fmt: skip
+
+
+def _joined(_: Person, __: bytes, value: bytes) -> Fields:
+    own, joined = decode_joined(value)
+    return {"name": own, "to": [one._asdict() for one in joined]}
+
+
+def _past_links(person: Person, key: bytes, value: bytes) -> Fields:
+    seq, version = keys.seq_and_version(key)
+    return person.links(LinksRow.decode(value)) | {"seq": seq, "version": version}
+
+
+def _past_member(person: Person, key: bytes, _: bytes) -> Fields:
+    return {"node": person.node(_middle(key)), "memory_id": person.memory_id(keys.reversed_sequence(key))}
+
+
+def _past_edge(person: Person, key: bytes, value: bytes) -> Fields:
+    (part, seq), (until_ms, stored) = keys.edge_part(key), orjson.loads(value)
+    decoded = edge_part(part, stored)
+    content = decoded._asdict() if hasattr(decoded, "_asdict") else decoded
+    if part == LIFE:
+        content |= {"source": str(decoded.source), "target": str(decoded.target)}
+    by = None if seq is None else person.memory_id(seq)
+    return {"edge": person.edge(_middle(key)), "by": by, _PARTS[part]: content, "until_ms": until_ms}
+
+
+def _past_similar(person: Person, key: bytes, value: bytes) -> Fields:
+    until_ms, (_, other, weight, ingested_ms, archived) = orjson.loads(value)
+    shown = {"memory_id": person.memory_id(keys.sequence(key[:-16])), "id": other, "weight": weight}
+    return shown | {"ingested_ms": ingested_ms, "archived": archived, "until_ms": until_ms}
+
+
+def _past_node(person: Person, key: bytes, value: bytes) -> Fields:
+    until_ms, stored = orjson.loads(value)
+    row = (
+        {"key": person.node(_middle(key))}
+        if stored is None
+        else _node_fields(NodeRow(NodeKey(*stored[0]), *stored[1:]))
+    )
+    return row | {"until_ms": until_ms}
+
+
+def _node_fields(row: NodeRow) -> Fields:
+    return row._asdict() | {"key": str(row.key)}
+
+
+def _middle(key: bytes) -> bytes:
+    return keys.split(key)[2][: keys.NAME_BYTES]
+
+
+_PARTS = {b"r": "relation", b"e": "evidence", b"g": "given", b"o": "archived", b"x": "life"}
+
+Reader = Callable[[Person, bytes, bytes], Fields]
+Readers = dict[bytes, tuple[str, Reader]]  # type of record, and function, by table
+READERS: Readers = {
     keys.USAGE: ("usage", _usage),
     keys.SESSION: ("session", _session),
     keys.EPISODE: ("episode", lambda _, __, value: EpisodeRow.decode(value)._asdict()),
@@ -170,114 +262,20 @@ READERS: dict[bytes, tuple[str, Callable[[Person, bytes, bytes], Fields]]] = {
     keys.CATEGORY_SUMMARY: ("category_summary", _category_summary),
     keys.MADE: ("made", _made),
 }
-
-
-_PARTS = {b"r": "relation", b"e": "evidence", b"g": "given", b"o": "archived", b"x": "life"}
-
-
-class PersonGraph:
-    """The graph of one owner, current and historical."""
-
-    def __init__(self, person: Person) -> None:
-        self._person = person
-        self._node = lru_cache(_KEPT)(self._read_node)
-        self._edge = lru_cache(_KEPT)(self._read_edge)
-
-    def records(self) -> Shown:
-        scan, memory_id = self._person.scan, self._person.memory_id
-        for _, value in scan(keys.NODE):
-            yield "node", _node_fields(NodeRow.decode(value))
-        for key, value in scan(keys.MEMBER):
-            role, description = decode_member(value)
-            member_id = memory_id(keys.reversed_sequence(key))
-            shown = {"node": self._node(_middle(key)), "memory_id": member_id, "role": role}
-            yield "node_member", shown | {"description": None if description is None else description._asdict()}
-        for _, value in scan(keys.LINKS):
-            yield "memory_links", self._links(LinksRow.decode(value))
-        for _, value in scan(keys.EDGE):
-            yield "edge", _edge_fields(EdgeRow.decode(value))
-        for key, value in scan(keys.SIMILAR):
-            near = [one._asdict() for one in decode_neighbours(value)]
-            yield "similar", {"memory_id": memory_id(keys.sequence(key)), "near": near}
-        for key, value in scan(keys.SUPERSEDED):
-            by = [one._asdict() for one in decode_superseded(value)]
-            yield "superseded", {"memory_id": memory_id(keys.sequence(key)), "by": by}
-        for _, value in scan(keys.JOINED):
-            own, joined = decode_joined(value)
-            yield "names_joined", {"name": own, "to": [one._asdict() for one in joined]}
-        for _, value in scan(keys.CASELESS):
-            yield "names", {"names": decode_names(value)}
-        for _, value in scan(keys.UNSYNCED):
-            yield "graph_not_written", Unsynced.decode(value)._asdict()
-        yield from self._past()
-
-    def _past(self) -> Shown:
-        scan, memory_id = self._person.scan, self._person.memory_id
-        for key, value in scan(keys.PAST_LINKS):
-            seq, version = keys.seq_and_version(key)
-            yield "past_memory_links", self._links(LinksRow.decode(value)) | {"seq": seq, "version": version}
-        for key, _ in scan(keys.PAST_MEMBER):
-            seq = keys.reversed_sequence(key)
-            yield "past_node_member", {"node": self._node(_middle(key)), "memory_id": memory_id(seq)}
-        for key, value in scan(keys.PAST_EDGE):
-            yield "past_edge", self._past_edge(key, *orjson.loads(value))
-        for key, value in scan(keys.PAST_SIMILAR):
-            until_ms, (_, other, weight, ingested_ms, archived) = orjson.loads(value)
-            shown = {"memory_id": memory_id(keys.sequence(key[:-16])), "id": other, "weight": weight}
-            yield "past_similar", shown | {"ingested_ms": ingested_ms, "archived": archived, "until_ms": until_ms}
-        for key, value in scan(keys.PAST_NODE):
-            until_ms, stored = orjson.loads(value)
-            row = {"key": self._node(_middle(key))}
-            if stored is not None:
-                row = _node_fields(NodeRow(NodeKey(*stored[0]), *stored[1:]))
-            yield "past_node", row | {"until_ms": until_ms}
-        for _, value in scan(keys.PAST_JOINED):
-            yield "names_once_joined", {"names": orjson.loads(value)}
-
-    def _past_edge(self, key: bytes, until_ms: int, stored: Any) -> Fields:
-        part, seq = keys.edge_part(key)
-        decoded = edge_part(part, stored)
-        content = decoded._asdict() if hasattr(decoded, "_asdict") else decoded
-        if part == LIFE:
-            content = content | {"source": str(decoded.source), "target": str(decoded.target)}
-        by = None if seq is None else self._person.memory_id(seq)
-        return {"edge": self._edge(_middle(key)), "by": by, _PARTS[part]: content, "until_ms": until_ms}
-
-    def _links(self, row: LinksRow) -> Fields:
-        edges = {
-            name: [self._edge(bytes.fromhex(one)) for one in getattr(row, name)] for name in ("relations", "evidence")
-        }
-        return {"id": row.id, "links": row.links} | edges
-
-    def _read_node(self, name: bytes) -> str | None:
-        """Return the name of a node by the hash of its stored name; a memory's comes from its links."""
-        partition, owner = self._person.partition, self._person.owner
-        stored = partition.get(keys.node(owner, name))
-        if stored is not None:
-            return str(NodeRow.decode(stored).key)
-        past = (orjson.loads(value)[1] for _, value in partition.scan(keys.past_nodes(owner, name)))
-        return next((str(NodeKey(*row[0])) for row in past if row is not None), None)
-
-    def _read_edge(self, name: bytes) -> Fields | None:
-        """Return the ends and the type of a current or past edge."""
-        partition, owner = self._person.partition, self._person.owner
-        stored = partition.get(keys.edge(owner, name))
-        found: EdgeRow | Life | None = None if stored is None else EdgeRow.decode(stored)
-        if found is None:
-            lives = partition.scan(keys.past_edge_of(owner, name, None) + LIFE)
-            found = next((Life.of(orjson.loads(value)[1]) for _, value in lives), None)
-        return None if found is None else {"source": str(found.source), "target": str(found.target), "type": found.type}
-
-
-def _middle(key: bytes) -> bytes:
-    return keys.split(key)[2][: keys.NAME_BYTES]
-
-
-def _node_fields(row: NodeRow) -> Fields:
-    return row._asdict() | {"key": str(row.key)}
-
-
-def _edge_fields(row: EdgeRow) -> Fields:
-    shown = row._asdict() | {"source": str(row.source), "target": str(row.target)}
-    statements = [one._asdict() for one in row.statements]
-    return shown | {"given": None if row.given is None else row.given._asdict(), "statements": statements}
+GRAPH_READERS: Readers = {
+    keys.NODE: ("node", lambda _, __, value: _node_fields(NodeRow.decode(value))),
+    keys.MEMBER: ("node_member", _member),
+    keys.LINKS: ("memory_links", lambda person, _, value: person.links(LinksRow.decode(value))),
+    keys.EDGE: ("edge", _edge_fields),
+    keys.SIMILAR: ("similar", _of_memory("near", decode_neighbours)),
+    keys.SUPERSEDED: ("superseded", _of_memory("by", decode_superseded)),
+    keys.JOINED: ("names_joined", _joined),
+    keys.CASELESS: ("names", lambda _, __, value: {"names": decode_names(value)}),
+    keys.UNSYNCED: ("graph_not_written", lambda _, __, value: Unsynced.decode(value)._asdict()),
+    keys.PAST_LINKS: ("past_memory_links", _past_links),
+    keys.PAST_MEMBER: ("past_node_member", _past_member),
+    keys.PAST_EDGE: ("past_edge", _past_edge),
+    keys.PAST_SIMILAR: ("past_similar", _past_similar),
+    keys.PAST_NODE: ("past_node", _past_node),
+    keys.PAST_JOINED: ("names_once_joined", lambda _, __, value: {"names": orjson.loads(value)}),
+}
