@@ -30,6 +30,7 @@ from recallflow.limits import RECORD_BYTES
 from recallflow.operators.authorise import Authoriser
 from recallflow.private_files import open_to_others
 from recallflow.state.description import DESCRIPTION, check_settings, describe, kept_fingerprint
+from recallflow.state.encryption import Keyring
 from recallflow.state.folders import unpurged_owners
 from recallflow.state.lock import holder
 
@@ -181,7 +182,7 @@ def _described(path: Path, config: Config, embedder: Embedder | None) -> Finding
     if not any(path.iterdir()):
         return ok("state directory", f"{path} is empty: the first start fills it")
     stored = describe(path)
-    stored.keyring(path, open_at_rest(config.encryption))
+    Keyring.opened(stored.secret, path, open_at_rest(config.encryption))
     if embedder is not None:
         check_settings(path, stored.fingerprint, kept_fingerprint(path, config.engine.fingerprint(embedder)))
     encrypted = "" if stored.secret.master_key is None else f", encrypted with {stored.secret.master_key}"

@@ -11,7 +11,7 @@ from recallflow.errors import StateError, StorageError
 from recallflow.private_files import make_private_folder, restrict_tree
 from recallflow.state.description import DESCRIPTION, RESTORING, Fingerprint, describe, hold
 from recallflow.state.directory import StateDirectory
-from recallflow.state.encryption import UNENCRYPTED, AtRest
+from recallflow.state.encryption import UNENCRYPTED, AtRest, Keyring
 from recallflow.state.files import read_checked, sync, sync_tree, write_checked
 from recallflow.state.folders import numbers_in, partition_folder, read_secret, write_secret
 from recallflow.state.lock import LOCK, locked
@@ -49,7 +49,7 @@ def restore(source: Path, state_dir: Path, at_rest: AtRest = UNENCRYPTED) -> Non
     The description is renamed into place last: without it, no command opens the folder. The folder itself is not
     renamed, because an empty folder is often a mount point. A restart after a crash begins again."""
     described = describe(source)
-    described.keyring(source, at_rest)  # detects another master key before any write
+    Keyring.opened(described.secret, source, at_rest)  # detects another master key before any write
     _check_whole(source, described.fingerprint)
     here, there = source.resolve(), state_dir.resolve()
     if here in there.parents or there in here.parents:

@@ -16,7 +16,7 @@ from recallflow.errors import MasterKeyError, SettingsMismatch, StateError, Stor
 from recallflow.language import ANALYSIS
 from recallflow.private_files import make_private_folder, restrict
 from recallflow.state import keys
-from recallflow.state.encryption import SECRET_BYTES, AtRest, Keyring, StoredSecret
+from recallflow.state.encryption import SECRET_BYTES, AtRest, StoredSecret
 from recallflow.state.files import read_checked, write_checked
 from recallflow.state.folders import numbers_in, partition_folder, read_secret, write_secret
 from recallflow.state.lock import LOCK, locked
@@ -76,10 +76,6 @@ class DirectoryDescription(NamedTuple):
 
     fingerprint: Fingerprint
     secret: StoredSecret
-
-    def keyring(self, path: Path, at_rest: AtRest) -> Keyring:
-        """Return the keyring of the secret. Raise MasterKeyError if the master key does not match."""
-        return Keyring.opened(self.secret, path, at_rest)
 
 
 @contextlib.contextmanager
@@ -186,10 +182,6 @@ def read_logs(state_dir: Path) -> dict[str, str]:
     return {topic: known["ids"].get(topic, "") for topic in known["read"].values()}
 
 
-def has_moved(state_dir: Path) -> bool:
-    return (state_dir / MOVED).exists()
-
-
 def note_move(source: Path, target: Path) -> None:
     """Record in both directories that partitions were moved, and copy the source's topics to the target."""
     for path in (source, target):
@@ -206,33 +198,22 @@ def rewrap(path: Path, at_rest: AtRest, master_key: MasterKey) -> None:
         stored = describe(path)
         if stored.secret.master_key is None:
             raise MasterKeyError(f"{path} is not encrypted: replay the log into a new directory with a master key")
-        wrapping = _Wrapping(at_rest.master_key, master_key)
-        own = wrapping.wrapped(path, stored.secret)
         folders = [partition_folder(path, number) for number in numbers_in(path)]
         found = {folder: secret for folder in folders if (secret := read_secret(folder)) is not None}
-        renewed = {folder: wrapping.wrapped(folder, secret) for folder, secret in found.items()}
+        renewed = dict[StoredSecret, StoredSecret]()  # folders often have the same one, which is wrapped once
+        for where, secret in {path: stored.secret, **found}.items():
+            if secret not in renewed:
+                renewed[secret] = _rewrapped(where, secret, at_rest.master_key, master_key)
         with using(path):
-            for folder, secret in renewed.items():
-                write_secret(folder, secret)
-            write_description(path, stored._replace(secret=own))
+            for folder, secret in found.items():
+                write_secret(folder, renewed[secret])
+            write_description(path, stored._replace(secret=renewed[stored.secret]))
 
 
-class _Wrapping:
-    """Secrets under the one key, and under the other. Folders often have the same one: it is asked for once."""
-
-    def __init__(self, old: MasterKey | None, new: MasterKey) -> None:
-        self._old, self._new = old, new
-        self._done = dict[StoredSecret, StoredSecret]()
-
-    def wrapped(self, path: Path, secret: StoredSecret) -> StoredSecret:
-        if secret not in self._done:
-            self._done[secret] = self._rewrapped(path, secret)
-        return self._done[secret]
-
-    def _rewrapped(self, path: Path, secret: StoredSecret) -> StoredSecret:
-        if secret.master_key == self._new.name != (self._old and self._old.name):
-            secret.opened(path, self._new)  # done before a kill
-            return secret
-        wrapped = StoredSecret.wrapped(secret.opened(path, self._old), self._new)
-        wrapped.opened(path, self._new)  # a key that only wraps would lock everybody out
-        return wrapped
+def _rewrapped(path: Path, secret: StoredSecret, old: MasterKey | None, new: MasterKey) -> StoredSecret:
+    if secret.master_key == new.name != (old and old.name):
+        secret.opened(path, new)  # done before a kill
+        return secret
+    wrapped = StoredSecret.wrapped(secret.opened(path, old), new)
+    wrapped.opened(path, new)  # a key that only wraps would lock everybody out
+    return wrapped

@@ -16,12 +16,12 @@ from recallflow.state import keys
 from recallflow.state.database import SharedMemory
 from recallflow.state.description import (
     DESCRIPTION,
+    MOVED,
     DirectoryDescription,
     Fingerprint,
     check_settings,
     create_description,
     describe,
-    has_moved,
     hold,
     reads_topics,
     using,
@@ -65,7 +65,7 @@ class StateDirectory:
         self.path = path
         self.begins = True  # a partition without a folder starts empty; otherwise another directory holds it
         self.fingerprint = fingerprint = description.fingerprint
-        self._keyring, self._at_rest = description.keyring(path, at_rest), at_rest
+        self._keyring, self._at_rest = Keyring.opened(description.secret, path, at_rest), at_rest
         self._memory = SharedMemory(fingerprint.partitions)
         if not process.descriptors_suffice(fingerprint.partitions):
             _log.warning(
@@ -246,7 +246,7 @@ class StateDirectory:
 
     def is_shared_out(self) -> bool:
         """Return whether missing partitions may be in other directories: after moves, or with several members."""
-        known = has_moved(self.path) or reads_topics(self.path)
+        known = (self.path / MOVED).exists() or reads_topics(self.path)
         return known or any(one.progress is not None for one in self.existing_partitions())
 
     def has_vectors(self) -> bool:

@@ -126,7 +126,8 @@ class Keyring:
         self._secret = secret
         self.stored = stored or StoredSecret(secret)
         self.encrypts, self.encrypts_vectors = encrypts, encrypts_vectors
-        self._name = lru_cache(maxsize=NAMES_KEPT)(self._hash_name)
+        # Returns the 16-byte key of a memory id, session or event id of one owner.
+        self.name: Callable[[bytes, str], bytes] = lru_cache(maxsize=NAMES_KEPT)(self._name)
 
     @classmethod
     def opened(cls, stored: StoredSecret, path: Path, at_rest: AtRest) -> Self:
@@ -153,11 +154,7 @@ class Keyring:
             orjson.dumps(parts), key=self._secret, person=person, digest_size=keys.OWNER_BYTES
         ).digest()
 
-    def name(self, owner: bytes, name: str) -> bytes:
-        """Return the 16-byte key of a memory id, session or event id of one owner."""
-        return self._name(owner, name)
-
-    def _hash_name(self, owner: bytes, name: str) -> bytes:
+    def _name(self, owner: bytes, name: str) -> bytes:
         return hashlib.blake2b(name.encode(), key=self._secret, person=owner, digest_size=keys.NAME_BYTES).digest()
 
     def node(self, owner: bytes, key: str) -> bytes:
@@ -185,10 +182,9 @@ _USER, _TENANT = keys.OWNER_BYTES, 2 * keys.OWNER_BYTES  # ends of these parts o
 
 
 class OwnerKeys:
-    """Keys of tenants and owners, read on demand. The caller stores new ones."""
+    """Keys of tenants and owners, read on demand by `get`, as stored or staged. The caller stores new ones."""
 
     def __init__(self, keyring: Keyring, get: Callable[[bytes], bytes | None]) -> None:
-        """`get`: reads a record of the partition, as it is stored or staged."""
         self._keyring = keyring
         self._get = get
         # By owner. Raises DecryptionFailed for one who has no key, or whose key cannot be opened.

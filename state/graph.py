@@ -47,8 +47,6 @@ _SEQS_MOST = 10_000
 
 
 class Node(NamedTuple):
-    """A node of the graph."""
-
     key: NodeKey
     kind: str  # memory, type, tag, category, topic, repo, entity, episode or condition
     name: str

@@ -105,8 +105,6 @@ def sketch_of(data: bytes) -> bytes:
 
 
 class NodeRow(NamedTuple):
-    """A node."""
-
     key: NodeKey
     kind: str
     name: str  # the first spelling received
@@ -162,8 +160,6 @@ class GivenEdge(NamedTuple):
 
 
 class EdgeRow(NamedTuple):
-    """An edge."""
-
     source: NodeKey
     target: NodeKey
     type: str
@@ -263,9 +259,7 @@ class Superseded(NamedTuple):
     valid_from_ms: int | None = None  # the start of its validity; None without a start
     until_ms: int | None = None  # the time until which it was known; None if it is current
     said_ms: int = EPOCH_MS_MIN  # the event time of the first statement
-    needs_edge: bool = (
-        False  # whether its times must be derived from the edge, because a memory that stated it was deleted
-    )
+    needs_edge: bool = False  # its times must be derived from the edge: a memory that stated it was deleted
 
     def happened(self, by_ms: int) -> bool:
         """Return whether the refinement applies at a time: from `valid_from_ms`, or else from its event time."""

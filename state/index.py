@@ -287,7 +287,6 @@ class OwnerIndex:
         return Segment(end, len(self), self.facts, names, ids, id_ends, tags, metadata, words, rows, dimension)
 
     def reserve(self, memories: int) -> None:
-        """Reserve space for further memories."""
         self.vectors.reserve(memories)
         self._slot_of_seq.reserve(memories)
 
@@ -376,20 +375,9 @@ class OwnerIndex:
     def _changed(self) -> None:
         """Drop values computed from the earlier memories."""
         self.worked_out.clear()
-        for name in (
-            "conversation",
-            "standing",
-            "asking",
-            "answering",
-            "with_assistant",
-            "of_two",
-            "lengths",
-            "log_lengths",
-            "episode_lengths",
-            "_stored_bytes",
-        ):
-            self.__dict__.pop(name, None)
         self._earlier_clusters = self.__dict__.pop("clusters", self._earlier_clusters)
+        for name in _COMPUTED:
+            self.__dict__.pop(name, None)
 
     def _enter(self, seqs: Ints, first: int) -> None:
         """Assign the slots from `first` on to new memories."""
@@ -482,7 +470,6 @@ class OwnerIndex:
 
     @cached_property
     def clusters(self) -> Clusters:
-        """Return the centroids of the episodes of `conversation`."""
         now, earlier = self.conversation, self._earlier_clusters
         self._earlier_clusters = None
         return Clusters(self.vectors, now.slots, now.places, now.segment, now.starts, now.ends, earlier)
@@ -494,7 +481,6 @@ class OwnerIndex:
         return found
 
     def episodes(self) -> list[EpisodeRow]:
-        """Return all current episodes."""
         every = [episode for number in self._episodes if (episode := self.episode(number)) is not None]
         return [episode for episode in every if episode.merged_into is None]
 
@@ -518,3 +504,6 @@ class OwnerIndex:
         """Return the bytes of all data that queries do not change."""
         arrays = self.facts.nbytes + self.words.nbytes + self.vectors.nbytes + self._slot_of_seq.nbytes
         return arrays + self.ids.nbytes + self.tags.size_bytes() + self.metadata.size_bytes()
+
+
+_COMPUTED = [name for name, value in vars(OwnerIndex).items() if isinstance(value, cached_property)]

@@ -140,7 +140,7 @@ class PastGraph(OwnerGraph):
         if stored is None:
             return None
         target = NodeKey(LinksRow.decode(stored).id, memory=True)
-        edge = next(self._between(NodeKey(by, memory=True), target, SUPERSEDES), None)
+        edge = next(self._rows_of(self._name_between(NodeKey(by, memory=True), target, SUPERSEDES)), None)
         if edge is None or not edge.hides:
             return None
         return Superseded(by, edge.ingested_ms, edge.ends_ms, edge.word.valid_from_ms, said_ms=edge.said_ms)
@@ -236,13 +236,10 @@ class PastGraph(OwnerGraph):
     def _join_edge(self, source: str, target: str, number: int) -> Edge | None:
         """Return the edge of this number, if it joined two names at that time."""
         ends = NodeKey(source), NodeKey(target)
-        row = next((one for one in self._between(*ends, SAME_AS) if one.number == number), None)
+        rows = self._rows_of(self._name_between(*ends, SAME_AS))
+        row = next((one for one in rows if one.number == number), None)
         edge = edge_of(row, ends[0]) if row is not None and row.joins else None
         return edge if edge is not None and self._happened(edge) else None
-
-    def _between(self, source: NodeKey, target: NodeKey, kind: str) -> Iterator[EdgeRow]:
-        """Return the edge between two nodes at that time, if it existed; a current record precedes deleted ones."""
-        return self._rows_of(self._name_between(source, target, kind))
 
     def _edge_names(self, behind: bytes) -> Iterator[bytes]:
         current, past = (self._names_after(table, behind) for table in (keys.EDGE, keys.PAST_EDGE))

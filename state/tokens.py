@@ -40,21 +40,15 @@ class Tokens(NamedTuple):
 class TokenIndex:
     """Rows of token vectors by slot, in ascending order; a slot may have none. Rows of removed memories stay until the
     index is rebuilt. Deferred rows are read on demand: they are most of the stored data, and a query compares few of a
-    large owner's."""
+    large owner's. `read` returns the tokens of deferred slots."""
 
     def __init__(self, read: Callable[[Ints], list[Tokens]] | None = None) -> None:
-        """`read`: the tokens of slots that were deferred."""
         self._read = read
         self._flat = GrowingArray(np.int8)
         self._starts = GrowingArray(np.int64)
         self._sizes = GrowingArray(np.int64)
         self._passages: dict[int, Ints] = {}  # rows of each passage, of slots that have several
-        self._dimension = 0
-
-    @property
-    def dimension(self) -> int:
-        """Return the numbers per token vector; 0 without token vectors."""
-        return self._dimension
+        self.dimension = 0  # numbers per token vector; 0 without token vectors
 
     @property
     def nbytes(self) -> int:
@@ -68,7 +62,7 @@ class TokenIndex:
 
     def defer(self, slots: int, dimension: int) -> None:
         """Append slots whose tokens of this dimension (0 for none) are read on demand."""
-        self._dimension = dimension or self._dimension
+        self.dimension = dimension or self.dimension
         self._starts.extend(_UNREAD if dimension else 0, slots)
         self._sizes.extend(0, slots)
 
@@ -77,8 +71,8 @@ class TokenIndex:
         sizes = np.array([len(one.rows) for one in tokens], np.int64)
         self._passages.update((slot, np.array(one.sizes)) for slot, one in zip(slots, tokens, strict=True) if one.sizes)
         if filled := [one.rows for one in tokens if len(one.rows)]:
-            self._dimension = filled[0].shape[1]
-        before = len(self._flat) // max(self._dimension, 1)
+            self.dimension = filled[0].shape[1]
+        before = len(self._flat) // max(self.dimension, 1)
         for rows in filled:
             self._flat.extend(rows.ravel())
         return before + np.cumsum(sizes) - sizes, sizes
@@ -104,7 +98,7 @@ class TokenIndex:
         if self._passages:
             sizes, counts = self._by_passage(slots[held], sizes)
         firsts = sizes.cumsum() - sizes
-        flat = self._flat.view.reshape(-1, self._dimension)
+        flat = self._flat.view.reshape(-1, self.dimension)
         products = np.empty((len(rows), len(question)), np.float32)
         turned, at_once = np.ascontiguousarray(question.T), max(_ALONE // question.size, 1)
         for start in range(0, len(rows), _ROWS):

@@ -156,8 +156,6 @@ class Pieces:
 
 @dataclass(slots=True)
 class Findings:
-    """The result of a search."""
-
     sizes: dict[Path, int] = field(default_factory=dict)  # the bytes of each searched file
     found: dict[Path, PieceNumbers] = field(default_factory=dict)  # the pieces found, by file
     others: PieceNumbers = field(default_factory=set)  # inconclusive pieces: they occur in other users' records
@@ -238,8 +236,8 @@ def table_records(path: Path) -> Records:
     """Yield the records of a table file (`*.sst`), read through a database of this file alone. Raise StorageError."""
     with tempfile.TemporaryDirectory(prefix="recallflow-") as folder:
         (Path(folder) / path.name).symlink_to(path.resolve())
-        Rdict.repair(folder, _options())
-        database: Any = Rdict(folder, _options(), access_type=AccessType.read_only())
+        Rdict.repair(folder, Options(raw_mode=True))
+        database: Any = Rdict(folder, Options(raw_mode=True), access_type=AccessType.read_only())
         try:
             if not database.live_files():
                 raise StorageError(f"{path} cannot be read by RocksDB: restore a checkpoint")
@@ -260,10 +258,6 @@ def log_records(path: Path) -> Records:
     whole, under an empty key."""
     for batch in _batches(path):
         yield from _records_of_batch(batch)
-
-
-def _options() -> Options:
-    return Options(raw_mode=True)
 
 
 def _batches(path: Path) -> Iterator[bytes]:

@@ -31,7 +31,7 @@ class VectorIndex:
     """Rows of unit vectors, each belonging to a slot; a slot may have several rows, one for each passage, or none."""
 
     def __init__(self, dimension: int) -> None:
-        self._dimension = dimension
+        self.dimension = dimension  # numbers per vector
         # FAISS indexes are not used: they fill reserved space with zeros, and cannot take rows at given positions.
         self._flat = GrowingArray(np.uint8)
         self._slots = GrowingArray(np.int64)  # of each row, rising: slots come in rising order, removal keeps it
@@ -43,18 +43,13 @@ class VectorIndex:
         return len(self._slots)
 
     @property
-    def dimension(self) -> int:
-        """Numbers per vector."""
-        return self._dimension
-
-    @property
     def row_bytes(self) -> int:
         """Bytes of one row: its numbers, its slot and its unit."""
-        return self._dimension + 8 + self._units.view.itemsize
+        return self.dimension + 8 + self._units.view.itemsize
 
     @property
     def nbytes(self) -> int:
-        return len(self) * (self._dimension + 8) + self._units.nbytes
+        return len(self) * (self.dimension + 8) + self._units.nbytes
 
     def add(self, slots: Ints, matrix: Matrix) -> None:
         """slots: (rows,), matrix: (rows, dimension) float32, L2-normalised."""
@@ -83,7 +78,7 @@ class VectorIndex:
 
     def reserve(self, rows: int) -> None:
         """Reserve space for further rows."""
-        self._flat.reserve(rows * self._dimension)
+        self._flat.reserve(rows * self.dimension)
         self._slots.reserve(rows)
         self._units.reserve(rows)
 
@@ -96,7 +91,7 @@ class VectorIndex:
             moved = codes[start : start + _MOVED_AT_ONCE][kept[start : start + _MOVED_AT_ONCE]]
             codes[end : end + len(moved)] = moved
             end += len(moved)
-        self._flat.cut(end * self._dimension)
+        self._flat.cut(end * self.dimension)
         self._firsts = None
         self._slots.keep(kept)
         self._units.keep(kept)
@@ -139,7 +134,7 @@ class VectorIndex:
         """Return the vector of each slot, (len(slots), dimension). Several rows give their mean, of length 1; a slot
         without rows gives zeros."""
         if not len(self):
-            return np.zeros((len(slots), self._dimension), np.float32)
+            return np.zeros((len(slots), self.dimension), np.float32)
         owned = self._slots.view
         at = np.minimum(np.searchsorted(owned, slots), len(owned) - 1)
         found = self._rows(at)
@@ -170,7 +165,7 @@ class VectorIndex:
 
     def _codes(self) -> Codes:
         """Return the rows, (rows, dimension), without a copy, valid until the next change."""
-        codes: Codes = self._flat.view.reshape(-1, self._dimension)
+        codes: Codes = self._flat.view.reshape(-1, self.dimension)
         return codes
 
 

@@ -150,11 +150,11 @@ def _verify_partition(directory: StateDirectory, number: int, report: Report) ->
         partition = directory.partition(number)
         report.partitions += 1
         before = report.records.copy()
-        for owner, records in groupby(partition.scan_stored(b"", keys.END), lambda record: _owner_of(record[0])):
-            if owner is None:
-                problems: Iterator[str] = _own_problems(partition, records, report.records)
-            else:
+        for owner, records in groupby(partition.scan_stored(b"", keys.END), lambda record: keys.split(record[0])[0]):
+            if owner:
                 problems = _OwnerCheck(directory, partition, owner).problems(records, report.records)
+            else:
+                problems = _own_problems(partition, records, report.records)
             report.problems.extend(f"p{number:03d}: {problem}" for problem in problems)
         read = Counts(*(report.records[table] - before[table] for table in ("owners", "entries")))
         if read != partition.counts:
@@ -165,10 +165,6 @@ def _verify_partition(directory: StateDirectory, number: int, report: Report) ->
         report.problems.append(f"p{number:03d}: {error}")
     except _UNDECODABLE as error:  # its own records are read when it is opened
         report.problems.append(f"p{number:03d}: cannot be opened: {error}")
-
-
-def _owner_of(key: bytes) -> bytes | None:
-    return keys.split(key)[0] if key.startswith(keys.OWNERS) else None
 
 
 def _own_problems(partition: Partition, records: Iterator[tuple[bytes, bytes]], counts: Counter[str]) -> Iterator[str]:

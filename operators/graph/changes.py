@@ -52,48 +52,22 @@ class Link(NamedTuple):
     is_urn: bool = False  # the name is a URN
 
 
-def prune(
-    partition: Partition, owner: bytes, staged: StagedGraphChanges, detached: Nodes, undescribed: Nodes
-) -> list[NodeKey]:
-    """Stage the deletion of unreachable `detached` nodes, and new descriptions of `undescribed` nodes, which lost the
-    link of the memory that described them: the oldest other memory with a description replaces it. Return the deleted
-    nodes."""
-    added: dict[bytes, list[tuple[bytes, bytes]]] = {}  # records that the event added, by prefix of the node
-    for stored, value in staged.effects.items():
-        if value is not None:
-            added.setdefault(stored[:_SHARED_BYTES], []).append((stored, value))
-
-    def is_reachable(name: bytes) -> bool:
-        return any(
-            prefix in added or any(stored not in staged.effects for stored, _ in partition.scan(prefix))
-            for prefix in (keys.members(owner, name), keys.adjacency_of(owner, name))
-        )
-
-    def oldest_description(name: bytes) -> tuple[int | None, NodeDescription | None]:
-        prefix = keys.members(owner, name)
-        left = (member for member in partition.scan_back(prefix) if member[0] not in staged.effects)
-        members = (sorted(added.get(prefix, []), reverse=True), islice(left, DESCRIBERS_MAX))
-        found = [one for one in map(_first_description, members) if one is not None]
-        return min(found, key=lambda one: one[0], default=(None, None))
-
-    orphans = {name for name in detached if not is_reachable(name)}
-    for name in orphans:
-        staged.effects[keys.node(owner, name)] = None
-        staged.nodes[detached[name].text] = None
-    for name in undescribed.keys() - orphans:
-        if (row := staged.get(partition, keys.node(owner, name))) is not None:
-            seq, description = oldest_description(name)
-            staged.effects[keys.node(owner, name)] = NodeRow.decode(row).describe(description, seq).encode()
-    return [detached[name] for name in orphans]
-
-
 def _first_description(members: Iterable[tuple[bytes, bytes]]) -> tuple[int, NodeDescription] | None:
     described = ((stored, decode_member(value)[1]) for stored, value in members)
     return next(((keys.reversed_sequence(stored), found) for stored, found in described if found is not None), None)
 
 
-class NameChanges(GraphHistory):
-    """The changes of one event to synonyms, and to names in scripts without case that texts are searched for."""
+class GraphChanges(GraphHistory):
+    """The graph changes of one event. `edges_most` limits the owner's edges."""
+
+    def __init__(
+        self, partition: Partition, hot: HotOwner, change: int, ingested_ms: int, edges_most: int | None = None
+    ) -> None:
+        super().__init__(partition, hot, change, ingested_ms)
+        self.edges_most = edges_most
+        self._undescribed: Nodes = {}  # nodes that lost the link of the memory that describes them
+
+    # ------------------------------------------------------------------ synonyms, and names without case
 
     def names_of(self, key: NodeKey) -> list[NodeKey]:
         return [NodeKey(name) for name in entity_names.names_of(key.text, self._joined)] if is_entity(key) else [key]
@@ -126,7 +100,6 @@ class NameChanges(GraphHistory):
         self.staged.joined[key] = joined
 
     def caseless_names(self) -> list[str]:
-        """Return names in scripts without case that texts are searched for."""
         staged = self.staged.caseless
         return self.hot_graph.caseless() if staged is None else staged
 
@@ -145,9 +118,7 @@ class NameChanges(GraphHistory):
         self.put(keys.caseless(self._owner), entity_names.encode_names(names) if names else None)
         self.staged.caseless = names
 
-
-class EdgeChanges(NameChanges):
-    """The changes of one event to its owner's edges, stored at both ends, with the history of replaced states."""
+    # ------------------------------------------------------------------ edges, stored at both ends
 
     def edge_name(self, source: NodeKey, target: NodeKey, kind: str) -> bytes:
         """Return the stored name of an edge. An edge of a symmetric type has the same name from both ends."""
@@ -240,22 +211,10 @@ class EdgeChanges(NameChanges):
             raise InvalidRecord("invalid_event", [FieldProblem("edges", problem)])
         self.put_superseding(seq, [*past, *current, *([] if after is None else [after])])
 
-
-class GraphChanges(EdgeChanges):
-    """The graph changes of one event. `edges_most` limits the owner's edges."""
-
-    def __init__(
-        self, partition: Partition, hot: HotOwner, change: int, ingested_ms: int, edges_most: int | None = None
-    ) -> None:
-        super().__init__(partition, hot, change, ingested_ms)
-        self.edges_most = edges_most
-        self._undescribed: Nodes = {}  # nodes that lost the link of the memory that describes them
+    # ------------------------------------------------------------------ nodes
 
     def has_room(self) -> bool:
-        """Return whether the owner may have another edge."""
         return self.edges_most is None or self._hot.held.edges + self.staged.edge_count_delta < self.edges_most
-
-    # ------------------------------------------------------------------ nodes
 
     def node(self, key: NodeKey) -> NodeRow | None:
         """Return the record of a node. A memory has one only while it is archived."""
@@ -301,7 +260,6 @@ class GraphChanges(EdgeChanges):
         return [other for other in self.hot_graph.names().alike(key) if other not in same]
 
     def is_superseded(self, seq: int) -> bool:
-        """Return whether another memory supersedes a memory."""
         return any(one.until_ms is None for one in self.superseding(seq))
 
     def forget_memory(self, key: NodeKey, seq: int) -> None:
@@ -319,7 +277,6 @@ class GraphChanges(EdgeChanges):
         return None if stored is None else LinksRow.decode(stored)
 
     def put_links(self, seq: int, row: LinksRow | None) -> None:
-        """Write the graph contributions of a memory; None deletes them."""
         self.put(keys.links(self._owner, seq), None if row is None else row.encode())
         self.staged.sketches[seq] = row.sketch if row is not None else b""
 
@@ -374,7 +331,6 @@ class GraphChanges(EdgeChanges):
         return decode_neighbours(stored) if stored else []
 
     def put_neighbours(self, seq: int, neighbours: list[StoredNeighbour]) -> None:
-        """Write the similar memories of a memory, closest first."""
         self.put(keys.similar(self._owner, seq), encode_rows(neighbours) if neighbours else None)
 
     def unsynced(self) -> dict[int, Unsynced]:
@@ -390,14 +346,43 @@ class GraphChanges(EdgeChanges):
         self.staged.unsynced[seq] = marker
 
     def prune(self) -> None:
-        """Delete unreachable nodes, and find new descriptions for nodes that lost theirs."""
-        if self._detached or self._undescribed:
-            gone = prune(self._partition, self._owner, self.staged, self._detached, self._undescribed)
-            for key in gone:
-                stored = self._partition.get(keys.node(self._owner, self.name(key)))
-                self.keep_orphan(key, None if stored is None else NodeRow.decode(stored))
-            self.drop_names(gone)
-            self._detached, self._undescribed = {}, {}
+        """Delete unreachable nodes. A node that lost the link of the memory that described it gets the description of
+        the oldest other memory with one."""
+        if not (self._detached or self._undescribed):
+            return
+        owner, partition, effects = self._owner, self._partition, self.staged.effects
+        added: dict[bytes, list[tuple[bytes, bytes]]] = {}  # records that the event added, by prefix of the node
+        for stored, value in effects.items():
+            if value is not None:
+                added.setdefault(stored[:_SHARED_BYTES], []).append((stored, value))
+
+        def is_reachable(name: bytes) -> bool:
+            return any(
+                prefix in added or any(stored not in effects for stored, _ in partition.scan(prefix))
+                for prefix in (keys.members(owner, name), keys.adjacency_of(owner, name))
+            )
+
+        def oldest_description(name: bytes) -> tuple[int | None, NodeDescription | None]:
+            prefix = keys.members(owner, name)
+            left = (member for member in partition.scan_back(prefix) if member[0] not in effects)
+            members = (sorted(added.get(prefix, []), reverse=True), islice(left, DESCRIBERS_MAX))
+            found = [one for one in map(_first_description, members) if one is not None]
+            return min(found, key=lambda one: one[0], default=(None, None))
+
+        orphans = {name for name in self._detached if not is_reachable(name)}
+        for name in orphans:
+            effects[keys.node(owner, name)] = None
+            self.staged.nodes[self._detached[name].text] = None
+        for name in self._undescribed.keys() - orphans:
+            if (row := self.get(keys.node(owner, name))) is not None:
+                seq, description = oldest_description(name)
+                self.put(keys.node(owner, name), NodeRow.decode(row).describe(description, seq).encode())
+        gone = [self._detached[name] for name in orphans]
+        for key in gone:
+            before = partition.get(keys.node(owner, self.name(key)))
+            self.keep_orphan(key, None if before is None else NodeRow.decode(before))
+        self.drop_names(gone)
+        self._detached, self._undescribed = {}, {}
 
     def drop(self, staged: StagedGraphChanges | None) -> None:
         """Restore earlier staged changes."""
@@ -406,7 +391,6 @@ class GraphChanges(EdgeChanges):
         self._detached, self._undescribed = {}, {}
 
     def publish(self) -> None:
-        """Apply the staged changes to the owner's in-memory graph."""
         self.hot_graph.publish(self.staged)
         self._hot.graph.publish(self.staged.superseded, self.staged.joined)
 

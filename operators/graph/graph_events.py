@@ -82,9 +82,8 @@ def check_relations(row: MemoryRow) -> None:
         if any(edge.source == edge.target for edge in relations(replace(row, relations=[one])))
     ]
     if loops:
-        raise InvalidRecord(
-            "invalid_event", [FieldProblem(f"relations.{number}.target", _TO_ITSELF) for number in loops]
-        )
+        problems = [FieldProblem(f"relations.{number}.target", _TO_ITSELF) for number in loops]
+        raise InvalidRecord("invalid_event", problems)
 
 
 def named(changes: GraphChanges, text: str, condition: bool) -> EdgeEnd | None:
@@ -126,7 +125,11 @@ def _give(
     if before is None and not changes.has_room():
         if derived_from is not None:
             return False
-        raise OverQuota(EDGES_PER_USER, _full(changes.edges_most), "edges")
+        problem = (
+            f"the user's graph would have more edges than {EDGES_PER_USER} allows ({changes.edges_most:,}): forget "
+            "memories that state edges, or raise the limit (recallflow quota set)"
+        )
+        raise OverQuota(EDGES_PER_USER, problem, "edges")
     for end in (source, target):
         if not end.key.memory:
             changes.ensure_node(end.key.text, end.kind, end.name)
@@ -195,18 +198,9 @@ def _with_given(row: EdgeRow, edge: GraphEdge, evidence: int | None, said_ms: in
     return row._replace(given=given, statements=statements, archived=None)
 
 
-def _full(edges_most: int | None) -> str:
-    return (
-        f"the user's graph would have more edges than {EDGES_PER_USER} allows ({edges_most:,}): forget memories that "
-        "state edges, or raise the limit (recallflow quota set)"
-    )
-
-
 def _note_evidence(changes: GraphChanges, seq: int, memory_id: str, name: str) -> None:
     """Record at a memory which edge it is evidence of, for its withdrawal."""
-    row = changes.links(seq)
-    if row is None:
-        row = LinksRow(memory_id, {}, [], [])
+    row = changes.links(seq) or LinksRow(memory_id, {}, [], [])
     if name not in row.evidence:
         if len(row.evidence) >= EVIDENCE_MAX:
             problem = f"{memory_id} is the evidence of {EVIDENCE_MAX:,} edges already: name another memory, or none"
@@ -341,15 +335,13 @@ def _write(view: View, writer: GraphWriter, analysis: Analysis | None, unsynced:
 
 
 def _write_stored(view: View, writer: GraphWriter, seq: int, marker: Unsynced) -> None:
-    """Write an unsynced memory from stored data."""
     current = view.current(marker.id)
     if current is None or current.forgotten:
         _write_memory(view, writer, ForgottenMemory(marker.id, seq), None, marker)
     else:
         row, episode = view.row(marker.id, current.version), view.entry(seq).episode
-        _write_memory(
-            view, writer, RememberedMemory(row, episode, view.vectors(seq), content_changed=True), None, marker
-        )
+        memory = RememberedMemory(row, episode, view.vectors(seq), content_changed=True)
+        _write_memory(view, writer, memory, None, marker)
     view.graph.prune()
 
 
@@ -377,7 +369,6 @@ def _write_memory(
 
 
 def _mark(view: View, unsynced: dict[int, Unsynced]) -> None:
-    """Mark the memories of an event as unsynced."""
     merged = view.merged_episodes()
     for one in view.touched:
         before = unsynced.get(one.seq, Unsynced(one.memory_id, 0, []))

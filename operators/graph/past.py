@@ -44,8 +44,8 @@ VERSION_WEIGHT = 6
 Nodes = dict[bytes, NodeKey]  # by stored name
 
 
-class GraphRecords:
-    """Records of an owner's graph, including the changes of one event."""
+class GraphHistory:
+    """Records of an owner's graph, including the changes of one event, and the history that the event adds."""
 
     def __init__(self, partition: Partition, hot: HotOwner, change: int, ingested_ms: int) -> None:
         """`change` is the event's number among its owner's, `ingested_ms` its ingestion time."""
@@ -59,7 +59,6 @@ class GraphRecords:
         self._detached: Nodes = {}  # nodes that lost a link or an edge
 
     def get(self, key: bytes) -> bytes | None:
-        """Return a record, including this event's changes."""
         return self.staged.get(self._partition, key)
 
     def put(self, key: bytes, value: bytes | None) -> None:
@@ -88,7 +87,6 @@ class GraphRecords:
         return decode_superseded(stored) if stored else []
 
     def put_superseding(self, seq: int, by: list[Superseded]) -> None:
-        """Write the memories that supersede a memory, or did."""
         self.put(keys.superseded(self._owner, seq), encode_rows(by) if by else None)
         self.staged.superseded[seq] = by
 
@@ -96,14 +94,9 @@ class GraphRecords:
         """Return the stored name of a node that certainly exists; None for others."""
         return self.staged.nodes[key] if key in self.staged.nodes else self.hot_graph.nodes.get(key)
 
-
-class GraphHistory(GraphRecords):
-    """The history that one event adds to its owner's graph."""
-
     # ------------------------------------------------------------------ keeping
 
     def keep_links(self, seq: int, version: int, row: LinksRow) -> None:
-        """Keep the links and edges of a replaced version."""
         self.put(keys.past_links(self._owner, seq, version), row._replace(sketch=b"").encode())
 
     def keep_member(self, seq: int, node: NodeKey) -> None:
@@ -190,7 +183,6 @@ class GraphHistory(GraphRecords):
         return weight + len(self._partition.first_keys(keys.past_similar_of(self._owner, seq), at_most))
 
     def forget_history(self, key: NodeKey, seq: int) -> None:
-        """Delete the history of a memory as a node."""
         self.thin_history(key, seq, maxsize)
         self._drop(keys.past_nodes(self._owner, self.name(key)))
 
@@ -207,9 +199,15 @@ class GraphHistory(GraphRecords):
         if row is None and not self.forget_unless_said(name):
             return
         self._forget_given(name, row)
-        life = self._last_life(name) if row is None else Life.of_row(row)
-        if life is not None:
-            self._ask_of_superseding(life)
+        if row is not None:
+            life = Life.of_row(row)
+        elif lives := [*self._standing(self._parts_of(name, LIFE))]:
+            life = Life.of(orjson.loads(self.get(lives[-1]) or b"")[1])
+        else:
+            return
+        # The times of a superseding must be derived from the edge, because a statement is gone.
+        gone = Superseded(life.source.text, self.ingested_ms, None, until_ms=self.ingested_ms, needs_edge=True)
+        self._put_superseding(life, [gone])
 
     def forget_unless_said(self, name: bytes) -> bool:
         """Delete the history of an edge that has no statement left. Return whether it has one."""
@@ -271,27 +269,19 @@ class GraphHistory(GraphRecords):
         if all(part != EVIDENCE for part, _ in parts):
             self._forget_parts([first, *given])
 
-    def _last_life(self, name: bytes) -> Life | None:
-        """Return the last kept existence of a removed edge."""
-        lives = [orjson.loads(self.get(key) or b"")[1] for key in self._standing(self._parts_of(name, LIFE))]
-        return Life.of(lives[-1]) if lives else None
-
     def _parts_of(self, name: bytes, part: bytes) -> bytes:
         return keys.past_edge_of(self._owner, name, None) + part
 
     def _forget_parts(self, parts: Iterable[bytes]) -> None:
         for key in parts:
             if keys.edge_part(key)[0] == LIFE:
-                _, life = orjson.loads(self.get(key) or b"")
-                self._forget_life(Life.of(life))
+                life = Life.of(orjson.loads(self.get(key) or b"")[1])
+                for end in (life.source, life.target):
+                    self.put(keys.past_adjacency(self._owner, self.name(end), life.number), None)
+                    if not end.memory:
+                        self.detach(end)
+                self.forget_traces(life)
             self.put(key, None)
-
-    def _forget_life(self, life: Life) -> None:
-        for end in (life.source, life.target):
-            self.put(keys.past_adjacency(self._owner, self.name(end), life.number), None)
-            if not end.memory:
-                self.detach(end)
-        self.forget_traces(life)
 
     def forget_traces(self, life: Life) -> None:
         """Delete the record that an edge joined two names, or made a memory supersede another."""
@@ -300,11 +290,6 @@ class GraphHistory(GraphRecords):
             if self.get(joined) is not None:
                 self.put(joined, None)
         self._put_superseding(life, [])
-
-    def _ask_of_superseding(self, life: Life) -> None:
-        """Mark a superseding whose times must be derived from the edge, because a statement is gone."""
-        until_ms = self.ingested_ms
-        self._put_superseding(life, [Superseded(life.source.text, until_ms, None, until_ms=until_ms, needs_edge=True)])
 
     def _put_superseding(self, life: Life, past: list[Superseded]) -> None:
         """Replace the kept times at which an edge superseded a memory."""

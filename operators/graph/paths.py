@@ -362,8 +362,6 @@ class Related(NamedTuple):
 
 
 class Expansion(NamedTuple):
-    """The result of an expansion."""
-
     items: tuple[Related, ...]  # the added memories, best first
     considered: int  # the number of reached memories
     caps: Caps
@@ -407,34 +405,24 @@ def _order(scope: TraversalScope, found: ReachedMemory) -> tuple[float, int, flo
 
 def _why(found: ReachedMemory, own: NodeKey, scope: TraversalScope) -> dict[str, Any]:
     """Return the path to an expanded memory: the edge of the score, and every step from the seed."""
-    edge = found.edge
-    kind = edge.type if edge else SHARED_NODE
+    edge, way = found.edge, found.way
+    source, target = (edge.source, edge.target) if edge else (found.node, own)
+    keys = [str(scope.graph.links(one)[0][0] if isinstance(one, int) else one) for one in way.vertices]
+    steps = zip(pairwise(keys), way.edges, strict=True)
     return {
         "reason": "graph_expansion",
         "from": found.seed,
         "node": str(found.node),
-        "edge_type": kind,
+        "edge_type": edge.type if edge else SHARED_NODE,
         "hops": found.hops,
         "fit": round(found.fit, 6),
-        "edge": {
-            "source": str(edge.source if edge else found.node),
-            "target": str(edge.target if edge else own),
-            "type": kind,
-            "weight": edge.weight if edge else 1.0,
-            "confidence": edge.confidence if edge else 1.0,
-        },
-        "path": [*_steps(found.way, scope)],
+        "edge": {"source": str(source), "target": str(target), **edge_values(edge)},
+        "path": [{"source": one, "target": other, **edge_values(edge)} for (one, other), edge in steps],
     }
 
 
-def _steps(way: Way, scope: TraversalScope) -> Iterator[dict[str, Any]]:
-    """Yield each step of a path in order."""
-    keys = [str(scope.graph.links(one)[0][0] if isinstance(one, int) else one) for one in way.vertices]
-    for (source, target), edge in zip(pairwise(keys), way.edges, strict=True):
-        yield {
-            "source": source,
-            "target": target,
-            "type": edge.type if edge else SHARED_NODE,
-            "weight": edge.weight if edge else 1.0,
-            "confidence": edge.confidence if edge else 1.0,
-        }
+def edge_values(edge: Edge | None) -> dict[str, Any]:
+    """Return type, weight and confidence of an edge; None is a link."""
+    if edge is None:
+        return {"type": SHARED_NODE, "weight": 1.0, "confidence": 1.0}
+    return {"type": edge.type, "weight": edge.weight, "confidence": edge.confidence}

@@ -258,8 +258,6 @@ class Failure(NamedTuple):
 
 
 class GateObservations(NamedTuple):
-    """The observations of a tenant: figures, figures by edge type, and the last failures."""
-
     figures: dict[str, Figure]
     types: dict[str, TypeFigures]
     failures: tuple[Failure, ...]

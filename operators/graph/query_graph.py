@@ -18,7 +18,6 @@ from recallflow.errors import InvalidRecord
 from recallflow.graphs import Trace, TracedMemory, TracedStep
 from recallflow.operators.events import QueryContext
 from recallflow.operators.graph.paths import (
-    SHARED_NODE,
     Expansion,
     Related,
     Seeds,
@@ -26,6 +25,7 @@ from recallflow.operators.graph.paths import (
     Walk,
     WalkStep,
     boosts,
+    edge_values,
     expand,
 )
 from recallflow.operators.graph.quality_gate import BaselineComparison, compare
@@ -101,7 +101,6 @@ class _Search:
         return self._scope.linked(key)[: self._scope.bounds.fan_out]
 
     def _add_edges(self, hop: int, own: NodeKey, memories: list[int], nodes: list[NodeKey]) -> None:
-        """Add the ends of a vertex's edges."""
         edges = self._graph.edges(own, self._scope.bounds.fan_out)
         others = [other_end(edge, own) for edge in edges if self._scope.holds(edge)]
         self._add_memories(hop, [seq for key in others if key.memory for seq in self._graph.members(key, 1)], memories)
@@ -336,17 +335,11 @@ def trace(graph: QueryGraph, ranked: Places, scores: Column, hops: int, fallback
 
 
 def _traced(graph: QueryGraph, step: WalkStep) -> TracedStep:
-    edge = step.edge
     spend(1)
+    source, target = _name(graph, step.source), _name(graph, step.target)
+    score = None if step.score is None else round(step.score, 6)
     return TracedStep(
-        hop=step.hops,
-        source=_name(graph, step.source),
-        target=_name(graph, step.target),
-        type=edge.type if edge else SHARED_NODE,
-        weight=edge.weight if edge else 1.0,
-        confidence=edge.confidence if edge else 1.0,
-        score=None if step.score is None else round(step.score, 6),
-        outcome=step.outcome,
+        hop=step.hops, source=source, target=target, **edge_values(step.edge), score=score, outcome=step.outcome
     )
 
 

@@ -44,7 +44,6 @@ class Caps:
     visited_at_hop: int | None = None
 
     def counts(self) -> dict[str, int]:
-        """Return the reached limits with their counts."""
         reached = {"fan_out": len(self.fan_out), "visited_at_hop": self.visited_at_hop}
         return {name: value for name, value in reached.items() if value}
 
@@ -77,9 +76,7 @@ class TraversalScope:
 
     def holds(self, edge: Edge) -> bool:
         """Return whether a path may use an edge. An edge without weight is not used."""
-        if not has_weight(edge):
-            return False
-        return self.now_ms is None or is_live(edge, self.now_ms)
+        return has_weight(edge) if self.now_ms is None else is_live(edge, self.now_ms)
 
     def own_key(self, seq: int) -> NodeKey | None:
         """Return a memory's key; None if it is archived or not in the graph."""
@@ -93,7 +90,6 @@ def is_form(key: NodeKey) -> bool:
 
 
 def has_weight(edge: Edge) -> bool:
-    """Return whether an edge has weight and confidence above 0."""
     return edge.weight > 0 and edge.confidence > 0
 
 

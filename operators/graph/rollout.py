@@ -141,7 +141,6 @@ class Expansions:
             self._gates.feedback(owner.tenant_id, at_ms, useful, part)
 
     def forget(self, owners: Collection[Owner]) -> None:
-        """Forget the answers and failed queries of erased owners."""
         for answered in [answered for answered in self._answered if answered[0] in owners]:
             del self._answered[answered]
         self._gates.forget(owners)

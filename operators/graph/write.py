@@ -92,9 +92,8 @@ def _given_entities(row: MemoryRow) -> Iterator[Link]:
         description = NodeDescription(urn, properties) if urn is not None or properties else None
         yield _link(ENTITY_KIND, name)._replace(description=description)
         if urn is not None:
-            yield _link(ENTITY_KIND, urn, is_urn=True)._replace(
-                description=NodeDescription(urn, {"name": name, **properties})
-            )
+            of_urn = NodeDescription(urn, {"name": name, **properties})
+            yield _link(ENTITY_KIND, urn, is_urn=True)._replace(description=of_urn)
         for alias in entity.get("aliases", ()):
             yield _link(ENTITY_KIND, alias)
     for relation in row.relations:
@@ -177,9 +176,8 @@ def link_similar(
     for weight, seq in _closest(changes, vectors, others, limits.threshold):
         if len(own) == limits.max_per_memory:
             break
-        memory_id = _accepted(
-            changes, seq, StoredNeighbour(row.seq, row.id, weight, row.ingested_ms), limits.max_per_memory
-        )
+        newcomer = StoredNeighbour(row.seq, row.id, weight, row.ingested_ms)
+        memory_id = _accepted(changes, seq, newcomer, limits.max_per_memory)
         if memory_id is not None:
             own.append(StoredNeighbour(seq, memory_id, weight, row.ingested_ms))
     if own:
@@ -212,11 +210,8 @@ def _closest(changes: GraphChanges, vectors: Vectors, near: list[int], at_least:
 
 
 def cosines(vector: Matrix, others: Matrix) -> list[float]:
-    """Return the cosine of a unit vector with each of others, (others, dimension), in double precision.
-
-    Each row is summed separately, so that a cosine does not depend on the other rows or on the direction, as it would
-    in a matrix product.
-    """
+    """Return the cosine of a unit vector with each of others, (others, dimension), in double precision. Each row is
+    summed separately, because in a matrix product a cosine would depend on the other rows and on the direction."""
     found: list[float] = (others.astype(np.float64) * vector).sum(axis=1).tolist()
     return found
 
