@@ -1,17 +1,16 @@
-"""Adapters to agent frameworks, each with the extra of its name, and the client interface and helpers that they share.
+"""Adapters to agent frameworks, each with the extra of its name, and the helpers that they share."""
 
-`Memory` and `RecallClient` are clients, `AsyncMemory` and `AsyncRecallClient` asynchronous ones."""
-
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any
 
 from recallflow.distribution import install
 from recallflow.errors import DeliveryFailed, NothingWritten, QueryTimeout, UsageError
 from recallflow.records import Position
-from recallflow.verbs.results import Added, Found, Page
-from recallflow.verbs.verbs import Content
+from recallflow.responses import ListedMemory
+from recallflow.verbs.results import Found
+from recallflow.verbs.verbs import Awaits, Waits
 
 
 @contextmanager
@@ -25,45 +24,17 @@ def extra(name: str) -> Iterator[None]:
         raise ImportError(f"{adapter} needs {library}: {install(name)}") from None
 
 
-class Client(Protocol):
-    """Synchronous client for any thread; every call waits for its outcome. `fields` are other fields of the event."""
-
-    def add(self, content: Content, *, user: str, **fields: Any) -> Added: ...
-
-    def update(self, memory_id: str, *, user: str, **fields: Any) -> Position: ...
-
-    def forget(self, memory_id: str, *, user: str) -> Position: ...
-
-    def search(self, query: str, *, user: str, **fields: Any) -> Found: ...
-
-    def all(self, *, user: str, **fields: Any) -> Page: ...
-
-
-class AsyncClient(Protocol):
-    """Asynchronous client."""
-
-    async def add(self, content: Content, *, user: str, **fields: Any) -> Added: ...
-
-    async def forget(
-        self, memory_id: str | None = None, *, user: str, where: Mapping[str, Any] | None = None
-    ) -> Position: ...
-
-    async def search(self, query: str, *, user: str, **fields: Any) -> Found: ...
-
-    async def all(self, *, user: str, **fields: Any) -> Page: ...
-
-
 WAIT_MS = 60_000  # longer than clients wait by themselves
 # A recall without results, which therefore counts as no use of a memory.
 _NOTHING = MappingProxyType[str, Any]({"k": 1, "mode": "recency", "filters": {"session_ids": ["-"]}})
 
 
-def wait(client: Client, user_id: str, position: Position) -> None:
+def wait(client: Waits, user_id: str, position: Position) -> None:
     """Return once a write is applied. Raise QueryTimeout if that is unknown in time; it is stored all the same."""
     _check(client.search("-", user=user_id, **_NOTHING, after=position, wait_timeout_ms=WAIT_MS))
 
 
-async def await_applied(client: AsyncClient, user_id: str, position: Position) -> None:
+async def await_applied(client: Awaits, user_id: str, position: Position) -> None:
     """Return once the write at a position is applied, as `wait` does."""
     _check(await client.search("-", user=user_id, **_NOTHING, after=position, wait_timeout_ms=WAIT_MS))
 
@@ -82,11 +53,8 @@ def _check(found: Found) -> None:
         raise QueryTimeout(found.response.query_id, WAIT_MS / 1_000, "a write before it is not applied yet")
 
 
-PAGE = 1_000
-
-
-def listed_whole(page: Page) -> Page:
-    """Return the page. Raise UsageError where a memory was cut to fit the response topic."""
-    if cut := [memory.id for memory in page if memory.truncated]:
-        raise UsageError(f"{cut[0]} is larger than its response topic takes: raise its max.message.bytes")
-    return page
+def checked_whole(memory: ListedMemory) -> ListedMemory:
+    """Return a memory. Raise UsageError where it was cut to fit the response topic."""
+    if memory.truncated:
+        raise UsageError(f"{memory.id} is larger than its response topic takes: raise its max.message.bytes")
+    return memory

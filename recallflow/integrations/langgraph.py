@@ -24,10 +24,11 @@ from itertools import islice, takewhile
 from typing import Any
 
 from recallflow.errors import UsageError
-from recallflow.integrations import PAGE, Client, before_a_write, extra, listed_whole, wait
+from recallflow.integrations import before_a_write, checked_whole, extra, wait
 from recallflow.limits import METADATA_NAME_CHARACTERS, METADATA_TEXT_CHARACTERS, METADATA_VALUES_MAX
 from recallflow.queries import K_MAX
 from recallflow.responses import ListedMemory
+from recallflow.verbs.verbs import Waits
 
 with extra("langgraph"):
     from langgraph.store.base import (
@@ -163,7 +164,7 @@ class RecallStore(BaseStore):
     indexed paths of a value in LangGraph's notation; without any, all its texts are indexed. A put may override them
     with `index`."""
 
-    def __init__(self, client: Client, *, user_label: int = 0, fields: Sequence[str] = ()) -> None:
+    def __init__(self, client: Waits, *, user_label: int = 0, fields: Sequence[str] = ()) -> None:
         self._client = client
         self._user_label = user_label
         self._fields = tuple(fields)
@@ -209,10 +210,8 @@ class RecallStore(BaseStore):
         if there:
             position = self._client.update(there[0], user=user_id, **memory_fields)
         else:
-            memory_id = new_id(op.namespace, op.key)
-            position = self._client.add(
-                memory_fields.pop("content"), user=user_id, id=memory_id, **memory_fields
-            ).position
+            content, memory_id = memory_fields.pop("content"), new_id(op.namespace, op.key)
+            position = self._client.add(content, user=user_id, id=memory_id, **memory_fields).position
         wait(self._client, user_id, position)
 
     # ------------------------------------------------------------------ reads
@@ -229,10 +228,9 @@ class RecallStore(BaseStore):
         best = found[op.offset :]
         # An answer has no metadata, but a list has; the ids connect both.
         digests = {digest_in(memory.id) for memory in best}
-        of_best = self._rows(user_id, of_items([*digests])) if digests else iter(())
+        of_best = self._rows(user_id, of_items([*digests])) if digests else ()
         rows = {row.id: row for row in newest_of_each(of_best)}
-        scored = [(rows[memory.id], memory.score) for memory in best if memory.id in rows]
-        return [SearchItem(**stored_in(row), score=score) for row, score in scored]
+        return [SearchItem(**stored_in(rows[one.id]), score=one.score) for one in best if one.id in rows]
 
     def _namespaces(self, op: ListNamespacesOp) -> list[Namespace]:
         """Return the namespaces of a user by reading all items."""
@@ -250,16 +248,9 @@ class RecallStore(BaseStore):
 
     def _rows(self, user_id: str, filters: Filters) -> Iterator[ListedMemory]:
         """Yield the current memories of a user, newest first."""
-        end: str | None = None
-        while True:
-            page = listed_whole(self._client.all(user=user_id, filters=filters, limit=PAGE, after=end))
-            yield from page
-            if (end := page.after) is None:
-                return
+        return map(checked_whole, self._client.each(user=user_id, filters=filters))
 
     def _user(self, namespace: Namespace) -> str:
-        if len(namespace) <= self._user_label:
-            raise UsageError(
-                f"{namespace} names no user: a user's memory is what is searched, by label {self._user_label}"
-            )
-        return namespace[self._user_label]
+        if len(namespace) <= (label := self._user_label):
+            raise UsageError(f"{namespace} names no user: a user's memory is what is searched, by label {label}")
+        return namespace[label]

@@ -10,24 +10,15 @@ from typing import Any
 
 from pydantic import Field, SkipValidation
 
-from recallflow.fields import Role
-from recallflow.integrations import AsyncClient, await_applied, extra
+from recallflow.integrations import await_applied, extra
 from recallflow.records import Position
+from recallflow.verbs.verbs import Awaits
 
 with extra("llama-index"):
     from llama_index.core.base.llms.types import ChatMessage, MessageRole
     from llama_index.core.memory import BaseMemoryBlock
 
-_ROLES: dict[MessageRole, Role] = {
-    MessageRole.SYSTEM: "system",
-    MessageRole.DEVELOPER: "developer",
-    MessageRole.USER: "user",
-    MessageRole.ASSISTANT: "assistant",
-    MessageRole.FUNCTION: "function",
-    MessageRole.TOOL: "tool",
-    MessageRole.CHATBOT: "assistant",
-    MessageRole.MODEL: "assistant",
-}
+_ASSISTANTS = (MessageRole.CHATBOT, MessageRole.MODEL)  # all other roles have OpenAI's names
 
 
 class RecallMemoryBlock(BaseMemoryBlock[str]):
@@ -35,7 +26,7 @@ class RecallMemoryBlock(BaseMemoryBlock[str]):
     without text, such as tool calls, are neither used nor stored. `fields` are other fields of a `recall`."""
 
     name: str = "long_term_memory"
-    client: SkipValidation[AsyncClient] = Field(exclude=True, repr=False)
+    client: SkipValidation[Awaits] = Field(exclude=True, repr=False)
     user_id: str
     k: int = 5
     asked_with: int = Field(default=1, ge=1)
@@ -54,7 +45,7 @@ class RecallMemoryBlock(BaseMemoryBlock[str]):
         for message in messages:
             if text := _text(message):
                 session_id = message.additional_kwargs.get("session_id")
-                role = _ROLES[message.role]
+                role = "assistant" if message.role in _ASSISTANTS else message.role.value
                 fields = {"role": role, "content": text}
                 position = (await self.client.add(fields, user=self.user_id, session=session_id)).position
         if position is not None:

@@ -12,9 +12,10 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 from recallflow.fields import Role
-from recallflow.integrations import PAGE, AsyncClient, await_applied, before_a_write, extra, listed_whole
+from recallflow.integrations import await_applied, before_a_write, checked_whole, extra
 from recallflow.records import Position
 from recallflow.responses import ListedMemory
+from recallflow.verbs.verbs import PAGE, Awaits
 
 with extra("openai-agents"):
     from agents import SessionSettings, TResponseInputItem
@@ -27,7 +28,7 @@ class RecallSession:
     """The SDK's `Session` over one session of a user's memory."""
 
     def __init__(
-        self, session_id: str, client: AsyncClient, user_id: str, session_settings: SessionSettings | None = None
+        self, session_id: str, client: Awaits, user_id: str, session_settings: SessionSettings | None = None
     ) -> None:
         self.session_id = session_id
         self.session_settings: SessionSettings | None = session_settings
@@ -66,13 +67,13 @@ class RecallSession:
     async def _rows(self, limit: int | None) -> list[ListedMemory]:
         """Return the session's messages, newest first: all, or the latest `limit`."""
         rows: list[ListedMemory] = []
-        end: str | None = None
-        while limit is None or len(rows) < limit:
-            most = PAGE if limit is None else min(PAGE, limit - len(rows))
-            filters = {"session_ids": [self.session_id], "kinds": ["message"]}
-            page = await self._client.all(user=self._user_id, filters=filters, limit=most, after=end)
-            rows += listed_whole(page)
-            if (end := page.after) is None:
+        if limit is not None and limit < 1:
+            return rows
+        page = PAGE if limit is None else min(PAGE, limit)
+        filters = {"session_ids": [self.session_id], "kinds": ["message"]}
+        async for memory in self._client.each(user=self._user_id, filters=filters, limit=page):
+            rows.append(checked_whole(memory))
+            if len(rows) == limit:
                 break
         return rows
 

@@ -183,7 +183,7 @@ class Deaf:
 
 def test_unanswered_look_before_a_write_writes_nothing(client: Engine, store: RecallStore) -> None:
     store.put((USER,), "drink", {"text": "likes tea"})
-    deaf: Any = Deaf(client, ("search", "all"))
+    deaf: Any = Deaf(client, ("search", "each"))
     with pytest.raises(NothingWritten):
         RecallStore(deaf).put((USER,), "food", {"text": "likes cake"})
     with pytest.raises(NothingWritten):
