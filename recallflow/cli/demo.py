@@ -21,6 +21,8 @@ from rich.text import Text
 from recallflow.cli.memories import DIM, NOTHING_RELEVANT, WHEN, WHO, one_line, passage, print_block, relative_time, who
 from recallflow.cli.options import add_kafka, config
 from recallflow.cli.output import console, heading, json_line, paragraph
+from recallflow.cli.parser import Commands, add_command
+from recallflow.cli.tenants import client
 from recallflow.errors import QueryTimeout, SourceError
 from recallflow.samples import SampleQuestion
 
@@ -28,7 +30,6 @@ if TYPE_CHECKING:  # the engine imports slowly, and help does not need it
     import subprocess
 
     from recallflow.client import RecallClient
-    from recallflow.flows.settings import TopicNames
     from recallflow.kafka_options import KafkaOptions
     from recallflow.memory import Memory
 
@@ -46,9 +47,7 @@ def print_question(target: Console, number: int, question: SampleQuestion, answe
     print_answer(target, answer, query["user_id"], datetime.fromisoformat(query["timestamp"]), question.expect)
 
 
-def print_answer(
-    target: Console, answer: Mapping[str, Any], user: str, now: datetime, expect: Sequence[str] = ()
-) -> None:
+def print_answer(target: Console, answer: Mapping[str, Any], user: str, now: datetime, expect: Sequence[str]) -> None:
     """Print the memories of an answer; the first expected one is highlighted, or else the first."""
     if NOTHING_RELEVANT in {warning["code"] for warning in answer.get("warnings", ())}:
         chance = f"a chance of {answer['answerable']:.0%} that a memory contains the answer"
@@ -75,24 +74,21 @@ def _print_memory(target: Console, memory: Mapping[str, Any], user: str, now: da
 TENANT = "demo"
 
 
-def add_demo(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    parser = commands.add_parser(
-        "demo",
-        help="ten questions about bundled conversations, answered with reasons",
-        description="Stores bundled conversations (a person with her assistant, a team, two friends) in an engine, "
-        "and asks it ten questions. Needs no Kafka and no network, and leaves no files.",
-        examples=("recallflow demo", "recallflow demo --json | head -1"),
-    )
+def add_demo(commands: Commands) -> None:
+    parser = add_command(commands, "demo", run_demo)
     parser.add_argument("--interactive", action="store_true", help="ask your own questions, one per line")
-    parser.add_argument(
-        "--kafka", action="store_true", help="run the demo on a broker, with temporary topics and an engine process"
-    )
+    parser.add_argument("--kafka", action="store_true", help="on a broker, with temporary topics and an engine process")
     parser.add_argument("--json", action="store_true", help="print the responses as JSON lines")
     add_kafka(parser)
-    parser.set_defaults(run=run_demo)
 
 
 def run_demo(options: argparse.Namespace) -> int:
+    """Ten questions about bundled conversations, answered with reasons.
+    The conversations are of a person with her assistant, a team, and two friends. Needs no Kafka and no network, and
+    leaves no files.
+    $ recallflow demo
+    $ recallflow demo --json | head -1
+    """
     from recallflow.samples import sample_events, sample_questions
 
     began_s = time.perf_counter()
@@ -109,14 +105,22 @@ def run_demo(options: argparse.Namespace) -> int:
         for answer in answers:
             json_line(answer)
         return 0
-    people = len({event.user_id for event in events})
-    _print(asked, answers, f"{len(events)} events of {people} chats", time.perf_counter() - began_s)
+    chats, seconds = len({event.user_id for event in events}), time.perf_counter() - began_s
+    remembered = f"{len(events)} events of {chats} chats"
+    print(paragraph(f"{remembered} remembered, {len(asked)} questions answered, in {seconds:.1f} s with start-up."))
+    target = console()
+    for number, (question, answer) in enumerate(zip(asked, answers, strict=True), 1):
+        print_question(target, number, question, answer)
+    print()
+    heading("Your own memory")
+    print('  recallflow remember "I moved to Porto" --state-dir memory --create')
+    print('  recallflow ask "Where do I live?" --state-dir memory')
     return 0
 
 
 def _open_engine(options: argparse.Namespace) -> "AbstractContextManager[Memory | RecallClient]":
     if options.kafka:
-        return _engine_behind(config(options).kafka, TENANT)
+        return _engine_behind(config(options).kafka)
     from recallflow import Memory
 
     return Memory(tenant=TENANT)
@@ -126,19 +130,6 @@ def _ask_engine(engine: "Memory | RecallClient", query: dict[str, Any]) -> dict[
     from recallflow.queries import Recall
 
     return engine.ask(Recall.model_validate(query | {"explain": True})).model_dump(mode="json", exclude_unset=True)
-
-
-def _print(
-    asked: "Sequence[SampleQuestion]", answers: "Sequence[dict[str, Any]]", remembered: str, seconds: float
-) -> None:
-    print(paragraph(f"{remembered} remembered, {len(asked)} questions answered, in {seconds:.1f} s with start-up."))
-    target = console()
-    for number, (question, answer) in enumerate(zip(asked, answers, strict=True), 1):
-        print_question(target, number, question, answer)
-    print()
-    heading("Your own memory")
-    print('  recallflow remember "I moved to Porto" --state-dir memory --create')
-    print('  recallflow ask "Where do I live?" --state-dir memory')
 
 
 def _converse(engine: "Memory | RecallClient") -> None:
@@ -156,7 +147,7 @@ def _converse(engine: "Memory | RecallClient") -> None:
         if line:
             fields = {"tenant_id": TENANT, "user_id": person, "query": line, "k": 3, "timestamp": moment}
             answer = _ask_engine(engine, {"type": "recall"} | fields)
-            print_answer(target, answer, person, datetime.fromisoformat(moment))
+            print_answer(target, answer, person, datetime.fromisoformat(moment), ())
 
 
 def _line(prompt: str) -> str:
@@ -172,26 +163,27 @@ START_S, PROBE_S, END_S = 60.0, 1.0, 20.0
 
 
 @contextmanager
-def _engine_behind(kafka: "KafkaOptions", tenant: str) -> "Iterator[RecallClient]":
+def _engine_behind(kafka: "KafkaOptions") -> "Iterator[RecallClient]":
     """Yield a client of an engine process on temporary topics. Raise SourceError where the broker cannot be used."""
     from recallflow.connectors.kafka.admin import delete_topics
+    from recallflow.flows.config import Config
     from recallflow.flows.settings import TopicNames
 
     name = f"recallflow-demo-{uuid.uuid4().hex[:8]}"
     plain = {field: topic for field, topic in asdict(TopicNames()).items() if isinstance(topic, str)}
     named: dict[str, Any] = {field: f"{name}.{topic}" for field, topic in plain.items()}
-    topics = replace(TopicNames(), **named)
+    where = Config(kafka=kafka, topics=replace(TopicNames(), **named))
     with TemporaryDirectory(prefix=f"{name}-") as folder:
-        config, log = Path(folder, "config.toml"), Path(folder, "log")
-        config.write_text(_toml(kafka, named))
-        config.chmod(0o600)
+        settings, log = Path(folder, "config.toml"), Path(folder, "log")
+        settings.write_text(_toml(kafka, named))
+        settings.chmod(0o600)
         try:
-            if _started(["topics", "create", "--partitions", "1", "--config", str(config)], log).wait():
+            if _started(["topics", "create", "--partitions", "1", "--config", str(settings)], log).wait():
                 raise SourceError(log.read_text(errors="replace").strip().removeprefix("recallflow: "))
-            run = ["run", "--config", str(config), "--state-dir", str(Path(folder, "state")), "--create"]
-            with _running(run, log) as engine, _client(kafka, tenant, topics) as client:
-                _wait_until_up(engine, client, log)
-                yield client
+            run = ["run", "--config", str(settings), "--state-dir", str(Path(folder, "state")), "--create"]
+            with _running(run, log) as engine, client(where, TENANT, timeout_s=START_S) as opened:
+                _wait_until_up(engine, opened, log)
+                yield opened
         finally:
             delete_topics(kafka, [*named.values()])
 
@@ -205,21 +197,6 @@ def _wait_until_up(engine: "subprocess.Popen[bytes]", client: "RecallClient", lo
             return
     lines = log.read_text(errors="replace").strip().splitlines()
     raise SourceError(f"the demo's engine did not start: {lines[-1] if lines else 'it says nothing'}")
-
-
-def _client(kafka: "KafkaOptions", tenant: str, topics: "TopicNames") -> "RecallClient":
-    from recallflow.client import RecallClient
-
-    return RecallClient(
-        kafka.bootstrap_servers,
-        tenant,
-        memory_topic=topics.memory,
-        query_topic=topics.queries,
-        response_topic=topics.responses,
-        control_topic=topics.control,
-        options=kafka.librdkafka,
-        timeout_s=START_S,
-    )
 
 
 def _toml(kafka: "KafkaOptions", topics: Mapping[str, str]) -> str:

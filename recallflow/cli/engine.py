@@ -6,7 +6,7 @@ from contextlib import closing, contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
-from recallflow.cli.options import ENGINE, add_kafka, add_owner, config_and_origins, decisions
+from recallflow.cli.options import ENGINE, add_kafka, add_owner, check_no_control, config_and_origins, decisions
 from recallflow.errors import QueryTimeout, RecallflowError, SourceError, StateInUse, UsageError
 
 if TYPE_CHECKING:  # the clients import slowly, and help does not need them
@@ -20,21 +20,16 @@ if TYPE_CHECKING:  # the clients import slowly, and help does not need them
     from recallflow.verbs.arguments import AnyEvent
 
 TOPICS = ("topics.memory", "topics.queries", "topics.responses", "topics.receipts", "topics.dead_letters")
-TIMEOUT_S = 10.0
 UNHURRIED_S = 3_600.0  # in this process no message is lost: a slow call is still running
-NEITHER = (
-    "no engine given; give --state-dir DIR, whose engine is stopped, or --bootstrap-servers HOST:PORT of a running "
-    "engine"
-)
+NEITHER = "no engine given; give --state-dir DIR of a stopped engine, or --bootstrap-servers HOST:PORT of a running one"
 
 
 def add_engine(parser: argparse.ArgumentParser, *keys: str) -> None:
     """Add the flags of a command that uses an engine for one user. `keys` are additional settings."""
     parser.add_argument("--json", action="store_true", help="print the engine's responses as JSON, one object per line")
     add_owner(parser)
-    parser.add_argument(
-        "--timeout-s", type=float, default=TIMEOUT_S, metavar="S", help="time limit on Kafka in seconds (default: 10)"
-    )
+    text = "time limit on Kafka in seconds (default: 10)"
+    parser.add_argument("--timeout-s", type=float, default=10.0, metavar="S", help=text)
     add_kafka(parser, *ENGINE, *keys, *TOPICS)
 
 
@@ -70,10 +65,8 @@ class CommandEngine:
         query = cast("QueryEvent", event_of(self._options, query_type, fields))
         try:
             return self._runner.run(self._service.ask(query, self._headers, self._timeout_s))
-        except QueryTimeout:
-            if not self._far:
-                raise
-            raise self._silence(self._config.topics.responses) from None
+        except QueryTimeout as error:
+            raise (self._silence(self._config.topics.responses) if self._far else error) from None
 
     def _silence(self, topic: str, before: str = "") -> RecallflowError:
         servers = self._config.kafka.bootstrap_servers
@@ -90,8 +83,7 @@ def opened(options: argparse.Namespace) -> Iterator[CommandEngine]:
 
     chosen, origins = config_and_origins(options)
     if _is_behind_kafka(options, origins):
-        if getattr(options, "control", None) is not None:
-            raise UsageError("--control needs --state-dir: on Kafka, decisions are in the control topic")
+        check_no_control(options)
         with asyncio.Runner() as runner, _behind_kafka(chosen, options.timeout_s) as service:
             yield CommandEngine(runner, service, options, chosen, far=True)
     else:

@@ -12,6 +12,7 @@ import orjson
 
 from recallflow.cli.options import STATE, add_environments, add_kafka, config_and_origins, open_state
 from recallflow.cli.output import note
+from recallflow.cli.parser import Commands, add_command
 from recallflow.errors import RecallflowError, UsageError
 from recallflow.private_files import FILE_MODE
 
@@ -120,20 +121,8 @@ def _cell(value: Any, kind: str) -> Any:
     return value
 
 
-def add_export(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    parser = commands.add_parser(
-        "export",
-        help="export all data of a person, or memories, or answers",
-        description="Writes all data of a user in a state directory or a checkpoint: every version of every memory, "
-        "the graph, usage, episodes and pending work. Exit code 1 for an unknown user. With --memories: the "
-        "memories of all users, of a tenant or of a user, as events for replay. With --answers: the records of the "
-        "response topic. Formats: JSON lines, or Parquet for memories and answers.",
-        examples=(
-            "recallflow export default user --state-dir memory --out user.jsonl",
-            "recallflow export --memories --state-dir memory --out memories.parquet",
-            "recallflow export --answers --bootstrap-servers localhost:9092 | head -1",
-        ),
-    )
+def add_export(commands: Commands) -> None:
+    parser = add_command(commands, "export", run_export)
     parser.add_argument("tenant", metavar="TENANT", nargs="?")
     parser.add_argument("user", metavar="USER", nargs="?")
     add_environments(parser)
@@ -144,10 +133,17 @@ def add_export(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     parser.add_argument("--format", choices=FORMATS, help="format (default: by the file's suffix, else jsonl)")
     parser.add_argument("--out", type=Path, metavar="FILE", help="write to this file, readable by you alone")
     add_kafka(parser, *STATE, "topics.responses")
-    parser.set_defaults(run=run_export)
 
 
 def run_export(options: argparse.Namespace) -> int:
+    """Export all data of a person, or memories, or answers.
+    All data are every version of every memory, the graph, usage, episodes, pending work. Exit code 1 for an unknown
+    user. With --memories: the memories of all users, of a tenant or of a user, as events for replay. With --answers:
+    the response topic. Parquet is for memories and answers.
+    $ recallflow export default user --state-dir memory --out user.jsonl
+    $ recallflow export --memories --state-dir memory --out memories.parquet
+    $ recallflow export --answers --bootstrap-servers localhost:9092 | head -1
+    """
     chosen, origins = config_and_origins(options)
     is_parquet = options.out is not None and options.out.suffix == ".parquet"
     form = options.format or ("parquet" if is_parquet else "jsonl")

@@ -7,6 +7,7 @@ from typing import Any, cast
 
 from recallflow.cli.options import ENGINE, add_actions, add_control, add_kafka, add_owner, at_rest, config, decisions
 from recallflow.cli.output import json_line, paragraph
+from recallflow.cli.parser import Commands
 from recallflow.cli.tenants import add_reasons, client, decide
 
 _INDENT = " " * 4
@@ -78,7 +79,7 @@ MODES = ("off", "shadow", "canary")
 GATES = {"open": False, "blocked": True}
 
 
-def add_graph(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def add_graph(commands: Commands) -> None:
     actions = add_actions(commands, "graph", "control and inspect the graph")
     rollout = actions.add_parser(
         "rollout",
@@ -107,7 +108,7 @@ def add_graph(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -
     _add_inspection_commands(actions)
 
 
-def _add_inspection_commands(actions: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def _add_inspection_commands(actions: Commands) -> None:
     where = "Asks the engine on Kafka, or with --state-dir a directory whose engine is stopped."
     status = actions.add_parser(
         "status",

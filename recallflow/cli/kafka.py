@@ -18,12 +18,14 @@ from recallflow.cli.options import (
     PACE,
     RERANK,
     STATE,
+    add_actions,
     add_create,
     add_kafka,
     config,
     config_and_origins,
 )
 from recallflow.cli.output import clean, console, json_line
+from recallflow.cli.parser import Commands, add_command
 from recallflow.errors import SourceError, UsageError
 
 if TYPE_CHECKING:
@@ -58,51 +60,33 @@ def run_until_stopped(
 LOG_APPEND_TIME = {"message.timestamp.type": "LogAppendTime"}
 OUTPUTS = ("topics.responses", "topics.receipts", "topics.dead_letters")
 TOPICS = ("topics.memory", "topics.queries", "topics.control", *OUTPUTS, "topics.enrichment")
-DEPLOYMENT = ("run.deployment", "run.session_timeout_s", "run.own", "run.instance_id")
-ANSWERED = ("run.accept_repeats", "run.give_up_unanswered", "run.skip")
-MEMBERS = ("run.processes", "run.standby")
-CHECKPOINTS = ("run.checkpoint_to", "run.checkpoint_minutes", "run.checkpoint_keep")
-SHOWN = ("run.metrics_host", "run.metrics_port", "run.serve_while_catching_up", "run.log_format")
-
-
 RUN = (
-    *(*KEPT, *GRAPH, *RERANK, *LLM, "llm.query_timeout_ms", *ENRICHMENT, *PACE),
-    *(*TOPICS, "topics.audit", "topics.replies", *DEPLOYMENT, *MEMBERS, *CHECKPOINTS),
-    *(*ANSWERED, *SHOWN),
+    *(*KEPT, *GRAPH, *RERANK, *LLM, "llm.query_timeout_ms", *ENRICHMENT, *PACE, *TOPICS, "topics.audit"),
+    *("topics.replies", "run.deployment", "run.session_timeout_s", "run.own", "run.instance_id", "run.processes"),
+    *("run.standby", "run.checkpoint_to", "run.checkpoint_minutes", "run.checkpoint_keep", "run.accept_repeats"),
+    *("run.give_up_unanswered", "run.skip", "run.metrics_host", "run.metrics_port", "run.serve_while_catching_up"),
+    "run.log_format",
 )
 
 
-def add_run_and_topics(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    run = commands.add_parser(
-        "run",
-        help="run the engine on Kafka",
-        description="Runs the engine on Kafka until SIGTERM.",
-        examples=(
-            "recallflow run --bootstrap-servers localhost:9092 --state-dir engine --create",
-            "recallflow run --processes auto --bootstrap-servers localhost:9092 --state-dir engines --create",
-        ),
-    )
+def add_run_and_topics(commands: Commands) -> None:
+    run = add_command(commands, "run", run_main_flow)
     add_kafka(run, *RUN)
     add_create(run)
     run.add_argument("--print-config", action="store_true", help="print the effective settings and their origins")
-    run.set_defaults(run=run_main_flow)
-    parser = commands.add_parser(
-        "topics", help="create topics with suitable settings", description="Manages the topics of a deployment."
-    )
-    create = parser.add_subparsers(metavar="ACTION", required=True, dest="action").add_parser(
-        "create",
-        help="create missing topics",
-        description="Creates missing topics.",
-        examples=("recallflow topics create --partitions 8 --bootstrap-servers localhost:9092",),
-    )
+    create = add_command(add_actions(commands, "topics", "create topics with suitable settings"), "create", run_create)
     create.add_argument("--json", action="store_true", help="print one JSON object per topic")
     create.add_argument("--partitions", default="16", metavar="N", help="partitions per topic (default: 16)")
     create.add_argument("--replication", default="1", metavar="N", help="replication factor (default: 1)")
     add_kafka(create, *TOPICS, "topics.results", "topics.audit")
-    create.set_defaults(run=run_create)
 
 
 def run_main_flow(options: argparse.Namespace) -> int:
+    """Run the engine on Kafka.
+    SIGTERM ends it.
+    $ recallflow run --bootstrap-servers localhost:9092 --state-dir engine --create
+    $ recallflow run --processes auto --bootstrap-servers localhost:9092 --state-dir engines --create
+    """
     return run_until_stopped(options, _run, lambda chosen: chosen.engine.check_models())
 
 
@@ -119,6 +103,9 @@ def _run(chosen: "Config") -> int:
 
 
 def run_create(options: argparse.Namespace) -> int:
+    """Create missing topics.
+    $ recallflow topics create --partitions 8 --bootstrap-servers localhost:9092
+    """
     from recallflow.connectors.kafka.admin import KEEPS_ALL, create_topics
 
     chosen = config(options)
@@ -157,20 +144,18 @@ def _count(flag: str, text: str) -> int:
 _STATUS_STYLES = {"OK": "green", "WARN": "yellow", "FAIL": "bold red"}
 
 
-def add_doctor(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    parser = commands.add_parser(
-        "doctor",
-        help="check a deployment, and print remedies",
-        description="Checks brokers, topics, rights, clocks, state, disk, models and auth for `run` with the same "
-        "settings. Changes nothing. Exit code 1 if a check fails.",
-        examples=("recallflow doctor --bootstrap-servers localhost:9092 --state-dir engine",),
-    )
+def add_doctor(commands: Commands) -> None:
+    parser = add_command(commands, "doctor", run_doctor)
     add_kafka(parser, *RUN)
     parser.add_argument("--json", action="store_true", help="print one JSON object per check")
-    parser.set_defaults(run=run_doctor)
 
 
 def run_doctor(options: argparse.Namespace) -> int:
+    """Check a deployment, and print remedies.
+    Checks brokers, topics, rights, clocks, state, disk, models and auth for `run` with the same settings, and changes
+    nothing. Exit code 1 if a check fails.
+    $ recallflow doctor --bootstrap-servers localhost:9092 --state-dir engine
+    """
     from recallflow.flows.doctor import examine
     from recallflow.members import state_directories
 
@@ -206,22 +191,18 @@ ENRICH = (
 )
 
 
-def add_enrich(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    enrich = commands.add_parser(
-        "enrich",
-        help="run the enrichment flow, which calls models for memories",
-        description="Runs the enrichment flow until SIGTERM.",
-        examples=(
-            "recallflow enrich --bootstrap-servers localhost:9092 --state-dir enrichment --create --llm gpt-4o-mini",
-        ),
-    )
+def add_enrich(commands: Commands) -> None:
+    enrich = add_command(commands, "enrich", run_enrich)
     add_kafka(enrich, *ENRICH)
     add_create(enrich)
     enrich.add_argument("--print-config", action="store_true", help="print the effective settings and their origins")
-    enrich.set_defaults(run=run_enrich)
 
 
 def run_enrich(options: argparse.Namespace) -> int:
+    """Run the enrichment flow, which calls models for memories.
+    SIGTERM ends it.
+    $ recallflow enrich --bootstrap-servers localhost:9092 --state-dir enrichment --create --llm gpt-4o-mini
+    """
     from recallflow.flows.enrich import EnrichFlow
 
     return run_until_stopped(options, lambda chosen: EnrichFlow(chosen).run())
@@ -235,34 +216,31 @@ Files that were replayed without Kafka are replayed once more, into a new state 
     recallflow replay --embedded --embedder {name} --state-dir NEW_DIR --create FILE"""
 
 
-def add_reembed(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    parser = commands.add_parser(
-        "reembed",
-        help="compute the vectors of another embedding model",
-        description="Reads the memory topic, prints the number of texts without a vector of the model and the cost, "
-        "and has the embedding service compute them. Each vector goes to the memory topic as a memory.embedding "
-        "event. An interrupted run can be continued. Engines with other models skip the vectors.",
-        examples=("recallflow reembed --embedder openai --dry-run --bootstrap-servers localhost:9092",),
-    )
-    parser.add_argument(
-        "--price-per-million", type=float, metavar="PRICE", help="price of a million tokens, to print the cost"
-    )
+def add_reembed(commands: Commands) -> None:
+    parser = add_command(commands, "reembed", run_reembed)
+    text = "price of a million tokens, to print the cost"
+    parser.add_argument("--price-per-million", type=float, metavar="PRICE", help=text)
     parser.add_argument("--dry-run", action="store_true", help="print the cost only")
     parser.add_argument("--yes", action="store_true", help="do not ask for confirmation")
     add_kafka(parser, *MODEL, *ENCRYPTION, "topics.memory", "topics.control", "engine.cache_bytes")
-    parser.set_defaults(run=run_reembed)
 
 
 def run_reembed(options: argparse.Namespace) -> int:
+    """Compute the vectors of another embedding model.
+    Reads the memory topic, prints the number of texts without a vector of the model and the cost, and has the embedding
+    service compute them. Each vector goes to the memory topic as a memory.embedding event. An interrupted run can be
+    continued. Engines with other models skip the vectors.
+    $ recallflow reembed --embedder openai --dry-run --bootstrap-servers localhost:9092
+    """
     from recallflow.connectors.embedders import REMOTE
     from recallflow.flows.models import open_embedder
     from recallflow.flows.reembed import MemoryTopicReplay
 
     chosen, origins = config_and_origins(options)
     name = chosen.engine.embedder
-    if name != REMOTE and "engine.embedder" not in origins:
-        raise UsageError("give --embedder openai, and --embedding-model with the name of the new model")
     if name != REMOTE:
+        if "engine.embedder" not in origins:
+            raise UsageError("give --embedder openai, and --embedding-model with the name of the new model")
         print(_LOCAL.format(name=name))
         return 0
     with open_embedder(chosen.engine, chosen.embedding, "bulk") as embedder, _bar("reading", " records") as reading:
@@ -301,19 +279,15 @@ def _reembed(
 
 def _cost_line(cost: "Cost", model: str, counter: "TokenCounter", price: float | None) -> str:
     """Return the amount of the computation and its cost."""
-    found = (
-        f"{cost.texts:,} texts have no vector of {model}: {cost.characters:,} characters, "
-        f"about {cost.tokens:,} tokens ({counter.counted_by})"
-    )
+    amount = f"{cost.characters:,} characters, about {cost.tokens:,} tokens ({counter.counted_by})"
+    found = f"{cost.texts:,} texts have no vector of {model}: {amount}"
     if price is not None:
         found += f", {cost.tokens / 1_000_000 * price:,.4f} at {price:g} per million"
     if cost.refused:
         found += f"\n{cost.refused:,} events have vectors of another dimension: an engine with {model} will refuse them"
     if cost.misrouted:
-        found += (
-            f"\n{cost.misrouted:,} records are misrouted: they are not counted until an engine "
-            "(recallflow run) has sent them to the partitions of their owners"
-        )
+        moved = "an engine (recallflow run) has sent them to the partitions of their owners"
+        found += f"\n{cost.misrouted:,} records are misrouted: they are not counted until {moved}"
     return found
 
 

@@ -1,6 +1,7 @@
 """`recallflow remember`, `ask`, `list`, `show`, `forget` and `episodes`: memories of a user, and their text output."""
 
 import argparse
+import math
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -13,6 +14,7 @@ from rich.text import Text
 from recallflow.cli.engine import CommandEngine, add_engine, event_of, opened
 from recallflow.cli.options import GRAPH, LLM, RERANK, add_control, add_create
 from recallflow.cli.output import clean, console, json_line, note
+from recallflow.cli.parser import Commands, add_command
 from recallflow.errors import RecallflowError, UsageError
 
 WHEN, WHO, FOUND, DIM = "cyan", "bold", "bold yellow", "dim"
@@ -87,9 +89,8 @@ def passage(memory: Mapping[str, Any]) -> Text:
 def _score(memory: Mapping[str, Any]) -> str:
     """Describe the parts of the score."""
     parts = memory["explanation"]
-    weighed = [
-        f"{name} {parts['weights'].get(name, 1):g} × {value:.2f}" for name, value in parts["factors"].items() if value
-    ]
+    factors, weights = parts["factors"], parts["weights"]
+    weighed = [f"{name} {weights.get(name, 1):g} × {value:.2f}" for name, value in factors.items() if value]
     boosts = [f"{name} {value:+.2f}" for name, value in parts["boosts"].items() if value]
     return f"score {memory['score']:.3f} ({', '.join([*weighed, *boosts])}); relevance {memory['relevance']:.2f}"
 
@@ -102,51 +103,45 @@ def print_warnings(target: Console, warnings: Iterable[Mapping[str, str]]) -> No
 
 LEAST_ROOM = 24  # minimum width of a text column
 MOST_CHARACTERS = 1_000  # of a text in a table: no line of a terminal is longer
-_FIELDS = (
-    *("summary", "kind", "layer", "category", "tags", "topics"),
-    *("session_id", "project_id", "importance", "confidence"),
-)
+_FIELDS = (*("summary", "kind", "layer", "category", "tags", "topics"),
+           *("session_id", "project_id", "importance", "confidence"))  # fmt: skip
 _TIMES = ("valid_from", "valid_to", "expires_at")
 _USUAL = {"layer": "long_term", "importance": 0.5, "confidence": 1.0}  # default values, which are not printed
 
 
 def print_memories(target: Console, memories: Iterable[Mapping[str, Any]]) -> None:
     """Print one line per memory: cut at the width of a terminal, elsewhere tab-separated with whole texts."""
-    rows = [(memory["created_at"], one_line(memory["id"]), memory) for memory in memories]
-    if not target.is_terminal:
-        for at, memory_id, memory in rows:
-            print(at, memory_id, who(memory), one_line(memory["content"]), sep="\t", file=target.file)
-        return
     cells = []
-    for at, memory_id, memory in rows:
+    for memory in memories:
+        at, memory_id = memory["created_at"], one_line(memory["id"])
+        if not target.is_terminal:
+            print(at, memory_id, who(memory), one_line(memory["content"]), sep="\t", file=target.file)
+            continue
         marks = f" ({', '.join(memory['marks'])})" if memory["marks"] else ""
         text = Text.assemble((f"{who(memory)}:", WHO), (marks, DIM), f" {_beginning(memory['content'])}")
         cells.append([Text(relative_time(at), WHEN), Text(memory_id, DIM), text])
-    _print_table(target, ["when", "id", "memory"], cells)
+    if target.is_terminal:
+        _print_table(target, ["when", "id", "memory"], cells)
 
 
 def print_episodes(target: Console, episodes: Iterable[Mapping[str, Any]]) -> None:
     """Print one line per episode in the same way."""
-    if not target.is_terminal:
-        for one in episodes:
-            columns = one["started_at"], one["ended_at"], one["id"], one["session_id"] or "", str(one["messages"])
-            print(*map(one_line, columns), one_line(one["summary"]), sep="\t", file=target.file)
-        return
     cells = []
     for one in episodes:
-        session = one_line(one["session_id"] or "") + " (open)" * one["open"]
+        session = one_line(one["session_id"] or "")
+        if not target.is_terminal:
+            columns = one["started_at"], one["ended_at"], one["id"], session, str(one["messages"]), one["summary"]
+            print(*map(one_line, columns), sep="\t", file=target.file)
+            continue
         begun, count = Text(relative_time(one["started_at"]), WHEN), Text(f"{one['messages']:,}")
-        cells.append([begun, Text(session, DIM), count, Text(_beginning(one["summary"]))])
-    _print_table(target, ["when", "session", "messages", "summary"], cells)
+        cells.append([begun, Text(session + " (open)" * one["open"], DIM), count, Text(_beginning(one["summary"]))])
+    if target.is_terminal:
+        _print_table(target, ["when", "session", "messages", "summary"], cells)
 
 
-def print_memory(
-    target: Console,
-    versions: Sequence[Mapping[str, Any]],
-    edges: Sequence[Mapping[str, Any]],
-    usage: Mapping[str, Any],
-) -> None:
-    """Print a memory with its `versions`, oldest first."""
+def print_memory(target: Console, history: Mapping[str, Any], usage: Mapping[str, Any]) -> None:
+    """Print a memory with its versions, oldest first."""
+    versions, edges = history["versions"], history["edges"]
     latest = versions[-1]
     print_block(target, Text.assemble((f"{who(latest)}:", WHO), f" {one_line(latest['content'])}"))
     target.print()
@@ -193,19 +188,16 @@ def _print_field(target: Console, name: str, value: object) -> None:
 def _print_table(target: Console, names: Sequence[str], rows: Sequence[Sequence[Text]]) -> None:
     """Print one line per row, with the last column cut at the terminal's width: it holds text of any direction,
     which must not move other columns. In a narrow terminal it goes on the next line."""
-    widths = [max(row[place].cell_len for row in [_heads(names), *rows]) + 2 for place in range(len(names) - 1)]
+    headed = [[Text(name, "bold") for name in names], *rows]
+    widths = [max(row[place].cell_len for row in headed) + 2 for place in range(len(names) - 1)]
     room = target.width - sum(widths)
     apart = room < LEAST_ROOM
-    for row in rows if apart else [_heads(names), *rows]:
+    for row in rows if apart else headed:
         columns = [cell.copy() for cell in row]
         for cell, width in zip(columns, widths, strict=False):
             cell.truncate(width, pad=True)
         columns[-1].truncate(target.width - 4 if apart else room, overflow="ellipsis")
         target.print(Text("\n    " if apart else "").join([Text("").join(columns[:-1]), columns[-1]]), soft_wrap=True)
-
-
-def _heads(names: Sequence[str]) -> list[Text]:
-    return [Text(name, "bold") for name in names]
 
 
 def _beginning(text: str) -> str:
@@ -225,16 +217,8 @@ _STEPS = {  # of a language model
 }
 
 
-def add_memory(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    remember = commands.add_parser(
-        "remember",
-        help="store one memory",
-        description="Stores one memory, and prints its id once it is applied. Later questions find it.",
-        examples=(
-            'recallflow remember "I moved from Leeds to Porto" --state-dir memory --create',
-            'recallflow remember "Tea, please" --kind preference --bootstrap-servers localhost:9092',
-        ),
-    )
+def add_memory(commands: Commands) -> None:
+    remember = add_command(commands, "remember", run_remember)
     remember.add_argument("text", metavar="TEXT")
     remember.add_argument("--kind", default="fact", metavar="KIND", help="fact, preference, rule, … (default: fact)")
     remember.add_argument("--id", metavar="ID", help="idempotency key")
@@ -243,16 +227,7 @@ def add_memory(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     remember.add_argument("--tag", dest="tags", action="append", metavar="TAG", help="label; may be repeated")
     add_engine(remember)
     add_create(remember)
-    remember.set_defaults(run=run_remember)
-    ask = commands.add_parser(
-        "ask",
-        help="ask one question",
-        description="Asks one question, and prints the best memories with reasons.",
-        examples=(
-            'recallflow ask "Where do I live?" --state-dir memory',
-            'recallflow ask "What do I drink?" -k 3 --json --bootstrap-servers localhost:9092',
-        ),
-    )
+    ask = add_command(commands, "ask", run_ask)
     ask.add_argument("question", metavar="QUESTION")
     ask.add_argument("-k", "--k", type=int, default=5, help="number of memories (default: 5)")
     ask.add_argument("--mode", choices=MODES, default="hybrid", help="ranking mode (default: hybrid)")
@@ -265,10 +240,14 @@ def add_memory(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         ask.add_argument(f"--{step.replace('_', '-')}", action="store_true", help=f"with --llm: {text}")
     add_control(ask)
     add_engine(ask, *GRAPH, *RERANK, *LLM, "llm.query_timeout_ms")
-    ask.set_defaults(run=run_ask)
 
 
 def run_remember(options: argparse.Namespace) -> int:
+    """Store one memory.
+    Prints its id once it is applied. Later questions find it.
+    $ recallflow remember "I moved from Leeds to Porto" --state-dir memory --create
+    $ recallflow remember "Tea, please" --kind preference --bootstrap-servers localhost:9092
+    """
     named = ("id", "session_id", "category", "tags")
     fields = {name: given for name in named if (given := getattr(options, name)) is not None}
     fields |= {"content": options.text, "kind": options.kind}
@@ -285,6 +264,11 @@ def run_remember(options: argparse.Namespace) -> int:
 
 
 def run_ask(options: argparse.Namespace) -> int:
+    """Ask one question.
+    Prints the best memories with reasons.
+    $ recallflow ask "Where do I live?" --state-dir memory
+    $ recallflow ask "What do I drink?" -k 3 --json --bootstrap-servers localhost:9092
+    """
     with opened(options) as engine:
         response = engine.ask("recall", _query_fields(options)).model_dump(mode="json", exclude_unset=True)
     if options.json:
@@ -330,9 +314,8 @@ def _print_answer(response: Mapping[str, Any], options: argparse.Namespace) -> N
 def nothing_of(options: argparse.Namespace) -> str:
     """Return the message for a user without memories. It names the user, because the name may be mistyped."""
     where = "" if options.environment == "prod" else f" in {options.environment}"
-    return one_line(
-        f"no memories of user {options.user} of tenant {options.tenant}{where}; --user and --tenant select another"
-    )
+    whose = f"user {options.user} of tenant {options.tenant}{where}"
+    return one_line(f"no memories of {whose}; --user and --tenant select another")
 
 
 # ---------------------------------------------------------------------- list, show, forget, episodes
@@ -344,51 +327,25 @@ _FILTERS = {"--kind": "kinds", "--category": "categories", "--tag": "tags", "--s
 _SAME = {"session_id": "session_ids", "category": "categories", "tag": "tags", "older_than": "created_before"}
 
 
-def add_memories(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    listing = commands.add_parser(
-        "list",
-        help="list a user's memories, newest first",
-        description="Lists a user's memories, newest first.",
-        examples=("recallflow list --state-dir memory", "recallflow list --json --bootstrap-servers localhost:9092"),
-    )
+def add_memories(commands: Commands) -> None:
+    listing = add_command(commands, "list", run_list)
     _add_limit(listing)
     listing.add_argument("--all", action="store_true", help="list all memories, without a limit")
     for flag, name in _FILTERS.items():
-        text = "only these; may be repeated"
-        listing.add_argument(flag, dest=name, action="append", metavar="NAME", help=text)
+        listing.add_argument(flag, dest=name, action="append", metavar="NAME", help="only these; may be repeated")
     listing.add_argument("--as-of", metavar="TIME", help="list the memories of that time")
-    listing.set_defaults(run=run_list)
-    show = commands.add_parser(
-        "show",
-        help="show one memory: text, fields, versions, edges, usage",
-        description="Shows all data of a memory.",
-        examples=("recallflow show home --state-dir memory",),
-    )
+    show = add_command(commands, "show", run_show)
     show.add_argument("id", metavar="ID")
-    show.set_defaults(run=run_show)
-    forget = commands.add_parser(
-        "forget",
-        help="forget memories permanently",
-        description="Forgets one memory, or all memories that match every given session, category and tag. On a "
-        "terminal it asks for confirmation.",
-        examples=("recallflow forget home --yes --state-dir memory",),
-    )
+    forget = add_command(commands, "forget", run_forget)
     forget.add_argument("id", nargs="?", metavar="ID")
     forget.add_argument("--session", dest="session_id", metavar="ID", help="memories of this session")
     forget.add_argument("--category", metavar="NAME", help="memories of this category")
     forget.add_argument("--tag", metavar="TAG", help="memories with this tag")
     forget.add_argument("--older-than", metavar="TIME", help="memories from before this time")
     forget.add_argument("--yes", action="store_true", help="do not ask")
-    forget.set_defaults(run=run_forget)
-    episodes = commands.add_parser(
-        "episodes",
-        help="list a user's conversations, newest first",
-        description="Lists a user's conversations, newest first.",
-        examples=("recallflow episodes --limit 5 --state-dir memory",),
-    )
+    episodes = add_command(commands, "episodes", run_episodes)
     episodes.add_argument("--session", dest="session_id", metavar="ID", help="conversations of this session only")
     _add_limit(episodes)
-    episodes.set_defaults(run=run_episodes)
     for parser in (listing, show, forget, episodes):
         add_engine(parser)
 
@@ -398,6 +355,10 @@ def _add_limit(parser: argparse.ArgumentParser) -> None:
 
 
 def run_list(options: argparse.Namespace) -> int:
+    """List a user's memories, newest first.
+    $ recallflow list --state-dir memory
+    $ recallflow list --json --bootstrap-servers localhost:9092
+    """
     shown, total = 0, 0
     with opened(options) as engine:
         for response in _pages(engine, options):
@@ -411,7 +372,8 @@ def run_list(options: argparse.Namespace) -> int:
     if options.json:
         return 0
     if shown == 0:
-        print(_nothing(options))
+        is_narrowed = any(getattr(options, name) for name in (*_FILTERS.values(), "as_of"))
+        print("no matching memories" if is_narrowed else nothing_of(options))
     elif shown < total and console().is_terminal:
         note(f"{shown:,} of {total:,} memories; --all lists all")
     return 0
@@ -420,25 +382,23 @@ def run_list(options: argparse.Namespace) -> int:
 def _pages(engine: CommandEngine, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """Yield responses up to the requested number of memories, or the end."""
     filters = {name: given for name in _FILTERS.values() if (given := getattr(options, name))}
-    asked = {"filters": filters} | ({} if options.as_of is None else {"as_of": {"event_time": options.as_of}})
-    left, after = (None if options.all else options.limit), None
+    asked: dict[str, Any] = {"filters": filters}
+    if options.as_of is not None:
+        asked["as_of"] = {"event_time": options.as_of}
+    left: float = math.inf if options.all else options.limit
     while True:
-        most = PAGE_MOST if left is None else min(left, PAGE_MOST)
-        place: dict[str, str] = {} if after is None else {"after": after}
-        response = _asked(engine, "memories.list", asked | {"limit": most} | place)
+        response = _asked(engine, "memories.list", asked | {"limit": min(left, PAGE_MOST)})
         yield response
         page = response["memory_page"]
-        left, after = (None if left is None else left - len(page["memories"])), page["after"]
-        if after is None or (left is not None and left <= 0):
+        left, asked["after"] = left - len(page["memories"]), page["after"]
+        if asked["after"] is None or left <= 0:
             return
 
 
-def _nothing(options: argparse.Namespace) -> str:
-    is_narrowed = any(getattr(options, name) for name in (*_FILTERS.values(), "as_of"))
-    return "no matching memories" if is_narrowed else nothing_of(options)
-
-
 def run_show(options: argparse.Namespace) -> int:
+    """Show one memory: text, fields, versions, edges, usage.
+    $ recallflow show home --state-dir memory
+    """
     named = {"memory_id": options.id}
     with opened(options) as engine:
         found, history = _asked(engine, "memory.get", named), _asked(engine, "memory.history", named)
@@ -447,11 +407,14 @@ def run_show(options: argparse.Namespace) -> int:
         json_line(history)
     else:
         print_warnings(console(), history["warnings"])
-        print_memory(console(), history["versions"], history["edges"], found["usage"])
+        print_memory(console(), history, found["usage"])
     return 0
 
 
 def run_episodes(options: argparse.Namespace) -> int:
+    """List a user's conversations, newest first.
+    $ recallflow episodes --limit 5 --state-dir memory
+    """
     narrowed = {} if options.session_id is None else {"session_id": options.session_id}
     with opened(options) as engine:
         response = _asked(engine, "episodes.list", {"limit": options.limit} | narrowed)
@@ -473,6 +436,10 @@ def _asked(engine: CommandEngine, query_type: str, fields: Mapping[str, Any]) ->
 
 
 def run_forget(options: argparse.Namespace) -> int:
+    """Forget memories permanently.
+    One memory, or all that match every given session, category and tag. On a terminal it asks for confirmation.
+    $ recallflow forget home --yes --state-dir memory
+    """
     chosen = {name: given for name in _SAME if (given := getattr(options, name)) is not None}
     if (options.id is None) == (not chosen):
         raise UsageError("give either an ID, or a filter: --session, --category, --tag, …")

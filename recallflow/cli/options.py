@@ -5,9 +5,11 @@ The settings are imported when a command runs: help and completion do not need t
 
 import argparse
 import os
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from recallflow.cli.parser import Commands
 from recallflow.errors import UsageError
 
 if TYPE_CHECKING:
@@ -46,9 +48,7 @@ FLAGS = {
     "kafka.bootstrap_servers": Flag(
         "--bootstrap-servers", "HOST:PORT", "Kafka brokers, also $KAFKA_BOOTSTRAP_SERVERS", "localhost:9092"
     ),
-    "engine.embedder": Flag(
-        "--embedder", "NAME", "embedding model: meaning, hash, static, minilm, onnx or openai", "meaning"
-    ),
+    "engine.embedder": Flag("--embedder", "NAME", "model: meaning, hash, static, minilm, onnx or openai", "meaning"),
     "engine.model_path": Flag("--model-path", "DIR", "folder of a local copy of the model"),
     "embedding.model": Flag("--embedding-model", "NAME", "with openai: the model", "text-embedding-3-small"),
     "embedding.dimension": Flag("--embedding-dimension", "N", "with openai: dimension of the vectors", "1536"),
@@ -58,22 +58,16 @@ FLAGS = {
         "--reranker-path", "DIR", "folder of a local copy of the reranker (with meaning or hash: --model-path too)"
     ),
     "engine.reranker_url": Flag("--reranker-url", "URL", "reranking service, in place of a local model"),
-    "engine.rerank_timeout_ms": Flag(
-        "--rerank-timeout-ms", "MS", "time limit of reranking; later answers omit it", "1500"
-    ),
+    "engine.rerank_timeout_ms": Flag("--rerank-timeout-ms", "MS", "time limit; later answers omit reranking", "1500"),
     "llm.model": Flag("--llm", "NAME", "language model behind an API"),
     "llm.base_url": Flag("--llm-url", "URL", "URL of another service with OpenAI's protocol"),
     "llm.timeout_ms": Flag("--llm-timeout-ms", "MS", "time limit of each attempt", "30000"),
-    "llm.query_timeout_ms": Flag(
-        "--llm-query-timeout-ms", "MS", "time limit in a query; later answers omit the model", "1500"
-    ),
+    "llm.query_timeout_ms": Flag("--llm-query-timeout-ms", "MS", "in a query; later answers omit the model", "1500"),
     "enrichment.relationships": Flag("--enrich-relationships", None, "find relations between memories"),
     "enrichment.facts": Flag("--enrich-facts", None, "extract facts from messages"),
     "enrichment.categories": Flag("--enrich-categories", None, "assign memories to categories"),
     "enrichment.summaries": Flag("--enrich-summaries", None, "summarise categories and episodes"),
-    "engine.partitions": Flag(
-        "--partitions", "N", "number of state partitions, fixed when the directory is created", "16"
-    ),
+    "engine.partitions": Flag("--partitions", "N", "state partitions, fixed when the directory is created", "16"),
     "engine.episode_gap_minutes": Flag(
         "--episode-gap-minutes", "MINUTES", "inactivity that ends an episode, fixed when the directory is created", "30"
     ),
@@ -81,31 +75,17 @@ FLAGS = {
     "engine.cache_bytes": Flag("--cache-bytes", "SIZE", "memory for cached owners, such as 2G", "512MiB"),
     "engine.sync_ms": Flag("--sync-ms", "MS", "interval of syncs to disk, and of barriers", "500"),
     "run.processes": Flag("--processes", "N", "number of member processes; auto: one per CPU", "1"),
-    "run.deployment": Flag(
-        "--deployment",
-        "NAME",
-        "name of the deployment, whose members share the partitions (default: recallflow-MEMORY_TOPIC)",
-    ),
-    "run.session_timeout_s": Flag(
-        "--session-timeout-s", "S", "time without contact after which another member takes over", "15"
-    ),
-    "run.own": Flag(
-        "--own", "PARTITIONS", "partitions assigned by hand, such as 0-7, in place of the group's assignment"
-    ),
+    "run.deployment": Flag("--deployment", "NAME", "whose members share partitions (default: recallflow-MEMORY_TOPIC)"),
+    "run.session_timeout_s": Flag("--session-timeout-s", "S", "silence after which another member takes over", "15"),
+    "run.own": Flag("--own", "PARTITIONS", "partitions assigned by hand, such as 0-7, in place of the group's"),
     "run.instance_id": Flag("--instance-id", "NAME", "static member id, which keeps its partitions during a restart"),
     "run.standby": Flag("--standby", "N", "number of standby copies of each partition", "0"),
     "run.checkpoint_to": Flag("--checkpoint-to", "URL", "URL for checkpoints: s3://…, gs://… or file:…"),
     "run.checkpoint_minutes": Flag("--checkpoint-minutes", "M", "checkpoint interval of each partition", "10"),
     "run.checkpoint_keep": Flag("--checkpoint-keep", "N", "number of checkpoints per partition", "3"),
-    "run.give_up_unanswered": Flag(
-        "--give-up-unanswered", None, "continue although unanswered queries were deleted from their topic"
-    ),
-    "run.accept_repeats": Flag(
-        "--accept-repeats", None, "start although outputs since the last snapshot may be repeated"
-    ),
-    "run.serve_while_catching_up": Flag(
-        "--serve-while-catching-up", None, "/readyz is 200 before all records are applied"
-    ),
+    "run.give_up_unanswered": Flag("--give-up-unanswered", None, "continue although unanswered queries were deleted"),
+    "run.accept_repeats": Flag("--accept-repeats", None, "start although the latest outputs may be repeated"),
+    "run.serve_while_catching_up": Flag("--serve-while-catching-up", None, "ready before all records are applied"),
     "run.skip": Flag("--skip", "TOPIC:PARTITION:OFFSET", "record to skip; may be repeated", repeated=True),
     "run.metrics_host": Flag("--metrics-host", "HOST", "listening host for metrics", "127.0.0.1"),
     "run.metrics_port": Flag("--metrics-port", "PORT", "port of /metrics, /livez and /readyz"),
@@ -114,9 +94,7 @@ FLAGS = {
     "serve.port": Flag("--port", "PORT", "listening port; 0 chooses a free port", "8080"),
     "serve.reply_topic": Flag("--reply-topic", "TOPIC", "topic for answers, in place of the response topic"),
     "serve.reply_partition": Flag("--reply-partition", "N", "the only partition of it to read (default: all)"),
-    "encryption.master_key_file": Flag(
-        "--master-key-file", "FILE", "file of the key that encrypts the state: 32 bytes in base64"
-    ),
+    "encryption.master_key_file": Flag("--master-key-file", "FILE", "key that encrypts the state: base64, 32 bytes"),
     "encryption.kms_key": Flag("--kms-key", "ID", "AWS KMS key that encrypts the state, by id or ARN"),
     "topics.memory": Flag("--memory-topic", "TOPIC", "memory events", "memory.events"),
     "topics.queries": Flag("--query-topic", "TOPIC", "query events", "query.events"),
@@ -139,9 +117,7 @@ _HEADINGS = {
 _MODELS = ("embedder", "model_path", "reranker", "reranker_path", "reranker_url", "rerank_timeout_ms")
 
 
-def add_actions(
-    commands: "argparse._SubParsersAction[argparse.ArgumentParser]", name: str, help_text: str
-) -> "argparse._SubParsersAction[argparse.ArgumentParser]":
+def add_actions(commands: Commands, name: str, help_text: str) -> Commands:
     """Add a command that consists of actions."""
     parser = commands.add_parser(name, help=help_text)
     return parser.add_subparsers(metavar="ACTION", required=True, dest="action")
@@ -164,6 +140,13 @@ def add_settings(parser: argparse.ArgumentParser, *keys: str) -> None:
         else:
             action = "append" if flag.repeated else "store"
             groups[heading].add_argument(flag.name, dest=key, action=action, metavar=flag.metavar, help=text)
+
+
+def add_several(
+    parser: argparse.ArgumentParser, flag: str, dest: str, metavar: str, text: str, kind: Callable[[str], Any] = str
+) -> None:
+    """Add a flag that may be repeated. Its values are a list."""
+    parser.add_argument(flag, dest=dest, action="append", default=[], metavar=metavar, type=kind, help=text)
 
 
 def add_create(parser: argparse.ArgumentParser) -> None:
@@ -190,6 +173,12 @@ def add_control(parser: argparse.ArgumentParser) -> None:
     """Add the flag of a file of control events, in place of the control topic."""
     text = "JSON lines of control events, each in force from its timestamp on"
     parser.add_argument("--control", type=Path, metavar="FILE", help=text)
+
+
+def check_no_control(options: argparse.Namespace) -> None:
+    """Raise UsageError where --control is given for an engine on Kafka."""
+    if getattr(options, "control", None) is not None:
+        raise UsageError("--control needs --state-dir: on Kafka, decisions are in the control topic")
 
 
 def add_tenant(parser: argparse.ArgumentParser, help_text: str | None = None) -> None:
@@ -264,11 +253,5 @@ def decisions(options: argparse.Namespace) -> "ControlHistory":
 
 
 def add_environments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--environment",
-        dest="environments",
-        action="append",
-        default=[],
-        metavar="NAME",
-        help="only this environment; may be repeated (default: all)",
-    )
+    text = "only this environment; may be repeated (default: all)"
+    add_several(parser, "--environment", "environments", "NAME", text)

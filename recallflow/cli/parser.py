@@ -1,12 +1,13 @@
 """Parser of the commands: help with examples, no abbreviations, and suggestions for mistyped words."""
 
 import argparse
+import inspect
 import os
 import shlex
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeAlias
 
 from rich.text import Text
 from rich_argparse import RichHelpFormatter
@@ -184,6 +185,22 @@ class Parser(argparse.ArgumentParser):
         for name, parser in subcommands.choices.items():
             yield name
             yield from (f"{name} {deeper}" for deeper in parser._words())
+
+
+Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+Handler = Callable[[argparse.Namespace], int]
+
+
+def add_command(commands: Commands, name: str, run: Handler) -> argparse.ArgumentParser:
+    """Add a command. The docstring of its handler is its help: a sentence, the rest of the description, and examples
+    after `$`."""
+    lines = inspect.cleandoc(run.__doc__ or name).splitlines()
+    examples = [line.removeprefix("$ ") for line in lines if line.startswith("$ ")]
+    description = " ".join(line for line in lines if not line.startswith("$ "))
+    text = lines[0][0].lower() + lines[0][1:].removesuffix(".")
+    parser = commands.add_parser(name, help=text, description=description, examples=examples)
+    parser.set_defaults(run=run)
+    return parser
 
 
 def leaves(parser: Parser) -> Iterator[Parser]:

@@ -11,8 +11,9 @@ import orjson
 from rich.text import Text
 
 from recallflow.cli.memories import DIM, WHEN, WHO, one_line
-from recallflow.cli.options import add_kafka, config
+from recallflow.cli.options import add_actions, add_kafka, config
 from recallflow.cli.output import console, json_line, paragraph
+from recallflow.cli.parser import Commands, add_command
 from recallflow.credentials import mask
 from recallflow.errors import ErrorCode, UsageError
 
@@ -20,16 +21,12 @@ if TYPE_CHECKING:
     from recallflow.connectors.kafka.messages import Letter
     from recallflow.connectors.kafka.topic_reader import TopicReader
     from recallflow.flows.config import Config
-    from recallflow.flows.settings import TopicNames
 
 # Kind of a record → its label and colour.
 _LABELS = {
-    "memory": ("event", "green"),
-    "queries": ("query", "blue"),
-    "responses": ("answer", "magenta"),
-    "receipts": ("receipt", "green"),
-    "dead_letters": ("refused", "bold red"),
-}
+    "memory": ("event", "green"), "queries": ("query", "blue"), "responses": ("answer", "magenta"),
+    "receipts": ("receipt", "green"), "dead_letters": ("refused", "bold red"),
+}  # fmt: skip
 
 
 def line_of(message: Any, name: str, *, goes_in: bool) -> Text:
@@ -38,15 +35,10 @@ def line_of(message: Any, name: str, *, goes_in: bool) -> Text:
 
     when = time.strftime("%H:%M:%S", time.localtime(time_ms(message) / 1_000))
     label, style = _LABELS[name]
-    return Text.assemble(
-        (when, WHEN),
-        " → " if goes_in else " ← ",
-        (f"{label:<8}", style),
-        (one_line((message.key() or b"").decode(errors="replace")), WHO),
-        " ",
-        one_line(_short(name, _parsed(message), message)),
-        (f"  {message.topic()}:{message.partition()}:{message.offset()}", DIM),
-    )
+    key = one_line((message.key() or b"").decode(errors="replace"))
+    begin = (when, WHEN), " → " if goes_in else " ← ", (f"{label:<8}", style), (key, WHO), " "
+    at = f"  {message.topic()}:{message.partition()}:{message.offset()}"
+    return Text.assemble(*begin, one_line(_short(name, _parsed(message), message)), (at, DIM))
 
 
 def record_of(message: Any) -> dict[str, Any]:
@@ -108,30 +100,29 @@ FOLLOWED = {"memory": True, "queries": True, "responses": False, "receipts": Fal
 WAIT_S = 0.5
 
 
-def add_tail(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    parser = commands.add_parser(
-        "tail",
-        help="print records of the topics as they arrive",
-        description="Prints one line per record of the topics as it arrives: memory events and queries as input, "
-        "responses, receipts and dead letters as output. Ctrl-C ends it.",
-        examples=("recallflow tail --from beginning --count 2 --bootstrap-servers localhost:9092",),
-    )
+def add_tail(commands: Commands) -> None:
+    parser = add_command(commands, "tail", run_tail)
     parser.add_argument("--tenant", metavar="ID", help="only records of this tenant (default: all)")
     parser.add_argument("--user", metavar="ID", help="only records of this user; needs --tenant")
-    names = [name.replace("_", "-") for name in FOLLOWED]
-    parser.add_argument(
-        "--only", action="append", choices=names, metavar="WHAT", help=f"{', '.join(names)}; may be repeated"
-    )
-    parser.add_argument(
-        "--from", dest="begin", choices=("beginning", "now"), default="now", help="first record (default: now)"
-    )
+    names = [*map(_flag, FOLLOWED)]
+    text = f"{', '.join(names)}; may be repeated"
+    parser.add_argument("--only", action="append", choices=names, metavar="WHAT", help=text)
+    text = "first record (default: now)"
+    parser.add_argument("--from", dest="begin", choices=("beginning", "now"), default="now", help=text)
     parser.add_argument("--count", type=int, metavar="N", help="end after this number of records")
     parser.add_argument("--json", action="store_true", help="print one JSON record per line")
     add_kafka(parser, *(f"topics.{name}" for name in FOLLOWED))
-    parser.set_defaults(run=run_tail)
+
+
+def _flag(name: str) -> str:
+    return name.replace("_", "-")
 
 
 def run_tail(options: argparse.Namespace) -> int:
+    """Print records of the topics as they arrive.
+    Memory events and queries are input; responses, receipts and dead letters are output. Ctrl-C ends it.
+    $ recallflow tail --from beginning --count 2 --bootstrap-servers localhost:9092
+    """
     if options.user is not None and options.tenant is None:
         raise UsageError("--user needs --tenant, because users of two tenants may have the same name")
     if options.count is not None and options.count < 1:
@@ -140,13 +131,16 @@ def run_tail(options: argparse.Namespace) -> int:
 
     chosen = config(options)
     with suppress(KeyboardInterrupt), TopicReader(chosen.kafka, UNCOMMITTED) as reader:
-        for message in _followed(reader, _topics(chosen.topics, options.only), options):
-            _print(message, chosen.topics, options)
+        named = {getattr(chosen.topics, name): name for name in FOLLOWED}
+        only = options.only or [*map(_flag, FOLLOWED)]
+        for message in _followed(reader, [topic for topic, name in named.items() if _flag(name) in only], options):
+            if options.json:
+                json_line(record_of(message))
+            else:
+                name = named[message.topic()]
+                shown = line_of(message, name, goes_in=FOLLOWED[name])
+                console().print(shown, no_wrap=True, overflow="ellipsis")
     return 0
-
-
-def _topics(topics: "TopicNames", only: Sequence[str] | None) -> list[str]:
-    return [getattr(topics, name) for name in FOLLOWED if only is None or name.replace("_", "-") in only]
 
 
 def _followed(reader: "TopicReader", topics: Sequence[str], options: argparse.Namespace) -> Iterator[Any]:
@@ -169,45 +163,16 @@ def _is_wanted(key: bytes, options: argparse.Namespace) -> bool:
     return key == f"{options.tenant}/{options.user}".encode()
 
 
-def _print(message: Any, topics: "TopicNames", options: argparse.Namespace) -> None:
-    if options.json:
-        json_line(record_of(message))
-        return
-    name = next(name for name in FOLLOWED if getattr(topics, name) == message.topic())
-    console().print(line_of(message, name, goes_in=FOLLOWED[name]), no_wrap=True, overflow="ellipsis")
-
-
 SHOWN_CHARACTERS = 200
 CODES = get_args(ErrorCode)
 DENIED = ("unauthenticated", "forbidden")
 
 
-def add_dlq(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    parser = commands.add_parser(
-        "dlq", help="list dead letters, and send them again", description="Lists dead letters, and sends them again."
-    )
-    actions = parser.add_subparsers(metavar="ACTION", required=True, dest="action")
-    listing = actions.add_parser(
-        "list",
-        help="list refused records and the reasons",
-        description="Prints refused records and the reasons.",
-        examples=(
-            "recallflow dlq list --bootstrap-servers localhost:9092",
-            "recallflow dlq list --code invalid_event --json --bootstrap-servers localhost:9092",
-        ),
-    )
+def add_dlq(commands: Commands) -> None:
+    actions = add_actions(commands, "dlq", "list dead letters, and send them again")
+    listing = add_command(actions, "list", run_dlq_list)
     listing.add_argument("--json", action="store_true", help="print one JSON object per line")
-    listing.set_defaults(run=run_dlq_list)
-    replay = actions.add_parser(
-        "replay",
-        help="send refused records again, unchanged",
-        description="Sends refused records to their topic again, as they were, with auth.api_key where that is given. "
-        "Records that name an id apply once, however often they are sent. What a dead letter does not hold whole is "
-        "left out, and the exit code 1. So are records whose sender was not known or not allowed to, unless --code "
-        "names that reason: they would be believed, as yours.",
-        examples=("recallflow dlq replay --code internal_error --bootstrap-servers localhost:9092",),
-    )
-    replay.set_defaults(run=run_dlq_replay)
+    replay = add_command(actions, "replay", run_dlq_replay)
     for action in (listing, replay):
         text = f"only those refused for this reason: {', '.join(CODES)}"
         action.add_argument("--code", metavar="CODE", choices=CODES, help=text)
@@ -215,6 +180,10 @@ def add_dlq(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> 
 
 
 def run_dlq_list(options: argparse.Namespace) -> int:
+    """List refused records and the reasons.
+    $ recallflow dlq list --bootstrap-servers localhost:9092
+    $ recallflow dlq list --code invalid_event --json --bootstrap-servers localhost:9092
+    """
     count = 0
     for letter in _letters(options, config(options)):
         count += 1
@@ -234,6 +203,12 @@ def run_dlq_list(options: argparse.Namespace) -> int:
 
 
 def run_dlq_replay(options: argparse.Namespace) -> int:
+    """Send refused records again, unchanged.
+    They go to their topics, with auth.api_key where that is given. Records that name an id apply once, however often
+    they are sent. Incomplete dead letters are left out, with exit code 1. So are records whose sender was not known or
+    not allowed to, unless --code names that reason: they would be believed, as yours.
+    $ recallflow dlq replay --code internal_error --bootstrap-servers localhost:9092
+    """
     from recallflow.connectors.kafka.sender import send_again
 
     where = config(options)

@@ -5,25 +5,14 @@ from pathlib import Path
 
 from recallflow.cli.options import ENGINE, add_create, add_kafka, add_owner, config_and_origins
 from recallflow.cli.output import error
+from recallflow.cli.parser import Commands, add_command
 from recallflow.errors import UsageError
 
 DATES = ("dmy", "mdy", "ymd")
 
 
-def add_replay(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    parser = commands.add_parser(
-        "replay",
-        help="import conversation logs to Kafka or a state directory",
-        description="Imports conversation logs: exports of chat programs and other memory systems, chat messages, "
-        "tables, recallflow events. The format is detected. An interrupted replay can be continued. Refused records "
-        "go to FILE.rejects.jsonl with their reasons.",
-        examples=(
-            "recallflow replay conversations.jsonl --dry-run",
-            "recallflow replay conversations.jsonl --embedded --state-dir new --create",
-            "zcat -f conversations.jsonl | recallflow replay - --embedded --state-dir piped --create",
-            "recallflow replay conversations.jsonl --bootstrap-servers localhost:9092",
-        ),
-    )
+def add_replay(commands: Commands) -> None:
+    parser = add_command(commands, "replay", run)
     parser.add_argument(
         "files", nargs="+", metavar="FILE", help="a file, a folder, a zip archive, or - for standard input; .gz, .zst"
     )
@@ -47,10 +36,18 @@ def add_replay(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     parser.add_argument("--json", action="store_true", help="print the results as JSON lines")
     add_kafka(parser, *ENGINE, "topics.memory")
     add_owner(parser)
-    parser.set_defaults(run=run, user=None)
+    parser.set_defaults(user=None)
 
 
 def run(options: argparse.Namespace) -> int:
+    """Import conversation logs to Kafka or a state directory.
+    Logs are exports of chat programs and other memory systems, chat messages, tables, recallflow events. The format is
+    detected. An interrupted replay can be continued. Refused records go to FILE.rejects.jsonl with their reasons.
+    $ recallflow replay conversations.jsonl --dry-run
+    $ recallflow replay conversations.jsonl --embedded --state-dir new --create
+    $ zcat -f conversations.jsonl | recallflow replay - --embedded --state-dir piped --create
+    $ recallflow replay conversations.jsonl --bootstrap-servers localhost:9092
+    """
     from recallflow.cli.replay_jobs import Pace, dry_run, find_jobs, to_directory
     from recallflow.flows.models import open_embedder
 

@@ -18,10 +18,12 @@ from recallflow.cli.options import (
     add_kafka,
     add_settings,
     at_rest,
+    check_no_control,
     config,
     decisions,
 )
 from recallflow.cli.output import note
+from recallflow.cli.parser import Commands, add_command
 from recallflow.errors import UsageError
 from recallflow.limits import RECORD_BYTES
 
@@ -36,50 +38,35 @@ SERVE = ("serve.host", "serve.port", "serve.reply_topic", "serve.reply_partition
 GATEWAY_TOPICS = ("topics.memory", "topics.queries", "topics.control", *OUTPUTS)
 
 
-def add_serve(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    parser = commands.add_parser(
-        "serve",
-        help="run the HTTP gateway for questions and events",
-        description="Serves HTTP until SIGTERM, for an engine on Kafka, or with --state-dir for an engine in this "
-        "process on that directory.",
-        examples=(
-            "recallflow serve --state-dir memory",
-            "recallflow serve --bootstrap-servers localhost:9092 --port 8081",
-        ),
-    )
+def add_serve(commands: Commands) -> None:
+    parser = add_command(commands, "serve", run_serve)
     add_kafka(parser, *SERVE, *GATEWAY_TOPICS, *ENGINE, *GRAPH, *RERANK, *LLM, "llm.query_timeout_ms", "run.log_format")
     add_control(parser)
     add_create(parser)
     parser.add_argument("--print-config", action="store_true", help="print the effective settings and their origins")
-    parser.set_defaults(run=run_serve)
 
 
 def run_serve(options: argparse.Namespace) -> int:
+    """Run the HTTP gateway for questions and events.
+    The engine is on Kafka, or with --state-dir in this process on that directory. SIGTERM ends it.
+    $ recallflow serve --state-dir memory
+    $ recallflow serve --bootstrap-servers localhost:9092 --port 8081
+    """
+
     def run(config: "Config") -> None:
         from recallflow.flows import gateway  # which needs an extra
 
         if options.state_dir is not None:
             gateway.serve_local(config, decisions(options), options.control)
-        elif options.control is not None:
-            raise UsageError("--control needs --state-dir: on Kafka, decisions are in the control topic")
         else:
+            check_no_control(options)
             gateway.serve_kafka(config)
 
     return run_until_stopped(options, run)
 
 
-def add_mcp(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    parser = commands.add_parser(
-        "mcp",
-        help="run an MCP server: memory as tools for language models",
-        description="Serves search_memory, add_memory, forget_memory and list_episodes on standard input and output, "
-        "for one user, or over HTTP, where each request names its user in x-end-user-id. Asks the engine over Kafka; "
-        "with --state-dir the engine is in this process. Credentials: auth.api_key, or those of each HTTP request.",
-        examples=(
-            "recallflow mcp --state-dir memory",
-            "recallflow mcp --bootstrap-servers localhost:9092 --http 127.0.0.1:8765",
-        ),
-    )
+def add_mcp(commands: Commands) -> None:
+    parser = add_command(commands, "mcp", run_mcp)
     parser.add_argument("--http", metavar="HOST:PORT", help="serve streamable HTTP at /mcp, instead of standard input")
     parser.add_argument("--tenant", default="default", metavar="ID", help="tenant (default: default)")
     parser.add_argument("--user", metavar="ID", help="user (default: user); over HTTP each request names its user")
@@ -89,20 +76,25 @@ def add_mcp(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> 
     add_control(parser)
     add_create(parser)
     parser.add_argument("--print-config", action="store_true", help="print the effective settings and their origins")
-    parser.set_defaults(run=run_mcp)
 
 
 def run_mcp(options: argparse.Namespace) -> int:
+    """Run an MCP server: memory as tools for language models.
+    Serves search_memory, add_memory, forget_memory and list_episodes on standard input and output, for one user, or
+    over HTTP, where each request names its user in x-end-user-id. Asks the engine over Kafka; with --state-dir the
+    engine is in this process. Credentials: auth.api_key, or those of each HTTP request.
+    $ recallflow mcp --state-dir memory
+    $ recallflow mcp --bootstrap-servers localhost:9092 --http 127.0.0.1:8765
+    """
+
     def run(config: "Config") -> None:
         from recallflow.connectors.mcp.tools import ServerScope
         from recallflow.flows import gateway, mcp  # which need extras
 
         if options.http and options.user:
-            raise UsageError(
-                "--user does not apply to HTTP, where each request names its user in x-end-user-id; leave it out"
-            )
-        if options.control is not None and options.state_dir is None:
-            raise UsageError("--control needs --state-dir: on Kafka, decisions are in the control topic")
+            raise UsageError("--user is not for HTTP, where each request names its user in x-end-user-id; leave it out")
+        if options.state_dir is None:
+            check_no_control(options)
         at = mcp.Address.parse(options.http) if options.http else None
         place = ServerScope(options.tenant, options.environment, options.project)
         open_engine = gateway.embedded if options.state_dir else gateway.behind_kafka
@@ -116,41 +108,28 @@ def run_mcp(options: argparse.Namespace) -> int:
 
 
 # Names of all schemas. A test compares them with the models, because building the schemas is slow.
-SCHEMAS = (
-    "audit", "control-event", "enrichment-request", "enrichment-result", "memory-event", "query-event", "receipt",
-    "response",
-)  # fmt: skip
+SCHEMAS = (*("audit", "control-event", "enrichment-request", "enrichment-result", "memory-event", "query-event"),
+           *("receipt", "response"))  # fmt: skip
 
 
-def add_schema(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    parser = commands.add_parser(
-        "schema",
-        help="print the JSON Schemas, or the AsyncAPI document",
-        description="Prints the JSON Schemas of all records, one of them, or an AsyncAPI 3 document of all topics.",
-        examples=("recallflow schema query-event", "recallflow schema asyncapi > asyncapi.json"),
-    )
-    parser.add_argument(
-        "name",
-        nargs="?",
-        choices=[*SCHEMAS, "asyncapi"],
-        metavar="NAME",
-        help="schema to print (default: all JSON Schemas)",
-    )
-    parser.set_defaults(run=run_schema)
+def add_schema(commands: Commands) -> None:
+    parser = add_command(commands, "schema", run_schema)
+    text = "schema to print (default: all JSON Schemas)"
+    parser.add_argument("name", nargs="?", choices=[*SCHEMAS, "asyncapi"], metavar="NAME", help=text)
 
 
 def run_schema(options: argparse.Namespace) -> int:
+    """Print the JSON Schemas, or the AsyncAPI document.
+    JSON Schemas are of all records or of one, the AsyncAPI 3 document of all topics.
+    $ recallflow schema query-event
+    $ recallflow schema asyncapi > asyncapi.json
+    """
     import orjson
 
     from recallflow.schema import asyncapi, schemas
 
-    match options.name:
-        case None:
-            shown = schemas()
-        case "asyncapi":
-            shown = asyncapi()
-        case name:
-            shown = schemas()[name]
+    found = asyncapi() if options.name == "asyncapi" else schemas()
+    shown = found if options.name in (None, "asyncapi") else found[options.name]
     print(orjson.dumps(shown, option=orjson.OPT_INDENT_2).decode())
     return 0
 
@@ -162,7 +141,7 @@ SHELLS = {
 }
 
 
-def add_completion(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def add_completion(commands: Commands) -> None:
     where = "\n".join(f"{shell}: {how}" for shell, how in SHELLS.items())
     parser = commands.add_parser(
         "completion",
@@ -193,27 +172,21 @@ def run_completion(options: argparse.Namespace) -> int:
 STDIN_TOPIC = "stdin"
 
 
-def add_pipe(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    parser = commands.add_parser(
-        "pipe",
-        help="read events from stdin, write responses to stdout",
-        description="Applies one event per stdin line, strictly in order. Each query line gives exactly one response "
-        "line on stdout, in query order; refused lines go to stderr as JSON {line, error}.",
-        examples=(
-            "recallflow pipe --state-dir memory < conversations.jsonl",
-            "recallflow pipe --state-dir new --create --receipts < conversations.jsonl",
-        ),
-    )
-    parser.add_argument(
-        "--receipts", action="store_true", help="also print the receipts of events that request one, in order"
-    )
+def add_pipe(commands: Commands) -> None:
+    parser = add_command(commands, "pipe", run_pipe)
+    parser.add_argument("--receipts", action="store_true", help="also print requested receipts, in order")
     add_settings(parser, *ENGINE, *GRAPH, *RERANK, *LLM, "llm.query_timeout_ms")
     add_control(parser)
     add_create(parser)
-    parser.set_defaults(run=run_pipe)
 
 
 def run_pipe(options: argparse.Namespace) -> int:
+    """Read events from stdin, write responses to stdout.
+    Applies one event per stdin line, strictly in order. Each query line gives exactly one response line on stdout, in
+    query order; refused lines go to stderr as JSON {line, error}.
+    $ recallflow pipe --state-dir memory < conversations.jsonl
+    $ recallflow pipe --state-dir new --create --receipts < conversations.jsonl
+    """
     from recallflow.connectors.local_inputs import PumpFeed, batches_of_lines
     from recallflow.flows.embedded import EmbeddedEngine, run_lines
 
@@ -221,9 +194,8 @@ def run_pipe(options: argparse.Namespace) -> int:
     chosen = config(options)
     if (warning := chosen.enrichment.unavailable()) is not None:
         note(warning)
-    with EmbeddedEngine.open(
-        chosen.engine, chosen.state_dir, decisions(options), chosen.models, at_rest(chosen)
-    ) as embedded:
+    history, encryption = decisions(options), at_rest(chosen)
+    with EmbeddedEngine.open(chosen.engine, chosen.state_dir, history, chosen.models, encryption) as embedded:
         batches = batches_of_lines(_stdin(), RECORD_BYTES + 1)
         first: list[int] = []
 

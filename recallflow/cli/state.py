@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from recallflow.cli.options import ENCRYPTION, STATE, add_actions, add_settings, at_rest, config, open_state
 from recallflow.cli.output import json_line, note, table
+from recallflow.cli.parser import Commands, add_command
 from recallflow.errors import CheckpointError, UsageError
 from recallflow.owner import parse_ranges, ranges_of
 
@@ -21,24 +22,11 @@ if TYPE_CHECKING:
     from recallflow.state.verify import Report
 
 
-def add_state(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def add_state(commands: Commands) -> None:
     actions = add_actions(commands, "state", "inspect and maintain state directories")
-    info = actions.add_parser(
-        "info",
-        help="print settings, counts and positions",
-        description="Prints the settings of a state directory, the number of its entries, and its applied positions.",
-        examples=("recallflow state info --state-dir memory", "recallflow state info --json --state-dir memory"),
-    )
-    info.set_defaults(run=run_info)
-    hashed = actions.add_parser(
-        "hash",
-        help="print a hash that is equal for equal logs",
-        description="Prints a hash of the content of a state directory, or of all directories of a deployment. "
-        "Equal logs give equal hashes, however the state partitions are distributed.",
-        examples=("recallflow state hash --state-dir memory", "recallflow state hash memory --json"),
-    )
+    info = add_command(actions, "info", run_info)
+    hashed = add_command(actions, "hash", run_hash)
     hashed.add_argument("directories", type=Path, nargs="*", metavar="DIR", help="all directories of a deployment")
-    hashed.set_defaults(run=run_hash)
     add_upkeep(actions)
     add_moves(actions)
     add_key_rotation(actions)
@@ -48,6 +36,10 @@ def add_state(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -
 
 
 def run_info(options: argparse.Namespace) -> int:
+    """Print settings, counts and positions.
+    $ recallflow state info --state-dir memory
+    $ recallflow state info --json --state-dir memory
+    """
     with open_state(config(options)) as directory:
         found = _info(directory)
     if options.json:
@@ -62,6 +54,11 @@ def run_info(options: argparse.Namespace) -> int:
 
 
 def run_hash(options: argparse.Namespace) -> int:
+    """Print a hash that is equal for equal logs.
+    It is of one state directory, or of all directories of a deployment, however these distribute state partitions.
+    $ recallflow state hash --state-dir memory
+    $ recallflow state hash memory --json
+    """
     from recallflow.state.folders import format_partitions
     from recallflow.state.state_hash import combined_hash
 
@@ -111,37 +108,23 @@ def _info(directory: "StateDirectory") -> dict[str, Any]:
     return found
 
 
-def add_upkeep(actions: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def add_upkeep(actions: Commands) -> None:
     """Add `recallflow state verify | checkpoint | restore`."""
-    verifying = actions.add_parser(
-        "verify",
-        help="read all data, and report all errors",
-        description="Reads all data, and reports all errors. Exit code 1 if there are errors.",
-        examples=("recallflow state verify --state-dir engine",),
-    )
+    verifying = add_command(actions, "verify", run_verify)
     verifying.add_argument("--json", action="store_true", help="print as JSON")
-    verifying.set_defaults(run=run_verify)
-    copying = actions.add_parser(
-        "checkpoint",
-        help="copy the directory as a checkpoint",
-        description="Makes a checkpoint of the directory, with hard links where possible.",
-        examples=("recallflow state checkpoint backup --state-dir engine",),
-    )
+    copying = add_command(actions, "checkpoint", run_checkpoint)
     copying.add_argument("target", type=Path, metavar="DIR", help="an empty or new folder")
-    copying.set_defaults(run=run_checkpoint)
-    restoring = actions.add_parser(
-        "restore",
-        help="create a state directory from a checkpoint",
-        description="Creates a new state directory from a checkpoint.",
-        examples=("recallflow state restore checkpoint --state-dir restored",),
-    )
+    restoring = add_command(actions, "restore", run_restore)
     restoring.add_argument("checkpoint", type=Path, metavar="CHECKPOINT", help="the checkpoint, which stays unchanged")
-    restoring.set_defaults(run=run_restore)
     for action in (verifying, copying, restoring):
         add_settings(action, *STATE)
 
 
 def run_verify(options: argparse.Namespace) -> int:
+    """Read all data, and report all errors.
+    Exit code 1 if there are errors.
+    $ recallflow state verify --state-dir engine
+    """
     from recallflow.state.verify import verify
 
     report = verify(*_directory(options))
@@ -153,6 +136,10 @@ def run_verify(options: argparse.Namespace) -> int:
 
 
 def run_checkpoint(options: argparse.Namespace) -> int:
+    """Copy the directory as a checkpoint.
+    Files are hard links where possible.
+    $ recallflow state checkpoint backup --state-dir engine
+    """
     from recallflow.state.checkpoint import checkpoint
 
     state_dir, encryption = _directory(options)
@@ -162,6 +149,9 @@ def run_checkpoint(options: argparse.Namespace) -> int:
 
 
 def run_restore(options: argparse.Namespace) -> int:
+    """Create a state directory from a checkpoint.
+    $ recallflow state restore checkpoint --state-dir restored
+    """
     from recallflow.state.checkpoint import restore
 
     state_dir, encryption = _directory(options)
@@ -184,46 +174,30 @@ def _print_report(report: "Report") -> None:
     print(f"{len(report.problems)} problems" if report.problems else "all data was read, and is consistent")
 
 
-def add_moves(actions: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def add_moves(actions: Commands) -> None:
     """Add `recallflow state move | split | merge`."""
-    moving = actions.add_parser(
-        "move",
-        help="move state partitions to another directory",
-        description="Moves whole state partitions from one directory to another. An interrupted move continues when "
-        "the command is repeated.",
-        examples=("recallflow state move --partitions 4-7 memory other --create",),
-    )
+    moving = add_command(actions, "move", run_move)
     moving.add_argument("--partitions", required=True, metavar="N-M", help="state partitions, such as 4-7 or 0,2,8-11")
     moving.add_argument("--create", action="store_true", help="create the directory TO if it does not exist")
     moving.add_argument("source", type=Path, metavar="FROM", help="a state directory")
     moving.add_argument("target", type=Path, metavar="TO", help="another state directory with the same settings")
-    moving.set_defaults(run=run_move)
-    splitting = actions.add_parser(
-        "split",
-        help="split a state directory into several",
-        description="Moves state partitions of a directory to others, which are created if they do not exist.",
-        examples=("recallflow state split memory --into left:0-7 right:8-15",),
-    )
+    splitting = add_command(actions, "split", run_split)
     splitting.add_argument("source", type=Path, metavar="FROM", help="a state directory")
     splitting.add_argument(
         "--into", required=True, nargs="+", metavar="DIR:N-M", help="a directory and its state partitions"
     )
-    splitting.set_defaults(run=run_split)
-    merging = actions.add_parser(
-        "merge",
-        help="merge state directories into one",
-        description="Moves all state partitions of directories into one, which is created if it does not exist. Of a "
-        "partition that several members of a deployment hold, the newest copy is moved, and the older ones stay.",
-        examples=("recallflow state merge memory --into whole",),
-    )
+    merging = add_command(actions, "merge", run_merge)
     merging.add_argument("sources", type=Path, nargs="+", metavar="FROM", help="state directories")
     merging.add_argument("--into", required=True, type=Path, metavar="DIR", help="the target directory")
-    merging.set_defaults(run=run_merge)
     for action in (moving, splitting, merging):
         add_settings(action, *ENCRYPTION)
 
 
 def run_move(options: argparse.Namespace) -> int:
+    """Move state partitions to another directory.
+    An interrupted move continues when the command is repeated.
+    $ recallflow state move --partitions 4-7 memory other --create
+    """
     from recallflow.state.moving import move
 
     numbers = _numbers("--partitions", options.partitions)
@@ -231,6 +205,10 @@ def run_move(options: argparse.Namespace) -> int:
 
 
 def run_split(options: argparse.Namespace) -> int:
+    """Split a state directory into several.
+    Moves state partitions to the others, which are created if they do not exist.
+    $ recallflow state split memory --into left:0-7 right:8-15
+    """
     from recallflow.state.moving import split
 
     into: dict[Path, list[int]] = {}
@@ -243,6 +221,11 @@ def run_split(options: argparse.Namespace) -> int:
 
 
 def run_merge(options: argparse.Namespace) -> int:
+    """Merge state directories into one.
+    The target is created if it does not exist. Of a partition that several members of a deployment hold, the newest
+    copy is moved, and the older ones stay.
+    $ recallflow state merge memory --into whole
+    """
     from recallflow.connectors.kafka.partition import progress_of
     from recallflow.state.folders import format_partitions
     from recallflow.state.moving import merge
@@ -277,25 +260,21 @@ def _print_move(moved: "Sequence[Move]", passed_over: "Sequence[Path]" = ()) -> 
 KEY_HELP = "give the new master key: --to-master-key-file FILE or --to-kms-key ID"
 
 
-def add_key_rotation(actions: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def add_key_rotation(actions: Commands) -> None:
     """Add `recallflow state rotate-key`."""
-    rotating = actions.add_parser(
-        "rotate-key",
-        help="change the master key, without encrypting data again",
-        description="Encrypts the directory's secret with a new master key. Give the old one with the usual options. "
-        "Earlier checkpoints still need the old key.",
-        examples=(
-            "recallflow state rotate-key --state-dir sealed --master-key-file old.key --to-master-key-file new.key",
-        ),
-    )
+    rotating = add_command(actions, "rotate-key", run_rotate_key)
     new = rotating.add_mutually_exclusive_group()
     new.add_argument("--to-master-key-file", type=Path, metavar="FILE", help="the new key: 32 bytes in base64")
     new.add_argument("--to-kms-key", metavar="ID", help="the new key: an AWS KMS key by id or ARN")
     add_settings(rotating, *STATE)
-    rotating.set_defaults(run=run_rotate_key)
 
 
 def run_rotate_key(options: argparse.Namespace) -> int:
+    """Change the master key, without encrypting data again.
+    Encrypts the directory's secret with a new master key. Give the old one with the usual options. Earlier checkpoints
+    still need the old key.
+    $ recallflow state rotate-key --state-dir sealed --master-key-file old.key --to-master-key-file new.key
+    """
     from recallflow.state.description import rewrap
 
     chosen = config(options)
@@ -313,7 +292,7 @@ CHECKPOINTS_URL = "s3://bucket/prefix, gs://bucket/prefix or file:///folder, wit
 NO_CHECKPOINTS = "no checkpoints found"
 
 
-def add_checkpoints(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def add_checkpoints(commands: Commands) -> None:
     actions = add_actions(commands, "checkpoints", "checkpoints of state partitions in an object store")
     listing = actions.add_parser(
         "list",

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from recallflow.cli.options import add_actions, add_tenant, config, decisions
 from recallflow.cli.output import json_line, note, table
+from recallflow.cli.parser import Commands, Handler, add_command
 from recallflow.errors import UsageError
 from recallflow.limits import QUOTAS
 from recallflow.private_files import open_private
@@ -67,7 +68,7 @@ def append_decision(path: Path, tenant_id: str, event_type: str, fields: Mapping
         file.write(event.model_dump_json(exclude_none=True).encode() + b"\n")
 
 
-def client(where: "Config", tenant_id: str, environment: str = "prod") -> "RecallClient":
+def client(where: "Config", tenant_id: str, environment: str = "prod", timeout_s: float = 10.0) -> "RecallClient":
     """Return a client for one tenant."""
     from recallflow.client import RecallClient
 
@@ -80,6 +81,7 @@ def client(where: "Config", tenant_id: str, environment: str = "prod") -> "Recal
         response_topic=where.topics.responses,
         control_topic=where.topics.control,
         options=where.kafka.librdkafka,
+        timeout_s=timeout_s,
         api_key=where.auth.api_key,
         control_secret=where.auth.control_secret,
     )
@@ -104,59 +106,51 @@ def check_signing(where: "Config") -> None:
             )
 
 
-def _add_listing(
-    actions: "argparse._SubParsersAction[argparse.ArgumentParser]",
-    run: Callable[[argparse.Namespace], int],
-    what: str,
-    example: str,
-) -> None:
-    parser = actions.add_parser(
-        "list",
-        help=f"print a tenant's {what}",
-        description=f"Prints the current {what} of a tenant.",
-        examples=(example,),
-    )
+def _add_listing(actions: Commands, run: Handler) -> None:
+    parser = add_command(actions, "list", run)
     parser.add_argument("--json", action="store_true", help="print one JSON object per line")
     add_tenant(parser)
-    parser.set_defaults(run=run)
 
 
-def _print_rows(
-    options: argparse.Namespace, fields: Sequence[str], columns: Sequence[str], rows: Iterable[Sequence[object]]
-) -> int:
-    """Print rows as JSON objects with these fields, or as a table with these columns."""
+def _add_decisions(
+    actions: Commands, run: Handler, where: str, *commands: tuple[str, str, str]
+) -> list[argparse.ArgumentParser]:
+    """Add commands for decisions of one kind, each by its name, help and example. `where` is their description."""
+    added = []
+    for name, text, example in commands:
+        parser = actions.add_parser(
+            name, help=text, description=where, examples=(f"{example} --control control.jsonl",)
+        )
+        add_tenant(parser)
+        add_reasons(parser)
+        parser.set_defaults(run=run)
+        added.append(parser)
+    return added
+
+
+def _print_rows(options: argparse.Namespace, what: str, fields: Sequence[str], rows: Iterable[Sequence[object]]) -> int:
+    """Print rows as JSON objects with these fields, or as a table; `what` is the heading of its first column."""
     if not options.json:
-        table(columns, rows)
+        table((what, *fields[1:]), rows)
         return 0
     for row in rows:
         json_line(dict(zip(fields, row, strict=True)))
     return 0
 
 
-def add_categories(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def add_categories(commands: Commands) -> None:
     actions = add_actions(commands, "categories", "manage the categories of a tenant's memories")
     where = "Sends the decision to the control topic, or appends it to the file of --control; it applies from then on."
-    setting = actions.add_parser(
-        "set",
-        help="define a category, or change its description",
-        description=where,
-        examples=('recallflow categories set acme food --description "what they eat" --control control.jsonl',),
-    )
-    removing = actions.add_parser(
-        "remove",
-        help="remove a category for later memories",
-        description=where,
-        examples=("recallflow categories remove acme food --control control.jsonl",),
-    )
-    _add_listing(actions, run_categories_list, "categories", "recallflow categories list acme --control control.jsonl")
+    setting, removing = _add_decisions(
+        actions, run_category_decision, where,
+        ("set", "define or redescribe a category", 'recallflow categories set acme food --description "what they eat"'),
+        ("remove", "remove a category for later memories", "recallflow categories remove acme food"),
+    )  # fmt: skip
     for action in (setting, removing):
-        add_tenant(action)
         action.add_argument("name", metavar="NAME")
-        action.set_defaults(run=run_category_decision)
-    add_reasons(setting, removing)
-    setting.add_argument(
-        "--description", required=True, metavar="TEXT", help="content of the category, as instruction for models"
-    )
+    text = "content of the category, as instruction for models"
+    setting.add_argument("--description", required=True, metavar="TEXT", help=text)
+    _add_listing(actions, run_categories_list)
 
 
 def run_category_decision(options: argparse.Namespace) -> int:
@@ -167,37 +161,29 @@ def run_category_decision(options: argparse.Namespace) -> int:
 
 
 def run_categories_list(options: argparse.Namespace) -> int:
+    """Print a tenant's current categories.
+    $ recallflow categories list acme --control control.jsonl
+    """
     from recallflow.control import categories
     from recallflow.fields import EPOCH_MS_MAX
 
     found = [(one.name, one.description) for one in categories(decided(options), options.tenant, EPOCH_MS_MAX)]
-    return _print_rows(options, ("name", "description"), ("category", "description"), found)
+    return _print_rows(options, "category", ("name", "description"), found)
 
 
-def add_owners(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def add_owners(commands: Commands) -> None:
     actions = add_actions(commands, "owners", "map owners of projects to workspaces")
-    where = "Sends the decision to the control topic, or appends it to the file of --control."
-    mapping = actions.add_parser(
-        "map",
-        help="route an owner's projects to a workspace",
-        description=f"{where} Existing memories do not move.",
-        examples=("recallflow owners map acme acme-labs labs --control control.jsonl",),
-    )
-    unmapping = actions.add_parser(
-        "unmap",
-        help="route an owner's projects to their users again",
-        description=where,
-        examples=("recallflow owners unmap acme acme-labs --control control.jsonl",),
-    )
-    _add_listing(actions, run_owners_list, "mappings", "recallflow owners list acme --json --control control.jsonl")
+    where = "Sends the decision to the control topic, or appends it to the file of --control. Memories do not move."
+    mapping, unmapping = _add_decisions(
+        actions, run_owner_mapping, where,
+        ("map", "route an owner's projects to a workspace", "recallflow owners map acme acme-labs labs"),
+        ("unmap", "route an owner's projects to their users again", "recallflow owners unmap acme acme-labs"),
+    )  # fmt: skip
     for action in (mapping, unmapping):
-        add_tenant(action)
         action.add_argument("owner", metavar="OWNER", help="owner of projects, as in github.com/OWNER/…")
-        action.set_defaults(run=run_owner_mapping, workspace=None)
-    mapping.add_argument(
-        "workspace", metavar="WORKSPACE", help="workspace that owns the memories, like a user of this id"
-    )
-    add_reasons(mapping, unmapping)
+        action.set_defaults(workspace=None)
+    mapping.add_argument("workspace", metavar="WORKSPACE", help="owner of the memories, like a user of this id")
+    _add_listing(actions, run_owners_list)
 
 
 def run_owner_mapping(options: argparse.Namespace) -> int:
@@ -207,41 +193,35 @@ def run_owner_mapping(options: argparse.Namespace) -> int:
 
 
 def run_owners_list(options: argparse.Namespace) -> int:
+    """Print a tenant's current mappings.
+    $ recallflow owners list acme --json --control control.jsonl
+    """
     from recallflow.control import owner_mappings
     from recallflow.fields import EPOCH_MS_MAX
 
     found = [(owner, to) for owner, to in owner_mappings(decided(options), options.tenant, EPOCH_MS_MAX).items() if to]
-    return _print_rows(options, ("owner", "workspace"), ("owner", "workspace"), found)
+    return _print_rows(options, "owner", ("owner", "workspace"), found)
 
 
 _QUOTA_NAMES = "\n".join(f"{name}: {what}" for name, what in QUOTAS.items())
 
 
-def add_quota(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def add_quota(commands: Commands) -> None:
     actions = add_actions(commands, "quota", "manage a tenant's limits of rates and sizes")
     where = (
         "Sends the decision to the control topic, or appends it to the file of --control; it applies from a second "
         f"later on.\n\nquotas:\n{_QUOTA_NAMES}"
     )
-    setting = actions.add_parser(
-        "set",
-        help="set a limit",
-        description=where,
-        examples=("recallflow quota set acme events_per_s 50 --control control.jsonl",),
-    )
-    removing = actions.add_parser(
-        "remove",
-        help="remove a limit",
-        description=where,
-        examples=("recallflow quota remove acme events_per_s --control control.jsonl",),
-    )
-    _add_listing(actions, run_quota_list, "limits", "recallflow quota list acme --control control.jsonl")
+    setting, removing = _add_decisions(
+        actions, run_quota_decision, where,
+        ("set", "set a limit", "recallflow quota set acme events_per_s 50"),
+        ("remove", "remove a limit", "recallflow quota remove acme events_per_s"),
+    )  # fmt: skip
     for action in (setting, removing):
-        add_tenant(action)
         action.add_argument("name", metavar="NAME", choices=[*QUOTAS])
-        action.set_defaults(run=run_quota_decision, limit=None)
-    add_reasons(setting, removing)
+        action.set_defaults(limit=None)
     setting.add_argument("limit", type=int, metavar="LIMIT")
+    _add_listing(actions, run_quota_list)
 
 
 def run_quota_decision(options: argparse.Namespace) -> int:
@@ -251,47 +231,28 @@ def run_quota_decision(options: argparse.Namespace) -> int:
 
 
 def run_quota_list(options: argparse.Namespace) -> int:
+    """Print a tenant's current limits.
+    $ recallflow quota list acme --control control.jsonl
+    """
     from recallflow.control import Quota
     from recallflow.fields import EPOCH_MS_MAX
 
     limits = decided(options).in_force(Quota, "quota", options.tenant, EPOCH_MS_MAX)
     found = [(one.name, one.limit) for one in limits if one.limit is not None]
-    return _print_rows(options, ("name", "limit"), ("quota", "limit"), found)
+    return _print_rows(options, "quota", ("name", "limit"), found)
 
 
 API_KEY = "api_key"
 # Permission of a key → its flag and value name. Without the flag the key is valid for all of the tenant's.
-KEY_SCOPES = {
-    "projects": ("--project", "PROJECT"),
-    "environments": ("--environment", "NAME"),
-    "end_users": ("--end-user", "USER"),
-}
+KEY_SCOPES = {"projects": ("--project", "PROJECT"), "environments": ("--environment", "NAME"),
+              "end_users": ("--end-user", "USER")}  # fmt: skip
 
 
-def add_keys(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def add_keys(commands: Commands) -> None:
     actions = add_actions(commands, "keys", "manage API keys of senders")
-    creating = actions.add_parser(
-        "create",
-        help="create a key",
-        description="Creates an API key and prints it. It cannot be printed again: only a hash of the secret is "
-        "stored, in the control topic or in the file of --control.",
-        examples=(
-            "recallflow keys create acme --environment prod --bootstrap-servers localhost:9092 > acme.key",
-            "recallflow keys create acme --control control.jsonl > acme.key",
-        ),
-    )
-    revoking = actions.add_parser(
-        "revoke",
-        help="revoke a key permanently",
-        description="Revokes an API key.",
-        examples=("recallflow keys revoke acme 0123456789abcdef --bootstrap-servers localhost:9092",),
-    )
-    listing = actions.add_parser(
-        "list",
-        help="print a tenant's keys",
-        description="Prints a tenant's current keys, without secrets.",
-        examples=("recallflow keys list acme --json --bootstrap-servers localhost:9092",),
-    )
+    creating = add_command(actions, "create", run_key_create)
+    revoking = add_command(actions, "revoke", run_key_revoke)
+    listing = add_command(actions, "list", run_keys_list)
     listing.add_argument("--json", action="store_true", help="print one JSON object per line")
     for action in (creating, revoking, listing):
         add_tenant(action, "a tenant, or '*' for all tenants")
@@ -300,12 +261,14 @@ def add_keys(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") ->
         creating.add_argument(flag, dest=name, action="append", metavar=metavar, help=text)
     revoking.add_argument("name", metavar="NAME", help="name of the key in `keys list`: 16 digits")
     add_reasons(creating, revoking)
-    creating.set_defaults(run=run_key_create)
-    revoking.set_defaults(run=run_key_revoke)
-    listing.set_defaults(run=run_keys_list)
 
 
 def run_key_create(options: argparse.Namespace) -> int:
+    """Create an API key, and print it.
+    It cannot be printed again: only a hash of the secret is stored, in the control topic or in the file of --control.
+    $ recallflow keys create acme --environment prod --bootstrap-servers localhost:9092 > acme.key
+    $ recallflow keys create acme --control control.jsonl > acme.key
+    """
     from recallflow.credentials import new_key
 
     scopes = {name: getattr(options, name) for name in (*KEY_SCOPES, "by", "why")}
@@ -328,6 +291,9 @@ def run_key_create(options: argparse.Namespace) -> int:
 
 
 def run_key_revoke(options: argparse.Namespace) -> int:
+    """Revoke a key permanently.
+    $ recallflow keys revoke acme 0123456789abcdef --bootstrap-servers localhost:9092
+    """
     keys = _keys(decided(options), options.tenant)
     if options.name not in keys:  # the argument may be the key itself
         raise UsageError(f"tenant {options.tenant} has no key of this name: `recallflow keys list` prints their names")
@@ -336,15 +302,16 @@ def run_key_revoke(options: argparse.Namespace) -> int:
     if fields["revoked"] is not None:
         print(f"{decision}: already revoked at {fields['revoked']}")
         return 0
-    code = decide(
-        options, decision, API_KEY, key.revocation(),
-        lambda opened, _: opened.revoke_key(key, by=options.by, why=options.why),
-    )  # fmt: skip
+    made = key.revocation()
+    code = decide(options, decision, API_KEY, made, lambda to, _: to.revoke_key(key, by=options.by, why=options.why))
     note(f"it is refused {_settled(options)}")
     return code
 
 
 def run_keys_list(options: argparse.Namespace) -> int:
+    """Print a tenant's keys, without secrets.
+    $ recallflow keys list acme --json --bootstrap-servers localhost:9092
+    """
     found = _keys(decided(options), options.tenant)
     for _, fields in found.values():
         if options.json:
@@ -377,10 +344,8 @@ def _keys(history: "ControlHistory", tenant_id: str) -> "dict[str, tuple[ApiKey,
 
     found = {}
     for name in history.names(tenant_id, API_KEY):
-        decisions = [
-            (format_time(at_ms), cast("ApiKey", event)) for at_ms, event in history.decisions(tenant_id, API_KEY, name)
-        ]
-        revoked, key = next(((at, event) for at, event in decisions if event.revoked), (None, decisions[-1][1]))
-        fields: dict[str, Any] = {"name": name, "since": decisions[0][0], "revoked": revoked}
+        made = [(format_time(at), cast("ApiKey", event)) for at, event in history.decisions(tenant_id, API_KEY, name)]
+        revoked, key = next(((at, event) for at, event in made if event.revoked), (None, made[-1][1]))
+        fields: dict[str, Any] = {"name": name, "since": made[0][0], "revoked": revoked}
         found[name] = key, fields | {name: getattr(key, name) for name in (*KEY_SCOPES, "by", "why")}
     return found
