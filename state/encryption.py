@@ -86,8 +86,7 @@ class StoredSecret:
         return {"master_key": self.master_key, "wrapped_secret": self.value.hex()}
 
     def opened(self, path: Path, master_key: MasterKey | None) -> bytes:
-        """Return the plain secret. Raise MasterKeyError for another master key, and for one of an unencrypted
-        directory."""
+        """Return the plain secret. Raise MasterKeyError for a wrong master key, or one of an unencrypted directory."""
         if self.master_key is None:
             if master_key is not None:
                 raise MasterKeyError(

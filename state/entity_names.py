@@ -183,7 +183,6 @@ def decode_names(data: bytes) -> list[str]:
 
 
 def names_in(text: str, names: Iterable[str]) -> Iterator[str]:
-    """Return the names that occur in a text."""
     if not unicodedata.is_normalized("NFKC", text):
         text = unicodedata.normalize("NFKC", text)
     text = text.casefold()

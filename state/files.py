@@ -32,7 +32,6 @@ def write_whole(path: Path, data: bytes) -> None:
 
 
 def write_checked(path: Path, fields: Mapping[str, Any]) -> None:
-    """Write fields as JSON with their checksum."""
     write_whole(path, orjson.dumps({**fields, CHECKSUM: _checksum(fields)}, option=orjson.OPT_INDENT_2))
 
 

@@ -44,7 +44,6 @@ def held_numbers(path: Path) -> list[int]:
 
 
 def format_partitions(numbers: Iterable[int]) -> str:
-    """Return the folder names of state partitions, in order."""
     return ", ".join(f"p{number:03d}" for number in sorted(numbers))
 
 
@@ -103,7 +102,6 @@ def remove_folder(path: Path, number: int) -> None:
 
 
 def remove_leftovers(path: Path) -> None:
-    """Remove leftovers of arriving and leaving folders after a crash."""
     for ending in (_ARRIVING, _MADE_READY, _GONE):
         for folder in path.glob(_NUMBERED + ending):
             shutil.rmtree(folder, ignore_errors=True)

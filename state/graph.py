@@ -191,7 +191,6 @@ class OwnerGraph:
                 yield self._canonical(key)
 
     def nodes(self) -> Iterator[Node]:
-        """Yield every node, in no particular order."""
         archived = set()
         for _, value in self._scan(keys.NODE):
             row = NodeRow.decode(value)
@@ -270,7 +269,6 @@ class OwnerGraph:
         )
 
     def _stored_edge(self, name: bytes) -> tuple[int, Edge] | None:
-        """Return the number of a stored edge, and the edge."""
         stored = self._partition.get(keys.edge(self._owner, name))
         if stored is None:
             return None

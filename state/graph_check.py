@@ -77,7 +77,6 @@ class GraphCheck:
         self._caseless: list[str] = []
 
     def add(self, table: bytes, rest: bytes, value: bytes) -> None:
-        """Decode one record of one of `TABLES`."""
         match table:
             case keys.NODE:
                 self._nodes[rest] = NodeRow.decode(value)
@@ -139,8 +138,6 @@ class GraphCheck:
         yield from self._of_joined()
         yield from self._of_past()
         yield from self._of_caseless()
-
-    # ------------------------------------------------------------------ parts
 
     def _of_links(self) -> Iterator[str]:
         linked = {

@@ -290,8 +290,7 @@ def decode_member(data: bytes) -> tuple[str, NodeDescription | None]:
 
 
 def node_key(kind: str, name: str) -> str:
-    """Return the normalised key of a name: Unicode NFKC, case-folded, whitespace trimmed. An empty name gives only the
-    kind and a colon."""
+    """Return the key of a name: Unicode NFKC, case-folded, trimmed. An empty name gives only the kind and a colon."""
     return _node_keys[kind, name]
 
 

@@ -91,7 +91,6 @@ class HotOwner:
         return None if stored is None else EpisodeSummaryRow.decode(stored).summary
 
     def hot_graph(self) -> HotGraph:
-        """Return the cached data for writing the owner's graph."""
         if self._hot_graph is None:
             self._hot_graph = HotGraph(self.partition, self.key, was_empty=self._was_empty)
         return self._hot_graph
@@ -106,8 +105,7 @@ class HotOwner:
         return self.index
 
     def keep_segment(self, model: str, dimension: int) -> int:
-        """Pack the next complete range of the index. Return its number of memories. Only between batches, because it
-        reads commits."""
+        """Pack the next complete range of the index. Return its size. Only between batches: it reads commits."""
         return self._stored_segments(model, dimension).keep(self.next_seq)
 
     def keep_tail(self) -> int:
@@ -131,7 +129,6 @@ class HotOwner:
         return self._usage
 
     def put_usage(self, changed: Mapping[int, Usage]) -> None:
-        """Apply changed usage of memories, by `seq`."""
         if self._usage is not None:
             for seq, usage in changed.items():
                 self._usage.put(seq, usage)
@@ -249,7 +246,6 @@ class HotOwners:
                 packed += hot.keep_tail()
 
     def drop_partition(self, partition: Partition) -> None:
-        """Evict the owners of a partition before it is closed."""
         for owner in [owner for owner, hot in self._owners.items() if hot.partition is partition]:
             self.drop(owner)
 
@@ -262,8 +258,6 @@ class HotOwners:
 
 
 class Owners:
-    """The owners of one state partition."""
-
     def __init__(self, hot_owners: HotOwners, partition: Partition) -> None:
         self._hot_owners = hot_owners
         self._partition = partition

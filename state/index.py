@@ -75,8 +75,7 @@ class IndexColumns(Mapping[str, Array]):
         return sum(column.nbytes for column in self._columns.values())
 
     def extend(self, values: Mapping[str, npt.ArrayLike], count: int, names: Ints | None = None) -> None:
-        """Append columns of memories; a single value means all are equal. `names` maps string numbers in the values, if
-        they differ."""
+        """Append columns of memories; a single value means all are equal. `names` renumbers strings in the values."""
         for name, column in self._columns.items():
             column.extend(values[name], count, names if name in NAMED else None)
 
@@ -157,7 +156,6 @@ class Conversation:
 
     @cached_property
     def with_blank(self) -> bool:
-        """Return whether any memory has a blank text."""
         return bool((self.facts["flags"] & BLANK).any())
 
     def living(self, slots: npt.NDArray[np.integer[Any]]) -> Places:
@@ -166,8 +164,7 @@ class Conversation:
         return places[places >= 0] if len(self.places) > self.size else places
 
     def around(self, values: Array, reaches: Iterable[int]) -> Array:
-        """Return for each place the sum of values within a reach on both sides in its episode, and the total over
-        several reaches."""
+        """Return for each place the sum of values on both sides in its episode, within each reach, added up."""
         up_to, summed = np.concatenate([[0.0], np.cumsum(values)]), np.zeros(self.size)
         for low, high in map(self.window, reaches):
             summed += up_to.take(high) - up_to.take(low) - values
@@ -249,8 +246,6 @@ class OwnerIndex:
         self._merged: dict[int, int] = {}
         self._episodes: dict[int, EpisodeRow | bytes] = {}  # stored ones are decoded on demand
 
-    # ------------------------------------------------------------------ changes
-
     def add(self, entries: Sequence[Entry], vectors: Mapping[tuple[int, int], Vectors | None]) -> None:
         """Add memories, or replace them by their next versions. `vectors` are by sequence number and version."""
         seqs = [entry.seq for entry in entries]
@@ -278,8 +273,7 @@ class OwnerIndex:
         self._changed()
 
     def packed(self, end: int) -> Segment:
-        """Return all memories as a segment. No memory may have been removed. `end` is the sequence number after the
-        last memory."""
+        """Return all memories as a segment. None may have been removed. `end` is the sequence number after the last."""
         ids, id_ends = self.ids.packed()
         rows, words = self.vectors.packed(), self.words.packed()
         tags, metadata = self.tags.packed(), self.metadata.packed()
@@ -365,8 +359,7 @@ class OwnerIndex:
         *,
         past: Sequence[Entry] = (),
     ) -> None:
-        """Fill an empty index from stored data. `past` are further versions that stay in addition to the current
-        ones."""
+        """Fill an empty index from stored data. `past` are further versions, in addition to the current ones."""
         for episode in sorted(episodes, key=lambda e: e.number):
             self.put_episode(episode)
         self._append(past, vectors)
@@ -393,8 +386,6 @@ class OwnerIndex:
             _NO_TOKENS if one is None or one.model != self._model else Tokens(one.tokens, one.sizes) for one in stored
         ]
 
-    # ------------------------------------------------------------------ reading
-
     def __len__(self) -> int:
         return self._size
 
@@ -409,8 +400,7 @@ class OwnerIndex:
 
     @cached_property
     def standing(self) -> Kept[str, StemOccurrences]:
-        """Return a cache of the occurrences of stems in `conversation`. A query looks up each of its stems several
-        times."""
+        """Return a cache of the occurrences of stems in `conversation`. A query looks up each stem several times."""
         budget_bytes = max(_STANDING_BYTES, _STANDING_BYTES_A_MEMORY * self.conversation.size)
         return Kept(partial(OwnerIndex._standing, proxy(self)), budget_bytes, _STANDING_SHARE)
 

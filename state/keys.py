@@ -290,7 +290,6 @@ def user_owner(user: bytes, owner_: bytes) -> bytes:
 
 
 def erased_in(user: bytes, owner_: bytes) -> bytes:
-    """Return the key of a user's erasure in the environment of an owner."""
     return ERASED + user + owner_
 
 
@@ -312,8 +311,7 @@ def edge_part(key: bytes) -> tuple[bytes, int | None]:
 
 
 def stretches(found: Iterable[bytes]) -> list[bytes]:
-    """Return the scan prefixes of keys in the owners' namespace: table prefixes, or the prefix of a name in grouped
-    tables."""
+    """Return the scan prefixes of owners' keys: the prefix of the table, or of the name in grouped tables."""
     return [key[:GROUP_BYTES] if key[OWNER_BYTES + 1 : TABLE_BYTES] in GROUPED else key[:TABLE_BYTES] for key in found]
 
 
@@ -333,7 +331,6 @@ def seq_and_version(key: bytes) -> tuple[int, int]:
 
 
 def version(key: bytes) -> int:
-    """Return the version at the end of a row's key."""
     return int(_U32.unpack(key[-4:])[0])
 
 

@@ -19,8 +19,6 @@ _encode = json.JSONEncoder(ensure_ascii=False).encode  # JSON of numbers of any 
 
 
 class LabelColumns(NamedTuple):
-    """Labels of some slots."""
-
     labels: list[str]  # the distinct labels
     slots: Ints
     sizes: Ints  # the number of labels of each slot
@@ -90,7 +88,6 @@ class Labels:
         return self._unpacked().get(slot, [])
 
     def add(self, first: int, labels: Iterable[list[str]]) -> None:
-        """Add the labels of the slots from `first` on."""
         added = {first + at: slot_labels for at, slot_labels in enumerate(labels) if slot_labels}
         if len(added) >= PACKED_FROM:
             self.append(0, LabelColumns.of(added).encode())

@@ -56,8 +56,7 @@ def distinct(numbers: Array) -> Array:
 
 
 def _distinct_of(values: Array) -> tuple[Array, Ints, Ints]:
-    """Return the distinct values in ascending order, the index of one occurrence of each, and each value's index among
-    them."""
+    """Return the distinct values, ascending, the index of an occurrence of each, and each value's index in them."""
     order = values.argsort()  # an unstable sort is several times as fast
     ordered = values[order]
     first = np.ones(len(values), np.bool_)
@@ -79,8 +78,6 @@ def _firsts(numbers: Array) -> Ints:
 
 
 class _Posting(NamedTuple):
-    """A posting list of a stem."""
-
     looked: int  # the number of scanned occurrences of the index
     at: Unsigned  # the position of each occurrence, ascending
     slots: Unsigned  # the slot of each occurrence
@@ -106,7 +103,6 @@ class Parts(NamedTuple):
     firsts: Ints  # (slots,) the first part of each slot
 
     def counts(self, slots: Ints) -> Ints:
-        """Return the number of parts of each slot."""
         return np.append(self.firsts, len(self.starts))[slots + 1] - self.firsts[slots]
 
 
@@ -140,7 +136,6 @@ class LexicalIndex:
 
     @property
     def nbytes(self) -> int:
-        """Return the bytes of stems and spelling features."""
         growing = (self._flat, self._starts, self._lengths, self._cuts, self._cut_slots)
         spellings = (self._features, self._feature_words, self._feature_counts, self._feature_starts)
         packed = sum(array.nbytes for words in self._packed for array in words)
@@ -312,7 +307,6 @@ class LexicalIndex:
         return self._parts
 
     def _sharing(self, stem: str) -> npt.NDArray[np.bool_]:
-        """Return which words share a spelling feature with the stem."""
         sharing = np.zeros(len(self._numbers), np.bool_)
         sharing[self._words_alike(stem).words] = True
         return sharing
@@ -371,7 +365,6 @@ class LexicalIndex:
         return best
 
     def _words_alike(self, stem: str) -> _Alike:
-        """Return the words that share spelling features with a stem."""
         spelling, words = _spellings[stem], len(self._numbers)
         number = self._numbers.get(spelling)
         known = self._alike.get(-1 if number is None else number, _Alike(0, _NOWHERE, _NOTHING))

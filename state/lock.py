@@ -33,35 +33,29 @@ class _Held:
     times: int = 0
 
 
-class _Thread(threading.local):
-    def __init__(self) -> None:
-        self.held: dict[Path, _Held] = {}
-
-
-_thread = _Thread()
+_held: dict[tuple[int, Path], _Held] = {}  # by thread and directory
 
 
 @contextlib.contextmanager
 def locked(path: Path, wait_s: float | None = None) -> Iterator[None]:
     """Lock an existing directory. A thread may lock it repeatedly; the last release unlocks it. Raise StateInUse, which
     names the holder, after `wait_s` (by default `WAIT_S`)."""
-    holding, place = _thread.held, path.resolve()
-    if place not in holding:
-        holding[place] = _Held(_acquired(path, WAIT_S if wait_s is None else wait_s))
-    held = holding[place]
+    place = threading.get_ident(), path.resolve()
+    if place not in _held:
+        _held[place] = _Held(_acquired(path, WAIT_S if wait_s is None else wait_s))
+    held = _held[place]
     held.times += 1
     try:
         yield
     finally:
         held.times -= 1
         if held.times == 0:
-            del holding[place]
+            del _held[place]
             os.close(held.file)
 
 
 def holder(path: Path) -> str | None:
-    """Return the holder of a directory; None if there is none. Nothing is written, and concurrent openers wait only
-    briefly. Raise StorageError."""
+    """Return the holder of a directory, or None. It writes nothing and delays openers briefly. Raise StorageError."""
     try:
         file = os.open(path / LOCK, os.O_RDONLY)
     except FileNotFoundError:
@@ -89,28 +83,20 @@ def _acquired(path: Path, wait_s: float) -> int:
         raise StorageError(f"cannot lock {path / LOCK}: {error.strerror}") from error
     with contextlib.suppress(OSError):  # on a full disk the lock holds all the same
         os.ftruncate(file, 0)
-        os.pwrite(file, _note(), 0)
+        since = datetime.now(UTC).isoformat(timespec="seconds")
+        note = {"command": command.get(), "pid": os.getpid(), "host": socket.gethostname(), "since": since}
+        os.pwrite(file, orjson.dumps(note), 0)
     return file
 
 
 def _wait(file: int, path: Path, give_up_s: float) -> None:
-    while not _try(file):
-        if time.monotonic() >= give_up_s:
-            raise StateInUse(f"{path} is in use by {_holder(file)}")
+    while True:
+        try:
+            return fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() >= give_up_s:
+                raise StateInUse(f"{path} is in use by {_holder(file)}") from None
         time.sleep(RETRY_S)
-
-
-def _try(file: int) -> bool:
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
-
-
-def _note() -> bytes:
-    since = datetime.now(UTC).isoformat(timespec="seconds")
-    return orjson.dumps({"command": command.get(), "pid": os.getpid(), "host": socket.gethostname(), "since": since})
 
 
 def _holder(file: int) -> str:

@@ -135,9 +135,6 @@ def _held(paths: Iterable[Path]) -> Iterator[None]:
         yield
 
 
-# ── several copies of one partition ───────────────────────────────────────────────────────────────────────────────────
-
-
 def _mark_older(paths: Sequence[Path], at_rest: AtRest, progress_of: ReadProgress, now_ms: int) -> list[OlderCopy]:
     """Mark all copies of a partition except the newest, which gets the latest committed progress. Mark nothing if any
     copies cannot be compared. A folder that is being moved is not a copy."""
@@ -194,9 +191,6 @@ def _topic(source: str) -> str:
     return source.rpartition(":")[0]
 
 
-# ---------------------------------------------------------------------- checks
-
-
 def _plan(source: Path, target: Path, numbers: Collection[int]) -> list[Move]:
     """Return the remaining moves. Raise StateError if one is impossible."""
     fingerprint = describe(source).fingerprint
@@ -250,9 +244,6 @@ def _check_room(plan: Iterable[Move]) -> None:
                 f"{target} has {free:,} bytes free, and the partitions to move need {wanted[disk]:,} bytes: free some "
                 "space, or move fewer partitions. Nothing was moved"
             )
-
-
-# ── moving ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _carry_out(plan: list[Move], at_rest: AtRest) -> list[Move]:

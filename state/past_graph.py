@@ -77,8 +77,6 @@ class PastGraph(OwnerGraph):
         self._episode_keys = {} if known_by_ms is None and not self.has_own_episodes else _episodes(index)
         self._episodes = {key: number for number, key in self._episode_keys.items()}
 
-    # ------------------------------------------------------------------ nodes
-
     def node(self, key: NodeKey) -> Node | None:
         if key.memory:
             exists = self._seq(key) is not None
@@ -97,7 +95,6 @@ class PastGraph(OwnerGraph):
                 yield self._canonical(key)
 
     def members(self, key: NodeKey, limit: int) -> list[int]:
-        """Return the `seq` of memories linked to the node at that time, newest first; for a memory, its own."""
         if key.memory:
             return super().members(key, limit)
         candidates: Iterable[int]
@@ -109,7 +106,6 @@ class PastGraph(OwnerGraph):
         return [*islice((seq for seq in candidates if any(node == own for node, _ in self.links(seq))), limit)]
 
     def links(self, seq: int) -> list[tuple[NodeKey, str]]:
-        """Return node and role of each link of a memory at that time, its own node first; none before it existed."""
         slot = self._slot(seq)
         return [] if slot is None else self._links_of(seq, int(self._index.facts["version"][slot]))
 
@@ -121,8 +117,6 @@ class PastGraph(OwnerGraph):
     def has_stated(self) -> bool:
         """Return whether any edge other than similarity exists or existed."""
         return super().has_stated() or next(self._scan(keys.PAST_ADJACENCY), None) is not None
-
-    # ------------------------------------------------------------------ parts
 
     def _refinements_in_force(self, seq: int, refinements: Iterable[Superseded]) -> list[Superseded]:
         """Return the refinements in force at that time. Those with `needs_edge` are derived from their edges."""

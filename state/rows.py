@@ -205,8 +205,7 @@ _STANDING = tuple(b",null,%b,%b,%b]" % flags for flags in product((b"true", b"fa
 
 
 class Current(NamedTuple):
-    """The current state of a memory id: its `seq`, its latest version, the digest of its creating event, and the text
-    bytes of all versions."""
+    """The state of a memory id: `seq`, latest version, digest of its creating event, text bytes of all versions."""
 
     seq: int
     version: int
@@ -263,8 +262,6 @@ class CategorySummaryRow(NamedTuple):
 
 
 class EpisodeSummaryRow(NamedTuple):
-    """The summary of an episode."""
-
     change: int
     ingested_ms: int
     number: int

@@ -63,8 +63,6 @@ class ScopedGraph(PastGraph):
         for seq in sorted(seqs, reverse=True)[:NEWEST]:
             yield from (key for key, _ in self.links(seq)[1:])
 
-    # ------------------------------------------------------------------ edges
-
     def _edge_row(self, name: bytes, row: EdgeRow) -> EdgeRow | None:
         if any(end.memory and self._seq(end) is None for end in (row.source, row.target)):
             return None
@@ -99,8 +97,6 @@ class ScopedGraph(PastGraph):
         ids = dict.fromkeys(one.by for one in refinements)
         found = (self._refinement_by(seq, by_id) for by_id in ids)
         return [one for one in found if one is not None and one.happened(self._happened_ms)]
-
-    # ------------------------------------------------------------------ nodes
 
     def _row(self, key: NodeKey) -> NodeRow | None:
         row = super()._row(key)

@@ -84,7 +84,6 @@ class Segment(NamedTuple):
     token_dimension: int  # numbers per token vector, 0 without token vectors
 
     def versions(self) -> dict[int, int]:
-        """Return each memory's version by sequence number."""
         seqs, versions = (np.broadcast_to(self.facts[column], self.size) for column in ("seq", "version"))
         return dict(zip(seqs.tolist(), versions.tolist(), strict=True))
 

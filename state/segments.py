@@ -100,8 +100,6 @@ class Segments:
         self._make(stretch, next_seq)
         return next_seq - stretch.first
 
-    # ------------------------------------------------------------------ one segment
-
     def _segment(self, stretch: Stretch, marked: list[int]) -> Segment:
         marks = bisect_left(marked, stretch.end) - bisect_left(marked, stretch.first)
         found = self._whole(stretch) if marks <= MARKED_MOST * stretch.size else None
@@ -144,10 +142,7 @@ class Segments:
             self._end = end
             self._partition.keep({keys.reach(self._owner): orjson.dumps([VERSION, self._model, end])})
 
-    # ------------------------------------------------------------------ entries
-
     def _add(self, index: OwnerIndex, stretch: Stretch) -> None:
-        """Add memories from their entries and vectors."""
         entries = Entry.decode_all(value for _, value in self._scan(keys.entry, stretch))
         version = {entry.seq: entry.version for entry in entries}
         stored = ((keys.sequence(key), value) for key, value in self._scan(keys.vectors, stretch))

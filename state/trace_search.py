@@ -83,8 +83,7 @@ def _texts_of(value: Any, *, user_keys: bool = False) -> Iterator[str]:
 
 
 def pieces_of(text: str) -> Iterator[bytes]:
-    """Yield a text in pieces of whole words, or of parts of words that exceed a piece. A text that is too short to be
-    distinctive has none."""
+    """Yield a text in pieces of whole words, or of parts of longer words. A text too short to identify has none."""
     whole = text.encode()
     if len(whole) < 2 * PIECE_BYTES:
         if len(whole) >= MIN_PIECE_BYTES:

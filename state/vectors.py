@@ -77,7 +77,6 @@ class VectorIndex:
         return Rows(self._slots.view, masked(self._codes()), self._units.view)
 
     def reserve(self, rows: int) -> None:
-        """Reserve space for further rows."""
         self._flat.reserve(rows * self.dimension)
         self._slots.reserve(rows)
         self._units.reserve(rows)
@@ -105,7 +104,6 @@ class VectorIndex:
         return np.maximum.reduceat(products, firsts), slots[firsts]
 
     def cosines_of(self, query: Matrix, slot: int) -> Matrix:
-        """Return the cosine of each of a slot's rows with `query`."""
         first, end = self._slots.view.searchsorted([slot, slot + 1])
         return self._products(query, self._codes()[first:end], self._units.view[first:end])
 
@@ -125,7 +123,6 @@ class VectorIndex:
         return found
 
     def holds(self, slots: Ints) -> Mask:
-        """Return whether each slot has rows."""
         owned = self._slots.view
         found: Mask = owned.searchsorted(slots, "right") > owned.searchsorted(slots)
         return found

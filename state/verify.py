@@ -196,8 +196,6 @@ def _own_problems(partition: Partition, records: Iterator[tuple[bytes, bytes]], 
 
 
 class _Indexed(NamedTuple):
-    """The references of an index entry to other records."""
-
     name: bytes
     version: int
     episode: int
@@ -250,8 +248,6 @@ class _OwnerCheck:
                 found = [f"cannot be opened: {error}"]
             yield from (f"{who}, {name} {rest.hex()}: {problem}" for problem in found)
         yield from (f"{who}: {problem}" for problem in self._disagreements())
-
-    # ------------------------------------------------------------------ one record
 
     def _read(self, table: bytes, rest: bytes, value: bytes) -> Iterator[str]:
         match table:
@@ -333,8 +329,6 @@ class _OwnerCheck:
             yield f"says it is episode {episode.number} of another session"
         if episode.last_ms < episode.start_ms:
             yield "ends before it starts"
-
-    # ------------------------------------------------------------------ all records
 
     def _disagreements(self) -> Iterator[str]:
         for name, current in self._currents.items():

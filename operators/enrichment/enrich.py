@@ -22,7 +22,7 @@ from recallflow.events import EnrichmentRequest, EnrichmentResult
 from recallflow.fields import written_time
 from recallflow.llm import ONE_TO_BLAME, EmbeddingService, LanguageModel, Spent, Task
 from recallflow.operators.async_call import AsyncCall, CallCompletion, CallError, Runtime, call_numbers
-from recallflow.operators.enrichment.facts_and_summaries import categorise, facts, summarise_category, summarise_episode
+from recallflow.operators.enrichment.facts_and_summaries import categorise, facts, summarise
 from recallflow.operators.enrichment.prompts import CHARACTERS
 from recallflow.operators.enrichment.relationships import classify, extract, resolve
 from recallflow.operators.enrichment.results import (
@@ -80,10 +80,8 @@ class Plan(NamedTuple):
                 return extract(number, request, semantic_confidence)
             case "resolve":
                 return resolve(number, request, relationship_confidence)
-            case "summarise_category":
-                return summarise_category(number, request)
-            case "summarise_episode":
-                return summarise_episode(number, request)
+            case "summarise_category" | "summarise_episode":
+                return summarise(task, number, request)
         return None
 
     def _of_many(self, task: Task, numbers: Sequence[int]) -> list[ModelCall]:
@@ -130,8 +128,6 @@ async def enrich(
 
 
 class _Work(NamedTuple):
-    """The model calls of a group of requests."""
-
     asked: Sequence[PositionedRequest]
     model: LanguageModel | None
     embeddings: EmbeddingService | None

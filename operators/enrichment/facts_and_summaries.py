@@ -43,7 +43,6 @@ from recallflow.operators.enrichment.results import (
 )
 from recallflow.operators.graph.names import NAME_CHARACTERS
 
-FACTS_VERSION = "facts-1"
 FACTS_MAX = 10  # per message
 FACT_CHARACTERS = 500
 ENTITIES_MAX = 8  # per fact
@@ -94,7 +93,7 @@ def facts(numbers: Sequence[int], requests: Sequence[EnrichmentRequest], confide
         "before": [as_data(*one) for one in earlier.items()],
         "messages": [as_data(*one) for one in messages.items()],
     }
-    asked = prompt("facts", FACTS_VERSION, _FACTS_DUTY, data, _FACTS_ANSWER, len(messages))
+    asked = prompt("facts", "facts-1", _FACTS_DUTY, data, _FACTS_ANSWER, len(messages))
     context = [*earlier.values()]
     return ModelCall(numbers, asked, lambda answer: _Reading(messages, context, requests, confidence).read(answer))
 
@@ -187,7 +186,6 @@ def _entities(claimed: Sequence[Mapping[str, Any]], content: str, found: AnswerC
     return [*kept.values()]
 
 
-CATEGORISE_VERSION = "categorise-1"
 _CATEGORISE_DUTY = (
     "You are given texts of somebody's memory (m1, m2 …), and categories with what belongs into them. Name for each "
     "text the one category that it belongs into, with your confidence from 0 to 1. Leave out texts that belong into "
@@ -203,7 +201,7 @@ def categorise(
     offered = offer(categories)
     data = {"categories": described(offered), "texts": [as_data(*one) for one in memories.items()]}
     answer = fields(assigned=listed(fields(memory=TEXT, category=one_of([*offered]), confidence=NUMBER)))
-    asked = prompt("categorise", CATEGORISE_VERSION, _CATEGORISE_DUTY, data, answer, len(memories))
+    asked = prompt("categorise", "categorise-1", _CATEGORISE_DUTY, data, answer, len(memories))
     return ModelCall(numbers, asked, lambda answer: _read_categories(answer, memories, offered, confidence))
 
 
@@ -226,7 +224,6 @@ def _read_categories(
     return [*all_found.values()]
 
 
-CATEGORY_VERSION, EPISODE_VERSION = "summarise-category-1", "summarise-episode-1"
 SUMMARY_CHARACTERS, ASKED_CHARACTERS = 1_200, 800
 TEXTS_CHARACTERS = 24_000  # of all shown memories
 _RULES = (
@@ -246,26 +243,14 @@ _EPISODE_DUTY = (
 _SUMMARY_ANSWER = fields(summary=TEXT)
 
 
-def summarise_category(number: int, request: EnrichmentRequest) -> ModelCall:
-    fields = {"type": "category.summary", "category": request.category}
-    about = {"category": request.category}
-    return _summarise("summarise_category", CATEGORY_VERSION, _CATEGORY_DUTY, number, request, about, fields)
-
-
-def summarise_episode(number: int, request: EnrichmentRequest) -> ModelCall:
-    fields = {"type": "episode.summary", "episode_id": request.episode_id}
-    return _summarise("summarise_episode", EPISODE_VERSION, _EPISODE_DUTY, number, request, {}, fields)
-
-
-def _summarise(
-    task: Task,
-    version: str,
-    duty: str,
-    number: int,
-    request: EnrichmentRequest,
-    about: Mapping[str, Any],
-    fields: Mapping[str, Any],
-) -> ModelCall:
+def summarise(task: Task, number: int, request: EnrichmentRequest) -> ModelCall:
+    """Return the model call for the summary of a category or of an episode."""
+    if task == "summarise_category":
+        version, duty, about = "summarise-category-1", _CATEGORY_DUTY, {"category": str(request.category)}
+        fields = {"type": "category.summary", **about}
+    else:
+        version, duty, about = "summarise-episode-1", _EPISODE_DUTY, {}
+        fields = {"type": "episode.summary", "episode_id": str(request.episode_id)}
     memories = _fitting(request.memories)
     data = {**about, "texts": [as_data(*one) for one in numbered(memories).items()]}
     asked = prompt(task, version, duty, data, _SUMMARY_ANSWER, 4)

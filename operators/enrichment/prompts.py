@@ -84,7 +84,6 @@ def numbered(memories: Iterable[ShownMemory], prefix: str = "m", begin: int = 1)
 
 
 def as_data(number: str, memory: ShownMemory) -> dict[str, Any]:
-    """Return a memory in the form of a prompt."""
     day = datetime.fromtimestamp(memory.created_at / 1000, UTC).weekday()
     time = f"{format_time(memory.created_at)} {_DAYS[day]}"
     return {"number": number, "by": author(memory), "time": time, "text": memory.content}
@@ -112,8 +111,7 @@ def names_it(text: str, name: str) -> bool:
 
 
 def sources_of(text: str, own: Sequence[str], others: Sequence[str]) -> list[int] | None:
-    """Return the numbers of other texts that supply names and numbers of a text that are missing in its own sources.
-    Return None if one of them is in no text."""
+    """Return the numbers of other texts with names and numbers that a text lacks in its own; None if one is nowhere."""
     used: list[int] = []
     words, known = [_words(one) for one in others], frozenset[str]().union(*map(_words, own))
     for wanted in _telling(text):
@@ -229,7 +227,6 @@ def offer(categories: Mapping[str, str]) -> dict[str, str]:
 
 
 def described(categories: Mapping[str, str]) -> Sequence[dict[str, str]]:
-    """Return categories in the form of a prompt."""
     return [{"name": name, "about": text[:DESCRIPTION_CHARACTERS]} for name, text in categories.items()]
 
 

@@ -44,7 +44,6 @@ from recallflow.state.graph_codec import (
     node_key,
 )
 
-CLASSIFY_VERSION = "classify-1"
 SIMILAR_MAX = 20
 REPLACED_MAX = 5  # memories that one may replace; more indicate an error of the model
 _WITHOUT_EDGE = ("agrees", "unrelated")
@@ -70,9 +69,8 @@ def classify(number: int, request: EnrichmentRequest, confidence: float) -> Mode
         return None
     shown = numbered([new, *(cut(one, BESIDE_CHARACTERS) for one in similar)])
     first, *known = [as_data(*one) for one in shown.items()]
-    asked = prompt(
-        "classify", CLASSIFY_VERSION, _CLASSIFY_DUTY, {"new": first, "known": known}, _CLASSIFY_ANSWER, len(known)
-    )
+    data = {"new": first, "known": known}
+    asked = prompt("classify", "classify-1", _CLASSIFY_DUTY, data, _CLASSIFY_ANSWER, len(known))
     return ModelCall([number], asked, lambda answer: [_read_classify(answer, new, shown, confidence)])
 
 
@@ -137,7 +135,6 @@ def _draft(
     return Draft({"type": "graph.edges", "timestamp": written_time(at_ms), "edges": [edge]}, new, others)
 
 
-EXTRACT_VERSION = "extract-1"
 RECENT_MAX = 50
 RELATIONS_MAX = 20  # per memory
 CONDITION_CHARACTERS = 60
@@ -188,7 +185,7 @@ def extract(number: int, request: EnrichmentRequest, confidence: float) -> Model
     recent = [one for one in request.recent if not is_own(new, one)][:RECENT_MAX]
     shown = numbered([new, *(cut(one, BESIDE_CHARACTERS) for one in recent)])
     first, *others = [as_data(*one) for one in shown.items()]
-    asked = prompt("extract", EXTRACT_VERSION, _EXTRACT_DUTY, {"new": first, "recent": others}, _EXTRACT_ANSWER, 10)
+    asked = prompt("extract", "extract-1", _EXTRACT_DUTY, {"new": first, "recent": others}, _EXTRACT_ANSWER, 10)
     return ModelCall([number], asked, lambda answer: [_read_extract(answer, new, shown, confidence)])
 
 
@@ -254,7 +251,6 @@ def _relation(claim: Mapping[str, Any], source: _End, target: _End, new: ShownMe
     return draft
 
 
-RESOLVE_VERSION = "resolve-1"
 NAMES_MAX = 16
 ENTITIES_MAX = 40
 SENTENCE_CHARACTERS = 300
@@ -290,7 +286,7 @@ def resolve(number: int, request: EnrichmentRequest, confidence: float) -> Model
             for number, one in known.items()
         ],
     }
-    asked = prompt("resolve", RESOLVE_VERSION, _RESOLVE_DUTY, data, _RESOLVE_ANSWER, len(names))
+    asked = prompt("resolve", "resolve-1", _RESOLVE_DUTY, data, _RESOLVE_ANSWER, len(names))
     return ModelCall([number], asked, lambda answer: [_read_resolve(answer, memory, numbered, known, confidence)])
 
 

@@ -27,8 +27,7 @@ _CASED_MAX = 0x1_F000  # no script with case has larger code points
 
 
 class NamePart(NamedTuple):
-    """A part of a run of capitalised words that may be a name. `begins`: it starts a sentence, which may explain its
-    capital."""
+    """A possible name in a run of capitalised words. `begins`: its capital may be that of a sentence."""
 
     name: str
     words: int
@@ -248,8 +247,6 @@ def _urns(text: str) -> Iterator[str]:
 
 
 class _Names:
-    """The search for names in one text."""
-
     def __init__(self, text: str, words: NameWords) -> None:
         self._text, self._words = text, words
         self._names: list[str] = []
@@ -334,7 +331,6 @@ def _begins_sentence(text: str, start: int) -> bool:
 
 
 def _distinct(names: Iterable[str], at_most: int = NAMES_MAX) -> tuple[str, ...]:
-    """Return distinct names in order, up to a limit."""
     return tuple(islice(dict.fromkeys(names), at_most))
 
 

@@ -94,8 +94,6 @@ class GraphHistory:
         """Return the stored name of a node that certainly exists; None for others."""
         return self.staged.nodes[key] if key in self.staged.nodes else self.hot_graph.nodes.get(key)
 
-    # ------------------------------------------------------------------ keeping
-
     def keep_links(self, seq: int, version: int, row: LinksRow) -> None:
         self.put(keys.past_links(self._owner, seq, version), row._replace(sketch=b"").encode())
 
@@ -168,8 +166,6 @@ class GraphHistory:
         self.put(key, value)
         kept, stretch = self.staged.past_keys, key[: keys.GROUP_BYTES]
         kept[stretch] = (*kept.get(stretch, ()), key)
-
-    # ------------------------------------------------------------------ forgetting
 
     def weigh_history(self, key: NodeKey, seq: int, at_most: int) -> int:
         """Estimate the cost of deleting a memory's history, in links, up to a limit."""

@@ -182,8 +182,6 @@ class Way(NamedTuple):
 
 
 class ReachedMemory(NamedTuple):
-    """A memory at the end of a path."""
-
     seq: int
     score: float  # the score, including `fit`
     fit: float  # 0 if only derived connections lead there
@@ -211,8 +209,6 @@ class WalkStep(NamedTuple):
 
 
 class _Path(NamedTuple):
-    """The path from a seed to a vertex."""
-
     way: Way
     second: Way | None = None  # another path to the vertex, with another second-last vertex
     edge: Edge | None = None  # the edge that led from another node to this shared node

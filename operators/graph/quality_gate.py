@@ -170,8 +170,7 @@ class QualityGate:
         }
 
     def blocks(self, blocked: bool) -> bool:
-        """Return whether expansions are to be blocked. The current state `blocked` stays between the two bounds, and
-        until enough was observed."""
+        """Return whether to block expansions. `blocked` stays between the two bounds, and until enough was observed."""
         figures = self.figures()
         return bool(_beyond(figures, blocked)) or (blocked and figures["error_rate"] is None)
 

@@ -187,8 +187,7 @@ class QueryGraph:
         return {int(self._place[seq]): boost for seq, boost in (found or {}).items()}
 
     def context(self, urns: Sequence[str], question: str, *, filtered: bool) -> EntityContext:
-        """Return the knowledge about entities that the query gives or names, and entities near them, for an assembled
-        context. `filtered`: only from permitted memories."""
+        """Return knowledge about the query's entities and those near them. `filtered`: from permitted memories only."""
 
         def known() -> EntityContext:
             permitted = self._scope.allowed if filtered else None

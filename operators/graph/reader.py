@@ -27,8 +27,6 @@ def read_once(graph: OwnerGraph) -> OwnerGraph:
 
 @dataclass(frozen=True, slots=True)
 class LoadBounds:
-    """Limits of loading for one query."""
-
     fan_out: int = 24  # links, and edges, per vertex
     linked: int = 100  # the newest memories of a shared node that count for its links, besides the best matches
     visited: int = 512  # vertices

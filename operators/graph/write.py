@@ -114,8 +114,7 @@ def _link(kind: str, name: str, role: str | None = None, is_urn: bool = False) -
 
 
 def relations(row: MemoryRow) -> list[StatedRelation]:
-    """Return the stated edges between entities, including `same_as` for aliases and URNs. An end given as a URN is the
-    entity named with it."""
+    """Return the stated edges between entities, with `same_as` for aliases and URNs. A URN as an end is its entity."""
     names = {node_key(ENTITY_KIND, e["urn"]): node_key(ENTITY_KIND, e["name"]) for e in row.entities if e.get("urn")}
 
     def end(name: str) -> NodeKey:
@@ -141,7 +140,6 @@ def relations(row: MemoryRow) -> list[StatedRelation]:
 
 
 def _others(row: MemoryRow) -> Iterator[StatedRelation]:
-    """Yield `same_as` relations for URNs and aliases."""
     for entity in row.entities:
         own = NodeKey(node_key(ENTITY_KIND, entity["name"]))
         for other in (entity.get("urn"), *entity.get("aliases", ())):
@@ -185,7 +183,6 @@ def link_similar(
 
 
 def unlink_similar(changes: GraphChanges, seq: int) -> None:
-    """Remove a memory from its neighbours, and its neighbours from it."""
     neighbours = changes.neighbours(seq)
     for neighbour in neighbours:
         _part(changes, neighbour.seq, seq)
@@ -282,8 +279,7 @@ class GraphWriter:
     def remember(
         self, memory: RememberedMemory, analysis: Analysis | None, episode_id: str | None, newest: int
     ) -> None:
-        """Write a memory's nodes, links and edges, and remove outdated ones. `newest` is the sequence number of its
-        owner's newest memory."""
+        """Write a memory's nodes, links and edges, and remove outdated ones. `newest`: the owner's newest `seq`."""
         changes, row = self._changes, memory.row
         before = changes.links(row.seq) if memory.known else None
         wanted = links(row, episode_id, TextNames() if memory.ended else self._named(row, analysis))
