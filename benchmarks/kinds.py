@@ -15,7 +15,6 @@ The data stay outside the repository, in `$RECALLFLOW_SHARED/data`, but for thos
 """
 
 import json
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -42,7 +41,7 @@ EVERYDAY = Path(__file__).parent / "everyday_facts"
 SMALLEST, LARGEST = 1, 10  # memories of a small store
 
 # These ask for no evidence: an order of everything, a manner of answering, a summary, or what was never said.
-_NOT_ASKED = ("event_ordering", "instruction_following", "preference_following", "summarization", "abstention")
+NOT_ASKED = ("event_ordering", "instruction_following", "preference_following", "summarization", "abstention")
 _ROLES = ("user", "assistant", "system", "tool")
 _BEGIN = datetime(2024, 1, 1, tzinfo=UTC)
 _APART = timedelta(seconds=20)
@@ -71,31 +70,6 @@ def read(path: Path, *, user_only: bool = False) -> list[Conversation]:
     return [_conversation(sample, user_only=user_only) for sample in json.loads(path.read_bytes())]
 
 
-def longmemeval(path: Path) -> list[Conversation]:
-    """Return the instances of a LongMemEval file, each a conversation with one question.
-
-    The evidence is the turns with `has_answer`. Questions without such turns (abstention) are left out.
-    """
-    conversations = []
-    for sample in json.loads(path.read_bytes()):
-        turns, evidence = list[Turn](), set[str]()
-        sessions = zip(
-            sample["haystack_session_ids"], sample["haystack_dates"], sample["haystack_sessions"], strict=True
-        )
-        for number, (session, date, said) in enumerate(sessions):
-            began = datetime.strptime(re.sub(r" \(\w+\)", "", date), "%Y/%m/%d %H:%M").replace(tzinfo=UTC)
-            for at, turn in enumerate(said):
-                name = f"{number}:{at}"
-                turns.append(Turn(name, session, began + at * _APART, None, turn["content"], role=turn["role"]))
-                if turn.get("has_answer"):
-                    evidence.add(name)
-        if evidence:
-            question = Question(sample["question"], sample["question_type"], frozenset(evidence))
-            turns.sort(key=lambda turn: turn.time)
-            conversations.append(Conversation(sample["question_id"], turns, [question]))
-    return conversations
-
-
 def everyday(path: Path) -> Iterator[Conversation]:
     """Yield each person of a file as a conversation of facts that a user told."""
     told = json.loads(path.read_bytes())
@@ -119,7 +93,7 @@ def _conversation(sample: Mapping[str, Any], *, user_only: bool) -> Conversation
     asked = [
         Question(entry["question"], entry["category"], frozenset(entry["evidence"]))
         for entry in sample["questions"]
-        if entry["category"] not in _NOT_ASKED
+        if entry["category"] not in NOT_ASKED
     ]
     if user_only:
         asked = [question for question in asked if question.evidence <= known]

@@ -1,12 +1,14 @@
 """Leaderboard: memory systems on the same conversations, questions, texts and vectors, without an LLM.
 
     python -m benchmarks.leaderboard [--kinds locomo,group,…] [--data longmemeval=FILE …] [--systems NAME,…]
-        [--vectors minilm|static|meaning|hash] [--budgets 500,1000,2000] [--out FOLDER] [--publish] [--quick]
+        [--vectors minilm|static|meaning|hash] [--budgets 500,1000,2000] [--answer-with URL --answer-model NAME]
+        [--out FOLDER] [--publish] [--quick]
 
 Writes leaderboard.json, leaderboard.md and leaderboard.png into the folder after each data set. `--publish` does not
 run: it writes docs/leaderboard.md and the table of docs/comparison.md from the folder's file. `--quick`: one
-conversation of two kinds, hash vectors, no optional packages. `--data`: LoCoMo's and LongMemEval's formats, and that of
-`kinds.read`.
+conversation of two kinds, hash vectors, no optional packages. `--data`: formats of `data_formats.py`. `--answer-with`:
+a service with OpenAI's protocol, whose model answers from each system's memories within each budget, and judges the
+answers (`answer_quality.py`; key in OPENAI_API_KEY).
 """
 
 import argparse
@@ -25,10 +27,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import orjson
+from openai import OpenAI
 
-from benchmarks import budget, kinds, locomo
+from benchmarks import budget, kinds
+from benchmarks.answer_quality import AnsweringModel
 from benchmarks.baselines import BASELINES, Baseline, Remembering, Retriever
 from benchmarks.conversation_events import EMBEDDERS, answers, message_lines, model_path, query_lines
+from benchmarks.data_formats import READERS
 from benchmarks.frameworks import FRAMEWORKS
 from benchmarks.locomo import Conversation, MissingDataError, measure
 from recallflow.connectors.embedders import load_embedder
@@ -42,7 +47,6 @@ DOCS = Path(__file__).parents[1] / "docs"
 RESULTS = Path(__file__).parent / "results"
 DEFAULT = "recallflow meaning"  # the system that the others are compared with
 KINDS = ("locomo", "group", "chinese", "everyday", "assistant_user", "assistant")
-READERS = {"locomo": locomo.load, "longmemeval": kinds.longmemeval, "recallflow": kinds.read}
 SHOWN = ("any@10", "all@10", "nDCG@10")
 MEASURE = "nDCG@10"  # compared with DEFAULT
 SAMPLES = 4_000
@@ -55,13 +59,14 @@ PACKAGES = (
 NOTE = """\
 any@10: some evidence is among the first 10 turns; all@10: all of it. A session ranks as its best turn does. Budgets:
 share of questions whose whole evidence is among whole turns in rank order that fit into so many tokens; "context": in
-recallflow's own context of that size, as whole turns. Tokens: of the first 10 turns. Milliseconds: processor time,
-with embedding; recallflow's last batch of turns counts with the questions. Differences: nDCG@10 of turns, minus that
-of recallflow's default; 95 % interval and two-sided p of a paired bootstrap over conversations and their questions
-(no correction for the number of comparisons). Each question follows the earlier ones of its conversation; recallflow
-counts their answers as usage. recallflow's weights were fitted to the development conversations of all kinds, so its
-figures there are optimistic; `python -m benchmarks.fit_weights` has those of left-out conversations. The file of a
-run, `build/leaderboard/leaderboard.json`, has every question, each system's ids, and their measures."""
+recallflow's own context of that size, as whole turns; "correct": answered correctly from those turns by a language
+model, if one was chosen. Tokens: of the first 10 turns. Milliseconds: processor time, with embedding; recallflow's last
+batch of turns counts with the questions. Differences: nDCG@10 of turns, minus that of recallflow's default; 95 %
+interval and two-sided p of a paired bootstrap over conversations and their questions (no correction for the number of
+comparisons). Each question follows the earlier ones of its conversation; recallflow counts their answers as usage.
+recallflow's weights were fitted to the development conversations of all kinds, so its figures there are optimistic;
+`python -m benchmarks.fit_weights` has those of left-out conversations. The file of a run,
+`build/leaderboard/leaderboard.json`, has every question, each system's ids, and their measures."""
 
 REPEAT = """\
 ## Repeat
@@ -214,6 +219,7 @@ def run_kind(conversations: Sequence[Conversation], chosen: argparse.Namespace,
             values = {key: round(measures[key], 3) for key in (*SHOWN, f"session {MEASURE}", "tokens")}
             entry["systems"][name] = {"ids": ids[:10], **values}
         found[name] = {key: fmean(one[key] for one in judged) for key in judged[0]} | {
+            **_answered(asked, done.rankings, chosen, counter),
             "ms per question": 1000 * done.questions_s / len(asked),
             "ms per memory": 1000 * done.ingest_s / memories,
         }
@@ -226,6 +232,24 @@ def run_kind(conversations: Sequence[Conversation], chosen: argparse.Namespace,
         mine, reference = ([one[MEASURE] for one in rows[which]] for which in (name, DEFAULT))
         found[name]["versus"] = compare(mine, reference, groups)
     return found, every
+
+
+def _answered(asked: Sequence[tuple[Conversation, int]], rankings: Sequence[Sequence[str]], chosen: argparse.Namespace,
+              counter: TokenCounter) -> dict[str, float]:  # fmt: skip
+    """Return the share of correct answers within each budget, if a model was chosen and the data has answers."""
+    if chosen.answer_with is None:
+        return {}
+    model = AnsweringModel(OpenAI(base_url=chosen.answer_with), chosen.answer_model)
+    found = dict[str, float]()
+    for limit in chosen.budgets:
+        contexts = []
+        for (conversation, number), ranked in zip(asked, rankings, strict=True):
+            turns = {turn.id: turn for turn in conversation.turns}
+            kept, _ = budget.fill(((name, counter.count_tokens(turns[name].memory)) for name in ranked), limit)
+            contexts.append((conversation.questions[number], [turn for turn in conversation.turns if turn.id in kept]))
+        if (correct := model.share_correct(contexts)) is not None:
+            found[f"correct in {limit}"] = correct
+    return found
 
 
 def _skipped(name: str, system: Baseline | Settings, chosen: argparse.Namespace) -> str | None:
@@ -270,8 +294,9 @@ def _ran(found: Mapping[str, Any]) -> list[tuple[str, Any]]:
 
 
 def _filled(one: Mapping[str, Any], limit: int) -> str:
-    own = one.get(f"context of {limit}")
-    return share(one[f"all in {limit}"]) + ("" if own is None else f", context {share(own)}")
+    named = (("context", f"context of {limit}"), ("correct", f"correct in {limit}"))
+    further = (f", {label} {share(one[key])}" for label, key in named if key in one)
+    return share(one[f"all in {limit}"]) + "".join(further)
 
 
 def tables(figures: Mapping[str, Any]) -> Iterator[str]:
@@ -427,6 +452,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--systems", type=lambda text: text.lower().split(","), help="parts of names, by commas")
     parser.add_argument("--vectors", choices=EMBEDDERS, help="model of the other systems (default: minilm)")
     parser.add_argument("--budgets", type=lambda text: [*map(int, text.split(","))], default=[500, 1000, 2000])
+    parser.add_argument("--answer-with", metavar="URL", help="base URL of a model service with OpenAI's protocol")
+    parser.add_argument("--answer-model", metavar="NAME", default="gpt-4o-mini", help="(default: %(default)s)")
     parser.add_argument("--out", type=Path, default=Path("build/leaderboard"))
     parser.add_argument("--publish", action="store_true")
     parser.add_argument("--quick", action="store_true")

@@ -51,11 +51,13 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A question with the ids of the turns that answer it (empty only for an unanswerable one)."""
+    """A question with the ids of the turns that answer it (empty only for an unanswerable one), and the expected
+    answer, if the data has one."""
 
     text: str
     category: str
     evidence: frozenset[str]
+    answer: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +89,12 @@ def _conversation(sample: Mapping[str, Any]) -> Conversation:
     turns = _turns(sample["conversation"])
     known = {turn.id for turn in turns}
     asked = [
-        Question(entry["question"], CATEGORIES[entry["category"]], turn_ids(entry.get("evidence", ())) & known)
+        Question(
+            entry["question"],
+            CATEGORIES[entry["category"]],
+            turn_ids(entry.get("evidence", ())) & known,
+            str(entry.get("answer", "")),
+        )
         for entry in sample["qa"]
         if entry["category"] in CATEGORIES
     ]
