@@ -4,6 +4,8 @@ A passage of a long text has about 80 words at most and ends at the end of a sen
 of the previous passage, if that is short. A short text is one passage. The number of passages is limited, so those of a
 very long text are longer. Words depend on the script: in scripts without blanks, a character counts as half a word."""
 
+import re
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from contextlib import suppress
 from itertools import groupby, islice, pairwise
@@ -21,7 +23,7 @@ from recallflow.llm import RemoteEmbedder
 from recallflow.operators.events import Analysis, Item, Refused, Write
 from recallflow.operators.graph.names import read_names
 from recallflow.operators.guard import once
-from recallflow.state.arrays import Bytes, mean, unit
+from recallflow.state.arrays import Bytes, Ints, mean, unit
 from recallflow.state.hot_graph import sketches
 from recallflow.state.rows import BLANK, ENDS_ASKING, HAS_QUESTION, LANGUAGE_SHIFT, PASSAGE_END, TELLS_TIME
 from recallflow.state.tokens import NO_TOKENS, to_bytes
@@ -33,9 +35,8 @@ _SENTENCE_WORDS = 40  # a longer sentence is cut into parts of `SHARED_WORDS`
 _RUN = 64  # the longest word in characters; longer runs count as several
 
 _HALF = 2  # half words per word
-_SINGLE = rf"{UNSPACED}\u3001-\u303f\uff01-\uff65"
-_SINGLES = regex.compile(f"[{_SINGLE}]")
-_ANY_WORD = regex.compile(rf"[{_SINGLE}]|[^\s{_SINGLE}]{{1,{_RUN}}}")
+_SINGLES = regex.compile(rf"[{UNSPACED}\u3001-\u303f\uff01-\uff65]")
+_BLANKS = re.compile(r"\s")
 
 
 class Passage(NamedTuple):
@@ -48,10 +49,13 @@ class Passage(NamedTuple):
 
 def passages(text: str) -> list[Passage]:
     """Return the passages of a text, in order. Together they contain all but blanks."""
-    if _is_short(text):
+    if len(text) < WORDS * _HALF or (text.isascii() and len(text.split()) + len(text) // _RUN <= WORDS):
         return [Passage(0, 0, len(text))]
-    parts = _parts(text)
-    total = sum(part.size for part in parts)
+    words = _Words(text)
+    total = words.before[-1]
+    if total <= WORDS * _HALF:
+        return [Passage(0, 0, len(text))]
+    parts = _parts(text, words)
     count = min(MOST, -(-total // (WORDS * _HALF)))
     # A part belongs to the passage of its middle. So passages have similar lengths, and none is empty, because a part
     # is shorter than half of the shortest passage.
@@ -85,46 +89,48 @@ class _Part(NamedTuple):
     size: int
 
 
-def _is_short(text: str) -> bool:
-    if len(text) < WORDS * _HALF or (text.isascii() and len(text.split()) + len(text) // _RUN <= WORDS):
-        return True
-    return _size(text) <= WORDS * _HALF
-
-
-def _size(text: str) -> int:
-    if text.isascii():
-        words = text.split()
-        # Blanks separate words, and a long run without blanks counts as several words.
-        more = (
-            0 if len(text) <= _RUN or max(map(len, words)) <= _RUN else sum((len(word) - 1) // _RUN for word in words)
-        )
-        return _HALF * (len(words) + more)
-    return _HALF * len(_ANY_WORD.findall(text)) - len(_SINGLES.findall(text))
-
-
-def _parts(text: str) -> list[_Part]:
-    found: list[_Part] = []
-    for start, end in pairwise([0, *sentence_ends(text)]):
-        size = _size(text[start:end])
-        if size <= _SENTENCE_WORDS * _HALF:
-            found.append(_Part(start, end, size))
-        else:
-            found += _cut(text, start, end)
+def _half_words(characters: str) -> Ints:
+    """Return the half words of a word of each character, by code point: two, one if it is a word alone, 0 of blanks."""
+    found = np.full(ord(max(characters)) + 1, _HALF)
+    found[[*map(ord, _SINGLES.findall(characters))]] = 1
+    found[[*map(ord, _BLANKS.findall(characters))]] = 0
     return found
 
 
-def _cut(text: str, start: int, end: int) -> list[_Part]:
-    """Split a long sentence into parts of some words."""
+_ASCII_HALF_WORDS = _half_words("".join(map(chr, range(128))))
+
+
+class _Words:
+    """The words of a text: the numbers of their first characters, and the half words before each and in all."""
+
+    def __init__(self, text: str) -> None:
+        if text.isascii():
+            worth = _ASCII_HALF_WORDS[np.frombuffer(text.encode(), np.uint8)]
+        else:
+            codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
+            worth = _half_words("".join({*text}))[codes]
+        at, within = np.arange(len(worth), dtype=np.int32), worth == _HALF
+        before_run = np.maximum.accumulate(np.where(within, -1, at))
+        starts = ((worth == 1) | (within & ((at - before_run) % _RUN == 1))).nonzero()[0]
+        self.starts: list[int] = starts.tolist()
+        self.before: list[int] = [0, *worth[starts].cumsum().tolist()]
+
+
+def _parts(text: str, words: _Words) -> list[_Part]:
+    """Return the sentences of a text. Long ones are split into parts of some words."""
+    starts, before = words.starts, words.before
     found: list[_Part] = []
-    size = 0
-    has_singles = _SINGLES.search(text, start, end) is not None  # most texts have none, and many words
-    for word in _ANY_WORD.finditer(text, start, end):
-        worth = 1 if has_singles and _SINGLES.match(word[0]) else _HALF
-        if size + worth > SHARED_WORDS * _HALF:
-            found.append(_Part(start, word.start(), size))
-            start, size = word.start(), 0
-        size += worth
-    return [*found, _Part(start, end, size)]
+    start = first = 0
+    for end in sentence_ends(text):
+        behind = bisect_left(starts, end, first)
+        if before[behind] - before[first] > _SENTENCE_WORDS * _HALF:
+            while before[behind] - before[first] > SHARED_WORDS * _HALF:
+                cut = bisect_right(before, before[first] + SHARED_WORDS * _HALF, first) - 1
+                found.append(_Part(start, starts[cut], before[cut] - before[first]))
+                start, first = starts[cut], cut
+        found.append(_Part(start, end, before[behind] - before[first]))
+        start, first = end, behind
+    return found
 
 
 def entry_stems(text: str, among: Sequence[Passage], reading: Reading) -> str:

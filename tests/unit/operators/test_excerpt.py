@@ -163,7 +163,7 @@ TEXTS = st.one_of(SENTENCES, CHINESE, st.text(max_size=2_000), st.text(alphabet=
 @example("a" * 6_000)
 @example("猫" * 2_000)
 @example("word " * 3_000)
-@example(" \n" * 500)
+@example(" \n" * 6_000)
 def test_passages_hold_all_of_a_text_in_order(text: str) -> None:
     found = passages(text)
     assert found == passages(text)
