@@ -342,7 +342,11 @@ class OwnerGraph:
         listed.sort()
         rows = self._partition.get_many([keys.edge(self._owner, name) for _, name, _ in listed])
         seen = [edge_of(EdgeRow.decode(row), own) for row, (_, _, own) in zip(rows, listed, strict=True) if row]
-        return self._between_entities(seen)[:limit] if seen and self.unions() else seen
+        if self._unions is not None and not self._unions:
+            return seen
+        merged = self._between_entities(seen)
+        # Equal edges are merged only if the owner has unions. Without equal edges these need not be read.
+        return merged[:limit] if len(merged) == len(seen) or self.unions() else seen
 
     def _between_entities(self, seen: Iterable[Edge]) -> list[Edge]:
         """Return the edges between entities, without duplicates, in order."""

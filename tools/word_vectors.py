@@ -26,6 +26,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 from typing import Any
+from zipfile import ZIP_DEFLATED, ZIP_STORED, ZipFile, ZipInfo
 
 import numpy as np
 import numpy.typing as npt
@@ -400,12 +401,16 @@ def store(vocabulary: Sequence[str], table: Floats) -> None:
         "marks": _marks(at, more),
         "stems": _packed([*stems]),
         "stem_rows": np.array([*stems.values()], np.uint16),
-        "languages": _packed(codes),
     }
     for code in codes:
         packed |= zip((f"{code}_{part}" for part in PARTS), _lexicon(TABLES[code], forms[code]), strict=True)
-    with Path(str(TABLE)).open("wb") as file:
-        np.savez_compressed(file, **packed)
+    with ZipFile(str(TABLE), "w") as file:
+        for name, array in packed.items():
+            member = ZipInfo(f"{name}.npy")
+            # Compressed codes are hardly smaller, and each process would take 15 ms to read them.
+            member.compress_type = ZIP_STORED if name == "codes" else ZIP_DEFLATED
+            with file.open(member, "w") as stored:
+                np.lib.format.write_array(stored, array, allow_pickle=False)
     size = Path(str(TABLE)).stat().st_size
     print(f"{size / 1e6:.2f} MB, {len(vocabulary)} words, {sum(map(len, forms.values()))} forms of other languages")
 

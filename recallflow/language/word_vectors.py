@@ -7,7 +7,7 @@ the table lacks has no vector: names, rare words and typing errors are compared 
 
 import hashlib
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import cache, cached_property
 from importlib import resources
 from itertools import chain
 from typing import Any, NamedTuple
@@ -64,14 +64,16 @@ class WordVectors:
             self.marks: list[int] = stored["marks"].tolist()
             stems = zip(_unpacked(stored["stems"]), stored["stem_rows"].tolist(), strict=True)
             self._english_stems = {stem: self._single[row] for stem, row in stems}
-            languages = _unpacked(stored["languages"])
-            self._packed = {code: [stored[f"{code}_{part}"] for part in PARTS] for code in languages}
         self.dimension = self.codes.shape[1]
-        self.digest = hashlib.blake2b(self.codes.tobytes() + self.scales.tobytes(), digest_size=4).hexdigest()
         self._lexicons: dict[str, dict[str, Rows]] = {}
         self._rows_of_english: Kept[str, Rows] = Kept(self._english_rows, _CACHE_BYTES)
         self._languages_of: Kept[str, tuple[int, ...]] = Kept(self._languages, _CACHE_BYTES)
         self._rows_of: dict[str, Kept[str, Rows]] = {}
+
+    @cached_property
+    def digest(self) -> str:
+        """The hash of the vectors."""
+        return hashlib.blake2b(self.codes.tobytes() + self.scales.tobytes(), digest_size=4).hexdigest()
 
     @property
     def english_words(self) -> list[str]:
@@ -163,7 +165,8 @@ class WordVectors:
     def _lexicon(self, table: Table) -> dict[str, Rows]:
         """Return the rows by form and, in a language with blanks, by stem."""
         if table.code not in self._lexicons:
-            forms, first, further, stemmed = self._packed[table.code]
+            with TABLE.open("rb") as file, np.load(file) as stored:
+                forms, first, further, stemmed = (stored[f"{table.code}_{part}"] for part in PARTS)
             rows = [*map(self._single.__getitem__, first.tolist())]
             for at, row in further.tolist():
                 rows[at] += (row,)
