@@ -21,19 +21,15 @@ from typing import Any, Generic, Self, TypeVar
 
 call_numbers = count()  # unique in the process, because calls of an earlier run may still be in progress
 
-V = TypeVar("V")
-"""Type of items."""
-
-W = TypeVar("W")
-"""Type of values: what a call returns."""
+V = TypeVar("V")  # an item
+W = TypeVar("W")  # the result of a call
 
 
 @dataclass(frozen=True, slots=True)
 class CallError:
     """The failure of a call. Text instead of the exception, because many exceptions hold data that must not be kept."""
 
-    kind: str
-    """The exception's class, such as `openai.RateLimitError`."""
+    kind: str  # the exception's class, such as `openai.RateLimitError`
     message: str
 
     @classmethod

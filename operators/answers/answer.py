@@ -63,7 +63,6 @@ from recallflow.queries import (
 from recallflow.records import Position, Record
 from recallflow.responses import Response
 from recallflow.state import keys
-from recallflow.state.graph import OwnerGraph
 from recallflow.state.graph_codec import NodeKey
 from recallflow.state.hot_owner import HotOwner, Owners
 from recallflow.state.index import OwnerIndex
@@ -123,11 +122,9 @@ class Answerer:
             case Recall():
                 return plan_model_calls(self._engine, self._to_request(query, ask), results, found)
             case GraphTrace() | GraphFacts() if "embed" in self._engine.models:
-                asked = _ranking(query)
-                wanted = (
-                    Wanted() if asked is None else plan_embedding(self._engine, self._to_request(asked, ask), results)
-                )
-                return wanted, find_nothing
+                shown = _traced(query) if isinstance(query, GraphTrace) else _searched(query)
+                if shown is not None:
+                    return plan_embedding(self._engine, self._to_request(shown, ask), results), find_nothing
         return Wanted(), find_nothing
 
     def receive(self, wanted: Wanted, answers: Answers) -> Received:
@@ -186,13 +183,10 @@ class Answerer:
             case MemoryHistory():
                 every = self._versions(hot, query.memory_id, ask.projects)
                 history = lookups.versions(query_id, every, ask.projects)
-                edges = self._graph(ask).edges(NodeKey(query.memory_id, memory=True), HISTORY_EDGES)
+                now = Moment.now(now_ms, ask.projects)
+                graph = hot.graph if ask.projects is None else graph_at(hot, self._index(ask), now)
+                edges = graph.edges(NodeKey(query.memory_id, memory=True), HISTORY_EDGES)
                 return history.model_copy(update={"edges": [explored_edge(edge, now_ms) for edge in edges]})
-            case MemoriesList():
-                moment = Moment.of(query, now_ms, ask.projects)
-                index, graph = self._engine.at(hot, moment)
-                page = lookups.list_memories(hot, index, graph, partial(self._rows, hot, index), query, moment)
-                return page.model_copy(update={"query_id": query_id})
             case EpisodesList():
                 index = self._index(ask)
                 rows = partial(self._rows, hot, index)
@@ -204,10 +198,12 @@ class Answerer:
                 return Response(query_id=query_id, status="ok", graph_status=report)
             case GraphTrace():
                 return Response(query_id=query_id, status="ok", graph_trace=self._trace(query, ask, results))
-            case GraphExplore():
+            case MemoriesList() | GraphExplore():
                 moment = Moment.of(query, now_ms, ask.projects)
                 index, graph = self._engine.at(hot, moment)
                 rows = partial(self._rows, hot, index)
+                if isinstance(query, MemoriesList):
+                    return lookups.list_memories(query_id, hot, index, graph, rows, query, moment)
                 if query.whole:
                     subgraph = explorer.page(hot, index, graph, rows, query, moment)
                 else:
@@ -302,51 +298,25 @@ class Answerer:
         """Return the current index of the memories that the sender may read."""
         return self._engine.index_at(self._owners.get(ask.owner), Moment.now(ask.asked_ms, ask.projects))
 
-    def _graph(self, ask: Ask) -> OwnerGraph:
-        """Return the current graph of the memories that the sender may read."""
-        hot = self._owners.get(ask.owner)
-        if ask.projects is None:
-            return hot.graph
-        return graph_at(hot, self._index(ask), Moment.now(ask.asked_ms, ask.projects))
-
 
 def _request(ask: Ask) -> QueryContext:
     return QueryContext(ask.owner, ask.record.position, ask.query_id, ask.record.append_ms, ask.projects)
 
 
-def _ranking(query: GraphTrace | GraphFacts) -> Recall | None:
-    """Return the recall query whose ranking a query shows, if any."""
-    return _traced(query) if isinstance(query, GraphTrace) else _searched(query)
+_SAME_FIELDS = ("query", "tenant_id", "user_id", "environment", "timestamp", "as_of")
+_TRACED_FIELDS = (*_SAME_FIELDS, "project_id", "k", "mode", "filters", "traversal_depth")
 
 
 def _traced(query: GraphTrace) -> Recall:
-    return _recall(
-        query,
-        query.query,
-        project_id=query.project_id,
-        k=query.k,
-        mode=query.mode,
-        filters=query.filters,
-        traversal_depth=query.traversal_depth,
-    )
+    """Return the recall query whose ranking a trace shows."""
+    return Recall(type="recall", **{name: getattr(query, name) for name in _TRACED_FIELDS})
 
 
 def _searched(query: GraphFacts) -> Recall | None:
-    return None if query.query is None or query.entities else _recall(query, query.query, k=K_MAX)
-
-
-def _recall(query: GraphTrace | GraphFacts, text: str, **asked: Any) -> Recall:
-    """Return the recall query for the same text, owner and moment."""
-    return Recall(
-        type="recall",
-        tenant_id=query.tenant_id,
-        user_id=query.user_id,
-        environment=query.environment,
-        timestamp=query.timestamp,
-        query=text,
-        as_of=query.as_of,
-        **asked,
-    )
+    """Return the recall query for the same text, owner and moment, if there is a text."""
+    if query.query is None or query.entities:
+        return None
+    return Recall(type="recall", k=K_MAX, **{name: getattr(query, name) for name in _SAME_FIELDS})
 
 
 RETURNED_MOST = 200  # the newest returned memories stored per session

@@ -75,7 +75,9 @@ class FactSearch:
     def run(self, best: Sequence[int]) -> Facts:
         """Return the facts. `best` are the memories (`seq`) that match the question best."""
         candidates = self._candidates(self._begin(best))
-        self._read_evidence(candidates)
+        ids = dict.fromkeys(one for edge in candidates for one in edge.evidence[-QUOTED:])
+        slots = {one: slot for one in ids if (slot := self._slot(one)) is not None}
+        self._read = dict(zip(slots, self._rows([*slots.values()]), strict=True))
         found = []
         for edge in candidates:
             spend(FACT_COST)
@@ -89,26 +91,21 @@ class FactSearch:
         return Facts(facts=[self._fact(one) for one in found[: self._query.limit]], complete=self._complete)
 
     def _begin(self, best: Sequence[int]) -> Iterator[NodeKey]:
+        """Yield the given entities, or else the named ones, the nodes of each memory, and all entities."""
         if self._query.entities:
-            return iter(nodes_called(self._graph, self._query.entities, "entities"))
-        named = named_entities(self._graph, self._query.query) if self._query.query else []
+            yield from nodes_called(self._graph, self._query.entities, "entities")
+            return
         seqs = newest(self._index, self._moment)
         self._complete = len(seqs) <= MEMORIES
-        return self._around(named, dict.fromkeys([*best, *seqs[:MEMORIES]]))
-
-    def _around(self, named: Sequence[NodeKey], seqs: dict[int, None]) -> Iterator[NodeKey]:
-        """Yield the named entities, the nodes of each memory, and the entities without memories."""
-        yield from named
-        for seq in seqs:
-            for key, _ in self._graph.links(seq):
-                if not is_form(key):
-                    yield key
+        yield from named_entities(self._graph, self._query.query) if self._query.query else ()
+        for seq in dict.fromkeys([*best, *seqs[:MEMORIES]]):
+            yield from (key for key, _ in self._graph.links(seq) if not is_form(key))
         yield from self._graph.entities()
 
     def _candidates(self, begin: Iterator[NodeKey]) -> list[Edge]:
         """Return the edges at the nodes without duplicates, within the limits."""
         found: dict[tuple[str, frozenset[NodeKey] | tuple[NodeKey, NodeKey]], Edge] = {}
-        opened: set[NodeKey] = set()
+        opened, types = set[NodeKey](), self._query.types
         for key in begin:
             if key in opened:
                 continue
@@ -119,19 +116,10 @@ class FactSearch:
             edges = self._graph.edges(key, EDGES_OF_ONE + 1)
             self._complete &= len(edges) <= EDGES_OF_ONE
             for edge in islice(edges, EDGES_OF_ONE):
-                if self._is_wanted(edge):
+                if edge.type in types if types else edge.type != SIMILAR_TO:
                     ends = edge.source, edge.target
                     found.setdefault((edge.type, frozenset(ends) if edge.type in SYMMETRIC else ends), edge)
         return [*found.values()][:READ]
-
-    def _is_wanted(self, edge: Edge) -> bool:
-        types = self._query.types
-        return edge.type in types if types else edge.type != SIMILAR_TO
-
-    def _read_evidence(self, edges: Sequence[Edge]) -> None:
-        ids = dict.fromkeys(one for edge in edges for one in edge.evidence[-QUOTED:])
-        slots = {one: slot for one in ids if (slot := self._slot(one)) is not None}
-        self._read = dict(zip(slots, self._rows([*slots.values()]), strict=True))
 
     def _slot(self, memory_id: str) -> int | None:
         seqs = self._graph.members(NodeKey(memory_id, memory=True), 1)

@@ -38,16 +38,13 @@ def fitted(answer: Answer, most_bytes: int) -> Answer:
     """Return the answer with a body of at most `most_bytes`: unchanged, shortened, or an error."""
     if len(answer.body) <= most_bytes:
         return answer
-    size = f"the answer has {len(answer.body)} bytes, and its topic takes {most_bytes}"
-    return _shortened(answer, most_bytes) or failed(answer, f"{size}: {_way_out(answer)}", most_bytes)
-
-
-def _way_out(answer: Answer) -> str:
-    """Return the remedy for an oversized answer: the query field that reduces it."""
+    if (shortened := _shortened(answer, most_bytes)) is not None:
+        return shortened
     document = from_json(answer.body)
     less = [how for part, how in _LESS.items() if document.get(part)]
     ask = f"ask for less, with {' or '.join(less)}, or " if less else ""
-    return f"{ask}let the topic take more (max.message.bytes)"
+    size = f"the answer has {len(answer.body)} bytes, and its topic takes {most_bytes}"
+    return failed(answer, f"{size}: {ask}let the topic take more (max.message.bytes)", most_bytes)
 
 
 def failed(answer: Answer, reason: str, most_bytes: int) -> Answer:

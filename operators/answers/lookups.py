@@ -5,7 +5,7 @@ Changes between two pages do not shift them: a page starts after a memory, even 
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import islice
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from pydantic_core import to_json
@@ -34,8 +34,6 @@ from recallflow.state.usage import Usage
 
 _SAME_FIELDS = ListedMemory.model_fields.keys() & MemoryRow.__dataclass_fields__.keys()
 READ_AT_ONCE = 50  # rows per read; each may be large
-
-T = TypeVar("T")
 
 
 def happened(index: OwnerIndex, moment: Moment) -> Mask:
@@ -171,9 +169,15 @@ def _members(index: OwnerIndex) -> dict[int, np.ndarray[Any, np.dtype[np.int64]]
 
 
 def list_memories(
-    hot: HotOwner, index: OwnerIndex, graph: OwnerGraph, rows: RowsReader, query: MemoriesList, moment: Moment
+    query_id: str,
+    hot: HotOwner,
+    index: OwnerIndex,
+    graph: OwnerGraph,
+    rows: RowsReader,
+    query: MemoriesList,
+    moment: Moment,
 ) -> Response:
-    """Return a page, as of the moment. `rows` reads by slot. The response has no id yet."""
+    """Return a page, as of the moment. `rows` reads by slot."""
     linked = Linked(graph, index, moment)
     filtering = Filtering(index, linked)
     allowed = happened(index, moment) & filtering.within(query.filters)
@@ -198,7 +202,7 @@ def list_memories(
         total=int(allowed.sum()),
         after=str(cursor_at(index, last)) if last is not None and last != places[-1] else None,
     )
-    response = Response(query_id="", status="ok", memory_page=page)
+    response = Response(query_id=query_id, status="ok", memory_page=page)
     warnings = [*linked.warnings(), *warn(shown)]
     return response.warned(warnings) if warnings else response
 

@@ -30,7 +30,6 @@ from recallflow.operators.rules import Rules
 from recallflow.outputs import Answer, DeadLetter, Output, Verdict
 from recallflow.owner import Owner
 from recallflow.queries import Recall, ReplyTo
-from recallflow.records import Position
 from recallflow.responses import ErrorBody, Response, Warn
 from recallflow.state.hot_owner import Owners
 from recallflow.state.partition import Partition
@@ -178,7 +177,7 @@ class Queries:
     def failure(self, refused: Refused) -> Answer:
         """Return the answer to a refused query, after its dead letter. It does not reveal the applied position."""
         response = Response(query_id=str(refused.query_id), status="error", error=ErrorBody.of(refused.error))
-        return _output(refused.record.position, 1, key_of(refused), response, None)
+        return Answer(refused.record.position, 1, key_of(refused), response.encode(), response)
 
     # ---------------------------------------------------------------------- unanswered queries
 
@@ -215,7 +214,7 @@ class Queries:
             try:
                 reply_to = _checked_reply(ask.query.reply_to, self._rules.reply_topics)
             except InvalidRecord as error:
-                return self._recorded(ask, self._failure(ask, error, None, self._catching_up()))
+                return self._failed(ask, error)
             return self._recorded(ask, self._output_of(question, redaction.nothing(ask.query, ask.query_id), reply_to))
 
     def _go_on(self, question: ParkedQuery) -> list[Output]:
@@ -282,7 +281,7 @@ class Queries:
         try:
             reply_to = _checked_reply(ask.query.reply_to, self._rules.reply_topics)
         except InvalidRecord as error:
-            return self._recorded(ask, self._failure(ask, error, None, self._catching_up()))
+            return self._failed(ask, error)
         if question.found is not None and not self._answerer.still_holds(question.found):
             question = question._replace(found=None, subanswers=())
         # After an internal error the second attempt starts without earlier results.
@@ -314,9 +313,7 @@ class Queries:
         except InvalidRecord as error:
             if error.code == "not_found" and (behind := self._behind()):
                 return self._absent(answering, behind)
-            failed = self._failure(ask, error, reply_to, self._catching_up())
-            letters = [DeadLetter(ask.record, 1, error, STEP)] if error.code == "internal_error" else []
-            return self._recorded(ask, failed, *letters)
+            return self._failed(ask, error, reply_to)
         answer, effects = work.outcome
         if claims_absence(answer.response) and (behind := self._behind()):
             return self._absent(answering, behind)
@@ -336,7 +333,7 @@ class Queries:
         if self._absences.hold(answering.question, self._now_ms()):
             return []
         error = InvalidRecord("catching_up", [FieldProblem("", f"nothing is found yet, with {behind}: ask again")])
-        return self._recorded(ask, self._failure(ask, error, answering.reply_to, self._catching_up()))
+        return self._failed(ask, error, answering.reply_to)
 
     def _recorded(self, ask: Ask, answer: Answer, *further: Output) -> list[Output]:
         """Return an answer with its access log entry, if there is one."""
@@ -355,7 +352,7 @@ class Queries:
         if warnings := [*question.warnings, *self._catching_up()]:
             response = response.warned(warnings)
         response = response.model_copy(update={"applied": self._applied()})
-        return _output(question.ask.record.position, 0, key_of(question.ask), response, reply_to)
+        return Answer(question.ask.record.position, 0, key_of(question.ask), response.encode(), response, reply_to)
 
     def _stage_effects(self, ask: Ask, effects: Effects) -> None:
         """Stage the effects of an answer. In a finite log, the query's position marks that they are stored."""
@@ -363,12 +360,14 @@ class Queries:
         if position is None or not self._partition.is_applied(position):
             stage_effects(self._partition, self._marks, self._owners.get(ask.owner), ask, effects, position)
 
-    def _failure(self, ask: Ask, error: InvalidRecord, reply_to: ReplyTo | None, warnings: list[Warn]) -> Answer:
+    def _failed(self, ask: Ask, error: InvalidRecord, reply_to: ReplyTo | None = None) -> list[Output]:
         body = ErrorBody.of(error)
         response = Response(query_id=ask.query_id, status="error", error=body, applied=self._applied())
-        if warnings:
+        if warnings := self._catching_up():
             response = response.model_copy(update={"warnings": warnings})
-        return _output(ask.record.position, 0, key_of(ask), response, reply_to)
+        answer = Answer(ask.record.position, 0, key_of(ask), response.encode(), response, reply_to)
+        letters = [DeadLetter(ask.record, 1, error, STEP)] if error.code == "internal_error" else []
+        return self._recorded(ask, answer, *letters)
 
     def _catching_up(self) -> list[Warn]:
         return [Warn(code="catching_up", detail=behind)] if (behind := self._behind()) else []
@@ -389,7 +388,3 @@ def _checked_reply(wanted: ReplyTo | None, known: Mapping[str, int] | None) -> R
         problem = f"{wanted.topic} has {known[wanted.topic]} partitions"
         raise InvalidRecord("invalid_event", [FieldProblem("reply_to.partition", problem)])
     return wanted
-
-
-def _output(position: Position, number: int, key: bytes, response: Response, reply_to: ReplyTo | None) -> Answer:
-    return Answer(position, number, key, response.encode(), response, reply_to)

@@ -1,7 +1,6 @@
 """Step durations of a query, and the selection of optional steps to omit close to its deadline."""
 
 from collections.abc import Callable, Collection, Mapping
-from types import MappingProxyType
 from typing import Literal
 
 from recallflow.responses import Tier
@@ -11,10 +10,10 @@ from recallflow.responses import Tier
 Step = Literal["dense", "proximity", "boosts", "graph", "rerank", "llm"]
 
 # The tier of the costliest step that ran. An answer without any of them is `fast`.
-TIER_OF: Mapping[Step, Tier] = MappingProxyType(
-    {"dense": "standard", "proximity": "graph", "boosts": "graph", "graph": "graph", "rerank": "llm", "llm": "llm"}
-)
-TARGET_MS: Mapping[Tier, float] = MappingProxyType({"fast": 10.0, "standard": 50.0, "graph": 100.0, "llm": 1_500.0})
+TIER_OF: Mapping[Step, Tier] = {
+    "dense": "standard", "proximity": "graph", "boosts": "graph", "graph": "graph", "rerank": "llm", "llm": "llm"
+}  # fmt: skip
+TARGET_MS: Mapping[Tier, float] = {"fast": 10.0, "standard": 50.0, "graph": 100.0, "llm": 1_500.0}
 # Steps in the order of omission: least loss of quality per cost first.
 DROPPED_FIRST: tuple[Step, ...] = ("llm", "rerank", "graph", "boosts", "proximity", "dense")
 REST = "rest"  # key of the cost of all steps after understanding the query, except the optional ones

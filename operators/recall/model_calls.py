@@ -22,12 +22,8 @@ from recallflow.responses import Warn
 from recallflow.state.rows import MemoryRow
 
 RERANKED_MOST = 30  # candidates
-RERANKED_MODES: frozenset[Mode] = frozenset(
-    {"hybrid", "relevance", "balanced"}
-)  # the other modes define an order of their text
+RERANKED_MODES: frozenset[Mode] = frozenset({"hybrid", "relevance", "balanced"})  # others define their own order
 TEXT_CHARACTERS = 2_000  # per candidate: cross-encoders read 512 tokens
-
-NO_SCORES: Mapping[str, float] = MappingProxyType({})
 
 
 class Text(NamedTuple):
@@ -44,7 +40,7 @@ class Scored:
     model: str  # the reranker's name
     candidates: int  # the number of texts in the call
     took_ms: float  # the time from the call to its result
-    scores: Mapping[str, float] = field(default_factory=lambda: NO_SCORES)  # by `rerank_key`
+    scores: Mapping[str, float] = field(default_factory=dict)  # by `rerank_key`
     problem: str | None = None  # the error; None on success
 
     @property
@@ -134,9 +130,9 @@ class Received(NamedTuple):
 class ModelResults:
     """All model results of one query so far."""
 
-    ended: Mapping[ModelStep, Ended] = field(default_factory=lambda: MappingProxyType({}))  # calls by step
+    ended: Mapping[ModelStep, Ended] = field(default_factory=dict)  # calls by step
     # vectors from the embedding service, by text
-    vectors: Mapping[str, QuestionVector] = field(default_factory=lambda: MappingProxyType({}))
+    vectors: Mapping[str, QuestionVector] = field(default_factory=dict)
     scored: Scored | None = None
     dropped: Sequence[Step] = ()  # steps omitted for lack of time
     took_ms: float = 0.0  # the total time of all rounds of calls

@@ -18,7 +18,6 @@ time. A memory outside any episode is an episode by itself.
 
 import math
 from collections.abc import Callable, Mapping
-from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -201,17 +200,15 @@ def decayed(inputs: RankingInput) -> Ranking:
     return Ranking(places[cut], scores[cut], {name: values[cut] for name, values in factors.items()})
 
 
-MODES: Mapping[Mode, Callable[[RankingInput], Ranking]] = MappingProxyType(
-    {
-        "recency": by_recency,
-        "relevance": relevance,
-        "entity_focused": entity_focused,
-        "balanced": balanced,
-        "episode": episode,
-        "hybrid": hybrid,
-        "decayed": decayed,
-    }
-)
+MODES: Mapping[Mode, Callable[[RankingInput], Ranking]] = {
+    "recency": by_recency,
+    "relevance": relevance,
+    "entity_focused": entity_focused,
+    "balanced": balanced,
+    "episode": episode,
+    "hybrid": hybrid,
+    "decayed": decayed,
+}
 
 
 # ---------------------------------------------------------------------- candidates

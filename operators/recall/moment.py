@@ -93,10 +93,6 @@ class Moment:
         """Return whether memories of a project are readable."""
         return self.projects is None or project_id in self.projects
 
-    def is_of(self, mark: EpisodeMark) -> bool:
-        """Return whether an episode mark applies: an end always, a deleted member if its project is readable."""
-        return mark.opened is None or self.is_within(mark.project_id)
-
     def knows(self, ingested_ms: int) -> bool:
         """Return whether a record with this ingestion time is known."""
         return self.known_by_ms is None or ingested_ms <= self.known_by_ms
@@ -300,7 +296,9 @@ def _episodes(
         marks += [EpisodeMark.of_member(e, opening(owner, e)) for e in openers]
         yield
     stored = yield from _read(tables[keys.EPISODE_LOG], lambda _, value: EpisodeMark.decode(value))
-    marks += [one for one in stored if moment.knows(one.ingested_ms) and moment.is_of(one)]
+    # An end applies always, and a deleted member if its project is readable.
+    known = (one for one in stored if moment.knows(one.ingested_ms))
+    marks += [one for one in known if one.opened is None or moment.is_within(one.project_id)]
     marks.sort(key=attrgetter("change"))
     for number, mark in enumerate(marks):
         if number % AT_ONCE == 0:

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from types import MappingProxyType
 from typing import Any
 
 from recallflow.language import sentence_at, sentences
@@ -19,39 +18,35 @@ _MONTHS = (
     "January", "February", "March", "April", "May", "June",
     "July", "August", "September", "October", "November", "December",
 )  # fmt: skip
-_EDGES: Mapping[str, str] = MappingProxyType(
-    {
-        "caused_by": "is caused by",
-        "contradicts": "contradicts",
-        "supersedes": "supersedes",
-        "similar_to": "is similar to",
-        "depends_on": "depends on",
-        "prefers_over": "is preferred over",
-        "specializes": "specializes",
-        "conditional_on": "is conditional on",
-    }
-)
+_EDGES: Mapping[str, str] = {
+    "caused_by": "is caused by",
+    "contradicts": "contradicts",
+    "supersedes": "supersedes",
+    "similar_to": "is similar to",
+    "depends_on": "depends on",
+    "prefers_over": "is preferred over",
+    "specializes": "specializes",
+    "conditional_on": "is conditional on",
+}
 # Reasons without supporting data.
-PLAIN: Mapping[str, str] = MappingProxyType(
-    {
-        "meaning": "similar meaning",
-        "wording": "similar wording",
-        "meaning_before": "follows something of similar meaning",
-        "wording_before": "follows something of similar wording",
-        "time": "tells a time",
-        "recent": "newer than most of what was looked at",
-        "important": "marked more important than most of what was looked at",
-        "trusted": "trusted more than most of what was looked at",
-        "typical": "typical of its conversation",
-        "recalled": "recalled before",
-        "liked": "like what was found useful",
-        "session": "recalled before in this session",
-        "related": "linked in the graph to one of the memories nearest to the question",
-        "episode": "from a conversation that fits",
-        "sealed": "fits, but its text cannot be opened to show where",
-        "filler": "nothing that is remembered fits better",
-    }
-)
+PLAIN: Mapping[str, str] = {
+    "meaning": "similar meaning",
+    "wording": "similar wording",
+    "meaning_before": "follows something of similar meaning",
+    "wording_before": "follows something of similar wording",
+    "time": "tells a time",
+    "recent": "newer than most of what was looked at",
+    "important": "marked more important than most of what was looked at",
+    "trusted": "trusted more than most of what was looked at",
+    "typical": "typical of its conversation",
+    "recalled": "recalled before",
+    "liked": "like what was found useful",
+    "session": "recalled before in this session",
+    "related": "linked in the graph to one of the memories nearest to the question",
+    "episode": "from a conversation that fits",
+    "sealed": "fits, but its text cannot be opened to show where",
+    "filler": "nothing that is remembered fits better",
+}
 
 
 def plain(code: str) -> Reason:

@@ -7,7 +7,6 @@ question that matches no wording is `factual`.
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from types import MappingProxyType
 from typing import NamedTuple
 
 import regex
@@ -141,14 +140,10 @@ def _stands_in(name: str, text: str) -> bool:
     at = text.find(name)
     while at >= 0:
         end = at + len(name)
-        if not (_is_of_word(text[at - 1 : at]) or _is_of_word(text[end : end + 1])):
+        if not (_OF_WORD.match(text[at - 1 : at]) or _OF_WORD.match(text[end : end + 1])):
             return True
         at = text.find(name, at + 1)
     return False
-
-
-def _is_of_word(character: str) -> bool:
-    return _OF_WORD.match(character) is not None
 
 
 def _spelled(name: str, text: str, table: Table) -> str | None:
@@ -177,16 +172,14 @@ _patterns = Kept(_pattern, 4 * 1024 * 1024)  # the same names recur in many ques
 _ORDER: tuple[Intent, ...] = ("summary", "procedural", "temporal", "preference", "entity")
 
 # The mode that `auto` takes for each intent (docs/internals/decisions/09).
-MODES: Mapping[Intent, Mode] = MappingProxyType(
-    {
-        "temporal": "hybrid",
-        "entity": "hybrid",
-        "preference": "hybrid",
-        "procedural": "relevance",
-        "summary": "episode",
-        "factual": "hybrid",
-    }
-)
+MODES: Mapping[Intent, Mode] = {
+    "temporal": "hybrid",
+    "entity": "hybrid",
+    "preference": "hybrid",
+    "procedural": "relevance",
+    "summary": "episode",
+    "factual": "hybrid",
+}
 
 
 def intent_of(question: Question) -> Intent:

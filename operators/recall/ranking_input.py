@@ -5,7 +5,6 @@ Ranking parameters are those of the query, which override the tenant's, which ov
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -48,9 +47,9 @@ class Tuning:
 
     mode: Mode
     k: int = 10  # the maximum number of memories
-    weights: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))  # by factor of the mode
+    weights: Mapping[str, float] = field(default_factory=dict)  # by factor of the mode
     decay: Decay = field(default_factory=Decay)
-    boosts: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
+    boosts: Mapping[str, float] = field(default_factory=dict)
     max_episodes: int | None = None  # the maximum number of episodes in the mode `episode`
     whole_episodes: bool = False  # whether whole episodes may exceed k
 
@@ -154,7 +153,7 @@ class Ranking:
     boosts: dict[str, Column] = field(default_factory=dict)
     tiebreak_applied: bool = False
     # the median of each factor over all candidates
-    middles: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
+    middles: Mapping[str, float] = field(default_factory=dict)
     unit: float = 1.0  # the score of one unit of the signal's log-odds
 
     def only(self, chosen: Chosen) -> "Ranking":
@@ -182,7 +181,7 @@ class RankingInput:
     # (n,) 1/(1 + hops) to the requested entities, 0 without a path; None without a graph
     proximity: Column | None = None
     # strength, 0 to 1, of edges from other candidates, by position
-    relationship: Mapping[int, float] = field(default_factory=lambda: MappingProxyType({}))
+    relationship: Mapping[int, float] = field(default_factory=dict)
     usage: OwnerUsage | None = None  # usage and feedback of the memories; None if the query is about a past moment
     # `seq` of memories returned earlier in the query's session
     returned: Places = field(default_factory=lambda: NO_SEQS)

@@ -7,7 +7,6 @@ log-odds.
 """
 
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Literal
 
 import numpy as np
@@ -62,87 +61,67 @@ _FITTED: Mapping[Chat, Mapping[str, tuple[float, float, float, float]]] = {
 }
 # A contextual token model ranks chats of two people better with a separate set. Spelling and static vectors rank them
 # equally well with the set "people" (docs/internals/recall-experiments.md).
-_PAIR: Mapping[str, float] = MappingProxyType(
-    {
-        "dense": 0.1,
-        "reply": 0.03,
-        "word": 0.47,
-        "word_before": 0.73,
-        "own": 0.0,
-        "window": 10.18,
-        "near": -1.07,
-        "episode": 0.37,
-        "phrase": 0.68,
-        "answers": 1.58,
-        "length": -0.19,
-        "speaker": 1.16,
-        "speaker_of_two": 1.59,
-        "speaker_asks": -0.75,
-        "subject": 1.08,
-        "date": 4.41,
-        "when": 1.88,
-        "opens": 0.86,
-    }
-)
+_PAIR: Mapping[str, float] = {
+    "dense": 0.1,
+    "reply": 0.03,
+    "word": 0.47,
+    "word_before": 0.73,
+    "own": 0.0,
+    "window": 10.18,
+    "near": -1.07,
+    "episode": 0.37,
+    "phrase": 0.68,
+    "answers": 1.58,
+    "length": -0.19,
+    "speaker": 1.16,
+    "speaker_of_two": 1.59,
+    "speaker_asks": -0.75,
+    "subject": 1.08,
+    "date": 4.41,
+    "when": 1.88,
+    "opens": 0.86,
+}
 
-# For notes, by embedder: the weights of "dense", "word" and "own". Questions about notes use other words than the notes
-# do, and neighbours are unrelated, so that vectors count more than in a chat. The values lie between a fit to everyday
-# facts alone, which would lose exact word matches, and the set "assistant". Spelling vectors have no separate set.
-_NOTES: Mapping[Kind, tuple[float, float, float]] = MappingProxyType(
-    {"static": (0.2, 0.36, 1.5), "contextual": (0.5, 0.4, 1.2), "blended": (0.8, 0.13, 0.75)}
-)
-# Words of scripts without spaces are pairs of characters, which match more often: the blend's vectors count less.
-_UNSPACED_NOTES = (0.6, 0.13, 1.5)
-
-
-def _sets(at: int) -> dict[Chat, Mapping[str, float]]:
-    return {
-        chat: MappingProxyType({name: fitted[at] for name, fitted in columns.items()})
-        for chat, columns in _FITTED.items()
-    }
+Sets = Mapping[Chat, Mapping[str, float]]
 
 
 def _notes(dense: float, word: float, own: float) -> Mapping[str, float]:
-    return MappingProxyType(
-        {"dense": dense, "word": word, "own": own, "phrase": 1.12, "length": -0.5, "date": 1.0, "when": 1.29}
-    )
+    return {"dense": dense, "word": word, "own": own, "phrase": 1.12, "length": -0.5, "date": 1.0, "when": 1.29}
 
 
 # Without a separate set, "pair" uses "people", and both kinds of notes use "assistant".
-_OWN: Mapping[Kind, Mapping[Chat, Mapping[str, float]]] = MappingProxyType(
-    {
-        "static": {"notes": _notes(*_NOTES["static"])},
-        "contextual": {"pair": _PAIR, "notes": _notes(*_NOTES["contextual"])},
-        "blended": {"notes": _notes(*_NOTES["blended"]), "unspaced notes": _notes(*_UNSPACED_NOTES)},
-    }
-)
-WEIGHTS: Mapping[Kind, Mapping[Chat, Mapping[str, float]]] = MappingProxyType(
-    {kind: MappingProxyType({**_sets(at), **_OWN.get(kind, {})}) for at, kind in enumerate(_KINDS)}
-)
+#
+# Questions about notes use other words than the notes do, and neighbours are unrelated, so that vectors count more than
+# in a chat. The values lie between a fit to everyday facts alone, which would lose exact word matches, and the set
+# "assistant". Spelling vectors have no separate set. Words of scripts without spaces are pairs of characters, which
+# match more often: the blend's vectors count less there.
+_OWN: Mapping[Kind, Sets] = {
+    "static": {"notes": _notes(0.2, 0.36, 1.5)},
+    "contextual": {"pair": _PAIR, "notes": _notes(0.5, 0.4, 1.2)},
+    "blended": {"notes": _notes(0.8, 0.13, 0.75), "unspaced notes": _notes(0.6, 0.13, 1.5)},
+}
+WEIGHTS: Mapping[Kind, Sets] = {
+    kind: {chat: {name: fitted[at] for name, fitted in columns.items()} for chat, columns in _FITTED.items()}
+    | dict(_OWN.get(kind, {}))
+    for at, kind in enumerate(_KINDS)
+}
 BY_VECTOR = ("dense", "reply")
 # For an embedder with text vectors but no token vectors: words are compared by spelling, and the cosine of a semantic
 # model has three times the weight of a spelling cosine. This ranks held-out conversations as well as weights fitted to
 # them (docs/internals/decisions/17).
 MEANING = 3.0
-WHOLE_WEIGHTS: Mapping[Chat, Mapping[str, float]] = MappingProxyType(
-    {
-        chat: MappingProxyType(
-            {name: weight * (MEANING if name in BY_VECTOR else 1.0) for name, weight in columns.items()}
-        )
-        for chat, columns in WEIGHTS["spelling"].items()
-    }
-    | {"notes": _notes(0.6, 0.13, 1.2)}
-)
+WHOLE_WEIGHTS: Sets = {
+    chat: {name: weight * (MEANING if name in BY_VECTOR else 1.0) for name, weight in columns.items()}
+    for chat, columns in WEIGHTS["spelling"].items()
+} | {"notes": _notes(0.6, 0.13, 1.2)}
 # The columns that need no question vector.
-LEXICAL_WEIGHTS: Mapping[Chat, Mapping[str, float]] = MappingProxyType(
-    {
-        chat: MappingProxyType({name: weight for name, weight in columns.items() if name not in BY_VECTOR})
-        for chat, columns in WEIGHTS["spelling"].items()
-    }
-)
+LEXICAL_WEIGHTS: Sets = {
+    chat: {name: weight for name, weight in columns.items() if name not in BY_VECTOR}
+    for chat, columns in WEIGHTS["spelling"].items()
+}
 
 
-def sets_for(kind: Kind, *, by_token: bool) -> Mapping[Chat, Mapping[str, float]]:
+def sets_for(kind: Kind, *, by_token: bool) -> Sets:
     """Return the weight sets of an embedder kind."""
     return WEIGHTS[kind] if by_token or kind in ("spelling", "blended") else WHOLE_WEIGHTS
 
@@ -165,12 +144,12 @@ def is_notes(index: OwnerIndex) -> bool:
 
 @of_memories
 def _assisted(index: OwnerIndex) -> tuple[bool, bool]:
-    """Return whether any memory comes from a chat with an assistant, and whether all do."""
+    """Return whether any memory comes from a chat with an assistant, and whether all of them do."""
     some = bool(index.with_assistant.any())
     return some, some and bool(index.with_assistant.all())
 
 
-def weights_of(index: OwnerIndex, sets: Mapping[Chat, Mapping[str, float]], *, is_spaced: bool = True) -> Weights:
+def weights_of(index: OwnerIndex, sets: Sets, *, is_spaced: bool = True) -> Weights:
     """Return the weights of the owner's memories, each from the set of its chat. `is_spaced` tells whether the question
     is in a script with spaces between words."""
     if "notes" in sets and is_notes(index):

@@ -13,7 +13,6 @@ ranking's scores.
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cache
-from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -35,55 +34,49 @@ from recallflow.state.rows import MemoryRow, language_in
 # Reason of a column: words of the memory, or of the memory and its neighbours; similarity to the memory, or to it and
 # its predecessors; or a reason code. None: not shown to users.
 WORDS, WORDS_NEAR, ALIKE, ALIKE_NEAR = "words", "words_near", "alike", "alike_near"
-COLUMNS: Mapping[str, str | None] = MappingProxyType(
-    {
-        "dense": ALIKE,
-        "reply": None,
-        "word": ALIKE,
-        "word_before": ALIKE_NEAR,
-        "own": WORDS,
-        "window": WORDS_NEAR,
-        "near": WORDS_NEAR,
-        "episode": None,
-        "around": WORDS_NEAR,
-        "phrase": WORDS,
-        "answers": "answers",
-        "borrowed": "answers",
-        "speaker": "person",
-        "speaker_of_two": "person",
-        "speaker_asks": None,
-        "subject": "person",
-        "date": "date",
-        "when": "time",
-        "length": None,
-        "assistant": None,
-        "opens": None,
-    }
-)
-FACTORS: Mapping[str, str | None] = MappingProxyType(
-    {
-        "semantic": None,  # the columns give the reasons
-        "cluster": "typical",
-        "recency": "recent",
-        "decay": "recent",
-        "importance": "important",
-        "usage": "recalled",
-        "quality": "trusted",
-        "proximity": "entity",
-        "relevance": None,  # of the episode, as mentions are: not specific to a member
-        "mentions": None,
-        "confidence": None,  # factors of the product of `decayed` have no weights
-        "similarity": None,
-    }
-)
-BOOSTS: Mapping[str, str | None] = MappingProxyType(
-    {
-        "relationship": "related",
-        "personalisation": "liked",
-        "session_continuity": "session",
-        "update": None,  # `why.say_updates` adds this reason
-    }
-)
+COLUMNS: Mapping[str, str | None] = {
+    "dense": ALIKE,
+    "reply": None,
+    "word": ALIKE,
+    "word_before": ALIKE_NEAR,
+    "own": WORDS,
+    "window": WORDS_NEAR,
+    "near": WORDS_NEAR,
+    "episode": None,
+    "around": WORDS_NEAR,
+    "phrase": WORDS,
+    "answers": "answers",
+    "borrowed": "answers",
+    "speaker": "person",
+    "speaker_of_two": "person",
+    "speaker_asks": None,
+    "subject": "person",
+    "date": "date",
+    "when": "time",
+    "length": None,
+    "assistant": None,
+    "opens": None,
+}
+FACTORS: Mapping[str, str | None] = {
+    "semantic": None,  # the columns give the reasons
+    "cluster": "typical",
+    "recency": "recent",
+    "decay": "recent",
+    "importance": "important",
+    "usage": "recalled",
+    "quality": "trusted",
+    "proximity": "entity",
+    "relevance": None,  # of the episode, as mentions are: not specific to a member
+    "mentions": None,
+    "confidence": None,  # factors of the product of `decayed` have no weights
+    "similarity": None,
+}
+BOOSTS: Mapping[str, str | None] = {
+    "relationship": "related",
+    "personalisation": "liked",
+    "session_continuity": "session",
+    "update": None,  # `why.say_updates` adds this reason
+}
 COMPARED = frozenset({"typical", "recent", "important", "trusted"})  # every memory has a value of these
 
 Strengths = dict[str, float]
