@@ -59,7 +59,6 @@ _CLEARED: dict[str, Any] = {
 
 
 def new_row(view: View, event: Message | MemoryAdd, memory_id: str, created: tuple[int, bool]) -> MemoryRow:
-    """Return the first version of a memory."""
     created_ms, created_logged = created
     role: str | None
     if isinstance(event, Message):
@@ -115,7 +114,6 @@ def _columns(event: MemoryAdd | MemoryUpdate) -> Iterator[tuple[str, Any]]:
 
 
 def entry_of(row: MemoryRow, episode: int, analysis: Analysis) -> Entry:
-    """Return the index entry of a version, for ranking and filtering."""
     return Entry(  # positional, because keywords take twice the time
         row.seq,
         row.version,

@@ -108,7 +108,6 @@ class Authoriser:
         return {} if grant is None else grant.ids(given.end_user)
 
     def describe(self) -> str:
-        """Return a description of the mode, for the log."""
         if self._mode == "required":
             return "auth is required: every record needs credentials"
         if self._mode == "off":
@@ -122,7 +121,6 @@ class Authoriser:
         return self._mode == "required" or (self._mode == "auto" and self._began_ms() is not None)
 
     def warn(self) -> None:
-        """Log the missing secrets."""
         for fingerprint in self._tokens.unknown_secrets():
             _log.warning(
                 "tokens were signed with a secret of the fingerprint %s…, which is neither auth.secret nor in "

@@ -169,7 +169,6 @@ def follow_change(
 
 
 def _episode_of(scoped: ScopedIndex, owner: Owner, entry: Entry) -> int:
-    """Return the episode number of a memory in the index."""
     slot = scoped.index.slot(entry.seq)
     if slot is not None:
         return int(scoped.index.facts["episode"][slot])

@@ -197,8 +197,6 @@ class Verified(NamedTuple):
 
 
 class TokenVerifier:
-    """The verification of tokens, and their keys."""
-
     def __init__(self, decisions: ControlHistory, issuer: Issuer, secrets: Mapping[str, bytes]) -> None:
         """`secrets` are by fingerprint. More may be added later."""
         self._decisions, self._issuer, self._secrets = decisions, issuer, secrets
@@ -238,7 +236,6 @@ class TokenVerifier:
         return self._decisions.names(ALL_TENANTS, SIGNING_KEY)
 
     def _key(self, name: str, at_ms: int) -> TokenKey | None:
-        """Return the key of a name that was valid at a time."""
         if self._decisions.is_revoked(ALL_TENANTS, SIGNING_KEY, name, at_ms):
             return None
         found = self._decisions.as_of(ALL_TENANTS, SIGNING_KEY, name, at_ms)

@@ -63,7 +63,6 @@ class Work:
         return (own.position, own.value) == (record.position, record.value)
 
     def next(self, cursor: int, *, found: bool, synced: bool, done: bool) -> "Work":
-        """Return the progress after another step."""
         return replace(self, cursor=cursor, found=self.found or found, synced=self.synced and synced, done=done)
 
     def encode(self) -> bytes:
@@ -115,7 +114,6 @@ def to_forget(view: View, event: MemoryForget) -> list[Entry]:
 
 
 def step(view: View, writer: GraphWriter, work: Work, gap_ms: int) -> Work:
-    """Do the next step of an event's work."""
     if isinstance(work.write.event, MemoryForget):
         return _forget(view, writer, work, work.write.event)
     return _merge(view, writer, work, gap_ms)
@@ -248,7 +246,6 @@ class LargeEvents:
         self._works = {work.write.owner: work for work in stored}
 
     def __bool__(self) -> bool:
-        """Return whether a step is due."""
         return any(not work.done for work in self._works.values())
 
     def is_at_work(self, owner: Owner) -> bool:

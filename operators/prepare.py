@@ -194,7 +194,6 @@ class _Vectors(NamedTuple):
 
 
 def _together(embedded: Sequence[TextVectors]) -> _Vectors:
-    """Combine the vectors of one text's passages."""
     tokens = [to_bytes(found.tokens) for found in embedded if len(found.tokens)]
     if len(embedded) == 1:
         (only,) = embedded

@@ -37,7 +37,6 @@ class Rates:
         self._seconds: dict[tuple[str, str], _Second] = {}
 
     def judge(self, item: Decoded) -> Decoded:
-        """Return the item, or its refusal."""
         if isinstance(item, Refused):
             return item
         name = QUERIES_PER_S if isinstance(item, Ask) else EVENTS_PER_S

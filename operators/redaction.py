@@ -57,7 +57,6 @@ def is_readable(row: MemoryRow | None) -> TypeGuard[MemoryRow]:
 
 
 def unreadable() -> InvalidRecord:
-    """Return the error of an event about unreadable data."""
     problem = "what is stored of the user cannot be opened: restore the key or a checkpoint, or erase the user"
     return InvalidRecord("unreadable", [FieldProblem("", problem)])
 

@@ -248,7 +248,6 @@ class StateStep:
         return [*self._queue.items(), *self._queries.held()]
 
     def _through_now(self) -> dict[str, int]:
-        """Return the completed offset of each source."""
         through = dict(self._received)
         for item in self._held():
             source, offset = item.record.position.source, item.record.position.offset

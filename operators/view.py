@@ -241,7 +241,6 @@ class View:
         return bool(found)
 
     def judge(self, current: Current, useful: bool) -> None:
-        """Count one feedback on a memory."""
         key = keys.usage(self._hot.key, current.seq)
         stored = self._partition.get(key)
         usage = (Usage.decode(stored) if stored else Usage()).judged(useful)
@@ -255,7 +254,6 @@ class View:
         self.put_episodes(session_id, [ended])
 
     def put_vectors(self, row: MemoryRow, vectors: Vectors) -> None:
-        """Store a new vector of a memory's current version."""
         key, entry = self._hot.key, self.entry(row.seq)
         self._staged[keys.vectors(key, row.seq)] = vectors.encode()
         self._staged[keys.renewed(key, row.seq)] = b""
@@ -279,7 +277,6 @@ class View:
             self.put_made(seq, made._replace(summaries=[*made.summaries, (category, self.change)]))
 
     def drop_summary(self, category: str, change: int) -> None:
-        """Delete a derived summary."""
         key = keys.category_summary(self._hot.key, self._hot.name(category), change)
         stored = self._staged[key] if key in self._staged else self._partition.get(key)
         if stored is None:
@@ -335,7 +332,6 @@ class View:
         self._partition.stage(staged | further if further else staged, position, Counts(owners, brought))
 
     def publish(self) -> None:
-        """Apply the staged changes to in-memory data."""
         if self._staged:
             self._hot.next_seq, self._hot.next_change = self._next_seq, self.change + 1
             self._hot.clock_ms, self._hot.language = self._clock_ms, self.language
@@ -392,7 +388,6 @@ class View:
             self._staged[keys.past_vectors(key, seq, version)] = None
 
     def _first_entry(self, entry: Entry) -> Entry:
-        """Return the entry of a memory's creation."""
         if entry.version == 0:
             return entry
         stored = self._partition.get(keys.past_entry(self._hot.key, entry.seq, 0))

@@ -60,7 +60,6 @@ class MemoryWrites:
         return self._large.begun(source)
 
     def advance(self) -> None:
-        """Do one step of one event in steps."""
         self._large.advance()
         self._erasures.advance()
 

@@ -44,8 +44,6 @@ class ModelJob(NamedTuple):
 
 
 class Answers(NamedTuple):
-    """The results of a job."""
-
     ended: Mapping[ModelStep, Ended]
     vectors: Matrix | ModelError = NO_FLOATS  # of the job's texts, if any
     scored: Scored | None = None
@@ -80,7 +78,6 @@ class Models:
 
     @property
     def there(self) -> frozenset[Kind]:
-        """Return the kinds of available models."""
         there: dict[Kind, object] = {"llm": self._language, "embed": self._embeddings, "rerank": self._reranker}
         return frozenset(kind for kind, within in there.items() if within is not None)
 

@@ -1,34 +1,47 @@
-"""Parked queries: they wait for models, for their subqueries, or for their next step. They are stored as records of the
-input, and read again after a crash.
+"""Parked queries: they wait for a position, for the index of a large owner's past, for models, for subqueries, for a
+next step, or for catch-up before an answer claims absence. They are stored as records of the input, and read again
+after a crash.
 
 A subquery, made by a language model, takes as long as the query itself, and is served in a round robin with other work.
 The answer still reflects a single state: after an event of the owner, all subqueries are repeated with one less. A
-frequently changing owner therefore has an answer after at most ten rounds, and no write waits."""
+frequently changing owner therefore has an answer after at most ten rounds, and no write waits.
+
+A past index reflects the state at the query's offset; later commits are not visible. It is built in steps, interleaved
+with other work."""
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
+from recallflow.embedder import Embedder
 from recallflow.errors import DecryptionFailed, InvalidRecord
+from recallflow.fields import EPOCH_MS_MAX
 from recallflow.operators.answers.answer import Answerer
 from recallflow.operators.answers.models import Answers, ModelJob, Models
 from recallflow.operators.async_call import AsyncCall, CallCompletion, CallError, call_numbers
 from recallflow.operators.events import Ask
 from recallflow.operators.guard import once
 from recallflow.operators.recall.model_calls import LeftOut, ModelResults, Received, Wanted
-from recallflow.operators.recall.moment import AT_ONCE
+from recallflow.operators.recall.moment import AT_ONCE, Moment, Steps, build, keep, present_index
 from recallflow.operators.recall.stages import ComposedAnswer, Effects, Find
 from recallflow.outputs import Answer
 from recallflow.owner import Owner
 from recallflow.queries import ReplyTo
-from recallflow.responses import Warn
+from recallflow.records import Position, Record
+from recallflow.responses import Response, Warn
+from recallflow.state.hot_owner import Owners
+from recallflow.state.index import OwnerIndex
 from recallflow.stepped import SteppedWork
 
 # The queries of a partition whose answers are composed during model calls; further ones are composed afterwards.
 COMPOSED_MAX = 16
 STEP = "state"
 WORDS_AT_ONCE = 50_000  # total words of an owner's memories: long texts take time even if they are few
+HELD_BYTES_MAX = 8 * 1024 * 1024  # total size of queries waiting for catch-up, per partition
+HELD_BYTES_EACH = 2_048  # in addition to the record's value
+LOOK_MS = 50  # interval of checks for catch-up without new batches
 SUBQUERIED_MAX = 16  # parked queries with results; further ones are answered without subqueries
 
 
@@ -168,8 +181,6 @@ Outcome = tuple[Answer, Effects | None]
 
 
 class Answering(NamedTuple):
-    """A query whose answer is in progress."""
-
     question: ParkedQuery
     reply_to: ReplyTo | None
     work: SteppedWork[Outcome]
@@ -197,7 +208,6 @@ class SteppedQueries:
         return owner in self._lines.get(owner.tenant_id, ())
 
     def hold(self, answering: Answering) -> None:
-        """Keep a query until its next step."""
         self._line(answering.question.ask.owner).answering = answering
 
     def wait(self, question: ParkedQuery) -> None:
@@ -219,7 +229,6 @@ class SteppedQueries:
         return taken
 
     def take(self, covers: Callable[[Owner], bool]) -> Iterator[Answering]:
-        """Take the queries in progress of some owners."""
         for owners in self._lines.values():
             for owner, line in owners.items():
                 if line.answering is not None and covers(owner):
@@ -253,3 +262,194 @@ class SteppedQueries:
     def _questions(line: _OwnerQueue) -> list[ParkedQuery]:
         own = [] if line.answering is None else [line.answering.question]
         return [*own, *line.waiting]
+
+
+class WaitingQuery:
+    """A query that waits for positions, until a time (epoch milliseconds)."""
+
+    def __init__(self, ask: Ask, targets: tuple[Position, ...], timeout_ms: int) -> None:
+        self.ask, self._targets = ask, targets
+        # the upper limit of datetime, which Bytewax requires
+        self.deadline_ms = min(ask.record.append_ms + timeout_ms, EPOCH_MS_MAX)
+
+    @classmethod
+    def of(cls, ask: Ask) -> "WaitingQuery | None":
+        """Return the query as a waiting one, if it names a position."""
+        if not (given := ask.query.wait_for):
+            return None
+        targets = tuple(Position.parse(text) for text in ([given] if isinstance(given, str) else given))
+        return cls(ask, targets, ask.query.wait_timeout_ms)
+
+    def missing(self, applied: Mapping[str, int]) -> list[Position]:
+        return [target for target in self._targets if applied.get(target.source, -1) < target.offset]
+
+    def stale(self, applied: Mapping[str, int]) -> list[Warn]:
+        """Return a warning if some positions are not applied yet."""
+        behind = [
+            f"{target} is {target.offset - applied.get(target.source, -1)} records ahead of what is applied"
+            for target in self.missing(applied)
+        ]
+        return [Warn(code="stale_read", detail="; ".join(behind))] if behind else []
+
+
+def unread_warning(record: Record) -> list[Warn]:
+    """Return the warning of an answer that could not wait for all memory records before its query."""
+    detail = f"up to {record.unread:,} memory records that were appended before the query are not applied yet"
+    return [Warn(code="stale_read", detail=detail)] if record.unread else []
+
+
+class PastQuery(NamedTuple):
+    """A query with the remaining steps. A change of the owner after the first step invalidates the steps."""
+
+    question: ParkedQuery
+    moment: Moment
+    steps: Steps[OwnerIndex]
+    change: int
+
+
+class PastQueryQueue:
+    """The queries of one state partition whose past moments are being built, one by one."""
+
+    def __init__(self, owners: Owners, embedder: Embedder, episode_gap_ms: int) -> None:
+        self._owners, self._embedder, self._episode_gap_ms = owners, embedder, episode_gap_ms
+        self._asked: dict[str, deque[PastQuery]] = {}  # by tenant
+        self._built: dict[str, OwnerIndex] = {}  # by tenant: the past of its first query
+
+    def __bool__(self) -> bool:
+        return bool(self._asked)
+
+    def asked(self) -> list[Ask]:
+        return [asked.question.ask for line in self._asked.values() for asked in line]
+
+    def tenants(self) -> Collection[str]:
+        return self._asked.keys()
+
+    def begin(self, question: ParkedQuery) -> bool:
+        """Park the query if its index must be built in steps. Return whether it was parked."""
+        owner, moment = question.ask.owner, Moment.of_ask(question.ask)
+        hot = self._owners.get(owner)
+        if moment is None or hot.next_change <= AT_ONCE:
+            return False
+        model, dimension = self._embedder.name, self._embedder.dimension
+        if present_index(hot, moment, model, dimension) is not None:
+            return False
+        steps = build(hot, moment, model, dimension, self._episode_gap_ms)
+        next(steps)  # the first step takes the snapshot
+        line = self._asked.setdefault(owner.tenant_id, deque())
+        line.append(PastQuery(question, moment, steps, hot.next_change))
+        return True
+
+    def advance(self, tenant_id: str) -> ParkedQuery | None:
+        """Take one step of a tenant's first query. After the last step, return the query, which can be answered now.
+        After an internal error or unreadable data, its answer has a warning."""
+        asked, built = self._asked[tenant_id][0], self._built.pop(tenant_id, None)
+        ask = asked.question.ask
+        try:
+            if built is None:
+                once(STEP, ask.record.position, self._step, tenant_id, asked.steps)
+                return None
+            # Answering takes long enough for a separate step.
+            hot = self._owners.get(ask.owner)
+            hot.past = asked.moment, built
+            if hot.next_change == asked.change:
+                keep(hot, asked.moment, built, self._episode_gap_ms)
+        except (InvalidRecord, DecryptionFailed):
+            pass
+        self._asked[tenant_id].popleft()
+        if not self._asked[tenant_id]:
+            del self._asked[tenant_id]
+        return asked.question
+
+    def give_up(self, owners: Collection[Owner]) -> list[ParkedQuery]:
+        given_up: list[ParkedQuery] = []
+        for tenant_id, line in [*self._asked.items()]:
+            if line[0].question.ask.owner in owners:
+                self._built.pop(tenant_id, None)
+            given_up += [asked.question for asked in line if asked.question.ask.owner in owners]
+            if left := deque(asked for asked in line if asked.question.ask.owner not in owners):
+                self._asked[tenant_id] = left
+            else:
+                del self._asked[tenant_id]
+        return given_up
+
+    def _step(self, tenant_id: str, steps: Steps[OwnerIndex]) -> None:
+        try:
+            next(steps)
+        except StopIteration as ended:
+            self._built[tenant_id] = ended.value
+
+    def end(self, owner: Owner) -> None:
+        """Drop the past of an answered query."""
+        with suppress(DecryptionFailed):
+            self._owners.get(owner).past = None
+
+
+class HeldQueries:
+    """The queries of one state partition whose answers would claim absence while the partition is catching up. They are
+    answered once it has caught up, or after their `wait_timeout_ms`."""
+
+    def __init__(self) -> None:
+        self._held: list[ParkedQuery] = []
+        self._held_bytes = 0
+        self._deadlines_ms: dict[Position, int] = {}  # of all unanswered queries that were held
+        self._look_ms = 0  # time of the next check for catch-up
+
+    def hold(self, question: ParkedQuery, now_ms: int) -> bool:
+        """Hold a query. Return False if its time is up, or too many are held."""
+        ask = question.ask
+        size = _size_of(ask)
+        if self._held_bytes + size > HELD_BYTES_MAX:
+            return False
+        deadline_ms = min(now_ms + ask.query.wait_timeout_ms, EPOCH_MS_MAX)
+        if now_ms >= self._deadlines_ms.setdefault(ask.record.position, deadline_ms):
+            return False
+        self._look_ms = self._look_ms if self._held else now_ms + LOOK_MS
+        self._held.append(question._replace(found=None, subanswers=()))
+        self._held_bytes += size
+        return True
+
+    def release(self, now_ms: int, *, caught_up: bool) -> list[ParkedQuery]:
+        """Return the queries that are due, and release them."""
+        self._look_ms = now_ms + LOOK_MS
+        return self._take(lambda ask: caught_up or now_ms >= self._deadlines_ms[ask.record.position])
+
+    def give_up(self, owners: Collection[Owner]) -> list[ParkedQuery]:
+        return self._take(lambda ask: ask.owner in owners)
+
+    def end(self, position: Position) -> None:
+        """Forget the deadline of an answered query."""
+        self._deadlines_ms.pop(position, None)
+
+    def asked(self) -> list[Ask]:
+        return [question.ask for question in self._held]
+
+    def due_ms(self) -> int | None:
+        """Return when `release` is to be called next, in epoch milliseconds."""
+        deadlines_ms = [self._deadlines_ms[question.ask.record.position] for question in self._held]
+        return min(self._look_ms, *deadlines_ms) if deadlines_ms else None
+
+    def _take(self, is_wanted: Callable[[Ask], bool]) -> list[ParkedQuery]:
+        taken, held = list[ParkedQuery](), list[ParkedQuery]()
+        for question in self._held:
+            (taken if is_wanted(question.ask) else held).append(question)
+        self._held = held
+        self._held_bytes -= sum(_size_of(question.ask) for question in taken)
+        return taken
+
+
+def claims_absence(response: Response) -> bool:
+    """Return whether an answer says that nothing was found. Each type of query sets some of these parts."""
+    parts = (
+        response.memories or response.episodes or response.versions,
+        response.memory_page and response.memory_page.memories,
+        response.graph_status and any(response.graph_status.nodes.values()),
+        response.graph_trace and response.graph_trace.seeds,
+        response.subgraph and (response.subgraph.nodes or response.subgraph.memories),
+        response.graph_facts and response.graph_facts.facts,
+        response.stats and response.stats["memories"],
+    )
+    return not any(parts)
+
+
+def _size_of(ask: Ask) -> int:
+    return len(ask.record.value or b"") + HELD_BYTES_EACH

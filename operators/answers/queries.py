@@ -12,11 +12,15 @@ from functools import partial
 from recallflow.errors import DecryptionFailed, FieldProblem, InvalidRecord
 from recallflow.operators import audit, redaction
 from recallflow.operators.answers.answer import Answerer, Marks, stage_effects
-from recallflow.operators.answers.parked_queries import Answering, ModelQueries, ParkedQuery, SteppedQueries, Subqueries
-from recallflow.operators.answers.waiting import (
+from recallflow.operators.answers.parked_queries import (
+    STEP,
+    Answering,
     HeldQueries,
-    PastQuery,
+    ModelQueries,
+    ParkedQuery,
     PastQueryQueue,
+    SteppedQueries,
+    Subqueries,
     WaitingQuery,
     claims_absence,
     unread_warning,
@@ -35,12 +39,8 @@ from recallflow.state.hot_owner import Owners
 from recallflow.state.partition import Partition
 from recallflow.stepped import Rotation, SteppedWork
 
-STEP = "state"
-
 
 class Queries:
-    """The queries of one state partition."""
-
     def __init__(
         self,
         partition: Partition,
@@ -130,9 +130,9 @@ class Queries:
             case ParkedQuery():
                 outputs += self._opened(self._begin_answer, taken)
         self._lines.prune()
-        if tenant_id in self._pasts.tenants() and (asked := self._pasts.advance(tenant_id)) is not None:
-            outputs += self._opened(self._ask_models, ParkedQuery(asked.ask, asked.warnings, asked.results, None))
-            self._pasts.end(asked)
+        if tenant_id in self._pasts.tenants() and (question := self._pasts.advance(tenant_id)) is not None:
+            outputs += self._opened(self._ask_models, question)
+            self._pasts.end(question.ask.owner)
         return outputs
 
     def finish(self, covers: Callable[[Owner], bool]) -> list[Output]:
@@ -157,7 +157,7 @@ class Queries:
 
     def begin_anew(self, owners: Collection[Owner]) -> None:
         """Restart the queries in progress of these owners, without earlier results."""
-        given_up: list[PastQuery | ParkedQuery] = [*self._pasts.give_up(owners), *self._subqueries.give_up(owners)]
+        given_up = [*self._pasts.give_up(owners), *self._subqueries.give_up(owners)]
         given_up += [*self._lines.give_up(owners), *self._absences.give_up(owners)]
         if self._model_queries is not None:
             given_up += self._model_queries.give_up(owners)
@@ -201,7 +201,6 @@ class Queries:
     # ------------------------------------------------------------------ answers
 
     def _begin(self, ask: Ask, warnings: list[Warn]) -> list[Output]:
-        """Answer a query, or park it."""
         return self._opened(self._go_on, ParkedQuery(ask, warnings, NOTHING, None))
 
     def _opened(self, step: Callable[[ParkedQuery], list[Output]], question: ParkedQuery) -> list[Output]:
@@ -223,8 +222,7 @@ class Queries:
             question = question._replace(found=None)
         if question.found is None and not self._rules.input_ends:
             with suppress(InvalidRecord):  # an internal error becomes a warning of the answer
-                ask, begin = question.ask, self._pasts.begin
-                if once(STEP, ask.record.position, begin, ask, question.warnings, question.results):
+                if once(STEP, question.ask.record.position, self._pasts.begin, question):
                     return []
         return self._ask_models(question)
 
@@ -292,7 +290,6 @@ class Queries:
         return self._finished(answering) if self._rules.input_ends else self._continue(answering)
 
     def _finished(self, answering: Answering, _: ParkedQuery | None = None) -> list[Output]:
-        """Take all remaining steps of an answer."""
         while (outputs := self._answered(answering)) is None:
             pass
         return outputs
@@ -348,7 +345,6 @@ class Queries:
         return self._output_of(question, response, reply_to), effects
 
     def _output_of(self, question: ParkedQuery, response: Response, reply_to: ReplyTo | None) -> Answer:
-        """Return the answer with all its warnings."""
         if warnings := [*question.warnings, *self._catching_up()]:
             response = response.warned(warnings)
         response = response.model_copy(update={"applied": self._applied()})

@@ -236,7 +236,6 @@ def _memories(run: QueryRun, candidates: Candidates, ranked: Ranked, expanded: E
 
 
 def _conflicts(run: QueryRun, memory_id: str) -> list[str]:
-    """Return the ids of live contradicting memories."""
     edges = run.graph.edges(NodeKey(memory_id, memory=True), EDGES_MOST)
     return sorted(edge.target.text for edge in edges if edge.type == CONTRADICTS and is_live(edge, run.moment.now_ms))
 
@@ -316,7 +315,6 @@ def _response(
     optional: dict[str, Any],
     warnings: list[Warn],
 ) -> Response:
-    """Return the response with its routing information."""
     run, applied = found.run, found.applied
     timings, query = run.timings, run.query
     ran: dict[Step, bool] = {

@@ -53,7 +53,6 @@ class StepTimings:
         self._began_s -= took_ms / 1000
 
     def elapsed_ms(self) -> float:
-        """Return the time since the start."""
         return (self._timer() - self._began_s) * 1000
 
 
@@ -87,5 +86,4 @@ class Costs:
 
 
 def tier_of(ran: Collection[Step]) -> Tier:
-    """Return the tier of an answer for which these steps ran."""
     return next((TIER_OF[step] for step in DROPPED_FIRST if step in ran), "fast")

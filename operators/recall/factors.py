@@ -92,7 +92,6 @@ def recency(age_days: Column, decay: Decay) -> Column:
 
 
 def hyperbolic(age_days: Column, decay_days: float) -> Column:
-    """Return 1/(1 + age/decay_days)."""
     return 1 / (1 + age_days / decay_days)
 
 

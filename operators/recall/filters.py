@@ -105,7 +105,6 @@ class Filtering:
         return found
 
     def _has(self, labels: Labels, label: str) -> Mask:
-        """Return a mask of the memories with a label."""
         key = id(labels), label
         if key not in self._labelled:
             self._labelled[key] = self.index.conversation.living(labels.slots(label))
@@ -114,7 +113,6 @@ class Filtering:
         return mask
 
     def _about(self, entity: str) -> Mask:
-        """Return a mask of the memories linked to an entity."""
         if entity not in self._linked:
             mask = self._linked[entity] = np.zeros(self.index.conversation.size, np.bool_)
             mask[self.linked(entity)] = True
@@ -155,7 +153,6 @@ class Linked:
         return places[[graph.was_linked(seq, version, node) for seq, version in versions]]
 
     def warnings(self) -> list[Warn]:
-        """Return warnings about unknown and truncated entities."""
         found = []
         if self.unknown:
             found.append(Warn(code="unknown_entity", detail=f"filters: nobody knows {', '.join(self.unknown)}"))

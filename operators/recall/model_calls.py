@@ -45,7 +45,6 @@ class Scored:
 
     @property
     def routing(self) -> dict[str, Any]:
-        """Return the call's cost for `routing_info`."""
         return {"model": self.model, "candidates": self.candidates, "took_ms": round(self.took_ms, 3)}
 
     @property
@@ -101,8 +100,6 @@ class Wanted(NamedTuple):
 
 
 class Ended(NamedTuple):
-    """One completed call."""
-
     model: str
     took_ms: float
     result: Any = None  # the result
@@ -119,8 +116,6 @@ class LeftOut(NamedTuple):
 
 
 class Received(NamedTuple):
-    """The results of one round of calls."""
-
     ended: Mapping[ModelStep, Ended]  # calls by step
     vectors: Mapping[str, QuestionVector]  # by text
     scored: Scored | None  # the reranker's result
@@ -139,7 +134,6 @@ class ModelResults:
     left_out: LeftOut | None = None  # subqueries that are not run
 
     def after(self, wanted: Wanted, received: Received, took_ms: float) -> "ModelResults":
-        """Return these results, extended by one more round of calls."""
         return ModelResults(
             ended={**self.ended, **received.ended},
             vectors={**self.vectors, **received.vectors},
@@ -159,14 +153,12 @@ class ModelResults:
         return answer
 
     def failures(self) -> Iterable[tuple[LlmStep, str]]:
-        """Yield each failed LLM step and its error code."""
         for step in LLM_STEPS:
             if (ended := self.ended.get(step)) is not None and ended.failure is not None:
                 yield step, ended.failure
 
     @property
     def ran_llm(self) -> bool:
-        """Return whether a language model was called."""
         return any(step in LLM_STEPS and ended.failure not in NOT_ASKED for step, ended in self.ended.items())
 
     @property
@@ -204,7 +196,6 @@ def context_tokens(query: Recall) -> int | None:
 
 
 def requested_steps(query: Recall) -> list[LlmStep]:
-    """Return the LLM steps that a query requests."""
     return [step for step in LLM_STEPS if getattr(query, step)]
 
 

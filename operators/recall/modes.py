@@ -43,7 +43,6 @@ class _Episodes(NamedTuple):
     sizes: Ints  # number of members of each episode
 
     def of(self, number: int) -> Places:
-        """Return the members of one episode."""
         return self.members[self.first[number] : self.first[number] + self.sizes[number]]
 
 
@@ -276,7 +275,6 @@ def _weighed(
 
 
 def _by_id(inputs: RankingInput, places: Places) -> Places:
-    """Return each position's rank by memory id."""
     ids = [inputs.index.ids[slot] for slot in inputs.index.conversation.slots[places].tolist()]
     ranks = np.empty(len(ids), np.int64)
     ranks[sorted(range(len(ids)), key=ids.__getitem__)] = np.arange(len(ids))

@@ -72,7 +72,6 @@ class Moment:
 
     @classmethod
     def now(cls, asked_ms: int, projects: tuple[str, ...] | None) -> Self:
-        """Return the moment of the query itself."""
         return cls(asked_ms, None, None, history=False, projects=projects)
 
     @property
@@ -86,15 +85,12 @@ class Moment:
         return self.known_by_ms is None and not self.history
 
     def saw(self, updated_ms: int) -> bool:
-        """Return whether a version with this event time had happened by the moment."""
         return self.happened_by_ms is None or updated_ms <= self.happened_by_ms
 
     def is_within(self, project_id: str | None) -> bool:
-        """Return whether memories of a project are readable."""
         return self.projects is None or project_id in self.projects
 
     def knows(self, ingested_ms: int) -> bool:
-        """Return whether a record with this ingestion time is known."""
         return self.known_by_ms is None or ingested_ms <= self.known_by_ms
 
 
@@ -142,7 +138,6 @@ def keep(hot: HotOwner, moment: Moment, index: OwnerIndex, gap_ms: int) -> None:
 
 
 def graph_at(hot: HotOwner, index: OwnerIndex, moment: Moment) -> OwnerGraph:
-    """Return the owner's graph as of the moment."""
     if moment.projects is None and moment.known_by_ms is None and moment.happened_by_ms is None:
         return hot.graph
     kind = PastGraph if moment.projects is None else ScopedGraph
@@ -222,7 +217,6 @@ class _Known(NamedTuple):
 
 
 def _known(tables: Mapping[bytes, Records], moment: Moment) -> Steps[_Known]:
-    """Read all entries, and select the versions known at the moment."""
     now = yield from _read(tables[keys.ENTRY], lambda _, value: Entry.decode(value))
     past = yield from _read(tables[keys.PAST_ENTRY], lambda _, value: Entry.decode(value))
     found, seen = _Known([], {}, {}), dict[int, Entry]()
@@ -247,7 +241,6 @@ class _InOrder:
         self._next = next(records, None)
 
     def up_to(self, seq: int) -> Records:
-        """Yield the next records up to a sequence number."""
         while self._next is not None and keys.sequence(self._next[0]) <= seq:
             yield self._next
             self._next = next(self._records, None)

@@ -28,7 +28,6 @@ class Scattered:
         return self.places.nbytes + self.values.nbytes
 
     def take(self, places: Places) -> Column:
-        """Return the values at these positions."""
         if not len(self.places):
             return np.zeros(len(places))
         at = self.places.searchsorted(places)
@@ -36,7 +35,6 @@ class Scattered:
         return found
 
     def add_to(self, total: Column, weight: float | Column) -> None:
-        """Add the weighted column to (n,) sums."""
         total[self.places] += _at(weight, self.places) * self.values
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
@@ -58,11 +56,9 @@ class ByEpisode:
         return self.values.nbytes
 
     def take(self, places: Places) -> Column:
-        """Return the values at these positions."""
         return self.values.take(self.segment.take(places))
 
     def add_to(self, total: Column, weight: float | Column) -> None:
-        """Add the weighted column to (n,) sums."""
         if isinstance(weight, np.ndarray):
             total += weight * self.values.take(self.segment)
         else:
@@ -89,11 +85,9 @@ class Neighbouring:
         return self.values.nbytes
 
     def take(self, places: Places) -> Column:
-        """Return the values at these positions."""
         return self.values.take(places + self.step, mode="clip") * self.mask.take(places)
 
     def add_to(self, total: Column, weight: float | Column) -> None:
-        """Add the weighted column to (n,) sums."""
         own, other = (slice(1, None), slice(None, -1))[:: -self.step]
         added = self.values[other] * self.mask[own]
         added *= weight[own] if isinstance(weight, np.ndarray) else weight

@@ -25,13 +25,11 @@ def asked_about(index: OwnerIndex, question: Question) -> tuple[str, ...]:
 
 
 def users(index: OwnerIndex) -> Mask:
-    """Return a mask (n,) of the memories written by users."""
     mask: Mask = index.conversation.facts["role"] == index.names.known("user")
     return mask
 
 
 def written_by(index: OwnerIndex, name: str) -> Mask:
-    """Return a mask (n,) of the memories that this participant wrote."""
     mask: Mask = index.conversation.facts["author"] == index.names.known(name)
     return mask
 

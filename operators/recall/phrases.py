@@ -55,7 +55,6 @@ def plain(code: str) -> Reason:
 
 
 def words(content: str, places: Mapping[str, Sequence[tuple[int, int]]]) -> Reason:
-    """Return the reason: the memory contains words of the question."""
     found = [_matched(content, spans) for spans in [*places.values()][:WORDS_MOST]]
     return {"code": "words", "text": f"says {_listed([one['word'] for one in found])}", "words": found}
 
@@ -91,13 +90,11 @@ def person(row: MemoryRow, who: str, *, asks: bool) -> Reason:
 
 
 def date(at_ms: int) -> Reason:
-    """Return the reason: the memory has the date in the question."""
     day = day_of(at_ms)
     return {"code": "date", "text": f"from {written_date(day)}", "date": day.date().isoformat()}
 
 
 def near_date(at_ms: int) -> Reason:
-    """Return the reason: the memory has the month of a day in the question."""
     day = day_of(at_ms)
     return {
         "code": "near_date",
@@ -123,12 +120,10 @@ def entity(names: Sequence[str], hops: int) -> Reason:
 
 
 def reranked(model: str, rank: int, before: int) -> Reason:
-    """Return the reason: a reranker raised the memory's rank."""
     return {"code": "reranked", "text": f"{model} puts it {_ordinal(rank)}, not {_ordinal(before)}"}
 
 
 def updates(older: MemoryRow) -> Reason:
-    """Return the reason: the memory replaces an older statement."""
     quoted: Neighbour = {"id": older.id, "quote": short(older.content)}
     return {"code": "updates", "text": f"updates: “{quoted['quote']}”", "neighbour": quoted}
 

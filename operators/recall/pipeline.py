@@ -79,7 +79,6 @@ def recall(
 
 
 def subqueries_of(found: ComposedAnswer, results: ModelResults) -> list[str]:
-    """Return the subqueries of a query's own question."""
     return model_calls.subqueries(results, found.run.question.text)
 
 

@@ -44,8 +44,6 @@ _WORD = regex.compile(r"[^\W\d_]+")
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """An analysed question."""
-
     text: str
     table: Table  # its language
     # the text to embed. I and my replace participants' names, because a model overweights names and participants'

@@ -218,5 +218,4 @@ def _relationship(run: QueryRun, graph: QueryGraph) -> Mapping[int, float]:
 
 
 def _took(run: QueryRun, step: Step) -> None:
-    """Record the duration of an optional step of the graph."""
     run.engine.shared.costs.add(step, run.timings.end(step))

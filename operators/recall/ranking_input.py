@@ -55,7 +55,6 @@ class Tuning:
 
     @property
     def most(self) -> int:
-        """Return the maximum number of ranked memories."""
         return WHOLE_EPISODES_MAX if self.whole_episodes else self.k
 
     @property
@@ -157,7 +156,6 @@ class Ranking:
     unit: float = 1.0  # the score of one unit of the signal's log-odds
 
     def only(self, chosen: Chosen) -> "Ranking":
-        """Return the ranking of the chosen positions, in their order."""
         factors, boosts = (
             {name: values[chosen] for name, values in parts.items()} for parts in (self.factors, self.boosts)
         )
@@ -203,7 +201,6 @@ class RankingInput:
         return among[np.argsort(-signal, kind="stable")[:count]]
 
     def fact(self, name: str, places: Places) -> npt.NDArray[Any]:
-        """Return one column of the facts of each position's memory."""
         return self.index.conversation.facts[name][places]
 
     def age_days(self, places: Places) -> Column:

@@ -89,18 +89,14 @@ _HIGHEST, _FIRST = ([FIGURES.index(name) for name in names] for names in (HIGHES
 
 
 class Figures(NamedTuple):
-    """Figures of some memories."""
-
     values: Floats  # (figures, memories) in the order of `FIGURES`
     holds: Mask  # which memory holds which stem, (stems, memories)
 
     def of(self, name: str) -> Column:
-        """Return one figure of all memories."""
         column: Column = self.values[FIGURES.index(name)]
         return column
 
     def only(self, some: slice) -> "Figures":
-        """Return the figures of some of the memories."""
         return Figures(self.values[:, some], self.holds[:, some])
 
 
@@ -145,7 +141,6 @@ class Judge:
         )
 
     def figures(self, places: Places) -> Figures:
-        """Return the figures of the memories at these positions."""
         conversation, columns = self.index.conversation, self.columns
         counts, around = self._counts(places)
         words = self.index.words.lengths()[conversation.slots[places]]
@@ -229,7 +224,6 @@ class Judge:
         return probability(self.settings @ _RELEVANCE[self.ground] @ figures.values)
 
     def at(self, places: Places) -> Column:
-        """Return the relevance of the memories at these positions."""
         return self.relevance(self.figures(places))
 
     def hopeless(self, nearest: Figures, answerable: float) -> bool:
@@ -276,7 +270,6 @@ class Judged(NamedTuple):
     hopeless: bool = False  # whether to warn that most likely no memory answers
 
     def only(self, chosen: Chosen) -> "Judged":
-        """Return this with the relevance of the chosen memories alone."""
         return self._replace(relevance=self.relevance[chosen])
 
 

@@ -112,7 +112,6 @@ class QuestionVectors:
         self._cache = _Recent[str, tuple[float, TextVectors]](size)
 
     def cached(self, text: str) -> TextVectors | None:
-        """Return the text's vectors from the cache, or None."""
         return self._cached(cache_key(self.embedder.name, text))
 
     def _cached(self, key: str) -> TextVectors | None:
@@ -154,7 +153,6 @@ class QuestionVectors:
         return QuestionVector(found.vector, took_ms=took_ms, tokens=found.tokens)
 
     def _run_model(self, text: str) -> TextVectors | Warn:
-        """Return the model's vectors, or a warning."""
         tokens = NO_FLOATS
         try:
             if self._embed_whole is None:
@@ -216,7 +214,6 @@ class CandidatesCache:
         return self._cache.size
 
     def get(self, conversation: Conversation, text: str) -> Columns | None:
-        """Return the cached columns of the question for this conversation, or None."""
         cached = self._cache.get((id(conversation), text))
         # An earlier, freed conversation may have had the same address.
         return cached[1] if cached is not None and cached[0]() is conversation else None

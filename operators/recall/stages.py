@@ -52,12 +52,10 @@ class Engine:
         return self.shared.questions.embedder
 
     def at(self, hot: HotOwner, moment: Moment) -> tuple[OwnerIndex, OwnerGraph]:
-        """Return an owner's index and graph as of a moment."""
         index = self.index_at(hot, moment)
         return index, graph_at(hot, index, moment)
 
     def index_at(self, hot: HotOwner, moment: Moment) -> OwnerIndex:
-        """Return an owner's index as of a moment."""
         return index_at(hot, moment, self.embedder.name, self.embedder.dimension, self.episode_gap_ms)
 
 
@@ -70,8 +68,6 @@ class Effects(NamedTuple):
 
 
 class Recalled(NamedTuple):
-    """An answer."""
-
     response: Response
     effects: Effects | None  # None if the query is about a past moment
     added: frozenset[str]  # ids of the memories from graph expansion
@@ -111,7 +107,6 @@ class QueryRun:
         return self.request.query
 
     def rows(self, slots: list[int]) -> list[MemoryRow | None]:
-        """Return the rows of the index's slots."""
         if missing := [slot for slot in slots if slot not in self.read]:
             self.read.update(zip(missing, self.engine.rows(self.request.hot, self.index, missing), strict=True))
         return [self.read[slot] for slot in slots]
@@ -170,8 +165,6 @@ class Expanded(NamedTuple):
 
 
 class CategorySummaries(NamedTuple):
-    """Category summaries."""
-
     every: Mapping[str, str]  # all summaries by category
     at_hand: Mapping[str, str]  # the summaries that pass the filters
     warnings: list[Warn]

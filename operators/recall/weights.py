@@ -122,7 +122,6 @@ LEXICAL_WEIGHTS: Sets = {
 
 
 def sets_for(kind: Kind, *, by_token: bool) -> Sets:
-    """Return the weight sets of an embedder kind."""
     return WEIGHTS[kind] if by_token or kind in ("spelling", "blended") else WHOLE_WEIGHTS
 
 

@@ -405,7 +405,6 @@ def _lenders(inputs: RankingInput, places: Places) -> tuple[list[Lender | None],
 
 
 def _stems_of(bits: int, stems: Sequence[str]) -> frozenset[str]:
-    """Return the stems with set bits."""
     return frozenset(stem for word, stem in enumerate(stems) if bits >> word & 1)
 
 

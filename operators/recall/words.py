@@ -183,8 +183,6 @@ class Standard(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Units:
-    """A question's units."""
-
     weights: Column  # (units,), with the sum 1
     stems: tuple[str, ...] = ()  # the units if there are no token vectors
     tokens: Matrix | None = None  # (units, dimension) unit vectors, or None

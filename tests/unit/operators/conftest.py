@@ -11,7 +11,7 @@ import pytest
 from recallflow.embedder import Embedder
 from recallflow.errors import DecryptionFailed
 from recallflow.operators import large
-from recallflow.operators.answers import parked_queries, waiting
+from recallflow.operators.answers import parked_queries
 from recallflow.operators.answers.models import Models
 from recallflow.operators.recall import moment
 from recallflow.state import keys
@@ -61,7 +61,7 @@ def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def every_owner_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
     """Answer smaller questions and questions about the past in steps, for owners of any size."""
-    for module in (moment, parked_queries, waiting):
+    for module in (moment, parked_queries):
         monkeypatch.setattr(module, "AT_ONCE", 1)
 
 

@@ -5,8 +5,8 @@ from typing import Any, get_args
 
 import pytest
 
-from recallflow.operators.answers import waiting
-from recallflow.operators.answers.waiting import HELD_BYTES_EACH
+from recallflow.operators.answers import parked_queries
+from recallflow.operators.answers.parked_queries import HELD_BYTES_EACH
 from recallflow.operators.step import Clocks
 from recallflow.queries import QueryEvent
 from recallflow.records import Mark
@@ -77,7 +77,7 @@ def test_absence_waits_and_then_is_catching_up(engine: Engine, kind: str, fields
 def test_waiting_query_is_answered_once_caught_up(engine: Engine, kind: str, fields: dict[str, Any]) -> None:
     assert engine.ask(kind, **fields) == []
     engine.behind = ""
-    (answer,) = engine.pass_time(waiting.LOOK_MS)
+    (answer,) = engine.pass_time(parked_queries.LOOK_MS)
     code = answer.get("error", {}).get("code")
     assert (answer["status"], code) in {("ok", None), ("error", "not_found")}
 
@@ -90,7 +90,7 @@ def test_found_memories_are_answered_immediately(engine: Engine, kind: str, fiel
 
 
 def test_too_many_waiting_queries_are_answered_at_once(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(waiting, "HELD_BYTES_MAX", 2 * HELD_BYTES_EACH + 500)
+    monkeypatch.setattr(parked_queries, "HELD_BYTES_MAX", 2 * HELD_BYTES_EACH + 500)
     found = [engine.ask("memory.get", memory_id="m") for _ in range(3)]
     assert [[one["error"]["code"] for one in answer] for answer in found] == [[], [], ["catching_up"]]
     assert len(engine.pass_time(TIMEOUT_MS)) == 2

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from recallflow.operators import erase, large
-from recallflow.operators.answers import waiting
+from recallflow.operators.answers import parked_queries
 from recallflow.operators.answers.models import Models, Within
 from recallflow.operators.graph.quality_gate import ExpansionOutcome, Failure, QualityGates
 from recallflow.operators.recall import moment
@@ -92,7 +92,7 @@ def test_past_under_construction_is_dropped(
         built.append((yield from moment.build(*given)))
         return built[-1]
 
-    monkeypatch.setattr(waiting, "build", build_and_tell)
+    monkeypatch.setattr(parked_queries, "build", build_and_tell)
     engine = make_engine()
     engine.run(MEMORIES, *TOLD, make_event("memory", 1, user_id="bo", id="b", content="Bo works in Leeds"))
     engine.run(MEMORIES, make_event("memory", 2, user_id="bo", id="b2", content="Bo works in Porto"))

@@ -196,7 +196,7 @@ def test_nothing_of_other_projects_is_there(
 ) -> None:
     with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         patch.setattr(moment, "AT_ONCE", at_once)
-        patch.setattr("recallflow.operators.answers.waiting.AT_ONCE", at_once)
+        patch.setattr("recallflow.operators.answers.parked_queries.AT_ONCE", at_once)
         every, own = (Story(Path(folder) / name, rules=rules()) for name in ("every", "own"))
         for number, ((project, event), at_ms) in enumerate(events):
             timed = event | {"timestamp": at_ms}

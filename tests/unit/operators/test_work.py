@@ -9,7 +9,7 @@ import orjson
 import pytest
 
 from recallflow.operators import large
-from recallflow.operators.answers import waiting
+from recallflow.operators.answers import parked_queries
 from recallflow.operators.recall import moment
 from recallflow.outputs import Done, Output
 from recallflow.records import Record
@@ -297,7 +297,7 @@ def test_past_is_built_in_steps_as_of_the_query(
     question = make_event("recall", 60 * MINUTE_MS, id="past", query="tea?", k=50, **about)
     whole.run(QUERIES, question)
     monkeypatch.setattr(moment, "AT_ONCE", 3)
-    monkeypatch.setattr(waiting, "AT_ONCE", 3)
+    monkeypatch.setattr(parked_queries, "AT_ONCE", 3)
     engine = make_engine()
     engine.run(MEMORIES, *said())
     engine.run(QUERIES, question, make_event("recall", 60 * MINUTE_MS, id="now", query="tea?", k=50))
