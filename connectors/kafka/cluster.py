@@ -4,12 +4,12 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
-from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import OFFSET_END, IsolationLevel, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
 
 from recallflow.connectors.kafka.admin import TopicDescription
@@ -327,8 +327,11 @@ class Ends:
     def _ask(self) -> Tails:
         at_ms = time.time_ns() // 1_000_000
         ends: dict[str, dict[int, int]] = {}
-        for part, end in _end_offsets(self._admin, self._parts, IsolationLevel.READ_UNCOMMITTED, ASK_ENDS_S):
-            ends.setdefault(part.topic, {})[part.partition] = end
+        latest: Any = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+        asked, isolation = dict.fromkeys(self._parts, latest), IsolationLevel.READ_UNCOMMITTED
+        found = self._admin.list_offsets(asked, isolation_level=isolation, request_timeout=ASK_ENDS_S)
+        for part, future in found.items():
+            ends.setdefault(part.topic, {})[part.partition] = future.result().offset
         self._found = ends, at_ms
         return ends
 
@@ -336,33 +339,28 @@ class Ends:
 class EndOffsets:
     """End offsets of a topic's partitions, asked of the brokers on a connection without a pending fetch.
 
-    A consumer's own request waits behind its fetch for up to half a second; this one takes about half a millisecond.
+    A consumer's own request waits behind its fetch for up to half a second. This one takes half a millisecond; an admin
+    client needs a third more, because it answers on other threads.
     """
 
     def __init__(self, options: KafkaOptions, topic: str) -> None:
-        self._topic = topic
-        self._admin = AdminClient(options.admin())
+        self._topic, self._reader = topic, TopicReader(options, give_up_s=READ_ENDS_S)
 
     def __call__(self, partitions: Collection[int]) -> dict[int, int]:
-        """Return the end offset of committed records by partition, without partitions that the brokers could not
-        report."""
-        parts, ends = [TopicPartition(self._topic, number) for number in partitions], dict[int, int]()
+        """Return the end offsets of committed records by partition; none where the brokers could not report them."""
+        parts = [TopicPartition(self._topic, number, OFFSET_END) for number in partitions]
         try:
-            for part, end in _end_offsets(self._admin, parts, IsolationLevel.READ_COMMITTED, READ_ENDS_S):
-                ends[part.partition] = end
-        except KafkaException as error:
-            _log.warning("%s: end offsets are unknown (%s): queries do not wait", self._topic, error.args[0].str())
-        return ends
+            found: list[TopicPartition] = self._reader.ask(lambda: self._ask(parts))
+        except SourceError as error:
+            _log.warning("%s: end offsets are unknown (%s): queries do not wait", self._topic, error)
+            return {}
+        return {part.partition: part.offset for part in found}
 
-
-def _end_offsets(
-    admin: AdminClient, parts: Sequence[TopicPartition], isolation: IsolationLevel, timeout_s: float
-) -> Iterator[tuple[TopicPartition, int]]:
-    """Ask the brokers for the end offsets of partitions, and yield each answer. Raise KafkaException."""
-    latest: Any = OffsetSpec.latest()  # type: ignore[no-untyped-call]
-    requests = admin.list_offsets(dict.fromkeys(parts, latest), isolation_level=isolation, request_timeout=timeout_s)
-    for part, future in requests.items():
-        yield part, future.result().offset
+    def _ask(self, parts: list[TopicPartition]) -> list[TopicPartition]:
+        found: list[TopicPartition] = self._reader.consumer.offsets_for_times(parts, timeout=READ_ENDS_S)
+        for error in (part.error for part in found if part.error is not None):
+            raise KafkaException(error)
+        return found
 
 
 def read_tails(

@@ -141,9 +141,9 @@ class LaneReader:
         message = self._consumer.poll(POLL_S)
         self._client_errors.check()
         messages = [] if message is None else [message, *self._consumer.consume(READ_BATCH, 0)]
-        self._note_ends()
         if messages:
             self._queue(messages)
+        self._note_ends()
 
     def _change(self, lane: Lane, joins: bool) -> None:
         part = lane.topic, lane.number

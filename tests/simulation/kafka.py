@@ -567,7 +567,7 @@ class Consumer:
         def find(part: TopicPartition) -> TopicPartition:
             log = self._broker.logs[part.topic, part.partition]
             later = (one.offset() for one in log.records[log.low :] if one.append_ms >= part.offset)
-            return TopicPartition(part.topic, part.partition, next(later, -1))
+            return TopicPartition(part.topic, part.partition, log.end if part.offset < 0 else next(later, -1))
 
         return self._broker.call(lambda: [find(part) for part in parts], timeout)  # type: ignore[no-any-return]
 
