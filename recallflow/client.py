@@ -26,7 +26,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
 from types import MappingProxyType
-from typing import Any, NamedTuple, Self, cast
+from typing import Any, NamedTuple, cast
 
 from pydantic import ValidationError
 
@@ -201,21 +201,6 @@ class ClientTopics(NamedTuple):
     responses: str
     control: str
 
-    def checked(self) -> Self:
-        """Return these topics. Raise UsageError for an invalid topic name."""
-        for name, topic in self._asdict().items():
-            checked_text(f"the {name} topic", topic)
-        return self
-
-
-def checked_replies(topic: object, partition: object) -> Inbox | None:
-    """Return the inbox that replaces the response topic, if any. Raise UsageError for an invalid topic or partition."""
-    if topic is None and partition is None:
-        return None
-    if partition is not None and (not isinstance(partition, int) or isinstance(partition, bool) or partition < 0):
-        raise UsageError(f"reply_partition must be a whole number from 0 on, not {partition!r}")
-    return Inbox(checked_text("reply_topic", topic), True, partition)
-
 
 class NewKey(NamedTuple):
     """A new API key. `text` is the secret that its holder sends; it is not stored and cannot be shown again. `event` is
@@ -245,8 +230,9 @@ class KafkaVerbs(Verbs):
         """Connect to Kafka. `replies` replaces the response topic."""
         super().__init__(scope, timeout_s)
         check_secret("control_secret", control_secret)
-        self._topics = topics.checked()
-        self._credentials, self._control_secret = credentials, control_secret
+        for name, topic in topics._asdict().items():
+            checked_text(f"the {name} topic", topic)
+        self._topics, self._credentials, self._control_secret = topics, credentials, control_secret
         self._decided_ms = 0
         self._deciding = threading.Lock()
         self._writes = OwnWrites()
@@ -298,10 +284,7 @@ class KafkaVerbs(Verbs):
         sent: Future[Position] = new_future()
 
         def delivered(outcome: Position | DeliveryFailed) -> None:
-            if isinstance(outcome, DeliveryFailed):
-                sent.set_exception(outcome)
-            else:
-                sent.set_result(outcome)
+            (sent.set_exception if isinstance(outcome, DeliveryFailed) else sent.set_result)(outcome)  # type: ignore[arg-type]
 
         self._kafka.send(topic, value, key, headers, delivered)
         return sent
@@ -314,8 +297,7 @@ class KafkaVerbs(Verbs):
     def graph_status(
         self, /, *, user: str, after: After | None = None, timeout_s: float | None = None
     ) -> "Future[GraphReport]":
-        """Return the size of a user's graph, and the tenant's rollout mode and quality gate. Wait and raise as `search`
-        does."""
+        """Return the size of a user's graph, and the tenant's rollout and quality gate. Wait and raise as `search`."""
         answer = self._ask("graph.status", user, {}, after, timeout_s)
         return map_future(answer, lambda response: cast(GraphReport, response.graph_status))
 
@@ -323,7 +305,7 @@ class KafkaVerbs(Verbs):
         self, /, query: str, *, user: str, after: After | None = None, timeout_s: float | None = None, **fields: Any
     ) -> "Future[Trace]":
         """Return each step of the graph's contribution to the answer of `query`. `fields` are other fields of a
-        `graph.trace` event (`k`, `filters`, `traversal_depth`, …). Wait and raise as `search` does."""
+        `graph.trace` event (`k`, `filters`, `traversal_depth`, …). Wait and raise as `search`."""
         answer = self._ask("graph.trace", user, {"query": query} | fields, after, timeout_s)
         return map_future(answer, lambda response: cast(Trace, response.graph_trace))
 
@@ -346,9 +328,8 @@ class KafkaVerbs(Verbs):
     ) -> "Future[Position]":
         """Define or redescribe a category of the tenant's memories, or retire it (`removed`). The change applies to
         events that reach Kafka after it. Return and raise as `graph_rollout` does."""
-        return self._decide(
-            "category", given_fields(name=name, description=description, removed=removed, by=by, why=why)
-        )
+        fields = {"name": name, "description": description, "removed": removed}
+        return self._decide("category", fields | given_fields(by=by, why=why))
 
     def create_key(
         self,
@@ -405,9 +386,6 @@ class KafkaVerbs(Verbs):
         return self._produce(self._topics.control, value, key, signed(self._control_secret, key, value))
 
 
-NO_OPTIONS: Mapping[str, str] = MappingProxyType({})
-
-
 class _Face:
     _verbs: Verbs
 
@@ -422,7 +400,7 @@ class _Face:
         query_topic: str = "query.events",
         response_topic: str = "recall.responses",
         control_topic: str = "control.events",
-        options: Mapping[str, str] = NO_OPTIONS,
+        options: Mapping[str, str] = MappingProxyType({}),
         timeout_s: float = 10.0,
         api_key: str | None = None,
         token: Token | None = None,
@@ -447,8 +425,11 @@ class _Face:
             raise UsageError(f"options must map librdkafka's names to values, not {options!r}")
         topics = ClientTopics(memory_topic, query_topic, response_topic, control_topic)
         kafka, scope = KafkaOptions(bootstrap_servers, options), ClientScope(tenant, environment)
-        credentials = Credentials(api_key, token, end_user)
-        replies = checked_replies(reply_topic, reply_partition)
+        credentials, replies = Credentials(api_key, token, end_user), None
+        if reply_partition is not None and (type(reply_partition) is not int or reply_partition < 0):
+            raise UsageError(f"reply_partition must be a whole number from 0 on, not {reply_partition!r}")
+        if reply_topic is not None or reply_partition is not None:
+            replies = Inbox(checked_text("reply_topic", reply_topic), True, reply_partition)
         self._verbs = KafkaVerbs(kafka, scope, topics, timeout_s, credentials, control_secret, replies)
 
 

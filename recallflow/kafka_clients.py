@@ -86,47 +86,84 @@ class Inbox(NamedTuple):
     partition: int | None = None
 
 
-class OutputReader:
-    """Consumer on a thread. It reads topics from their current end, and added partitions from their beginning.
-    `ready` is done once the first partitions are assigned: an earlier query could miss its answer. `last_error` is
-    None after a received record or a successful assignment; `metadata_error` after a successful metadata request."""
+def reason_of(error: KafkaException) -> str:
+    reason: str = error.args[0].str()
+    return reason
+
+
+RECORD_OVERHEAD_BYTES = 4_096  # a record's key, headers and batch, beyond its value
+
+Delivered = Callable[[Position | DeliveryFailed], None]
+
+
+class ProducerAndReader:
+    """A producer, and a consumer that reads topics from their current end, each with a thread. Thread-safe.
+
+    Added partitions are read from their beginning. `ready` is done once the first partitions are assigned: an earlier
+    query could miss its answer. `metadata_error` is None after a successful metadata request."""
 
     def __init__(
         self,
-        options: KafkaOptions,
+        kafka: KafkaOptions,
         inboxes: Sequence[Inbox],
+        delivery_timeout_s: float,
         receive: Callable[[Any], None],
         fail: Callable[[Exception], None],
+        fail_due: Callable[[str | None], None] = lambda _: None,
     ) -> None:
-        """`receive` is called with each message, and `fail` with an error that ends reading; both on the reader's
-        thread."""
-        self.ready: Future[None] = Future()
-        self.last_error: str | None = None
-        self.metadata_error: str | None = None
-        self.chosen: dict[str, int] = {}  # topic → chosen partition, for inboxes with `one`
-        self._inboxes = inboxes
+        """Start without waiting for Kafka. Raise UsageError for invalid options of librdkafka.
+
+        Args:
+            inboxes: topics to read; the first receives the answers.
+            receive: called with each message, on the reader's thread.
+            fail: called with an error that ends reading, on the reader's thread.
+            fail_due: called repeatedly with the last error of Kafka, for overdue requests.
+        """
+        self._servers, self._inboxes = kafka.bootstrap_servers, inboxes
         self._named = ", ".join(inbox.topic for inbox in inboxes)
-        self._receive, self._fail = receive, fail
-        self._stopping = threading.Event()
+        self._receive, self._fail, self._fail_due = receive, fail, fail_due
+        self.ready: Future[None] = Future()
+        self.metadata_error: str | None = None
+        self._read_error: str | None = None  # None after a received record or a successful assignment
+        self._send_error: str | None = None
+        self._chosen: dict[str, int] = {}  # topic → chosen partition, for inboxes with `one`
         self._assigned: set[tuple[str, int]] = set()
+        self._sending = threading.Lock()
+        self._stopping, self._flushed = threading.Event(), threading.Event()  # responses are read until all is sent
+        # Bound the delivery time: librdkafka's default is five minutes.
+        bounded = {"delivery.timeout.ms": round(delivery_timeout_s * 1000), "error_cb": self._on_send_error}
+        # The engine and the topic limit the size; both limits are above librdkafka's default.
+        largest = {"message.max.bytes": RECORD_BYTES + RECORD_OVERHEAD_BYTES}
         # Our topics have no transactions; an open transaction of another producer must not delay reading.
-        overrides = {"isolation.level": "read_uncommitted", "error_cb": self._on_error}
-        self._consumer = Consumer(options.consumer() | overrides)
-        self._thread = threading.Thread(target=self._run, daemon=True, name="recallflow-responses")
-        self._thread.start()
+        uncommitted = {"isolation.level": "read_uncommitted", "error_cb": self._on_read_error}
+        try:
+            self._producer = Producer(largest | bounded | kafka.producer())
+            self._consumer = Consumer(kafka.consumer() | uncommitted)
+        except KafkaException as error:
+            raise UsageError(f"Kafka options: {reason_of(error)}") from error
+        works = (self._read, "recallflow-responses"), (self._deliver, "recallflow-deliveries")
+        self._reader, self._deliverer = (threading.Thread(target=run, daemon=True, name=name) for run, name in works)
+        self._reader.start()
+        self._deliverer.start()
 
-    def stop(self) -> None:
-        self._stopping.set()
-        self._thread.join()
-        self._consumer.close()
+    @property
+    def last_error(self) -> str | None:
+        """Return the last error of Kafka, if nothing has succeeded since."""
+        return self._read_error or self._send_error
 
-    def _run(self) -> None:
-        while not self._stopping.is_set() and not self._assign():
-            self._stopping.wait(RETRY_S)
-        if not self._stopping.is_set():
+    @property
+    def reply_to(self) -> ReplyTo | None:
+        """Return the address for answers once `ready`: None for the response topic."""
+        topic, one, _ = self._inboxes[0]
+        return ReplyTo(topic=topic, partition=self._chosen[topic]) if one else None
+
+    def _read(self) -> None:
+        while not self._flushed.is_set() and not self._assign():
+            self._flushed.wait(RETRY_S)
+        if not self._flushed.is_set():
             self.ready.set_result(None)
         check_s = time.monotonic() + METADATA_INTERVAL_S
-        while not self._stopping.is_set():
+        while not self._flushed.is_set():
             message = self._consumer.poll(POLL_S)
             if message is not None:
                 self._take(message)
@@ -135,20 +172,20 @@ class OutputReader:
                 check_s = time.monotonic() + METADATA_INTERVAL_S
 
     def _assign(self) -> bool:
-        """Read every partition from its end. Return False if Kafka does not answer, with the reason in `last_error`."""
+        """Read every partition from its end. Return False with the reason in `_read_error` if Kafka does not answer."""
         try:
             parts = [TopicPartition(*part) for part in self._wanted()]
             for part in parts:
                 part.offset = self._consumer.get_watermark_offsets(part, timeout=METADATA_S)[1]
             self._consumer.assign(parts)
         except KafkaException as error:
-            self.last_error = f"{self._named}: {reason_of(error)}"
+            self._read_error = f"{self._named}: {reason_of(error)}"
         except SourceError as error:
-            self.last_error = str(error)
+            self._read_error = str(error)
         else:
             self._assigned = {(part.topic, part.partition) for part in parts}
-            self.last_error = None
-        return self.last_error is None
+            self._read_error = None
+        return self._read_error is None
 
     def _wanted(self) -> list[tuple[str, int]]:
         """Return every partition to read. Raise KafkaException, and SourceError for a missing topic or partition."""
@@ -165,7 +202,7 @@ class OutputReader:
 
     def _choose(self, inbox: Inbox, numbers: Sequence[int]) -> int:
         wanted = random.choice(numbers) if inbox.partition is None else inbox.partition  # noqa: S311  not a secret
-        chosen = self.chosen.setdefault(inbox.topic, wanted)
+        chosen = self._chosen.setdefault(inbox.topic, wanted)
         if chosen not in numbers:
             raise SourceError(f"{inbox.topic} has {len(numbers)} partitions; partition {chosen} does not exist")
         return chosen
@@ -175,7 +212,7 @@ class OutputReader:
         try:
             added = sorted({*self._wanted()} - self._assigned)
             self._consumer.incremental_assign([TopicPartition(*part, OFFSET_BEGINNING) for part in added])
-        except KafkaException as error:  # retried at the next check; `_on_error` logs the error
+        except KafkaException as error:  # retried at the next check; `_on_read_error` logs the error
             self.metadata_error = reason_of(error)
         except SourceError as error:
             self.metadata_error = str(error)
@@ -186,86 +223,20 @@ class OutputReader:
     def _take(self, message: Any) -> None:
         error = message.error()
         if error is None:
-            self.last_error = None
+            self._read_error = None
             self._receive(message)
         elif error.code() == KafkaError._AUTO_OFFSET_RESET:
             # Retention deleted unread records. Their queries time out.
             _log.warning("%s: records were removed before they were read: %s", message.topic(), error.str())
             self._assign()
         else:
-            self._on_error(error)
+            self._on_read_error(error)
             if not is_retriable(error):
                 self._fail(SourceError(f"cannot read {message.topic() or self._named}: {error.str()}"))
 
-    def _on_error(self, error: KafkaError) -> None:
-        self.last_error = error.str()
+    def _on_read_error(self, error: KafkaError) -> None:
+        self._read_error = error.str()
         log_outage(error)
-
-
-def reason_of(error: KafkaException) -> str:
-    reason: str = error.args[0].str()
-    return reason
-
-
-RECORD_OVERHEAD_BYTES = 4_096  # a record's key, headers and batch, beyond its value
-
-Delivered = Callable[[Position | DeliveryFailed], None]
-
-
-class ProducerAndReader:
-    """One producer and one reader, each with a thread. Thread-safe."""
-
-    def __init__(
-        self,
-        kafka: KafkaOptions,
-        inboxes: Sequence[Inbox],
-        delivery_timeout_s: float,
-        receive: Callable[[Any], None],
-        fail: Callable[[Exception], None],
-        fail_due: Callable[[str | None], None] = lambda _: None,
-    ) -> None:
-        """Start without waiting for Kafka. Raise UsageError for invalid options of librdkafka.
-
-        Args:
-            inboxes: topics to read; the first receives the answers.
-            receive: called with each message, on the reader's thread.
-            fail: called with an error that ends reading.
-            fail_due: called repeatedly with the last error of Kafka, for overdue requests.
-        """
-        self._servers = kafka.bootstrap_servers
-        self._replies, self._fail, self._fail_due = inboxes[0], fail, fail_due
-        self._last_error: str | None = None
-        self._sending = threading.Lock()
-        self._stopping = threading.Event()
-        # Bound the delivery time: librdkafka's default is five minutes.
-        bounded = {"delivery.timeout.ms": round(delivery_timeout_s * 1000), "error_cb": self._on_error}
-        # The engine and the topic limit the size; both limits are above librdkafka's default.
-        largest = {"message.max.bytes": RECORD_BYTES + RECORD_OVERHEAD_BYTES}
-        try:
-            self._producer = Producer(largest | bounded | kafka.producer())
-            self._reader = OutputReader(kafka, inboxes, receive, fail)
-        except KafkaException as error:
-            raise UsageError(f"Kafka options: {reason_of(error)}") from error
-        self.ready = self._reader.ready
-        self._thread = threading.Thread(target=self._run, daemon=True, name="recallflow-deliveries")
-        self._thread.start()
-
-    @property
-    def last_error(self) -> str | None:
-        """Return the last error of Kafka, if nothing has succeeded since."""
-        return self._reader.last_error or self._last_error
-
-    @property
-    def metadata_error(self) -> str | None:
-        """Return the error of the last metadata request; None after success."""
-        return self._reader.metadata_error
-
-    @property
-    def reply_to(self) -> ReplyTo | None:
-        """Return the address for answers once `ready`: None for the response topic."""
-        if not self._replies.one:
-            return None
-        return ReplyTo(topic=self._replies.topic, partition=self._reader.chosen[self._replies.topic])
 
     @contextmanager
     def hold_open(self) -> Iterator[None]:
@@ -285,7 +256,7 @@ class ProducerAndReader:
             elif message.offset() < 0:  # a duplicate that Kafka refused; its original position is unknown
                 delivered(DeliveryFailed(f"{topic}: stored as a duplicate; the original position is unknown"))
             else:
-                self._last_error = None
+                self._send_error = None
                 delivered(Position(topic, message.partition(), message.offset()))
 
         if len(value) > RECORD_BYTES:
@@ -302,20 +273,20 @@ class ProducerAndReader:
     def _undelivered(self, topic: str, error: KafkaError) -> DeliveryFailed:
         if error.code() == KafkaError.MSG_SIZE_TOO_LARGE:
             return DeliveryFailed(f"{topic} refuses a record of this size: split it, or raise its max.message.bytes")
-        last_error = f" ({self._last_error})" if self._last_error else ""
+        last_error = f" ({self._send_error})" if self._send_error else ""
         return DeliveryFailed(
             f"{topic} at {self._servers}: {error.str()}{last_error}; is Kafka reachable, and does the topic exist "
             "(recallflow topics create)?"
         )
 
-    def _run(self) -> None:
+    def _deliver(self) -> None:
         """Serve delivery reports, and fail overdue records."""
         while not self._stopping.is_set():
             self._producer.poll(POLL_S)
             self._fail_due(self.last_error)
 
-    def _on_error(self, error: KafkaError) -> None:
-        self._last_error = error.str()
+    def _on_send_error(self, error: KafkaError) -> None:
+        self._send_error = error.str()
         log_outage(error)
 
     def close(self) -> None:
@@ -324,8 +295,10 @@ class ProducerAndReader:
             if self._stopping.is_set():
                 return
             self._stopping.set()
-        self._thread.join()
+        self._deliverer.join()
         self._producer.flush()  # terminates, because every record has a delivery timeout
         del self._producer  # ends librdkafka's threads now: a reference cycle through the callbacks would delay this
-        self._reader.stop()
+        self._flushed.set()
+        self._reader.join()
+        self._consumer.close()
         self._fail(UsageError("the client was closed before a response came"))

@@ -34,18 +34,23 @@ def new_future() -> "Future[Any]":
     return future
 
 
-def map_future(before: "Future[S]", make: Callable[[S], R]) -> "Future[R]":
-    """Return a future with the converted result, or with the error."""
+def then(before: "Future[S]", make: Callable[["Future[S]"], R]) -> "Future[R]":
+    """Return the future of what `make` returns or raises for a done future."""
     made: Future[R] = new_future()
 
     def convert(done: "Future[S]") -> None:
         try:
-            made.set_result(make(done.result()))
+            made.set_result(make(done))
         except BaseException as error:  # noqa: BLE001 - raised by `result()`
             made.set_exception(error)
 
     before.add_done_callback(convert)
     return made
+
+
+def map_future(before: "Future[S]", make: Callable[[S], R]) -> "Future[R]":
+    """Return a future with the converted result, or with the error."""
+    return then(before, lambda done: make(done.result()))
 
 
 def gather(before: Sequence["Future[S]"]) -> "Future[list[S]]":
@@ -59,10 +64,10 @@ def gather(before: Sequence["Future[S]"]) -> "Future[list[S]]":
             left -= 1
             if left > 0:
                 return
-        if (error := next((error for one in before if (error := one.exception()) is not None), None)) is not None:
-            every.set_exception(error)
-        else:
+        try:
             every.set_result([one.result() for one in before])
+        except BaseException as error:  # noqa: BLE001 - raised by `result()`
+            every.set_exception(error)
 
     for one in before:
         one.add_done_callback(count)

@@ -38,7 +38,7 @@ from recallflow.verbs.results import (
     Stats,
     gather,
     map_future,
-    new_future,
+    then,
     versions_in,
 )
 
@@ -104,15 +104,15 @@ class Verbs(ABC):
                 raise UsageError("add: kind is of a text; a chat message has the kind message: leave it out")
             shared = given_fields(session_id=session) | fields
             messages = content if isinstance(content, Sequence) else (content,)
-            events = [
-                self._scope.event("message", user, shared | message_fields(cast(ChatMessage, one))) for one in messages
-            ]
+            each = (message_fields(cast(ChatMessage, one)) for one in messages)
+            events = [self._scope.event("message", user, shared | message) for message in each]
         if not events:
             raise UsageError("add: the list of messages is empty")
-        return map_future(
-            self._put_all(events),
-            lambda at: Added(tuple(e.id or str(p) for e, p in zip(events, at, strict=True)), tuple(at)),
-        )
+
+        def added(at: list[Position]) -> Added:
+            return Added(tuple(e.id or str(p) for e, p in zip(events, at, strict=True)), tuple(at))
+
+        return map_future(self._put_all(events), added)
 
     def update(
         self, /, memory_id: str | Position, content: str | None = None, *, user: str, **fields: Any
@@ -190,11 +190,8 @@ class Verbs(ABC):
 
         Raises InvalidRecord, UsageError, SourceError, DeliveryFailed, QueryFailed, QueryTimeout.
         """
-        asked = (
-            {"query": query, "mode": mode}
-            | given_fields(k=k, session_id=session, filters=filters, as_of=as_of)
-            | fields
-        )
+        asked = {"query": query, "mode": mode} | given_fields(k=k, session_id=session, filters=filters, as_of=as_of)
+        asked |= fields
         answer = self._ask("recall", user, asked, after, timeout_s)
         return map_future(answer, lambda response: Found(response.memories or (), response))
 
@@ -203,7 +200,7 @@ class Verbs(ABC):
     ) -> "Future[MemoryVersion | None]":
         """Return the current version of a memory; None for an unknown id. Wait and raise as `search`."""
         answer = self._ask("memory.get", user, {"memory_id": _named(memory_id)}, after, timeout_s)
-        return map_future(_or_none(answer), _latest)
+        return then(answer, _latest)
 
     def all(
         self,
@@ -229,7 +226,7 @@ class Verbs(ABC):
     ) -> "Future[History]":
         """Return all versions of a memory, oldest first; empty for an unknown memory. Wait and raise as `search`."""
         answer = self._ask("memory.history", user, {"memory_id": _named(memory_id)}, after, timeout_s)
-        return map_future(_or_none(answer), History)
+        return then(answer, lambda done: History(_versions(done)))
 
     def episodes(
         self,
@@ -324,24 +321,18 @@ def _positions(after: object) -> list[str]:
     return [str(position) for position in given]
 
 
-def _or_none(answer: "Future[Response]") -> "Future[Response]":
+def _versions(done: "Future[Response]") -> Response:
     """Return the response; for an unknown memory, one without versions."""
-    found: Future[Response] = new_future()
-
-    def go_on(done: "Future[Response]") -> None:
-        error = done.exception()
-        if isinstance(error, QueryFailed) and error.error.code == "not_found":
-            found.set_result(Response(query_id=error.query_id, status="ok", versions=[]))
-        elif error is not None:
-            found.set_exception(error)
-        else:
-            found.set_result(done.result())
-
-    answer.add_done_callback(go_on)
-    return found
+    try:
+        return done.result()
+    except QueryFailed as failed:
+        if failed.error.code != "not_found":
+            raise
+        return Response(query_id=failed.query_id, status="ok", versions=[])
 
 
-def _latest(response: Response) -> MemoryVersion | None:
+def _latest(done: "Future[Response]") -> MemoryVersion | None:
+    response = _versions(done)
     versions = versions_in(response)
     return versions[-1].model_copy(update={"usage": response.usage}) if versions else None
 
@@ -408,11 +399,13 @@ class Waits:
         self, *, user: str, filters: Mapping[str, Any] | Filters | None = None, **fields: Any
     ) -> Iterator[ListedMemory]:
         """Yield all memories of a user, newest first, page by page. Arguments as of `all`."""
-        page = self.all(user=user, filters=filters, **{"limit": PAGE} | fields)
-        yield from page
-        while page.after is not None:
-            page = self.all(user=user, filters=filters, **{"limit": PAGE} | fields | {"after": page.after})
+        given = {"limit": PAGE, "filters": filters} | fields
+        while True:
+            page = self.all(user=user, **given)
             yield from page
+            if page.after is None:
+                return
+            given["after"] = page.after
 
     def close(self) -> None:
         """Wait for calls in flight, and close. A second call has no effect."""
@@ -449,14 +442,14 @@ class Awaits:
         self, *, user: str, filters: Mapping[str, Any] | Filters | None = None, **fields: Any
     ) -> AsyncIterator[ListedMemory]:
         """Yield all memories of a user, newest first, page by page. Arguments as of `all`."""
-        after: str | None = None
+        given = {"limit": PAGE, "filters": filters} | fields
         while True:
-            given = {"limit": PAGE} | fields | ({} if after is None else {"after": after})
-            page = await self.all(user=user, filters=filters, **given)
+            page = await self.all(user=user, **given)
             for memory in page:
                 yield memory
-            if (after := page.after) is None:
+            if page.after is None:
                 return
+            given["after"] = page.after
 
     async def _opened(self) -> None:
         """Return once calls can be made. Raise the reason if they never can."""
