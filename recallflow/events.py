@@ -33,14 +33,12 @@ from recallflow.owner import Owner
 
 Labels = Annotated[list[Name], Field(max_length=limits.LABELS_MAX)]
 Summary = Annotated[str, StringConstraints(max_length=limits.SUMMARY_CHARACTERS)]
+WholeSummary = Annotated[NonEmpty, StringConstraints(max_length=limits.SUMMARY_CHARACTERS)]
 Evidence = Annotated[str, StringConstraints(max_length=limits.EVIDENCE_CHARACTERS)]
 
-
 # Kinds of memories that `add` of a Python client accepts. On the wire a kind is any name.
-KINDS = (
-    "fact", "preference", "decision", "plan", "event", "relationship", "skill", "goal", "task", "note", "rule",
-    "message",
-)  # fmt: skip
+KINDS = (*("fact", "preference", "decision", "plan", "event", "relationship", "skill", "goal", "task", "note", "rule"),
+         "message")  # fmt: skip
 PRODUCTION = "prod"  # the environment of events that name none
 
 
@@ -145,17 +143,19 @@ def _few_aliases(entities: list[Entity]) -> list[Entity]:
     return entities
 
 
+def _of_valid_span(given: Any) -> Any:
+    if given.valid_from is not None and given.valid_to is not None and given.valid_to < given.valid_from:
+        raise ValueError("valid_to: before valid_from")
+    return given
+
+
 class _Held(Model):
     """Validity period: from `valid_from` up to `valid_to`."""
 
     valid_from: Timestamp | None = None
     valid_to: Timestamp | None = None
 
-    @model_validator(mode="after")
-    def _valid_span(self) -> Self:
-        if self.valid_from is not None and self.valid_to is not None and self.valid_to < self.valid_from:
-            raise ValueError("valid_to: before valid_from")
-        return self
+    _valid_span = model_validator(mode="after")(_of_valid_span)
 
 
 class Relation(_Held):
@@ -203,11 +203,7 @@ class MemoryAdd(Event, MemoryFields):
     name: Name | None = None
     derived_from: DerivedFrom | None = None
 
-    @model_validator(mode="after")
-    def _valid_span(self) -> Self:
-        if self.valid_from is not None and self.valid_to is not None and self.valid_to < self.valid_from:
-            raise ValueError("valid_to: before valid_from")
-        return self
+    _valid_span = model_validator(mode="after")(_of_valid_span)
 
 
 class MemoryUpdate(Event, MemoryFields):
@@ -226,15 +222,11 @@ class MemoryUpdate(Event, MemoryFields):
         return content
 
     @model_validator(mode="after")
-    def _changes_something(self) -> Self:
+    def _consistent(self) -> Self:
         if not self.given():
             raise ValueError("names no field to change")
         if self.embedding is not None and self.content is None:
             raise ValueError("embedding: goes with the content it is of; memory.embedding brings a vector alone")
-        return self
-
-    @model_validator(mode="after")
-    def _found_out_of_itself(self) -> Self:
         if self.derived_from is None:
             return self
         if self.derived_from.memory_id != self.memory_id:
@@ -292,7 +284,7 @@ class CategorySummary(Event):
 
     type: Literal["category.summary"]
     category: Name
-    summary: Annotated[NonEmpty, StringConstraints(max_length=limits.SUMMARY_CHARACTERS)]
+    summary: WholeSummary
     derived_from: DerivedFrom | None = None
 
 
@@ -301,7 +293,7 @@ class EpisodeSummary(Event):
 
     type: Literal["episode.summary"]
     episode_id: Identifier
-    summary: Annotated[NonEmpty, StringConstraints(max_length=limits.SUMMARY_CHARACTERS)]
+    summary: WholeSummary
     derived_from: DerivedFrom | None = None
 
 
@@ -381,9 +373,7 @@ class UserErase(Event):
 
 
 # Types of events that may be made from memories.
-DERIVED_TYPES = (
-    "memory", "memory.update", "memory.embedding", "category.summary", "episode.summary", "graph.edges",
-)  # fmt: skip
+DERIVED_TYPES = ("memory", "memory.update", "memory.embedding", "category.summary", "episode.summary", "graph.edges")
 
 MemoryEvent = Annotated[
     Message | MemoryAdd | MemoryUpdate | MemoryForget | MemoryFeedback | EpisodeEnd

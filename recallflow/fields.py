@@ -111,14 +111,9 @@ Name = Annotated[str, StringConstraints(min_length=1, max_length=512, pattern=_N
 Identifier = Annotated[str, StringConstraints(min_length=1, max_length=128, pattern=_NAMED)]
 ContentHash = Annotated[str, Field(json_schema_extra={"pattern": "^[0-9a-fA-F]{64}$"}), AfterValidator(_sha256)]
 AnyJson = Annotated[dict[str, Any], AfterValidator(_finite)]
-Timestamp = Annotated[
-    int,
-    BeforeValidator(parse_time),
-    PlainSerializer(written_time, when_used="json"),
-    WithJsonSchema(
-        {"anyOf": [{"type": "string", "format": "date-time"}, {"type": "integer", "description": "epoch milliseconds"}]}
-    ),
-]
+_TIME = {"anyOf": [{"type": "string", "format": "date-time"}, {"type": "integer", "description": "epoch milliseconds"}]}
+_WRITTEN = PlainSerializer(written_time, when_used="json")
+Timestamp = Annotated[int, BeforeValidator(parse_time), _WRITTEN, WithJsonSchema(_TIME)]
 AS_WHOLE = BeforeValidator(_whole)  # behind the bounds of a whole number
 INT32_MAX = 2**31 - 1
 JSON_INT_MAX = 2**53 - 1  # what every reader of JSON tells from its neighbours
@@ -181,11 +176,10 @@ class StrictPart(Model):
             known = [field.alias or name for name, field in cls.model_fields.items()]
             problems = [*map(_as_details, found)]
             for count, at in enumerate(unknown):
-                name = str(problems[at]["loc"][-1])
+                where = problems[at]["loc"]
                 # Later problems are not shown, and suggestions take time.
-                problems[at] = no_such(
-                    "field", problems[at]["loc"], fix(name, known, cls.ALSO) if count < PROBLEMS_MAX else ""
-                )
+                remedy = fix(str(where[-1]), known, cls.ALSO) if count < PROBLEMS_MAX else ""
+                problems[at] = no_such("field", where, remedy)
             raise ValidationError.from_exception_data(cls.__name__, problems) from None
 
 

@@ -108,9 +108,8 @@ class KafkaOptions:
                 raise UsageError(f"bootstrap_servers: {server.strip()}: ports are 1 to {PORT_MAX:,}")
         if reserved := sorted(_OURS & self.librdkafka.keys()):
             instead = "".join(f"; give {_INSTEAD[name]}" for name in reserved if name in _INSTEAD)
-            raise UsageError(
-                f"{', '.join(reserved)} cannot be set: recallflow's guarantees rest on its own choice{instead}"
-            )
+            names = ", ".join(reserved)
+            raise UsageError(f"{names} cannot be set: recallflow's guarantees rest on its own choice{instead}")
         if reserved := sorted(_SERVERS & self.librdkafka.keys()):
             raise UsageError(f"{', '.join(reserved)}: give the brokers as --bootstrap-servers (bootstrap_servers)")
         if self.librdkafka:
@@ -133,38 +132,21 @@ class KafkaOptions:
         """Return options for a consumer with assigned partitions and offsets: no group, no commits. A deleted offset
         is an error, and never a silent jump."""
         return {
-            "group.id": READER_GROUP,
-            "socket.nagle.disable": True,
-            "fetch.queue.backoff.ms": 2,
-            "queued.min.messages": 5_000,
+            "group.id": READER_GROUP, "socket.nagle.disable": True,
+            "fetch.queue.backoff.ms": 2, "queued.min.messages": 5_000,
             # Sizes of read-ahead and of a fetch: records may be large.
-            "queued.max.messages.kbytes": 16 * 1024,
-            "fetch.max.bytes": 16 * 1024 * 1024,
-            **self.librdkafka,
-            "logger": ClientLog(),
-            "bootstrap.servers": self.bootstrap_servers,
-            "enable.auto.commit": False,
-            "auto.offset.reset": "error",
-        }
+            "queued.max.messages.kbytes": 16 * 1024, "fetch.max.bytes": 16 * 1024 * 1024,
+            **self._common(), "enable.auto.commit": False, "auto.offset.reset": "error",
+        }  # fmt: skip
 
     def producer(self) -> dict[str, object]:
         """Return options for the sink: idempotent, acknowledged by all in-sync replicas, without batching delay."""
-        return {
-            "linger.ms": 0,
-            "socket.nagle.disable": True,
-            **self.librdkafka,
-            "logger": ClientLog(),
-            "bootstrap.servers": self.bootstrap_servers,
-            "enable.idempotence": True,
-            "acks": "all",
-            "partitioner": "murmur2_random",
-        }
+        defaults = {"linger.ms": 0, "socket.nagle.disable": True}
+        return defaults | self._common() | {"enable.idempotence": True, "acks": "all", "partitioner": "murmur2_random"}
 
     def admin(self) -> dict[str, Any]:
         """Return options for admin requests, whose results contain their errors."""
-        return {
-            **self.librdkafka,
-            "logger": ClientLog(),
-            "error_cb": lambda _: None,
-            "bootstrap.servers": self.bootstrap_servers,
-        }
+        return self._common() | {"error_cb": lambda _: None}
+
+    def _common(self) -> dict[str, Any]:
+        return {**self.librdkafka, "logger": ClientLog(), "bootstrap.servers": self.bootstrap_servers}

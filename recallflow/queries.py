@@ -44,9 +44,6 @@ from recallflow.fields import (
 from recallflow.limits import CURSOR_CHARACTERS
 from recallflow.records import Position
 
-_MEMORY = re.compile(r"m:(-?\d{1,15}):(.+)", re.S)
-_EDGE = re.compile(r"e:([0-9a-f]{8})?((?:[0-9a-f]{2})*)")
-
 
 class MemoryCursor(NamedTuple):
     """Cursor at a memory, by its event time (epoch milliseconds) and its id. It names the last entry of a page, so
@@ -61,7 +58,7 @@ class MemoryCursor(NamedTuple):
     @classmethod
     def parse(cls, text: str) -> Self | None:
         """Parse a cursor; return None for other text."""
-        found = _MEMORY.fullmatch(text)
+        found = re.fullmatch(r"m:(-?\d{1,15}):(.+)", text, re.S)
         return None if found is None else cls(int(found[1]), found[2])
 
 
@@ -77,30 +74,22 @@ class EdgeCursor(NamedTuple):
     @classmethod
     def parse(cls, text: str) -> Self | None:
         """Parse a cursor; return None for other text."""
-        found = _EDGE.fullmatch(text)
+        found = re.fullmatch(r"e:([0-9a-f]{8})?((?:[0-9a-f]{2})*)", text)
         return None if found is None else cls(bytes.fromhex(found[1] or ""), bytes.fromhex(found[2]))
 
 
-_PROBLEM = "is not from a page of this list; give its `after` as it is, or leave it out for the first page"
+def _cursor(*kinds: type[MemoryCursor | EdgeCursor]) -> AfterValidator:
+    def check(text: str) -> str:
+        if all(kind.parse(text) is None for kind in kinds):
+            raise ValueError(
+                "is not from a page of this list; give its `after` as it is, or leave it out for the first page"
+            )
+        return text
 
-
-def _of_memories(text: str) -> str:
-    if MemoryCursor.parse(text) is None:
-        raise ValueError(_PROBLEM)
-    return text
-
-
-def _of_graph(text: str) -> str:
-    if MemoryCursor.parse(text) is None and EdgeCursor.parse(text) is None:
-        raise ValueError(_PROBLEM)
-    return text
+    return AfterValidator(check)
 
 
 _Text = Annotated[str, StringConstraints(max_length=CURSOR_CHARACTERS)]
-AfterMemory = Annotated[_Text, AfterValidator(_of_memories)]
-AfterPart = Annotated[_Text, AfterValidator(_of_graph)]
-
-
 T = TypeVar("T")
 
 Mode = Literal["recency", "relevance", "entity_focused", "balanced", "episode", "hybrid", "decayed", "auto"]
@@ -110,26 +99,16 @@ Weight = Annotated[float, Field(ge=0, le=1_000, allow_inf_nan=False)]
 Clamped = Annotated[int, AS_WHOLE]  # any number is answered, with a warning where it is cut to its bounds
 
 # Default weights of each mode's factors; in `hybrid`, log-odds of the semantic signal (docs/concepts/recall.md).
-WEIGHTS: Mapping[Mode, Mapping[str, float]] = MappingProxyType(
-    {
-        "hybrid": MappingProxyType(
-            {
-                "semantic": 1.0,
-                "cluster": 0.02,
-                "recency": 0.03,
-                "importance": 0.02,
-                "usage": 0.01,
-                "quality": 0.02,
-                "decay": 0.01,
-                "proximity": 0.45,  # only where entities are asked for
-            }
-        ),
-        "balanced": MappingProxyType({"recency": 0.3, "semantic": 0.5, "proximity": 0.2}),
-        # Each hop, up to the third, costs more than the whole range of the signal.
-        "entity_focused": MappingProxyType({"proximity": 0.93, "semantic": 0.07}),
-        "episode": MappingProxyType({"relevance": 1.0, "mentions": 0.5}),
-    }
-)
+WEIGHTS: Mapping[Mode, Mapping[str, float]] = MappingProxyType({
+    "hybrid": MappingProxyType({
+        "semantic": 1.0, "cluster": 0.02, "recency": 0.03, "importance": 0.02, "usage": 0.01, "quality": 0.02,
+        "decay": 0.01, "proximity": 0.45,  # only where entities are asked for
+    }),
+    "balanced": MappingProxyType({"recency": 0.3, "semantic": 0.5, "proximity": 0.2}),
+    # Each hop, up to the third, costs more than the whole range of the signal.
+    "entity_focused": MappingProxyType({"proximity": 0.93, "semantic": 0.07}),
+    "episode": MappingProxyType({"relevance": 1.0, "mentions": 0.5}),
+})  # fmt: skip
 
 # Default weights of boosts, in log-odds of the semantic signal.
 _BOOSTS = MappingProxyType({"relationship": 1.0, "personalisation": 0.10, "session_continuity": 0.03})
@@ -200,8 +179,11 @@ MetadataValues = Annotated[MetadataValue | Annotated[list[MetadataValue], Values
 Nested = Annotated[list["Filters"], Field(min_length=1, max_length=limits.FILTER_CONDITIONS_MAX)]
 
 
-def _one_or_several(given: object) -> str:
-    return "[several]" if isinstance(given, list) else "[one]"
+FewFields = Field(min_length=1, max_length=limits.FILTER_FIELDS_MAX)
+OneOrSeveral = Annotated[
+    Annotated["Filters", Tag("[one]")] | Annotated[Nested, Tag("[several]")],
+    Discriminator(lambda given: "[several]" if isinstance(given, list) else "[one]"),
+]
 
 
 class Filters(StrictPart):
@@ -225,17 +207,10 @@ class Filters(StrictPart):
     min_importance: Share | None = None
     all_tags: Annotated[list[Name], Values] | None = None
     entities: Annotated[list[Name], Field(min_length=1, max_length=limits.URNS_MAX)] | None = None
-    metadata: (
-        Annotated[dict[MetadataName, MetadataValues], Field(min_length=1, max_length=limits.FILTER_FIELDS_MAX)] | None
-    ) = None
+    metadata: Annotated[dict[MetadataName, MetadataValues], FewFields] | None = None
     all: Nested | None = None
     any: Nested | None = None
-    not_: (
-        Annotated[
-            Annotated["Filters", Tag("[one]")] | Annotated[Nested, Tag("[several]")], Discriminator(_one_or_several)
-        ]
-        | None
-    ) = Field(default=None, alias="not")
+    not_: OneOrSeveral | None = Field(default=None, alias="not")
 
     @property
     def none_of(self) -> "list[Filters]":
@@ -366,7 +341,7 @@ class MemoriesList(Query):
     type: Literal["memories.list"]
     filters: Conditions = Filters()
     limit: Annotated[int, Field(ge=1, le=1_000), AS_WHOLE] = 100
-    after: AfterMemory | None = None
+    after: Annotated[_Text, _cursor(MemoryCursor)] | None = None
     as_of: AsOf | None = None
 
 
@@ -405,7 +380,7 @@ class GraphExplore(Query):
     nodes: Annotated[list[Name], Field(max_length=20)] = []
     hops: Hops = 1
     limit: Annotated[int, Field(ge=1, le=500), AS_WHOLE] = 200
-    after: AfterPart | None = None
+    after: Annotated[_Text, _cursor(MemoryCursor, EdgeCursor)] | None = None
     as_of: AsOf | None = None
 
     @field_validator("nodes", "hops", "limit", "after")

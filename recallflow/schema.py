@@ -26,21 +26,18 @@ _CONTRACTS: dict[str, tuple[str, TypeAdapter[Any]]] = {
 
 def schemas() -> dict[str, dict[str, Any]]:
     """Return schema name → JSON Schema."""
-    return {name: _schema(name, topic, adapter) for name, (topic, adapter) in _CONTRACTS.items()}
-
-
-def _schema(name: str, topic: str, adapter: TypeAdapter[Any]) -> dict[str, Any]:
-    heading = {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "$id": f"urn:recallflow:schema:{name}",
-        "title": f"{name} (topic {topic})",
-    }
-    return heading | adapter.json_schema(mode="validation")
+    found = {}
+    for name, (topic, adapter) in _CONTRACTS.items():
+        draft = {"$schema": "https://json-schema.org/draft/2020-12/schema", "$id": f"urn:recallflow:schema:{name}"}
+        found[name] = draft | {"title": f"{name} (topic {topic})"} | adapter.json_schema(mode="validation")
+    return found
 
 
 REFERENCE = "#/components/schemas/{model}"
 BINDING = "0.5.0"  # of the Kafka binding
 OWNER_KEY = "tenant_id/user_id (percent-encoded): the events of one user are in one partition, in order"
+DECISION_KEY = "tenant_id/kind/name"
+ONCE, INTERNAL = "One response to each query, written once", "Internal, may change"
 
 
 class Channel(NamedTuple):
@@ -62,19 +59,13 @@ def _members(union: object) -> tuple[type[BaseModel], ...]:
 CHANNELS = (
     Channel("memoryEvents", "memory.events", True, _members(MemoryEvent), OWNER_KEY, "Everything that changes memory"),
     Channel("queryEvents", "query.events", True, _members(QueryEvent), OWNER_KEY, "Everything that asks"),
-    Channel(
-        "controlEvents", "control.events", True, _members(ControlEvent), "tenant_id/kind/name", "Operators' decisions"
-    ),
-    Channel(
-        "recallResponses", "recall.responses", False, (Response,), OWNER_KEY, "One response to each query, written once"
-    ),
+    Channel("controlEvents", "control.events", True, _members(ControlEvent), DECISION_KEY, "Operators' decisions"),
+    Channel("recallResponses", "recall.responses", False, (Response,), OWNER_KEY, ONCE),
     Channel("memoryReceipts", "memory.receipts", False, (Receipt,), OWNER_KEY, "What became of an event"),
     Channel("deadLetters", "dead.letters", False, (), "that of the refused record", "Refused records, as they were"),
     Channel("auditLog", "audit.log", False, (AuditRecord,), OWNER_KEY, "Who asked for whose memory, where it is kept"),
-    Channel(
-        "enrichmentRequests", "enrichment.requests", False, (EnrichmentRequest,), OWNER_KEY, "Internal, may change"
-    ),
-    Channel("enrichmentResults", "enrichment.results", False, (EnrichmentResult,), OWNER_KEY, "Internal, may change"),
+    Channel("enrichmentRequests", "enrichment.requests", False, (EnrichmentRequest,), OWNER_KEY, INTERNAL),
+    Channel("enrichmentResults", "enrichment.results", False, (EnrichmentResult,), OWNER_KEY, INTERNAL),
 )
 # On every record that the engine writes.
 IDENTITY = {
@@ -90,11 +81,11 @@ REASON = {
     "error.time": "append time of the refused record, in epoch milliseconds",
 }
 _OWNER = {"tenant_id": "acme", "user_id": "ann"}
+_MESSAGE = {"type": "message", "session_id": "s1", "role": "user", "content": "My flight leaves on 3 June."}
+_FACT = {"type": "memory", "kind": "fact", "content": "Ann is allergic to peanuts.", "tags": ["food"]}
 EXAMPLES: dict[str, dict[str, Any]] = {
-    "Message": _OWNER
-    | {"type": "message", "session_id": "s1", "role": "user", "content": "My flight leaves on 3 June."},
-    "MemoryAdd": _OWNER
-    | {"type": "memory", "kind": "fact", "content": "Ann is allergic to peanuts.", "tags": ["food"]},
+    "Message": _OWNER | _MESSAGE,
+    "MemoryAdd": _OWNER | _FACT,
     "Recall": _OWNER | {"type": "recall", "id": "q1", "query": "What can't Ann eat?", "k": 3},
     "Receipt": {"id": "m1", "position": "memory.events:0:7", "outcome": "created", "memory_id": "m1"},
 }
@@ -102,45 +93,23 @@ EXAMPLES: dict[str, dict[str, Any]] = {
 
 def asyncapi() -> dict[str, Any]:
     """Return the document, with the default names of the topics."""
+    text = "Memory events and queries in, ranked answers out. JSON, UTF-8, one event a record."
+    info = {"title": "recallflow", "version": __version__, "description": text, "license": {"name": "Apache-2.0"}}
+    channels, operations, messages = {}, {}, dict[str, Any]()
+    for channel in CHANNELS:
+        name, own = channel.name, dict(_messages(channel))
+        references = {message: {"$ref": f"#/components/messages/{message}"} for message in own}
+        channels[name] = {"address": channel.topic, "description": f"{channel.text}.", "messages": references}
+        messages |= own
+        verb, action = ("read", "receive") if channel.reads else ("write", "send")
+        operation = {"action": action, "channel": {"$ref": f"#/channels/{name}"}, "summary": f"{channel.text}."}
+        if name == "queryEvents":  # or on the topic that the query names
+            operation["reply"] = {"channel": {"$ref": "#/channels/recallResponses"}}
+        operations[verb + name[0].upper() + name[1:]] = operation
     return {
-        "asyncapi": "3.1.0",
-        "info": {
-            "title": "recallflow",
-            "version": __version__,
-            "description": "Memory events and queries in, ranked answers out. JSON, UTF-8, one event a record.",
-            "license": {"name": "Apache-2.0"},
-        },
-        "defaultContentType": "application/json",
-        "channels": {channel.name: _channel(channel) for channel in CHANNELS},
-        "operations": {
-            ("read" if channel.reads else "write") + channel.name[0].upper() + channel.name[1:]: _operation(channel)
-            for channel in CHANNELS
-        },
-        "components": {
-            "messages": {name: found for channel in CHANNELS for name, found in _messages(channel)},
-            "schemas": _schemas(),
-        },
-    }
-
-
-def _channel(channel: Channel) -> dict[str, Any]:
-    return {
-        "address": channel.topic,
-        "description": f"{channel.text}.",
-        "messages": {name: {"$ref": f"#/components/messages/{name}"} for name, _ in _messages(channel)},
-    }
-
-
-def _operation(channel: Channel) -> dict[str, Any]:
-    """Return the engine's operation on a topic. A query is answered on the response topic or the one it names."""
-    operation: dict[str, Any] = {
-        "action": "receive" if channel.reads else "send",
-        "channel": {"$ref": f"#/channels/{channel.name}"},
-        "summary": f"{channel.text}.",
-    }
-    if channel.name == "queryEvents":
-        operation["reply"] = {"channel": {"$ref": "#/channels/recallResponses"}}
-    return operation
+        "asyncapi": "3.1.0", "info": info, "defaultContentType": "application/json", "channels": channels,
+        "operations": operations, "components": {"messages": messages, "schemas": _schemas()},
+    }  # fmt: skip
 
 
 def _messages(channel: Channel) -> Iterable[tuple[str, dict[str, Any]]]:
@@ -175,10 +144,6 @@ def _schemas() -> dict[str, Any]:
 
 def _plain(schema: Any) -> Any:
     """Return a schema without discriminators, which are OpenAPI's, and redundant to the `const` of each member."""
-    match schema:
-        case dict():
-            return {name: _plain(value) for name, value in schema.items() if name != "discriminator"}
-        case list():
-            return [_plain(one) for one in schema]
-        case _:
-            return schema
+    if isinstance(schema, dict):
+        return {name: _plain(value) for name, value in schema.items() if name != "discriminator"}
+    return [_plain(one) for one in schema] if isinstance(schema, list) else schema
