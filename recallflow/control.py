@@ -32,9 +32,13 @@ class Control(Model):
     why: Text | None = None
 
     @property
+    def kind(self) -> str:
+        return self.type  # type: ignore[attr-defined,no-any-return]
+
+    @property
     def record_key(self) -> bytes:
         """Return the key of all decisions of one kind and name, which keeps them in order."""
-        return f"{self.tenant_id}/{self.type}/{self.name}".encode()  # type: ignore[attr-defined]
+        return f"{self.tenant_id}/{self.kind}/{self.name}".encode()
 
 
 class RecallSettings(StrictPart):
@@ -161,10 +165,8 @@ class ControlHistory:
         self._first_ms: dict[str, int] = {}  # time of the first decision of each kind
 
     def add(self, append_ms: int, event: Control) -> None:
-        kind: str = event.type  # type: ignore[attr-defined]
-        bisect.insort(
-            self._decisions[event.tenant_id, kind, event.name], Decision(append_ms, event), key=lambda d: d[0]
-        )
+        decisions = self._decisions[event.tenant_id, event.kind, event.name]
+        bisect.insort(decisions, Decision(append_ms, event), key=lambda d: d.append_ms)
         self._added(append_ms, event)
 
     def subscribe(self, listener: Callable[[int, Control], None]) -> None:
@@ -174,14 +176,13 @@ class ControlHistory:
     def add_signed(self, append_ms: int, event: Control) -> bool:
         """Add a decision with a trusted `timestamp`, and return whether it takes effect. An older decision than the one
         in force is rejected: it may be a replayed record. A revocation counts as newer than any other decision."""
-        kind: str = event.type  # type: ignore[attr-defined]
-        decisions = self._decisions[event.tenant_id, kind, event.name]
+        decisions = self._decisions[event.tenant_id, event.kind, event.name]
         at = bisect.bisect_right(decisions, append_ms, key=lambda d: d.append_ms)
         if at and _order_ms(decisions[at - 1].event) >= _order_ms(event):
             return False
         # Partitions are read in any order, so a replay may be added before the newer decision: drop it.
         later = [d for d in decisions[at:] if _order_ms(d.event) > _order_ms(event)]
-        self._decisions[event.tenant_id, kind, event.name] = [*decisions[:at], Decision(append_ms, event), *later]
+        decisions[at:] = [Decision(append_ms, event), *later]
         self._added(append_ms, event)
         return True
 
@@ -215,10 +216,9 @@ class ControlHistory:
         return [*self._decisions.get((tenant_id, kind, name), [])]
 
     def _added(self, append_ms: int, event: Control) -> None:
-        kind: str = event.type  # type: ignore[attr-defined]
-        self._names[event.tenant_id, kind].add(event.name)
-        self._tenants[kind, event.name].add(event.tenant_id)
-        self._first_ms[kind] = min(append_ms, self._first_ms.get(kind, append_ms))
+        self._names[event.tenant_id, event.kind].add(event.name)
+        self._tenants[event.kind, event.name].add(event.tenant_id)
+        self._first_ms[event.kind] = min(append_ms, self._first_ms.get(event.kind, append_ms))
         for listener in self._listeners:
             listener(append_ms, event)
 

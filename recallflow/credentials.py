@@ -14,7 +14,6 @@ import json
 import logging
 import re
 import secrets
-from collections.abc import Iterable
 from typing import Any, NamedTuple, Protocol, Self
 
 import orjson
@@ -62,14 +61,9 @@ class ApiKeyText(NamedTuple):
         return f"ApiKeyText({self.name})"
 
 
-def new_salt() -> str:
-    """Return a new salt for `hash_of`."""
-    return secrets.token_hex(SALT_BYTES)
-
-
 def new_key() -> tuple[ApiKeyText, dict[str, str]]:
     """Return a new API key, and the fields of the control event that registers it."""
-    key, salt = ApiKeyText.new(), new_salt()
+    key, salt = ApiKeyText.new(), secrets.token_hex(SALT_BYTES)
     return key, {"name": key.name, "salt": salt, "hash": hash_of(salt, key.secret)}
 
 
@@ -85,8 +79,6 @@ def fingerprint(secret: bytes) -> str:
 
 def without_credentials(headers: Headers) -> Headers:
     """Return headers without credentials."""
-    if not headers or not any(_is_credential(*header) for header in headers):
-        return headers
     return tuple(header for header in headers if not _is_credential(*header))
 
 
@@ -132,14 +124,12 @@ def signed(secret: str | None, key: bytes, value: bytes) -> tuple[tuple[str, byt
     return () if secret is None else ((SIGNATURE, _signature(secret, key, value)),)
 
 
-def bears_signature(headers: Iterable[tuple[str, bytes | None]] | None) -> bool:
+def bears_signature(headers: Headers | None) -> bool:
     """Return whether a record has a signature header."""
     return any(name == SIGNATURE for name, _ in headers or ())
 
 
-def is_signed(
-    secret: str, key: bytes | None, value: bytes | None, headers: Iterable[tuple[str, bytes | None]] | None
-) -> bool:
+def is_signed(secret: str, key: bytes | None, value: bytes | None, headers: Headers | None) -> bool:
     """Return whether a record has exactly one signature, and it matches the secret."""
     given = [found for name, found in headers or () if name == SIGNATURE]
     if len(given) != 1 or key is None or value is None:
@@ -179,7 +169,9 @@ def mask(data: bytes) -> tuple[bytes, int]:
     masked, fields = data, 0
     if _NAMES.search(data):
         masked, fields = _mask_fields(data)
-        if not _is_json(masked):  # after an unbalanced quote, every later name would be parsed as a value
+        try:
+            orjson.loads(masked)
+        except ValueError:  # after an unbalanced quote, every later name would be parsed as a value
             masked, more = _LOOSE_PAIR.subn(_mask_pair, masked)
             fields += more
     masked, shapes = _OWN.subn(lambda found: (found[1] or b"") + MASK, masked)
@@ -197,14 +189,6 @@ class MaskingFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         return mask_text(super().format(record))
-
-
-def _is_json(data: bytes) -> bool:
-    try:
-        orjson.loads(data)
-    except ValueError:
-        return False
-    return True
 
 
 def _mask_pair(found: re.Match[bytes]) -> bytes:
@@ -253,11 +237,8 @@ def _closing(data: bytes, begin: int) -> int:
 RSA_BITS_MIN, RSA_BITS_MAX = 2_048, 16_384  # OpenSSL verifies nothing with longer ones
 KEYS_MAX = 100  # of one document
 # Key type → its only accepted algorithm, and the members of a public key or secret.
-_KEY_TYPES = {
-    "RSA": ("RS256", ("e", "kty", "n")),
-    "EC": ("ES256", ("crv", "kty", "x", "y")),
-    "oct": ("HS256", ("k", "kty")),
-}
+_KEY_TYPES = {"RSA": ("RS256", ("e", "kty", "n")), "EC": ("ES256", ("crv", "kty", "x", "y")),
+              "oct": ("HS256", ("k", "kty"))}  # fmt: skip
 _kid: TypeAdapter[str] = TypeAdapter(Name)
 
 
@@ -273,10 +254,8 @@ class SigningKey(NamedTuple):
     @classmethod
     def of_secret(cls, secret: bytes, kid: str | None = None) -> Self:
         """Return an HS256 key. Raise UsageError for a short secret."""
-        if len(secret) < SECRET_BYTES_MIN:
-            raise UsageError(
-                f"a secret of HS256 has {SECRET_BYTES_MIN} bytes or more, not {len(secret)}: make a new one"
-            )
+        if (given := len(secret)) < SECRET_BYTES_MIN:
+            raise UsageError(f"a secret of HS256 has {SECRET_BYTES_MIN} bytes or more, not {given}: make a new one")
         found = fingerprint(secret)
         return cls(kid or found, "HS256", found, None, secret)
 

@@ -64,7 +64,6 @@ class FieldProblem(NamedTuple):
 
 
 def _short(text: str) -> str:
-    """Return text of a sender, shortened."""
     return text if len(text) <= PROBLEM_CHARACTERS else text[: PROBLEM_CHARACTERS - 1] + "…"
 
 
@@ -152,8 +151,7 @@ class ModelError(RecallflowError):
 
     def __init__(self, code: ModelFailure, problem: str) -> None:
         super().__init__(code, problem)
-        self.code = code
-        self.problem = problem
+        self.code, self.problem = code, problem
 
     def __str__(self) -> str:
         return f"{self.code}: {self.problem}"
@@ -211,20 +209,14 @@ class DeliveryFailed(RecallflowError):
     """Kafka did not acknowledge a record, which may be stored. Sent again with the same `id` it is applied once."""
 
 
+ENGINE_RUNS = "is the engine running (recallflow run)?"
+
+
 class QueryTimeout(RecallflowError, TimeoutError):
     """No response came in time. A late one is dropped. `advice` is the remedy."""
 
-    def __init__(
-        self,
-        query_id: str,
-        timeout_s: float,
-        trouble: str | None,
-        advice: str = "is the engine running (recallflow run)?",
-    ) -> None:
-        self.query_id = query_id
-        self.timeout_s = timeout_s
-        self.trouble = trouble
-        self.advice = advice
+    def __init__(self, query_id: str, timeout_s: float, trouble: str | None, advice: str = ENGINE_RUNS) -> None:
+        self.query_id, self.timeout_s, self.trouble, self.advice = query_id, timeout_s, trouble, advice
         super().__init__(query_id, timeout_s, trouble, advice)
 
     def __str__(self) -> str:
@@ -272,11 +264,7 @@ class DefectLog:
         self._traced: dict[str, tuple[float, str]] = {}  # place → when its traceback was logged, under which id
 
     def report(self, error_id: str, where: str, error: BaseException, **fields: str) -> None:
-        """Log one failure. Messages of exceptions are left out: they may quote a memory.
-
-        Args:
-            fields: further attributes of the log record.
-        """
+        """Log one failure with further attributes. Messages of exceptions are left out: they may quote a memory."""
         place, now_s = _place(error), self._clock()
         at_s, traced_id = self._traced.get(place, (float("-inf"), ""))
         detail = f"; traceback at internal error {traced_id}"

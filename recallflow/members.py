@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import IO
 
 import orjson
 from prometheus_client import CollectorRegistry, ProcessCollector
@@ -113,11 +113,7 @@ class MemberProcess:
     def stop(self) -> None:
         """Stop the process after its current work."""
         self._stopping = True
-        self._send(signal.SIGTERM)
-
-    def kill(self) -> None:
-        """Kill the process."""
-        self._send(signal.SIGKILL)
+        self.send(signal.SIGTERM)
 
     @property
     def exit_code(self) -> int:
@@ -138,7 +134,7 @@ class MemberProcess:
             process_group=0,  # the supervisor forwards signals of the terminal once
         )
 
-    def _send(self, number: signal.Signals) -> None:
+    def send(self, number: signal.Signals) -> None:
         if self._process is not None:
             with contextlib.suppress(ProcessLookupError):
                 self._process.send_signal(number)
@@ -158,11 +154,6 @@ OPENMETRICS = {"Accept": "application/openmetrics-text"}  # the only format with
 NOT_READY = "not ready: "
 
 
-class _HttpReply(NamedTuple):
-    status: int
-    text: str
-
-
 class MemberMetrics(Collector):
     """Metrics of all members, collected on request."""
 
@@ -174,29 +165,26 @@ class MemberMetrics(Collector):
 
     def obstacle(self) -> str:
         """Return the members that are not ready, with the reasons; empty if all are."""
-        answers = self._ask("/readyz", {})
-        reasons = {
-            member.name: "does not answer" if answer is None else answer.text.strip().removeprefix(NOT_READY)
-            for member, answer in zip(self._members, answers, strict=True)
-            if answer is None or answer.status != 200
-        }
-        return "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
+        reasons = []
+        for member, (status, text) in self._ask("/readyz", {}):
+            if status != 200:
+                reason = text.strip().removeprefix(NOT_READY) if status else "does not answer"
+                reasons.append(f"{member.name}: {reason}")
+        return "; ".join(reasons)
 
     def collect(self) -> Iterator[Metric]:
         answers = self._ask("/metrics", OPENMETRICS)
-        yield from member_families(
-            (member.name, answer is not None, member.restarts)
-            for member, answer in zip(self._members, answers, strict=True)
-        )
+        yield from member_families((member.name, status > 0, member.restarts) for member, (status, _) in answers)
         families: dict[str, Metric] = {}
         _add(families, SUPERVISOR, ProcessCollector(registry=None).collect())
-        for member, answer in zip(self._members, answers, strict=True):
-            _add(families, member.name, availability_metrics("gone") if answer is None else _read(answer.text))
+        for member, (status, text) in answers:
+            _add(families, member.name, _read(text) if status else availability_metrics("gone"))
         yield from families.values()
 
-    def _ask(self, path: str, headers: dict[str, str]) -> list[_HttpReply | None]:
-        """Return each member's answer; None without one."""
-        return [*self._pool.map(lambda member: _asked(member, path, headers), self._members)]
+    def _ask(self, path: str, headers: dict[str, str]) -> list[tuple[MemberProcess, tuple[int, str]]]:
+        """Return each member with the status and the text of its answer: 0 and nothing without one."""
+        answers = self._pool.map(lambda member: _asked(member, path, headers), self._members)
+        return [*zip(self._members, answers, strict=True)]
 
 
 def member_families(members: Iterable[tuple[str, bool, int]]) -> tuple[Metric, Metric]:
@@ -209,19 +197,15 @@ def member_families(members: Iterable[tuple[str, bool, int]]) -> tuple[Metric, M
     return up, restarts
 
 
-def _asked(member: MemberProcess, path: str, headers: dict[str, str]) -> _HttpReply | None:
+def _asked(member: MemberProcess, path: str, headers: dict[str, str]) -> tuple[int, str]:
     if not member.runs or member.probe_socket is None:
-        return None
+        return 0, ""
     host, port = member.probe_socket.getsockname()
-    connection = HTTPConnection(host, port, timeout=REPLY_TIMEOUT_S)
-    with suppress(OSError, HTTPException):
-        try:
-            connection.request("GET", path, headers=headers)
-            answer = connection.getresponse()
-            return _HttpReply(answer.status, answer.read().decode())
-        finally:
-            connection.close()
-    return None
+    with suppress(OSError, HTTPException), closing(HTTPConnection(host, port, timeout=REPLY_TIMEOUT_S)) as connection:
+        connection.request("GET", path, headers=headers)
+        answer = connection.getresponse()
+        return answer.status, answer.read().decode()
+    return 0, ""
 
 
 def _read(text: str) -> Iterator[Metric]:
@@ -271,7 +255,7 @@ class Supervisor:
     def _signalled(self, number: signal.Signals) -> None:
         if self._stopping.is_set():
             for member in self._members:
-                member.kill()
+                member.send(signal.SIGKILL)
             os._exit(128 + number)
         _log.warning("stopping: members finish the batch at hand; a second signal stops at once")
         self._stop()
@@ -306,11 +290,8 @@ class Supervisor:
 
     async def _wait(self, seconds: float) -> None:
         """Wait, but end with the supervisor."""
-        try:
-            async with asyncio.timeout(seconds):
-                await self._stopping.wait()
-        except TimeoutError:
-            pass
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._stopping.wait(), seconds)
 
 
 def _ended(code: int) -> str:
@@ -438,10 +419,13 @@ def run_members(config: Config, count: int, command: Sequence[str] = COMMAND, ba
 
 
 def _member(stack: ExitStack, config: Config, command: Sequence[str], number: int, count: int) -> MemberProcess:
-    name = member_name(number)
-    probe_socket = None
+    name, probe_socket = member_name(number), None
+    instance = config.run.instance_id
+    if instance is None:
+        here = hashlib.sha256(directory_id(config.named_state_dir()).encode()).hexdigest()
+        instance = f"{_UNNAMEABLE.sub('-', socket.gethostname())}-{here[:12]}"
     # Static members keep their partitions during a restart, and after a restart of all.
-    run = replace(config.run, processes=1, instance_id=f"{_instance(config)}-{name}")
+    run = replace(config.run, processes=1, instance_id=f"{instance}-{name}")
     if config.run.metrics_port is not None:
         probe_socket = stack.enter_context(closing(socket.create_server(("127.0.0.1", 0))))
         run = replace(run, metrics_host=f"fd://{probe_socket.fileno()}", metrics_port=0)
@@ -449,21 +433,9 @@ def _member(stack: ExitStack, config: Config, command: Sequence[str], number: in
     engine = replace(config.engine, cache_bytes=max(CACHE_MIN_BYTES, config.engine.cache_bytes // count))
     folder = config.named_state_dir() / name
     # A member reads its settings from the file only.
-    kept = (key for key in os.environ if key not in VARIABLES and not key.startswith(PREFIX))
-    environment = {key: os.environ[key] for key in kept}
-    return MemberProcess(
-        name,
-        [*command, str(folder)],
-        as_file(replace(config, state_dir=folder, run=run, engine=engine)),
-        environment | {MEMBER_VARIABLE: name},
-        probe_socket,
-        as_json=config.run.log_format == "json",
-    )
-
-
-def _instance(config: Config) -> str:
-    """Return a unique prefix of the members' names in the group."""
-    if config.run.instance_id is not None:
-        return config.run.instance_id
-    here = hashlib.sha256(directory_id(config.named_state_dir()).encode()).hexdigest()
-    return f"{_UNNAMEABLE.sub('-', socket.gethostname())}-{here[:12]}"
+    foreign = (key for key in os.environ if key not in VARIABLES and not key.startswith(PREFIX))
+    environment = {key: os.environ[key] for key in foreign}
+    settings = as_file(replace(config, state_dir=folder, run=run, engine=engine))
+    environment[MEMBER_VARIABLE] = name
+    as_json = config.run.log_format == "json"
+    return MemberProcess(name, [*command, str(folder)], settings, environment, probe_socket, as_json=as_json)

@@ -23,17 +23,16 @@ from recallflow.queries import QueryEvent
 MAX_DEPTH = 201  # the JSON parser's own
 ERRORS_READ = 500  # of one event: wording them takes longer than finding them
 UNKNOWN_REPORTED = 100  # ignored fields that a process logs
-_MARKS = (  # the longer ones first: UTF-32's mark begins with UTF-16's
-    (codecs.BOM_UTF32_LE, "UTF-32"),
-    (codecs.BOM_UTF32_BE, "UTF-32"),
-    (codecs.BOM_UTF16_LE, "UTF-16"),
-    (codecs.BOM_UTF16_BE, "UTF-16"),
-)
+_MARKS = {  # the longer ones first: UTF-32's mark begins with UTF-16's
+    "UTF-32": (codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE), "UTF-16": (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE),
+}  # fmt: skip
 _TYPES = {  # of pydantic's errors → what to do
     "bool_type": "neither true nor false; give one of them, without quotes",
     "float_type": "not a number; give one, without quotes",
     "int_from_float": "not a whole number; give one",
     "int_type": "not a whole number; give one, without quotes",
+    "string_too_short": "is empty; give some text",
+    "too_short": "is empty; give at least one, or leave it out",
 }
 _NO_NUMBER = "float_type", "finite_number"
 _FIELD_NAME = re.compile(rb'"([\w\\]+)"\s*:')
@@ -76,7 +75,8 @@ def parse(value: bytes) -> Event:
     value = unmarked(value)
     if not value.strip():
         raise _refusal("invalid_json", "empty; send one JSON object")
-    _check_size(value)
+    if len(value) >= limits.VALUES_MAX:  # a value has at least a byte
+        _check_size(value)
     try:
         event = _event().validate_json(value)
     except ValidationError as error:
@@ -100,12 +100,12 @@ def parse_control(value: bytes) -> Control:
 
 def parse_request(value: bytes) -> EnrichmentRequest:
     """Parse JSON of a request for enrichment. Raise InvalidRecord."""
-    return _parse_as(EnrichmentRequest, value, frozenset(("enrichment.request",)))
+    return _parse_as(EnrichmentRequest, value, "enrichment.request")
 
 
 def parse_result(value: bytes) -> EnrichmentResult:
     """Parse JSON of a result of enrichment. Raise InvalidRecord."""
-    return _parse_as(EnrichmentResult, value, frozenset(("enrichment.result",)))
+    return _parse_as(EnrichmentResult, value, "enrichment.result")
 
 
 def unknown_fields(event: Event) -> list[str]:
@@ -115,37 +115,27 @@ def unknown_fields(event: Event) -> list[str]:
 
 def asks(value: bytes) -> bool:
     """Return whether bytes are a query, valid or not, which gets an answer. Fast for other bytes."""
-    if _QUERY_NAME.search(value) is None and b"\\u" not in value:
-        return False
-    return raw_query(value) is not None
+    return (_QUERY_NAME.search(value) is not None or b"\\u" in value) and raw_query(value) is not None
 
 
 def ends_turn(value: bytes) -> bool:
     """Return whether records after these bytes wait for their outputs: answers and feedback feed the quality gates,
     whose verdicts affect later answers of all owners. Fast for other bytes."""
-    if _TURN_NAME.search(value) is None and b"\\u" not in value:
-        return False
-    return _raw(value, _TURN_TYPES) is not None
+    return (_TURN_NAME.search(value) is not None or b"\\u" in value) and raw_event(value, _TURN_TYPES) is not None
 
 
 def raw_query(value: bytes) -> dict[str, Any] | None:
     """Return the fields of a recognisable query, valid or not."""
-    return _raw(value, QUERY_TYPES)
+    return raw_event(value, QUERY_TYPES)
 
 
-def raw_event(value: bytes) -> dict[str, Any] | None:
+def raw_event(value: bytes, types: frozenset[str] = EVENT_TYPES) -> dict[str, Any] | None:
     """Return the fields of a recognisable event, valid or not."""
-    return _raw(value, EVENT_TYPES)
-
-
-def _raw(value: bytes, types: frozenset[str]) -> dict[str, Any] | None:
     try:
         raw = from_json(unmarked(value))
     except ValueError:
         return None
-    if not isinstance(raw, dict) or not isinstance(kind := raw.get("type"), str) or kind not in types:
-        return None
-    return raw
+    return raw if isinstance(raw, dict) and isinstance(kind := raw.get("type"), str) and kind in types else None
 
 
 def unmarked(value: bytes) -> bytes:
@@ -155,8 +145,8 @@ def unmarked(value: bytes) -> bytes:
 
 def wrapping(value: bytes) -> str | None:
     """Return the problem and remedy of JSON in another encoding or wrapping, recognised by its first bytes."""
-    for mark, name in _MARKS:
-        if value.startswith(mark):
+    for name, marks in _MARKS.items():
+        if value.startswith(marks):
             return f"is {name}; send UTF-8"
     zeros = [byte == 0 for byte in value[:8].ljust(8, b" ")]
     if zeros == [False, True, True, True] * 2 or zeros == [True, True, True, False] * 2:
@@ -170,19 +160,17 @@ def wrapping(value: bytes) -> str | None:
     return None
 
 
-def _parse_as(model: type[M], value: bytes, types: frozenset[str]) -> M:
+def _parse_as(model: type[M], value: bytes, kind: str) -> M:
     if len(value) > limits.RECORD_BYTES:
         raise _refusal("too_large", f"over {limits.RECORD_BYTES} bytes")
     try:
         return model.model_validate_json(unmarked(value))
     except ValidationError as error:
-        raise _invalid(unmarked(value), error, types, "unknown_type") from None
+        raise _invalid(unmarked(value), error, frozenset((kind,)), "unknown_type") from None
 
 
 def _check_size(value: bytes) -> None:
     """Refuse an event with too many values, because listing its problems would take too long."""
-    if len(value) < limits.VALUES_MAX:  # a value has at least a byte
-        return
     # Each value follows a comma or opens a container, which gives an upper bound.
     if value.count(b",") + value.count(b"[") + value.count(b"{") < limits.VALUES_MAX:
         return
@@ -289,12 +277,8 @@ def _problem(error: ErrorDetails, types: frozenset[str]) -> tuple[str, str]:
     field, message = _path(error["loc"], types), error["msg"].removeprefix("Value error, ")
     if error["type"] in _TYPES:
         return field, _TYPES[error["type"]]
-    if error["type"] == "string_too_short":
-        return field, "is empty; give some text"
     if error["type"] == "string_pattern_mismatch":
         return field, "is blank" if message.endswith(f"'{NOT_BLANK}'") else "is blank, or holds a control character"
-    if error["type"] == "too_short":
-        return field, "is empty; give at least one, or leave it out"
     limit = error.get("ctx", {}).get("max_length")
     if error["type"] == "too_long":
         found = error["ctx"]["actual_length"]  # of objects, pydantic does not say it

@@ -26,39 +26,35 @@ def log_at_once(name: str, message: str) -> None:
 
 
 MEMBER_VARIABLE = "RECALLFLOW_MEMBER"  # set only by a supervisor, whose exit ends our standard input
-STDIN = 0
 
 _log = logging.getLogger(__name__)
 
 
 def end_with_supervisor() -> None:
     """Stop a member by SIGTERM once its supervisor has ended in any way."""
+
+    def watch() -> None:
+        while os.read(0, 1):
+            pass  # nothing is ever written to standard input
+        _log.warning("the supervisor is gone: this member ends")
+        os.kill(os.getpid(), signal.SIGTERM)
+
     if MEMBER_VARIABLE in os.environ:
-        threading.Thread(target=_watch, daemon=True, name="recallflow-supervised").start()
-
-
-def _watch() -> None:
-    while os.read(STDIN, 1):
-        pass  # nothing is ever written to it
-    _log.warning("the supervisor is gone: this member ends")
-    os.kill(os.getpid(), signal.SIGTERM)
-
-
-STOPPED = "stopped before it began to work"
+        threading.Thread(target=watch, daemon=True, name="recallflow-supervised").start()
 
 
 def end_on_signals() -> None:
     """Let SIGTERM and SIGINT end the process at once, with 0, until the flow handles them itself. A start may be
     interrupted at any moment, because nothing is in flight yet."""
-    signal.signal(signal.SIGTERM, _stop)
-    signal.signal(signal.SIGINT, _stop)
 
+    def stop(*_: object) -> NoReturn:
+        try:
+            log_at_once(__name__, "stopped before it began to work")
+        finally:
+            os._exit(0)
 
-def _stop(*_: object) -> NoReturn:
-    try:
-        log_at_once(__name__, STOPPED)
-    finally:
-        os._exit(0)
+    signal.signal(signal.SIGTERM, stop)
+    signal.signal(signal.SIGINT, stop)
 
 
 def end_process(code: int) -> NoReturn:

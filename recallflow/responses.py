@@ -67,12 +67,8 @@ WARNINGS: Mapping[str, Meaning] = MappingProxyType(
         "llm_off": Meaning(True, "no language model is configured; the detail names the skipped steps"),
         "rerank_failed": Meaning(True, "the reranker failed or was busy: the first ranking is used"),
         "rows_missing": Meaning(True, "rows of found memories are missing in the store"),
-        "stale_read": Meaning(
-            True, "answered before the positions in `wait_for`, or earlier events of this user, were applied"
-        ),
-        "wrong_dimension": Meaning(
-            True, "the model returned a vector of the wrong size; words were used as with `embedding_fallback`"
-        ),
+        "stale_read": Meaning(True, "answered before the positions in `wait_for`, or earlier events, were applied"),
+        "wrong_dimension": Meaning(True, "the model returned a vector of the wrong size: only words were compared"),
         "depth_clamped": Meaning(False, "`traversal_depth` is outside 1 to 3; the nearest bound was used"),
         "filter_cut": Meaning(True, "an entity of `filters` has too many memories: only the newest were considered"),
         "future_timestamp": Meaning(False, "some memories are later than the query's time; their age counts as 0"),
@@ -120,8 +116,7 @@ class QueryFailed(RecallflowError):
     """The engine answered with an error: `error` contains the reason and every wrong field."""
 
     def __init__(self, query_id: str, error: ErrorBody) -> None:
-        self.query_id = query_id
-        self.error = error
+        self.query_id, self.error = query_id, error
         super().__init__(query_id, error)
 
     def __str__(self) -> str:

@@ -25,14 +25,10 @@ HEADER_MAX_BYTES = 512  # limit, for additions of later versions of the standard
 NOWHERE = Context()  # no parent
 
 Operation = Literal["search_memory", "create_memory", "update_memory", "upsert_memory", "delete_memory"]
-OPERATIONS: dict[str, Operation] = {
-    "message": "create_memory",
-    "memory": "create_memory",
-    "memory.update": "update_memory",
-    "memory.feedback": "update_memory",
-    "memory.forget": "delete_memory",
-    "user.erase": "delete_memory",
-}  # other events are upsert_memory, other queries search_memory
+OPERATIONS: dict[str, Operation] = {  # other events are upsert_memory, queries search_memory
+    "message": "create_memory", "memory": "create_memory", "memory.update": "update_memory",
+    "memory.feedback": "update_memory", "memory.forget": "delete_memory", "user.erase": "delete_memory",
+}  # fmt: skip
 
 _propagator = TraceContextTextMapPropagator()
 tracer = trace.get_tracer("recallflow")
@@ -64,12 +60,9 @@ def trace_headers(context: Context | None = None) -> Headers:
 def model_call(operation: Literal["chat", "embeddings", "rerank"], model: str) -> Iterator[trace.Span]:
     """Trace a call of a model. Errors are recorded by type only, because a message may quote the request."""
     attributes = {"gen_ai.operation.name": operation, "gen_ai.request.model": model}
+    name = f"{operation} {model}"
     with tracer.start_as_current_span(
-        f"{operation} {model}",
-        kind=SpanKind.CLIENT,
-        attributes=attributes,
-        record_exception=False,
-        set_status_on_exception=False,
+        name, None, SpanKind.CLIENT, attributes, record_exception=False, set_status_on_exception=False
     ) as span:
         try:
             yield span

@@ -100,7 +100,6 @@ def hooked(debug: bool) -> Iterator[None]:
         threading.excepthook, sys.unraisablehook = before
 
 
-DEBUG = "show tracebacks and the output of native code"
 PIPE_CLOSED = 141  # as shells report a closed pipe
 # In the order of help.
 COMMANDS: tuple[Callable[[Any], None], ...] = (
@@ -170,7 +169,8 @@ def perform(arguments: Sequence[str] | None) -> int:
 
 def _add_debug(parser: argparse.ArgumentParser) -> None:
     """Add --debug to a parser and its subparsers, so that it is accepted at any place."""
-    parser.add_argument("--debug", action="store_true", default=argparse.SUPPRESS, help=DEBUG)
+    text = "show tracebacks and the output of native code"
+    parser.add_argument("--debug", action="store_true", default=argparse.SUPPRESS, help=text)
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
             for command in dict.fromkeys(action.choices.values()):
@@ -199,18 +199,14 @@ def _run(options: argparse.Namespace) -> int:
 
 def _flushed(code: int) -> int:
     """Flush the output, whose pipe may be closed or disk full, and return the exit code. Report one error only."""
+    is_lost = code == PIPE_CLOSED
     try:
         if sys.stdout is not None:
             sys.stdout.flush()
-    except BrokenPipeError:
-        code = PIPE_CLOSED
-        _drop()
     except OSError as error:
-        code = code or _unwritten(error)
-        _drop()
-    else:
-        if code == PIPE_CLOSED:
-            _drop()
+        is_lost, code = True, PIPE_CLOSED if isinstance(error, BrokenPipeError) else code or _unwritten(error)
+    if is_lost:  # to the null device, because Python would fail to flush the rest of the output at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     return code
 
 
@@ -218,8 +214,3 @@ def _unwritten(error: OSError) -> int:
     with contextlib.suppress(OSError):  # standard error may not be writable
         failed(error, debug=False, as_json=False)
     return 1
-
-
-def _drop() -> None:
-    """Redirect the rest of the output to the null device, because Python would fail to flush it at exit."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)

@@ -38,8 +38,6 @@ from recallflow.state.description import DESCRIPTION, describe, reads_topics
 from recallflow.state.folders import unpurged_owners
 from recallflow.state.trace_search import Findings
 
-MIB = 1024 * 1024
-
 
 def remains_line(found: RemainingRecords, *, is_memory: bool) -> str:
     """Return a line about a topic's remaining records of a user, with their last possible time."""
@@ -55,8 +53,13 @@ def _until(found: RemainingRecords, *, is_memory: bool) -> str:
         return "expiry unknown, because the brokers refuse to describe the topic"
     policy = f"cleanup.policy={','.join(kept.policies)}"
     terms = [_retention(kept, found.newest_ms)] if kept.deletes else []
-    if kept.compacts:
-        terms.append(_compaction(is_memory=is_memory))
+    if kept.compacts and is_memory:
+        terms.append(
+            "compaction keeps the newest record of each user, here the erasure; but it deletes events of all other "
+            "users too, so a memory topic must not be compacted"
+        )
+    elif kept.compacts:
+        terms.append("compaction keeps the newest record of the user's key, which a tombstone removes")
     return f"{policy}: {'; '.join(terms)}"
 
 
@@ -71,26 +74,13 @@ def _retention(kept: Retention, newest_ms: int) -> str:
     )
 
 
-def _compaction(*, is_memory: bool) -> str:
-    if is_memory:
-        return (
-            "compaction keeps the newest record of each user, here the erasure; but it deletes events of all other "
-            "users too, so a memory topic must not be compacted"
-        )
-    return "compaction keeps the newest record of the user's key, which a tombstone removes"
-
-
 def finding_lines(who: TraceSearch, findings: Findings) -> Iterator[str]:
     """Yield lines about the searched files and the findings. No line quotes content."""
-    pieces, conclusive = len(who.traces.pieces()), findings.conclusive()
-    looked_for = f"searched for {pieces - len(findings.others)} strings of user {who.user_id}"
-    left_out = []
-    if findings.others:
-        left_out.append(f"{len(findings.others)} were ignored, because other users have them too")
-    if who.traces.left_out:
-        left_out.append(f"{who.traces.left_out} more were omitted")
-    searched = f"in {len(findings.sizes)} files ({sum(findings.sizes.values()) / MIB:,.1f} MiB)"
-    yield f"{looked_for} {searched}{''.join(f'; {one}' for one in left_out)}"
+    pieces, conclusive, others = len(who.traces.pieces()), findings.conclusive(), len(findings.others)
+    searched = f"in {len(findings.sizes)} files ({sum(findings.sizes.values()) / 1024**2:,.1f} MiB)"
+    ignored = f"; {others} were ignored, because other users have them too" if others else ""
+    omitted = f"; {who.traces.left_out} more were omitted" if who.traces.left_out else ""
+    yield f"searched for {pieces - others} strings of user {who.user_id} {searched}{ignored}{omitted}"
     for path in sorted(findings.unread):
         yield f"{path}: unreadable for RocksDB; only its bytes were searched"
     for path, count in conclusive.items():
@@ -124,17 +114,18 @@ class EraseCommand:
             raise UsageError("--verify has nothing to search; give --state-dir, --checkpoint or --also")
         if self._verifies and (missing := [one for one in self._folders if not one.is_dir()]):
             raise UsageError(f"--verify: the folder {missing[0]} does not exist")
-        if options.compact_kafka and (self._environments or self._apart is not None):
-            raise UsageError(
-                "--compact-kafka needs Kafka, and no --environment: a tombstone applies to all environments of a user"
-            )
-        if options.compact_kafka and "/" in options.tenant + options.user:
-            raise UsageError(
-                "--compact-kafka does not work for names with a slash, because records of others may have the same key"
-            )
+        problem = None
+        if self._environments or self._apart is not None:
+            problem = "needs Kafka, and no --environment: a tombstone applies to all environments of a user"
+        elif "/" in options.tenant + options.user:
+            problem = "does not work for names with a slash, because records of others may have the same key"
+        if options.compact_kafka and problem is not None:
+            raise UsageError(f"--compact-kafka {problem}")
 
     def run(self) -> int:
-        who = self._sought() if self._verifies else None
+        who = None
+        if self._verifies:  # the search terms are read before the erasure
+            who = new_trace_search(self._tenant, self._user, self._environments, self._held())
         failed = False if self._options.verify_only else self._erase()
         if who is not None:
             failed |= self._verify(who)
@@ -168,13 +159,12 @@ class EraseCommand:
         if outcome.refused:
             raise RecallflowError(f"{position}: the erasure was refused: {outcome.outcome}: {outcome.detail}")
         where = "" if event.environment is None else f" from {event.environment}"
-        print(f"{position}: {self._outcome_text(outcome.outcome)}{where}")
+        print(f"{position}: {self._outcome_text(erased=outcome.outcome == 'erased')}{where}")
         return position
 
-    def _outcome_text(self, outcome: str) -> str:
+    def _outcome_text(self, *, erased: bool) -> str:
         """Describe the outcome of the erasure; an unknown user, such as a mistyped name, is reported as such."""
-        user = f"user {self._user} of tenant {self._tenant}"
-        return f"{user} is erased" if outcome == "erased" else f"{user} had no data"
+        return f"user {self._user} of tenant {self._tenant} {'is erased' if erased else 'had no data'}"
 
     def _events(self, **fields: int) -> list[UserErase]:
         """Return an event for each environment, or one for all of them."""
@@ -184,11 +174,9 @@ class EraseCommand:
     def _erase_folder(self, folder: Path, at_ms: int) -> bool:
         """Erase the user from a folder. Return whether its files are purged as well."""
         erased = erase_directory(self._config, folder, self._events(timestamp=at_ms))
-        print(f"{folder}: {self._outcome_text('erased' if erased.held else 'unchanged')}")
-        if erased.unpurged:
-            print(f"{folder}: NOT purged, will be tried again at the next start of the engine: {erased.unpurged}")
-        else:
-            print(f"{folder}: purged")
+        print(f"{folder}: {self._outcome_text(erased=erased.held)}")
+        unpurged = f"NOT purged, will be tried again at the next start of the engine: {erased.unpurged}"
+        print(f"{folder}: {unpurged if erased.unpurged else 'purged'}")
         return not erased.unpurged
 
     def _erase_checkpoint(self, folder: Path, at_ms: int) -> bool:
@@ -213,10 +201,6 @@ class EraseCommand:
             send_tombstones(self._config.kafka, compacted, Owner(self._tenant, "", self._user).record_key)
             for one in compacted:
                 print(f"  {one.topic}: tombstones written")
-
-    def _sought(self) -> TraceSearch:
-        """Return the search terms, which are read before the erasure."""
-        return new_trace_search(self._tenant, self._user, self._environments, self._held())
 
     def _held(self) -> Iterator[Mapping[str, Any]]:
         if self._options.export is not None:

@@ -63,14 +63,12 @@ def to_lines(path: Path | None) -> Iterator[BinaryIO]:
 def write(rows: Iterable[dict[str, Any]], columns: Mapping[str, str], form: str, path: Path | None) -> int:
     """Write rows in row groups. Return their number."""
     with to_lines(path) as file:
-        return _write_parquet(rows, columns, file) if form == "parquet" else _write_lines(rows, file)
-
-
-def _write_lines(rows: Iterable[dict[str, Any]], file: BinaryIO) -> int:
-    count = 0
-    for count, row in enumerate(rows, start=1):  # noqa: B007 - how many there were
-        file.write(orjson.dumps(row) + b"\n")
-    return count
+        if form == "parquet":
+            return _write_parquet(rows, columns, file)
+        count = 0
+        for count, row in enumerate(rows, start=1):  # noqa: B007 - how many there were
+            file.write(orjson.dumps(row) + b"\n")
+        return count
 
 
 def _write_parquet(rows: Iterable[dict[str, Any]], columns: Mapping[str, str], file: BinaryIO) -> int:
@@ -156,13 +154,8 @@ def run_export(options: argparse.Namespace) -> int:
     if options.user is None:
         raise UsageError("give TENANT and USER, or --memories, or --answers")
     if form != "jsonl":
-        raise UsageError(
-            "--format parquet needs --memories or --answers: all data of a person has several types, in JSON lines"
-        )
-    return _export_person(chosen, options)
-
-
-def _export_person(chosen: "Config", options: argparse.Namespace) -> int:
+        types = "all data of a person has several types, in JSON lines"
+        raise UsageError(f"--format parquet needs --memories or --answers: {types}")
     from recallflow.flows.export import export
 
     with open_state(chosen) as directory:

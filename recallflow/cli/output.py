@@ -51,15 +51,11 @@ def console(*, stderr: bool = False) -> Console:
     environment = os.environ
     forced = bool(environment.get("FORCE_COLOR")) or environment.get("CLICOLOR_FORCE", "0") != "0"
     plain = bool(environment.get("NO_COLOR")) or (environment.get("CLICOLOR") == "0" and not forced)
+    columns = width(sys.stderr if stderr else sys.stdout) or UNBROKEN
     return _Console(
-        stderr=stderr,
-        width=width(sys.stderr if stderr else sys.stdout) or UNBROKEN,
-        force_terminal=forced or None,
-        color_system=None if plain else "auto",
-        markup=False,
-        highlight=False,
-        emoji=False,
-    )
+        stderr=stderr, width=columns, force_terminal=forced or None, color_system=None if plain else "auto",
+        markup=False, highlight=False, emoji=False,
+    )  # fmt: skip
 
 
 def width(stream: IO[str] | None = None) -> int | None:
@@ -95,14 +91,14 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
         print(line.rstrip())
 
 
-def note(text: str) -> None:
+def note(text: str, style: str = "dim") -> None:
     """Print a remark on standard error."""
-    _print_line(text, "dim")
+    console(stderr=True).print(Text.assemble(("recallflow:", style), f" {clean(text)}"), soft_wrap=True)
 
 
 def error(text: str) -> None:
     """Print an error as one line on standard error."""
-    _print_line(text, "bold red")
+    note(text, "bold red")
 
 
 def json_line(value: Any, *, stderr: bool = False) -> None:
@@ -128,10 +124,6 @@ def _cell(value: object) -> str:
     return "" if value is None else clean(f"{value:,}" if type(value) is int else str(value))
 
 
-def _print_line(text: str, style: str) -> None:
-    console(stderr=True).print(Text.assemble(("recallflow:", style), f" {clean(text)}"), soft_wrap=True)
-
-
 @contextlib.contextmanager
 def hidden_native_stderr(*, shown: bool) -> Iterator[None]:
     """Hide the output of native code on file descriptor 2, unless it is to be shown. Bytewax prints a Rust panic
@@ -141,11 +133,8 @@ def hidden_native_stderr(*, shown: bool) -> Iterator[None]:
         yield
         return
     with Path(os.devnull).open("wb") as nowhere:
-        terminal = os.dup(2)
-        python_stderr, sys.stderr = (
-            sys.stderr,
-            os.fdopen(terminal, "w", encoding="utf-8", errors="backslashreplace", buffering=1),
-        )
+        terminal, python_stderr = os.dup(2), sys.stderr
+        sys.stderr = os.fdopen(terminal, "w", encoding="utf-8", errors="backslashreplace", buffering=1)
         os.dup2(nowhere.fileno(), 2)
         try:
             yield

@@ -61,9 +61,7 @@ class ReplayProgress:
                 stored = orjson.loads(self.path.read_bytes())
                 self.events, self.sent = int(stored["events"]), int(stored["sent"])
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise RecallflowError(
-                f"cannot read {self.path} ({error}); remove it to send the whole log again"
-            ) from error
+            raise RecallflowError(f"cannot read {self.path} ({error}); remove it to send the whole log again") from None
         if self.sent and (target.records == 0 or target.ends < self.sent):
             self.emptied, self.events, self.sent = True, 0, 0
 
@@ -91,9 +89,7 @@ SAVE_EVERY_S = 0.5
 STEP = "publish"
 
 
-def publish(
-    options: KafkaOptions, topic: str, job: ReplayJob, pace: Pace | None, credentials: Headers = ()
-) -> Replayed:
+def publish(options: KafkaOptions, topic: str, job: ReplayJob, pace: Pace | None, credentials: Headers) -> Replayed:
     """Send a log's events to a topic, from the end of an earlier run (`ReplayProgress`). An event without an id gets
     its position in the file as its id, so that a repeated event applies once. `credentials` are headers of each
     record."""
@@ -116,7 +112,9 @@ def publish(
                 pace.wait()
             item = decode(Record(Position(name, 0, number), value, 0))
             if not isinstance(item, Refused):
-                key, event = item.owner.record_key, _with_id(value, item.record.position)
+                key, fields = item.owner.record_key, orjson.loads(unmarked(value))
+                named = fields.get("id") is not None
+                event = value if named else orjson.dumps({**fields, "id": str(item.record.position)})
                 if publisher.fits(key, event):
                     sent += 1
                     publisher.send(key, event)
@@ -133,11 +131,6 @@ def publish(
     if progress.emptied:
         where += ", from the beginning, because the topic lost the records of an earlier run"
     return Replayed(job.shown, sent, refused, done, job.scope.skipped, rate, job.rejects.path, where)
-
-
-def _with_id(value: bytes, position: Position) -> bytes:
-    event = orjson.loads(unmarked(value))
-    return value if event.get("id") is not None else orjson.dumps({**event, "id": str(position)})
 
 
 def to_kafka(chosen: Config, jobs: list[ReplayJob], pace: Pace | None, *, as_json: bool) -> int:

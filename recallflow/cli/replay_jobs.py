@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC
 from hashlib import blake2b
-from itertools import islice
+from itertools import islice, takewhile
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self
@@ -43,9 +43,13 @@ class Rejects:
         self.path = path
         self._known: set[bytes] = set()
         self._whole_bytes = 0
-        with suppress(OSError):  # a missing file; the first `note` reports one that is not writable
-            self._read()
         self._opened = False
+        with suppress(OSError), path.open("rb") as file:  # the first `note` reports a file that is not writable
+            for noted in takewhile(lambda line: line.endswith(b"\n"), file):
+                self._whole_bytes += len(noted)
+                with suppress(ValueError, KeyError, TypeError):  # line of another program
+                    rejected = orjson.loads(noted)
+                    self._known.add(_line_digest(rejected["line"], rejected["record"], rejected.get("log")))
 
     def note(self, line: int, letter: DeadLetter, log: str | None = None) -> None:
         """Add a refused line of a log, unless an earlier replay did. `log` is the name of one of several logs."""
@@ -61,16 +65,6 @@ class Rejects:
                 file.write(orjson.dumps(rejection(line, letter) | named | {"record": record}) + b"\n")
         except OSError as error:
             raise RecallflowError(f"cannot write {self.path}: {error.strerror}; give --rejects FILE") from error
-
-    def _read(self) -> None:
-        with self.path.open("rb") as file:
-            for noted in file:
-                if not noted.endswith(b"\n"):
-                    return
-                self._whole_bytes += len(noted)
-                with suppress(ValueError, KeyError, TypeError):  # line of another program
-                    rejected = orjson.loads(noted)
-                    self._known.add(_line_digest(rejected["line"], rejected["record"], rejected.get("log")))
 
 
 def _line_digest(line: int, record: str, log: str | None) -> bytes:
@@ -179,22 +173,21 @@ class Pace:
         self._taken = 0
 
     def room(self) -> int:
-        """Return how many more events may pass now."""
+        """Return how many more events may pass now. Wait for a short time if none may."""
         if self._begun is None:
             self._begun = time.monotonic()
-        return int((time.monotonic() - self._begun) * self._rate) + 1 - self._taken
+        room = int((time.monotonic() - self._begun) * self._rate) + 1 - self._taken
+        if room < 1:
+            time.sleep(min(1 / self._rate, SHOWN_EVERY_S))
+        return room
 
     def take(self, count: int) -> None:
         self._taken += count
 
-    def rest(self) -> None:
-        """Wait for a short time."""
-        time.sleep(min(1 / self._rate, SHOWN_EVERY_S))
-
     def wait(self) -> None:
         """Take one event once the rate permits it."""
         while self.room() < 1:
-            self.rest()
+            pass
         self.take(1)
 
 
@@ -253,7 +246,6 @@ class PacedFeed:
 
     def take(self) -> list[bytes]:
         if (room := min(self._pace.room(), BATCH_RECORDS)) < 1:
-            self._pace.rest()
             return []
         if not (batch := list(islice(self._lines, room))):
             raise StopIteration

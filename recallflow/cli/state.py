@@ -4,6 +4,7 @@ import argparse
 import time
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from recallflow.state.directory import StateDirectory
     from recallflow.state.encryption import AtRest
     from recallflow.state.moving import Move
-    from recallflow.state.verify import Report
 
 
 def add_state(commands: Commands) -> None:
@@ -64,48 +64,34 @@ def run_hash(options: argparse.Namespace) -> int:
 
     chosen = config(options)
     if options.directories and options.state_dir is not None:
-        raise UsageError(
-            "--state-dir and DIR cannot be combined; give all directories as recallflow state hash DIR DIR …"
-        )
+        raise UsageError("--state-dir and DIR cannot be combined; give all directories as recallflow state hash DIR …")
     paths = options.directories or [chosen.named_state_dir()]
     found = combined_hash(paths, at_rest(chosen))
+    several = {format_partitions([number]): [*map(str, held)] for number, held in sorted(found.several.items())}
     if options.json:
-        several = {
-            format_partitions([number]): [str(path) for path in held] for number, held in sorted(found.several.items())
-        }
         where = {"state_dirs": [str(path) for path in paths]} if options.directories else {"state_dir": str(paths[0])}
         json_line(where | {"hash": found.hash} | ({"several": several} if several else {}))
     else:
         print(found.hash)
-    for number, (counted, *others) in sorted(found.several.items()):
-        name, more = format_partitions([number]), ", ".join(map(str, others))
-        note(f"{name} is in {counted} and {more}: the first has applied at least as much, and is used")
+    for name, (counted, *others) in several.items():
+        note(f"{name} is in {counted} and {', '.join(others)}: the first has applied at least as much, and is used")
     return 0
 
 
 def _info(directory: "StateDirectory") -> dict[str, Any]:
     from recallflow.state import keys
 
-    settings = directory.fingerprint
-    partitions = directory.existing_partitions()
-    found: dict[str, Any] = {
-        "state_dir": str(directory.path),
-        "format_version": keys.FORMAT_VERSION,
-        "partitions": settings.partitions,
-        "held": ranges_of([partition.number for partition in partitions]),
-        "embedder": settings.embedder,
-        "dimension": settings.dimension,
-        "episode_gap_minutes": settings.episode_gap_ms / 60_000,
-        "owners": sum(partition.counts.owners for partition in partitions),
-        "memories": directory.counts.memories,
-        "bytes": 0,
-        "applied": {},
-    }
-    for partition in partitions:
-        found["bytes"] += partition.size_bytes()
-        for source, offset in partition.applied.items():
-            found["applied"][source] = max(offset, found["applied"].get(source, -1))
-    return found
+    settings, partitions = directory.fingerprint, directory.existing_partitions()
+    applied: dict[str, int] = {}
+    for source, offset in chain.from_iterable(partition.applied.items() for partition in partitions):
+        applied[source] = max(offset, applied.get(source, -1))
+    return {
+        "state_dir": str(directory.path), "format_version": keys.FORMAT_VERSION, "partitions": settings.partitions,
+        "held": ranges_of([partition.number for partition in partitions]), "embedder": settings.embedder,
+        "dimension": settings.dimension, "episode_gap_minutes": settings.episode_gap_ms / 60_000,
+        "owners": sum(partition.counts.owners for partition in partitions), "memories": directory.counts.memories,
+        "bytes": sum(partition.size_bytes() for partition in partitions), "applied": applied,
+    }  # fmt: skip
 
 
 def add_upkeep(actions: Commands) -> None:
@@ -131,7 +117,11 @@ def run_verify(options: argparse.Namespace) -> int:
     if options.json:
         json_line({"partitions": report.partitions, "records": report.records, "problems": report.problems})
     else:
-        _print_report(report)
+        for problem in report.problems:
+            print(problem)
+        counts = ", ".join(f"{count} {name}" for name, count in report.records.items())
+        print(f"{report.partitions} state partitions: {counts or 'no records'}")
+        print(f"{len(report.problems)} problems" if report.problems else "all data was read, and is consistent")
     return 1 if report.problems else 0
 
 
@@ -166,14 +156,6 @@ def _directory(options: argparse.Namespace) -> "tuple[Path, AtRest]":
     return chosen.named_state_dir(), at_rest(chosen)
 
 
-def _print_report(report: "Report") -> None:
-    for problem in report.problems:
-        print(problem)
-    counts = ", ".join(f"{count} {name}" for name, count in report.records.items())
-    print(f"{report.partitions} state partitions: {counts or 'no records'}")
-    print(f"{len(report.problems)} problems" if report.problems else "all data was read, and is consistent")
-
-
 def add_moves(actions: Commands) -> None:
     """Add `recallflow state move | split | merge`."""
     moving = add_command(actions, "move", run_move)
@@ -183,9 +165,8 @@ def add_moves(actions: Commands) -> None:
     moving.add_argument("target", type=Path, metavar="TO", help="another state directory with the same settings")
     splitting = add_command(actions, "split", run_split)
     splitting.add_argument("source", type=Path, metavar="FROM", help="a state directory")
-    splitting.add_argument(
-        "--into", required=True, nargs="+", metavar="DIR:N-M", help="a directory and its state partitions"
-    )
+    text = "a directory and its state partitions"
+    splitting.add_argument("--into", required=True, nargs="+", metavar="DIR:N-M", help=text)
     merging = add_command(actions, "merge", run_merge)
     merging.add_argument("sources", type=Path, nargs="+", metavar="FROM", help="state directories")
     merging.add_argument("--into", required=True, type=Path, metavar="DIR", help="the target directory")
@@ -257,9 +238,6 @@ def _print_move(moved: "Sequence[Move]", passed_over: "Sequence[Path]" = ()) -> 
     return 0
 
 
-KEY_HELP = "give the new master key: --to-master-key-file FILE or --to-kms-key ID"
-
-
 def add_key_rotation(actions: Commands) -> None:
     """Add `recallflow state rotate-key`."""
     rotating = add_command(actions, "rotate-key", run_rotate_key)
@@ -282,7 +260,7 @@ def run_rotate_key(options: argparse.Namespace) -> int:
     named = {"master_key_file": options.to_master_key_file, "master_key": None, "kms_key": options.to_kms_key}
     master_key = at_rest(replace(chosen, encryption=replace(old, **named))).master_key
     if master_key is None:
-        raise UsageError(KEY_HELP)
+        raise UsageError("give the new master key: --to-master-key-file FILE or --to-kms-key ID")
     rewrap(state_dir, at_rest(chosen), master_key)
     print(f"{state_dir}: the master key is now {master_key.name}")
     return 0
@@ -317,7 +295,9 @@ def add_checkpoints(commands: Commands) -> None:
 
 
 def run_checkpoints_list(options: argparse.Namespace) -> int:
-    store = _opened_store(options)
+    from recallflow.connectors.checkpoints.store import CheckpointStore
+
+    store = CheckpointStore.open(options.url)
     found = [_described(manifest) for manifest in _generations(store)]
     if not found:
         note(f"{store.shown}: {NO_CHECKPOINTS}")
@@ -331,7 +311,9 @@ def run_checkpoints_list(options: argparse.Namespace) -> int:
 
 
 def run_checkpoints_verify(options: argparse.Namespace) -> int:
-    store = _opened_store(options)
+    from recallflow.connectors.checkpoints.store import CheckpointStore
+
+    store = CheckpointStore.open(options.url)
     problems, generations, known = list[str](), 0, dict[str, str | None]()
     for number in store.partitions():
         problems += [f"p{number:03d}: {problem}" for problem in store.broken(number)]
@@ -350,12 +332,6 @@ def run_checkpoints_verify(options: argparse.Namespace) -> int:
     return 1 if problems else 0
 
 
-def _opened_store(options: argparse.Namespace) -> "CheckpointStore":
-    from recallflow.connectors.checkpoints.store import CheckpointStore
-
-    return CheckpointStore.open(options.url)
-
-
 def _generations(store: "CheckpointStore") -> "Iterator[Manifest]":
     for number in store.partitions():
         yield from store.generations(number)
@@ -366,14 +342,8 @@ def _described(manifest: "Manifest") -> dict[str, object]:
 
     about = manifest.about
     return {
-        "partition": about.partition,
-        "offset": about.offset,
-        "created": format_time(about.created_ms),
-        "deployment": about.deployment,
-        "bytes": manifest.size,
-        "files": len(manifest.files),
-        "source": about.source,
-        "partitions": about.partitions,
-        "state_format": about.state_format,
+        "partition": about.partition, "offset": about.offset, "created": format_time(about.created_ms),
+        "deployment": about.deployment, "bytes": manifest.size, "files": len(manifest.files), "source": about.source,
+        "partitions": about.partitions, "state_format": about.state_format,
         "generation": manifest.name.removesuffix(".json"),
-    }
+    }  # fmt: skip

@@ -229,7 +229,7 @@ def read(text: str, assumed: int = 0) -> Reading:
 
 def _read_any(text: str, lowered: str, assumed: int) -> Reading:
     """Analyse a text that contains scripts other than Latin."""
-    spaced = [run for run, unspaced in runs(lowered) if not unspaced and len(run) > 1]
+    spaced = [run for run, unspaced, _ in runs(lowered) if not unspaced and len(run) > 1]
     language, sure = detect(spaced, lowered, assumed)
     stems = [found for word, unspaced in _split(text, language) if (found := stem_of(word, unspaced, language))]
     scripts = {script_of(word) for word in spaced}
@@ -253,9 +253,9 @@ def _split(text: str, language: int) -> Iterable[tuple[str, bool]]:
     """Yield each word of a text in any script, and whether its script has no spaces."""
     lowered = lower_case(text, language)
     table = unspaced_table(lowered)
-    for run, unspaced in runs(lowered):
+    for run, unspaced, _ in runs(lowered):
         if unspaced:
-            for pair in pairs(run, table):
+            for pair, _ in pairs(run, table):
                 yield pair, True
         elif counts(run):
             yield run, False

@@ -12,15 +12,7 @@ import regex
 
 from recallflow.language.analysis import TURKISH, lower_case, stem_of
 from recallflow.language.scripts import BEYOND_LATIN, normalised
-from recallflow.language.words import (
-    LATIN_WORD,
-    ascii_blanked,
-    counts,
-    latin_stems,
-    placed_pairs,
-    placed_runs,
-    unspaced_table,
-)
+from recallflow.language.words import LATIN_WORD, ascii_blanked, counts, latin_stems, pairs, runs, unspaced_table
 
 # A run of ASCII, up to a letter that may carry a mark; or one grapheme cluster.
 _CLUSTER = regex.compile(r"[\x00-\x7f]+(?![^\x00-\x7f])|\X")
@@ -160,9 +152,9 @@ def _is_of_word(character: str) -> bool:
 def _in_any(lowered: str, wanted: Collection[str], language: int) -> Iterator[tuple[StemMatch, bool]]:
     """Yield each word with a wanted stem, and whether its script has no spaces."""
     table = unspaced_table(lowered)
-    for run, start, unspaced in placed_runs(lowered):
+    for run, unspaced, start in runs(lowered):
         if unspaced:
-            for pair, at in placed_pairs(run, table):
+            for pair, at in pairs(run, table):
                 if pair in wanted:
                     yield StemMatch(pair, start + at, start + at + len(pair)), True
                     continue

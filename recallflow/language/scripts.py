@@ -17,18 +17,8 @@ ADJOINING = (
 BEYOND_LATIN = re.compile(r"[^\W\x00-\u024f\u1e00-\u1eff]|[\u0300-\u036f]")
 KANA = re.compile("[\u3040-\u30ff]")
 
-_SCRIPTS = (
-    ("arabic", r"\p{Arabic}"),
-    ("armenian", r"\p{Armenian}"),
-    ("cyrillic", r"\p{Cyrillic}"),
-    ("devanagari", r"\p{Devanagari}"),
-    ("greek", r"\p{Greek}"),
-    ("hangul", r"\p{Hangul}"),
-    ("tamil", r"\p{Tamil}"),
-    ("unspaced", f"[{UNSPACED}]"),
-    ("latin", r"\p{Latin}"),
-)
-_SCRIPT = regex.compile("|".join(f"(?P<{name}>{characters})" for name, characters in _SCRIPTS))
+_SPACED = "arabic", "armenian", "cyrillic", "devanagari", "greek", "hangul", "tamil", "latin"
+_SCRIPT = regex.compile("|".join([*(rf"(?P<{one}>\p{{{one}}})" for one in _SPACED), f"(?P<unspaced>[{UNSPACED}])"]))
 
 _MARKS = regex.compile(r"[\u0300-\u036f]")
 _UNSEEN = regex.compile(r"[\p{Cf}\ufe00-\ufe0f]")  # soft hyphens, joiners, directions: they part no word

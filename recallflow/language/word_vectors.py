@@ -190,7 +190,7 @@ class WordVectors:
     def _read_scripts(self, lowered: str) -> WordRows:
         words, found, own = list[str](), list[Rows](), ENGLISH
         unspaced = unspaced_table(lowered)
-        for run, is_unspaced in runs(lowered):
+        for run, is_unspaced, _ in runs(lowered):
             if is_unspaced:
                 own = unspaced
                 parts = _segmented(run, self._lexicon(unspaced))

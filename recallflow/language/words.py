@@ -40,31 +40,16 @@ def ascii_words(text: str) -> list[str]:
     return ascii_blanked(text).split()
 
 
-def runs(text: str) -> Iterator[tuple[str, bool]]:
-    """Yield each run of letters, digits and marks of a normalised text, and whether its script has no spaces."""
+def runs(text: str) -> Iterator[tuple[str, bool, int]]:
+    """Yield each run of letters, digits and marks of a normalised text, whether its script has no spaces, and its
+    start."""
     for found in _RUNS.finditer(text):
-        yield found[0], found.lastgroup == "unspaced"
+        yield found[0], found.lastgroup == "unspaced", found.start()
 
 
-def pairs(run: str, table: Table) -> Iterator[str]:
-    """Yield pairs of adjacent characters of one kind between function words, and single ones without grammar."""
-    for part in _SEPARATORS[table.code].split(run):
-        for found in _KINDS.finditer(part):
-            characters = regex.findall(r"\X", found[0]) if found["other"] else found[0]
-            if len(characters) > 1:
-                yield from map("".join, pairwise(characters))
-            elif not (found["hiragana"] or found[0] in table.alone):
-                yield found[0]
-
-
-def placed_runs(text: str) -> Iterator[tuple[str, int, bool]]:
-    """Yield the same as `runs`, with the start of each run."""
-    for found in _RUNS.finditer(text):
-        yield found[0], found.start(), found.lastgroup == "unspaced"
-
-
-def placed_pairs(run: str, table: Table) -> Iterator[tuple[str, int]]:
-    """Yield the same as `pairs`, with the start of each pair in the run."""
+def pairs(run: str, table: Table) -> Iterator[tuple[str, int]]:
+    """Yield pairs of adjacent characters of one kind between function words, and single ones without grammar, each with
+    its start."""
     begin = 0
     separators = [found.span() for found in _SEPARATORS[table.code].finditer(run)]
     for end, next_begin in [*separators, (len(run), len(run))]:
@@ -114,8 +99,8 @@ def words(text: str) -> list[str]:
         return _ANY_WORD.findall(text)
     table = unspaced_table(text)
     found: list[str] = []
-    for run, unspaced in runs(text):
-        found += pairs(run, table) if unspaced else [run]
+    for run, unspaced, _ in runs(text):
+        found += [pair for pair, _ in pairs(run, table)] if unspaced else [run]
     return found
 
 

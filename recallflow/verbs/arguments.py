@@ -110,9 +110,7 @@ def _public_name(face: object, call: Callable[..., Any]) -> str:
 
 
 # Message fields without an event field, which are stored in the metadata.
-UNMAPPED = (
-    "tool_calls", "tool_call_id", "function_call", "refusal", "audio", "annotations", "reasoning_content",
-)  # fmt: skip
+UNMAPPED = "tool_calls", "tool_call_id", "function_call", "refusal", "audio", "annotations", "reasoning_content"
 
 
 def message_fields(message: Mapping[str, Any] | BaseModel) -> dict[str, Any]:
@@ -147,9 +145,8 @@ def check_sendable(what: str, fields: Mapping[str, Any]) -> None:
 def checked_wait(name: str, value: object) -> float:
     """Return a time limit in seconds. Raise UsageError for other values."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not _WAIT_MIN_S <= value <= _WAIT_MAX_S:
-        raise UsageError(
-            f"{name} must be a number of seconds above 0, {_WAIT_MIN_S:g} to {_WAIT_MAX_S:,.0f}, not {value!r}"
-        )
+        span = f"{_WAIT_MIN_S:g} to {_WAIT_MAX_S:,.0f}"
+        raise UsageError(f"{name} must be a number of seconds above 0, {span}, not {value!r}")
     return value
 
 
@@ -218,9 +215,8 @@ class ClientScope(NamedTuple):
         """Return the event as the engine would parse it. Raise InvalidRecord."""
         for name in ("type", "user_id"):
             if name in fields:
-                raise UsageError(
-                    f"{name} is the call's own to say: {event_type} of user {user_id}; leave it out, or use send()"
-                )
+                own = f"{event_type} of user {user_id}"
+                raise UsageError(f"{name} is the call's own to say: {own}; leave it out, or use send()")
         given = self._asdict() | dict(fields) | {"type": event_type, "user_id": user_id}
         check_sendable(event_type, given)
         try:
@@ -240,9 +236,8 @@ class ClientScope(NamedTuple):
     def built(self, event: object) -> AnyEvent:
         """Return the event as the engine would parse it. Raise InvalidRecord; UsageError for others or other scopes."""
         if not isinstance(event, Event) or not hasattr(event, "type"):
-            raise UsageError(
-                f"not an event but {type(event).__name__}; give one of recallflow's events (Message, Recall, …)"
-            )
+            kind = type(event).__name__
+            raise UsageError(f"not an event but {kind}; give one of recallflow's events (Message, Recall, …)")
         check_sendable(str(event.type), event.__dict__ | (event.model_extra or {}))
         return self.checked(cast(AnyEvent, parse(event.model_dump_json(exclude_unset=True, warnings=False).encode())))
 

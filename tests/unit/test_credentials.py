@@ -3,6 +3,7 @@
 import io
 import json
 import logging
+import secrets
 from typing import Any
 
 import jwt
@@ -23,7 +24,6 @@ from recallflow.credentials import (
     is_signed,
     mask,
     mask_text,
-    new_salt,
     read_jwks,
     signed,
     without_credentials,
@@ -56,8 +56,8 @@ def test_an_api_key_is_read_as_it_was_written() -> None:
     key = ApiKeyText.new()
     assert ApiKeyText.parse(key.text()) == key
     assert key.secret not in f"{key} {key!r} {[key]}"
-    salt = new_salt()
-    assert hash_of(salt, key.secret) == hash_of(salt, key.secret) != hash_of(new_salt(), key.secret)
+    salt = secrets.token_hex(16)
+    assert hash_of(salt, key.secret) == hash_of(salt, key.secret) != hash_of(secrets.token_hex(16), key.secret)
 
 
 @pytest.mark.parametrize(
