@@ -358,7 +358,7 @@ def test_signed_decisions_have_rising_times(sent: Sent, opened: Open, monkeypatc
     client.create_key()
     times = [event.timestamp for event in sent.decisions()]
     assert times == [1_700_000_000_000, 1_700_000_000_001, 1_700_000_000_002]
-    assert all(is_signed(SECRET, key, value, headers.items()) for _, key, value, headers in sent)
+    assert all(is_signed(SECRET, key, value, tuple(headers.items())) for _, key, value, headers in sent)
     opened().category("food", "what is eaten")
     assert sent[-1][3] == {}
 
