@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 
 import orjson
 
+from recallflow.state import graph_codec as codec
 from recallflow.state import keys
 from recallflow.state.encryption import Keyring
 from recallflow.state.entity_names import (
@@ -13,22 +14,6 @@ from recallflow.state.entity_names import (
     decode_joined,
     decode_names,
     names_of,
-)
-from recallflow.state.graph_codec import (
-    ENTITY_KIND,
-    LIFE,
-    EdgeRow,
-    Life,
-    LinksRow,
-    NodeKey,
-    NodeRow,
-    StoredNeighbour,
-    Superseded,
-    Unsynced,
-    decode_member,
-    decode_neighbours,
-    decode_superseded,
-    node_key,
 )
 
 # What each table is called, and the bytes of its keys behind the table's letter.
@@ -59,16 +44,16 @@ class GraphCheck:
     def __init__(self, keyring: Keyring, owner: bytes) -> None:
         self._keyring = keyring
         self._owner = owner
-        self._nodes: dict[bytes, NodeRow] = {}
+        self._nodes: dict[bytes, codec.NodeRow] = {}
         self._members: dict[tuple[bytes, int], str] = {}
-        self._links: dict[int, LinksRow] = {}
-        self._edges: dict[bytes, EdgeRow] = {}
+        self._links: dict[int, codec.LinksRow] = {}
+        self._edges: dict[bytes, codec.EdgeRow] = {}
         self._adjacent: dict[tuple[bytes, int], bytes] = {}
-        self._similar: dict[int, list[StoredNeighbour]] = {}
-        self._superseded: dict[int, list[Superseded]] = {}
-        self._unsynced: dict[int, Unsynced] = {}
+        self._similar: dict[int, list[codec.StoredNeighbour]] = {}
+        self._superseded: dict[int, list[codec.Superseded]] = {}
+        self._unsynced: dict[int, codec.Unsynced] = {}
         self._joined: dict[bytes, tuple[str, list[NameJoin]]] = {}
-        self._past: dict[int, list[LinksRow]] = {}  # what replaced versions brought in
+        self._past: dict[int, list[codec.LinksRow]] = {}  # what replaced versions brought in
         self._past_members: set[tuple[bytes, int]] = set()
         self._past_neighbours: set[tuple[int, int, int]] = set()
         self._lives: set[tuple[bytes, int]] = set()
@@ -79,32 +64,32 @@ class GraphCheck:
     def add(self, table: bytes, rest: bytes, value: bytes) -> None:
         match table:
             case keys.NODE:
-                self._nodes[rest] = NodeRow.decode(value)
+                self._nodes[rest] = codec.NodeRow.decode(value)
             case keys.MEMBER:
-                self._members[rest[:16], keys.reversed_sequence(rest)], _ = decode_member(value)
+                self._members[rest[:16], keys.reversed_sequence(rest)], _ = codec.decode_member(value)
             case keys.LINKS:
-                self._links[keys.sequence(rest)] = LinksRow.decode(value)
+                self._links[keys.sequence(rest)] = codec.LinksRow.decode(value)
             case keys.EDGE:
-                self._edges[rest] = EdgeRow.decode(value)
+                self._edges[rest] = codec.EdgeRow.decode(value)
             case keys.ADJACENCY:
                 self._adjacent[rest[:16], keys.reversed_sequence(rest)] = value
             case keys.SIMILAR:
-                self._similar[keys.sequence(rest)] = decode_neighbours(value)
+                self._similar[keys.sequence(rest)] = codec.decode_neighbours(value)
             case keys.SUPERSEDED:
-                self._superseded[keys.sequence(rest)] = decode_superseded(value)
+                self._superseded[keys.sequence(rest)] = codec.decode_superseded(value)
             case keys.JOINED:
                 self._joined[rest] = decode_joined(value)
             case keys.CASELESS:
                 self._caseless = decode_names(value)
             case keys.UNSYNCED:
-                self._unsynced[keys.sequence(rest)] = Unsynced.decode(value)
+                self._unsynced[keys.sequence(rest)] = codec.Unsynced.decode(value)
             case _:
                 self._add_past(table, rest, value)
 
     def _add_past(self, table: bytes, rest: bytes, value: bytes) -> None:
         match table:
             case keys.PAST_LINKS:
-                self._past.setdefault(keys.sequence(rest[:8]), []).append(LinksRow.decode(value))
+                self._past.setdefault(keys.sequence(rest[:8]), []).append(codec.LinksRow.decode(value))
             case keys.PAST_MEMBER:
                 self._past_members.add((rest[:16], keys.reversed_sequence(rest)))
             case keys.PAST_SIMILAR:
@@ -114,8 +99,8 @@ class GraphCheck:
                 self._past_adjacent.add((rest[:16], keys.reversed_sequence(rest)))
             case keys.PAST_JOINED:
                 self._past_joined.add((rest[:16], keys.sequence(rest)))
-            case keys.PAST_EDGE if keys.edge_part(rest)[0] == LIFE:
-                life = Life.of(orjson.loads(value)[1])
+            case keys.PAST_EDGE if keys.edge_part(rest)[0] == codec.LIFE:
+                life = codec.Life.of(orjson.loads(value)[1])
                 self._lives |= {(self._name(end), life.number) for end in (life.source, life.target)}
             case _:
                 orjson.loads(value)
@@ -141,7 +126,9 @@ class GraphCheck:
 
     def _of_links(self) -> Iterator[str]:
         linked = {
-            (self._name(NodeKey(key)), seq): role for seq, row in self._links.items() for key, role in row.links.items()
+            (self._name(codec.NodeKey(key)), seq): role
+            for seq, row in self._links.items()
+            for key, role in row.links.items()
         }
         for node, seq in sorted({place for place, _ in linked.items() ^ self._members.items()}):
             yield f"node {node.hex()} and memory {seq}: do not say the same of their link"
@@ -179,7 +166,7 @@ class GraphCheck:
                 yield f"edge {name.hex()}: nothing states it"
             yield from self._of_evidence(name, row)
 
-    def _of_evidence(self, name: bytes, row: EdgeRow) -> Iterator[str]:
+    def _of_evidence(self, name: bytes, row: codec.EdgeRow) -> Iterator[str]:
         for statement in row.statements:
             links = self._links.get(statement.seq)
             known = links is not None and name.hex() in (links.relations if statement.relation else links.evidence)
@@ -213,7 +200,7 @@ class GraphCheck:
         edges = {(row.source.text, row.target.text, row.number) for row in self._edges.values() if row.joins}
         names = dict(self._joined.values())
         for name, (own, joined) in self._joined.items():
-            if self._name(NodeKey(own)) != name:
+            if self._name(codec.NodeKey(own)) != name:
                 yield f"names joined to {name.hex()}: says it is another"
             for one in joined:
                 ends = (own, one.other) if one.leads else (one.other, own)
@@ -229,7 +216,10 @@ class GraphCheck:
         for seq in sorted(seqs - self._memories.keys()):
             yield f"past of memory {seq}: it is not remembered"
         linked = {
-            (self._name(NodeKey(key)), seq) for seq, rows in self._past.items() for row in rows for key in row.links
+            (self._name(codec.NodeKey(key)), seq)
+            for seq, rows in self._past.items()
+            for row in rows
+            for key in row.links
         }
         for node, seq in sorted(self._past_members - linked):
             yield f"node {node.hex()} and memory {seq}: do not say the same of a past link"
@@ -243,11 +233,11 @@ class GraphCheck:
 
     def _of_caseless(self) -> Iterator[str]:
         for name in self._caseless:
-            if self._name(NodeKey(node_key(ENTITY_KIND, name))) not in self._nodes:
+            if self._name(codec.NodeKey(codec.node_key(codec.ENTITY_KIND, name))) not in self._nodes:
                 yield "names without case: one has no node"
         if len({*self._caseless}) < len(self._caseless) or len(self._caseless) > CASELESS_NAMES_MAX:
             yield "names without case: too many"
 
-    def _name(self, key: NodeKey) -> bytes:
+    def _name(self, key: codec.NodeKey) -> bytes:
         named = self._keyring.name if key.memory else self._keyring.node
         return named(self._owner, key.text)

@@ -9,33 +9,10 @@ from typing import Any
 
 import orjson
 
-from recallflow.state import keys
+from recallflow.state import graph_codec as codec
+from recallflow.state import keys, rows
 from recallflow.state.entity_names import decode_joined, decode_names
-from recallflow.state.graph_codec import (
-    LIFE,
-    EdgeRow,
-    Life,
-    LinksRow,
-    NodeKey,
-    NodeRow,
-    Unsynced,
-    decode_member,
-    decode_neighbours,
-    decode_superseded,
-    edge_part,
-)
 from recallflow.state.partition import Partition
-from recallflow.state.rows import (
-    CategorySummaryRow,
-    Entry,
-    EpisodeMark,
-    EpisodeRow,
-    EpisodeSummaryRow,
-    Made,
-    MemoryRow,
-    OwnerHead,
-    Vectors,
-)
 from recallflow.state.usage import Usage, decode_seqs
 
 Fields = dict[str, Any]
@@ -46,7 +23,7 @@ REPEATING = frozenset((keys.SEGMENT, keys.REACH, keys.RENEWED, keys.ADJACENCY, k
 HASHES = {keys.CURRENT: "memory_ids", keys.EVENT_ID: "event_ids"}
 _QUERY_ID_BYTES = 8
 _KEPT = 10_000  # ids and names that are looked up again and again
-_COLUMNS = [column.name for column in fields(MemoryRow)]
+_COLUMNS = [column.name for column in fields(rows.MemoryRow)]
 
 
 class Person:
@@ -71,7 +48,7 @@ class Person:
         yield "hashes", dict(self._hashes())
         yield from self._read(GRAPH_READERS)
 
-    def links(self, row: LinksRow) -> Fields:
+    def links(self, row: codec.LinksRow) -> Fields:
         """Return a memory's contributions to the graph, with the ends of its edges."""
         relations, evidence = (
             [self.edge(bytes.fromhex(one)) for one in found] for found in (row.relations, row.evidence)
@@ -88,45 +65,45 @@ class Person:
 
     def _memory_id(self, seq: int) -> str | None:
         stored = self.partition.get(keys.entry(self.owner, seq))
-        return None if stored is None else Entry.decode(stored).id
+        return None if stored is None else rows.Entry.decode(stored).id
 
     def _node(self, name: bytes) -> str | None:
         """Return the key of a node by the hash of its stored name; a memory's comes from its links."""
         stored = self.partition.get(keys.node(self.owner, name))
         if stored is not None:
-            return str(NodeRow.decode(stored).key)
+            return str(codec.NodeRow.decode(stored).key)
         past = (orjson.loads(value)[1] for _, value in self.partition.scan(keys.past_nodes(self.owner, name)))
-        return next((str(NodeKey(*row[0])) for row in past if row is not None), None)
+        return next((str(codec.NodeKey(*row[0])) for row in past if row is not None), None)
 
     def _edge(self, name: bytes) -> Fields | None:
         """Return the ends and the type of a current or past edge."""
         stored = self.partition.get(keys.edge(self.owner, name))
-        found: EdgeRow | Life | None = None if stored is None else EdgeRow.decode(stored)
+        found: codec.EdgeRow | codec.Life | None = None if stored is None else codec.EdgeRow.decode(stored)
         if found is None:
-            lives = self.partition.scan(keys.past_edge_of(self.owner, name, None) + LIFE)
-            found = next((Life.of(orjson.loads(value)[1]) for _, value in lives), None)
+            lives = self.partition.scan(keys.past_edge_of(self.owner, name, None) + codec.LIFE)
+            found = next((codec.Life.of(orjson.loads(value)[1]) for _, value in lives), None)
         return None if found is None else {"source": str(found.source), "target": str(found.target), "type": found.type}
 
     def _memories(self) -> Shown:
         name = self.partition.keyring.name
         for _, stored in self._scan(keys.ENTRY):
-            entry = Entry.decode(stored)
+            entry = rows.Entry.decode(stored)
             if entry.session_id is not None and len(self.sessions) < _KEPT:
                 self.sessions[name(self.owner, entry.session_id)] = entry.session_id
             for _, value in self.partition.scan(keys.rows(self.owner, name(self.owner, entry.id))):
-                row = MemoryRow.decode(value)
+                row = rows.MemoryRow.decode(value)
                 shown = {column: getattr(row, column) for column in _COLUMNS}
                 is_current = row.version == entry.version
                 shown |= {"current": is_current, "episode": entry.episode}
                 yield "memory", shown | self._indexed(row, entry if is_current else None)
 
-    def _indexed(self, row: MemoryRow, entry: Entry | None) -> Fields:
+    def _indexed(self, row: rows.MemoryRow, entry: rows.Entry | None) -> Fields:
         """Return the index data of a version: stems and vectors. `entry` is that of a current version."""
         place = keys.vectors(self.owner, row.seq)
         if entry is None:
             place = keys.past_vectors(self.owner, row.seq, row.version)
             stored = self.partition.get(keys.past_entry(self.owner, row.seq, row.version))
-            entry = None if stored is None else Entry.decode(stored)
+            entry = None if stored is None else rows.Entry.decode(stored)
         stems = None if entry is None else entry.stems
         return {"stems": stems, "vectors": self._vector_fields(place)}
 
@@ -134,7 +111,7 @@ class Person:
         stored = self.partition.get(key)
         if stored is None:
             return None
-        found = Vectors.decode(stored)
+        found = rows.Vectors.decode(stored)
         shown: Fields = {"model": found.model, "dimension": found.matrix.shape[1], "passages": len(found.matrix)}
         shown["tokens"] = len(found.tokens)
         if self._vectors:
@@ -149,7 +126,7 @@ class Person:
 
 
 def _head(stored: bytes) -> Fields:
-    head = OwnerHead.decode(stored)
+    head = rows.OwnerHead.decode(stored)
     counts = {"memories": head.held.memories, "memories_so_far": head.next_seq, "events_so_far": head.next_change}
     return counts | {"latest_ms": head.clock_ms}
 
@@ -165,30 +142,30 @@ def _session(person: Person, key: bytes, value: bytes) -> Fields:
 
 
 def _made(person: Person, key: bytes, value: bytes) -> Fields:
-    seq, made = keys.sequence(key), Made.decode(value)
+    seq, made = keys.sequence(key), rows.Made.decode(value)
     found = {"memories": [*map(person.memory_id, made.memories)], "ended": [*map(person.memory_id, made.ended)]}
     return {"memory_id": person.memory_id(seq), "seq": seq, "summaries": made.summaries} | found
 
 
 def _mark(_: Person, __: bytes, value: bytes) -> Fields:
-    mark = EpisodeMark.decode(value)
+    mark = rows.EpisodeMark.decode(value)
     return mark._asdict() | {"opened": None if mark.opened is None else mark.opened._asdict()}
 
 
 def _category_summary(person: Person, _: bytes, value: bytes) -> Fields:
-    found = CategorySummaryRow.decode(value)
+    found = rows.CategorySummaryRow.decode(value)
     return found._asdict() | {"sources": [*map(person.memory_id, found.sources)]}
 
 
 def _member(person: Person, key: bytes, value: bytes) -> Fields:
-    role, description = decode_member(value)
+    role, description = codec.decode_member(value)
     member_id = person.memory_id(keys.reversed_sequence(key))
     shown = {"node": person.node(_middle(key)), "memory_id": member_id, "role": role}
     return shown | {"description": None if description is None else description._asdict()}
 
 
 def _edge_fields(_: Person, __: bytes, value: bytes) -> Fields:
-    row = EdgeRow.decode(value)
+    row = codec.EdgeRow.decode(value)
     shown = row._asdict() | {"source": str(row.source), "target": str(row.target)}
     statements = [one._asdict() for one in row.statements]
     return shown | {"given": None if row.given is None else row.given._asdict(), "statements": statements}
@@ -208,7 +185,7 @@ def _joined(_: Person, __: bytes, value: bytes) -> Fields:
 
 def _past_links(person: Person, key: bytes, value: bytes) -> Fields:
     seq, version = keys.seq_and_version(key)
-    return person.links(LinksRow.decode(value)) | {"seq": seq, "version": version}
+    return person.links(codec.LinksRow.decode(value)) | {"seq": seq, "version": version}
 
 
 def _past_member(person: Person, key: bytes, _: bytes) -> Fields:
@@ -217,9 +194,9 @@ def _past_member(person: Person, key: bytes, _: bytes) -> Fields:
 
 def _past_edge(person: Person, key: bytes, value: bytes) -> Fields:
     (part, seq), (until_ms, stored) = keys.edge_part(key), orjson.loads(value)
-    decoded = edge_part(part, stored)
+    decoded = codec.edge_part(part, stored)
     content = decoded._asdict() if hasattr(decoded, "_asdict") else decoded
-    if part == LIFE:
+    if part == codec.LIFE:
         content |= {"source": str(decoded.source), "target": str(decoded.target)}
     by = None if seq is None else person.memory_id(seq)
     return {"edge": person.edge(_middle(key)), "by": by, _PARTS[part]: content, "until_ms": until_ms}
@@ -236,12 +213,12 @@ def _past_node(person: Person, key: bytes, value: bytes) -> Fields:
     row = (
         {"key": person.node(_middle(key))}
         if stored is None
-        else _node_fields(NodeRow(NodeKey(*stored[0]), *stored[1:]))
+        else _node_fields(codec.NodeRow(codec.NodeKey(*stored[0]), *stored[1:]))
     )
     return row | {"until_ms": until_ms}
 
 
-def _node_fields(row: NodeRow) -> Fields:
+def _node_fields(row: codec.NodeRow) -> Fields:
     return row._asdict() | {"key": str(row.key)}
 
 
@@ -256,22 +233,22 @@ Readers = dict[bytes, tuple[str, Reader]]  # type of record, and function, by ta
 READERS: Readers = {
     keys.USAGE: ("usage", _usage),
     keys.SESSION: ("session", _session),
-    keys.EPISODE: ("episode", lambda _, __, value: EpisodeRow.decode(value)._asdict()),
+    keys.EPISODE: ("episode", lambda _, __, value: rows.EpisodeRow.decode(value)._asdict()),
     keys.EPISODE_LOG: ("episode_mark", _mark),
-    keys.EPISODE_SUMMARY: ("episode_summary", lambda _, __, value: EpisodeSummaryRow.decode(value)._asdict()),
+    keys.EPISODE_SUMMARY: ("episode_summary", lambda _, __, value: rows.EpisodeSummaryRow.decode(value)._asdict()),
     keys.CATEGORY_SUMMARY: ("category_summary", _category_summary),
     keys.MADE: ("made", _made),
 }
 GRAPH_READERS: Readers = {
-    keys.NODE: ("node", lambda _, __, value: _node_fields(NodeRow.decode(value))),
+    keys.NODE: ("node", lambda _, __, value: _node_fields(codec.NodeRow.decode(value))),
     keys.MEMBER: ("node_member", _member),
-    keys.LINKS: ("memory_links", lambda person, _, value: person.links(LinksRow.decode(value))),
+    keys.LINKS: ("memory_links", lambda person, _, value: person.links(codec.LinksRow.decode(value))),
     keys.EDGE: ("edge", _edge_fields),
-    keys.SIMILAR: ("similar", _of_memory("near", decode_neighbours)),
-    keys.SUPERSEDED: ("superseded", _of_memory("by", decode_superseded)),
+    keys.SIMILAR: ("similar", _of_memory("near", codec.decode_neighbours)),
+    keys.SUPERSEDED: ("superseded", _of_memory("by", codec.decode_superseded)),
     keys.JOINED: ("names_joined", _joined),
     keys.CASELESS: ("names", lambda _, __, value: {"names": decode_names(value)}),
-    keys.UNSYNCED: ("graph_not_written", lambda _, __, value: Unsynced.decode(value)._asdict()),
+    keys.UNSYNCED: ("graph_not_written", lambda _, __, value: codec.Unsynced.decode(value)._asdict()),
     keys.PAST_LINKS: ("past_memory_links", _past_links),
     keys.PAST_MEMBER: ("past_node_member", _past_member),
     keys.PAST_EDGE: ("past_edge", _past_edge),

@@ -14,35 +14,15 @@ import orjson
 
 from recallflow.errors import DecryptionFailed, StateError
 from recallflow.owner import Owner
-from recallflow.state import keys
+from recallflow.state import graph_codec as codec
+from recallflow.state import keys, rows
 from recallflow.state.checkpoint import CACHE_BYTES
 from recallflow.state.description import check_same
 from recallflow.state.directory import StateDirectory
 from recallflow.state.encryption import AtRest
 from recallflow.state.entity_names import decode_joined, decode_names
 from recallflow.state.folders import format_partitions
-from recallflow.state.graph_codec import (
-    EdgeRow,
-    LinksRow,
-    NodeRow,
-    StoredNeighbour,
-    Unsynced,
-    decode_member,
-    decode_neighbours,
-    decode_superseded,
-    edge_part,
-)
 from recallflow.state.partition import Partition
-from recallflow.state.rows import (
-    CategorySummaryRow,
-    Entry,
-    EpisodeMark,
-    EpisodeRow,
-    EpisodeSummaryRow,
-    Made,
-    MemoryRow,
-    OwnerHead,
-)
 
 
 def state_hash(directory: StateDirectory) -> str:
@@ -56,11 +36,11 @@ def hash_of(partitions: Iterable[Partition]) -> str:
     return hashlib.sha256(b"".join(found)).hexdigest()
 
 
-def owners(partition: Partition) -> Iterator[tuple[bytes, OwnerHead]]:
+def owners(partition: Partition) -> Iterator[tuple[bytes, rows.OwnerHead]]:
     for key, value in partition.scan(keys.OWNERS):
         owner, table, _ = keys.split(key)
         if table == keys.HEAD:
-            yield owner, OwnerHead.decode(value)
+            yield owner, rows.OwnerHead.decode(value)
 
 
 def known_owners(partition: Partition) -> Iterator[Owner]:
@@ -70,7 +50,7 @@ def known_owners(partition: Partition) -> Iterator[Owner]:
     for key, _ in partition.scan_committed(keys.USERS):
         with suppress(DecryptionFailed):
             for _, value in partition.scan_committed(keys.head(key[-keys.OWNER_BYTES :])):
-                yield OwnerHead.decode(value).owner
+                yield rows.OwnerHead.decode(value).owner
 
 
 def digests(partition: Partition) -> Iterator[tuple[Owner, bytes]]:
@@ -83,26 +63,26 @@ def digests(partition: Partition) -> Iterator[tuple[Owner, bytes]]:
 
 
 def _episode_mark(value: bytes) -> list[Any]:
-    mark = EpisodeMark.decode(value)
+    mark = rows.EpisodeMark.decode(value)
     return [mark.change, mark.session_id, mark.opened is None]
 
 
 def _superseded(value: bytes) -> list[Any]:
-    by = [[one.by, one.until_ms is None, one.expires_ms, one.valid_from_ms] for one in decode_superseded(value)]
+    by = [[one.by, one.until_ms is None, one.expires_ms, one.valid_from_ms] for one in codec.decode_superseded(value)]
     return sorted(by, key=repr)
 
 
 def _past_edge(key: bytes, value: bytes) -> list[Any]:
     part, seq = keys.edge_part(key)
-    content = edge_part(part, orjson.loads(value)[1])
+    content = codec.edge_part(part, orjson.loads(value)[1])
     return [part.decode(), seq, keys.sequence(key), _timeless(content)]
 
 
 def _past_similar(key: bytes, value: bytes) -> list[Any]:
-    return [keys.sequence(key[:-16]), keys.sequence(key), _timeless(StoredNeighbour(*orjson.loads(value)[1]))]
+    return [keys.sequence(key[:-16]), keys.sequence(key), _timeless(codec.StoredNeighbour(*orjson.loads(value)[1]))]
 
 
-def _edge(row: EdgeRow) -> list[Any]:
+def _edge(row: codec.EdgeRow) -> list[Any]:
     given = None if row.given is None else _timeless(row.given)
     statements = [_timeless(statement) for statement in row.statements]
     return [*_plain(row._replace(given=None, statements=(), added_ms=0)), given, statements]
@@ -128,27 +108,33 @@ _SIMILAR = attrgetter("seq", "id", "weight", "archived")
 # Table → name and content of its records. Keyed hashes, which differ between directories, and ingestion times, which
 # not every log carries, are left out of the graph: both follow from the rest.
 LOGICAL: dict[bytes, tuple[str, Callable[[bytes, bytes], Any]]] = {
-    keys.ROW: ("row", lambda _, value: MemoryRow.decode(value).logical()),
-    keys.ENTRY: ("entry", lambda _, value: _ENTRY(Entry.decode(value))),
+    keys.ROW: ("row", lambda _, value: rows.MemoryRow.decode(value).logical()),
+    keys.ENTRY: ("entry", lambda _, value: _ENTRY(rows.Entry.decode(value))),
     keys.VECTORS: ("vectors", lambda key, value: [keys.sequence(key), hashlib.sha256(value).hexdigest()]),
     keys.EPISODE_LOG: ("episode mark", lambda _, value: _episode_mark(value)),
     keys.CATEGORY_SUMMARY: (
         "category summary",
-        lambda _, value: _CATEGORY_SUMMARY(CategorySummaryRow.decode(value)),
+        lambda _, value: _CATEGORY_SUMMARY(rows.CategorySummaryRow.decode(value)),
     ),
-    keys.EPISODE_SUMMARY: ("episode summary", lambda _, value: _EPISODE_SUMMARY(EpisodeSummaryRow.decode(value))),
-    keys.MADE: ("made", lambda key, value: [keys.sequence(key), *Made.decode(value)]),
-    keys.EPISODE: ("episode", lambda _, value: EpisodeRow.decode(value).logical()),
-    keys.NODE: ("node", lambda _, value: _plain(NodeRow.decode(value))),
-    keys.MEMBER: ("member", lambda key, value: [keys.reversed_sequence(key), _plain(decode_member(value))]),
-    keys.LINKS: ("links", lambda key, value: [keys.sequence(key), *_LINKS(LinksRow.decode(value))]),
-    keys.EDGE: ("edge", lambda _, value: _edge(EdgeRow.decode(value))),
-    keys.SIMILAR: ("similar", lambda key, value: [keys.sequence(key), [*map(_SIMILAR, decode_neighbours(value))]]),
+    keys.EPISODE_SUMMARY: ("episode summary", lambda _, value: _EPISODE_SUMMARY(rows.EpisodeSummaryRow.decode(value))),
+    keys.MADE: ("made", lambda key, value: [keys.sequence(key), *rows.Made.decode(value)]),
+    keys.EPISODE: ("episode", lambda _, value: rows.EpisodeRow.decode(value).logical()),
+    keys.NODE: ("node", lambda _, value: _plain(codec.NodeRow.decode(value))),
+    keys.MEMBER: ("member", lambda key, value: [keys.reversed_sequence(key), _plain(codec.decode_member(value))]),
+    keys.LINKS: ("links", lambda key, value: [keys.sequence(key), *_LINKS(codec.LinksRow.decode(value))]),
+    keys.EDGE: ("edge", lambda _, value: _edge(codec.EdgeRow.decode(value))),
+    keys.SIMILAR: (
+        "similar",
+        lambda key, value: [keys.sequence(key), [*map(_SIMILAR, codec.decode_neighbours(value))]],
+    ),
     keys.SUPERSEDED: ("superseded", lambda key, value: [keys.sequence(key), _superseded(value)]),
     keys.JOINED: ("joined", lambda _, value: _plain(decode_joined(value))),
     keys.CASELESS: ("caseless", lambda _, value: decode_names(value)),
-    keys.UNSYNCED: ("unsynced", lambda key, value: [keys.sequence(key), _plain(Unsynced.decode(value))]),
-    keys.PAST_LINKS: ("past links", lambda key, value: [*keys.seq_and_version(key), *_LINKS(LinksRow.decode(value))]),
+    keys.UNSYNCED: ("unsynced", lambda key, value: [keys.sequence(key), _plain(codec.Unsynced.decode(value))]),
+    keys.PAST_LINKS: (
+        "past links",
+        lambda key, value: [*keys.seq_and_version(key), *_LINKS(codec.LinksRow.decode(value))],
+    ),
     keys.PAST_MEMBER: ("past member", lambda key, _: keys.reversed_sequence(key)),
     keys.PAST_EDGE: ("past edge", _past_edge),
     keys.PAST_SIMILAR: ("past similar", _past_similar),

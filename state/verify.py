@@ -13,26 +13,13 @@ import orjson
 
 from recallflow.errors import DecryptionFailed, DiskFull, MasterKeyError, StateError, StateInUse
 from recallflow.owner import state_partition
-from recallflow.state import graph_check, keys
+from recallflow.state import graph_check, keys, rows
 from recallflow.state.checkpoint import CACHE_BYTES
 from recallflow.state.directory import StateDirectory
 from recallflow.state.encryption import UNENCRYPTED, AtRest
 from recallflow.state.files import read_checked
 from recallflow.state.graph_check import GraphCheck
 from recallflow.state.partition import Counts, Partition
-from recallflow.state.rows import (
-    CategorySummaryRow,
-    Current,
-    Entry,
-    EpisodeMark,
-    EpisodeRow,
-    EpisodeSummaryRow,
-    Held,
-    Made,
-    MemoryRow,
-    OwnerHead,
-    Vectors,
-)
 from recallflow.state.segment import Segment
 from recallflow.state.usage import Usage
 
@@ -46,17 +33,17 @@ class MadeCheck:
         self._summaries: set[tuple[int, str, int]] = set()
         self._listed: set[tuple[int, str, int]] = set()
 
-    def add_row(self, row: MemoryRow) -> None:
+    def add_row(self, row: rows.MemoryRow) -> None:
         if row.derived_from is not None:
             self._sources[row.seq] = [
                 one["memory_id"] for one in (row.derived_from, *row.derived_from.get("others", []))
             ]
 
-    def add_made(self, seq: int, made: Made) -> None:
+    def add_made(self, seq: int, made: rows.Made) -> None:
         self._memories |= {(seq, one) for one in (*made.memories, *made.ended)}
         self._summaries |= {(seq, *one) for one in made.summaries}
 
-    def add_summary(self, summary: CategorySummaryRow) -> None:
+    def add_summary(self, summary: rows.CategorySummaryRow) -> None:
         self._listed |= {(seq, summary.category, summary.change) for seq in summary.sources}
 
     def problems(self, seq_of: Callable[[str], int | None]) -> Iterator[str]:
@@ -213,14 +200,14 @@ class _OwnerCheck:
         self._key = partition.keyring.owner
         self._graph = GraphCheck(partition.keyring, owner)
         self._made = MadeCheck()
-        self._head: OwnerHead | None = None
-        self._currents: dict[bytes, Current] = {}
+        self._head: rows.OwnerHead | None = None
+        self._currents: dict[bytes, rows.Current] = {}
         self._versions: dict[bytes, set[int]] = {}
         self._text_bytes: Counter[bytes] = Counter()  # of all versions of a memory
         self._entries: dict[int, _Indexed] = {}
         self._vectors: set[int] = set()
         self._past: dict[tuple[int, int], bytes] = {}
-        self._episodes: dict[int, EpisodeRow] = {}
+        self._episodes: dict[int, rows.EpisodeRow] = {}
         self._segments: dict[bytes, Segment] = {}
         self._renewed: set[int] = set()
         self._summarised: set[int] = set()  # episodes with a stored summary
@@ -252,18 +239,18 @@ class _OwnerCheck:
     def _read(self, table: bytes, rest: bytes, value: bytes) -> Iterator[str]:
         match table:
             case keys.HEAD:
-                yield from self._read_head(OwnerHead.decode(value))
+                yield from self._read_head(rows.OwnerHead.decode(value))
             case keys.CURRENT:
-                self._currents[rest] = Current.decode(value)
+                self._currents[rest] = rows.Current.decode(value)
             case keys.ROW:
-                yield from self._read_row(rest, MemoryRow.decode(value))
+                yield from self._read_row(rest, rows.MemoryRow.decode(value))
             case keys.ENTRY:
-                entry, seq = Entry.decode(value), keys.sequence(rest)
+                entry, seq = rows.Entry.decode(value), keys.sequence(rest)
                 self._entries[seq] = _Indexed(self._name(entry.id), entry.version, entry.episode)
                 if entry.seq != seq:
                     yield f"says it is entry {entry.seq}"
             case keys.PAST_ENTRY:
-                entry = Entry.decode(value)
+                entry = rows.Entry.decode(value)
                 self._past[keys.seq_and_version(rest)] = self._name(entry.id)
                 if (entry.seq, entry.version) != keys.seq_and_version(rest):
                     yield f"says it is version {entry.version} of entry {entry.seq}"
@@ -280,32 +267,32 @@ class _OwnerCheck:
             case keys.RENEWED:
                 self._renewed.add(keys.sequence(rest))
             case keys.EPISODE_LOG:
-                if (change := EpisodeMark.decode(value).change) != keys.sequence(rest):
+                if (change := rows.EpisodeMark.decode(value).change) != keys.sequence(rest):
                     yield f"says it is of change {change}"
             case keys.EPISODE:
-                yield from self._read_episode(rest, EpisodeRow.decode(value))
+                yield from self._read_episode(rest, rows.EpisodeRow.decode(value))
             case keys.EPISODE_SUMMARY:
-                number = EpisodeSummaryRow.decode(value).number
+                number = rows.EpisodeSummaryRow.decode(value).number
                 self._summarised.add(keys.sequence(rest))
                 if number != keys.sequence(rest):
                     yield f"says it is of episode {number}"
             case keys.MADE:
-                self._made.add_made(keys.sequence(rest), Made.decode(value))
+                self._made.add_made(keys.sequence(rest), rows.Made.decode(value))
             case keys.CATEGORY_SUMMARY:
-                self._made.add_summary(CategorySummaryRow.decode(value))
+                self._made.add_summary(rows.CategorySummaryRow.decode(value))
             case _ if table in _DECODERS:
                 _DECODERS[table](value)
             case _ if table in graph_check.TABLES:
                 self._graph.add(table, rest, value)
 
-    def _read_head(self, head: OwnerHead) -> Iterator[str]:
+    def _read_head(self, head: rows.OwnerHead) -> Iterator[str]:
         self._head = head
         if self._key(head.owner) != self._owner:
             yield "names an owner of another key"
         if state_partition(head.owner.tenant_id, head.owner.user_id, self._settings.partitions) != self._partition:
             yield "belongs to another state partition"
 
-    def _read_row(self, rest: bytes, row: MemoryRow) -> Iterator[str]:
+    def _read_row(self, rest: bytes, row: rows.MemoryRow) -> Iterator[str]:
         name, version = rest[:16], int.from_bytes(rest[16:], "big")
         self._versions.setdefault(name, set()).add(version)
         self._text_bytes[name] += len(row.content.encode())
@@ -314,16 +301,16 @@ class _OwnerCheck:
             yield f"says it is version {row.version} of another memory"
 
     def _read_vectors(self, value: bytes) -> Iterator[str]:
-        stored = Vectors.decode(value)
-        rows, dimension = stored.matrix.shape
-        if dimension != self._settings.dimension or not rows:
-            yield f"{rows} of dimension {dimension}, not of {self._settings.dimension}"
+        stored = rows.Vectors.decode(value)
+        passages, dimension = stored.matrix.shape
+        if dimension != self._settings.dimension or not passages:
+            yield f"{passages} of dimension {dimension}, not of {self._settings.dimension}"
         if excess := len(value) - len(stored.encode()):
             yield f"{excess} bytes too many"
         if not np.isfinite(stored.matrix).all():
             yield "not all numbers are finite"
 
-    def _read_episode(self, rest: bytes, episode: EpisodeRow) -> Iterator[str]:
+    def _read_episode(self, rest: bytes, episode: rows.EpisodeRow) -> Iterator[str]:
         self._episodes[keys.sequence(rest)] = episode
         if episode.number != keys.sequence(rest) or self._name(episode.session_id or "") != rest[:16]:
             yield f"says it is episode {episode.number} of another session"
@@ -357,7 +344,7 @@ class _OwnerCheck:
         yield from self._graph.problems({one.seq: name for name, one in self._currents.items() if not one.forgotten})
         yield from self._of_head()
 
-    def _of_id(self, name: bytes, current: Current) -> Iterator[str]:
+    def _of_id(self, name: bytes, current: rows.Current) -> Iterator[str]:
         versions, entry = self._versions.get(name, set()), self._entries.get(current.seq)
         if current.forgotten:
             if versions or (entry is not None and entry.name == name):
@@ -397,6 +384,6 @@ class _OwnerCheck:
         if seqs and max(seqs) >= self._head.next_seq:
             yield f"next sequence number is {self._head.next_seq}, and {max(seqs)} is taken"
         text_bytes = sum(current.text_bytes for current in self._currents.values())
-        held = Held(len(self._entries), text_bytes, self._graph.edges)
+        held = rows.Held(len(self._entries), text_bytes, self._graph.edges)
         if held != self._head.held:
             yield f"says it holds {self._head.held}, and holds {held}"
