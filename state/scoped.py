@@ -11,21 +11,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from recallflow.errors import DecryptionFailed
+from recallflow.state import graph_codec as codec
 from recallflow.state import keys
 from recallflow.state.entity_names import AliasJoin
 from recallflow.state.graph import Edge
-from recallflow.state.graph_codec import (
-    ENTITY_KIND,
-    EPISODE_KIND,
-    EdgeRow,
-    GivenEdge,
-    NodeDescription,
-    NodeKey,
-    NodeRow,
-    Superseded,
-    decode_member,
-    node_key,
-)
 from recallflow.state.index import OwnerIndex
 from recallflow.state.past_graph import READ_FACTOR, PastGraph, VersionGraph
 from recallflow.state.rows import EpisodeRow, MemoryRow
@@ -57,13 +46,13 @@ class ScopedGraph(PastGraph):
 
     has_own_episodes = True
 
-    def entities(self) -> Iterator[NodeKey]:
+    def entities(self) -> Iterator[codec.NodeKey]:
         """Yield the entities that the newest of the memories are linked to."""
         seqs = {*self._index.conversation.facts["seq"].tolist()}
         for seq in sorted(seqs, reverse=True)[:NEWEST]:
             yield from (key for key, _ in self.links(seq)[1:])
 
-    def _edge_row(self, name: bytes, row: EdgeRow) -> EdgeRow | None:
+    def _edge_row(self, name: bytes, row: codec.EdgeRow) -> codec.EdgeRow | None:
         if any(end.memory and self._seq(end) is None for end in (row.source, row.target)):
             return None
         then = super()._edge_row(name, row)
@@ -74,7 +63,7 @@ class ScopedGraph(PastGraph):
         given = _bare(then.given, statements) if then.given is not None and is_given else None
         return None if given is None and not statements else then._replace(given=given, statements=statements)
 
-    def _explicit_edges(self, key: NodeKey, limit: int) -> list[Edge]:
+    def _explicit_edges(self, key: codec.NodeKey, limit: int) -> list[Edge]:
         """Return edges by ingestion, newest first: their numbers would reveal statements of other memories."""
         return sorted(
             super()._explicit_edges(key, limit),
@@ -90,7 +79,7 @@ class ScopedGraph(PastGraph):
         ordered = sorted(found, key=lambda ends: (found[ends], ends))
         return (AliasJoin(*ends, number) for number, ends in enumerate(ordered))
 
-    def _refinements_in_force(self, seq: int, refinements: Iterable[Superseded]) -> list[Superseded]:
+    def _refinements_in_force(self, seq: int, refinements: Iterable[codec.Superseded]) -> list[codec.Superseded]:
         """Return the refinements of a memory by edges of these memories."""
         if self._slot(seq) is None:
             return []
@@ -98,16 +87,16 @@ class ScopedGraph(PastGraph):
         found = (self._refinement_by(seq, by_id) for by_id in ids)
         return [one for one in found if one is not None and one.happened(self._happened_ms)]
 
-    def _row(self, key: NodeKey) -> NodeRow | None:
+    def _row(self, key: codec.NodeKey) -> codec.NodeRow | None:
         row = super()._row(key)
-        if key.memory or key.text.partition(":")[0] != EPISODE_KIND:
+        if key.memory or key.text.partition(":")[0] != codec.EPISODE_KIND:
             return row
         # The episodes of these memories are computed, and have no stored node.
         if (number := self._episodes.get(key)) is None or (episode := self._index.episode(number)) is None:
             return None
-        return row or NodeRow(key, EPISODE_KIND, episode.id)
+        return row or codec.NodeRow(key, codec.EPISODE_KIND, episode.id)
 
-    def _visible_row(self, key: NodeKey) -> NodeRow | None:
+    def _visible_row(self, key: codec.NodeKey) -> codec.NodeRow | None:
         row = self._row(key)
         if row is None or key.memory:
             return row
@@ -118,9 +107,9 @@ class ScopedGraph(PastGraph):
             return row._replace(name=name, urn=urn, properties=None, described_by=None)
         return row._replace(name=name, urn=urn or described.urn, properties=described.properties, described_by=None)
 
-    def _description(self, key: NodeKey) -> NodeDescription | None:
+    def _description(self, key: codec.NodeKey) -> codec.NodeDescription | None:
         """Return the first description of a node by one of these memories."""
-        if not key.text.startswith(f"{ENTITY_KIND}:"):
+        if not key.text.startswith(f"{codec.ENTITY_KIND}:"):
             return None
         first, end = keys.members_from(self._owner, keys.MEMBER, self.name(key), self._newest)
         found = None
@@ -128,10 +117,10 @@ class ScopedGraph(PastGraph):
             if examined == READ_FACTOR * MEMBERS_MOST:
                 break
             if self._slot(keys.reversed_sequence(stored)) is not None:
-                found = decode_member(value)[1] or found
+                found = codec.decode_member(value)[1] or found
         return found
 
-    def _spelt(self, key: NodeKey) -> str:
+    def _spelt(self, key: codec.NodeKey) -> str:
         """Return a node's name as spelt in the memories, or case-folded if none of the examined ones contains it."""
         for seq in sorted(PastGraph.members(self, key, MEMBERS_MOST))[:READ_MOST]:
             if (row := self._memory(seq)) is not None and (name := _spelt_in(row, key)) is not None:
@@ -154,14 +143,14 @@ class ScopedVersionGraph(ScopedGraph, VersionGraph):
     """The same, by all versions that the index holds."""
 
 
-def _bare(given: GivenEdge, statements: tuple[Any, ...]) -> GivenEdge:
+def _bare(given: codec.GivenEdge, statements: tuple[Any, ...]) -> codec.GivenEdge:
     """Return the values of an edge given by an event, without free text, because the memories state it."""
     ingested_ms = min((one.ingested_ms for one in statements), default=given.ingested_ms)
     said_ms = min((one.said_ms for one in statements), default=given.said_ms)
     return given._replace(properties={}, ingested_ms=ingested_ms, said_ms=said_ms)
 
 
-def _spelt_in(row: MemoryRow, key: NodeKey) -> str | None:
+def _spelt_in(row: MemoryRow, key: codec.NodeKey) -> str | None:
     kind, _, plain = key.text.partition(":")
     names = [row.name, row.category, row.project_id, row.kind, *row.tags, *row.topics]
     for entity in row.entities:
@@ -169,7 +158,7 @@ def _spelt_in(row: MemoryRow, key: NodeKey) -> str | None:
     for relation in row.relations:
         names += [relation["source"], relation["target"]]
     for name in names:
-        if name is not None and node_key(kind, name) == key.text:
+        if name is not None and codec.node_key(kind, name) == key.text:
             return str(name)
     words = r"\s+".join(map(re.escape, plain.split()))
     found = [match[0] for match in re.finditer(rf"(?<!\w){words}(?!\w)", row.content, re.IGNORECASE)] if words else []

@@ -51,11 +51,6 @@ class NameWords:
     ascii_run: re.Pattern[str]  # the same for letters without accents
     parts: Kept[tuple[str, bool], tuple[NamePart, ...]]  # splits a run into possible names
 
-    def is_noun(self, word: str, before: str) -> bool:
-        """Return whether a word is more likely a noun than a name, by the word before it or its ending."""
-        table = self.table
-        return before in table.determiners or (len(word) >= _NOUN_CHARACTERS and word.endswith(table.noun_endings))
-
 
 def name_words(text: str, reading: Reading) -> NameWords:
     """Return the word tables for the language of a text; if that is uncertain, the one with the most matches."""
@@ -281,8 +276,10 @@ class _Names:
             if not begins and not self._is_dated(lowered, match):
                 self._doubtful.append(name)  # some names are ordinary words, such as Will or April
         elif len(name) <= NAME_CHARACTERS:
-            # Some languages capitalise nouns.
-            if words.table.determiners and words.is_noun(lowered, self._before(match.start())):
+            table = words.table
+            is_noun = len(lowered) >= _NOUN_CHARACTERS and lowered.endswith(table.noun_endings)
+            # Some languages capitalise nouns: a word before it or its ending tells.
+            if table.determiners and (is_noun or self._before(match.start()) in table.determiners):
                 self._doubtful.append(name)
             elif begins and not self._is_listed(match.end()):
                 endings = filter(name.endswith, words.table.name_endings)

@@ -182,11 +182,11 @@ class GraphHistory:
         self.thin_history(key, seq, maxsize)
         self._drop(keys.past_nodes(self._owner, self.name(key)))
 
-    def thin_history(self, key: NodeKey, seq: int, at_most: int) -> int:
-        """Delete about `at_most` units of a memory's history. Return the deleted units."""
-        weight = self._forget_versions(seq, at_most)
-        weight += self._forget_lives(key, at_most - weight)
-        return weight + self._forget_neighbours(seq, at_most - weight)
+    def thin_history(self, key: NodeKey, seq: int, at_most: int) -> None:
+        """Delete about `at_most` units of a memory's history."""
+        costs = chain(self._forget_versions(seq), self._forget_lives(key), self._forget_neighbours(seq))
+        while at_most > 0 and (cost := next(costs, 0)):
+            at_most -= cost
 
     def forget_statements(self, name: bytes, seq: int) -> None:
         """Delete a memory's earlier statements on an edge, and values given with only such memories as evidence."""
@@ -218,11 +218,9 @@ class GraphHistory:
     def forget_edge(self, name: bytes) -> None:
         self._forget_parts(self._standing(keys.past_edges(self._owner, name)))
 
-    def _forget_versions(self, seq: int, at_most: int) -> int:
-        weight = 0
+    def _forget_versions(self, seq: int) -> Iterator[int]:
+        """Delete the replaced versions of a memory one by one, and yield the cost of each."""
         for key, value in self._partition.scan(keys.past_links_of(self._owner, seq)):
-            if weight >= at_most:
-                break
             row = LinksRow.decode(value)
             for text in row.links:
                 node = NodeKey(text)
@@ -231,28 +229,19 @@ class GraphHistory:
             for name in {*row.relations, *row.evidence}:
                 self.forget_statements(bytes.fromhex(name), seq)
             self.put(key, None)
-            weight += _weight(row)
-        return weight
+            yield _weight(row)
 
-    def _forget_lives(self, key: NodeKey, at_most: int) -> int:
-        weight = 0
+    def _forget_lives(self, key: NodeKey) -> Iterator[int]:
         for stored in self._standing(keys.past_adjacency_of(self._owner, self.name(key))):
-            if weight >= at_most:
-                break
             self.forget_edge(bytes.fromhex(orjson.loads(self.get(stored) or b"")[1]))
-            weight += EDGE_WEIGHT
-        return weight
+            yield EDGE_WEIGHT
 
-    def _forget_neighbours(self, seq: int, at_most: int) -> int:
-        weight = 0
+    def _forget_neighbours(self, seq: int) -> Iterator[int]:
         for stored, value in self._partition.scan(keys.past_similar_of(self._owner, seq)):
-            if weight >= at_most:
-                break
             other, change = orjson.loads(value)[1][0], keys.sequence(stored)
             self.put(stored, None)
             self.put(keys.past_similar(self._owner, other, seq, change), None)
-            weight += 1
-        return weight
+            yield 1
 
     def _forget_given(self, name: bytes, row: EdgeRow | None) -> None:
         """Delete given values whose evidence was only memories, if no statement of them is left."""
