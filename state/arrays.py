@@ -176,9 +176,8 @@ class Texts:
 
     def add(self, texts: Iterable[str]) -> None:
         encoded = [text.encode() for text in texts]
-        self.append(
-            np.frombuffer(b"".join(encoded), np.uint8), np.cumsum([len(one) for one in encoded], dtype=np.int64)
-        )
+        ends = np.cumsum([len(one) for one in encoded], dtype=np.int64)
+        self.append(np.frombuffer(b"".join(encoded), np.uint8), ends)
 
     def append(self, data: Array, ends: Ints) -> None:
         self._ends.extend(ends.astype(np.int64) + len(self._bytes))

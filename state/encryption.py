@@ -149,18 +149,16 @@ class Keyring:
         return self._hash_parts(b"tenant", tenant_id)
 
     def _hash_parts(self, person: bytes, *parts: str) -> bytes:
-        return hashlib.blake2b(
-            orjson.dumps(parts), key=self._secret, person=person, digest_size=keys.OWNER_BYTES
-        ).digest()
+        size = keys.OWNER_BYTES
+        return hashlib.blake2b(orjson.dumps(parts), key=self._secret, person=person, digest_size=size).digest()
 
     def _name(self, owner: bytes, name: str) -> bytes:
         return hashlib.blake2b(name.encode(), key=self._secret, person=owner, digest_size=keys.NAME_BYTES).digest()
 
     def node(self, owner: bytes, key: str) -> bytes:
         """Return the 16-byte key of a graph node other than a memory. A memory's key is `name` of its id."""
-        return hashlib.blake2b(
-            key.encode(), key=self._secret, person=owner, salt=b"node", digest_size=keys.NAME_BYTES
-        ).digest()
+        text, size = key.encode(), keys.NAME_BYTES
+        return hashlib.blake2b(text, key=self._secret, person=owner, salt=b"node", digest_size=size).digest()
 
     def edge(self, owner: bytes, source: bytes, target: bytes, kind: str) -> bytes:
         """Return the 16-byte key of an edge of a type between two nodes, given by their keys."""

@@ -264,9 +264,8 @@ class OwnerGraph:
         """Yield the edge names in a table's keys, once per record."""
         prefix = keys.table(self._owner, table)
         first = keys.after(prefix + behind) if behind else prefix
-        return (
-            key[len(prefix) :][: keys.NAME_BYTES] for key, _ in self._partition.scan_range(first, keys.after(prefix))
-        )
+        stored = self._partition.scan_range(first, keys.after(prefix))
+        return (key[len(prefix) :][: keys.NAME_BYTES] for key, _ in stored)
 
     def _stored_edge(self, name: bytes) -> tuple[int, Edge] | None:
         stored = self._partition.get(keys.edge(self._owner, name))

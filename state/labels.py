@@ -132,16 +132,13 @@ def metadata_labels(metadata: Mapping[str, Any] | None) -> list[str]:
     Their number is limited, and long values are skipped."""
     found: dict[str, None] = {}
     for name, value in sorted((metadata or {}).items()):
+        if len(name) > METADATA_NAME_CHARACTERS:
+            continue
         values = value if isinstance(value, list) else [value]
-        indexed = [one for one in values if len(name) <= METADATA_NAME_CHARACTERS and _is_indexed(one)]
+        short = (one for one in values if not isinstance(one, str) or len(one) <= METADATA_TEXT_CHARACTERS)
+        indexed = [one for one in short if isinstance(one, str | int | float)]
         found |= dict.fromkeys(metadata_label(name, one) for one in indexed[: METADATA_VALUES_MAX - len(found)])
     return [*found]
-
-
-def _is_indexed(value: object) -> bool:
-    if isinstance(value, str):
-        return len(value) <= METADATA_TEXT_CHARACTERS
-    return isinstance(value, int | float)
 
 
 def metadata_label(name: str, value: str | float) -> str:

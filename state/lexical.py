@@ -271,7 +271,12 @@ class LexicalIndex:
         known = self._postings.get(number, _ABSENT)
         if known.looked < len(flat):
             added = flat[known.looked :]
-            there = self._sharing(stem).take(added) if within else added == number
+            if within:  # the words that share a spelling feature
+                sharing = np.zeros(len(self._numbers), np.bool_)
+                sharing[self._words_alike(stem).words] = True
+                there = sharing.take(added)
+            else:
+                there = added == number
             at = there.nonzero()[0] + known.looked
             slots = np.concatenate([known.slots, _holding(self._starts.view, at).astype(np.uint32)])
             standing = np.concatenate([known.at, at.astype(np.uint32)])
@@ -306,18 +311,12 @@ class LexicalIndex:
             self._parts = Parts(starts, lengths, owners, firsts)
         return self._parts
 
-    def _sharing(self, stem: str) -> npt.NDArray[np.bool_]:
-        sharing = np.zeros(len(self._numbers), np.bool_)
-        sharing[self._words_alike(stem).words] = True
-        return sharing
-
     def closest(self, stems: Sequence[str], slots: Ints, weights: Column) -> npt.NDArray[np.float32]:
         """Return the spelling similarity of the closest word in each slot's best part for each stem: (stems, slots), 0
         to 1.
 
         The best part has the highest weighted sum of similarities. Similarity is the cosine of the two words' sets of
-        spelling features: |a ∩ b| / √(|a|·|b|).
-        """
+        spelling features: |a ∩ b| / √(|a|·|b|)."""
         self._unpack()
         words = len(self._numbers)
         best = np.zeros((len(stems), len(slots)), np.float32)
@@ -379,9 +378,8 @@ class LexicalIndex:
             shares |= those == feature
         shared = np.bincount(of[shares])
         added = shared.nonzero()[0].astype(np.uint32)
-        cosines = (shared.take(added) / np.sqrt(len(features) * self._feature_counts.view.take(added))).astype(
-            np.float32
-        )
+        sizes = np.sqrt(len(features) * self._feature_counts.view.take(added))
+        cosines = (shared.take(added) / sizes).astype(np.float32)
         found = _Alike(words, np.concatenate([known.words, added]), np.concatenate([known.similarities, cosines]))
         if number is not None:
             self.found_bytes += 2 * (found.words.nbytes - known.words.nbytes)

@@ -65,10 +65,8 @@ class ScopedGraph(PastGraph):
 
     def _explicit_edges(self, key: codec.NodeKey, limit: int) -> list[Edge]:
         """Return edges by ingestion, newest first: their numbers would reveal statements of other memories."""
-        return sorted(
-            super()._explicit_edges(key, limit),
-            key=lambda edge: (-edge.ingested_ms, edge.type, str(edge.source), str(edge.target)),
-        )
+        edges = super()._explicit_edges(key, limit)
+        return sorted(edges, key=lambda edge: (-edge.ingested_ms, edge.type, str(edge.source), str(edge.target)))
 
     def _alias_joins(self, candidates: Iterable[AliasJoin]) -> Iterable[AliasJoin]:
         """Return the joins in the order of ingestion in these memories, numbered again."""

@@ -93,12 +93,10 @@ class Segment(NamedTuple):
         narrow = map(_narrow, (self.id_ends, *self.words[1:], rows.places))
         arrays = [*facts, self.words.stems, self.ids, *labels, *narrow, rows.codes.ravel(), rows.units]
         kinds = [(array.dtype.str, len(array)) for array in arrays]
-        header = orjson.dumps(
-            [model, rows.codes.shape[1], self.end, self.size, self.token_dimension, self.names, kinds]
-        )
-        body = b"".join(
-            part.ljust(_whole(len(part)), b"\0") for part in (header, *(array.tobytes() for array in arrays))
-        )
+        sizes = rows.codes.shape[1], self.end, self.size, self.token_dimension
+        header = orjson.dumps([model, *sizes, self.names, kinds])
+        parts = (header, *(array.tobytes() for array in arrays))
+        body = b"".join(part.ljust(_whole(len(part)), b"\0") for part in parts)
         return _FRAME.pack(VERSION, len(header), _sum(body, len(header))) + body
 
     @classmethod
@@ -121,11 +119,9 @@ class Segment(NamedTuple):
             start += _whole(arrays[-1].nbytes)
         facts = dict(zip(FACTS, arrays, strict=False))
         stems, ids, tags, metadata, id_ends, *of_words, places, codes, units = arrays[len(FACTS) :]
-        words = Words(stems, *of_words)
-        rows = Rows(places, codes.reshape(-1, dimension), units)
-        return cls(
-            end, size, facts, names, ids, id_ends, tags.tobytes(), metadata.tobytes(), words, rows, token_dimension
-        )
+        words, rows = Words(stems, *of_words), Rows(places, codes.reshape(-1, dimension), units)
+        labels = tags.tobytes(), metadata.tobytes()
+        return cls(end, size, facts, names, ids, id_ends, *labels, words, rows, token_dimension)
 
 
 def masked(codes: Codes, out: Codes | None = None) -> Codes:

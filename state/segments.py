@@ -133,14 +133,10 @@ class Segments:
             gone = [keys.segment(self._owner, *part) for part in parts]
             gone += [keys.renewed(self._owner, seq) for seq in self._marked(stretch)]
             self._partition.keep({**dict.fromkeys(gone), keys.segment(self._owner, *stretch): data})
-        if end == stretch.end:
-            self._reach(end)
-        return packed
-
-    def _reach(self, end: int) -> None:
-        if end > self._end:
+        if end == stretch.end and end > self._end:
             self._end = end
             self._partition.keep({keys.reach(self._owner): orjson.dumps([VERSION, self._model, end])})
+        return packed
 
     def _add(self, index: OwnerIndex, stretch: Stretch) -> None:
         entries = Entry.decode_all(value for _, value in self._scan(keys.entry, stretch))

@@ -100,8 +100,9 @@ class VectorIndex:
         products, slots = self._products(query, self._codes(), self._units.view), self._slots.view
         if not self._several or not len(slots):
             return products, slots.copy()
-        firsts = self._first_rows()
-        return np.maximum.reduceat(products, firsts), slots[firsts]
+        if self._firsts is None:
+            self._firsts = np.flatnonzero(np.concatenate([[True], slots[1:] != slots[:-1]]))
+        return np.maximum.reduceat(products, self._firsts), slots[self._firsts]
 
     def cosines_of(self, query: Matrix, slot: int) -> Matrix:
         first, end = self._slots.view.searchsorted([slot, slot + 1])
@@ -154,12 +155,6 @@ class VectorIndex:
         rows *= self._units.view.take(at)[:, np.newaxis]
         return rows
 
-    def _first_rows(self) -> Ints:
-        if self._firsts is None:
-            slots = self._slots.view
-            self._firsts = np.flatnonzero(np.concatenate([[True], slots[1:] != slots[:-1]]))
-        return self._firsts
-
     def _codes(self) -> Codes:
         """Return the rows, (rows, dimension), without a copy, valid until the next change."""
         codes: Codes = self._flat.view.reshape(-1, self.dimension)
@@ -170,8 +165,7 @@ class Clusters:
     """Centroids of episodes, computed on request.
 
     A message changes one episode. The centroids and cosines of the others come from the earlier clusters: computing
-    them again took a tenth of a query after a message.
-    """
+    them again took a tenth of a query after a message."""
 
     def __init__(
         self,

@@ -79,8 +79,8 @@ def cut(memory: ShownMemory, characters: int) -> ShownMemory:
     return memory.model_copy(update={"content": memory.content[:characters]})
 
 
-def numbered(memories: Iterable[ShownMemory], prefix: str = "m", begin: int = 1) -> dict[str, ShownMemory]:
-    return {f"{prefix}{number}": one for number, one in enumerate(memories, begin)}
+def numbered(memories: Iterable[ShownMemory], prefix: str = "m") -> dict[str, ShownMemory]:
+    return {f"{prefix}{number}": one for number, one in enumerate(memories, 1)}
 
 
 def as_data(number: str, memory: ShownMemory) -> dict[str, Any]:
