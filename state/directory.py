@@ -6,6 +6,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
+from itertools import chain
 from pathlib import Path
 from typing import Self
 
@@ -150,9 +151,8 @@ class StateDirectory:
 
     def _keyring_of(self, folder: Path) -> Keyring:
         """Return the keyring of the secret in a partition's folder, or else the directory's."""
-        secret = read_secret(folder)
-        own = secret is None or secret == self._keyring.stored
-        return self._keyring if secret is None or own else Keyring.opened(secret, folder, self._at_rest)
+        secret = read_secret(folder) or self._keyring.stored
+        return self._keyring if secret == self._keyring.stored else Keyring.opened(secret, folder, self._at_rest)
 
     def partitions(self) -> list[Partition]:
         """Open and return all partitions. Missing folders start empty."""
@@ -240,9 +240,8 @@ class StateDirectory:
         if not lost or self.is_shared_out():
             return
         if any(one.get(keys.COMPLETE) is not None for one in self.existing_partitions()):
-            raise PartitionMissing(
-                f"{self.path} has lost {format_partitions(lost)}: put the folders back, or restore a checkpoint"
-            )
+            names = format_partitions(lost)
+            raise PartitionMissing(f"{self.path} has lost {names}: put the folders back, or restore a checkpoint")
 
     def is_shared_out(self) -> bool:
         """Return whether missing partitions may be in other directories: after moves, or with several members."""
@@ -251,13 +250,9 @@ class StateDirectory:
 
     def has_vectors(self) -> bool:
         """Return whether a committed memory has a vector, which confirms the dimension. Any thread may call it."""
-        end = keys.after(keys.OWNERS)
-        records = (
-            one
-            for partition in self.existing_partitions()
-            for one in partition.scan_stored(keys.OWNERS, end, committed=True)
-        )
-        return any(keys.split(key)[1] == keys.VECTORS for key, _ in records)
+        stored = (keys.OWNERS, keys.after(keys.OWNERS))
+        records = (one.scan_stored(*stored, committed=True) for one in self.existing_partitions())
+        return any(keys.split(key)[1] == keys.VECTORS for key, _ in chain.from_iterable(records))
 
     @property
     def unfit(self) -> Counter[tuple[str, str]]:

@@ -129,9 +129,8 @@ def entities(view: View, row: MemoryRow) -> tuple[list[ShownEntity], bool]:
     links = view.graph.links(row.seq)
     named = [key for key in ({} if links is None else links.links) if is_entity(NodeKey(key))][:_NAMES]
     tellers = {key: next((seq for seq in view.graph.members(key, 2) if seq != row.seq), None) for key in named}
-    others = dict.fromkeys(
-        other for key, told_by in tellers.items() if told_by is None for other in view.graph.alike(key)
-    )
+    new = [key for key, told_by in tellers.items() if told_by is None]
+    others = dict.fromkeys(other for key in new for other in view.graph.alike(key))
     tellers |= {key: next(iter(view.graph.members(key, 1)), None) for key in [*others][:ENTITIES_MOST]}
     known = [(key, told_by) for key, told_by in tellers.items() if told_by is not None]
     found = [_shown(view, key, told_by) for key, told_by in known[:ENTITIES_MOST]]

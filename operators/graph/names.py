@@ -69,9 +69,7 @@ def _of(language: int) -> NameWords:
     grammar = table.function_words & table.accented_words
     calendar = (table.time_words & table.accented_words) | table.months.keys() | table.short_months.keys()
     ordinary = (table.common_words & table.accented_words) | table.ordinary_words | table.nouns
-    parts: Kept[tuple[str, bool], tuple[NamePart, ...]] = Kept(
-        lambda run: tuple(_Parts(words, *run).found), _KEPT_BYTES
-    )
+    parts = Kept[tuple[str, bool], tuple[NamePart, ...]](lambda run: tuple(_Parts(words, *run).found), _KEPT_BYTES)
     words = NameWords(
         no_names=grammar | table.titles | calendar | ordinary,
         grammar=grammar,
