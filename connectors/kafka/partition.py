@@ -286,9 +286,11 @@ class Lane:
 
     def givable(self) -> bool:
         """Return whether a record may be given."""
+        if not self.queue:  # most lanes, in each turn of the dataflow
+            return False
         if isinstance(self.queue, RoundRobinQueue):
             return self.queue.next_tenant() is not None
-        return bool(self.queue) and (self.limit is None or self.queue[0].offset() < self.limit)
+        return self.limit is None or self.queue[0].offset() < self.limit
 
     def held(self) -> int:
         """Return the number of records that are read and not given."""
