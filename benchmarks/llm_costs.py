@@ -20,7 +20,8 @@ from benchmarks.conversation_events import TENANT, message_lines, model_path
 from benchmarks.locomo import Conversation
 from benchmarks.model_server import COUNTED_BY, DIMENSION, serving
 from recallflow.connectors.embedders import load_embedder, load_remote
-from recallflow.connectors.llm import Endpoint, load_embedding_service, load_language_model
+from recallflow.connectors.llm.calls import OpenAiEmbeddings, OpenAiModel
+from recallflow.connectors.llm.policy import Endpoint
 from recallflow.control import Category, ControlHistory
 from recallflow.embedder import Embedder
 from recallflow.events import EnrichmentRequest
@@ -65,7 +66,7 @@ def measure(conversations: list[Conversation], batch_sizes: list[int]) -> dict[s
         counts = {"calls": len(similar), "texts": sum(similar)}
         found["compared"][name] = {what: count / messages * 1000 for what, count in counts.items()}
     with serving({}) as service, Runtime(Completions()) as runtime:
-        remote = load_remote(load_embedding_service("m", DIMENSION, Endpoint(service.url)))
+        remote = load_remote(OpenAiEmbeddings("m", DIMENSION, Endpoint(service.url)))
         asked = [*by_embedder[USUAL], *requests(lines, remote, NOTHING)]
         for size in batch_sizes:
             costs = runtime.run(spent(service.url, [*batches(asked, size)]))
@@ -127,7 +128,7 @@ async def spent(url: str, grouped: list[list[PositionedRequest]]) -> dict[str, S
     """What it costs to have everything asked, by task. Raises RuntimeError where anything fails: what it cost would
     mean nothing."""
     endpoint = Endpoint(url, timeout_s=TIMEOUT_S)
-    model, service = load_language_model("m", endpoint), load_embedding_service("m", DIMENSION, endpoint)
+    model, service = OpenAiModel("m", endpoint), OpenAiEmbeddings("m", DIMENSION, endpoint)
     places = asyncio.Semaphore(AT_ONCE)
 
     async def ask(batch: list[PositionedRequest]) -> None:

@@ -14,7 +14,8 @@ from benchmarks.live import Round, percentile, remembering, run
 from benchmarks.locomo import Conversation
 from benchmarks.model_server import EVERY, NEVER, Times, serving
 from recallflow.connectors.embedders import load_embedder, load_remote
-from recallflow.connectors.llm import Endpoint, load_embedding_service, load_language_model
+from recallflow.connectors.llm.calls import OpenAiEmbeddings, OpenAiModel
+from recallflow.connectors.llm.policy import Endpoint
 from recallflow.flows.gc_policy import SWITCH_S
 from recallflow.flows.model_settings import EmbeddingSettings, ModelSettings
 from recallflow.flows.settings import Settings
@@ -75,7 +76,7 @@ class Engine:
         ]
         with serving(takes_s) as service:
             endpoint = Endpoint(service.url, timeout_s=TIMEOUT_S)
-            model, vectors = load_language_model("m", endpoint), load_embedding_service(EMBEDDING, DIMENSION, endpoint)
+            model, vectors = OpenAiModel("m", endpoint), OpenAiEmbeddings(EMBEDDING, DIMENSION, endpoint)
             language, embeddings = Within(model, TIMEOUT_S), Within(vectors, TIMEOUT_S)
             is_here = self._settings is HERE
             embedder = load_embedder(HERE.embedder) if is_here else load_remote(vectors)

@@ -24,8 +24,7 @@ _CACHE_BYTES = 32 * 1024 * 1024
 class HashEmbedder:
     """Feature hashing (Weinberger et al. 2009): words and their parts (`language.grams`) fall into signed buckets.
 
-    Needs no download, is deterministic, and knows spelling only.
-    """
+    Needs no download, is deterministic, and knows spelling only."""
 
     kind: Kind = "spelling"
 
@@ -83,8 +82,7 @@ class MeaningEmbedder:
     """Embedder `meaning`: static word vectors of thirteen languages, and the hashed spelling of the words.
 
     It needs no model and no download. Synonyms are close by their word vectors (`language/word_vectors.py`); names,
-    typing errors and rare words by the buckets of `HashEmbedder`. A vector is the concatenation of both parts.
-    """
+    typing errors and rare words by the buckets of `HashEmbedder`. A vector is the concatenation of both parts."""
 
     kind: Kind = "blended"
 
@@ -141,10 +139,8 @@ NAMES = ("meaning", "hash", "static", "minilm", "onnx", REMOTE)
 def check_embedder(name: str, model_path: Path | None = None) -> None:
     """Raise EmbedderError for an unknown name or a missing folder, without loading the model."""
     if name not in NAMES and "/" not in name:
-        known = ", ".join(NAMES)
-        raise EmbedderError(
-            f"no embedder is called {name!r}: give one of {known}, or a model of fastembed's as ORG/NAME"
-        )
+        known = f"give one of {', '.join(NAMES)}, or a model of fastembed's as ORG/NAME"
+        raise EmbedderError(f"no embedder is called {name!r}: {known}")
     if name in ("hash", "meaning") and model_path is not None:
         raise EmbedderError(f"the {name} embedder takes no model: leave --model-path out, or give another --embedder")
     if name == "onnx" and model_path is None:
@@ -154,11 +150,8 @@ def check_embedder(name: str, model_path: Path | None = None) -> None:
 
 
 def load_remote(service: EmbeddingService, model_path: Path | None = None) -> RemoteModel:
-    """Return the embedder whose vectors come from a service. Raise EmbedderError.
-
-    Args:
-        model_path: folder with an ONNX copy of the model, for questions that the service does not answer.
-    """
+    """Return the embedder whose vectors come from a service. `model_path` is the folder of an ONNX copy of the model,
+    for questions that the service does not answer. Raise EmbedderError."""
     check_embedder(REMOTE, model_path)
     return RemoteModel(service, None if model_path is None else load_folder(model_path))
 

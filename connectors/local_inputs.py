@@ -163,13 +163,14 @@ class LocalCalls:
         self.wake, self._clock_ms = wake or threading.Event(), clock_ms
         self._now_ms = 0
         self._lock = threading.Lock()
+        self.has_begun = False  # whether the engine ever took records
         self._next: dict[str, int] = {}
         self._lines = {topic: _TenantLines() for topic in self.topics}
         self._open = set[LocalCall]()  # calls without an outcome, whose callers wait
         self._taken_calls: dict[Position, LocalCall] = {}
-        self._in_flight = 0
+        self.in_flight = 0  # records that were taken and are unfinished
         self.obstacle = "starting"  # why the engine refuses records; empty if it accepts them
-        self._ended = ""  # reason for the end of the engine
+        self.ended = ""  # why the engine was stopped or has failed; empty while it may take records
         self.stopped = ""  # why records will never be processed; empty while the engine runs
         self._interrupted = ""  # why records are refused temporarily
         self._ends = False
@@ -184,12 +185,11 @@ class LocalCalls:
         """Queue a record of a tenant, and wait for its outcome within the block.
 
         A question is not asked if its block has ended. `placed` is called with the position before the engine gets the
-        record, on the engine's thread. Raise SourceError where the engine has ended or the queue is full.
-        """
+        record, on the engine's thread. Raise SourceError where the engine has ended or the queue is full."""
         call = LocalCall(value, headers, placed)
         with self._lock:
-            if self._ended:
-                raise SourceError(self._ended)
+            if self.ended:
+                raise SourceError(self.ended)
             if self._interrupted:
                 raise SourceError(self._interrupted)
             if self._lines[topic].count(tenant_id) >= QUEUED_MAX:
@@ -209,7 +209,7 @@ class LocalCalls:
         """Refuse new records with a reason. Records in flight are finished, unless that takes longer than
         `patience_s`; then the engine ends."""
         with self._news:
-            self._ended = self.obstacle = self._ended or reason
+            self.ended = self.obstacle = self.ended or reason
             self._news.wait_for(lambda: not self._open, patience_s)
             self._ends = True
             self._news.notify_all()
@@ -218,7 +218,7 @@ class LocalCalls:
     def fail(self, reason: str) -> None:
         """Fail all calls: the engine has ended."""
         with self._news:
-            self._ended = self.obstacle = self._ended or reason
+            self.ended = self.obstacle = self.ended or reason
             self.stopped = reason
         self._fail_open(reason)
 
@@ -226,9 +226,9 @@ class LocalCalls:
         """Fail all waiting calls with a reason until the engine begins again. Applied events stay applied."""
         with self._news:
             self._interrupted = reason
-            self.obstacle = self._ended or reason
+            self.obstacle = self.ended or reason
             self._lines = {topic: _TenantLines() for topic in self.topics}
-            self._in_flight = 0
+            self.in_flight = 0
         self._fail_open(reason)
 
     def _fail_open(self, reason: str) -> None:
@@ -244,37 +244,23 @@ class LocalCalls:
         with self._news:
             return self._news.wait_for(lambda: self._ends, seconds)
 
-    @property
-    def has_begun(self) -> bool:
-        """Return whether the engine ever took records."""
-        return bool(self._next)
-
-    @property
-    def has_ended(self) -> bool:
-        """Return whether the engine refuses records, because it was stopped or has failed."""
-        return bool(self._ended)
-
-    @property
-    def in_flight(self) -> int:
-        """Return the number of records that were taken and are unfinished."""
-        return self._in_flight
-
     def queued(self) -> dict[str, int]:
         return {topic: len(lines) for topic, lines in self._lines.items()}
 
     def await_begin(self) -> None:
         """Return once records can be queued, or never will be."""
         with self._news:
-            self._news.wait_for(lambda: not self.obstacle or bool(self._ended))
+            self._news.wait_for(lambda: not self.obstacle or bool(self.ended))
 
     # ------------------------------------------------------------------ called by the engine
 
     def begin(self, offsets: Mapping[str, int]) -> None:
         """Begin to take records, with positions from these offsets on."""
+        self.has_begun = True
         with self._news:
             self._next = {topic: max(offset, self._next.get(topic, 0)) for topic, offset in offsets.items()}
             self._interrupted = ""
-            self.obstacle = self._ended
+            self.obstacle = self.ended
             self._news.notify_all()
 
     def take(self) -> list[Record]:
@@ -284,7 +270,7 @@ class LocalCalls:
                 raise StopIteration
             events = self._taken(self.topics[1], EVENTS_BATCH)
             taken = [*self._taken(self.queries, QUERIES_BATCH), *events]
-            self._in_flight += len(taken)
+            self.in_flight += len(taken)
         return taken
 
     def _taken(self, topic: str, most: int) -> list[Record]:
@@ -309,7 +295,7 @@ class LocalCalls:
         """Give each output to its waiting caller. Outputs of records of an earlier process have none."""
         for output in outputs:
             if isinstance(output, Done):
-                self._in_flight -= len(output.offsets)
+                self.in_flight -= len(output.offsets)
             elif output.position.topic != self.queries or isinstance(output, Answer):  # refused, it is answered as well
                 with self._news:
                     call = self._taken_calls.pop(output.position, None)

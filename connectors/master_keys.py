@@ -89,15 +89,11 @@ def read_master_key(path: Path) -> LocalMasterKey:
         raise MasterKeyError(f"cannot read the master key {path}: {error.strerror}") from None
     except ValueError:
         raise MasterKeyError(f"{path} holds no master key, {KEY_BYTES} bytes in base64: {_HOW}") from None
-    return _parsed(text, str(path))
+    return parse_master_key(text, str(path))
 
 
-def parse_master_key(text: str) -> LocalMasterKey:
-    """Return the key in a setting. Raise MasterKeyError, which never quotes it."""
-    return _parsed(text, "encryption.master_key")
-
-
-def _parsed(text: str, where: str) -> LocalMasterKey:
+def parse_master_key(text: str, where: str = "encryption.master_key") -> LocalMasterKey:
+    """Return the key in a setting or a file. Raise MasterKeyError, which never quotes it."""
     try:
         key = base64.b64decode(text.strip(), validate=True)
     except (binascii.Error, ValueError):

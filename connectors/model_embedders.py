@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Self, TypeVar, get_args
+from typing import Any, Literal, Self, TypeVar, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -22,27 +22,22 @@ from recallflow.language import FUNCTION_WORDS
 _SITE = "https://openaipublic.blob.core.windows.net/encodings"
 
 
-class _File(NamedTuple):
-    """File of an encoding, as named in tiktoken's registry."""
-
-    encoding: str
-    sha256: str
-
-    def is_cached(self) -> bool:
-        """Return whether tiktoken would accept the cached file; it downloads a broken one again."""
-        default = str(Path(tempfile.gettempdir()) / "data-gym-cache")
-        folder = os.environ.get("TIKTOKEN_CACHE_DIR", os.environ.get("DATA_GYM_CACHE_DIR", default))
-        name = hashlib.sha1(f"{_SITE}/{self.encoding}.tiktoken".encode()).hexdigest()  # noqa: S324 a file's name
-        try:  # an empty folder means that the cache is off
-            return folder != "" and hashlib.sha256((Path(folder) / name).read_bytes()).hexdigest() == self.sha256
-        except OSError:
-            return False
+# Encoding → SHA-256 of its file, as in tiktoken's registry.
+_FILES = {
+    "o200k_base": "446a9538cb6c348e3516120d7c08b09f57c36495e2acfffe59a5bf8b0cfb1a2d",
+    "cl100k_base": "223921b76ee99bde995b7ff738513eef100fb51d18c93597a113bcffe865b2a7",
+}
 
 
-_FILES = (
-    _File("o200k_base", "446a9538cb6c348e3516120d7c08b09f57c36495e2acfffe59a5bf8b0cfb1a2d"),
-    _File("cl100k_base", "223921b76ee99bde995b7ff738513eef100fb51d18c93597a113bcffe865b2a7"),
-)
+def _is_cached(encoding: str) -> bool:
+    """Return whether tiktoken would accept the cached file; it downloads a broken one again."""
+    default = str(Path(tempfile.gettempdir()) / "data-gym-cache")
+    folder = os.environ.get("TIKTOKEN_CACHE_DIR", os.environ.get("DATA_GYM_CACHE_DIR", default))
+    name = hashlib.sha1(f"{_SITE}/{encoding}.tiktoken".encode()).hexdigest()  # noqa: S324 a file's name
+    try:  # an empty folder means that the cache is off
+        return folder != "" and hashlib.sha256((Path(folder) / name).read_bytes()).hexdigest() == _FILES[encoding]
+    except OSError:
+        return False
 
 
 class TiktokenCounter:
@@ -89,7 +84,7 @@ def load_tiktoken() -> TokenCounter | None:
         tiktoken = importlib.import_module("tiktoken")
     except ImportError:
         return None
-    name = next((file.encoding for file in _FILES if file.is_cached()), None)
+    name = next(filter(_is_cached, _FILES), None)
     return None if name is None else TiktokenCounter(tiktoken.get_encoding(name))
 
 
@@ -118,8 +113,7 @@ class Folder:
     sentence_bert_config.json           max_seq_length: token limit (default: 512)
     config_sentence_transformers.json   prompts: prefixes of a question ("query") and of a text ("passage",
                                         "document")
-    modules.json                        layers: only transformer, pooling and normalising are accepted
-    """
+    modules.json                        layers: only transformer, pooling and normalising are accepted"""
 
     name: str
     network: Path
@@ -211,8 +205,7 @@ class OnnxEmbedder(ModelTokenCounter):
     weights. A model that returns a text vector only has no token vectors.
 
     Each run has one text: padding to a neighbour's length would change a vector's last bits with its batch, and on two
-    cores a batch is no faster.
-    """
+    cores a batch is no faster."""
 
     kind: Kind = "contextual"
 
@@ -349,15 +342,10 @@ def _loading(origin: str, load: Callable[[], T]) -> T:
 
 def pooled(hidden: Matrix, pooling: Pooling) -> Matrix:
     found: Matrix
-    match pooling:
-        case "cls":
-            found = hidden[0]
-        case "last":
-            found = hidden[-1]
-        case "max":
-            found = hidden.max(axis=0)
-        case _:
-            found = hidden.mean(axis=0)
+    if pooling in ("cls", "last"):
+        found = hidden[0 if pooling == "cls" else -1]
+    else:
+        found = hidden.max(axis=0) if pooling == "max" else hidden.mean(axis=0)
     return found
 
 
@@ -394,8 +382,7 @@ class StaticEmbedder(ModelTokenCounter):
 
     Token vectors leave out function words and punctuation, have the weights of the table, and are its leading columns:
     the table is sorted by importance. The name contains a digest of the table, so that vectors of two models are never
-    mixed.
-    """
+    mixed."""
 
     kind: Kind = "static"
 

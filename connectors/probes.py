@@ -32,16 +32,14 @@ class Probes:
 
         Args:
             host: an address, or `fd://N` for a socket that the parent process listens at, with its port.
-            port: 0 chooses a free port.
-        """
+            port: 0 chooses a free port."""
         try:
             self._server = _server(host, port, _handler(registry, obstacle))
         except (OSError, OverflowError, ValueError) as error:
             raise UsageError(f"cannot serve metrics at {host}:{port}: {error}; give another port or host") from error
         self.port: int = self._server.server_address[1]
-        self._thread = threading.Thread(
-            target=self._server.serve_forever, args=(CLOSE_S,), daemon=True, name="recallflow-probes"
-        )
+        serve = self._server.serve_forever
+        self._thread = threading.Thread(target=serve, args=(CLOSE_S,), daemon=True, name="recallflow-probes")
         self._thread.start()
 
     def close(self) -> None:

@@ -103,7 +103,9 @@ class TokenKeys:
         back = [name for name in given if name not in held and self._is_revoked(name)]
         revoked = (f"{name} was revoked, and a revoked key stays invalid: give it another kid" for name in back)
         self._report([*read.problems, *revoked])
-        events = [self._event(key) for name, key in given.items() if name not in back and self._is_news(key, held)]
+        known = {name: key.fingerprint for name, key in held.items()}
+        news = [key for name, key in given.items() if name not in back and known.get(name) != key.fingerprint]
+        events = [self._event(key) for key in news]
         if trouble is None:
             events += self._revocations({*given, *read.unread}, held)
         if events:
@@ -134,10 +136,6 @@ class TokenKeys:
 
     def _is_revoked(self, name: str) -> bool:
         return self.history.is_revoked(ALL_TENANTS, KIND, name, EPOCH_MS_MAX)
-
-    def _is_news(self, key: SigningKey, held: Mapping[str, TokenKey]) -> bool:
-        known = held.get(key.name)
-        return known is None or known.fingerprint != key.fingerprint
 
     def _report(self, problems: Collection[str]) -> None:
         for problem in problems:

@@ -16,7 +16,7 @@ from recallflow.connectors.embedders import REMOTE, load_remote
 from recallflow.connectors.kafka.admin import KEEPS_ALL, ClusterInspector, Topic
 from recallflow.connectors.kafka.control import ControlTable
 from recallflow.connectors.kafka.topic_reader import TopicReader
-from recallflow.connectors.llm import Endpoint
+from recallflow.connectors.llm.policy import Endpoint
 from recallflow.control import ControlHistory
 from recallflow.embedder import Embedder
 from recallflow.errors import RecallflowError, SourceError, StateFormatError, UsageError
@@ -82,16 +82,18 @@ def state_findings(
         return
     yield _disk(path)
     if not path.exists():
-        yield _missing_directory(path)
+        parent = next(one for one in path.absolute().parents if one.exists())
+        if os.access(parent, os.W_OK | os.X_OK):
+            yield ok("state directory", f"{path} does not exist yet: the first start creates it")
+        else:
+            what = f"{path} cannot be created in {parent}"
+            yield fail("state directory", what, "give this user the right to write there")
         return
     try:
         found = directories(path)
     except UsageError as error:
-        yield fail(
-            "state directory",
-            str(error),
-            "use the number of processes that created the directory, or split or merge it",
-        )
+        todo = "use the number of processes that created the directory, or split or merge it"
+        yield fail("state directory", str(error), todo)
         return
     if [*found] == [path]:
         yield from _directory(path, config, embedder)
@@ -110,14 +112,9 @@ def _members(path: Path, found: Sequence[Path], config: Config, embedder: Embedd
         yield ok("state directory", f"{', '.join(missing)} of {path} do not exist yet: the first start creates them")
     others = sorted(one.parent.name for one in path.glob(f"*/{DESCRIPTION}") if one.parent not in found)
     if others:
-        todo = (
-            "use the --processes of the run that created them; otherwise their partitions are read again from the log"
-        )
-        yield warn(
-            "state directory",
-            f"{', '.join(others)} of {path} are left over from a run with another number of processes",
-            todo,
-        )
+        what = f"{', '.join(others)} of {path} are left over from a run with another number of processes"
+        remedy = "use the --processes of the run that created them"
+        yield warn("state directory", what, f"{remedy}; otherwise their partitions are read again from the log")
     folders_of = dict[Finding, list[str]]()
     for folder in filled:
         for one in _directory(folder, config, embedder):
@@ -166,14 +163,6 @@ def _guarded(check: str, look: Callable[[], Finding], todo: str) -> Iterator[Fin
         yield fail(check, str(error), todo)
     except OSError as error:
         yield fail(check, f"cannot be read: {error}", "give this user the right to read it")
-
-
-def _missing_directory(path: Path) -> Finding:
-    parent = next(one for one in (*path.absolute().parents,) if one.exists())
-    if not os.access(parent, os.W_OK | os.X_OK):
-        what = f"{path} cannot be created in {parent}"
-        return fail("state directory", what, "give this user the right to write there")
-    return ok("state directory", f"{path} does not exist yet: the first start creates it")
 
 
 def _described(path: Path, config: Config, embedder: Embedder | None) -> Finding:
@@ -234,7 +223,7 @@ def model_findings(config: Config) -> Iterator[Finding]:
     if llm.model is not None:
         yield _endpoint("language model", llm.model, Endpoint(llm.base_url, llm.key, llm.headers))
     if engine.reranker is not None and engine.reranker_url is not None:
-        yield _address("reranker", engine.reranker_url)
+        yield _reranker(engine.reranker_url)
     elif engine.reranker is not None:
         try:
             engine.load_reranker()
@@ -269,13 +258,13 @@ def _endpoint(check: str, model: str, endpoint: Endpoint) -> Finding:
     return ok(check, f"{url} has {model}")
 
 
-def _address(check: str, url: str) -> Finding:
+def _reranker(url: str) -> Finding:
     try:
         status = httpx.get(url, timeout=ASK_S, follow_redirects=False).status_code
     except httpx.HTTPError as error:
         todo = "start it, or give its address (--reranker-url)"
-        return fail(check, f"{url} cannot be reached: {type(error).__name__}", todo)
-    return ok(check, f"{url} answers ({status})")
+        return fail("reranker", f"{url} cannot be reached: {type(error).__name__}", todo)
+    return ok("reranker", f"{url} answers ({status})")
 
 
 def auth_findings(config: Config, *, broker: bool) -> Iterator[Finding]:
@@ -301,15 +290,13 @@ def auth_findings(config: Config, *, broker: bool) -> Iterator[Finding]:
         for reason, count in table.left_out.items():
             todo = "find out who writes to the control topic; docs/how-to/access-control.md"
             yield warn("control events", f"{count} are ignored ({reason})", todo)
-    yield _authorisation(config, Authoriser(history, trust_of(config.auth, {})))
-
-
-def _authorisation(config: Config, authoriser: Authoriser) -> Finding:
+    authoriser = Authoriser(history, trust_of(config.auth, {}))
     if authoriser.asks():
-        return ok("auth", authoriser.describe())
-    if config.auth.mode == "off":
-        return warn("auth", authoriser.describe(), "set auth.mode=auto, unless only you have access to the topics")
-    return warn("auth", authoriser.describe(), "create a key: recallflow keys create")
+        yield ok("auth", authoriser.describe())
+    elif config.auth.mode == "off":
+        yield warn("auth", authoriser.describe(), "set auth.mode=auto, unless only you have access to the topics")
+    else:
+        yield warn("auth", authoriser.describe(), "create a key: recallflow keys create")
 
 
 def kafka_findings(config: Config, *, enriches: bool) -> Iterator[Finding]:

@@ -53,8 +53,7 @@ def opener(
     models: Models | None = None,  # models that queries may call
     missing_state: Callable[[int], str] = lambda _: "",
 ) -> Callable[[int], StateStep]:
-    """Return a function that opens state partitions by number. `missing_state` describes the records that one has not
-    applied yet."""
+    """Return a function that opens state partitions. `missing_state` describes the unapplied records of one."""
     fallback = load_embedder("hash")
     return StateStep.opener(
         directory, embedder, rules, fallback=fallback, exact_tokens=load_tiktoken, behind=missing_state, models=models
@@ -337,16 +336,8 @@ class EmbeddedEngine:
         complete: BeforeApplied | None = None,
     ) -> StateLoop:
         sync_s = self.settings.sync_ms / 1000 if self.lasting else None
-        return StateLoop(
-            self.directory,
-            self.embedder,
-            rules,
-            sync_s,
-            decode=decode,
-            observe=observe,
-            models=self.asked,
-            complete=complete,
-        )
+        make = partial(StateLoop, self.directory, self.embedder, rules, sync_s, models=self.asked)
+        return make(decode=decode, observe=observe, complete=complete)
 
     def rules(self, query_topic: str | None = None, *, input_ends: bool = True) -> Rules:
         return self.settings.rules(self.embedder, query_topic, input_ends=input_ends, decisions=self.decisions)

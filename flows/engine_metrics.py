@@ -8,14 +8,14 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Se
 from dataclasses import dataclass, field
 from itertools import accumulate
 from pathlib import Path
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, get_args
 
 from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 from prometheus_client.samples import Exemplar
 
-from recallflow.connectors.llm import Meter
+from recallflow.connectors.llm.policy import Meter
 from recallflow.connectors.local_inputs import LocalCalls
 from recallflow.distribution import __version__
 from recallflow.errors import ErrorCode, ModelFailure, OverQuota
@@ -90,14 +90,6 @@ def _family(name: str, help_text: str, *labels: str) -> CounterMetricFamily:
     return CounterMetricFamily(f"recallflow_model_{name}", help_text, labels=["model", *labels])
 
 
-class _TracedObservation(NamedTuple):
-    """The last observation of a bucket with a trace."""
-
-    trace_id: int
-    value_s: float
-    at_s: float
-
-
 class Histogram:
     """A histogram that one thread writes and any thread reads. Histograms of prometheus_client lock and take 3 µs per
     observation; this one takes less than 1 µs."""
@@ -108,7 +100,7 @@ class Histogram:
         self._bounds_s = bounds_s
         self._counts = [0] * (len(bounds_s) + 1)  # one per bound, and one for larger values
         self._sum_s = 0.0
-        self._seen: dict[int, _TracedObservation] = {}
+        self._seen: dict[int, Exemplar] = {}  # the last observation of each bucket with a trace
 
     def observe(self, value_s: float, trace_id: int = NO_TRACE) -> None:
         """Count one duration. `trace_id` names its trace."""
@@ -116,19 +108,15 @@ class Histogram:
         self._counts[bucket] += 1
         self._sum_s += value_s
         if trace_id != NO_TRACE:
-            self._seen[bucket] = _TracedObservation(trace_id, value_s, time.time())
+            self._seen[bucket] = Exemplar({"trace_id": f"{trace_id:032x}"}, value_s, time.time())
 
     def add_to(self, family: HistogramMetricFamily, labels: Sequence[str] = ()) -> None:
         bounds = (*map(str, self._bounds_s), "+Inf")
         buckets = [
-            (bound, count, exemplar) if (exemplar := self._exemplar(bucket)) else (bound, count)
+            (bound, count, exemplar) if (exemplar := self._seen.get(bucket)) else (bound, count)
             for bucket, (bound, count) in enumerate(zip(bounds, accumulate(self._counts), strict=True))
         ]
         family.add_metric(labels, buckets, self._sum_s)
-
-    def _exemplar(self, bucket: int) -> Exemplar | None:
-        seen = self._seen.get(bucket)
-        return seen and Exemplar({"trace_id": f"{seen.trace_id:032x}"}, seen.value_s, seen.at_s)
 
 
 class Stages:

@@ -233,15 +233,8 @@ class EnrichmentMember(GroupMember):
 
     def recipe(self) -> Recipe:
         settings, spans = self.config.enrichment, self.spans
-        enricher = Enricher(
-            self.runtime,
-            self.models.enrich,
-            settings.batch_size,
-            settings.batch_wait_ms,
-            spans.within,
-            self.enrichment_counter.answered,
-            system_time_ms,
-        )
+        batches, answered = (settings.batch_size, settings.batch_wait_ms), self.enrichment_counter.answered
+        enricher = Enricher(self.runtime, self.models.enrich, *batches, spans.within, answered, system_time_ms)
         router = Router(self.topics, self.counts, self.sink.most_bytes, self.config.auth, spans.headers)
 
         def is_answered(position: Position) -> bool:

@@ -30,30 +30,19 @@ _DEFAULTS = {"kind": "message", "layer": "long_term", "importance": 0.5, "confid
              "entities": [], "relations": []}  # fmt: skip
 
 
-def export(
-    directory: StateDirectory,
-    tenant_id: str,
-    user_id: str,
-    environments: Collection[str] = (),
-    *,
-    vectors: bool = False,
-) -> Iterator[Fields]:
+def export(directory: StateDirectory, tenant_id: str, user_id: str, environments: Collection[str] = (), *,
+           vectors: bool = False) -> Iterator[Fields]:  # fmt: skip
     """Yield all records of a user, optionally of some environments, in a deterministic order."""
     number = state_partition(tenant_id, user_id, directory.fingerprint.partitions)
     partition = directory.partition(number)
-    wanted = frozenset(environments)
     for owner in sorted(partition.owners_of(tenant_id, user_id)):
-        if not wanted or owner.environment in wanted:
+        if not environments or owner.environment in environments:
             yield {"type": "person", **owner._asdict()}
-            yield from _of_owner(partition, owner, vectors=vectors)
+            person = Person(partition, partition.keyring.owner(owner), vectors=vectors)
+            for kind, shown in person.records():
+                yield {"type": kind, "environment": owner.environment} | readable(shown)
             yield from _pending_outputs(partition, owner)
     yield from _erasures(partition, tenant_id, user_id, environments)
-
-
-def _of_owner(partition: Partition, owner: Owner, *, vectors: bool) -> Iterator[Fields]:
-    person = Person(partition, partition.keyring.owner(owner), vectors=vectors)
-    for kind, shown in person.records():
-        yield {"type": kind, "environment": owner.environment} | readable(shown)
 
 
 def _erasures(partition: Partition, tenant_id: str, user_id: str, environments: Collection[str]) -> Iterator[Fields]:
@@ -154,13 +143,10 @@ def _created(owner: Owner, row: MemoryRow, fields: Event) -> Iterator[Event]:
 def _updated(owner: Owner, row: MemoryRow, changed: Event) -> Iterator[Event]:
     if changed:
         at = row.created_ms if row.edited_ms is None else row.edited_ms
-        event = {"type": "memory.update", "id": _update_id(row), "memory_id": row.id, **_place(owner, row)}
+        suffix = f"@{row.version}"
+        update_id = row.id[: ID_CHARACTERS - len(suffix)] + suffix
+        event = {"type": "memory.update", "id": update_id, "memory_id": row.id, **_place(owner, row)}
         yield event | {"timestamp": format_time(at)} | changed
-
-
-def _update_id(row: MemoryRow) -> str:
-    suffix = f"@{row.version}"
-    return row.id[: ID_CHARACTERS - len(suffix)] + suffix
 
 
 def _place(owner: Owner, row: MemoryRow) -> Event:

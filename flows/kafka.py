@@ -26,7 +26,7 @@ from recallflow.connectors.kafka.cluster import EndOffsets
 from recallflow.connectors.kafka.control import DecisionSender
 from recallflow.connectors.kafka.lease import Holder, holders
 from recallflow.connectors.kafka.topic_reader import TopicReader, await_brokers
-from recallflow.connectors.llm import Meter
+from recallflow.connectors.llm.policy import Meter
 from recallflow.connectors.probes import Probes
 from recallflow.control import ControlHistory
 from recallflow.embedder import Embedder

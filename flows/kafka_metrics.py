@@ -12,7 +12,7 @@ from recallflow.connectors.kafka.cluster import BrokerConnection, Watch
 from recallflow.connectors.kafka.control import LEFT_OUT, ControlTable
 from recallflow.connectors.kafka.membership import Membership
 from recallflow.connectors.kafka.owned import OwnedSource
-from recallflow.connectors.llm import Meter
+from recallflow.connectors.llm.policy import Meter
 from recallflow.errors import ErrorCode
 from recallflow.events import EnrichmentRequest, EnrichmentResult
 from recallflow.flows.engine_metrics import (

@@ -256,7 +256,7 @@ def _serve(embedded: EmbeddedEngine, calls: LocalCalls, open_engine: Callable[[]
         try:
             open_engine().serve(calls)
         except (StateError, OSError) as error:
-            if not calls.has_begun or calls.has_ended or not (is_passing(error) or isinstance(error, StateInUse)):
+            if not calls.has_begun or calls.ended or not (is_passing(error) or isinstance(error, StateInUse)):
                 raise
             reason = str(error)
         else:

@@ -47,9 +47,8 @@ def serve_http(config: Config, engine: ServedEngine, place: ServerScope, at: Add
     limits = Limits(chosen.timeout_s, chosen.body_timeout_s, chosen.concurrency)
     registry = registry_of(engine.metrics)
     probes = probe_routes(engine.service, registry)
-    app: Any = ConcurrencyLimit(
-        build_http(server, place, admission, at.host, limits, probes), limits, Traffic(registry)
-    )
+    inner = build_http(server, place, admission, at.host, limits, probes)
+    app: Any = ConcurrencyLimit(inner, limits, Traffic(registry))
     with listen(*at) as listening:
         warn_where_open(at.host, engine.authoriser)
         serve(app, listening, at.host, chosen.stop_timeout_s)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from recallflow.connectors.llm import Endpoint, Policy, Waits, load_embedding_service, load_language_model
+from recallflow.connectors.llm.policy import Endpoint, Policy, Waits
 from recallflow.control import ControlHistory, Quota
 from recallflow.embedder import Embedder
 from recallflow.flows.settings import refuse_unless
@@ -86,8 +86,10 @@ class LlmSettings(ServiceSettings):
         about attempts and limits, `decisions` about quotas; the file `spending` keeps spending over restarts."""
         if self.model is None:
             return None
+        from recallflow.connectors.llm.calls import OpenAiModel  # the official client takes a second to import
+
         policy = self._policy(asker, LLM_TOKENS_PER_DAY, decisions, spending)
-        return load_language_model(self.model, self._endpoint(asker), policy)
+        return OpenAiModel(self.model, self._endpoint(asker), policy)
 
 
 @dataclass(frozen=True)
@@ -105,8 +107,10 @@ class EmbeddingSettings(ServiceSettings):
     def load_service(
         self, asker: Asker = "line", decisions: ControlHistory | None = None, spending: Path | None = None
     ) -> "OpenAiEmbeddings":
+        from recallflow.connectors.llm.calls import OpenAiEmbeddings  # likewise
+
         policy = self._policy(asker, EMBEDDING_TOKENS_PER_DAY, decisions, spending)
-        return load_embedding_service(self.model, self.dimension, self._endpoint(asker), policy)
+        return OpenAiEmbeddings(self.model, self.dimension, self._endpoint(asker), policy)
 
 
 class ModelSettings(NamedTuple):

@@ -12,7 +12,7 @@ from typing import NamedTuple, Self
 import numpy as np
 
 from recallflow.connectors.embedders import REMOTE, load_remote
-from recallflow.connectors.llm import Meter
+from recallflow.connectors.llm.policy import Meter
 from recallflow.control import ControlHistory
 from recallflow.embedder import Embedder, Matrix
 from recallflow.errors import EmbedderError, ModelError

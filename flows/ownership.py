@@ -237,9 +237,8 @@ class Ownership:
         low, high = reader.span(topic, number)
         of_queries = topic == self._queries
         if first < low and of_queries and self.give_up_unanswered:
-            _log.warning(
-                "%s:%d: %d unanswered records were deleted from the topic and are skipped", topic, number, low - first
-            )
+            problem = "unanswered records were deleted from the topic and are skipped"
+            _log.warning("%s:%d: %d %s", topic, number, low - first, problem)
             at, first = LogProgress(max(at.next_offset, low), at.since_ms, tuple(o for o in at.open if o >= low)), low
         if first < low:
             way = self.ways.queries if of_queries else self.ways.memories
@@ -293,9 +292,8 @@ class Ownership:
         """Raise OutputsGone if retention deleted outputs since a place with unfinished records."""
         if self.accept_repeats or (lost := self.ends.lost(begin, min(one.at_ms for one in places.values()))) is None:
             return
-        raise OutputsGone(
-            f"{lost} lacks outputs since the last barrier, so outputs could be repeated: {self.ways.outputs}"
-        )
+        lacks = f"{lost} lacks outputs since the last barrier"
+        raise OutputsGone(f"{lacks}, so outputs could be repeated: {self.ways.outputs}")
 
     def _is_done(self, place: PartitionProgress, position: Position) -> bool:
         """Return whether outputs of a record need not be looked up."""
@@ -325,9 +323,8 @@ class Ownership:
         """Return the place of a partition, from the records given up to a barrier and those unfinished at it."""
         before = self._places[mark.partition]
         held = mark.open.get(f"{self._memory}:{mark.partition}", ())
-        memory = given.memory._replace(
-            next_offset=max(before.memory.next_offset, min((given.memory.next_offset, *held))), open=(), ahead=()
-        )
+        reached = max(before.memory.next_offset, min((given.memory.next_offset, *held)))
+        memory = given.memory._replace(next_offset=reached, open=(), ahead=())
         asked = mark.open.get(f"{self._queries}:{mark.partition}", ())
         still = tuple(sorted({*given.queries.open, *asked}))
         ahead = tuple(offset for offset in given.queries.ahead if offset not in asked)

@@ -119,9 +119,8 @@ class Checkpoints:
     def _check(self, number: int, about: CheckpointOrigin, applied: int) -> None:
         """Raise CheckpointError for a checkpoint of another topic or configuration, or older than the folder."""
         if about.source != self._source(number):
-            raise CheckpointError(
-                f"{self.store.shown} holds checkpoints of {about.source}: give each topic its own --checkpoint-to"
-            )
+            what = f"holds checkpoints of {about.source}"
+            raise CheckpointError(f"{self.store.shown} {what}: give each topic its own --checkpoint-to")
         if about.state_format != keys.FORMAT_VERSION:
             raise CheckpointError(f"{self.store.shown}: another version wrote it, in format {about.state_format}")
         if about.fingerprint != asdict(self.directory.fingerprint):

@@ -104,16 +104,13 @@ class _KeyedStates:
             if is_over:
                 del self._logics[key]
             self._schedule(key)
-        for key in self._due() if self._due_ms else ():
+        now_ms = self._now_ms() if self._due_ms else 0
+        for key in [key for key, at_ms in self._due_ms.items() if at_ms <= now_ms]:
             outputs += [(key, one) for one in self._logics[key].on_notify()]
             self._schedule(key)
         if ends:
             outputs += [(key, one) for key, logic in self._logics.items() for one in logic.on_eof()]
         return outputs
-
-    def _due(self) -> list[str]:
-        now_ms = self._now_ms()
-        return [key for key, at_ms in self._due_ms.items() if at_ms <= now_ms]
 
     def _schedule(self, key: str) -> None:
         logic = self._logics.get(key)

@@ -26,9 +26,8 @@ YEAR_MINUTES = 365 * 24 * 60
 
 def refuse_unless(settings: object, *rules: tuple[str, str, bool]) -> None:
     """Check rules: a field's name, its valid values, and whether it has one. Raise UsageError with all violations."""
-    if problems := [
-        f"{name} must be {what}, not {getattr(settings, name)}" for name, what, holds in rules if not holds
-    ]:
+    broken = ((name, what) for name, what, holds in rules if not holds)
+    if problems := [f"{name} must be {what}, not {getattr(settings, name)}" for name, what in broken]:
         raise UsageError("; ".join(problems))
 
 
@@ -71,33 +70,23 @@ class Settings:
         return round(self.episode_gap_minutes * MINUTE_MS)
 
     def load_reranker(self) -> Reranker | None:
-        return load_reranker(
-            self.reranker,
-            path=self._reranker_folder,
-            url=self.reranker_url,
-            key=self.reranker_key,
-            timeout_s=self.rerank_timeout_ms / 1000,
-        )
+        key, timeout_s = self.reranker_key, self.rerank_timeout_ms / 1000
+        return load_reranker(self.reranker, path=self._folders[1], url=self.reranker_url, key=key, timeout_s=timeout_s)
 
     def load_embedder(self) -> Embedder:
-        return load_embedder(self.embedder, self._embedder_folder)
+        return load_embedder(self.embedder, self._folders[0])
 
     def check_models(self) -> None:
         """Check the names and folders of models without loading them. Raise EmbedderError or UsageError."""
-        check_embedder(self.embedder, self._embedder_folder)
-        check_reranker(self.reranker, path=self._reranker_folder, url=self.reranker_url)
+        check_embedder(self.embedder, self._folders[0])
+        check_reranker(self.reranker, path=self._folders[1], url=self.reranker_url)
 
     @property
-    def _embedder_folder(self) -> Path | None:
-        return None if self.model_path_is_the_rerankers else self.model_path
-
-    @property
-    def _reranker_folder(self) -> Path | None:
-        return self.reranker_path or (self.model_path if self.model_path_is_the_rerankers else None)
-
-    @property
-    def model_path_is_the_rerankers(self) -> bool:
-        return self.embedder in ("hash", "meaning") and self.reranker is not None and self.reranker_path is None
+    def _folders(self) -> tuple[Path | None, Path | None]:
+        """Return the folders of the embedder's and the reranker's model."""
+        if self.embedder in ("hash", "meaning") and self.reranker is not None and self.reranker_path is None:
+            return None, self.model_path
+        return self.model_path, self.reranker_path
 
     def fingerprint(self, embedder: Embedder) -> Fingerprint:
         """Return the settings that a state directory records."""

@@ -59,9 +59,8 @@ class TopicRegistry:
                     f"{topic} was deleted and recreated (its id is {described.id}, and was {known}): the records that "
                     "this state directory has read are gone. Start with another state directory"
                 )
-            _log.warning(
-                "%s was recreated (its id is %s, and was %s): outputs go to the new topic", topic, described.id, known
-            )
+            ids = f"its id is {described.id}, and was {known}"
+            _log.warning("%s was recreated (%s): outputs go to the new topic", topic, ids)
             self.ids[topic] = described.id
             self._write()
 
@@ -70,9 +69,8 @@ class TopicRegistry:
         kept = read_checked(path)
         for flag, name in kept["read"].items():
             if (given := read.get(flag)) is None:
-                raise SourceError(
-                    f"{path.parent} belongs to a flow that reads {name}: give this flow another --state-dir"
-                )
+                owner = f"{path.parent} belongs to a flow that reads {name}"
+                raise SourceError(f"{owner}: give this flow another --state-dir")
             if given != name:
                 raise SourceError(
                     f"{path.parent} has read {name}, but {flag} names {given}: the state would mix two logs. Give "
@@ -107,11 +105,8 @@ def ask_sizes(
     if own := [topic for topic in inputs if not found[topic].stamped_by_log]:
         if judged:
             raise judged_by_senders(own)
-        _log.warning(
-            "%s: records carry their producers' times (CreateTime): clock skew falsifies the order of knowledge; "
-            "set message.timestamp.type=LogAppendTime",
-            ", ".join(own),
-        )
+        what = "records carry their producers' times (CreateTime): clock skew falsifies the order of knowledge"
+        _log.warning("%s: %s; set message.timestamp.type=LogAppendTime", ", ".join(own), what)
     most_bytes = {topic: found[topic].most_bytes for topic in written}
     if small := [topic for topic, most in most_bytes.items() if most < LEAST_BYTES]:
         raise UsageError(f"{', '.join(small)}: max.message.bytes is too small; set it to {LEAST_BYTES} or more")
@@ -123,18 +118,11 @@ def check_control(options: KafkaOptions, topic: str) -> None:
     found = ask_configs(options, [topic])[topic]
     if not found.keeps_all:
         wanted = ", ".join(f"{name}={value}" for name, value in KEEPS_ALL.items())
-        _log.warning(
-            "%s deletes old decisions: records are judged by the decisions of their time, and a rebuild would judge "
-            "them differently; set %s",
-            topic,
-            wanted,
-        )
+        why = "records are judged by the decisions of their time, and a rebuild would judge them differently"
+        _log.warning("%s deletes old decisions: %s; set %s", topic, why, wanted)
     if not found.stamped_by_log:
-        _log.warning(
-            "%s: decisions carry their senders' times (CreateTime), and can be backdated; set "
-            "message.timestamp.type=LogAppendTime",
-            topic,
-        )
+        what = "decisions carry their senders' times (CreateTime), and can be backdated"
+        _log.warning("%s: %s; set message.timestamp.type=LogAppendTime", topic, what)
 
 
 def deployed(

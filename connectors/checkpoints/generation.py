@@ -5,8 +5,7 @@
     p007/retired/<as above>.json                      a pruned one, kept for its readers for the grace period
 
 Manifests sort by name as generations do: by the number of applied records of their own source, then by creation time. A
-manifest is JSON with its own checksum.
-"""
+manifest is JSON with its own checksum."""
 
 import hashlib
 import os
@@ -83,16 +82,11 @@ class Manifest:
 _ADAPTER = TypeAdapter(Manifest)
 
 
-def manifest_name(about: CheckpointOrigin, save: str) -> str:
-    return f"{_stem(about)}{save}.json"
-
-
 def pieces_of(file: CheckpointFile) -> list[tuple[str, int, int]]:
     """Return each object of a file with its offset and size: all but the last are full."""
     starts = range(0, file.size, PIECE_BYTES)
-    return [
-        (piece, start, min(PIECE_BYTES, file.size - start)) for piece, start in zip(file.pieces, starts, strict=True)
-    ]
+    parts = zip(file.pieces, starts, strict=True)
+    return [(piece, start, min(PIECE_BYTES, file.size - start)) for piece, start in parts]
 
 
 def digest_of(piece: str) -> str:
@@ -124,14 +118,15 @@ def decode(name: str, data: bytes, number: int) -> Manifest:
         raise CheckpointBroken(f"{name}: {where}: {first['msg']}") from None
     if manifest.about.partition != number:
         raise CheckpointBroken(f"{name}: is of state partition {manifest.about.partition}, not {number}")
-    if not name.startswith(_stem(manifest.about)):
+    if not name.startswith(stem(manifest.about)):
         raise CheckpointBroken(f"{name}: is the manifest of another generation")
     for file in manifest.files:
         _check(name, file)
     return manifest
 
 
-def _stem(about: CheckpointOrigin) -> str:
+def stem(about: CheckpointOrigin) -> str:
+    """Return the beginning of a manifest's name; the id of the save follows."""
     return f"{about.offset + 1:020d}-{about.created_ms:015d}-"
 
 
@@ -177,9 +172,8 @@ class CheckpointDownload:
         kept = [*files]
         for file in kept:
             (target / file.name).touch(FILE_MODE)
-        in_parallel(
-            lambda part: self._write(target, *part), [(file, *part) for file in kept for part in pieces_of(file)]
-        )
+        parts = [(file, *part) for file in kept for part in pieces_of(file)]
+        in_parallel(lambda part: self._write(target, *part), parts)
         in_parallel(_sync, [*(target / file.name for file in kept), target])
 
     def problems(self, files: Iterable[CheckpointFile], known: dict[str, str | None]) -> list[str]:
@@ -238,12 +232,6 @@ class Identity(NamedTuple):
     changed_ns: int
 
 
-class Piece(NamedTuple):
-    path: Path
-    start: int
-    size: int
-
-
 TableDigests = dict[Identity, list[str]]  # SHA-256 of each piece of tables that the partition's last save read
 
 
@@ -263,13 +251,13 @@ class CheckpointUpload:
         found = [(path, _identity(path)) for path in paths]
         known = {path: digests for path, identity in found if (digests := self._known(identity)) is not None}
         pieces = [
-            Piece(path, start, min(PIECE_BYTES, identity.size - start))
+            (path, start, min(PIECE_BYTES, identity.size - start))
             for path, identity in found
             if path not in known
             for start in range(0, identity.size, PIECE_BYTES)
         ]
         for piece, digest in zip(pieces, in_parallel(self._send, pieces), strict=True):
-            known.setdefault(piece.path, []).append(digest)
+            known.setdefault(piece[0], []).append(digest)
         files = []
         for path, identity in found:
             digests = known.get(path, [])
@@ -282,9 +270,9 @@ class CheckpointUpload:
         digests = self._before.get(identity)
         return digests if digests is not None and all(digest in self._has for digest in digests) else None
 
-    def _send(self, piece: Piece) -> str:
-        """Send a piece that the store lacks. Return its SHA-256."""
-        data = _read(piece)
+    def _send(self, piece: tuple[Path, int, int]) -> str:
+        """Send a piece, of a start and a size, that the store lacks. Return its SHA-256."""
+        data = _read(*piece)
         digest = hashlib.sha256(data).hexdigest()
         with self._claiming:
             if digest in self._has:  # stored, or being sent by another thread
@@ -306,13 +294,13 @@ def _identity(path: Path) -> Identity:
     return Identity(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
 
 
-def _read(piece: Piece) -> bytes:
+def _read(path: Path, start: int, size: int) -> bytes:
     try:
-        with piece.path.open("rb") as file:
-            file.seek(piece.start)
-            data = file.read(piece.size)
+        with path.open("rb") as file:
+            file.seek(start)
+            data = file.read(size)
     except OSError as error:
-        raise CheckpointError(f"{piece.path} cannot be saved: {error}") from error
-    if len(data) != piece.size:
-        raise CheckpointError(f"{piece.path} cannot be saved: it became shorter meanwhile")
+        raise CheckpointError(f"{path} cannot be saved: {error}") from error
+    if len(data) != size:
+        raise CheckpointError(f"{path} cannot be saved: it became shorter meanwhile")
     return data

@@ -171,7 +171,13 @@ class Objects:
 
     def get(self, name: str, size_max: int) -> bytes:
         """Return an object; of a larger one, `size_max` bytes."""
-        return self._patiently(f"read {name}", lambda: self._get(f"{self._root}/{name}", size_max))
+
+        def read() -> bytes:
+            with self._filesystem.open_input_file(f"{self._root}/{name}") as file:
+                found: bytes = file.read(size_max)
+            return found
+
+        return self._patiently(f"read {name}", read)
 
     def delete(self, name: str) -> None:
         with contextlib.suppress(FileNotFoundError):
@@ -179,10 +185,8 @@ class Objects:
 
     def listing(self, folder: str) -> dict[str, ListedObject]:
         """Return the objects directly below a folder, by the last part of their names."""
-        found = self._list(folder)
-        return {
-            info.base_name: ListedObject(info.size, info.mtime_ns) for info in found if info.type == fs.FileType.File
-        }
+        files = (info for info in self._list(folder) if info.type == fs.FileType.File)
+        return {info.base_name: ListedObject(info.size, info.mtime_ns) for info in files}
 
     def folders(self) -> list[str]:
         """Return the folders directly below the root."""
@@ -211,11 +215,6 @@ class Objects:
         with open_private(Path(new), "wb") as file:
             file.write(data)
         self._filesystem.move(new, f"{folder}/{name}")
-
-    def _get(self, path: str, size_max: int) -> bytes:
-        with self._filesystem.open_input_file(path) as file:
-            found: bytes = file.read(size_max)
-        return found
 
     def _patiently(self, what: str, call: Callable[[], _T]) -> _T:
         return self._waiting.until_done(self.shown, what, lambda: self._reached(call))

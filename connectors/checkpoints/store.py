@@ -21,7 +21,7 @@ from recallflow.connectors.checkpoints.generation import (
     digest_of,
     encode,
     in_parallel,
-    manifest_name,
+    stem,
 )
 from recallflow.connectors.checkpoints.objects import ListedObject, Objects, StoreRetries, locate
 from recallflow.errors import CheckpointBroken, CheckpointError, UsageError
@@ -60,8 +60,7 @@ class CheckpointStore:
 
     No object is written twice, because each save gives unique names to the objects that it sends. It reuses objects
     that a generation names at that moment. A pruned generation leaves its objects for the grace period, and so do
-    unreferenced objects; a save that takes longer fails. So pruning never removes objects of a generation in use.
-    """
+    unreferenced objects; a save that takes longer fails. So pruning never removes objects of a generation in use."""
 
     def __init__(self, objects: Objects, grace_s: float = GRACE_S) -> None:
         self._objects, self._grace_s = objects, grace_s
@@ -78,8 +77,7 @@ class CheckpointStore:
         Args:
             stopping: event that ends retries.
             create: make the folder of a `file:` URL; from then on the store is unavailable while the folder is
-                missing.
-        """
+                missing."""
         waiting = StoreRetries(stopping or threading.Event(), patience_s)
         location = waiting.until_done("checkpoints", "find the store", lambda: locate(url))
         return cls(Objects(location, waiting, create=create))
@@ -93,8 +91,7 @@ class CheckpointStore:
         """Save a folder of constant files, a RocksDB checkpoint, as a generation.
 
         1. Find the complete objects of existing generations. 2. Send missing pieces. 3. Write the manifest, which makes
-        the generation visible. An interruption before leaves unreferenced objects, which a later `prune` removes.
-        """
+        the generation visible. An interruption before leaves unreferenced objects, which a later `prune` removes."""
         if about.partition != number:
             raise ValueError(f"state partition {number} is saved as {about.partition}")
         began_s = time.monotonic()
@@ -116,7 +113,7 @@ class CheckpointStore:
                 "was sent first may be removed by now"
             )
         self._hashed[number] = sending.hashed
-        manifest = Manifest(manifest_name(about, save), about, files)
+        manifest = Manifest(f"{stem(about)}{save}.json", about, files)
         self._objects.put(f"{_part(number)}/manifests/{manifest.name}", encode(manifest))
         return SavedGeneration(manifest, sending.sent_bytes, sending.sent_objects)
 
@@ -183,8 +180,7 @@ class CheckpointStore:
         The current time is the newest write time, which is never ahead. 3. Remove retired manifests older than the
         grace period.
 
-        With an unreadable manifest, as of a later version, the references are unknown, and no object is removed.
-        """
+        With an unreadable manifest, as of a later version, the references are unknown, and no object is removed."""
         if keep < 1:
             raise UsageError(f"generations of checkpoints to keep: {keep}: give 1 or more")
         part = _part(number)
@@ -232,13 +228,9 @@ class CheckpointStore:
         return len(old)
 
     def _found(self, number: int) -> GenerationList:
-        listed = self._objects.listing(f"{_part(number)}/manifests")
-        return GenerationList(*self._manifests(number, "manifests", [*listed]))
+        return self._manifests(number, "manifests", [*self._objects.listing(f"{_part(number)}/manifests")])
 
-    def _manifests(
-        self, number: int, folder: str, names: list[str]
-    ) -> tuple[list[Manifest], dict[str, CheckpointBroken]]:
-        """Return manifests by name, newest first, and the errors of unreadable ones."""
+    def _manifests(self, number: int, folder: str, names: list[str]) -> GenerationList:
         good, broken = list[Manifest](), dict[str, CheckpointBroken]()
         for name in sorted((name for name in names if name.endswith(".json")), reverse=True):
             manifest = self._read.get((number, name))
@@ -253,7 +245,7 @@ class CheckpointStore:
                     continue
                 self._read[number, name] = manifest
             good.append(manifest)
-        return good, broken
+        return GenerationList(good, broken)
 
 
 def lacking(manifest: Manifest, listed: dict[str, ListedObject]) -> list[str]:

@@ -1,8 +1,7 @@
 """Start page (/), API reference (/docs), and the explorer (/explore) with its static files.
 
 The explorer shows a person's graph and episodes, and how one question was answered. It sends its queries to POST
-/memory/query, with the credentials that its user enters.
-"""
+/memory/query, with the credentials that its user enters."""
 
 import hashlib
 from collections.abc import Callable, Coroutine, Iterator, Mapping
@@ -107,8 +106,7 @@ def permitted_owners(handler: RequestHandler, headers: Headers) -> list[Owner]:
     """Return the known owners whose memories these credentials may read.
 
     Raises:
-        InvalidRecord: (`unauthenticated`) the credentials are valid for no known tenant.
-    """
+        InvalidRecord: (`unauthenticated`) the credentials are valid for no known tenant."""
     found, refused = [], None
     for owner in sorted(handler.service.owners()):
         query = UserStats(type="user.stats", **owner._asdict())

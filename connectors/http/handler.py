@@ -49,8 +49,7 @@ def route_to_workspace(
     result: credentials for a user alone do not reach a workspace.
 
     Raises:
-        Problem: one of the headers cannot be read.
-    """
+        Problem: one of the headers cannot be read."""
     mode = _header(request, ROUTING_HEADER)
     if mode is None:
         return event, headers
@@ -128,11 +127,8 @@ class RequestHandler:
         return self._share((f"credential's {kind}", secrets), most) if secrets else nullcontext()
 
     def admit(self, request: Request, headers: Headers | None = None) -> None:
-        """Authenticate a request before its body is read. Raise InvalidRecord (`unauthenticated`).
-
-        Args:
-            headers: credentials of an interface that defines other headers.
-        """
+        """Authenticate a request before its body is read. `headers` are the credentials of an interface that defines
+        other headers. Raise InvalidRecord (`unauthenticated`)."""
         self.admission.authenticate(credentials_of(request) if headers is None else headers)
         mark_admitted(request.scope)
 

@@ -2,8 +2,7 @@
 
 mem0 attaches a memory to any of a user, an agent, an app and a run. Ours belongs to one owner: the first of these four
 that is given. An owner that is not a user is named after its kind (`agent:planner`), and so no user may have such a
-name.
-"""
+name."""
 
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta

@@ -1,8 +1,7 @@
 """REST interface of mem0, as far as it maps: its clients can use recallflow by changing a URL.
 
 The routes are those of mem0's platform and of its open-source server, below /mem0/TENANT. No language model is called:
-messages are stored unchanged.
-"""
+messages are stored unchanged."""
 
 import asyncio
 import uuid
@@ -115,7 +114,9 @@ def _ours(header: tuple[str, bytes | None]) -> tuple[str, bytes | None]:
 def shown(user_id: str, version: Mapping[str, Any]) -> dict[str, Any]:
     """Return a version of a memory in mem0's format."""
     metadata = {name: value for name, value in (version.get("metadata") or {}).items() if name != AGENT_LABEL}
-    category, expires = version.get("category"), version.get("expires_at")
+    category, last = version.get("category"), None
+    if (expires := version.get("expires_at")) is not None:
+        last = datetime.fromisoformat(expires) - timedelta(milliseconds=1)
     return {
         "id": requests.mem0_id(user_id, version["id"]),
         "memory": version["content"],
@@ -124,7 +125,7 @@ def shown(user_id: str, version: Mapping[str, Any]) -> dict[str, Any]:
         "categories": [category] if category else [],
         "created_at": version.get("created_at"),
         "updated_at": version.get("updated_at"),
-        **({} if expires is None else {"expiration_date": _last_day(expires)}),
+        **({} if last is None else {"expiration_date": last.date().isoformat()}),
     }
 
 
@@ -146,10 +147,6 @@ def history(user_id: str, versions: Sequence[Mapping[str, Any]]) -> list[dict[st
     ]
 
 
-def _last_day(expires_at: str) -> str:
-    return (datetime.fromisoformat(expires_at) - timedelta(milliseconds=1)).date().isoformat()
-
-
 _KEPT = ("role", "content", "name")  # stored fields of a message
 _EVER = format_time(EPOCH_MS_MAX)
 
@@ -163,11 +160,10 @@ async def add(calls: Mem0Calls) -> dict[str, Any]:
         shared["timestamp"] = format_time(round(body.timestamp * 1000))
     expires_at = requests.expires_at(body.expiration_date)
     events = [_event(message, expires_at) | shared | {"id": str(uuid.uuid4())} for message in body.messages]
-    results = [
-        {"id": requests.mem0_id(whose.user_id, event.id or ""), "memory": _text(event), "event": "ADD"}
-        | ({} if receipt is not None else {"status": "PENDING"})
-        for event, receipt in await calls.apply(whose.user_id, events)
-    ]
+    results = []
+    for event, receipt in await calls.apply(whose.user_id, events):
+        result = {"id": requests.mem0_id(whose.user_id, event.id or ""), "memory": _text(event), "event": "ADD"}
+        results.append(result if receipt is not None else result | {"status": "PENDING"})
     return {"results": results}
 
 
@@ -194,11 +190,8 @@ async def search(calls: Mem0Calls) -> dict[str, Any]:
     response = await calls.ask(user_id, query)
     recalled = {memory.id: memory.relevance for memory in response.memories or []}
     wanted = [memory_id for memory_id, sure in recalled.items() if sure >= (body.threshold or 0.0)]
-    results = [
-        shown(user_id, version) | {"score": recalled[version["id"]]}
-        for version in await calls.versions(user_id, wanted)
-        if version is not None
-    ]
+    found = filter(None, await calls.versions(user_id, wanted))
+    results = [shown(user_id, version) | {"score": recalled[version["id"]]} for version in found]
     if body.fields is not None:
         results = [{name: value for name, value in result.items() if name in body.fields} for result in results]
     return {"results": results}
@@ -358,7 +351,7 @@ def _answer_of(handler: RequestHandler, operation: Operation, parameters: type[B
     return answer
 
 
-async def _refuse_others(rest: str) -> Response:  # noqa: ARG001 FastAPI passes it
+async def _refuse_others() -> Response:
     message = "recallflow has no such part of mem0; docs/how-to/mem0-clients.md says which there are"
     return Response(orjson.dumps({"detail": message}), 501, media_type=JSON)
 

@@ -30,8 +30,7 @@ class Limits:
     """Limits of requests.
 
     `timeout_s` limits the answer to a query, or the application of an event; `body_timeout_s` limits the body.
-    `concurrency` is the number of requests in flight. `body_bytes` limits one event, or one line of a batch.
-    """
+    `concurrency` is the number of requests in flight. `body_bytes` limits one event, or one line of a batch."""
 
     timeout_s: float = 10.0
     body_timeout_s: float = 10.0
@@ -77,10 +76,7 @@ class Parameters:
     """URL parameters that make an event of one model."""
 
     def __init__(
-        self,
-        model: type[BaseModel],
-        only: Collection[str] | None = None,
-        in_path: Collection[str] = (),
+        self, model: type[BaseModel], only: Collection[str] | None = None, in_path: Collection[str] = ()
     ) -> None:
         """`only` limits the fields that a URL may name. `in_path` are the fields in the path."""
         self.type: str = model.model_json_schema()["properties"]["type"]["const"]

@@ -1,7 +1,6 @@
 """Routes of the gateway, with their OpenAPI 3.1 description, whose schemas equal the schemas of the topics.
 
-The routes are probes, queries and events, memories and episodes, the graph and its rollout.
-"""
+The routes are probes, queries and events, memories and episodes, the graph and its rollout."""
 
 import time
 from collections.abc import Mapping, Sequence

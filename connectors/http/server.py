@@ -251,11 +251,7 @@ def address(listening: socket.socket) -> str:
 
 
 def serve(app: ASGIApp, listening: socket.socket, host: str, stop_timeout_s: float) -> None:
-    """Serve until SIGTERM or SIGINT, then finish requests in flight for at most `stop_timeout_s`.
-
-    Args:
-        host: configured listening host.
-    """
+    """Serve until SIGTERM or SIGINT, then finish requests in flight for at most `stop_timeout_s`."""
     server = Server(under_own_names(app, listening, host), stop_timeout_s)
 
     def stop(number: int, _: object) -> None:

@@ -64,8 +64,7 @@ class TopicConfig(NamedTuple):
     """Configuration of a topic.
 
     `most_bytes` limits a batch, and so a record with its overhead. `stamped_by_log` tells whether the broker sets
-    timestamps. `keeps_all` tells whether no record is ever removed by age, size or compaction.
-    """
+    timestamps. `keeps_all` tells whether no record is ever removed by age, size or compaction."""
 
     most_bytes: int = UNKNOWN_BYTES
     stamped_by_log: bool = False

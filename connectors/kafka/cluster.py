@@ -44,8 +44,7 @@ class CatchUp:
     """Count of the records that the state step has not applied yet, over all workers of a process.
 
     Offsets without a record (control records, aborted or compacted records) count as done once the reader has passed
-    them.
-    """
+    them."""
 
     def __init__(self) -> None:
         self.behind = True  # False: nothing to go
@@ -108,8 +107,7 @@ class CatchUp:
                 self.passed += self.behind
 
     def to_go(self, source: str | None = None) -> int | None:
-        """Return the number of records between the state of one partition or of all and the targets; None where it is
-        unknown."""
+        """Return the number of records from the state of one partition or of all to the targets; None where unknown."""
         if not self.behind:
             return 0
         with self._lock:
@@ -207,8 +205,7 @@ class Watch:
     """Observer of topic metadata. It calls listeners with each description; an error of a listener stops the flow."""
 
     def __init__(self, ask: Callable[[], Found], found: Found) -> None:
-        """`ask` describes the topics (KafkaException: retry later); `found` is their description at the start of the
-        flow."""
+        """`ask` describes the topics (KafkaException: retry later); `found` is their first description."""
         self.added = Counter(dict.fromkeys(found, 0))  # topic → number of added partitions
         self._counts = {topic: described.partitions for topic, described in found.items()}
         self._ask = ask
@@ -340,8 +337,7 @@ class EndOffsets:
     """End offsets of a topic's partitions, asked of the brokers on a connection without a pending fetch.
 
     A consumer's own request waits behind its fetch for up to half a second. This one takes half a millisecond; an admin
-    client needs a third more, because it answers on other threads.
-    """
+    client needs a third more, because it answers on other threads."""
 
     def __init__(self, options: KafkaOptions, topic: str) -> None:
         self._topic, self._reader = topic, TopicReader(options, give_up_s=READ_ENDS_S)

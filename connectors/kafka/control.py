@@ -1,8 +1,7 @@
 """Control table: the decisions of each tenant's operators, and the sender of decisions.
 
 The table is read to its end before any other topic, and kept up to date. With a secret, only signed decisions count. A
-replayed decision has no effect: it carries its time, and is older than the decision in force.
-"""
+replayed decision has no effect: it carries its time, and is older than the decision in force."""
 
 import logging
 import threading

@@ -104,8 +104,7 @@ class GroupConsumer:
         self._consumer: Any = None
 
     def join(self, is_new: bool) -> None:
-        """Begin to join; `poll` completes it. `is_new` means that the group has no static member with our instance
-        id."""
+        """Begin to join; `poll` completes it. `is_new`: the group has no static member with our instance id."""
         self._is_new = is_new
         self._consumer = self._new_consumer(self._options)
         self._subscribe(self._consumer)
@@ -146,8 +145,7 @@ class GroupConsumer:
     def commit(self, committed: Mapping[int, Committed], note: str) -> frozenset[int]:
         """Commit progress. Return the accepted partitions; the others may be tried again. Raise as `poll`.
 
-        A memory offset without a text carries no information, and is not committed.
-        """
+        A memory offset without a text carries no information, and is not committed."""
         member_id = self.member_id
         places = [TopicPartition(self._queries, part, at.query_offset, note) for part, at in committed.items()]
         places += [

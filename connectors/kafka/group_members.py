@@ -1,8 +1,7 @@
 """Members of a deployment's consumer group: agreed settings, static members, assignment, and rebalances.
 
 Partitions that are assigned by hand (`--own`) make their owner a static member, named after them. Such members do not
-assign partitions to each other, but two members with overlapping partitions see each other in the group.
-"""
+assign partitions to each other, but two members with overlapping partitions see each other in the group."""
 
 import re
 from collections.abc import Collection, Iterable, Mapping

@@ -3,8 +3,7 @@
 Queries come first, in batches that fit a time budget. So a long backlog does not delay its first answers, and queries
 of other partitions and other tenants (`RoundRobinQueue`) come in between. Memory events are given when no query waits,
 in smaller batches, and at least every `STARVED_S`, so that steady queries cannot starve writes. With a backlog of
-60,000 events at 1 ms each, queries had a p50 of 3 ms, against 6 s with Bytewax's own Kafka source.
-"""
+60,000 events at 1 ms each, queries had a p50 of 3 ms, against 6 s with Bytewax's own Kafka source."""
 
 import collections
 import logging
@@ -157,8 +156,7 @@ class LaneReader:
             self._consumer.incremental_unassign([TopicPartition(*part)])
 
     def _full(self) -> bool:
-        """Return whether the queues are full. Lanes that wait for their limit do not count, or nothing else would be
-        read."""
+        """Return whether the queues are full, without lanes that wait for their limit: nothing else would be read."""
         lanes = [lane for lane in self.lanes.values() if lane.limit is None]
         held, held_bytes = sum(lane.held() for lane in lanes), sum(lane.held_bytes() for lane in lanes)
         return held >= READ_AHEAD or held_bytes >= READ_AHEAD_BYTES

@@ -2,8 +2,7 @@
 
 A commit that the coordinator accepts proves that the member was in the group after the commit was sent. So no other
 member gets its partitions within a session from then (`SESSION_S` in `kafka_options.py`). The member may send for a
-shorter time, because records that wait in the producer's queue must expire before the session does.
-"""
+shorter time, because records that wait in the producer's queue must expire before the session does."""
 
 import logging
 import os
@@ -145,8 +144,7 @@ def await_silent(
     """Wait until the group has removed a killed member.
 
     The coordinator admits a newcomer once every member has rejoined or is removed. A killed member is removed when its
-    session ends. Until then the coordinator accepts no commits, and all members would stop sending.
-    """
+    session ends. Until then the coordinator accepts no commits, and all members would stop sending."""
     with TopicReader(options, {"group.id": name}) as reader:
         (numbers,) = reader.partitions([query_topic]).values()
 

@@ -5,8 +5,7 @@ commit lets the member send for a while (`Lease`), and a partition that moves is
 it. A member that was away for longer than its session has lost all partitions.
 
 One thread makes every call of the consumer, which serves one call at a time. While that thread waits in a callback for
-a hand-over, it continues to commit, so that the other partitions stay active.
-"""
+a hand-over, it continues to commit, so that the other partitions stay active."""
 
 import logging
 import threading
@@ -51,12 +50,10 @@ class Assignee(Protocol):
     """Owner of the work on the partitions."""
 
     def gain(self, places: dict[int, str | None]) -> None:
-        """Begin work on partitions, with the text that the last owner committed for each (None without one). Return at
-        once."""
+        """Begin work on partitions, with the text that the last owner committed for each, or None. Return at once."""
 
     def give_up(self, partitions: Collection[int]) -> dict[int, Committed]:
-        """Hand over partitions. Return once nothing of them is in flight, with the final commit of each started
-        partition."""
+        """Hand over partitions. Return the final commit of each started one, once nothing of them is in flight."""
 
 
 def _begin_hand_over(assignee: Assignee, partitions: frozenset[int]) -> Future[dict[int, Committed]]:
@@ -284,8 +281,7 @@ class Membership:
             self._consumer.leave()
 
     def enter(self, is_new: bool = True) -> None:
-        """Join the group; `step` completes it. `is_new` means that the group has no static member with our instance
-        id."""
+        """Join the group; `step` completes it. `is_new`: the group has no static member with our instance id."""
         self._consumer.join(is_new)
 
     def _is_new(self) -> bool:
@@ -398,8 +394,7 @@ class Membership:
         """Return whether the settings in the notes allow a start of partitions. Raise UsageError where they differ.
 
         The owner of the first partition commits the settings of a new deployment, and all others wait for them. So of
-        members that start together with different settings, one begins at most.
-        """
+        members that start together with different settings, one begins at most."""
         holders = [holder for at in found.values() if (holder := Holder.parse(at.note)) is not None]
         self._agreed |= group_members.agree(self.name, self._me.settings, holders)
         if not self._agreed and FIRST not in self._coming and not self._waits:

@@ -111,8 +111,7 @@ class Letter:
     """Dead letter.
 
     `source` is the position of the refused record; the value of a tombstone is None. `headers` are the record's own.
-    `error` holds code, detail, fields, step, source and time of the refusal, and the missing parts of the record.
-    """
+    `error` holds code, detail, fields, step, source and time of the refusal, and the missing parts of the record."""
 
     position: Position
     source: Position

@@ -1,8 +1,7 @@
 """Source of a process that owns a changing set of partitions.
 
 It emits the records of its partitions, and signals: a partition opens, or a barrier with the progress of a partition.
-It is one part of the dataflow, because parts are fixed while a dataflow runs, but partitions come and go.
-"""
+It is one part of the dataflow, because parts are fixed while a dataflow runs, but partitions come and go."""
 
 import logging
 import threading

@@ -10,8 +10,7 @@ query that could not wait.
 
 Queries are delivered in round robin over their tenants, so one tenant's backlog does not delay the others. Records of
 one tenant stay in the order of the log; the record's key names the tenant. Offsets that were delivered ahead of the log
-order are stored until all earlier ones are delivered, up to AHEAD_MAX.
-"""
+order are stored until all earlier ones are delivered, up to AHEAD_MAX."""
 
 import time
 from collections import deque
@@ -35,8 +34,7 @@ class LogProgress(NamedTuple):
     """Progress of one log.
 
     All records below `next_offset` are done except those in `open`; so are the records in `ahead`. `since_ms` is the
-    append time of the record before, 0 where it is unknown.
-    """
+    append time of the record before, 0 where it is unknown."""
 
     next_offset: int
     since_ms: int = 0
@@ -60,8 +58,7 @@ class PartitionProgress:
     `tails` are the output offsets from which outputs of unfinished records may lie; a partition that is not named has
     to be searched whole. `at_ms` is the time of the search by the writer's clock. `clean` means that no output was sent
     for unfinished records. `deployment` and `partitions` identify the state. `began` is the memory offset of the
-    deployment's first record, after retention. `generation` counts the owners of the partition.
-    """
+    deployment's first record, after retention. `generation` counts the owners of the partition."""
 
     memory: LogProgress
     queries: LogProgress

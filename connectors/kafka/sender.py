@@ -3,8 +3,7 @@
 The brokers acknowledge each record, or an error states the reason. The sink sends each output once, and commits a
 barrier once everything before it is synced and delivered. Each output carries its identity in headers: the position of
 its record, and its number among the outputs of that record. The previous owner of a partition may have sent some
-outputs already. Those were found in the tails of the output topics, and are not sent again.
-"""
+outputs already. Those were found in the tails of the output topics, and are not sent again."""
 
 import logging
 import threading
@@ -47,8 +46,7 @@ LINGER_MS = 5  # bulk sending: fuller batches are worth a wait
 
 
 class Sender:
-    """One idempotent producer. The first record that is not delivered is the error of every later call, because later
-    failures follow from it."""
+    """One idempotent producer. An undelivered record is the error of every later call, as later failures follow."""
 
     def __init__(
         self,
@@ -151,8 +149,7 @@ def send_again(
     """Send records again to the topics that refused them, with their bytes, keys and headers. Return their number.
 
     Dead letters hold no credentials: records for the topics in `judged`, which check senders, get our `credentials`.
-    Raise SinkError; some records may have been sent by then.
-    """
+    Raise SinkError; some records may have been sent by then."""
     if not letters:
         return 0
     configs = ask_configs(options, [letter.source.topic for letter in letters])

@@ -1,8 +1,7 @@
 """Service of an engine on Kafka, for any tenant: one producer, and one reader of the engine's outputs.
 
 Every output of the engine names the position of its record, in a header that only the engine sets. So senders of one
-owner with equal ids do not interfere, nor do gateways on one topic, and no other sender can forge an answer.
-"""
+owner with equal ids do not interfere, nor do gateways on one topic, and no other sender can forge an answer."""
 
 import asyncio
 import uuid
@@ -95,8 +94,7 @@ class _OfKey:
 class ExpectedOutcomes:
     """Records whose outcomes are awaited. For one thread; `looks_for` may be called on any.
 
-    They are indexed by record key, which outputs carry as well: outputs of other senders are skipped by their key.
-    """
+    They are indexed by record key, which outputs carry as well: outputs of other senders are skipped by their key."""
 
     def __init__(self) -> None:
         self._by_key: dict[bytes, _OfKey] = {}

@@ -56,8 +56,7 @@ class RemainingRecords:
     """Remaining records of a user in a topic.
 
     `count` excludes tombstones; `newest_ms` is the append time of the last record. `keyed_in` are the partitions whose
-    last record under the user's key is not a tombstone. `retention` is None where the brokers do not report it.
-    """
+    last record under the user's key is not a tombstone. `retention` is None where the brokers do not report it."""
 
     topic: str
     retention: Retention | None

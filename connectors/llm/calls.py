@@ -8,12 +8,13 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from functools import partial
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
 import numpy as np
 import openai
 import orjson
 
-from recallflow.connectors.llm.policy import Endpoint, Meter, Policy, TokenBudget, counted, estimate_tokens
+from recallflow.connectors.llm.policy import OPENAI_URL, Endpoint, Meter, Policy, TokenBudget, counted, estimate_tokens
 from recallflow.embedder import Matrix
 from recallflow.errors import EmbedderError, ModelError, ModelFailure
 from recallflow.events import EMBEDDED_BYTES
@@ -37,11 +38,6 @@ class CallFailed(ModelError):
         super().__init__(code, problem)
         self.status, self.retry_after = status, retry_after
         self.spent: Spent = spent
-
-    @property
-    def may_pass(self) -> bool:
-        """Return whether a retry of the same call may succeed."""
-        return self.code in ("timeout", "unavailable", "rate_limited", "malformed")
 
     @property
     def of_service(self) -> bool:
@@ -115,11 +111,8 @@ def _parsed(body: bytes) -> Any:
 
 def _of_status(error: openai.APIStatusError) -> CallFailed:
     status = error.status_code
-    code: ModelFailure = "rejected"
-    if status == 429:
-        code = "rate_limited"
-    elif status in (408, 409) or status >= 500:
-        code = "unavailable"
+    is_away = status in (408, 409) or status >= 500
+    code: ModelFailure = "rate_limited" if status == 429 else "unavailable" if is_away else "rejected"
     return CallFailed(code, f"the service answered {status}", status, error.response.headers.get("retry-after"))
 
 
@@ -134,12 +127,12 @@ _log = logging.getLogger(__name__)
 class ServiceModel:
     """Model behind an API: its connection, and calls with retries. Use and close it on one event loop."""
 
-    def __init__(self, model: str, endpoint: Endpoint, policy: Policy) -> None:
+    def __init__(self, model: str, endpoint: Endpoint, policy: Policy | None = None) -> None:
         """Raise UsageError for an invalid URL or header."""
         self.name = model
         self.meter = Meter(model)
         self._connection = ModelConnection(endpoint)
-        self._policy = policy
+        self._policy = policy = policy or Policy()
         self._breaker = Breaker(policy.timing.now_s)
         self._budget = TokenBudget(policy.limit, policy.timing.epoch_s, policy.spending)
         self._under_way = 0
@@ -215,7 +208,8 @@ class ServiceModel:
                         continue
                 failures += 1
                 malformed += error.code == "malformed"
-                if not error.may_pass or failures >= self._policy.attempts or malformed >= MALFORMED_MOST:
+                may_pass = error.code in ("timeout", "unavailable", "rate_limited", "malformed")
+                if not may_pass or failures >= self._policy.attempts or malformed >= MALFORMED_MOST:
                     raise
                 wait_s = self._policy.wait_s(failures, error.retry_after)
             except BaseException:  # even after a cancellation, the service was called and may charge for it
@@ -276,8 +270,7 @@ def read_answer(content: str, schema: Mapping[str, Any]) -> object:
     """Return the value in a model's output, unchecked.
 
     Three further forms are accepted: JSON in one fenced block, and for a schema with one field its bare value, as a
-    list or as a truth value (JSON, YES or NO). Raise ValueError for other text that is not JSON.
-    """
+    list or as a truth value (JSON, YES or NO). Raise ValueError for other text that is not JSON."""
     blocks = _FENCED.findall(content)
     text = (blocks[0] if len(blocks) == 1 else content).strip()
     field, kind = _only_field(schema)
@@ -303,12 +296,13 @@ MOST_BYTES = 1024 * 1024  # size limit of a response
 class OpenAiModel(ServiceModel):
     """`LanguageModel` over chat completions with a JSON schema."""
 
-    def __init__(self, model: str, endpoint: Endpoint, policy: Policy) -> None:
+    def __init__(self, model: str, endpoint: Endpoint, policy: Policy | None = None) -> None:
         super().__init__(model, endpoint, policy)
         # The client imports the resources at this access: now, and not during the first question.
         self._create = self._connection.client.chat.completions.with_streaming_response.create
         # OpenAI's newer models accept one name only, many other servers the other.
-        self._most_tokens = "max_completion_tokens" if endpoint.is_openai else "max_tokens"
+        is_openai = urlsplit(endpoint.url).hostname == urlsplit(OPENAI_URL).hostname
+        self._most_tokens = "max_completion_tokens" if is_openai else "max_tokens"
 
     async def complete(self, tenant_id: str, prompt: Prompt) -> Completion:
         tokens = estimate_tokens(prompt.system, prompt.user) + prompt.most_tokens
@@ -368,7 +362,7 @@ SHORTENED = "text-embedding-3"  # models with this prefix return the requested d
 class OpenAiEmbeddings(ServiceModel):
     """`EmbeddingService`."""
 
-    def __init__(self, model: str, dimension: int, endpoint: Endpoint, policy: Policy) -> None:
+    def __init__(self, model: str, dimension: int, endpoint: Endpoint, policy: Policy | None = None) -> None:
         super().__init__(model, endpoint, policy)
         self.dimension = dimension
         self._create = self._connection.client.embeddings.with_streaming_response.create
@@ -383,9 +377,8 @@ class OpenAiEmbeddings(ServiceModel):
         total = Spent()
         for batch in _batches([(at, _beginning(texts[at])) for at in spoken]):
             texts_of = [text for _, text in batch]
-            answer, spent = await self._call(
-                tenant_id, "embed", estimate_tokens(*texts_of), partial(self._attempt, texts_of)
-            )
+            tokens, attempt = estimate_tokens(*texts_of), partial(self._attempt, texts_of)
+            answer, spent = await self._call(tenant_id, "embed", tokens, attempt)
             vectors[[at for at, _ in batch]] = answer.vectors
             total = total.plus(spent)
         return Embedded(vectors, total)
@@ -413,9 +406,8 @@ class OpenAiEmbeddings(ServiceModel):
         self._fits |= self.dimension in sizes
         if sizes != {self.dimension}:
             if self._fits or len(sizes) > 1:
-                raise CallFailed(
-                    "malformed", f"the answer has embeddings of other sizes than {self.dimension}", spent=spent
-                )
+                problem = f"the answer has embeddings of other sizes than {self.dimension}"
+                raise CallFailed("malformed", problem, spent=spent)
             raise EmbedderError(
                 f"{self.name} gives vectors of {sizes.pop():,} floats: set embedding.dimension to that, "
                 f"which is {self.dimension}, or name another model"

@@ -1,8 +1,7 @@
 """Settings and state of calls to a model service: endpoint, retry policy, counters and token budgets.
 
 `calls.py` has the loop of attempts. The number of attempts is a setting of a flow: `ServiceSettings` in
-`flows/model_settings.py`.
-"""
+`flows/model_settings.py`."""
 
 import asyncio
 import logging
@@ -53,10 +52,6 @@ class Endpoint(NamedTuple):
         return url
 
     @property
-    def is_openai(self) -> bool:
-        return urlsplit(self.url).hostname == urlsplit(OPENAI_URL).hostname
-
-    @property
     def named_headers(self) -> Mapping[str, str]:
         """Return name → value. Raise UsageError."""
         pairs = [(name.strip(), value.strip()) for name, _, value in (header.partition(":") for header in self.headers)]
@@ -94,8 +89,7 @@ class Policy:
     `attempts` includes the first. `waits` tells whether a call waits while the breaker is open, or fails; with `for a
     limit` it waits for rate limits only, which cost no attempt then. `capacity` limits the calls in flight (None:
     unlimited); further calls wait if `waits` is `always`, and otherwise fail. `limit` returns a tenant's tokens per
-    day; the file `spending` keeps the spent ones across restarts.
-    """
+    day; the file `spending` keeps the spent ones across restarts."""
 
     attempts: int = 1
     waits: Waits = "never"

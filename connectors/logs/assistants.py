@@ -51,8 +51,7 @@ def each_conversation(
     """Yield the events of each conversation.
 
     The export of one account belongs to the default owner. In that of an organisation each account is an owner, under
-    its name in `names` or else its id; a conversation without an account is refused.
-    """
+    its name in `names` or else its id; a conversation without an account is refused."""
     files = exported(source, _FILE, scope)
     is_shared = not scope.user_given and _has_several(files, account_field)
     for file in files:

@@ -15,8 +15,7 @@ LoCoMo's samples have two people and many sessions:
     [{"sample_id": "conv-1", "conversation": {"session_1_date_time": "1:56 pm on 8 May, 2023",
                                               "session_1": [{"speaker", "dia_id", "text", "blip_caption"?}]}}]
 
-Invalid data becomes an invalid event, which is refused with its wrong fields, and never left out.
-"""
+Invalid data becomes an invalid event, which is refused with its wrong fields, and never left out."""
 
 import hashlib
 import re
@@ -92,13 +91,8 @@ def _read_openai(source: LogSource, scope: ImportScope) -> Iterator[bytes]:
 
 class Conversations:
     def __init__(self, log: str, scope: ImportScope, *, owned: bool = False, is_table: bool = True) -> None:
-        """Create the reader.
-
-        Args:
-            log: name of the log.
-            owned: whether the log names owners, so that a record without one is refused.
-            is_table: whether its columns were checked and mapped.
-        """
+        """`log` is the log's name. `owned` tells whether it names owners, so that a record without one is refused;
+        `is_table` whether its columns were checked and mapped."""
         self._log, self.scope, self._owned, self._is_table = log, scope, owned, is_table
         self._first_speaker: tuple[str, object] | None = None
         self._bare = ConversationDigest(self)

@@ -1,8 +1,7 @@
 """JSON documents of any length, element by element.
 
 Brackets and quotes alone split a document into elements, and each element is parsed separately. So a broken element
-(bad bytes, a stray comma) affects no other, gigabytes are read in pieces, and numbers keep their spelling.
-"""
+(bad bytes, a stray comma) affects no other, gigabytes are read in pieces, and numbers keep their spelling."""
 
 import re
 from collections.abc import Iterator

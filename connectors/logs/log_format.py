@@ -2,8 +2,7 @@
 
 An export holds the current state of its program. A message keeps its id there, so the next export of the same account
 adds only new messages. An edited message is imported as its latest text and as an update: the first import stores it
-once, and a later import of a newer edit gives the memory a new version.
-"""
+once, and a later import of a newer edit gives the memory a new version."""
 
 import hashlib
 import json
@@ -61,8 +60,7 @@ class ImportScope:
 
     `user_given` means that `--user` was set: then a group chat, otherwise a separate owner, belongs to that user.
     `date_order` and `zone` apply to dates without month names or zone. `skipped` counts omitted messages by reason, in
-    each reading. `columns` maps table columns to event fields, empty for metadata; a reader fills it.
-    """
+    each reading. `columns` maps table columns to event fields, empty for metadata; a reader fills it."""
 
     tenant_id: str = "default"
     user_id: str = "user"
@@ -152,8 +150,7 @@ HEAD_BYTES = 256 * 1024
 
 
 def piece(file: BinaryIO, most_bytes: int) -> bytes:
-    """Return the next piece; empty at the end. One read per piece: in a truncated file, a larger read would lose
-    data."""
+    """Return the next piece, of one read; empty at the end. A larger read would lose data of a truncated file."""
     return cast("bytes", file.read1(most_bytes))  # type: ignore[attr-defined]
 
 
@@ -175,8 +172,7 @@ class LogFormat:
 
     `read` yields memory events as JSON in a fixed order and in bounded memory, each with an id, so that a repeated
     import applies once. Nothing is dropped silently: an invalid message is yielded in a form that the decode step
-    refuses with its reason.
-    """
+    refuses with its reason."""
 
     name: str
     title: str

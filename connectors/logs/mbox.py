@@ -6,8 +6,7 @@
     …
     (a blank line, the text, a blank line, the next `From `)
 
-The format is RFC 4155's; a line of a text that begins with `From ` is written `>From `.
-"""
+The format is RFC 4155's; a line of a text that begins with `From ` is written `>From `."""
 
 import hashlib
 import html

@@ -25,8 +25,7 @@ Zep's threads (formerly sessions) and facts, and Graphiti's data, in the JSON of
 A fact that became untrue has an `invalid_at`: it is imported as the fact, and as an update that ends it. Sources of the
 format: help.getzep.com/sdk-reference (thread/get-messages-of-a-thread), its version 2
 (deprecated/memory/get-session-message, graph/node/get-entity-edges-for-a-node) and mintlify.com/getzep/graphiti
-(api/edges, api/episodes).
-"""
+(api/edges, api/episodes)."""
 
 import re
 from collections.abc import Iterator, Mapping

@@ -19,8 +19,7 @@ WhatsApp's export of a chat is `_chat.txt` (iOS) or `WhatsApp Chat with NAME.txt
 
 There are no ids and no zone. Days and months are in the phone's order, which the whole file or an option shows.
 Sources of the format: importers in public repositories (bolsozap, koftezz/whatsapp-chat-analyzer's issue 18 on edited
-messages, sepinf-inc/IPED's issue 1647 on the program's own lines); WhatsApp documents none.
-"""
+messages, sepinf-inc/IPED's issue 1647 on the program's own lines); WhatsApp documents none."""
 
 import hashlib
 import re

@@ -1,8 +1,7 @@
 """Fields of records that name the owner, the session, the speaker or the role.
 
 The owner is the person whose memory a record is. A reader takes the owner from the fields in OWNER_NAMES. It refuses a
-log with another field that looks like a person (`unclear_identities`), as several people would share one owner.
-"""
+log with another field that looks like a person (`unclear_identities`), as several people would share one owner."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -104,12 +103,8 @@ def identifier_text(value: object) -> object:
 
 
 def unclear_identities(fields: Iterable[str], owner: str | None = None) -> list[str]:
-    """Return the fields that look like a person.
-
-    Args:
-        fields: fields that no event field is taken from.
-        owner: field that names the owner. Next to it, only another kind of person counts: `customer` next to
-            `user`, and neither `user_email` nor `account`.
+    """Return the fields that look like a person, out of those that no event field is taken from. Next to a field that
+    names the `owner`, only another kind of person counts: `customer` next to `user`, but not `user_email` or `account`.
     """
     people = _HINTS if owner is None else _PEOPLE
     own = frozenset() if owner is None else _words(owner)

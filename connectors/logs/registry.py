@@ -1,8 +1,7 @@
 """Registry of log formats, and detection of a log's format.
 
 To add an importer, define a `LogFormat` (`log_format.py`) in a module of this package, and list it in `FORMATS`. The
-format only reads a `LogSource`; `sources.py` opens folders, archives and compressed files.
-"""
+format only reads a `LogSource`; `sources.py` opens folders, archives and compressed files."""
 
 import hashlib
 import os
@@ -90,8 +89,7 @@ class Registry:
     """Formats for reading: all of them, or the chosen one."""
 
     def __init__(self, chosen: str | None = None, columns: Mapping[str, str] = MappingProxyType({})) -> None:
-        """`columns` maps event fields to table columns; without `chosen`, lines are rows then. Raise UsageError for
-        an unknown format."""
+        """`columns`: event field → table column; without `chosen`, lines are rows then. Raise UsageError."""
         self._columns = tuple(sorted(columns.items()))
         parquet, rows, delimited = parquet_format(columns), lines_format(columns), csv_format(columns)
         self._formats = (parquet, rows, delimited) if columns else (parquet, *FORMATS, delimited)
@@ -106,8 +104,7 @@ class Registry:
         """Return the logs of a source, and the files that are no logs or broken (`Source.broken`).
 
         A folder or an archive is one log if a format matches it as a whole; otherwise its files are separate logs.
-        Raise UsageError, with the findings and the supported formats, where there is no log.
-        """
+        Raise UsageError, with the findings and the supported formats, where there is no log."""
         if (found := self._recognised(source)) is not None:
             return [Log(source, found, self._columns)], []
         if not source.members():
@@ -197,8 +194,7 @@ def log_name(log: Log, scope: ImportScope) -> str:
 
     A file of lines is identified by its path and first line, so that a grown file is continued. Other logs are
     identified by content: a later export of the same conversations is another log, whose events apply once by their
-    ids. For a log without owners, the owner is part of the identity.
-    """
+    ids. For a log without owners, the owner is part of the identity."""
     owner = scope.tenant_id, scope.user_id, scope.user_given, scope.environment, scope.date_order, str(scope.zone)
     given = "" if log.format.name == "events" else repr((log.format.name, log.columns, owner))
     if log.source.path is not None and log.format.name in _GROWING:

@@ -1,7 +1,6 @@
 """Sources of logs: files, standard input, folders and archives, decompressed while they are read.
 
-Nothing is extracted: archive entries are never used as paths, and decompressed data is held in pieces.
-"""
+Nothing is extracted: archive entries are never used as paths, and decompressed data is held in pieces."""
 
 import gzip
 import io
@@ -173,11 +172,8 @@ def _archive(where: str, name: str, size: int, open_raw: Opens) -> LogFile:
         raise unopened(where, error) from None
     weakref.finalize(archive, file.close)
     _check_archive(where, archive.infolist(), size)
-    files = [
-        info
-        for info in sorted(archive.infolist(), key=lambda info: info.filename)
-        if not info.is_dir() and not _is_hidden(info.filename)
-    ]
+    entries = sorted(archive.infolist(), key=lambda info: info.filename)
+    files = [info for info in entries if not info.is_dir() and not _is_hidden(info.filename)]
     found = [
         LogFile(
             _plain(info.filename),
@@ -280,8 +276,7 @@ class _Checked(io.RawIOBase):
         packed: BinaryIO | None = None,
         most_bytes: int | None = None,
     ) -> None:
-        """`packed` is the file that a decompressor reads, and that closes with it. More than `most_bytes` are
-        refused."""
+        """`packed`, which a decompressor reads, closes with it. More than `most_bytes` are refused."""
         self._file, self._where, self._packed, self._most_bytes = file, where, packed, most_bytes
         self.done_bytes = 0
 

@@ -135,16 +135,10 @@ def _exported(element: Row) -> Row:
 
 
 def mapped(names: Sequence[str], columns: Columns, sample: Sequence[Row] = (), *, owned: bool = True) -> dict[str, str]:
-    """Return column → field for the existing columns: named ones, and guesses. A column with the name of a field that
-    another column fills is renamed.
-
-    Args:
-        names: the table's columns.
-        columns: field → column, named by options.
-        sample: the first rows. A column of lists or structs is neither owner nor session, and one of `user` and
-            `assistant` is the role under any name.
-        owned: whether a guessed column may name the owner.
-    """
+    """Return column → field for the existing columns: those named by options (`columns`: field → column), and guesses.
+    A column with the name of a field that another column fills is renamed. In the `sample`, the first rows, a column of
+    lists or structs is neither owner nor session, and one of `user` and `assistant` is the role under any name. `owned`
+    tells whether a guessed column may name the owner."""
     found = {column: field for field, column in columns.items()}
     by_name = {owners.snake_case(name): name for name in reversed(names)}
     for field, guesses in _GUESSES.items():
@@ -348,8 +342,7 @@ def _seekable(file: BinaryIO) -> BinaryIO:
 
 
 def _parquet_rows(batch: Any) -> Iterator[dict[str, Any]]:
-    """Yield the rows of a record batch. Times are cut to microseconds, Python's resolution; times out of Python's
-    range become texts."""
+    """Yield the rows of a record batch. Times are cut to microseconds; times out of Python's range become texts."""
     columns = []
     for column in batch.columns:
         try:

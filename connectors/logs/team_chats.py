@@ -21,8 +21,7 @@ A Discord channel is one file in the JSON of DiscordChatExporter:
                    "forwardedMessage"?: {"content"}}]}
 
 Times are RFC 3339. A direct message is in the guild `Direct Messages`, whose id is 0. A thread has its channel as
-`category`.
-"""
+`category`."""
 
 import html
 import re

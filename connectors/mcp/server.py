@@ -11,13 +11,7 @@ from fastapi import APIRouter, FastAPI, Request
 from mcp.server.context import ServerRequestContext
 from mcp.server.lowlevel import Server
 from mcp.server.stdio import stdio_server
-from mcp_types import (
-    CallToolRequestParams,
-    CallToolResult,
-    ListToolsResult,
-    PaginatedRequestParams,
-    TextContent,
-)
+from mcp_types import CallToolRequestParams, CallToolResult, ListToolsResult, PaginatedRequestParams, TextContent
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -27,14 +21,7 @@ from recallflow.connectors.http.requests import Limits, read_body
 from recallflow.connectors.http.server import PROBES, mark_admitted
 from recallflow.connectors.mcp.tools import INSTRUCTIONS, TOOLS, Caller, Performer, ServerScope, caller_of
 from recallflow.distribution import __version__
-from recallflow.errors import (
-    DefectLog,
-    DeliveryFailed,
-    InvalidRecord,
-    QueryTimeout,
-    RecallflowError,
-    SourceError,
-)
+from recallflow.errors import DefectLog, DeliveryFailed, InvalidRecord, QueryTimeout, RecallflowError, SourceError
 from recallflow.parsing import parse
 from recallflow.responses import QueryFailed
 from recallflow.service import Admission
@@ -98,9 +85,8 @@ def build_server(performer: Performer, caller_in: Callable[[Context], Caller]) -
             result = await performer.perform(caller_in(context), arguments)
         except Exception as error:  # noqa: BLE001 - the model gets any error, and the server continues
             return _failed(explain(error))
-        return CallToolResult(
-            content=[_text(result.text)], structured_content=result.structured.model_dump(mode="json")
-        )
+        structured = result.structured.model_dump(mode="json")
+        return CallToolResult(content=[_text(result.text)], structured_content=structured)
 
     return Server(
         "recallflow",
@@ -133,20 +119,11 @@ _BODY_BYTES = 256 * 1024  # size limit of a request; the longest arguments fit w
 def build_http(
     server: Server[Any], place: ServerScope, admission: Admission, host: str, limits: Limits, probes: APIRouter
 ) -> ASGIApp:
-    """Return the server as an app, with the routes of probes.
-
-    It keeps no sessions: each request brings its own credentials, and any of several processes may answer it.
-
-    Args:
-        host: listening host; on a loopback address the server answers under local names only, so that foreign
-            pages cannot reach it through a browser.
-    """
+    """Return the server as an app, with the routes of probes. It keeps no sessions: each request brings its own
+    credentials, and any of several processes may answer it. On a loopback address as `host` the server answers under
+    local names only, so that foreign pages cannot reach it through a browser."""
     app = server.streamable_http_app(
-        streamable_http_path=PATH,
-        json_response=True,
-        stateless_http=True,
-        max_request_body_size=_BODY_BYTES,
-        host=host,
+        streamable_http_path=PATH, json_response=True, stateless_http=True, max_request_body_size=_BODY_BYTES, host=host
     )
     return _Judged(app, probes, place, admission, replace(limits, body_bytes=_BODY_BYTES))
 

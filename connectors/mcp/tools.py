@@ -222,17 +222,6 @@ def search_result(response: Response) -> Result:
     return Result("\n".join(lines + warnings + [_line(*numbered) for numbered in enumerate(memories, 1)]), structured)
 
 
-def add_result(memory_id: str, *, applied: bool) -> Result:
-    later = "" if applied else " It is stored, and found a moment later: do not add it again."
-    return Result(f"Remembered as {memory_id}.{later}", AddConfirmation(memory_id=memory_id, applied=applied))
-
-
-def forget_result(memory_id: str, *, applied: bool) -> Result:
-    named = _quoted(memory_id)
-    text = f"Forgotten: {named}." if applied else f"{named} will be forgotten a moment from now."
-    return Result(text, ForgetConfirmation(memory_id=memory_id, applied=applied))
-
-
 def episodes_result(infos: list[EpisodeInfo]) -> Result:
     listed = [_episode(info) for info in infos]
     lines = [
@@ -360,13 +349,18 @@ class Performer:
             case AddArguments():
                 memory_id = str(uuid.uuid4())
                 event = {"type": "memory", "id": memory_id} | _given(arguments)
-                return add_result(memory_id, applied=await self._apply(caller, event) is not None)
+                applied = await self._apply(caller, event) is not None
+                later = "" if applied else " It is stored, and found a moment later: do not add it again."
+                confirmation = AddConfirmation(memory_id=memory_id, applied=applied)
+                return Result(f"Remembered as {memory_id}.{later}", confirmation)
             case ForgetArguments():
                 event = {"type": "memory.forget", "memory_id": arguments.memory_id}
                 receipt = await self._apply(caller, event)
                 if receipt is not None and receipt.outcome == "unchanged":
                     raise InvalidRecord("not_found", [FieldProblem("memory_id", "no memory has this id")])
-                return forget_result(arguments.memory_id, applied=receipt is not None)
+                named, applied = _quoted(arguments.memory_id), receipt is not None
+                text = f"Forgotten: {named}." if applied else f"{named} will be forgotten a moment from now."
+                return Result(text, ForgetConfirmation(memory_id=arguments.memory_id, applied=applied))
             case EpisodesArguments():
                 response = await self._ask(caller, {"type": "episodes.list"} | _given(arguments))
                 return episodes_result(cast(list[EpisodeInfo], response.episodes or []))

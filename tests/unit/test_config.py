@@ -17,7 +17,7 @@ from prometheus_client.registry import Collector
 
 from recallflow import Memory
 from recallflow.cli import main
-from recallflow.connectors.llm import Meter
+from recallflow.connectors.llm.policy import Meter
 from recallflow.control import ControlHistory, Quota
 from recallflow.credentials import ApiKeyText
 from recallflow.errors import ModelError, UsageError

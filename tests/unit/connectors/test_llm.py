@@ -17,9 +17,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recallflow.connectors.llm import Endpoint, Policy, load_embedding_service, load_language_model
-from recallflow.connectors.llm.calls import CallFailed, OpenAiModel, _checked, read_answer
-from recallflow.connectors.llm.policy import DAY_S, MOST_WAIT_S, Reserved, RetryTiming, TokenBudget
+from recallflow.connectors.llm.calls import CallFailed, OpenAiEmbeddings, OpenAiModel, _checked, read_answer
+from recallflow.connectors.llm.policy import DAY_S, MOST_WAIT_S, Endpoint, Policy, Reserved, RetryTiming, TokenBudget
 from recallflow.errors import ModelError, ModelFailure
 from recallflow.llm import FAILURES, LEFT_ALONE_S, Completion, Embedded, Prompt, Spent
 from recallflow.operators.enrichment.prompts import NUMBER, TEXT, TRUTH, fields, listed
@@ -73,7 +72,7 @@ class Model:
         self._loaded: list[OpenAiModel] = []
 
     def load(self, **policy: Any) -> OpenAiModel:
-        found = load_language_model("m-1", Endpoint(self._server.url, "k"), Policy(timing=self._time.timing, **policy))
+        found = OpenAiModel("m-1", Endpoint(self._server.url, "k"), Policy(timing=self._time.timing, **policy))
         self._loaded.append(found)
         return found
 
@@ -135,7 +134,7 @@ def test_passing_fault_is_retried(
 
 def test_a_timeout_is_tried_again(llm_server: LlmServer, model: Model, time: Time) -> None:
     llm_server.fail("hang")
-    slow = load_language_model("m-1", Endpoint(llm_server.url, timeout_s=0.2), Policy(2, timing=time.timing))
+    slow = OpenAiModel("m-1", Endpoint(llm_server.url, timeout_s=0.2), Policy(2, timing=time.timing))
     assert (model.ask(slow), llm_server.calls["classify"]) == ("ok", 2)
     model.run(slow.close())
 
@@ -339,7 +338,7 @@ def test_calls_and_tokens_are_metered_by_tenant_and_task(llm_server: LlmServer, 
     assert asked.meter.spent() == {("acme", "classify"): Spent(3, 12, 14), ("globex", "extract"): Spent(1, 6, 7)}
 
     async def embedded() -> Spent:
-        service = load_embedding_service("e-1", 64, Endpoint(llm_server.url), Policy(5, timing=time.timing))
+        service = OpenAiEmbeddings("e-1", 64, Endpoint(llm_server.url), Policy(5, timing=time.timing))
         llm_server.fail("nan", "cut")
         found = await service.embed("acme", ["two words"])
         await service.close()
@@ -368,7 +367,7 @@ def test_errors_and_logs_contain_no_secrets_or_text(
     llm_server.answer("classify", {"yes": "Ana lives in Porto"})
     llm_server.fail(fault, times=None)
     endpoint = Endpoint(llm_server.url, "sk-secret", ("X-Team: hidden",))
-    asked = load_language_model("m-1", endpoint, Policy(6, waits="never", timing=time.timing))
+    asked = OpenAiModel("m-1", endpoint, Policy(6, waits="never", timing=time.timing))
 
     async def failing() -> str:
         with pytest.raises(ModelError) as raised:
@@ -393,7 +392,7 @@ RELATION_PROMPT = Prompt("classify", "v1", "Judge.", PORTO, RELATION, 50)
 
 def complete(server: LlmServer, timeout_s: float = 30.0, prompt: Prompt = RELATION_PROMPT) -> Completion:
     async def asked() -> Completion:
-        model = load_language_model("m-1", Endpoint(server.url, SECRET, ("X-Team: memory",), timeout_s))
+        model = OpenAiModel("m-1", Endpoint(server.url, SECRET, ("X-Team: memory",), timeout_s))
         try:
             return await model.complete("acme", prompt)
         finally:
@@ -404,7 +403,7 @@ def complete(server: LlmServer, timeout_s: float = 30.0, prompt: Prompt = RELATI
 
 def embed(server: LlmServer, *texts: str, model: str = "e-1", dimension: int = 64) -> Embedded:
     async def asked() -> Embedded:
-        service = load_embedding_service(model, dimension, Endpoint(server.url, SECRET))
+        service = OpenAiEmbeddings(model, dimension, Endpoint(server.url, SECRET))
         try:
             return await service.embed("acme", texts)
         finally:

@@ -334,11 +334,7 @@ def put(cache: Path, monkeypatch: pytest.MonkeyPatch, encoding: str, content: by
     """Makes this the content of the encoding's file, and the right one."""
     url = f"https://openaipublic.blob.core.windows.net/encodings/{encoding}.tiktoken"
     (cache / hashlib.sha1(url.encode()).hexdigest()).write_bytes(content)
-    files = [
-        file._replace(sha256=hashlib.sha256(content).hexdigest()) if file.encoding == encoding else file
-        for file in model_embedders._FILES
-    ]
-    monkeypatch.setattr(model_embedders, "_FILES", files)
+    monkeypatch.setitem(model_embedders._FILES, encoding, hashlib.sha256(content).hexdigest())
 
 
 @pytest.mark.parametrize("encoding", ["o200k_base", "cl100k_base"])

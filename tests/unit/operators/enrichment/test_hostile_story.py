@@ -7,7 +7,8 @@ from typing import Any
 import orjson
 import pytest
 
-from recallflow.connectors.llm import Endpoint, load_language_model
+from recallflow.connectors.llm.calls import OpenAiModel
+from recallflow.connectors.llm.policy import Endpoint
 from recallflow.events import EnrichmentRequest, EnrichmentResult
 from recallflow.flows.model_settings import EnrichmentSettings
 from recallflow.operators.enrichment.enrich import Thresholds, enrich
@@ -70,7 +71,7 @@ def found_out(server: LlmServer, outputs: list[Output]) -> list[EnrichmentResult
     ]
 
     async def ask() -> list[EnrichmentResult]:
-        model = load_language_model("obedient", Endpoint(server.url))
+        model = OpenAiModel("obedient", Endpoint(server.url))
         try:
             return await enrich(asked, model, None, Thresholds(), {})
         finally:
