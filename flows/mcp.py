@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from recallflow.connectors.http.requests import Limits
 from recallflow.connectors.http.routes import probe_routes
@@ -19,17 +19,12 @@ from recallflow.flows.gateway import ServedEngine, warn_where_open
 _log = logging.getLogger(__name__)
 
 
-class Address(NamedTuple):
-    host: str
-    port: int
-
-    @classmethod
-    def parse(cls, text: str) -> "Address":
-        """Parse `HOST:PORT`. Raise UsageError."""
-        host, colon, port = text.rpartition(":")
-        if not (colon and host and port.isdecimal()):
-            raise UsageError(f"--http {text}: give HOST:PORT, such as 127.0.0.1:8081")
-        return cls(host.strip("[]"), int(port))
+def parse_address(text: str) -> tuple[str, int]:
+    """Parse `HOST:PORT`. Raise UsageError."""
+    host, colon, port = text.rpartition(":")
+    if not (colon and host and port.isdecimal()):
+        raise UsageError(f"--http {text}: give HOST:PORT, such as 127.0.0.1:8081")
+    return host.strip("[]"), int(port)
 
 
 def serve_user(config: Config, engine: ServedEngine, place: ServerScope, user_id: str) -> None:
@@ -39,7 +34,7 @@ def serve_user(config: Config, engine: ServedEngine, place: ServerScope, user_id
     asyncio.run(serve_stdio(build_server(performer, lambda _: caller)))
 
 
-def serve_http(config: Config, engine: ServedEngine, place: ServerScope, at: Address) -> None:
+def serve_http(config: Config, engine: ServedEngine, place: ServerScope, at: tuple[str, int]) -> None:
     """Serve over HTTP until SIGTERM or SIGINT. Each request brings credentials and names its user."""
     admission = engine.admission
     server = build_server(Performer(engine.service, admission, config.serve.timeout_s), partial(caller_in, place))
@@ -47,8 +42,8 @@ def serve_http(config: Config, engine: ServedEngine, place: ServerScope, at: Add
     limits = Limits(chosen.timeout_s, chosen.body_timeout_s, chosen.concurrency)
     registry = registry_of(engine.metrics)
     probes = probe_routes(engine.service, registry)
-    inner = build_http(server, place, admission, at.host, limits, probes)
+    inner = build_http(server, place, admission, at[0], limits, probes)
     app: Any = ConcurrencyLimit(inner, limits, Traffic(registry))
     with listen(*at) as listening:
-        warn_where_open(at.host, engine.authoriser)
-        serve(app, listening, at.host, chosen.stop_timeout_s)
+        warn_where_open(at[0], engine.authoriser)
+        serve(app, listening, at[0], chosen.stop_timeout_s)

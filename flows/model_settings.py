@@ -17,10 +17,6 @@ from recallflow.operators.rules import EnrichmentTasks
 if TYPE_CHECKING:
     from recallflow.connectors.llm.calls import OpenAiEmbeddings, OpenAiModel
 
-CAPACITY_MAX = 1_000
-TIMEOUT_MS_MAX = 600_000
-ATTEMPTS_MAX = 20
-
 # The caller of a model, which decides how long a call may wait: "question" makes one attempt, "line" makes a few,
 # "bulk" also waits out rate limits, and "enrichment" waits until a failed service is back.
 Asker = Literal["question", "line", "bulk", "enrichment"]
@@ -44,10 +40,10 @@ class ServiceSettings:
         refuse_unless(
             self,
             ("model", "a model's name", self.model != ""),
-            ("timeout_ms", timeout, 1 <= self.timeout_ms <= TIMEOUT_MS_MAX),
-            ("query_timeout_ms", timeout, 1 <= self.query_timeout_ms <= TIMEOUT_MS_MAX),
-            ("attempts", "1 to 20", 1 <= self.attempts <= ATTEMPTS_MAX),
-            ("capacity", "1 to 1,000", 1 <= self.capacity <= CAPACITY_MAX),
+            ("timeout_ms", timeout, 1 <= self.timeout_ms <= 600_000),
+            ("query_timeout_ms", timeout, 1 <= self.query_timeout_ms <= 600_000),
+            ("attempts", "1 to 20", 1 <= self.attempts <= 20),
+            ("capacity", "1 to 1,000", 1 <= self.capacity <= 1_000),
             ("tokens_per_day", "0 or more", self.tokens_per_day is None or self.tokens_per_day >= 0),
         )
         self._endpoint("enrichment").check()

@@ -9,6 +9,7 @@ import logging
 import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Self
 
 from confluent_kafka import KafkaError, KafkaException, Producer
@@ -268,31 +269,26 @@ class EarlierOutputs:
         return not all(map(is_done, self._at_marks.pop((partition, number), ())))
 
 
+@dataclass(eq=False, kw_only=True)
 class DeliverySink:
     """Sink that delivers outputs, and commits each barrier once all before it is synced and acknowledged."""
 
-    def __init__(
-        self,
-        options: KafkaOptions,
-        *,
-        most_bytes: Mapping[str, int],  # topic → record size limit
-        sent: EarlierOutputs,
-        marked: Callable[[list[Marked]], None],  # called with barriers, on the dataflow's thread
-        permit: Permit = lambda _: None,  # called before each send; it returns, or raises once the patience has ended
-        outage_s: float = OUTAGE_S,  # wait of an output for unavailable brokers; much shorter once `stopping` is set
-        stopping: threading.Event | None = None,
-        closing: Closing | None = None,
-    ) -> None:
-        self._options, self.most_bytes, self._sent, self._marked = options, most_bytes, sent, marked
-        self._permit, self._outage_s = permit, outage_s
-        self._stopping, self._closing = stopping or threading.Event(), closing or Closing()
-        self._sender: OutputSender | None = None
-        self._pending: list[tuple[Marked, int]] = []  # marks with the barriers after the outputs that precede them
+    options: KafkaOptions = field(kw_only=False)
+    most_bytes: Mapping[str, int]  # topic → record size limit
+    sent: EarlierOutputs
+    marked: Callable[[list[Marked]], None]  # called with barriers, on the dataflow's thread
+    permit: Permit = lambda _: None  # called before each send; it returns, or raises once the patience has ended
+    outage_s: float = OUTAGE_S  # wait of an output for unavailable brokers; much shorter once `stopping` is set
+    stopping: threading.Event = field(default_factory=threading.Event)
+    closing: Closing = field(default_factory=Closing)
+    _sender: "OutputSender | None" = field(default=None, init=False)
+    # Marks with the barriers after the outputs that precede them.
+    _pending: list[tuple[Marked, int]] = field(default_factory=list, init=False)
 
     def build(self) -> Self:
         """Open the connection, when the dataflow begins."""
         self._sender = OutputSender(
-            self._options, self.most_bytes, self._permit, self._outage_s, self._stopping, self._expired
+            self.options, self.most_bytes, self.permit, self.outage_s, self.stopping, self._expired
         )
         return self
 
@@ -301,9 +297,9 @@ class DeliverySink:
             raise RuntimeError("the sink is not built")
         for item in items:
             if isinstance(item, Marked):
-                self._sent.pass_mark(item.partition, item.number)
+                self.sent.pass_mark(item.partition, item.number)
                 self._pending.append((item, self._sender.barrier()))
-            elif not self._sent.claim(item.outgoing.identity):
+            elif not self.sent.claim(item.outgoing.identity):
                 self._sender.deliver(item)
         if any(mark.last for mark, _ in self._pending):
             self._sender.flush_outputs()  # a partition is handed over, so nothing of it may be in flight
@@ -326,17 +322,17 @@ class DeliverySink:
                 pending.append((mark, barrier))
         if passed:
             self._pending = pending
-            self._marked(passed)
+            self.marked(passed)
 
     def close(self) -> None:
         if self._sender is not None:
-            self._closing(self._sender.flush_outputs)
-            self._sender.drop(self._stopping)  # before our partitions go to other members
+            self.closing(self._sender.flush_outputs)
+            self._sender.drop(self.stopping)  # before our partitions go to other members
 
     def _expired(self, why: str) -> RecallflowError:
         """Return the error for an output that the brokers did not accept in time. It is dropped, because another member
         may own its partition by now; the next owner finds the sent outputs. During a stop it ends the process."""
-        return SinkError(why) if self._stopping.is_set() else MembershipLost(why)
+        return SinkError(why) if self.stopping.is_set() else MembershipLost(why)
 
 
 class OutputSender(Sender):

@@ -95,7 +95,7 @@ def run_mcp(options: argparse.Namespace) -> int:
             raise UsageError("--user is not for HTTP, where each request names its user in x-end-user-id; leave it out")
         if options.state_dir is None:
             check_no_control(options)
-        at = mcp.Address.parse(options.http) if options.http else None
+        at = mcp.parse_address(options.http) if options.http else None
         place = ServerScope(options.tenant, options.environment, options.project)
         open_engine = gateway.embedded if options.state_dir else gateway.behind_kafka
         with open_engine(config, decisions(options)) as behind:

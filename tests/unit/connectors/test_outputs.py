@@ -53,8 +53,8 @@ def sending(stopping: threading.Event | None = None, closing: Closing | None = N
         most_bytes={"responses": 50_000},
         sent=EarlierOutputs(),
         marked=lambda _: None,
-        stopping=stopping,
-        closing=closing,
+        stopping=stopping or threading.Event(),
+        closing=closing or Closing(),
     )
     return made.build()
 

@@ -141,7 +141,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     def serve() -> None:
         config = config_in(folder, serve=ServeSettings(body_timeout_s=0.3))
         with gateway.embedded(config, decisions) as behind:
-            mcp.serve_http(config, behind, PROD, mcp.Address("127.0.0.1", 0))
+            mcp.serve_http(config, behind, PROD, ("127.0.0.1", 0))
 
     with served_flow(mcp, serve) as url:
         yield url
