@@ -12,8 +12,6 @@ from recallflow.connectors.logs.log_format import (
     ImportScope,
     LogFormat,
     LoggedMessage,
-    LogHead,
-    LogSource,
     author,
     branch,
     broken,
@@ -28,6 +26,7 @@ from recallflow.connectors.logs.log_format import (
     text_of,
     word,
 )
+from recallflow.connectors.logs.sources import LogFile, LogHead
 
 _FILE = re.compile(r"conversations(-\d+)?\.json")
 
@@ -42,7 +41,7 @@ def holds_conversations(head: LogHead, other_files: Set[str], field: str, kind: 
 
 
 def each_conversation(
-    source: LogSource,
+    source: LogFile,
     scope: ImportScope,
     events_of: Callable[[Any, ImportScope, str, str], Iterator[bytes]],
     account_field: str,
@@ -66,7 +65,7 @@ def each_conversation(
                     yield from events_of(conversation, scope, owner, where)
 
 
-def _has_several(files: Sequence[LogSource], field: str) -> bool:
+def _has_several(files: Sequence[LogFile], field: str) -> bool:
     """Return whether the files hold conversations of several accounts. Read only as much as needed."""
     first = ""
     for file in files:
@@ -210,9 +209,9 @@ _ROLES = {"human": "user"}
 _LEFT_OUT = {"thinking": "reasoning", "tool_use": "calls of tools", "tool_result": "results of tools"}
 
 
-def _people(source: LogSource) -> Iterator[tuple[str, str]]:
+def _people(source: LogFile) -> Iterator[tuple[str, str]]:
     """Yield account id and label of an organisation's accounts: names may repeat, addresses do not."""
-    for file in source.members():
+    for file in source.members:
         if file_name(file.name) == "users.json":
             with file.open() as opened:
                 for one in map(lenient, elements(opened)):

@@ -24,16 +24,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from recallflow.connectors.logs.documents import elements, first_objects, is_document, members, parsed, written_lines
-from recallflow.connectors.logs.log_format import (
-    EVENT_BYTES,
-    ImportScope,
-    LogFormat,
-    LogSource,
-    field_of,
-    identifier,
-    start_of,
-    word,
-)
+from recallflow.connectors.logs.log_format import EVENT_BYTES, ImportScope, LogFormat, field_of, identifier, word
 from recallflow.connectors.logs.owners import (
     ROLES,
     FieldRoles,
@@ -42,6 +33,7 @@ from recallflow.connectors.logs.owners import (
     identifier_text,
     unclear_identities,
 )
+from recallflow.connectors.logs.sources import LogFile, start_of
 from recallflow.errors import UsageError
 from recallflow.fields import written_time
 
@@ -69,7 +61,7 @@ def _holds_messages(items: object) -> bool:
     return isinstance(first, dict) and any({*names} <= first.keys() for names in (_SHARED, ("role", "content")))
 
 
-def _read_openai(source: LogSource, scope: ImportScope) -> Iterator[bytes]:
+def _read_openai(source: LogFile, scope: ImportScope) -> Iterator[bytes]:
     with source.open() as file:
         start = start_of(file)
     first = first_objects(start)
@@ -221,7 +213,7 @@ def _unshared(message: dict[str, Any]) -> dict[str, Any]:
     return rest | {"role": ROLES.get(role.casefold(), role) if isinstance(role, str) else role, "content": content}
 
 
-def _one_object(source: LogSource, conversations: Conversations, name: str) -> Iterator[bytes]:
+def _one_object(source: LogFile, conversations: Conversations, name: str) -> Iterator[bytes]:
     """Read the fields of a conversation first, because they may follow any number of messages."""
     with source.open() as file:
         fields = members(file, without=frozenset((name,)))
@@ -277,7 +269,7 @@ _SESSION = re.compile(r"session_(\d+)")
 _TIME = "%I:%M %p on %d %B, %Y"
 
 
-def _read_locomo(source: LogSource, scope: ImportScope) -> Iterator[bytes]:
+def _read_locomo(source: LogFile, scope: ImportScope) -> Iterator[bytes]:
     """Yield the events sample by sample, session by session in numeric order, turn by turn."""
     with source.open() as file:
         for text in elements(file):

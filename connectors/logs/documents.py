@@ -15,7 +15,7 @@ import orjson
 from ijson.common import ObjectBuilder
 
 from recallflow.connectors.local_inputs import bounded_lines
-from recallflow.connectors.logs.log_format import piece
+from recallflow.connectors.logs.sources import piece
 from recallflow.parsing import unmarked
 
 ELEMENT_BYTES = 64 * 1024 * 1024  # an element may be a whole conversation

@@ -8,15 +8,15 @@ import hashlib
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, tzinfo
 from decimal import Decimal
-from typing import Any, BinaryIO, Literal, Protocol, cast
+from typing import Any, Literal
 
 import orjson
 
-from recallflow.errors import UsageError
+from recallflow.connectors.logs.sources import LogFile, LogHead
 from recallflow.fields import written_time
 
 DateOrder = Literal["dmy", "mdy", "ymd"]
@@ -124,48 +124,6 @@ class ImportScope:
             self.skipped[shown if known else "for other reasons"] += count
 
 
-class LogSource(Protocol):
-    """File, standard input, folder or archive entry, decompressed. Each opening starts at its beginning."""
-
-    @property
-    def name(self) -> str:
-        """Return the path within a folder or archive, or else the file name, without `.gz` and `.zst`."""
-
-    def open(self) -> BinaryIO: ...
-
-    def members(self) -> Sequence["LogSource"]:
-        """Return the files in a folder or an archive by name; an empty sequence for a single file."""
-
-
-@dataclass(frozen=True, slots=True)
-class LogHead:
-    """Start of a log for format detection. `start` are the first bytes of a single file, at most HEAD_BYTES;
-    `members` are the names in a folder or an archive."""
-
-    start: bytes
-    members: tuple[str, ...] = ()
-
-
-HEAD_BYTES = 256 * 1024
-
-
-def piece(file: BinaryIO, most_bytes: int) -> bytes:
-    """Return the next piece, of one read; empty at the end. A larger read would lose data of a truncated file."""
-    return cast("bytes", file.read1(most_bytes))  # type: ignore[attr-defined]
-
-
-def start_of(file: BinaryIO, most_bytes: int = HEAD_BYTES) -> bytes:
-    """Return the first bytes of a log, also of a truncated one."""
-    start = b""
-    try:
-        while len(start) < most_bytes and (more := piece(file, most_bytes - len(start))):
-            start += more
-    except UsageError:
-        if not start:
-            raise
-    return start
-
-
 @dataclass(frozen=True, slots=True)
 class LogFormat:
     """Format of a program's conversation logs.
@@ -177,7 +135,7 @@ class LogFormat:
     name: str
     title: str
     recognises: Callable[[LogHead], bool]
-    read: Callable[[LogSource, ImportScope], Iterator[bytes]]
+    read: Callable[[LogFile, ImportScope], Iterator[bytes]]
     fields: tuple[str, ...] = ()  # JSON names that show the nearest format of an unknown log
 
 
@@ -275,9 +233,9 @@ def stamp(written: object) -> str | None:
     return None if written in (None, "") else word(written)[:_TIME_CHARACTERS]
 
 
-def exported(source: LogSource, names: "re.Pattern[str]", scope: ImportScope) -> list[LogSource]:
+def exported(source: LogFile, names: "re.Pattern[str]", scope: ImportScope) -> list[LogFile]:
     """Return the files of an export with matching names, or the single file that was given; count others."""
-    members = source.members()
+    members = source.members
     if not members:
         return [source]
     found = [member for member in members if names.fullmatch(file_name(member.name))]

@@ -27,12 +27,11 @@ from recallflow.connectors.logs.log_format import (
     ImportScope,
     LogFormat,
     LoggedMessage,
-    LogHead,
-    LogSource,
     author,
     broken,
     file_name,
 )
+from recallflow.connectors.logs.sources import LogFile, LogHead
 
 _MAIL_BYTES = 8 * 1024 * 1024  # size limit of a mail in memory; its text comes before large attachments
 _LINE_BYTES = 1024 * 1024
@@ -53,7 +52,7 @@ def _recognises(head: LogHead) -> bool:
     return len(lines) > 1 and _START.match(lines[0]) is not None and _HEADER.match(lines[1].lstrip(b">")) is not None
 
 
-def _read(source: LogSource, scope: ImportScope) -> Iterator[bytes]:
+def _read(source: LogFile, scope: ImportScope) -> Iterator[bytes]:
     with source.open() as file:
         for number, (mail, is_whole) in enumerate(_mails(file), start=1):
             if not is_whole:

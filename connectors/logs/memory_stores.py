@@ -39,7 +39,6 @@ from recallflow.connectors.logs.log_format import (
     ImportScope,
     LogFormat,
     LoggedMessage,
-    LogSource,
     author,
     broken,
     field_of,
@@ -48,10 +47,10 @@ from recallflow.connectors.logs.log_format import (
     lenient,
     list_of,
     stamp,
-    start_of,
     word,
 )
 from recallflow.connectors.logs.owners import field_roles, first_named, identifier_text, is_scalar, unclear_identities
+from recallflow.connectors.logs.sources import LogFile, start_of
 from recallflow.errors import InvalidRecord, UsageError
 
 _MEM0_LISTS = ("results", "memories", "history")
@@ -72,7 +71,7 @@ def _is_memory(one: dict[str, Any]) -> bool:
     return isinstance(one.get("memory"), str) and "id" in one
 
 
-def _read_mem0(source: LogSource, scope: ImportScope) -> Iterator[bytes]:
+def _read_mem0(source: LogFile, scope: ImportScope) -> Iterator[bytes]:
     with source.open() as opened:
         start = first_objects(start_of(opened, 64 * 1024))
     listed = next((name for one in start for name in _MEM0_LISTS if name in one), None)
@@ -194,7 +193,7 @@ def _is_episode(one: dict[str, Any]) -> bool:
     return {"uuid", "content", "source"} <= one.keys()
 
 
-def _read_zep(source: LogSource, scope: ImportScope) -> Iterator[bytes]:
+def _read_zep(source: LogFile, scope: ImportScope) -> Iterator[bytes]:
     with source.open() as opened:
         start = first_objects(start_of(opened, 64 * 1024))
     listed = [name for name in _ZEP_LISTS if any(name in one for one in start)]
@@ -222,13 +221,13 @@ ZEP = LogFormat(
 )
 
 
-def _values(source: LogSource, *path: str) -> Iterator[tuple[int, Any]]:
+def _values(source: LogFile, *path: str) -> Iterator[tuple[int, Any]]:
     with source.open() as opened:
         for number, text in enumerate(elements(opened, *path), start=1):
             yield number, lenient(text)
 
 
-def _nodes(source: LogSource) -> Iterator[tuple[str, str]]:
+def _nodes(source: LogFile) -> Iterator[tuple[str, str]]:
     """Yield id and name of entities, because edges contain ids."""
     for _, node in _values(source, "nodes"):
         if isinstance(node, dict) and (name := author(node.get("name"))):

@@ -38,8 +38,6 @@ from recallflow.connectors.logs.log_format import (
     ImportScope,
     LogFormat,
     LoggedMessage,
-    LogHead,
-    LogSource,
     author,
     broken,
     epoch_ms,
@@ -49,9 +47,9 @@ from recallflow.connectors.logs.log_format import (
     identifier,
     lenient,
     list_of,
-    start_of,
     word,
 )
+from recallflow.connectors.logs.sources import LogFile, LogHead, start_of
 from recallflow.errors import UsageError
 from recallflow.limits import RECORD_BYTES
 
@@ -75,7 +73,7 @@ def _is_export(one: dict[str, Any]) -> bool:
     return "about" in one and ("personal_information" in one or "chats" in one)
 
 
-def _read_telegram(source: LogSource, scope: ImportScope) -> Iterator[bytes]:
+def _read_telegram(source: LogFile, scope: ImportScope) -> Iterator[bytes]:
     for file in exported(source, _TELEGRAM_FILE, scope):
         paths = _paths(file)
         alike = frozenset[str]() if scope.user_given else _shared_names(file, paths)
@@ -86,7 +84,7 @@ def _read_telegram(source: LogSource, scope: ImportScope) -> Iterator[bytes]:
                     yield from telegram_message(lenient(text), chat, _owner(chat, alike, scope), scope, where)
 
 
-def _shared_names(file: LogSource, paths: list[tuple[str, ...]]) -> frozenset[str]:
+def _shared_names(file: LogFile, paths: list[tuple[str, ...]]) -> frozenset[str]:
     """Return the names that a person's chats share with other chats of the account."""
     ids: dict[str, str] = {}
     shared: set[str] = set()
@@ -101,7 +99,7 @@ def _shared_names(file: LogSource, paths: list[tuple[str, ...]]) -> frozenset[st
     return frozenset(shared & people)
 
 
-def _paths(file: LogSource) -> list[tuple[str, ...]]:
+def _paths(file: LogFile) -> list[tuple[str, ...]]:
     """Return the paths of messages: in an account, under current and left chats."""
     with file.open() as opened:
         start = first_objects(start_of(opened, 64 * 1024))
@@ -319,7 +317,7 @@ def _recognises_whatsapp(head: LogHead) -> bool:
     return any(started(line, form) for line in lines for form in (IOS_LINE, ANDROID_LINE))
 
 
-def _read_whatsapp(source: LogSource, scope: ImportScope) -> Iterator[bytes]:
+def _read_whatsapp(source: LogFile, scope: ImportScope) -> Iterator[bytes]:
     chats = exported(source, _WHATSAPP_FILE, scope)
     named = [_chat_of(chat.name, "" if len(chats) > 1 else source.name) for chat in chats]
     if len(chats) > 1 and None in named and not scope.user_given:
@@ -345,7 +343,7 @@ def _chat_of(path: str, archive: str) -> str | None:
 WHATSAPP = LogFormat("whatsapp", "WhatsApp's export of a chat", _recognises_whatsapp, _read_whatsapp)
 
 
-def chat_events(file: LogSource, chat: str | None, scope: ImportScope) -> Iterator[bytes]:
+def chat_events(file: LogFile, chat: str | None, scope: ImportScope) -> Iterator[bytes]:
     """Yield the messages of a chat. Raise UsageError where its dates fit two orders and no option decides."""
     dates = Dates(file.name, scope.date_order)
     form = None
@@ -366,7 +364,7 @@ def chat_events(file: LogSource, chat: str | None, scope: ImportScope) -> Iterat
         yield from _events(entry, form is IOS_LINE, chat or "chat", owner, same, scope)
 
 
-def _lines(file: LogSource) -> Iterator[str]:
+def _lines(file: LogFile) -> Iterator[str]:
     with file.open() as opened:
         for line in bounded_lines(opened, RECORD_BYTES):
             yield line.removesuffix(b"\r").decode("utf-8", "replace")
@@ -377,7 +375,7 @@ def started(line: str, form: "re.Pattern[str]") -> "re.Match[str] | None":
     return form.match(line.lstrip(_MARKS).replace("\u202f", " ").replace("\xa0", " "))
 
 
-def _entries(file: LogSource, form: "re.Pattern[str] | None", dates: Dates) -> Iterator[_Entry | bytes]:
+def _entries(file: LogFile, form: "re.Pattern[str] | None", dates: Dates) -> Iterator[_Entry | bytes]:
     """Yield messages with all their lines; other text is passed on, to be refused."""
     entry: _Entry | None = None
     for number, line in enumerate(_lines(file), start=1):

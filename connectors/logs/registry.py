@@ -1,7 +1,7 @@
 """Registry of log formats, and detection of a log's format.
 
 To add an importer, define a `LogFormat` (`log_format.py`) in a module of this package, and list it in `FORMATS`. The
-format only reads a `LogSource`; `sources.py` opens folders, archives and compressed files."""
+format only reads a `LogFile`; `sources.py` opens folders, archives and compressed files."""
 
 import hashlib
 import os
@@ -13,19 +13,11 @@ from recallflow.connectors.local_inputs import bounded_lines
 from recallflow.connectors.logs.assistants import CHATGPT, CLAUDE
 from recallflow.connectors.logs.chat_json import LOCOMO, OPENAI, SHAREGPT
 from recallflow.connectors.logs.documents import elements, first_objects, is_document
-from recallflow.connectors.logs.log_format import (
-    EMPTY_FILE,
-    EVENT_BYTES,
-    ImportScope,
-    LogFormat,
-    LogHead,
-    LogSource,
-    start_of,
-)
+from recallflow.connectors.logs.log_format import EMPTY_FILE, EVENT_BYTES, ImportScope, LogFormat
 from recallflow.connectors.logs.mbox import MBOX
 from recallflow.connectors.logs.memory_stores import MEM0, ZEP
 from recallflow.connectors.logs.messengers import TELEGRAM, WHATSAPP
-from recallflow.connectors.logs.sources import LogFile
+from recallflow.connectors.logs.sources import LogFile, LogHead, start_of
 from recallflow.connectors.logs.tables import csv_format, header_columns, lines_format, mapped, parquet_format
 from recallflow.connectors.logs.team_chats import DISCORD, SLACK
 from recallflow.errors import UsageError
@@ -42,7 +34,7 @@ def _recognises(head: LogHead) -> bool:
     return False
 
 
-def _read(source: LogSource, scope: ImportScope) -> Iterator[bytes]:  # noqa: ARG001 - events name their owners
+def _read(source: LogFile, scope: ImportScope) -> Iterator[bytes]:  # noqa: ARG001 - events name their owners
     with source.open() as file:
         as_document = is_document(start_of(file))
     with source.open() as file:
@@ -107,11 +99,11 @@ class Registry:
         Raise UsageError, with the findings and the supported formats, where there is no log."""
         if (found := self._recognised(source)) is not None:
             return [Log(source, found, self._columns)], []
-        if not source.members():
+        if not source.members:
             raise UsageError(f"{source.where}: not a conversation log: {_described(source.head())}; {_understood()}")
         logs: list[Log] = []
         others: list[LogFile] = []
-        for one in source.members():
+        for one in source.members:
             try:
                 known = self._recognised(one)
             except UsageError as error:
@@ -128,7 +120,7 @@ class Registry:
 
     def _recognised(self, source: LogFile) -> LogFormat | None:
         """Return the format of a source. A chosen format applies to any file, and to folders that it matches."""
-        if self._chosen is not None and not source.members():
+        if self._chosen is not None and not source.members:
             return self._chosen
         head = source.head()
         formats = self._formats if self._chosen is None else (self._chosen,)
@@ -213,7 +205,7 @@ def _topic(named: bytes) -> str:
 def _content(source: LogFile) -> bytes:
     """Return a digest of size, beginning and end of each file: hashing gigabytes would take too long."""
     digest = hashlib.sha256()
-    for one in source.members() or (source,):
+    for one in source.members or (source,):
         digest.update(f"{one.name}\n{one.bytes}\n{one.checksum}\n".encode())
         if one.checksum is None and one.open_raw is not None:
             with one.open_raw() as file:

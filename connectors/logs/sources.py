@@ -18,7 +18,6 @@ from functools import partial
 from pathlib import Path
 from typing import IO, BinaryIO, cast
 
-from recallflow.connectors.logs.log_format import LogHead, start_of
 from recallflow.errors import UsageError
 
 STANDARD_INPUT = "-"
@@ -36,16 +35,45 @@ Opens = Callable[[], "IO[bytes] | io.RawIOBase | gzip.GzipFile"]
 _BROKEN = OSError, EOFError, zlib.error, zipfile.BadZipFile, NotImplementedError, RuntimeError
 
 
+@dataclass(frozen=True, slots=True)
+class LogHead:
+    """Start of a log for format detection. `start` are the first bytes of a single file, at most HEAD_BYTES;
+    `members` are the names in a folder or an archive."""
+
+    start: bytes
+    members: tuple[str, ...] = ()
+
+
+HEAD_BYTES = 256 * 1024
+
+
+def piece(file: BinaryIO, most_bytes: int) -> bytes:
+    """Return the next piece, of one read; empty at the end. A larger read would lose data of a truncated file."""
+    return cast("bytes", file.read1(most_bytes))  # type: ignore[attr-defined]
+
+
+def start_of(file: BinaryIO, most_bytes: int = HEAD_BYTES) -> bytes:
+    """Return the first bytes of a log, also of a truncated one."""
+    start = b""
+    try:
+        while len(start) < most_bytes and (more := piece(file, most_bytes - len(start))):
+            start += more
+    except UsageError:
+        if not start:
+            raise
+    return start
+
+
 @dataclass(slots=True)
 class LogFile:
-    """`LogSource` with progress. `bytes` is the size before decompression, and `done_bytes` the part read; `path` is
-    that of a file; `checksum` is that of an archive entry."""
+    """File, standard input, folder or archive, with progress. `bytes` is the size before decompression, and
+    `done_bytes` the part read; `path` is that of a file; `checksum` is that of an archive entry."""
 
-    name: str
+    name: str  # path within a folder or archive, or else the file name, without `.gz` and `.zst`
     where: str  # name in messages
     bytes: int = 0
     open_raw: Opens | None = None
-    inside: tuple["LogFile", ...] = ()
+    members: tuple["LogFile", ...] = ()  # files in a folder or an archive, by name; none for a single file
     path: Path | None = None
     checksum: int | None = None
     unpacked_max: int = 0  # bytes that decompression may give
@@ -56,10 +84,10 @@ class LogFile:
     @property
     def done_bytes(self) -> int:
         own = 0 if self._reader is None else self._reader.done_bytes
-        return min(self.bytes, own + sum(one.done_bytes for one in self.inside))
+        return min(self.bytes, own + sum(one.done_bytes for one in self.members))
 
     def open(self) -> BinaryIO:
-        """Open the source. Raise UsageError if it cannot be read, now or later."""
+        """Open the source at its beginning. Raise UsageError if it cannot be read, now or later."""
         if self.broken is not None:
             raise self.broken
         if self.open_raw is None:
@@ -71,15 +99,12 @@ class LogFile:
         self._reader = _Checked(raw, self.where)
         return _decompressed(io.BufferedReader(self._reader, _SPOOLED_BYTES), self.where, self.unpacked_max)
 
-    def members(self) -> tuple["LogFile", ...]:
-        return self.inside
-
     def head(self) -> LogHead:
         start = b""
         if self.open_raw is not None:
             with self.open() as file:
                 start = start_of(file)
-        return LogHead(start, tuple(one.name for one in self.inside))
+        return LogHead(start, tuple(one.name for one in self.members))
 
 
 def open_source(path: Path | str) -> LogFile:
@@ -158,7 +183,7 @@ def _folder(path: Path) -> LogFile:
             found.append(LogFile(shown, where, path=file, broken=broken))
     if not found:
         raise UsageError(f"{path}: a folder without files; give one that holds logs")
-    return LogFile(path.name, str(path), sum(one.bytes for one in found), inside=tuple(found), empty=empty)
+    return LogFile(path.name, str(path), sum(one.bytes for one in found), members=tuple(found), empty=empty)
 
 
 def _archive(where: str, name: str, size: int, open_raw: Opens) -> LogFile:
@@ -189,7 +214,7 @@ def _archive(where: str, name: str, size: int, open_raw: Opens) -> LogFile:
     if not found:
         raise UsageError(f"{where}: an archive without files; give one that holds logs")
     empty = len(files) - len(found)
-    return LogFile(name, where, sum(one.bytes for one in found), inside=tuple(found), empty=empty)
+    return LogFile(name, where, sum(one.bytes for one in found), members=tuple(found), empty=empty)
 
 
 def _check_archive(where: str, entries: list[zipfile.ZipInfo], size: int) -> None:

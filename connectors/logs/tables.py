@@ -17,15 +17,8 @@ from recallflow.connectors.local_inputs import bounded_lines
 from recallflow.connectors.logs import owners
 from recallflow.connectors.logs.chat_json import Conversations, listed
 from recallflow.connectors.logs.documents import elements, first_objects, is_document, parsed, written_lines
-from recallflow.connectors.logs.log_format import (
-    EVENT_BYTES,
-    ImportScope,
-    LogFormat,
-    LogHead,
-    LogSource,
-    broken,
-    start_of,
-)
+from recallflow.connectors.logs.log_format import EVENT_BYTES, ImportScope, LogFormat, broken
+from recallflow.connectors.logs.sources import LogFile, LogHead, start_of
 from recallflow.errors import UsageError
 from recallflow.fields import written_time
 from recallflow.limits import RECORD_BYTES
@@ -206,7 +199,7 @@ def _time(value: object, zone: tzinfo) -> object:
 def lines_format(columns: Columns) -> LogFormat:
     """Return the format of JSON lines, or a JSON array, of rows with named columns."""
 
-    def read(source: LogSource, scope: ImportScope) -> Iterator[bytes]:
+    def read(source: LogFile, scope: ImportScope) -> Iterator[bytes]:
         table = TableReader(source.name, scope, columns)
         known: dict[tuple[str, ...], dict[str, str]] = {}  # columns → fields; each row may have other columns
         with source.open() as file:
@@ -239,7 +232,7 @@ def csv_format(columns: Columns) -> LogFormat:
         given = {field: column for field, column in columns.items() if column in names}
         return "content" in mapped(names, given).values()
 
-    def read(source: LogSource, scope: ImportScope) -> Iterator[bytes]:
+    def read(source: LogFile, scope: ImportScope) -> Iterator[bytes]:
         with source.open() as file:
             delimiter, names = _header(start_of(file))
         with source.open() as file:
@@ -313,7 +306,7 @@ _BATCH_ROWS = 1024
 def parquet_format(columns: Columns) -> LogFormat:
     """Return the Parquet format. `columns` are those named by options; others are guessed."""
 
-    def read(source: LogSource, scope: ImportScope) -> Iterator[bytes]:
+    def read(source: LogFile, scope: ImportScope) -> Iterator[bytes]:
         from pyarrow import ArrowException  # slow to import
         from pyarrow.parquet import ParquetFile
 

@@ -37,8 +37,6 @@ from recallflow.connectors.logs.log_format import (
     ImportScope,
     LogFormat,
     LoggedMessage,
-    LogHead,
-    LogSource,
     author,
     broken,
     epoch_ms,
@@ -51,6 +49,7 @@ from recallflow.connectors.logs.log_format import (
     text_of,
     word,
 )
+from recallflow.connectors.logs.sources import LogFile, LogHead
 
 _DAY = re.compile(r"(?:.*/)?(?P<folder>[^/]+)/\d{4}-\d{2}-\d{2}\.json")
 _LISTS = ("channels.json", "groups.json", "mpims.json", "dms.json")
@@ -72,8 +71,8 @@ def _recognises_slack(head: LogHead) -> bool:
     return bool(names & {*_LISTS}) and (bool(names & {*_USERS}) or any(map(_DAY.fullmatch, head.members)))
 
 
-def _read_slack(source: LogSource, scope: ImportScope) -> Iterator[bytes]:
-    members = source.members()
+def _read_slack(source: LogFile, scope: ImportScope) -> Iterator[bytes]:
+    members = source.members
     people = dict(_people(one for one in members if file_name(one.name) in _USERS))
     channels = dict(_channels((one for one in members if file_name(one.name) in _LISTS), people))
     for member in members:
@@ -91,7 +90,7 @@ def _read_slack(source: LogSource, scope: ImportScope) -> Iterator[bytes]:
 SLACK = LogFormat("slack", "Slack's export of a workspace", _recognises_slack, _read_slack)
 
 
-def _listed_by_id(files: Iterator[LogSource]) -> Iterator[tuple[str, dict[str, Any]]]:
+def _listed_by_id(files: Iterator[LogFile]) -> Iterator[tuple[str, dict[str, Any]]]:
     for file in files:
         with file.open() as opened:
             for text in elements(opened):
@@ -99,7 +98,7 @@ def _listed_by_id(files: Iterator[LogSource]) -> Iterator[tuple[str, dict[str, A
                     yield key, value
 
 
-def _people(files: Iterator[LogSource]) -> Iterator[tuple[str, str]]:
+def _people(files: Iterator[LogFile]) -> Iterator[tuple[str, str]]:
     """Yield user id and display name, deleted users included."""
     for key, user in _listed_by_id(files):
         if name := _person(user.get("profile")) or _person(user):
@@ -111,7 +110,7 @@ def _person(given: object) -> str | None:
     return next((name for field in fields if (name := author(field_of(given, field)))), None)
 
 
-def _channels(files: Iterator[LogSource], people: Mapping[str, str]) -> Iterator[tuple[str, _Channel]]:
+def _channels(files: Iterator[LogFile], people: Mapping[str, str]) -> Iterator[tuple[str, _Channel]]:
     """Yield channels by folder. A direct message is named after its users, and its id where names repeat."""
     direct: dict[str, str] = {}
     for key, one in _listed_by_id(files):
@@ -240,7 +239,7 @@ def _is_channel(one: dict[str, Any]) -> bool:
     return all(isinstance(one.get(name), dict) for name in ("guild", "channel"))
 
 
-def _read_discord(source: LogSource, scope: ImportScope) -> Iterator[bytes]:
+def _read_discord(source: LogFile, scope: ImportScope) -> Iterator[bytes]:
     with source.open() as file:
         about = members(file, without=frozenset(("messages",)))
     guild, channel = (one if isinstance(one := about.get(name), dict) else {} for name in ("guild", "channel"))

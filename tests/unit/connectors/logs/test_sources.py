@@ -11,7 +11,7 @@ from contextlib import suppress
 from io import BytesIO
 from pathlib import Path
 from random import Random
-from typing import Any, BinaryIO
+from typing import Any
 
 import orjson
 import pyarrow as pa
@@ -21,10 +21,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from recallflow.connectors.logs import documents, sources
-from recallflow.connectors.logs.log_format import ImportScope, LogFormat, LogSource
+from recallflow.connectors.logs.log_format import ImportScope, LogFormat
 from recallflow.connectors.logs.owners import unclear_identities
 from recallflow.connectors.logs.registry import FORMATS, Log, Registry, log_name
-from recallflow.connectors.logs.sources import open_source
+from recallflow.connectors.logs.sources import LogFile, open_source
 from recallflow.connectors.logs.tables import csv_format
 from recallflow.errors import InvalidRecord, UsageError
 from recallflow.parsing import parse
@@ -517,17 +517,8 @@ STRANGE = [
 ]  # fmt: skip
 
 
-class Held:
-    def __init__(self, name: str, content: bytes = b"", files: Iterable[tuple[str, bytes]] = ()) -> None:
-        self.name = name
-        self._content = content
-        self._files = [Held(*one) for one in files]
-
-    def open(self) -> BinaryIO:
-        return BytesIO(self._content)
-
-    def members(self) -> list["LogSource"]:
-        return [*self._files]
+def held(name: str, content: bytes = b"", files: Iterable[tuple[str, bytes]] = ()) -> LogFile:
+    return LogFile(name, name, len(content), lambda: BytesIO(content), tuple(held(*one) for one in files))
 
 
 def document(name: str) -> Any:
@@ -612,7 +603,7 @@ def test_any_value_in_any_place_of_a_document(name: str) -> None:
     value = document(name)
     for path in places(value):
         for strange in STRANGE:
-            check(format_of(name), Held("export.json", _written(changed(value, path, strange))))
+            check(format_of(name), held("export.json", _written(changed(value, path, strange))))
 
 
 def test_any_value_in_any_place_of_a_workspace() -> None:
@@ -621,7 +612,7 @@ def test_any_value_in_any_place_of_a_workspace() -> None:
             continue
         for strange in STRANGE:
             files = changed(SLACK, path, strange)
-            check(format_of("slack"), Held("export", files=[(name, _written(files[name])) for name in SLACK]))
+            check(format_of("slack"), held("export", files=[(name, _written(files[name])) for name in SLACK]))
 
 
 def _written(value: Any) -> bytes:
@@ -654,7 +645,7 @@ def test_any_bytes_in_any_place(name: str, data: st.DataObject) -> None:
     at = data.draw(st.integers(0, len(text)))
     end = data.draw(st.integers(at, min(len(text), at + 40)) | st.just(len(text)))
     damaged = text[:at] + data.draw(st.binary(max_size=20)) + text[end:]
-    check(format_of(name), Held("export.json", damaged))
+    check(format_of(name), held("export.json", damaged))
 
 
 def test_formats_are_recognised(tmp_path: Path) -> None:
