@@ -56,12 +56,8 @@ def owned(entities: Mapping[str, str], metadata: Mapping[str, Any] | None) -> Ow
 
 def shown_entities(user_id: str, version: Mapping[str, Any]) -> dict[str, str | None]:
     """Return the entities of a memory under mem0's names."""
-    found = {
-        USER: None,
-        AGENT: (version.get("metadata") or {}).get(AGENT_LABEL),
-        APP: version.get("project_id"),
-        RUN: version.get("session_id"),
-    }
+    agent = (version.get("metadata") or {}).get(AGENT_LABEL)
+    found = {USER: None, AGENT: agent, APP: version.get("project_id"), RUN: version.get("session_id")}
     for kind, prefix in _PREFIXES.items():
         if user_id.startswith(prefix):
             return found | {kind: user_id.removeprefix(prefix)}

@@ -258,9 +258,8 @@ def event_routes(handler: RequestHandler) -> APIRouter:
 
 
 _MEMORY_ID = ("memory_id",)
-_UPDATE, _FORGET = (
-    Parameters(model, only=Event.model_fields, in_path=_MEMORY_ID) for model in (MemoryUpdate, MemoryForget)
-)
+_UPDATE = Parameters(MemoryUpdate, only=Event.model_fields, in_path=_MEMORY_ID)
+_FORGET = Parameters(MemoryForget, only=Event.model_fields, in_path=_MEMORY_ID)
 _CHANGES = json_body(reference("MemoryFields"), change={"content": "Ann is allergic to nuts.", "tags": ["health"]})
 _FOUND, _STORED = (404,), (404, 409)
 

@@ -100,10 +100,9 @@ def result_of(future: Any) -> Any:
 
 def _config(topic: str, settings: Mapping[str, str] | KafkaError) -> TopicConfig:
     if isinstance(settings, KafkaError):
-        text = (
-            "%s: its configuration is unknown (%s): records are kept to %d bytes, and times are taken for producers'; "
-        )
-        _log.warning(text + "grant the right to describe it", topic, settings.str(), UNKNOWN_BYTES)
+        problem = f"records are kept to {UNKNOWN_BYTES} bytes, and times are taken for producers'"
+        text = "%s: its configuration is unknown (%s): %s; grant the right to describe it"
+        _log.warning(text, topic, settings.str(), problem)
         return TopicConfig()
     most_bytes = min(int(settings["max.message.bytes"]), MOST_BYTES)
     stamped_by_log = settings["message.timestamp.type"] == "LogAppendTime"

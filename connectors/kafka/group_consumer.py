@@ -133,11 +133,9 @@ class GroupConsumer:
             if one.error is not None:
                 self._judge(one.error)
                 return None
-        memories, queries = (
-            {one.partition: one for one in answers if one.topic == topic} for topic in (self._memory, self._queries)
-        )
+        queries = {one.partition: one for one in answers if one.topic == self._queries}
         found = {}
-        for number, at in memories.items():
+        for number, at in ((one.partition, one) for one in answers if one.topic == self._memory):
             committed = Committed(max(0, at.offset), max(0, queries[number].offset), at.metadata or "")
             found[number] = CommittedEntry(committed, queries[number].metadata or None)
         return found
@@ -175,9 +173,8 @@ class GroupConsumer:
         if error.code() == KafkaError.INCONSISTENT_GROUP_PROTOCOL:
             raise OtherAssignmentMode
         if not (is_retriable(error) or error.code() in _AGAIN):
-            raise SourceError(
-                f"the deployment's consumer group cannot be used: {error.str()}; is it another's, or READ missing?"
-            )
+            problem = f"{error.str()}; is it another's, or READ missing?"
+            raise SourceError(f"the deployment's consumer group cannot be used: {problem}")
 
     def _complain(self, error: KafkaError) -> None:
         if error.code() in _FENCED:

@@ -72,9 +72,8 @@ def check_alone(options: KafkaOptions, name: str, own: Collection[int]) -> None:
     """Raise UsageError where another member owns some of our partitions by hand, and SourceError. A member checks this
     after joining: of two that join at once, at least one sees the other."""
     if other := overlapping(own, static_members(options, name)):
-        raise UsageError(
-            f"deployment {name}: another process owns partitions {other}: they overlap with --own {ranges_of(own)}"
-        )
+        problem = f"another process owns partitions {other}: they overlap with --own {ranges_of(own)}"
+        raise UsageError(f"deployment {name}: {problem}")
 
 
 def check_topics(options: KafkaOptions, topics: tuple[str, str], own: Collection[int] | None) -> None:
@@ -107,9 +106,8 @@ class RebalanceProbe:
         description counts as no rebalance."""
         if self._asked is None and boottime_s() >= self._next_s:
             self._admin = self._admin or AdminClient(self._options.admin())
-            self._asked = self._admin.describe_consumer_groups([self._name], request_timeout=PROBE_TIMEOUT_S)[
-                self._name
-            ]
+            asked = self._admin.describe_consumer_groups([self._name], request_timeout=PROBE_TIMEOUT_S)
+            self._asked = asked[self._name]
             self._next_s = boottime_s() + PROBE_S
         if self._asked is None or not self._asked.done():
             return False

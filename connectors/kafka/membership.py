@@ -453,18 +453,15 @@ class Membership:
     def _lost(self) -> RecallflowError:
         """Return the error; DeploymentLost where a process with our instance id owns our partitions."""
         with suppress(RecallflowError):
-            if (
-                self._static is not None
-                and group_members.static_members(self._options, self.name).get(self._static, self._consumer.member_id)
-                != self._consumer.member_id
-            ):
-                return self._replaced()
+            if self._static is not None:
+                members = group_members.static_members(self._options, self.name)
+                if members.get(self._static, self._consumer.member_id) != self._consumer.member_id:
+                    return self._replaced()
         return MembershipLost(f"deployment {self.name}: cut off for longer than a session: what was owned is another's")
 
     def _replaced(self) -> DeploymentLost:
-        return DeploymentLost(
-            f"another process has joined deployment {self.name} as {self._static}: let one of them run"
-        )
+        joined = f"another process has joined deployment {self.name} as {self._static}"
+        return DeploymentLost(f"{joined}: let one of them run")
 
     def _raise_failure(self) -> None:
         if self._error is not None:

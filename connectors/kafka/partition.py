@@ -74,9 +74,8 @@ class PartitionProgress:
         """Return the full encoding for a partition's folder."""
         stored = {one.name: getattr(self, one.name) for one in fields(self)}
         tails = {topic: _spread(offsets) for topic, offsets in self.tails.items()}
-        return orjson.dumps(
-            stored | {"memory": _encoded(self.memory), "queries": _encoded(self.queries), "tails": tails}
-        )
+        encoded = {"memory": _encoded(self.memory), "queries": _encoded(self.queries), "tails": tails}
+        return orjson.dumps(stored | encoded)
 
     @classmethod
     def decode(cls, data: bytes | str) -> Self:

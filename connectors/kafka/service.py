@@ -29,6 +29,7 @@ from recallflow.service import StoredEvent
 EARLY_MOST = 64  # outputs kept per owner, because an output may arrive before the position of its record
 M = TypeVar("M", Response, Receipt)
 Output = asyncio.Future[Any]
+Delivered = Callable[[Position | DeliveryFailed], None]
 
 
 class LoopCalls:
@@ -195,13 +196,8 @@ class KafkaService:
         # with any reply topic.
         answers = topics.replies or Inbox(topics.responses)
         inboxes = [answers, Inbox(topics.receipts), Inbox(topics.dead_letters)]
-        self._kafka = ProducerAndReader(
-            options,
-            inboxes,
-            delivery_timeout_s,
-            self._received,
-            partial(self._loop_calls.call, self._outcomes.fail_all),
-        )
+        fail_all = partial(self._loop_calls.call, self._outcomes.fail_all)
+        self._kafka = ProducerAndReader(options, inboxes, delivery_timeout_s, self._received, fail_all)
         # Once, and not for each request: a callback cannot be removed from a future that stays open for hours.
         self._kafka.ready.add_done_callback(lambda _: self._loop_calls.call(self._answering.set))
 
@@ -293,13 +289,7 @@ class KafkaService:
         else:
             expected.receive(found)
 
-    def _send(
-        self,
-        topic: str,
-        event: MemoryEvent | QueryEvent,
-        headers: Headers,
-        delivered: Callable[[Position | DeliveryFailed], None],
-    ) -> None:
+    def _send(self, topic: str, event: MemoryEvent | QueryEvent, headers: Headers, delivered: Delivered) -> None:
         """Send a record. `delivered` is called on the event loop. Raise InvalidRecord."""
         value = event.model_dump_json(exclude_unset=True).encode()
         self._kafka.send(topic, value, event.owner.record_key, headers, partial(self._loop_calls.call, delivered))

@@ -65,9 +65,8 @@ def _read_openai(source: LogFile, scope: ImportScope) -> Iterator[bytes]:
     with source.open() as file:
         start = start_of(file)
     first = first_objects(start)
-    conversations = Conversations(
-        source.name, scope, owned=any(owner_of(one, field_roles(one)) for one in first), is_table=False
-    )
+    owned = any(owner_of(one, field_roles(one)) for one in first)
+    conversations = Conversations(source.name, scope, owned=owned, is_table=False)
     as_document = is_document(start)
     if as_document and start.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"{"):
         yield from _one_object(source, conversations, next(filter(None, map(listed, first)), "messages"))

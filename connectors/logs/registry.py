@@ -156,9 +156,8 @@ def _some(names: Iterable[str]) -> str:
 
 def _likeness(objects: Sequence[Mapping[str, object]]) -> str:
     """Describe unknown JSON with a remedy: rows of a table, or the format with the most matching fields."""
-    if text := next(
-        (column for one in objects for column, field in mapped([*one], {}).items() if field == "content"), ""
-    ):
+    columns = (column for one in objects for column, field in mapped([*one], {}).items() if field == "content")
+    if text := next(columns, ""):
         return f"it looks like rows of a table: give --column content={text}"
     nested = {name: item for one in objects for name, item in one.items()}
     listed = next(((name, item[0]) for name, item in nested.items() if isinstance(item, list) and item), ("", None))
@@ -170,9 +169,8 @@ def _likeness(objects: Sequence[Mapping[str, object]]) -> str:
             f"--format {near.name} reads it as that"
         )
     if isinstance(listed[1], dict):
-        return (
-            f"its {listed[0]} have the fields {_some(listed[1])}: save those as lines and give --column content=FIELD"
-        )
+        shown = f"its {listed[0]} have the fields {_some(listed[1])}"
+        return f"{shown}: save those as lines and give --column content=FIELD"
     return "if each is a message, give --column content=FIELD"
 
 

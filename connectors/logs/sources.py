@@ -31,7 +31,8 @@ ENTRIES_MAX = 50_000  # entries of an archive: each is opened, and compared with
 ARCHIVE_BYTES_MAX = 64 * 1024**3  # unpacked size of an archive
 RATIO_MAX = 200  # ratio of unpacked to packed bytes; text has 3 to 50
 RATIO_FREE_BYTES, RATIO_FREE_MEMBER_BYTES = 64 * 1024**2, 1024**2  # sizes with any ratio: a file, an archive entry
-Opens = Callable[[], "IO[bytes] | io.RawIOBase | gzip.GzipFile"]
+Stream = IO[bytes] | io.RawIOBase | gzip.GzipFile
+Opens = Callable[[], Stream]
 _BROKEN = OSError, EOFError, zlib.error, zipfile.BadZipFile, NotImplementedError, RuntimeError
 
 
@@ -279,7 +280,7 @@ def _decompressed(file: io.BufferedReader, where: str, most_bytes: int) -> Binar
     """Return a reader of the decompressed bytes, at most `most_bytes`. The first bytes show the compression:
     browsers decompress files and keep their names."""
     start = file.peek(4)[:4]
-    stream: io.RawIOBase | gzip.GzipFile
+    stream: Stream
     if start.startswith(GZIP):
         stream = gzip.GzipFile(fileobj=file, mode="rb")
     elif start == ZSTANDARD:
@@ -294,13 +295,7 @@ def _decompressed(file: io.BufferedReader, where: str, most_bytes: int) -> Binar
 class _Checked(io.RawIOBase):
     """Reader whose errors name the file, with the number of bytes read."""
 
-    def __init__(
-        self,
-        file: "IO[bytes] | io.RawIOBase | gzip.GzipFile",
-        where: str,
-        packed: BinaryIO | None = None,
-        most_bytes: int | None = None,
-    ) -> None:
+    def __init__(self, file: Stream, where: str, packed: BinaryIO | None = None, most_bytes: int | None = None) -> None:
         """`packed`, which a decompressor reads, closes with it. More than `most_bytes` are refused."""
         self._file, self._where, self._packed, self._most_bytes = file, where, packed, most_bytes
         self.done_bytes = 0

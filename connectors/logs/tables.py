@@ -67,9 +67,8 @@ class TableReader:
         sample = [row for row in first if not isinstance(row, bytes)]
         fields = self.fields(names, sample)
         if not {"type", "messages"} & {*names} and "content" not in fields.values() and not any(map(listed, sample)):
-            raise UsageError(
-                f"{self._log}: which column has the texts? Give --column content=NAME; there are {', '.join(names)}"
-            )
+            remedy = f"Give --column content=NAME; there are {', '.join(names)}"
+            raise UsageError(f"{self._log}: which column has the texts? {remedy}")
         for number, row in enumerate(chain(first, rows), start=1):
             yield from [row] if isinstance(row, bytes) else self.events(row, fields, number)
 
