@@ -98,8 +98,6 @@ class StateStep:
         shared = Shared.of(embedder, given.timer, fallback, exact_tokens)
         return lambda number: cls(directory, shared, rules, given, behind, number, models)
 
-    # ------------------------------------------------------------------ batches
-
     def take(self, values: Iterable[Batch | CallCompletion | Signal]) -> list[Output]:
         """Process the inputs of the state partition: finished model calls, and batches."""
         given = [*values]
@@ -187,8 +185,6 @@ class StateStep:
                 self._queue.hold(item, first=True)
                 return answered
 
-    # ------------------------------------------------------------------ assigned partitions
-
     def begin_sync(self, mark: Mark) -> Marked:
         """Start the sync of all applied records at a barrier, and return the partition's progress. Only the latest
         earlier barrier may still wait for the disk or for deliveries, and none if this is not the last."""
@@ -211,8 +207,6 @@ class StateStep:
         self._directory.close_partition(self._partition.number)
         self._shared.candidates.drop_gone()  # candidates of evicted owners
 
-    # ------------------------------------------------------------------ lines, and records of callers
-
     def go_on(self, source: str) -> None:
         """Hold unfinished events of a log that cannot be read again."""
         for item in prepare(self._embedder, self._writes.begun(source)):
@@ -234,8 +228,6 @@ class StateStep:
         stale = outbox.delivered(self._partition, {position.source: position.offset})
         self._partition.stage(stale | {keys.settled(position.source): f"{position.offset} {digest}".encode()})
         self._partition.commit(needs_sync=False)
-
-    # ------------------------------------------------------------------ durability
 
     def _forget_delivered(self) -> None:
         """Delete the stored outputs of records that were completed and delivered at the last barrier but one."""

@@ -75,8 +75,6 @@ class View:
         """The sequence number of the owner's newest memory; -1 if there never was one."""
         return self._next_seq - 1
 
-    # ------------------------------------------------------------------ reading
-
     def current(self, memory_id: str) -> Current | None:
         """Return the memory of an id, forgotten ones included."""
         return self._hot.current(memory_id)
@@ -172,8 +170,6 @@ class View:
         """Return the digest of the event that was applied under this id, if any."""
         stored = self._partition.get(keys.event_id(self._hot.key, self._hot.name(event_id)))
         return stored.decode() if stored else None
-
-    # ------------------------------------------------------------------ changing
 
     def next_seq(self) -> int:
         self._next_seq += 1

@@ -41,7 +41,6 @@ from recallflow.operators.recall.pipeline import (
     plan_model_calls,
     ranked_only,
     recall,
-    subqueries_of,
 )
 from recallflow.operators.recall.ranking_input import tenant_settings, unread
 from recallflow.operators.recall.shared import QuestionVector, Shared
@@ -146,7 +145,6 @@ class Answerer:
             return self._owners.get(found.run.request.hot.owner).next_change == found.change
         return False
 
-    subqueries_of = staticmethod(subqueries_of)
     answer_subquery = staticmethod(answer_subquery)
 
     def _to_request(self, query: Recall, ask: Ask) -> RecallRequest:

@@ -23,7 +23,7 @@ from recallflow.operators.answers.models import Answers, ModelJob, Models
 from recallflow.operators.async_call import AsyncCall, CallCompletion, CallError, call_numbers
 from recallflow.operators.events import Ask
 from recallflow.operators.guard import once
-from recallflow.operators.recall.model_calls import LeftOut, ModelResults, Received, Wanted
+from recallflow.operators.recall.model_calls import LeftOut, ModelResults, Received, Wanted, subqueries
 from recallflow.operators.recall.moment import AT_ONCE, Moment, Steps, build, keep, present_index
 from recallflow.operators.recall.stages import ComposedAnswer, Effects, Find
 from recallflow.outputs import Answer
@@ -167,7 +167,7 @@ class Subqueries:
         return given_up
 
     def _smaller(self, question: ParkedQuery) -> Sequence[str]:
-        return () if question.found is None else self._answerer.subqueries_of(question.found, question.results)
+        return () if question.found is None else subqueries(question.results, question.found.run.question.text)
 
 
 def _without(question: ParkedQuery, count: int, code: str) -> ParkedQuery:

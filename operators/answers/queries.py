@@ -67,8 +67,6 @@ class Queries:
         self._waiting: list[WaitingQuery] = []
         self._absences = HeldQueries()
 
-    # ---------------------------------------------------------------------- scheduling
-
     def ask(self, ask: Ask) -> list[Output]:
         """Answer a query, or park it."""
         if ask.record.silent:
@@ -179,8 +177,6 @@ class Queries:
         response = Response(query_id=str(refused.query_id), status="error", error=ErrorBody.of(refused.error))
         return Answer(refused.record.position, 1, key_of(refused), response.encode(), response)
 
-    # ---------------------------------------------------------------------- unanswered queries
-
     def waiting(self) -> list[Ask]:
         """Return the queries that wait for a position."""
         return [query.ask for query in self._waiting]
@@ -197,8 +193,6 @@ class Queries:
         """Delete the marks of answers that precede the second to last barrier."""
         if self._marks is not None:
             self._partition.stage(self._marks.next_generation())
-
-    # ------------------------------------------------------------------ answers
 
     def _begin(self, ask: Ask, warnings: list[Warn]) -> list[Output]:
         return self._opened(self._go_on, ParkedQuery(ask, warnings, NOTHING, None))

@@ -107,10 +107,6 @@ class Columns:
             add_weighted(total, column, self.weights[name])
         return total
 
-    def contributions(self, places: Places) -> Column:
-        """Return each column's contribution to the scores at these positions, (columns, places)."""
-        return np.array([[weight * value for weight, value in self.at(name, places)] for name in self.values])
-
     def at(self, name: str, places: Places) -> Iterator[tuple[float, float]]:
         """Return a column's weight and value at each of these positions."""
         weight = self.weights[name]
@@ -204,9 +200,6 @@ def _dense(index: OwnerIndex, query: TextVectors) -> tuple[Column, float, float]
     return column, mean, deviation
 
 
-# ---------------------------------------------------------------------- author, time and position
-
-
 def _facts(index: OwnerIndex, question: Question) -> dict[str, Column]:
     """Return the columns of a memory's facts that the question uses."""
     facts, columns = index.conversation.facts, dict[str, Column](_same_of_all_questions(index))
@@ -259,7 +252,7 @@ def _speaker(index: OwnerIndex, question: Question) -> Column | None:
     if len(about) != 1:
         return None
     (name,) = about
-    written = people.written_by(index, name) if question.named else people.users(index)
+    written = people.written_by(index, name) if question.named else people.written_by(index, "user", "role")
     return people.theirs(index, written, name)
 
 

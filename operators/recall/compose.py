@@ -13,7 +13,7 @@ from recallflow.operators import redaction
 from recallflow.operators.derived import known_summary
 from recallflow.operators.graph.reader import NOTHING_KNOWN, is_live
 from recallflow.operators.recall import model_calls, signal, why
-from recallflow.operators.recall.context import About, context, excerpts, further_items, summaries_alone
+from recallflow.operators.recall.context import context, excerpts, summaries_alone
 from recallflow.operators.recall.deadline import REST, TARGET_MS, Step, tier_of
 from recallflow.operators.recall.filters import superseded, valid
 from recallflow.operators.recall.model_calls import ModelResults
@@ -276,24 +276,15 @@ def finish(found: ComposedAnswer, results: ModelResults, rewritten: list[str]) -
         optional["episodes"] = found.episodes
     if (max_tokens := model_calls.context_tokens(query)) is not None:
         at_hand, question = found.summaries.at_hand, run.question.text
-        about = About(
-            run.index,
-            query.filters,
-            found.permitted,
-            memories,
-            further_items(run, found.signal.vector, found.further, memories),
-            found.summaries.every,
-            found.entities,
-        )
         counter = run.engine.shared.tokens()
         chosen = model_calls.selected_categories(results, run.request.categories, at_hand)
         enough = model_calls.sufficient_summaries(results, question, at_hand) if query.check_sufficiency else {}
-        brief = summaries_alone(about, max_tokens, counter, enough, chosen)
+        brief = summaries_alone(found, max_tokens, counter, enough, chosen)
         if brief is not None:
             memories, optional["context"] = [], brief
             optional |= {"episodes": []} if "episodes" in optional else {}
         else:
-            optional["context"], missed = context(about, max_tokens, counter, run.rows, chosen)
+            optional["context"], missed = context(found, max_tokens, counter, chosen)
             warnings += missed
         if query.check_sufficiency:
             optional["sufficient"] = brief is not None

@@ -11,7 +11,6 @@ another.
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from itertools import chain
 from typing import Any
@@ -24,16 +23,14 @@ from recallflow.errors import DecryptionFailed
 from recallflow.fields import format_time
 from recallflow.limits import READ_CHARACTERS
 from recallflow.operators import redaction
-from recallflow.operators.graph.reader import EntityContext
 from recallflow.operators.prepare import passages
 from recallflow.operators.recall.moment import Moment
 from recallflow.operators.recall.phrases import written_date
 from recallflow.operators.recall.question import Question
-from recallflow.operators.recall.stages import CategorySummaries, Further, Permitted, QueryRun
+from recallflow.operators.recall.stages import CategorySummaries, ComposedAnswer, QueryRun
 from recallflow.operators.recall.words import idf
-from recallflow.operators.redaction import REDACTED, Redacted, RowsReader
+from recallflow.operators.redaction import REDACTED, Redacted
 from recallflow.operators.summaries import summed_up
-from recallflow.queries import Filters
 from recallflow.responses import Context, ContextItem, Omitted, RecalledMemory, Span, Warn
 from recallflow.state import keys
 from recallflow.state.arrays import Ints, Places, ranges
@@ -79,63 +76,43 @@ class Budget:
         return self.spent + 1 <= self._max * end
 
 
-@dataclass(frozen=True, slots=True)
-class About:
-    """The sources of a context."""
-
-    index: OwnerIndex
-    filters: Filters
-    permitted: Permitted  # the memories that the answer may hold
-    memories: Sequence[RecalledMemory]  # the answer
-    further: Iterator[ContextItem]  # items of ranked memories beyond the answer, best first
-    summaries: Mapping[str, str]  # all category summaries
-    graph: EntityContext  # the graph's entities
-
-
-def read_summaries(
-    hot: HotOwner,
-    moment: Moment,
-    index: OwnerIndex,
-    permitted: Places,
-    filters: Filters,
-    rows: RowsReader,
-    configured: Iterable[str],
-) -> CategorySummaries:
-    """Return all category summaries as of the moment, stored or extractive, with the summaries that pass the filters.
-    `configured` are names of the tenant's categories."""
-    warnings = []
+def read_summaries(run: QueryRun, permitted: Places) -> CategorySummaries:
+    """Return all category summaries as of the moment, stored or extractive, with the summaries that pass the
+    filters."""
+    warnings, wanted = [], run.query.filters.categories
     try:
-        every = latest_summaries(hot, moment)
+        every = _latest_summaries(run.request.hot, run.moment)
     except DecryptionFailed:
         every = {}
         warnings.append(Warn(code="decryption_failed", detail="the category summaries could not be opened"))
-    every = summed_up(index, permitted, rows, [*every], filters.categories, configured) | every
-    return CategorySummaries(every, summaries(every, filters.categories, ()), warnings)
+    every = summed_up(run.index, permitted, run.rows, [*every], wanted, run.request.categories) | every
+    return CategorySummaries(every, summaries(every, wanted, ()), warnings)
 
 
 def context(
-    about: About, max_tokens: int, counter: TokenCounter, rows: RowsReader, selected: Sequence[str] | None
+    answer: ComposedAnswer, max_tokens: int, counter: TokenCounter, selected: Sequence[str] | None
 ) -> tuple[Context, list[Warn]]:
     """Return the assembled context of an answer, and a warning if memories could not be decrypted. `selected` is None
     without a selection of categories."""
+    run, places, memories = answer.run, answer.permitted.places, answer.memories
     unread = 0
 
     def readable(slots: list[int]) -> list[MemoryRow]:
         nonlocal unread
-        found = rows(slots)
+        found = run.rows(slots)
         unread += sum(isinstance(row, Redacted) for row in found)
         return [row for row in found if redaction.is_readable(row)]
 
-    every, places = about.summaries, about.permitted.places
-    chosen = summaries(every, about.filters.categories if selected is None else selected, about.memories)
-    first, answer = layered(about.index, places, about.memories, readable), _ranked_items(about.memories, LONG_TERM)
+    wanted = run.query.filters.categories if selected is None else selected
+    chosen = summaries(answer.summaries.every, wanted, memories)
+    first, ranked_ones = layered(run.index, places, memories, readable), _ranked_items(memories, LONG_TERM)
     beyond = list[tuple[str, int]]()  # further memories that were tried
     repeated = set[tuple[str, int]]()  # memories with the text of an earlier one
     texts = set[str]()
 
     def ranked() -> Iterator[ContextItem]:
-        yield from map(_ranked_item, answer)
-        for item in about.further:
+        yield from map(_ranked_item, ranked_ones)
+        for item in _further_items(answer):
             beyond.append((item.id, item.version))
             yield item
 
@@ -148,13 +125,13 @@ def context(
                 texts.add(text)
                 yield item
 
-    assembled = assemble(max_tokens, counter, chosen, distinct(first), about.graph.entries, distinct(ranked()))
-    wanted = len(rules(about.index, places)) + len(unranked_working(about.index, places, about.memories)) - unread
-    wanted += len(_ranked_items(about.memories, WORKING)) + len(answer)
+    assembled = assemble(max_tokens, counter, chosen, distinct(first), answer.entities.entries, distinct(ranked()))
+    count = len(rules(run.index, places)) + len(unranked_working(run.index, places, memories)) - unread
+    count += len(_ranked_items(memories, WORKING)) + len(ranked_ones)
     held = {(item.id, item.version) for item in assembled.relevant_items}.union(repeated).difference(beyond)
     assembled.omitted.update(
-        _omitted(about, len(chosen), assembled),
-        relevant_items=Omitted(filters=about.permitted.kept_out, budget=wanted - len(held)),
+        _omitted(answer, len(chosen), assembled),
+        relevant_items=Omitted(filters=answer.permitted.kept_out, budget=count - len(held)),
     )
     if not unread:
         return assembled, []
@@ -163,7 +140,11 @@ def context(
 
 
 def summaries_alone(
-    about: About, max_tokens: int, counter: TokenCounter, enough: Mapping[str, str], selected: Sequence[str] | None
+    answer: ComposedAnswer,
+    max_tokens: int,
+    counter: TokenCounter,
+    enough: Mapping[str, str],
+    selected: Sequence[str] | None,
 ) -> Context | None:
     """Return a context of sufficient summaries alone, or None if there are none or the budget does not hold all of
     them. `enough` holds the sufficient summaries by category. `selected` is None without a selection of categories."""
@@ -171,16 +152,17 @@ def summaries_alone(
     assembled = assemble(max_tokens, counter, chosen, (), summaries_end=GRAPH_END)
     if not chosen or len(assembled.summaries) < len(chosen):
         return None
-    assembled.omitted.update(_omitted(about, len(chosen), assembled))
+    assembled.omitted.update(_omitted(answer, len(chosen), assembled))
     return assembled
 
 
-def _omitted(about: About, chosen: int, assembled: Context) -> dict[str, Omitted]:
+def _omitted(answer: ComposedAnswer, chosen: int, assembled: Context) -> dict[str, Omitted]:
+    every, entities = answer.summaries.every, answer.entities
     return {
-        "summaries": Omitted(filters=len(about.summaries) - chosen, budget=chosen - len(assembled.summaries)),
-        "relevant_items": Omitted(filters=about.permitted.kept_out, budget=0),
+        "summaries": Omitted(filters=len(every) - chosen, budget=chosen - len(assembled.summaries)),
+        "relevant_items": Omitted(filters=answer.permitted.kept_out, budget=0),
         "graph_context": Omitted(
-            filters=about.graph.kept_out, budget=len(about.graph.entries) - len(assembled.graph_context)
+            filters=entities.kept_out, budget=len(entities.entries) - len(assembled.graph_context)
         ),
     }
 
@@ -276,9 +258,6 @@ def _fitting(item: ContextItem, budget: Budget, end: float) -> ContextItem | Non
     return None
 
 
-# ---------------------------------------------------------------------- sections
-
-
 def layered(
     index: OwnerIndex,
     permitted: Places,
@@ -300,15 +279,14 @@ def layered(
     yield from stored(unranked_working(index, permitted, ranked))
 
 
-def further_items(
-    run: QueryRun, vector: Matrix | None, further: Further, answered: Sequence[RecalledMemory]
-) -> Iterator[ContextItem]:
+def _further_items(answer: ComposedAnswer) -> Iterator[ContextItem]:
     """Yield the readable memories beyond the answer, best first."""
-    index, there = run.index, {(memory.id, memory.version) for memory in answered}
+    run, further, index = answer.run, answer.further, answer.run.index
+    there = {(memory.id, memory.version) for memory in answer.memories}
     for start in range(0, len(further.places), FURTHER_AT_ONCE):
         places = further.places[start : start + FURTHER_AT_ONCE]
         rows = run.rows(index.conversation.slots[places].tolist())
-        shown = excerpts(index, run.question, vector, places, rows)
+        shown = excerpts(index, run.question, answer.signal.vector, places, rows)
         scores = further.scores[start : start + FURTHER_AT_ONCE].tolist()
         for place, row, score, excerpt in zip(places.tolist(), rows, scores, shown, strict=True):
             if redaction.is_readable(row) and row.layer == LONG_TERM and (row.id, row.version) not in there:
@@ -354,17 +332,8 @@ def _latest_of_layer(index: OwnerIndex, permitted: Places, layer: str) -> dict[s
 def _item(
     memory: MemoryRow | RecalledMemory, score: float | None, created_at: str, excerpt: Span | None = None
 ) -> ContextItem:
-    return ContextItem(
-        id=memory.id,
-        version=memory.version,
-        content=memory.content,
-        summary=memory.summary,
-        category=memory.category,
-        confidence=memory.confidence,
-        score=score,
-        created_at=created_at,
-        excerpt=excerpt,
-    )
+    same = {name: getattr(memory, name) for name in ("id", "version", "content", "summary", "category", "confidence")}
+    return ContextItem(**same, score=score, created_at=created_at, excerpt=excerpt)
 
 
 def _until(item: ContextItem, replaced_at: str) -> ContextItem:
@@ -375,22 +344,15 @@ def _until(item: ContextItem, replaced_at: str) -> ContextItem:
     return item.model_copy(update={"content": content, "until": replaced_at})
 
 
-def latest_summaries(hot: HotOwner, moment: Moment) -> dict[str, str]:
+def _latest_summaries(hot: HotOwner, moment: Moment) -> dict[str, str]:
     """Return the latest summary of each category as of the moment. A sender with access to some projects only gets
-    none, because a summary's source projects are unknown.
-
-    Raises:
-        DecryptionFailed: a summary cannot be decrypted.
-    """
+    none, because a summary's source projects are unknown. Raise DecryptionFailed."""
     if moment.projects is not None:
         return {}
     by_ms = min((at for at in (moment.known_by_ms, moment.happened_by_ms) if at is not None), default=None)
-    latest: dict[str, str] = {}
-    for _, value in hot.scan(keys.CATEGORY_SUMMARY):  # by category, the oldest first
-        stored = CategorySummaryRow.decode(value)
-        if by_ms is None or stored.ingested_ms <= by_ms:
-            latest[stored.category] = stored.summary
-    return latest
+    # By category, the oldest first.
+    stored = (CategorySummaryRow.decode(value) for _, value in hot.scan(keys.CATEGORY_SUMMARY))
+    return {one.category: one.summary for one in stored if by_ms is None or one.ingested_ms <= by_ms}
 
 
 def summaries(

@@ -43,8 +43,6 @@ DECAY_DAYS = 30.0
 CONFIDENCE_VOICES = 2.0  # number of feedback votes that weigh as much as the stated confidence
 LIKED_MOST = 100
 
-# ---------------------------------------------------------------------- factors
-
 
 def raw(inputs: RankingInput, places: Places) -> dict[str, Column]:
     """Return the factors of `hybrid` other than the semantic one and proximity.
@@ -125,9 +123,6 @@ def semantic(inputs: RankingInput, places: Places, best: Places) -> tuple[Column
     spread = max(highest - float(inputs.semantic[best[-1]]), LEAST_SPREAD)
     factor: Column = np.maximum(1 - (highest - inputs.semantic[places]) / spread, 0.0)
     return factor, spread
-
-
-# ---------------------------------------------------------------------- boosts
 
 
 def boosts(inputs: RankingInput, places: Places, spread: float) -> dict[str, Column]:

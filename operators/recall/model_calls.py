@@ -175,9 +175,6 @@ class ModelResults:
 NOTHING = ModelResults()
 
 
-# ---------------------------------------------------------------------- language model steps
-
-
 CONTEXT_TOKENS = 2_000  # default budget of a context
 # Modes that order by something other than fit. Answers to several subqueries cannot be merged into such an order.
 NEVER_REWRITTEN: frozenset[Mode] = frozenset({"recency", "episode"})

@@ -210,9 +210,6 @@ MODES: Mapping[Mode, Callable[[RankingInput], Ranking]] = {
 }
 
 
-# ---------------------------------------------------------------------- candidates
-
-
 def _near(inputs: RankingInput) -> Places:
     """Return the memories nearest to the requested entities, or none if the mode does not use proximity."""
     if inputs.proximity is None or not inputs.tuning.wants_proximity:
@@ -232,9 +229,6 @@ def _joined(inputs: RankingInput, *found: Places) -> Places:
     for places in found:
         joined[places] = True
     return joined.nonzero()[0]
-
-
-# ---------------------------------------------------------------------- scores
 
 
 def _weighed(

@@ -17,20 +17,16 @@ def asked_about(index: OwnerIndex, question: Question) -> tuple[str, ...]:
     the first person."""
     if question.named or not question.first_person:
         return question.named
-    author, by_users = index.conversation.facts["author"], users(index)
+    author, by_users = index.conversation.facts["author"], written_by(index, "user", "role")
     authors = np.unique(author[by_users])
     if len(authors) != 1 or by_users[author >= 0].all():
         return ()
     return (index.names.strings[authors[0]],)
 
 
-def users(index: OwnerIndex) -> Mask:
-    mask: Mask = index.conversation.facts["role"] == index.names.known("user")
-    return mask
-
-
-def written_by(index: OwnerIndex, name: str) -> Mask:
-    mask: Mask = index.conversation.facts["author"] == index.names.known(name)
+def written_by(index: OwnerIndex, name: str, column: str = "author") -> Mask:
+    """Return a mask (n,) of the memories that an author wrote, or with `column="role"`, all authors of a role."""
+    mask: Mask = index.conversation.facts[column] == index.names.known(name)
     return mask
 
 

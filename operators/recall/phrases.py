@@ -89,18 +89,10 @@ def person(row: MemoryRow, who: str, *, asks: bool) -> Reason:
     return {"code": "person", "text": f"said by {whose}" if row.author else f"about {whose}", "person": shown}
 
 
-def date(at_ms: int) -> Reason:
-    day = day_of(at_ms)
-    return {"code": "date", "text": f"from {written_date(day)}", "date": day.date().isoformat()}
-
-
-def near_date(at_ms: int) -> Reason:
-    day = day_of(at_ms)
-    return {
-        "code": "near_date",
-        "text": f"from {written_date(day)}, near a date asked about",
-        "date": day.date().isoformat(),
-    }
+def date(at_ms: int, code: str) -> Reason:
+    """Return the reason `date` (the memory has the date in the question) or `near_date` (it has the month)."""
+    day, near = day_of(at_ms), ", near a date asked about" if code == "near_date" else ""
+    return {"code": code, "text": f"from {written_date(day)}{near}", "date": day.date().isoformat()}
 
 
 def newest(rank: int, row: MemoryRow | None) -> Reason:
@@ -146,9 +138,6 @@ def linked(own_id: str, path: Mapping[str, Any], seed: MemoryRow | None) -> Reas
     if seed is not None:
         found["neighbour"] = {"id": seed.id, "quote": short(seed.content)}
     return found
-
-
-# ---------------------------------------------------------------------- parts
 
 
 def short(text: str, start: int = 0, end: int = 0) -> str:

@@ -72,14 +72,10 @@ def recall(
     """
     if found is None:
         found = _find_all(_begin(engine, request, results))
-    if rewritten := subqueries_of(found, results):
+    if rewritten := model_calls.subqueries(results, found.run.question.text):
         found = merged(found, subanswers or [answer_subquery(found, results, question) for question in rewritten])
         found.run.timings.end("questions")
     return finish(found, results, rewritten)
-
-
-def subqueries_of(found: ComposedAnswer, results: ModelResults) -> list[str]:
-    return model_calls.subqueries(results, found.run.question.text)
 
 
 def answer_subquery(found: ComposedAnswer, results: ModelResults, question: str) -> ComposedAnswer:
@@ -128,9 +124,6 @@ def plan_embedding(engine: Engine, request: RecallRequest, results: ModelResults
     return Wanted(texts=_texts(_begin(engine, request, results), results))
 
 
-# ---------------------------------------------------------------------- model requests
-
-
 def _prompts(run: QueryRun, summaries: CategorySummaries) -> dict[LlmStep, Prompt]:
     if "llm" in run.dropped or "llm" not in run.engine.models:
         return {}
@@ -154,9 +147,6 @@ def _texts(run: QueryRun, results: ModelResults) -> list[str]:
 def _may_rerank(engine: Engine, results: ModelResults, tuning: Tuning) -> bool:
     """Return whether reranker scores are still missing, if there is time for them."""
     return tuning.mode in model_calls.RERANKED_MODES and "rerank" in engine.models and results.scored is None
-
-
-# ---------------------------------------------------------------------- steps
 
 
 def _begin(engine: Engine, request: RecallRequest, results: ModelResults) -> QueryRun:
@@ -245,8 +235,7 @@ def _permit(run: QueryRun) -> Permitted:
 def _summaries(run: QueryRun, permitted: Permitted) -> CategorySummaries:
     if model_calls.context_tokens(run.query) is None:
         return NO_SUMMARIES
-    filters, configured = run.query.filters, run.request.categories
-    found = read_summaries(run.request.hot, run.moment, run.index, permitted.places, filters, run.rows, configured)
+    found = read_summaries(run, permitted.places)
     run.timings.end("summaries")
     return found
 
@@ -312,9 +301,6 @@ def participants(index: OwnerIndex) -> list[str]:
         wrote = np.bincount(now.facts["author"] + 1)[authors + 1]
         authors = np.sort(authors[np.argsort(-wrote, kind="stable")[:PARTICIPANTS_MAX]])
     return [index.names.strings[author] for author in authors]
-
-
-# ---------------------------------------------------------------------- merging of subqueries
 
 
 def merged(own: ComposedAnswer, others: Sequence[ComposedAnswer]) -> ComposedAnswer:

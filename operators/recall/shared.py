@@ -29,7 +29,6 @@ from recallflow.embedder import (
     token_counter,
 )
 from recallflow.errors import ModelError
-from recallflow.llm import EmbeddingService, RemoteEmbedder
 from recallflow.operators.graph.quality_gate import QualityGates
 from recallflow.operators.recall.columns import Columns
 from recallflow.operators.recall.deadline import Costs
@@ -105,7 +104,6 @@ class QuestionVectors:
         """Create the question model. `timer` returns seconds from any origin. `fallback` runs in this process."""
         self.embedder = embedder
         self.fallback = fallback
-        self.service: EmbeddingService | None = embedder.service if isinstance(embedder, RemoteEmbedder) else None
         self._embed_whole = _with_tokens(embedder)  # cached, because the check is slow
         self._timer = timer
         self._failing = False

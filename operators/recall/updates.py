@@ -303,9 +303,6 @@ def _spread(alike: Features) -> tuple[float, float]:
     return float(mean), float(variance**0.5) + 0.05
 
 
-# ---------------------------------------------------------------------- effect on an answer
-
-
 def least(memories: int, *, notes: bool) -> float:
     """Return the minimum probability of an update. `notes` tells whether one person wrote all memories."""
     if not notes:

@@ -211,9 +211,6 @@ def say_updates(
             reasons[rank][:] = [*others, phrases.updates(row)]
 
 
-# ---------------------------------------------------------------------- strengths
-
-
 class _Case(NamedTuple):
     """The data of a memory's reasons."""
 
@@ -336,9 +333,6 @@ def _languages(inputs: RankingInput, places: Places) -> list[int]:
     return found
 
 
-# ---------------------------------------------------------------------- neighbours
-
-
 def _permitted(inputs: RankingInput, places: Places) -> Places:
     """Return a mask of the positions that may be in the answer."""
     if len(inputs.allowed) == inputs.index.conversation.size:
@@ -418,9 +412,6 @@ def _neighbours(inputs: RankingInput, rows: Rows, cases: list[_Case], read: Rows
     return {place: row for place, row in found.items() if is_readable(row)}
 
 
-# ---------------------------------------------------------------------- phrases
-
-
 def _lent(inputs: RankingInput, cases: list[_Case], quoted: dict[int, MemoryRow]) -> dict[int, Words]:
     """Return, by a memory's position, the spans of its neighbour's contributed words in the neighbour's text."""
     lenders = {one.place: one.lender for one in cases if one.lender is not None}
@@ -468,10 +459,8 @@ def _reasons(
                 found.append(phrases.answers(neighbours.get(case.place - 1)))
             case "person" if case.person is not None:
                 found.append(phrases.person(row, case.person, asks=not inputs.question.named))
-            case "date":
-                found.append(phrases.date(row.created_ms))
-            case "near_date":
-                found.append(phrases.near_date(row.created_ms))
+            case "date" | "near_date":
+                found.append(phrases.date(row.created_ms, code))
             case "entity":
                 if (near := _entity(inputs, case, entities)) is not None:
                     found.append(near)

@@ -279,9 +279,6 @@ def test_each_memory_is_weighed_as_its_chat_is() -> None:
     for name in pair.keys() | assistant.keys():
         apart = pair.get(name, 0.0), assistant.get(name, 0.0)
         np.testing.assert_array_equal(weights[name], np.repeat(apart, 2))
-    index = indexed([*two, *one])
-    found = compute(index, understand("Which bike?", []), QUERY, weights)
-    assert found.contributions(np.array([3, 0])).sum(axis=0) == pytest.approx(found.score()[[3, 0]])
 
 
 TOLD = st.lists(st.tuples(st.integers(0, 2), st.sampled_from(["red bike", "tea", "bike red", "x", ""])), max_size=9)
