@@ -4,7 +4,7 @@ A memory derived from a message is forgotten with it. If the message's text chan
 visible in the past only. A summary is deleted with the first of its sources that is forgotten or changed, because it
 may contain removed content. The summary of an episode is valid as long as its messages are unchanged."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import takewhile
 from typing import Any
@@ -46,11 +46,7 @@ def sources_of(event: MemoryEvent) -> list[Source]:
 
 def fits(view: View, event: MemoryEvent) -> bool:
     """Return whether all sources of an event still exist with the same text."""
-    return _are_unchanged(view, ((one.memory_id, one.content_hash) for one in sources_of(event)))
-
-
-def _are_unchanged(view: View, sources: Iterable[tuple[str, str | None]]) -> bool:
-    return all(_is_unchanged(view, memory_id, text_hash) for memory_id, text_hash in sources)
+    return all(_is_unchanged(view, one.memory_id, one.content_hash) for one in sources_of(event))
 
 
 def _is_unchanged(view: View, memory_id: str, text_hash: str | None) -> bool:
@@ -59,7 +55,9 @@ def _is_unchanged(view: View, memory_id: str, text_hash: str | None) -> bool:
     if current is None:
         return False
     row = view.row(memory_id, current.version)
-    return (text_hash is None or content_hash(row.content) == text_hash) and _are_unchanged(view, _made_from(row))
+    if text_hash is not None and content_hash(row.content) != text_hash:
+        return False
+    return all(_is_unchanged(view, *source) for source in _made_from(row))
 
 
 def _made_from(row: MemoryRow) -> list[tuple[str, str | None]]:

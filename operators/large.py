@@ -113,12 +113,6 @@ def to_forget(view: View, event: MemoryForget) -> list[Entry]:
     return [*found.values()]
 
 
-def step(view: View, writer: GraphWriter, work: Work, gap_ms: int) -> Work:
-    if isinstance(work.write.event, MemoryForget):
-        return _forget(view, writer, work, work.write.event)
-    return _merge(view, writer, work, gap_ms)
-
-
 def _forget(view: View, writer: GraphWriter, work: Work, event: MemoryForget) -> Work:
     """Forget memories up to the limit of a step. A memory over the limit is thinned first, in several steps."""
     cursor, left, done = work.cursor, SHARE, True
@@ -300,7 +294,10 @@ class LargeEvents:
         work = self._works[owner]
         view = View(self._partition, self._owners.get(owner), work.write, work.change)
         writer = self._rules.graph_writer(view.graph, self._rules.similarity)
-        after = step(view, writer, work, self._rules.episode_gap_ms)
+        if isinstance(work.write.event, MemoryForget):
+            after = _forget(view, writer, work, work.write.event)
+        else:
+            after = _merge(view, writer, work, self._rules.episode_gap_ms)
         view.stage({self._key(owner): after.encode()})
         self._works[owner] = after
         view.publish()

@@ -9,7 +9,8 @@ with a key derived from the record, and are readable only when that record is re
 
 import base64
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import orjson
 
@@ -82,31 +83,25 @@ def _key(partition: Partition, position: Position) -> bytes:
     return keys.outbox(partition.keyring.name(b"", position.source), position.offset)
 
 
+_KINDS: dict[str, Callable[..., Kept]] = {"receipt": Receipted, "request": Requested, "audit": Audited}
+
+
 def _encode_one(output: Kept, record: Record) -> list[object]:
     if isinstance(output, DeadLetter):
         return ["dead", output.number, output.step, output.error.code, [tuple(f) for f in output.error.fields]]
     # A key names its user, so the key of the record is not stored. Keys are arbitrary bytes, so JSON needs base64.
     key = None if output.key == record.key else base64.b64encode(output.key).decode()
-    if isinstance(output, Receipted):
-        return ["receipt", output.number, key, output.body.decode()]
-    if isinstance(output, Requested):
-        return ["request", output.number, key, output.body.decode(), output.tasks]
-    return ["audit", output.number, key, output.body.decode()]
+    kind = next(name for name, made in _KINDS.items() if made is type(output))
+    tasks = [output.tasks] if isinstance(output, Requested) else []
+    return [kind, output.number, key, output.body.decode(), *tasks]
 
 
-def _decode_one(fields: list[object], record: Record) -> Kept:
+def _decode_one(fields: list[Any], record: Record) -> Kept:
     match fields:
-        case ["receipt", int(number), key, str(body)]:
-            return Receipted(record.position, number, _decode_key(key, record), body.encode())
-        case ["request", int(number), key, str(body), list(tasks)]:
-            return Requested(record.position, number, _decode_key(key, record), body.encode(), tuple(tasks))
-        case ["audit", int(number), key, str(body)]:
-            return Audited(record.position, number, _decode_key(key, record), body.encode())
         case ["dead", int(number), str(step), code, list(problems)]:
-            error = InvalidRecord(code, [FieldProblem(*problem) for problem in problems])  # type: ignore[arg-type]
+            error = InvalidRecord(code, [FieldProblem(*problem) for problem in problems])
             return DeadLetter(record, number, error, step)
+        case [str(kind), int(number), stored_key, str(body), *tasks] if kind in _KINDS:
+            key = base64.b64decode(str(stored_key)) if stored_key is not None else record.key or b""
+            return _KINDS[kind](record.position, number, key, body.encode(), *(tuple(names) for names in tasks))
     raise ValueError(f"not an outbox entry: {fields!r}")
-
-
-def _decode_key(key: object, record: Record) -> bytes:
-    return base64.b64decode(str(key)) if key is not None else record.key or b""

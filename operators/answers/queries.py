@@ -8,6 +8,7 @@ waits until the partition has caught up or its timeout.
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from functools import partial
+from typing import TypeVar
 
 from recallflow.errors import DecryptionFailed, FieldProblem, InvalidRecord
 from recallflow.operators import audit, redaction
@@ -38,6 +39,8 @@ from recallflow.responses import ErrorBody, Response, Warn
 from recallflow.state.hot_owner import Owners
 from recallflow.state.partition import Partition
 from recallflow.stepped import Rotation, SteppedWork
+
+Asked = TypeVar("Asked", ParkedQuery, Answering)
 
 
 class Queries:
@@ -122,7 +125,7 @@ class Queries:
         outputs: list[Output] = []
         match taken := self._lines.next(tenant_id):
             case Answering():
-                outputs += self._opened(lambda _: self._continue(taken), taken.question)
+                outputs += self._opened(self._continue, taken)
             case ParkedQuery() if is_at_work(taken.ask.owner):
                 self._lines.wait(taken)
             case ParkedQuery():
@@ -137,7 +140,7 @@ class Queries:
         """Finish the started answers of owners with a new event: an answer never mixes two states."""
         outputs: list[Output] = []
         for answering in [*self._lines.take(covers)] if self._lines else ():
-            outputs += self._opened(partial(self._finished, answering), answering.question)
+            outputs += self._opened(partial(self._continue, to_end=True), answering)
         self._lines.prune()
         return outputs
 
@@ -197,11 +200,12 @@ class Queries:
     def _begin(self, ask: Ask, warnings: list[Warn]) -> list[Output]:
         return self._opened(self._go_on, ParkedQuery(ask, warnings, NOTHING, None))
 
-    def _opened(self, step: Callable[[ParkedQuery], list[Output]], question: ParkedQuery) -> list[Output]:
+    def _opened(self, step: Callable[[Asked], list[Output]], asked: Asked) -> list[Output]:
         """Return the result of a step; if required data cannot be decrypted, the answer that there is none."""
         try:
-            return step(question)
+            return step(asked)
         except DecryptionFailed:
+            question = asked.question if isinstance(asked, Answering) else asked
             ask = question.ask
             self._owners.drop(ask.owner)
             try:
@@ -281,26 +285,16 @@ class Queries:
         drop = partial(self._owners.drop, ask.owner)
         respond = partial(twice, STEP, ask.record.position, lambda: self._respond(next(attempts), reply_to), undo=drop)
         answering = Answering(question, reply_to, SteppedWork(respond))
-        return self._finished(answering) if self._rules.input_ends else self._continue(answering)
+        return self._continue(answering, to_end=self._rules.input_ends)
 
-    def _finished(self, answering: Answering, _: ParkedQuery | None = None) -> list[Output]:
-        while (outputs := self._answered(answering)) is None:
-            pass
-        return outputs
-
-    def _continue(self, answering: Answering) -> list[Output]:
-        """Take one step of an answer, and hold it if there are more."""
-        if (outputs := self._answered(answering)) is None:
-            self._lines.hold(answering)
-            return []
-        return outputs
-
-    def _answered(self, answering: Answering) -> list[Output] | None:
-        """Take one step of an answer. Return None if there are more."""
+    def _continue(self, answering: Answering, *, to_end: bool = False) -> list[Output]:
+        """Take one step of an answer, and hold it if there are more; or take all of them."""
         ask, reply_to, work = answering.question.ask, answering.reply_to, answering.work
         try:
-            if not work.step():
-                return None
+            while not work.step():
+                if not to_end:
+                    self._lines.hold(answering)
+                    return []
         except InvalidRecord as error:
             if error.code == "not_found" and (behind := self._behind()):
                 return self._absent(answering, behind)

@@ -95,23 +95,6 @@ def ranking_warnings(inputs: RankingInput, ranking: Ranking, rows: Rows) -> list
     return found + redaction.warn(rows)
 
 
-def score_parts(ranking: Ranking) -> list[dict[str, dict[str, float]]]:
-    """Return the fields of each memory's `Explanation`, best first."""
-    count, weights = len(ranking.places), {name: round(weight, 6) for name, weight in ranking.weights.items()}
-    factors, boosts = (
-        np.round(np.array([*parts.values()]).reshape(len(parts), count), 6).T.tolist()
-        for parts in (ranking.factors, ranking.boosts)
-    )
-    return [
-        {
-            "factors": dict(zip(ranking.factors, own, strict=True)),
-            "weights": weights,
-            "boosts": {name: boost for name, boost in zip(ranking.boosts, more, strict=True) if boost},
-        }
-        for own, more in zip(factors, boosts, strict=True)
-    ]
-
-
 def _episodes(run: QueryRun, ranking: Ranking, memories: Sequence[RecalledMemory]) -> list[RecalledEpisode]:
     """Return the episodes of the ranked memories in the order of the answer. Memories without an episode are
     skipped."""
@@ -263,8 +246,18 @@ def _explained(run: QueryRun, candidates: Candidates, ranked: Ranked, rows: Rows
     if scored is not None:
         why.say_reranked(reasons, scored.model, ranked.before)
     why.say_updates(reasons, ranking.places.tolist(), ranked.updates, run.index, run.rows)
-    parts = [unchecked(Explanation, **part) for part in score_parts(ranking)]
-    return [{"explanation": part, "why": own} for part, own in zip(parts, reasons, strict=True)]
+    count, weights = len(ranking.places), {name: round(weight, 6) for name, weight in ranking.weights.items()}
+    factors, boosts = (
+        np.round(np.array([*parts.values()]).reshape(len(parts), count), 6).T.tolist()
+        for parts in (ranking.factors, ranking.boosts)
+    )
+    found = []
+    for own, more, why_ in zip(factors, boosts, reasons, strict=True):
+        added = {name: boost for name, boost in zip(ranking.boosts, more, strict=True) if boost}
+        factors_of = dict(zip(ranking.factors, own, strict=True))
+        explanation = unchecked(Explanation, factors=factors_of, weights=weights, boosts=added)
+        found.append({"explanation": explanation, "why": why_})
+    return found
 
 
 def finish(found: ComposedAnswer, results: ModelResults, rewritten: list[str]) -> Recalled:

@@ -129,30 +129,17 @@ def boosts(inputs: RankingInput, places: Places, spread: float) -> dict[str, Col
     """Return weight · value of each boost in the unit of scores, without boosts of weight 0 or without data. `spread`
     are the log-odds that the semantic factor spans, which are worth its default weight."""
     unit = WEIGHTS[inputs.tuning.mode]["semantic"] / spread
-    sources = {"relationship": _related, "personalisation": _liked, "session_continuity": _returned}
-    weighed = [(name, inputs.tuning.boosts[name] * unit) for name in sources]
-    found = [(name, weight, sources[name](inputs, places)) for name, weight in weighed if weight > 0]
-    return {name: weight * values for name, weight, values in found if values is not None}
-
-
-def _related(inputs: RankingInput, places: Places) -> Column | None:
-    if not inputs.relationship:
-        return None
-    return np.array([inputs.relationship.get(place, 0.0) for place in places.tolist()])
-
-
-def _liked(inputs: RankingInput, places: Places) -> Column | None:
-    if (taste := _taste(inputs)) is None:
-        return None
-    cosines = inputs.index.vectors.of(inputs.index.conversation.slots[places]) @ taste
-    return filled(np.clip(cosines.astype(np.float64), 0.0, 1.0), _embedded(inputs, places))
-
-
-def _returned(inputs: RankingInput, places: Places) -> Column | None:
-    if not len(inputs.returned):
-        return None
-    again: Column = (inputs.fact("seq", places)[:, None] == inputs.returned).any(axis=1) * 1.0
-    return again
+    weights = {name: weight * unit for name, weight in inputs.tuning.boosts.items() if weight * unit > 0}
+    found: dict[str, Column] = {}
+    if "relationship" in weights and inputs.relationship:
+        found["relationship"] = np.array([inputs.relationship.get(place, 0.0) for place in places.tolist()])
+    if "personalisation" in weights and (taste := _taste(inputs)) is not None:
+        cosines = inputs.index.vectors.of(inputs.index.conversation.slots[places]) @ taste
+        found["personalisation"] = filled(np.clip(cosines.astype(np.float64), 0.0, 1.0), _embedded(inputs, places))
+    if "session_continuity" in weights and len(inputs.returned):
+        again = (inputs.fact("seq", places)[:, None] == inputs.returned).any(axis=1)
+        found["session_continuity"] = again * 1.0
+    return {name: weights[name] * values for name, values in found.items()}
 
 
 def _embedded(inputs: RankingInput, places: Places) -> Mask | None:

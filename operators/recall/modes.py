@@ -48,7 +48,9 @@ class _Episodes(NamedTuple):
 
 def episode(inputs: RankingInput) -> Ranking:
     """Rank the memories of the best episodes."""
-    found = _grouped(inputs)
+    segment = inputs.index.conversation.segment[inputs.allowed]
+    first = np.flatnonzero(np.diff(segment, prepend=-1))
+    found = _Episodes(inputs.allowed, first, np.diff(first, append=len(segment)))
     factors = {"relevance": _relevance(inputs, found), "mentions": _mentions(inputs, found)}
     weights = _weights(inputs)
     scores: Column = sum((weights[name] * values for name, values in factors.items()), np.zeros(len(found.first)))
@@ -66,12 +68,6 @@ def _weights(inputs: RankingInput) -> dict[str, float]:
     if not query.entity_urns and "mentions" not in (query.weights or {}):
         weights["mentions"] *= 0.0 if inputs.question.named else NAMED
     return weights
-
-
-def _grouped(inputs: RankingInput) -> _Episodes:
-    segment = inputs.index.conversation.segment[inputs.allowed]
-    first = np.flatnonzero(np.diff(segment, prepend=-1))
-    return _Episodes(inputs.allowed, first, np.diff(first, append=len(segment)))
 
 
 def _relevance(inputs: RankingInput, found: _Episodes) -> Column:

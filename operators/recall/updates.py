@@ -10,7 +10,7 @@ The result depends on the present memories and on nothing stored. It is therefor
 replay, and after a deletion.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple, Self
@@ -186,7 +186,8 @@ def _features(compared: _Compared, candidates: UpdateCandidates, pairs: npt.NDAr
     own = np.array([one.is_own for one in statements], np.float64)
     known = {None, *question.words.tolist()}
     named = np.array([one.name not in known for one in statements]) * (1 - own)
-    cue = _cues(statements)
+    held = (np.array([one.cues for one in statements]) >> _COUNTED[:, None] & 1).astype(np.float64)
+    cue = dict(zip(COUNTED, held, strict=True))  # (statements,) each
     others = cue["others"] * (1 - own)
     apart = ~np.eye(len(statements), dtype=np.bool_)
     mean, spread = _spread(compared.alike[apart])
@@ -210,7 +211,15 @@ def _features(compared: _Compared, candidates: UpdateCandidates, pairs: npt.NDAr
         "fits_least": figures["fits"],
         "older_fits": fits[older],
         "newer_fits": fits[newer],
-        **_of_cues({name: of[newer] for name, of in cue.items()}, changes[older], changes[newer], figures),
+        "change": cue["change"][newer],
+        "ended": cue["ended"][newer],
+        "corrected": cue["corrected"][newer],
+        "restored": cue["restored"][newer],
+        "added": (cue["added"] * (1 - np.maximum(cue["ended"], cue["corrected"])))[newer],
+        "older_changes": changes[older],
+        **{f"changes_{name}": changes[newer] * values for name, values in figures.items()},
+        "corrected_shared": cue["corrected"][newer] * figures["shared"],
+        "restored_shared": cue["restored"][newer] * figures["shared"],
         "person": compared.names_other()[pair] * 1.0,
         "others": np.maximum(others[newer] - others[older], 0),
         "name": np.maximum(named[newer] - named[older], 0),
@@ -252,23 +261,6 @@ _WEIGHTS = np.array([*WEIGHTS.values()])
 _COUNTED = np.array([CUES.index(name) for name in COUNTED])
 
 
-def _of_cues(
-    newer: Mapping[str, Features], older_changes: Features, changes: Features, pairs: Mapping[str, Features]
-) -> dict[str, Features]:
-    """Return the cues of the newer statement, and the products of a change cue with each figure of the pair."""
-    return {
-        "change": newer["change"],
-        "ended": newer["ended"],
-        "corrected": newer["corrected"],
-        "restored": newer["restored"],
-        "added": newer["added"] * (1 - np.maximum(newer["ended"], newer["corrected"])),
-        "older_changes": older_changes,
-        **{f"changes_{name}": changes * values for name, values in pairs.items()},
-        "corrected_shared": newer["corrected"] * pairs["shared"],
-        "restored_shared": newer["restored"] * pairs["shared"],
-    }
-
-
 def _words(read: Sequence[StatementReading]) -> tuple[Features, Features, npt.NDArray[np.bool_]]:
     """Return the words of the statements, compared with each other and with the question, the last of `read`.
 
@@ -287,12 +279,6 @@ def _words(read: Sequence[StatementReading]) -> tuple[Features, Features, npt.ND
     is_asked, holds = holds[-1] > 0, holds[:-1]
     holders = np.maximum(holds.sum(axis=0), 1)
     return holds, np.sqrt(np.log((max(len(holds), TYPICAL) + 1) / holders)), is_asked
-
-
-def _cues(statements: Sequence[StatementReading]) -> dict[str, Features]:
-    """Return whether each statement holds each kind of cue, by kind (statements,)."""
-    held = (np.array([one.cues for one in statements]) >> _COUNTED[:, None] & 1).astype(np.float64)
-    return dict(zip(COUNTED, held, strict=True))
 
 
 def _spread(alike: Features) -> tuple[float, float]:

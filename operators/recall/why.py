@@ -172,7 +172,11 @@ def why(
             own["near_date"] = own.pop("date", 0.0)
         codes = _strongest(_by_code(own, row, words, lender, before, person, kind))
         cases.append(_Case(place, row, words, lender if "nearby" in codes else None, person, codes))
-    quoted = _neighbours(inputs, rows, cases, read)
+    read_rows = {one.place: row for one, row in zip(cases, rows, strict=True)}
+    if missing := [*dict.fromkeys(place for one in cases for place in one.quoted if place not in read_rows)]:
+        slots = inputs.index.conversation.slots.take(missing).tolist()
+        read_rows |= dict(zip(missing, read(slots), strict=True))
+    quoted = {place: row for place, row in read_rows.items() if is_readable(row)}
     lent = _lent(inputs, cases, quoted)
     return [_reasons(inputs, one, quoted, lent, entities) for one in cases]
 
@@ -400,16 +404,6 @@ def _lenders(inputs: RankingInput, places: Places) -> tuple[list[Lender | None],
 
 def _stems_of(bits: int, stems: Sequence[str]) -> frozenset[str]:
     return frozenset(stem for word, stem in enumerate(stems) if bits >> word & 1)
-
-
-def _neighbours(inputs: RankingInput, rows: Rows, cases: list[_Case], read: RowsReader) -> dict[int, MemoryRow]:
-    """Return the readable rows to quote, by position: returned rows, and all others in one read."""
-    found = {one.place: row for one, row in zip(cases, rows, strict=True)}
-    missing = [*dict.fromkeys(place for one in cases for place in one.quoted if place not in found)]
-    if missing:
-        slots = inputs.index.conversation.slots.take(missing).tolist()
-        found |= dict(zip(missing, read(slots), strict=True))
-    return {place: row for place, row in found.items() if is_readable(row)}
 
 
 def _lent(inputs: RankingInput, cases: list[_Case], quoted: dict[int, MemoryRow]) -> dict[int, Words]:

@@ -37,7 +37,7 @@ from recallflow.embedder import Matrix, TextVectors
 from recallflow.operators.recall.partial_columns import AnyColumn, Scattered
 from recallflow.operators.recall.question import Question
 from recallflow.state.arrays import Column, Ints, Places
-from recallflow.state.index import WINDOW, Conversation, Lengths, OwnerIndex
+from recallflow.state.index import WINDOW, Lengths, OwnerIndex
 from recallflow.state.lexical import distinct
 from recallflow.stepped import spend
 
@@ -268,7 +268,12 @@ def sample(size: int) -> Places:
 def _values(index: OwnerIndex, units: Units, places: Places) -> Column:
     """Return the columns at `places` before the z-score, (2, len(places))."""
     conversation = index.conversation
-    needed = _with_neighbours(conversation, places)
+    needed = places
+    if len(places) < conversation.size:  # with all contributing predecessors, ascending
+        is_needed = np.zeros(conversation.size, np.bool_)
+        for step in range(BEFORE + 1):
+            is_needed[np.maximum(places - step, 0)] = True
+        needed = np.flatnonzero(is_needed)
     closest = units.closest(index, needed)
     # Whether a position's predecessors contribute: `needed` holds every position between them.
     joined = conversation.follows.take(needed)
@@ -285,13 +290,3 @@ def _values(index: OwnerIndex, units: Units, places: Places) -> Column:
     at = slice(None) if len(needed) == len(places) else np.searchsorted(needed, places)
     weights = units.weights.astype(np.float32)
     return np.array([(weights @ found)[at] for found in (closest, np.maximum(closest, lent))], np.float64)
-
-
-def _with_neighbours(conversation: Conversation, places: Places) -> Places:
-    """Return the positions and all their contributing predecessors, ascending."""
-    if len(places) == conversation.size:
-        return places
-    needed = np.zeros(conversation.size, np.bool_)
-    for step in range(BEFORE + 1):
-        needed[np.maximum(places - step, 0)] = True
-    return np.flatnonzero(needed)
