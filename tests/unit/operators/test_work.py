@@ -219,7 +219,7 @@ def test_failing_step_refuses_the_event(make_engine: Callable[[], Engine], monke
 
     engine = make_engine()
     engine.run(MEMORIES, *said())
-    monkeypatch.setattr(large, "step", fail)
+    monkeypatch.setattr(large, "_forget", fail)
     engine.run(MEMORIES, make_event("memory.forget", filter=FORGET), make_event("message", id="new", content="tea"))
     engine.advance_to_end()
     refused = letters(engine.outputs)
