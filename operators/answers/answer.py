@@ -366,7 +366,9 @@ def stage_effects(
         counted = hot.usage().count(effects.seqs, effects.at_ms)
         staged |= {keys.usage(hot.key, seq): record for seq, record in zip(effects.seqs, counted, strict=True)}
         if effects.session_id is not None:
-            returned = _latest_last(hot.returned(effects.session_id).tolist(), effects.seqs)
+            again = set(effects.seqs)
+            earlier = (seq for seq in hot.returned(effects.session_id).tolist() if seq not in again)
+            returned = [*earlier, *effects.seqs][-RETURNED_MOST:]  # distinct, the latest last
             staged[keys.session(hot.key, hot.name(effects.session_id))] = encode_seqs(returned)
     partition.stage(staged, position, can_wait=True)
 
@@ -379,9 +381,3 @@ def _is_new(partition: Partition, hot: HotOwner, query_id: str, staged: Values) 
         return False
     staged[key] = (known + name)[-IDS_MOST * _ID_BYTES :]
     return True
-
-
-def _latest_last(before: list[int], seqs: Sequence[int]) -> list[int]:
-    """Return distinct values, the latest last."""
-    again = set(seqs)
-    return [*(seq for seq in before if seq not in again), *seqs][-RETURNED_MOST:]

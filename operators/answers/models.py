@@ -17,7 +17,7 @@ from recallflow.embedder import NO_FLOATS, Matrix
 from recallflow.errors import EmbedderError, ModelError, RerankerError
 from recallflow.llm import FAILURES, LEFT_ALONE_S, Breaker, EmbeddingService, LanguageModel, Prompt, Reranker
 from recallflow.operators.async_call import Completions, Runtime
-from recallflow.operators.recall.model_calls import Ended, Kind, LlmStep, ModelStep, Scored, Text, Wanted
+from recallflow.operators.recall.model_calls import Ended, Kind, LlmStep, ModelStep, Scored, Wanted
 from recallflow.records import Position
 
 AT_ONCE, SCORED_AT_ONCE = 100, 16  # queries
@@ -141,7 +141,7 @@ class Models:
             return {"embed": Ended(service.name, self._ms_since(began_s), failure=error.code, tokens=tokens)}, error
         return {"embed": Ended(service.name, self._ms_since(began_s), tokens=tokens)}, vectors
 
-    async def _score(self, question: str, candidates: Sequence[Text]) -> Scored | None:
+    async def _score(self, question: str, candidates: Mapping[str, str]) -> Scored | None:
         if not candidates:
             return None
         assert self._reranker is not None  # noqa: S101 scores need a reranker
@@ -149,8 +149,8 @@ class Models:
         problem, scores = None, dict[str, float]()
         try:
             async with asyncio.timeout(timeout_s):
-                given = await self._scores(reranker, question, [text.shown for text in candidates])
-            scores = dict(zip((text.id for text in candidates), given, strict=True))
+                given = await self._scores(reranker, question, [*candidates.values()])
+            scores = dict(zip(candidates, given, strict=True))
         except TimeoutError:
             problem = f"no result within {timeout_s:g} s"
         except Exception as error:  # noqa: BLE001 as above

@@ -265,20 +265,13 @@ class SteppedQueries:
 
 
 class WaitingQuery:
-    """A query that waits for positions, until a time (epoch milliseconds)."""
+    """A query that waits for its positions, if it names any, until a time (epoch milliseconds)."""
 
-    def __init__(self, ask: Ask, targets: tuple[Position, ...], timeout_ms: int) -> None:
-        self.ask, self._targets = ask, targets
+    def __init__(self, ask: Ask) -> None:
+        given = ask.query.wait_for or ()
+        self.ask, self._targets = ask, [*map(Position.parse, [given] if isinstance(given, str) else given)]
         # the upper limit of datetime, which Bytewax requires
-        self.deadline_ms = min(ask.record.append_ms + timeout_ms, EPOCH_MS_MAX)
-
-    @classmethod
-    def of(cls, ask: Ask) -> "WaitingQuery | None":
-        """Return the query as a waiting one, if it names a position."""
-        if not (given := ask.query.wait_for):
-            return None
-        targets = tuple(Position.parse(text) for text in ([given] if isinstance(given, str) else given))
-        return cls(ask, targets, ask.query.wait_timeout_ms)
+        self.deadline_ms = min(ask.record.append_ms + ask.query.wait_timeout_ms, EPOCH_MS_MAX)
 
     def missing(self, applied: Mapping[str, int]) -> list[Position]:
         return [target for target in self._targets if applied.get(target.source, -1) < target.offset]

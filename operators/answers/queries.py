@@ -74,8 +74,8 @@ class Queries:
         """Answer a query, or park it."""
         if ask.record.silent:
             return []
-        waiting = WaitingQuery.of(ask)
-        if waiting is None or not waiting.missing(self._partition.applied):
+        waiting = WaitingQuery(ask)
+        if not waiting.missing(self._partition.applied):
             # During catch-up, every answer has a warning already.
             return self._begin(ask, [] if self._behind() else unread_warning(ask.record))
         if self._rules.input_ends:  # no later record is applied before this query

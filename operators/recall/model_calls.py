@@ -9,12 +9,9 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, get_args
 
-import numpy as np
-
 from recallflow.llm import Prompt
 from recallflow.operators.enrichment import prompts as llm_prompts
 from recallflow.operators.recall.deadline import Step
-from recallflow.operators.recall.ranking_input import Ranking
 from recallflow.operators.recall.shared import QuestionVector
 from recallflow.operators.redaction import is_readable
 from recallflow.queries import Mode, Recall
@@ -24,13 +21,6 @@ from recallflow.state.rows import MemoryRow
 RERANKED_MOST = 30  # candidates
 RERANKED_MODES: frozenset[Mode] = frozenset({"hybrid", "relevance", "balanced"})  # others define their own order
 TEXT_CHARACTERS = 2_000  # per candidate: cross-encoders read 512 tokens
-
-
-class Text(NamedTuple):
-    """A candidate's text for the reranker."""
-
-    id: str
-    shown: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,24 +49,13 @@ def rerank_key(memory_id: str, version: int) -> str:
     return f"{version} {memory_id}"
 
 
-def rerank_texts(rows: Sequence[MemoryRow | None]) -> list[Text]:
-    """Return the candidates with a readable text, best first."""
-    return [
-        Text(
-            rerank_key(row.id, row.version),
-            f"{row.author}: {row.content[:TEXT_CHARACTERS]}" if row.author else row.content[:TEXT_CHARACTERS],
-        )
+def rerank_texts(rows: Sequence[MemoryRow | None]) -> dict[str, str]:
+    """Return the readable texts for the reranker, best first, by `rerank_key`."""
+    return {
+        rerank_key(row.id, row.version): (f"{row.author}: " if row.author else "") + row.content[:TEXT_CHARACTERS]
         for row in rows
         if is_readable(row)
-    ]
-
-
-def reordered(ranking: Ranking, ids: Sequence[str], scores: Mapping[str, float], k: int) -> tuple[Ranking, list[int]]:
-    """Return the best k of a ranking of `ids` by score, and the previous rank of each. Candidates without a score
-    follow in their previous order."""
-    by_score = sorted(range(len(ids)), key=lambda at: (ids[at] not in scores, -scores.get(ids[at], 0.0), at))
-    order = np.array(by_score[:k], np.int64)
-    return ranking.only(order), [at + 1 for at in by_score[:k]]
+    }
 
 
 LlmStep = Literal["select_categories", "check_sufficiency", "rewrite"]
@@ -92,7 +71,7 @@ class Wanted(NamedTuple):
     prompts: Mapping[LlmStep, Prompt] = MappingProxyType({})  # for the language model, by step
     texts: Sequence[str] = ()  # for the embedding service
     question: str = ""  # for the reranker
-    candidates: Sequence[Text] = ()  # for the reranker
+    candidates: Mapping[str, str] = MappingProxyType({})  # texts for the reranker, by `rerank_key`
     dropped: Sequence[Step] = ()  # steps omitted for lack of time
 
     def __bool__(self) -> bool:

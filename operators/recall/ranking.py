@@ -104,11 +104,14 @@ def _read_input(run: QueryRun, candidates: Candidates, most: int) -> tuple[Ranki
 
 
 def _reranked(inputs: RankingInput, ranking: Ranking, scores: Mapping[str, float]) -> tuple[Ranking, list[int]]:
-    """Return the ranking by a reranker's scores, and the previous rank of each memory."""
+    """Return the best k of a ranking by a reranker's scores, and the previous rank of each memory. Memories without a
+    score follow in their previous order."""
     slots = inputs.index.conversation.slots[ranking.places].tolist()
     versions = inputs.fact("version", ranking.places).tolist()
     ids = [model_calls.rerank_key(inputs.index.ids[slot], one) for slot, one in zip(slots, versions, strict=True)]
-    return model_calls.reordered(ranking, ids, scores, inputs.tuning.k)
+    by_score = sorted(range(len(ids)), key=lambda at: (ids[at] not in scores, -scores.get(ids[at], 0.0), at))
+    best = by_score[: inputs.tuning.k]
+    return ranking.only(np.array(best, np.int64)), [at + 1 for at in best]
 
 
 def _further(index: OwnerIndex, places: Places, scores: Column, changed: Mapping[int, Replacement]) -> Further:

@@ -187,18 +187,14 @@ class RankingInput:
 
     def best(self, count: int) -> Places:
         """Return the `count` allowed positions with the highest signal, best first. Ties keep conversation order."""
-        if count not in self._best:
-            self._best[count] = self._find_best(count)
-        return self._best[count]
-
-    def _find_best(self, count: int) -> Places:
-        if (more := next((places for known, places in self._best.items() if known > count), None)) is not None:
+        if (more := next((places for known, places in self._best.items() if known >= count), None)) is not None:
             return more[:count]
         signal, among = self.semantic[self.allowed], self.allowed
         if count < len(signal) // 4:  # partition is faster than a full sort for large owners
             among = np.flatnonzero(signal >= np.partition(signal, -count)[-count])
             signal, among = signal[among], self.allowed[among]
-        return among[np.argsort(-signal, kind="stable")[:count]]
+        found = self._best[count] = among[np.argsort(-signal, kind="stable")[:count]]
+        return found
 
     def fact(self, name: str, places: Places) -> npt.NDArray[Any]:
         return self.index.conversation.facts[name][places]
