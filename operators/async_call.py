@@ -48,10 +48,8 @@ class CallCompletion:
 
 
 class Completions:
-    """Finished calls that were not emitted yet, of any number of runtimes.
-
-    `wake` is set with each. A source sets the same event for its own input. A waiting source first clears the event,
-    then looks for both input and completions."""
+    """Finished calls that were not emitted yet, of any number of runtimes. `wake` is set with each. A source sets the
+    same event for its own input. A waiting source first clears the event, then looks for both input and completions."""
 
     def __init__(self, wake: threading.Event | None = None) -> None:
         self.wake = wake or threading.Event()
@@ -97,9 +95,8 @@ class _Loop:
 
 
 class Runtime:
-    """The executor of calls, with limits shared by all users. Close it after the dataflow.
-
-    At most `capacity` calls are concurrent. `timeout_s` limits each call; None if the function has its own limit."""
+    """The executor of calls, with limits shared by all users. Close it after the dataflow. At most `capacity` calls are
+    concurrent. `timeout_s` limits each call; None if the function has its own limit."""
 
     def __init__(self, completions: Completions, capacity: int = 100, timeout_s: float | None = 30.0) -> None:
         if capacity < 1:

@@ -93,10 +93,9 @@ class Authoriser:
         return grant.name
 
     def ids(self, record: Record) -> dict[str, str]:
-        """Return the ids that a record's credentials determine uniquely, by event field.
-
-        None if credentials are not required. The secret of an API key is not checked: `check` judges the completed
-        event. Raise InvalidRecord (`unauthenticated`)."""
+        """Return the ids that a record's credentials determine uniquely, by event field. None if credentials are not
+        required. The secret of an API key is not checked: `check` judges the completed event. Raise InvalidRecord
+        (`unauthenticated`)."""
         if not self._is_judged(record.append_ms):
             return {}
         given, at_ms = _read(record.headers), record.append_ms - SETTLED_MS

@@ -38,10 +38,8 @@ class JoinedEpisode(NamedTuple):
 
 
 def join(episodes: Sequence[EpisodeRow], opened: EpisodeRow, gap_ms: int) -> JoinedEpisode:
-    """Return the memory's episode among the session's current ones, sorted by time.
-
-    `opened` is the episode that the memory would open: its event time as the span, and its own sequence number. It
-    needs no id yet."""
+    """Return the memory's episode among the session's current ones, sorted by time. `opened` is the episode that the
+    memory would open: its event time as the span, and its own sequence number. It needs no id yet."""
     at_ms = opened.start_ms
     if opened.of_facts:
         return _join_fact(episodes, opened, gap_ms)

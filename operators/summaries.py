@@ -130,11 +130,8 @@ SUMMARISED_LAYER = "long_term"
 
 
 def category_of(row: MemoryRow, configured: Mapping[str, str]) -> str | None:
-    """Return the category that a memory has, or that rules give it.
-
-    Args:
-        configured: the tenant's categories by case-folded name.
-    """
+    """Return the category that a memory has, or that rules give it. `configured` are the tenant's categories by
+    case-folded name."""
     if row.category is not None:
         return row.category
     names = [*row.topics, *row.tags, *([] if row.kind in PLAIN else [row.kind])]
@@ -150,13 +147,8 @@ def summed_up(
     wanted: Sequence[str] | None,
     configured: Iterable[str],
 ) -> dict[str, str]:
-    """Return an extractive summary per category, by name, of the permitted memories of the long-term layer.
-
-    Args:
-        besides: categories to skip.
-        wanted: categories to summarise; None for all.
-        configured: names of the tenant's categories.
-    """
+    """Return an extractive summary per category, by name, of the permitted memories of the long-term layer, except of
+    the categories `besides`. `wanted` is None for all categories. `configured` are names of the tenant's categories."""
     by_name = {name.casefold(): name for name in configured}
     summaries, facts = Summaries(index, rows, CATEGORIES), index.conversation.facts
     permitted = permitted[facts["layer"][permitted] == index.names.known(SUMMARISED_LAYER)]

@@ -181,7 +181,7 @@ class Answerer:
             case MemoryHistory():
                 every = self._versions(hot, query.memory_id, ask.projects)
                 history = lookups.versions(query_id, every, ask.projects)
-                now = Moment.now(now_ms, ask.projects)
+                now = Moment(now_ms, projects=ask.projects)
                 graph = hot.graph if ask.projects is None else graph_at(hot, self._index(ask), now)
                 edges = graph.edges(NodeKey(query.memory_id, memory=True), HISTORY_EDGES)
                 return history.model_copy(update={"edges": [explored_edge(edge, now_ms) for edge in edges]})
@@ -294,7 +294,7 @@ class Answerer:
 
     def _index(self, ask: Ask) -> OwnerIndex:
         """Return the current index of the memories that the sender may read."""
-        return self._engine.index_at(self._owners.get(ask.owner), Moment.now(ask.asked_ms, ask.projects))
+        return self._engine.index_at(self._owners.get(ask.owner), Moment(ask.asked_ms, projects=ask.projects))
 
 
 def _request(ask: Ask) -> QueryContext:

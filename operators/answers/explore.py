@@ -146,10 +146,8 @@ def page(
     hot: HotOwner, index: OwnerIndex, graph: OwnerGraph, rows: RowsReader, query: GraphExplore, moment: Moment
 ) -> Subgraph:
     """Return the page after `query.after`, as of the moment: first memories, newest first, with their links; then
-    edges. `rows` reads by slot.
-
-    A page is limited by its reads: memories with links and similar memories, or edges with ends. Shared nodes are
-    repeated on each page with one of their memories, so each page is self-contained."""
+    edges. `rows` reads by slot. A page is limited by its reads: memories with links and similar memories, or edges with
+    ends. Shared nodes are repeated on each page with one of their memories, so each page is self-contained."""
     made = _Page(graph, moment.now_ms)
     ended: MemoryCursor | EdgeCursor | None
     if query.after is not None and (behind := EdgeCursor.parse(query.after)) is not None:

@@ -2,8 +2,7 @@
 
 Shortenable values are found by shape, not by name: texts, lists and free-form values of rows (memories, versions,
 context items, edges), and texts outside rows. Values above a common size are cut to it, the largest size with which the
-answer fits. A single huge value is therefore cut alone, and smaller ones stay whole.
-"""
+answer fits. A single huge value is therefore cut alone, and smaller ones stay whole."""
 
 from bisect import bisect_right
 from collections.abc import Iterator

@@ -2,8 +2,7 @@
 
 A query reads applied records, and its effects join the transaction. It may wait for a position until its timeout, for
 the index of a past moment of a large owner, for models, or for its subqueries. If it finds nothing during catch-up, it
-waits until the partition has caught up or its timeout.
-"""
+waits until the partition has caught up or its timeout."""
 
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress

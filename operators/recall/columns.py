@@ -24,8 +24,7 @@ BM25 scores of `words.py`, as s/(s + 5) or a logarithm of s.
 | opens | 1 for the first message of the episode |
 
 `people.py` attributes memories to participants. A memory outside any episode (a fact without a session) has the
-column's mean in `answers`, `borrowed`, `around` and `opens`, which is neutral.
-"""
+column's mean in `answers`, `borrowed`, `around` and `opens`, which is neutral."""
 
 from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass, field, replace

@@ -352,7 +352,7 @@ def _current(run: QueryRun, places: Places) -> list[bool]:
     if run.moment.is_now:
         return [True] * len(places)
     index, hot, facts = run.index, run.request.hot, run.index.conversation.facts
-    now = Moment.now(run.request.asked_ms, run.request.context.projects)
+    now = Moment(run.request.asked_ms, projects=run.request.context.projects)
     late, holds = superseded(graph_at(hot, index, now), index, now), valid(index, now)
     found = []
     for place in places.tolist():

@@ -6,8 +6,7 @@ up to the whole. Memories fill the rest: those of the answer, then further ranke
 Rules and the working layer precede the ranked memories. Half of the budget takes a long memory as its best passage
 first, because passages of several memories hold more evidence than one long text; the best ones then become whole where
 there is room (`python -m benchmarks.budget`). An entry that does not fit is skipped, as is one with the text of
-another.
-"""
+another."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -22,11 +22,7 @@ FORGIVEN = 0.9  # factor applied to a mean after a drop
 
 
 class StepTimings:
-    """Durations in ms by step, in the order in which the steps ended.
-
-    Args:
-        timer: returns seconds from any origin.
-    """
+    """Durations in ms by step, in the order in which the steps ended. `timer` returns seconds from any origin."""
 
     def __init__(self, timer: Callable[[], float]) -> None:
         self.stages_ms: dict[str, float] = {}

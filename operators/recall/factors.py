@@ -21,8 +21,7 @@ In `hybrid` a weight is the worth of the whole range of a factor or boost, 0 to 
 not stretched over the candidates, so that two memories that differ in a factor differ in its value. The default weights
 are small: they order memories that fit about alike (docs/internals/decisions/09).
 
-A memory without a vector counts as the mean of the other candidates in `cluster` and in `personalisation`.
-"""
+A memory without a vector counts as the mean of the other candidates in `cluster` and in `personalisation`."""
 
 from itertools import islice
 
@@ -45,10 +44,8 @@ LIKED_MOST = 100
 
 
 def raw(inputs: RankingInput, places: Places) -> dict[str, Column]:
-    """Return the factors of `hybrid` other than the semantic one and proximity.
-
-    Usage and feedback count nothing if the answer is about another moment than now.
-    """
+    """Return the factors of `hybrid` other than the semantic one and proximity. Usage and feedback count nothing if the
+    answer is about another moment than now."""
     decay = inputs.tuning.decay
     ages, confidence = inputs.age_days(places), inputs.fact("confidence", places)
     used = None if inputs.usage is None else inputs.usage.of(inputs.fact("seq", places))
@@ -63,10 +60,8 @@ def raw(inputs: RankingInput, places: Places) -> dict[str, Column]:
 
 
 def log_recency(age_days: Column) -> Column:
-    """Return recency on a scale on which each doubling of age beyond a month costs about the same.
-
-    It is 1 at the age 0, and 0 at the age of the oldest candidate or one year, whichever is older.
-    """
+    """Return recency on a scale on which each doubling of age beyond a month costs about the same. It is 1 at the age
+    0, and 0 at the age of the oldest candidate or one year, whichever is older."""
     oldest = age_days.max(initial=LEAST_OLDEST_DAYS)
     factor: Column = 1 - np.log1p(age_days / DECAY_DAYS) / np.log1p(oldest / DECAY_DAYS)
     return factor
@@ -116,9 +111,7 @@ def proximity(inputs: RankingInput, places: Places) -> Column:
 
 def semantic(inputs: RankingInput, places: Places, best: Places) -> tuple[Column, float]:
     """Return the signal of `places`, stretched so that `best` (best first) spans 1 to 0, and the log-odds of that span.
-
-    `best` spans less if its log-odds span less than one unit. Places below all of `best` have 0.
-    """
+    `best` spans less if its log-odds span less than one unit. Places below all of `best` have 0."""
     highest = float(inputs.semantic[best[0]])
     spread = max(highest - float(inputs.semantic[best[-1]]), LEAST_SPREAD)
     factor: Column = np.maximum(1 - (highest - inputs.semantic[places]) / spread, 0.0)

@@ -31,10 +31,8 @@ _COLUMNS = {
 
 
 def valid(index: OwnerIndex, moment: Moment) -> Mask:
-    """Return a mask (n,) in conversation order of the memories that may be in an answer at the moment.
-
-    They have a text and happened by then. Unless the query requests history, they are also valid and not expired.
-    """
+    """Return a mask (n,) in conversation order of the memories that may be in an answer at the moment. They have a text
+    and happened by then. Unless the query requests history, they are also valid and not expired."""
     facts, now_ms = index.conversation.facts, moment.now_ms
     mask: Mask = np.ones(index.conversation.size, np.bool_)
     if index.conversation.limited and not moment.history:

@@ -1,8 +1,7 @@
 """Model results that a query waits for before it is answered.
 
 Partition logic makes no calls. It returns the requests (`Wanted`); services make the calls, and the query is answered
-with the results (`ModelResults`) as an input. A failed call has no result.
-"""
+with the results (`ModelResults`) as an input. A failed call has no result."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field

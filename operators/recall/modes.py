@@ -13,8 +13,7 @@ is 0 if no member has a vector. Centroids alone have too little recall: on LoCoM
 episodes hold evidence for .49 of the questions by centroid, and for .90 by members.
 
 A memory's score is its episode's score. Episodes with equal scores, and members of an episode, are ordered by event
-time. A memory outside any episode is an episode by itself.
-"""
+time. A memory outside any episode is an episode by itself."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -141,9 +140,7 @@ def by_recency(inputs: RankingInput) -> Ranking:
 
 def hybrid(inputs: RankingInput) -> Ranking:
     """Rank by the log-odds of the signal, plus weight · value of six other factors and of proximity if asked for.
-
-    Scores are divided by the log-odds that the semantic factor spans, as that factor is.
-    """
+    Scores are divided by the log-odds that the semantic factor spans, as that factor is."""
     best = inputs.best(CANDIDATES)
     places = _joined(inputs, best, _near(inputs))
     meaning, spread = semantic(inputs, places, best)
@@ -235,11 +232,9 @@ def _weighed(
     extra: dict[str, Column],
     spread: float,
 ) -> Ranking:
-    """Rank by Σ weight · factor + Σ boosts.
-
-    If the sums before the boosts hardly differ, they count as equal. Boosts then decide, then the semantic factor,
-    importance, recency, score and id, all descending. `spread` are the log-odds that the semantic factor spans.
-    """
+    """Rank by Σ weight · factor + Σ boosts. If the sums before the boosts hardly differ, they count as equal. Boosts
+    then decide, then the semantic factor, importance, recency, score and id, all descending. `spread` are the log-odds
+    that the semantic factor spans."""
     values = np.array([*factors.values()])
     scores: Column = np.array([weights[name] for name in factors]) @ values
     boost: Column = sum(extra.values(), np.zeros(len(places)))

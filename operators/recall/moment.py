@@ -3,8 +3,7 @@
 The index as of an ingestion time is built from the versions stored by then, with the code of the present index. Word
 statistics, centroids and neighbours are therefore as of that time. The same holds for an event time if a memory was
 edited later: an update has its own event time, and the answer shows the version before it. Episodes are joined again in
-log order, because later messages may have extended or merged them. Deleted memories are in no past index.
-"""
+log order, because later messages may have extended or merged them. Deleted memories are in no past index."""
 
 import gc
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
@@ -44,9 +43,9 @@ class Moment:
     """The point in time that a query is about. All times are in epoch milliseconds."""
 
     now_ms: int  # the time for ages and validity
-    happened_by_ms: int | None  # latest event time in the answer; None without a bound
-    known_by_ms: int | None  # latest ingestion time in the answer; None without a bound
-    history: bool  # whether replaced, superseded and expired memories are included
+    happened_by_ms: int | None = None  # latest event time in the answer; None without a bound
+    known_by_ms: int | None = None  # latest ingestion time in the answer; None without a bound
+    history: bool = False  # whether replaced, superseded and expired memories are included
     projects: tuple[str, ...] | None = None  # the readable projects; None for all
 
     @classmethod
@@ -55,7 +54,7 @@ class Moment:
         that the sender may read."""
         history = isinstance(query, Recall) and query.include_history
         if query.as_of is None:
-            return cls(asked_ms, None, None, history, projects)
+            return cls(asked_ms, history=history, projects=projects)
         event_ms, ingestion_ms = query.as_of.event_time, query.as_of.ingestion_time
         now_ms = next(at for at in (event_ms, ingestion_ms, asked_ms) if at is not None)
         return cls(now_ms, event_ms, ingestion_ms, history, projects)
@@ -68,11 +67,7 @@ class Moment:
         is_of_index = isinstance(ask.query, OfIndex) or (
             ask.projects is not None and ask.query.type == "memory.history"
         )
-        return cls.now(ask.asked_ms, ask.projects) if is_of_index else None
-
-    @classmethod
-    def now(cls, asked_ms: int, projects: tuple[str, ...] | None) -> Self:
-        return cls(asked_ms, None, None, history=False, projects=projects)
+        return cls(ask.asked_ms, projects=ask.projects) if is_of_index else None
 
     @property
     def is_now(self) -> bool:
@@ -313,11 +308,8 @@ def _episodes(
 
 class Unswept:
     """Suspends Python's cyclic garbage collection within any `with` block, in any thread. Reference counting still
-    frees objects without cycles.
-
-    A full collection runs whenever the number of objects has grown by a quarter. With 100,000 entries it blocked a
-    worker for up to 400 ms, between steps of 30 ms.
-    """
+    frees objects without cycles. A full collection runs whenever the number of objects has grown by a quarter. With
+    100,000 entries it blocked a worker for up to 400 ms, between steps of 30 ms."""
 
     def __init__(self) -> None:
         self._lock = Lock()

@@ -1,8 +1,7 @@
 """Sparse columns of the signal, which are added to scores without a value per memory.
 
 For an owner with many memories most columns are 0 nearly everywhere, or derive from another column. A dense array per
-column would cost more than the computation of its few values.
-"""
+column would cost more than the computation of its few values."""
 
 from dataclasses import dataclass
 from typing import Any

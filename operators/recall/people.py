@@ -31,11 +31,9 @@ def written_by(index: OwnerIndex, name: str, column: str = "author") -> Mask:
 
 
 def theirs(index: OwnerIndex, written: Mask, name: str) -> Column:
-    """Return (n,) 1 for memories attributed to the participant and 0 for memories of others.
-
-    A memory without an author (a fact, a preference, a rule) belongs to a participant it names. If it names none, it
-    counts as the mean of the memories with an author. `written` marks the memories that the participant wrote.
-    """
+    """Return (n,) 1 for memories attributed to the participant and 0 for memories of others. A memory without an author
+    (a fact, a preference, a rule) belongs to a participant it names. If it names none, it counts as the mean of the
+    memories with an author. `written` marks the memories that the participant wrote."""
     column, authored = written * 1.0, _authored(index)
     if authored is None:
         return column

@@ -1,8 +1,7 @@
 """The steps of a recall query, in order. The numbers refer to docs/internals/recall.md.
 
 `stages.py` defines the result of each step. Step 1 (validate) only adds warnings, and is part of composing. Step 2
-(authorise) precedes this module: every query here is authorised for its owner.
-"""
+(authorise) precedes this module: every query here is authorised for its owner."""
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
@@ -60,16 +59,8 @@ def recall(
     found: ComposedAnswer | None = None,
     subanswers: Sequence[ComposedAnswer] = (),
 ) -> Recalled:
-    """Return a query's answer.
-
-    Args:
-        results: the model results so far.
-        found: the answer composed while models were called, if it is still valid.
-        subanswers: the answers of subqueries, composed likewise.
-
-    Raises:
-        InvalidRecord: the query cannot be answered.
-    """
+    """Return a query's answer. `results` are the model results so far, `found` the answer composed while models were
+    called, if it is still valid, and `subanswers` those of subqueries. Raise InvalidRecord."""
     if found is None:
         found = _find_all(_begin(engine, request, results))
     if rewritten := model_calls.subqueries(results, found.run.question.text):
@@ -304,11 +295,9 @@ def participants(index: OwnerIndex) -> list[str]:
 
 
 def merged(own: ComposedAnswer, others: Sequence[ComposedAnswer]) -> ComposedAnswer:
-    """Return the query's answer, merged with the answers to its subqueries.
-
-    A memory's rank is its best rank in any answer. Ranks are comparable between answers; scores are not, because each
-    answer scales its own. A memory's fields come from the answer with its best rank, and `question` names its subquery.
-    """
+    """Return the query's answer, merged with the answers to its subqueries. A memory's rank is its best rank in any
+    answer. Ranks are comparable between answers; scores are not, because each answer scales its own. A memory's fields
+    come from the answer with its best rank, and `question` names its subquery."""
     ranked = [memory for memory in own.memories if memory.id not in own.added]
     questions = ((found, {"question": found.run.question.text}) for found in others)
     answers = [ranked, *([one.model_copy(update=asked) for one in found.memories] for found, asked in questions)]

@@ -1,8 +1,7 @@
 """Rule-based analysis of a question: participants, dates, stems, wordings, and its intent.
 
 An intent is matched by the wordings of the question's language (`language/tables`), and selects the mode of `auto`. A
-question that matches no wording is `factual`.
-"""
+question that matches no wording is `factual`."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,6 @@
 """The input and the result of a ranking.
 
-Ranking parameters are those of the query, which override the tenant's, which override the defaults.
-"""
+Ranking parameters are those of the query, which override the tenant's, which override the defaults."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -140,10 +139,8 @@ NO_SEQS: Places = np.zeros(0, np.int64)
 
 @dataclass(slots=True)
 class Ranking:
-    """Positions in rank order, with their scores and score parts. All arrays are in the order of `places`.
-
-    A score is Σ weight · factor + Σ boosts, or the product of the factors if there are no weights.
-    """
+    """Positions in rank order, with their scores and score parts. All arrays are in the order of `places`. A score is Σ
+    weight · factor + Σ boosts, or the product of the factors if there are no weights."""
 
     places: Places
     scores: Column

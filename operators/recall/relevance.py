@@ -29,8 +29,7 @@ A logit is Σ weight · figure · setting. Settings are properties of the questi
 a figure. The probability is 1 / (1 + exp(-logit)). The weights differ by the basis of comparison (`Basis`) and by the
 participants (`Talk`): several people, a user and an assistant, one person (notes), or a script whose words are read as
 pairs of characters, which match by chance. They come from logistic regression over stores of 1 to 1,000 memories; half
-of the questions have no answer in them (`benchmarks/answerable.py`).
-"""
+of the questions have no answer in them (`benchmarks/answerable.py`)."""
 
 import math
 from collections.abc import Sequence
@@ -227,13 +226,10 @@ class Judge:
         return self.relevance(self.figures(places))
 
     def hopeless(self, nearest: Figures, answerable: float) -> bool:
-        """Return whether to warn that most likely no memory answers.
-
-        That is so if the probability of an answer is very low. It is also so if the probability is below one half and
-        all of the following hold: the question has at least two words; no word occurs near the best memories; no
-        participant whom the question names wrote any of these; and no memory is similar in vector or spelling. A
-        question of a single word is often answered in other words.
-        """
+        """Return whether to warn that most likely no memory answers. That is so if the probability of an answer is very
+        low. It is also so if the probability is below one half and all of the following hold: the question has at least
+        two words; no word occurs near the best memories; no participant whom the question names wrote any of these; and
+        no memory is similar in vector or spelling. A question of a single word is often answered in other words."""
         if not self.holding or answerable < UNANSWERABLE:
             return bool(self.holding)
         basis, count = self.ground[0], len(self.holding)
@@ -251,12 +247,9 @@ class Judge:
         return bool((found > SPELT_ALIKE).any())
 
     def answerable(self, nearest: Figures, highest: float) -> float:
-        """Return the probability that the memories hold an answer.
-
-        One memory that is evidence is an answer, so the probability is at least that of the most relevant one. Several
-        unlikely memories raise it to at most `EVIDENCE_BETWEEN_THEM` times that value. `highest` is the highest
-        relevance of the nearest memories.
-        """
+        """Return the probability that the memories hold an answer. One memory that is evidence is an answer, so the
+        probability is at least that of the most relevant one. Several unlikely memories raise it to at most
+        `EVIDENCE_BETWEEN_THEM` times that value. `highest` is the highest relevance of the nearest memories."""
         likely = float(probability(self.settings @ _ANSWERABLE[self.ground] @ self.evidence(nearest)))
         return min(max(likely, highest), EVIDENCE_BETWEEN_THEM * highest)
 

@@ -2,8 +2,7 @@
 quality gates.
 
 It is not part of the partition state: a query has the same answer with other caches. A vector depends on the model and
-the text alone, so that a cached vector equals a new one.
-"""
+the text alone, so that a cached vector equals a new one."""
 
 import hashlib
 import logging
@@ -91,12 +90,10 @@ class QuestionVector(NamedTuple):
 
 
 class QuestionVectors:
-    """The question model behind a cache of one hour.
-
-    A model behind an API is called elsewhere, and its result is passed to `receive`. If it fails, a copy of the same
-    model in this process replaces it, if there is one. Vectors of different models are never compared. Without a vector
-    of the stored model, `fallback` therefore embeds both the question and the compared texts.
-    """
+    """The question model behind a cache of one hour. A model behind an API is called elsewhere, and its result is
+    passed to `receive`. If it fails, a copy of the same model in this process replaces it, if there is one. Vectors of
+    different models are never compared. Without a vector of the stored model, `fallback` therefore embeds both the
+    question and the compared texts."""
 
     def __init__(
         self, embedder: Embedder, fallback: Embedder | None, timer: Callable[[], float], size: int = CACHED
@@ -198,11 +195,9 @@ def cache_key(model: str, text: str) -> str:
 
 
 class CandidatesCache:
-    """A cache of the columns of recurring questions, which dominate the cost of a query.
-
-    It holds columns but no scores, because scores depend on time, session and usage. Every change of an owner's
-    memories creates a new `Conversation`, so that an entry is valid for exactly one version of them.
-    """
+    """A cache of the columns of recurring questions, which dominate the cost of a query. It holds columns but no
+    scores, because scores depend on time, session and usage. Every change of an owner's memories creates a new
+    `Conversation`, so that an entry is valid for exactly one version of them."""
 
     def __init__(self, budget_bytes: int = CANDIDATES_BYTES) -> None:
         self._cache = _Recent[tuple[int, str], tuple["ref[Conversation]", Columns]](budget_bytes)

@@ -41,11 +41,9 @@ def read(
     rows: RowsReader,
     received: QuestionVector | None = None,
 ) -> Signal:
-    """Return the signal from the question's vector and words.
-
-    If the model fails, the signal uses words, and the fallback's vectors of the question and the best candidates.
-    `received` is the question's vector from an embedding service.
-    """
+    """Return the signal from the question's vector and words. If the model fails, the signal uses words, and the
+    fallback's vectors of the question and the best candidates. `received` is the question's vector from an embedding
+    service."""
     questions, conversation = shared.questions, index.conversation
     asked = questions.embed(question.own_words) if received is None else received
     hits = ("question_vector",) if asked.cached else ()

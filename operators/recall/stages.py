@@ -1,8 +1,7 @@
 """The result types of the recall steps, and the engine that runs them.
 
 The steps are `RecallRequest → QueryRun → Permitted → Candidates → Ranked → Expanded → ComposedAnswer`.
-Each result is a frozen value for the next step.
-"""
+Each result is a frozen value for the next step."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

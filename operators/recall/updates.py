@@ -7,8 +7,7 @@ question; cues of change, end, correction, return and addition in the newer one;
 A statement about another person never updates one about the writer.
 
 The result depends on the present memories and on nothing stored. It is therefore correct as of any moment, after a
-replay, and after a deletion.
-"""
+replay, and after a deletion."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -157,13 +156,11 @@ class _Compared:
         return found
 
     def _is_compatible(self, lengths: Features) -> Mask:
-        """Return (n, n): whether the column's statement is compatible with the row's, and does not replace it.
-
-        It is compatible in three cases. It repeats the older one or a part of it ("Ana moved" after "Ana moved to
-        Porto"). It adds something, without a cue of an end or a correction. It has no cue at all, and is part of a list
-        ("crate 7 is in shelf 3"), or lacks a question word of the older one, or shares too few words with it to be the
-        same sentence with another value.
-        """
+        """Return (n, n): whether the column's statement is compatible with the row's, and does not replace it. It is
+        compatible in three cases. It repeats the older one or a part of it ("Ana moved" after "Ana moved to Porto"). It
+        adds something, without a cue of an end or a correction. It has no cue at all, and is part of a list ("crate 7
+        is in shelf 3"), or lacks a question word of the older one, or shares too few words with it to be the same
+        sentence with another value."""
         cues = np.array([one.cues for one in self.statements])
         amends, is_plain = cues & _AMENDS != 0, cues & (_AMENDS | _CHANGED | _RESTORED) == 0
         before, now = lengths[:, None], lengths
@@ -262,13 +259,9 @@ _COUNTED = np.array([CUES.index(name) for name in COUNTED])
 
 
 def _words(read: Sequence[StatementReading]) -> tuple[Features, Features, npt.NDArray[np.bool_]]:
-    """Return the words of the statements, compared with each other and with the question, the last of `read`.
-
-    Returns:
-        (statements, words): 1 if a statement holds the word, else 0.
-        (words,): the square root of each word's rarity among the statements.
-        (words,): whether the question holds the word.
-    """
+    """Return the words of the statements, compared with each other and with the question, the last of `read`:
+    (statements, words), 1 if a statement holds the word, else 0; (words,), the square root of each word's rarity among
+    the statements; (words,), whether the question holds the word."""
     every = np.concatenate([one.words for one in read])
     order = every.argsort()
     rising = every[order]

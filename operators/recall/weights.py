@@ -3,8 +3,7 @@
 People in a chat write messages of similar length about themselves. In a chat with an assistant, its answers are ten
 times as long and say little about the user. The weights come from a softmax regression over development conversations
 of every kind (benchmarks/fit_weights.py), rounded. Only ratios within a set matter; the scale of the sum is that of
-log-odds.
-"""
+log-odds."""
 
 from collections.abc import Mapping
 from typing import Literal

@@ -7,8 +7,7 @@ quoted.
 The strength of a reason comes from the columns of the signal, the factors and the boosts. A column counts if its value
 and its weight are above 0; the 0 of a z-score is the owner's mean. A factor counts by its excess over the median of all
 candidates, because a value that all candidates share does not change their order. All strengths have the unit of the
-ranking's scores.
-"""
+ranking's scores."""
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -35,27 +34,15 @@ from recallflow.state.rows import MemoryRow, language_in
 # its predecessors; or a reason code. None: not shown to users.
 WORDS, WORDS_NEAR, ALIKE, ALIKE_NEAR = "words", "words_near", "alike", "alike_near"
 COLUMNS: Mapping[str, str | None] = {
-    "dense": ALIKE,
-    "reply": None,
-    "word": ALIKE,
+    **dict.fromkeys(("dense", "word"), ALIKE),
+    **dict.fromkeys(("own", "phrase"), WORDS),
+    **dict.fromkeys(("window", "near", "around"), WORDS_NEAR),
+    **dict.fromkeys(("answers", "borrowed"), "answers"),
+    **dict.fromkeys(("speaker", "speaker_of_two", "subject"), "person"),
+    **dict.fromkeys(("reply", "episode", "speaker_asks", "length", "assistant", "opens")),
     "word_before": ALIKE_NEAR,
-    "own": WORDS,
-    "window": WORDS_NEAR,
-    "near": WORDS_NEAR,
-    "episode": None,
-    "around": WORDS_NEAR,
-    "phrase": WORDS,
-    "answers": "answers",
-    "borrowed": "answers",
-    "speaker": "person",
-    "speaker_of_two": "person",
-    "speaker_asks": None,
-    "subject": "person",
     "date": "date",
     "when": "time",
-    "length": None,
-    "assistant": None,
-    "opens": None,
 }
 FACTORS: Mapping[str, str | None] = {
     "semantic": None,  # the columns give the reasons
@@ -143,13 +130,8 @@ def why(
     read: RowsReader,
     entities: Callable[[int | None], list[str]],
 ) -> list[list[Reason]]:
-    """Return the reasons of each ranked memory, at least one each.
-
-    Args:
-        read: reads rows by slot.
-        entities: returns the names of the question's entities that a memory (`seq`) is linked to; for None, all of
-            them.
-    """
+    """Return the reasons of each ranked memory, at least one each. `read` reads rows by slot. `entities` returns the
+    names of the question's entities that a memory (`seq`) is linked to; for None, all of them."""
     if inputs.tuning.mode == "recency":
         return [[phrases.newest(rank, row)] for rank, row in enumerate(rows, 1)]
     if not rows:

@@ -19,8 +19,7 @@ contribute at 0.95 of their value. With m(u, p) for the closeness of unit u to t
 z-score of the weighted mean over the units of:
 
     word          m(u, p)
-    word_before   the maximum of m(u, p) and 0.95·m(u, q) for q up to 4 before p
-"""
+    word_before   the maximum of m(u, p) and 0.95·m(u, q) for q up to 4 before p"""
 
 import math
 from collections import Counter
