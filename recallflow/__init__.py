@@ -21,13 +21,9 @@ if TYPE_CHECKING:
 
 # Modules of names with heavy imports. All other names are in `public`.
 _MODULES = {
-    "AsyncMemory": "recallflow.memory",
-    "AsyncRecallClient": "recallflow.client",
-    "Embedder": "recallflow.embedder",
-    "Memory": "recallflow.memory",
-    "RecallClient": "recallflow.client",
-    "TokenCounter": "recallflow.embedder",
-}
+    "AsyncMemory": "recallflow.memory", "AsyncRecallClient": "recallflow.client", "Embedder": "recallflow.embedder",
+    "Memory": "recallflow.memory", "RecallClient": "recallflow.client", "TokenCounter": "recallflow.embedder",
+}  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

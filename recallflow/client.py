@@ -64,8 +64,7 @@ class Credentials:
     """API key or token of a client, and optionally its only user. Error messages contain no secret."""
 
     def __init__(self, api_key: str | None = None, token: Token | None = None, end_user: str | None = None) -> None:
-        """Check the credentials. `token` is a JWT, or a function that returns a current one. Raise UsageError for
-        malformed credentials."""
+        """Check the credentials. `token` is a JWT, or a function that returns a current one. Raise UsageError."""
         if api_key is not None and token is not None:
             raise UsageError("api_key and token are one thing: give one of them")
         if api_key is not None and not (isinstance(api_key, str) and ApiKeyText.parse(api_key)):

@@ -11,8 +11,7 @@ Matrix = npt.NDArray[np.float32]
 
 NO_FLOATS: Matrix = np.zeros((0, 0), np.float32)
 
-# Information in a model's vectors: spelling; meaning of single words; meaning of words in context; or spelling and
-# meaning.
+# Information in a model's vectors: spelling; meaning of single words, or of words in context; or spelling and meaning.
 Kind = Literal["spelling", "static", "contextual", "blended"]
 
 

@@ -54,8 +54,7 @@ def is_refusal(error: KafkaError) -> bool:
 
 
 class ClientErrors:
-    """Error callback (`error_cb`) of a librdkafka client. The client retries all errors but refusals and fatal errors;
-    `check` raises those."""
+    """Error callback (`error_cb`) of a client, which retries all errors but refusals and fatal ones: `check` raises."""
 
     def __init__(self) -> None:
         self.refused: SourceError | None = None

@@ -50,8 +50,7 @@ _SERVERS = frozenset(("bootstrap.servers", "metadata.broker.list"))
 
 class LogRateLimit:
     """Rate limit of log lines about one error: at once, then with doubling pauses, and anew after a quiet time.
-    Every client of a process reports unavailable brokers several times a second. Thread-safe enough: a race costs a
-    line."""
+    Every client of a process reports unavailable brokers several times a second. A race of threads costs a line."""
 
     def __init__(self, clock_s: Callable[[], float] = time.monotonic) -> None:
         self._clock_s = clock_s

@@ -76,11 +76,8 @@ def state_partition(tenant_id: str, user_id: str, partitions: int) -> int:
     return _hashes[tenant_id, user_id] % partitions
 
 
-def _hash(user: tuple[str, str]) -> int:
-    return hash_of(user_key(*user))
-
-
-_hashes = Kept(_hash, 8 * 1024 * 1024)  # by name: to make the key anew for each record takes longer than all the rest
+# By name: to make the key anew for each record takes longer than all the rest.
+_hashes: Kept[tuple[str, str], int] = Kept(lambda user: hash_of(user_key(*user)), 8 * 1024 * 1024)
 
 
 # `github.com/OWNER/REPOSITORY` as an id, a URL (also with credentials and a port), or the SSH remote of a clone.

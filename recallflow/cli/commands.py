@@ -123,16 +123,12 @@ GROUPS = {
 
 def commands() -> Parser:
     """Return the parser of all commands."""
-    parser = Parser(
-        prog="recallflow",
-        description="Memory for chat platforms: stores conversations, and answers questions about them.",
-        groups=GROUPS,
-        examples=(
-            "recallflow demo",
-            'recallflow remember "I moved to Porto" --state-dir memory --create',
-            'recallflow ask "Where do I live?" --state-dir memory',
-        ),
-    )
+    text = "Memory for chat platforms: stores conversations, and answers questions about them."
+    examples = (
+        "recallflow demo", 'recallflow remember "I moved to Porto" --state-dir memory --create',
+        'recallflow ask "Where do I live?" --state-dir memory',
+    )  # fmt: skip
+    parser = Parser(prog="recallflow", description=text, groups=GROUPS, examples=examples)
     parser.set_defaults(debug=False)
     parser.add_argument("--version", action="version", version=f"recallflow {__version__}")
     added = parser.add_subparsers(metavar="COMMAND", required=True, dest="command")

@@ -1,7 +1,6 @@
 """`recallflow demo`: bundled conversations in the real engine, and ten questions about them."""
 
 import argparse
-import json
 import os
 import signal
 import sys
@@ -87,8 +86,7 @@ def run_demo(options: argparse.Namespace) -> int:
     The conversations are of a person with her assistant, a team, and two friends. Needs no Kafka and no network, and
     leaves no files.
     $ recallflow demo
-    $ recallflow demo --json | head -1
-    """
+    $ recallflow demo --json | head -1"""
     from recallflow.samples import sample_events, sample_questions
 
     began_s = time.perf_counter()
@@ -166,7 +164,7 @@ START_S, PROBE_S, END_S = 60.0, 1.0, 20.0
 def _engine_behind(kafka: "KafkaOptions") -> "Iterator[RecallClient]":
     """Yield a client of an engine process on temporary topics. Raise SourceError where the broker cannot be used."""
     from recallflow.connectors.kafka.admin import delete_topics
-    from recallflow.flows.config import Config
+    from recallflow.flows.config import Config, as_file
     from recallflow.flows.settings import TopicNames
 
     name = f"recallflow-demo-{uuid.uuid4().hex[:8]}"
@@ -175,7 +173,7 @@ def _engine_behind(kafka: "KafkaOptions") -> "Iterator[RecallClient]":
     where = Config(kafka=kafka, topics=replace(TopicNames(), **named))
     with TemporaryDirectory(prefix=f"{name}-") as folder:
         settings, log = Path(folder, "config.toml"), Path(folder, "log")
-        settings.write_text(_toml(kafka, named))
+        settings.write_text(as_file(where))  # passwords do not belong on a command line
         settings.chmod(0o600)
         try:
             if _started(["topics", "create", "--partitions", "1", "--config", str(settings)], log).wait():
@@ -197,21 +195,6 @@ def _wait_until_up(engine: "subprocess.Popen[bytes]", client: "RecallClient", lo
             return
     lines = log.read_text(errors="replace").strip().splitlines()
     raise SourceError(f"the demo's engine did not start: {lines[-1] if lines else 'it says nothing'}")
-
-
-def _toml(kafka: "KafkaOptions", topics: Mapping[str, str]) -> str:
-    """Return the settings of the demo's engine for a file, because passwords do not belong on a command line."""
-    sections = {
-        "kafka": {"bootstrap_servers": kafka.bootstrap_servers},
-        "kafka.librdkafka": {json.dumps(name): str(value) for name, value in kafka.librdkafka.items()},
-        "topics": topics,
-    }
-    lines = [
-        line
-        for section, values in sections.items()
-        for line in (f"[{section}]", *(f"{name} = {json.dumps(value)}" for name, value in values.items()))
-    ]
-    return "\n".join(lines) + "\n"
 
 
 def _started(words: list[str], log: Path) -> "subprocess.Popen[bytes]":

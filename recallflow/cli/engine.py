@@ -20,7 +20,6 @@ if TYPE_CHECKING:  # the clients import slowly, and help does not need them
     from recallflow.verbs.arguments import AnyEvent
 
 TOPICS = ("topics.memory", "topics.queries", "topics.responses", "topics.receipts", "topics.dead_letters")
-UNHURRIED_S = 3_600.0  # in this process no message is lost: a slow call is still running
 NEITHER = "no engine given; give --state-dir DIR of a stopped engine, or --bootstrap-servers HOST:PORT of a running one"
 
 
@@ -47,9 +46,9 @@ class CommandEngine:
         self, runner: "asyncio.Runner", service: "Service", options: argparse.Namespace, config: "Config", *, far: bool
     ) -> None:
         """`far` means that the engine is another process on Kafka, which may not run."""
-        self._runner, self._service, self._config, self._far = runner, service, config, far
-        self._options = options
-        self._timeout_s: float = options.timeout_s if far else UNHURRIED_S
+        self._runner, self._service, self._config, self._options, self._far = runner, service, config, options, far
+        # In this process no message is lost: a slow call is still running.
+        self._timeout_s: float = options.timeout_s if far else 3_600.0
         self._headers = config.auth.credentials
 
     def send(self, event_type: str, fields: Mapping[str, Any]) -> "Receipt":
@@ -82,13 +81,11 @@ def opened(options: argparse.Namespace) -> Iterator[CommandEngine]:
     import asyncio
 
     chosen, origins = config_and_origins(options)
-    if _is_behind_kafka(options, origins):
+    if far := _is_behind_kafka(options, origins):
         check_no_control(options)
-        with asyncio.Runner() as runner, _behind_kafka(chosen, options.timeout_s) as service:
-            yield CommandEngine(runner, service, options, chosen, far=True)
-    else:
-        with asyncio.Runner() as runner, _over_directory(chosen, options) as service:
-            yield CommandEngine(runner, service, options, chosen, far=False)
+    opening = _behind_kafka(chosen, options.timeout_s) if far else _over_directory(chosen, options)
+    with asyncio.Runner() as runner, opening as service:
+        yield CommandEngine(runner, service, options, chosen, far=far)
 
 
 def _is_behind_kafka(options: argparse.Namespace, origins: Mapping[str, str]) -> bool:

@@ -7,8 +7,7 @@ in Kafka are found by `connectors/kafka/topic_erasure.py`.
 import argparse
 from pathlib import Path
 
-from recallflow.cli.kafka import TOPICS
-from recallflow.cli.options import ENGINE, add_environments, add_kafka, add_several
+from recallflow.cli.options import ENGINE, TOPICS, add_environments, add_kafka, add_several
 from recallflow.cli.parser import Commands, add_command
 
 
@@ -35,8 +34,7 @@ def run_erase(options: argparse.Namespace) -> int:
     with their expiry. With --state-dir of a directory without Kafka, the erasure is applied there. Exit code 1 if data
     was not erased, or was found.
     $ recallflow erase default user --state-dir memory --verify
-    $ recallflow erase demo team-atlas --bootstrap-servers localhost:9092
-    """
+    $ recallflow erase demo team-atlas --bootstrap-servers localhost:9092"""
     from recallflow.cli.erase_steps import EraseCommand
 
     return EraseCommand(options).run()

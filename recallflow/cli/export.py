@@ -140,8 +140,7 @@ def run_export(options: argparse.Namespace) -> int:
     the response topic. Parquet is for memories and answers.
     $ recallflow export default user --state-dir memory --out user.jsonl
     $ recallflow export --memories --state-dir memory --out memories.parquet
-    $ recallflow export --answers --bootstrap-servers localhost:9092 | head -1
-    """
+    $ recallflow export --answers --bootstrap-servers localhost:9092 | head -1"""
     chosen, origins = config_and_origins(options)
     is_parquet = options.out is not None and options.out.suffix == ".parquet"
     form = options.format or ("parquet" if is_parquet else "jsonl")

@@ -90,7 +90,7 @@ def add_graph(commands: Commands) -> None:
     )
     rollout.add_argument("tenant", metavar="TENANT")
     rollout.add_argument("mode", choices=MODES)
-    rollout.set_defaults(run=run_graph_decision, decided="mode")
+    rollout.set_defaults(run=run_graph_decision)
     gate = actions.add_parser(
         "gate",
         help="override a tenant's quality gate",
@@ -100,7 +100,7 @@ def add_graph(commands: Commands) -> None:
     )
     gate.add_argument("tenant", metavar="TENANT")
     gate.add_argument("state", choices=GATES)
-    gate.set_defaults(run=run_graph_decision, decided="state")
+    gate.set_defaults(run=run_graph_decision)
     for action in (rollout, gate):
         add_kafka(action, "topics.control")
         add_control(action)
@@ -134,16 +134,9 @@ def _add_inspection_commands(actions: Commands) -> None:
         examples=("recallflow graph facts --limit 5 --state-dir memory",),
     )
     facts.add_argument("query", nargs="?", metavar="WORDS", help="search words (default: the newest relations)")
-    facts.add_argument(
-        "--entity",
-        dest="entities",
-        action="append",
-        metavar="NAME",
-        help="only relations of this entity; may be repeated",
-    )
-    facts.add_argument(
-        "--type", dest="types", action="append", metavar="TYPE", help="only relations of this type; may be repeated"
-    )
+    for flag, dest, metavar in (("--entity", "entities", "NAME"), ("--type", "types", "TYPE")):
+        text = f"only relations of this {flag.removeprefix('--')}; may be repeated"
+        facts.add_argument(flag, dest=dest, action="append", metavar=metavar, help=text)
     facts.add_argument("--limit", type=int, metavar="N", help="maximum number (default: 20)")
     facts.set_defaults(run=run_graph_query, type="graph.facts", shown=fact_lines)
     for action in (status, trace, facts):
@@ -154,12 +147,11 @@ def _add_inspection_commands(actions: Commands) -> None:
 
 
 def run_graph_decision(options: argparse.Namespace) -> int:
-    decision = " ".join([options.action, options.tenant, getattr(options, options.decided)])
-    if options.decided == "mode":
+    if options.action == "rollout":
         mode = {"mode": options.mode}
-        return decide(options, decision, "graph.rollout", mode, lambda opened, given: opened.graph_rollout(**given))
+        return decide(options, options.mode, "graph.rollout", mode, lambda opened, given: opened.graph_rollout(**given))
     verdict = {"blocked": GATES[options.state]}
-    return decide(options, decision, "gate.verdict", verdict, lambda opened, given: opened.graph_gate(**given))
+    return decide(options, options.state, "gate.verdict", verdict, lambda opened, given: opened.graph_gate(**given))
 
 
 def run_graph_query(options: argparse.Namespace) -> int:

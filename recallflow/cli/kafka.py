@@ -8,23 +8,17 @@ from typing import TYPE_CHECKING, cast
 from rich.text import Text
 
 from recallflow.cli.options import (
-    EMBEDDING,
-    ENCRYPTION,
-    ENRICHMENT,
-    GRAPH,
-    KEPT,
-    LLM,
-    MODEL,
-    PACE,
-    RERANK,
-    STATE,
+    ENRICH,
+    REEMBED,
+    RUN,
+    TOPICS,
     add_actions,
     add_create,
     add_kafka,
     config,
     config_and_origins,
 )
-from recallflow.cli.output import clean, console, json_line
+from recallflow.cli.output import clean, confirmed, console, json_line
 from recallflow.cli.parser import Commands, add_command
 from recallflow.errors import SourceError, UsageError
 
@@ -58,15 +52,6 @@ def run_until_stopped(
 
 
 LOG_APPEND_TIME = {"message.timestamp.type": "LogAppendTime"}
-OUTPUTS = ("topics.responses", "topics.receipts", "topics.dead_letters")
-TOPICS = ("topics.memory", "topics.queries", "topics.control", *OUTPUTS, "topics.enrichment")
-RUN = (
-    *(*KEPT, *GRAPH, *RERANK, *LLM, "llm.query_timeout_ms", *ENRICHMENT, *PACE, *TOPICS, "topics.audit"),
-    *("topics.replies", "run.deployment", "run.session_timeout_s", "run.own", "run.instance_id", "run.processes"),
-    *("run.standby", "run.checkpoint_to", "run.checkpoint_minutes", "run.checkpoint_keep", "run.accept_repeats"),
-    *("run.give_up_unanswered", "run.skip", "run.metrics_host", "run.metrics_port", "run.serve_while_catching_up"),
-    "run.log_format",
-)
 
 
 def add_run_and_topics(commands: Commands) -> None:
@@ -85,8 +70,7 @@ def run_main_flow(options: argparse.Namespace) -> int:
     """Run the engine on Kafka.
     SIGTERM ends it.
     $ recallflow run --bootstrap-servers localhost:9092 --state-dir engine --create
-    $ recallflow run --processes auto --bootstrap-servers localhost:9092 --state-dir engines --create
-    """
+    $ recallflow run --processes auto --bootstrap-servers localhost:9092 --state-dir engines --create"""
     return run_until_stopped(options, _run, lambda chosen: chosen.engine.check_models())
 
 
@@ -104,8 +88,7 @@ def _run(chosen: "Config") -> int:
 
 def run_create(options: argparse.Namespace) -> int:
     """Create missing topics.
-    $ recallflow topics create --partitions 8 --bootstrap-servers localhost:9092
-    """
+    $ recallflow topics create --partitions 8 --bootstrap-servers localhost:9092"""
     from recallflow.connectors.kafka.admin import KEEPS_ALL, create_topics
 
     chosen = config(options)
@@ -154,8 +137,7 @@ def run_doctor(options: argparse.Namespace) -> int:
     """Check a deployment, and print remedies.
     Checks brokers, topics, rights, clocks, state, disk, models and auth for `run` with the same settings, and changes
     nothing. Exit code 1 if a check fails.
-    $ recallflow doctor --bootstrap-servers localhost:9092 --state-dir engine
-    """
+    $ recallflow doctor --bootstrap-servers localhost:9092 --state-dir engine"""
     from recallflow.flows.doctor import examine
     from recallflow.members import state_directories
 
@@ -183,14 +165,6 @@ def _processes(chosen: "Config") -> int:
         return usable_cpus()
 
 
-ENRICH = (
-    *(*STATE, *LLM, "llm.timeout_ms", *EMBEDDING, "engine.sync_ms"),
-    *(f"topics.{name}" for name in ("enrichment", "results", "memory", "control", "receipts", "dead_letters")),
-    *("run.deployment", "run.session_timeout_s", "run.accept_repeats", "run.give_up_unanswered"),
-    *("run.metrics_host", "run.metrics_port", "run.log_format"),
-)
-
-
 def add_enrich(commands: Commands) -> None:
     enrich = add_command(commands, "enrich", run_enrich)
     add_kafka(enrich, *ENRICH)
@@ -201,8 +175,7 @@ def add_enrich(commands: Commands) -> None:
 def run_enrich(options: argparse.Namespace) -> int:
     """Run the enrichment flow, which calls models for memories.
     SIGTERM ends it.
-    $ recallflow enrich --bootstrap-servers localhost:9092 --state-dir enrichment --create --llm gpt-4o-mini
-    """
+    $ recallflow enrich --bootstrap-servers localhost:9092 --state-dir enrichment --create --llm gpt-4o-mini"""
     from recallflow.flows.enrich import EnrichFlow
 
     return run_until_stopped(options, lambda chosen: EnrichFlow(chosen).run())
@@ -222,7 +195,7 @@ def add_reembed(commands: Commands) -> None:
     parser.add_argument("--price-per-million", type=float, metavar="PRICE", help=text)
     parser.add_argument("--dry-run", action="store_true", help="print the cost only")
     parser.add_argument("--yes", action="store_true", help="do not ask for confirmation")
-    add_kafka(parser, *MODEL, *ENCRYPTION, "topics.memory", "topics.control", "engine.cache_bytes")
+    add_kafka(parser, *REEMBED)
 
 
 def run_reembed(options: argparse.Namespace) -> int:
@@ -230,8 +203,7 @@ def run_reembed(options: argparse.Namespace) -> int:
     Reads the memory topic, prints the number of texts without a vector of the model and the cost, and has the embedding
     service compute them. Each vector goes to the memory topic as a memory.embedding event. An interrupted run can be
     continued. Engines with other models skip the vectors.
-    $ recallflow reembed --embedder openai --dry-run --bootstrap-servers localhost:9092
-    """
+    $ recallflow reembed --embedder openai --dry-run --bootstrap-servers localhost:9092"""
     from recallflow.connectors.embedders import REMOTE
     from recallflow.flows.models import open_embedder
     from recallflow.flows.reembed import MemoryTopicReplay
@@ -265,9 +237,12 @@ def _reembed(
     if options.dry_run:
         return 0
     if cost.texts:
-        if not options.yes and not _agreed():
-            print("nothing was computed")
-            return 1
+        if not options.yes:
+            if not sys.stdin.isatty():
+                raise UsageError("no terminal to ask for confirmation; give --yes, or --dry-run")
+            if not confirmed("compute them?"):
+                print("nothing was computed")
+                return 1
         refused = _compute(chosen, service, standing, cost.texts)
         print(f"{cost.texts - refused:,} vectors are in {chosen.topics.memory}; {refused:,} texts were refused")
     print(
@@ -289,14 +264,6 @@ def _cost_line(cost: "Cost", model: str, counter: "TokenCounter", price: float |
         moved = "an engine (recallflow run) has sent them to the partitions of their owners"
         found += f"\n{cost.misrouted:,} records are misrouted: they are not counted until {moved}"
     return found
-
-
-def _agreed() -> bool:
-    """Return whether the user agrees. Raise UsageError without a terminal."""
-    if not sys.stdin.isatty():
-        raise UsageError("no terminal to ask for confirmation; give --yes, or --dry-run")
-    print("compute them? [y/N] ", end="", file=sys.stderr, flush=True)
-    return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
 def _compute(chosen: "Config", service: "EmbeddingService", standing: "MemoryTopicReplay", texts: int) -> int:

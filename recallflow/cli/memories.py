@@ -12,8 +12,8 @@ from rich.console import Console
 from rich.text import Text
 
 from recallflow.cli.engine import CommandEngine, add_engine, event_of, opened
-from recallflow.cli.options import GRAPH, LLM, RERANK, add_control, add_create
-from recallflow.cli.output import clean, console, json_line, note
+from recallflow.cli.options import QUERIES, add_control, add_create
+from recallflow.cli.output import clean, confirmed, console, json_line, note
 from recallflow.cli.parser import Commands, add_command
 from recallflow.errors import RecallflowError, UsageError
 
@@ -239,15 +239,14 @@ def add_memory(commands: Commands) -> None:
     for step, text in _STEPS.items():
         ask.add_argument(f"--{step.replace('_', '-')}", action="store_true", help=f"with --llm: {text}")
     add_control(ask)
-    add_engine(ask, *GRAPH, *RERANK, *LLM, "llm.query_timeout_ms")
+    add_engine(ask, *QUERIES)
 
 
 def run_remember(options: argparse.Namespace) -> int:
     """Store one memory.
     Prints its id once it is applied. Later questions find it.
     $ recallflow remember "I moved from Leeds to Porto" --state-dir memory --create
-    $ recallflow remember "Tea, please" --kind preference --bootstrap-servers localhost:9092
-    """
+    $ recallflow remember "Tea, please" --kind preference --bootstrap-servers localhost:9092"""
     named = ("id", "session_id", "category", "tags")
     fields = {name: given for name in named if (given := getattr(options, name)) is not None}
     fields |= {"content": options.text, "kind": options.kind}
@@ -267,8 +266,7 @@ def run_ask(options: argparse.Namespace) -> int:
     """Ask one question.
     Prints the best memories with reasons.
     $ recallflow ask "Where do I live?" --state-dir memory
-    $ recallflow ask "What do I drink?" -k 3 --json --bootstrap-servers localhost:9092
-    """
+    $ recallflow ask "What do I drink?" -k 3 --json --bootstrap-servers localhost:9092"""
     with opened(options) as engine:
         response = engine.ask("recall", _query_fields(options)).model_dump(mode="json", exclude_unset=True)
     if options.json:
@@ -283,8 +281,8 @@ def _query_fields(options: argparse.Namespace) -> dict[str, Any]:
     as_of = {name: at for name, at in moments.items() if at is not None}
     given = {"min_relevance": options.min_relevance, "as_of": as_of or None, "wait_for": options.after}
     asked = {"query": options.question, "k": options.k, "mode": options.mode}
-    asked["explain"] = options.explain or not options.json
     asked |= {name: value for name, value in given.items() if value is not None}
+    asked["explain"] = options.explain or not options.json
     return asked | {step: True for step in _STEPS if getattr(options, step)}
 
 
@@ -357,8 +355,7 @@ def _add_limit(parser: argparse.ArgumentParser) -> None:
 def run_list(options: argparse.Namespace) -> int:
     """List a user's memories, newest first.
     $ recallflow list --state-dir memory
-    $ recallflow list --json --bootstrap-servers localhost:9092
-    """
+    $ recallflow list --json --bootstrap-servers localhost:9092"""
     shown, total = 0, 0
     with opened(options) as engine:
         for response in _pages(engine, options):
@@ -397,8 +394,7 @@ def _pages(engine: CommandEngine, options: argparse.Namespace) -> Iterator[dict[
 
 def run_show(options: argparse.Namespace) -> int:
     """Show one memory: text, fields, versions, edges, usage.
-    $ recallflow show home --state-dir memory
-    """
+    $ recallflow show home --state-dir memory"""
     named = {"memory_id": options.id}
     with opened(options) as engine:
         found, history = _asked(engine, "memory.get", named), _asked(engine, "memory.history", named)
@@ -413,8 +409,7 @@ def run_show(options: argparse.Namespace) -> int:
 
 def run_episodes(options: argparse.Namespace) -> int:
     """List a user's conversations, newest first.
-    $ recallflow episodes --limit 5 --state-dir memory
-    """
+    $ recallflow episodes --limit 5 --state-dir memory"""
     narrowed = {} if options.session_id is None else {"session_id": options.session_id}
     with opened(options) as engine:
         response = _asked(engine, "episodes.list", {"limit": options.limit} | narrowed)
@@ -438,8 +433,7 @@ def _asked(engine: CommandEngine, query_type: str, fields: Mapping[str, Any]) ->
 def run_forget(options: argparse.Namespace) -> int:
     """Forget memories permanently.
     One memory, or all that match every given session, category and tag. On a terminal it asks for confirmation.
-    $ recallflow forget home --yes --state-dir memory
-    """
+    $ recallflow forget home --yes --state-dir memory"""
     chosen = {name: given for name in _SAME if (given := getattr(options, name)) is not None}
     if (options.id is None) == (not chosen):
         raise UsageError("give either an ID, or a filter: --session, --category, --tag, …")
@@ -469,5 +463,4 @@ def _confirmed(engine: CommandEngine, options: argparse.Namespace, chosen: Mappi
         page = _asked(engine, "memories.list", {"filters": filters, "limit": 3})["memory_page"]
         print_memories(target, page["memories"])
         question = f"Forget all {page['total']:,} memories permanently?"
-    target.print(f"{question} [y/N] ", end="")
-    return sys.stdin.readline().strip().lower() in ("y", "yes")
+    return confirmed(question)

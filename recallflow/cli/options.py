@@ -29,6 +29,22 @@ ENRICHMENT = tuple(f"enrichment.{name}" for name in ("relationships", "facts", "
 KEPT = (*STATE, *MODEL, "engine.episode_gap_minutes")  # settings that a state directory stores
 ENGINE = (*KEPT, "engine.partitions")
 PACE = ("engine.cache_bytes", "engine.sync_ms")
+QUERIES = (*GRAPH, *RERANK, *LLM, "llm.query_timeout_ms")
+OUTPUTS = ("topics.responses", "topics.receipts", "topics.dead_letters")
+TOPICS = ("topics.memory", "topics.queries", "topics.control", *OUTPUTS, "topics.enrichment")
+RUN = (
+    *(*KEPT, *QUERIES, *ENRICHMENT, *PACE, *TOPICS, "topics.audit", "topics.replies", "run.deployment"),
+    *("run.session_timeout_s", "run.own", "run.instance_id", "run.processes", "run.standby", "run.checkpoint_to"),
+    *("run.checkpoint_minutes", "run.checkpoint_keep", "run.accept_repeats", "run.give_up_unanswered", "run.skip"),
+    *("run.metrics_host", "run.metrics_port", "run.serve_while_catching_up", "run.log_format"),
+)
+ENRICH = (
+    *(*STATE, *LLM, "llm.timeout_ms", *EMBEDDING, "engine.sync_ms"),
+    *(f"topics.{name}" for name in ("enrichment", "results", "memory", "control", "receipts", "dead_letters")),
+    *("run.deployment", "run.session_timeout_s", "run.accept_repeats", "run.give_up_unanswered"),
+    *("run.metrics_host", "run.metrics_port", "run.log_format"),
+)
+REEMBED = (*MODEL, *ENCRYPTION, "topics.memory", "topics.control", "engine.cache_bytes")
 ONE_PASS_CACHE_BYTES = 1024 * 1024
 
 

@@ -101,6 +101,12 @@ def error(text: str) -> None:
     note(text, "bold red")
 
 
+def confirmed(question: str) -> bool:
+    """Ask on standard error, and return whether the user agrees."""
+    print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
+
+
 def json_line(value: Any, *, stderr: bool = False) -> None:
     """Print a value as one JSON line. Terminal control characters are escaped."""
     import orjson

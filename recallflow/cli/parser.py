@@ -3,6 +3,7 @@
 import argparse
 import inspect
 import os
+import re
 import shlex
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -22,6 +23,7 @@ SYNONYMS = {
     "rm": "forget", "search": "ask", "send": "remember", "server": "serve", "start": "run", "store": "remember",
     "up": "run", "watch": "tail",
 }  # fmt: skip
+_SURROGATE = re.compile("[\ud800-\udfff]")
 WIDTH_MAX = 120  # columns of help; longer lines would be hard to read
 
 
@@ -73,14 +75,9 @@ class HelpFormatter(RichHelpFormatter):
 class Parser(argparse.ArgumentParser):
     """Parser of one command or of all. `examples` are command lines for the help; a test runs each of them."""
 
-    def __init__(
-        self, *, examples: Sequence[str] = (), groups: Mapping[str, Sequence[str]] | None = None, **named: Any
-    ):
+    def __init__(self, *, examples: Sequence[str] = (), groups: Mapping[str, Sequence[str]] = {}, **named: Any) -> None:
         super().__init__(formatter_class=HelpFormatter, allow_abbrev=False, **named)
-        self.examples = tuple(examples)
-        self._groups = groups or {}
-
-    # ------------------------------------------------------------------ help
+        self.examples, self._groups = tuple(examples), groups
 
     def format_usage(self) -> str:
         """Return the usage in one line, because the help lists the options."""
@@ -108,9 +105,9 @@ class Parser(argparse.ArgumentParser):
 
     def _usage(self) -> str:
         words = [self.prog, "[OPTIONS]"]
-        words += [f"{one.option_strings[0]} {one.metavar}" for one in self._actions if one.required and _named(one)]
-        words += [_shown(action) for action in self._actions if not _named(action)]
-        return " ".join(words)
+        named = [one for one in self._actions if one.required and one.option_strings]
+        words += [f"{one.option_strings[0]} {one.metavar}" for one in named]
+        return " ".join([*words, *(_shown(action) for action in self._actions if not action.option_strings)])
 
     def _add_commands(self, formatter: HelpFormatter, added: "argparse._SubParsersAction[Any]") -> None:
         listed = {action.dest: action for action in added._get_subactions()}
@@ -125,8 +122,6 @@ class Parser(argparse.ArgumentParser):
         if message:
             (file or sys.stderr).write(message)
 
-    # ------------------------------------------------------------------ errors
-
     def error(self, message: str) -> NoReturn:
         """End the process with the usage and the error in the command line."""
         sys.stderr.write(self.format_usage())
@@ -139,8 +134,10 @@ class Parser(argparse.ArgumentParser):
             return super().parse_known_args(words, namespace)
         if not words and self._subcommands() is not None:
             self.exit(2, self.format_help(stderr=True))
-        if garbled := next((word for word in words if not _is_unicode(word)), None):
-            self.error(_garbled(garbled))
+        # Python decodes invalid bytes to lone surrogates.
+        if garbled := next((word for word in words if _SURROGATE.search(word)), None):
+            shown, encoding = os.fsencode(garbled).decode(errors="backslashreplace"), sys.getfilesystemencoding()
+            self.error(f"{shown}: not valid in the locale's encoding {encoding}; set LC_ALL=C.UTF-8")
         found, unknown = super().parse_known_args(words, namespace)
         if unknown:
             self.error(self._unknown(unknown))
@@ -192,8 +189,7 @@ Handler = Callable[[argparse.Namespace], int]
 
 
 def add_command(commands: Commands, name: str, run: Handler) -> argparse.ArgumentParser:
-    """Add a command. The docstring of its handler is its help: a sentence, the rest of the description, and examples
-    after `$`."""
+    """Add a command. The docstring of its handler is its help: a sentence, further sentences, examples after `$`."""
     lines = inspect.cleandoc(run.__doc__ or name).splitlines()
     examples = [line.removeprefix("$ ") for line in lines if line.startswith("$ ")]
     description = " ".join(line for line in lines if not line.startswith("$ "))
@@ -212,27 +208,11 @@ def leaves(parser: Parser) -> Iterator[Parser]:
             yield from leaves(below)
 
 
-def _named(action: argparse.Action) -> bool:
-    return bool(action.option_strings)
-
-
 def _shown(action: argparse.Action) -> str:
     """Return a positional argument as the usage shows it."""
     name = action.metavar or ("|".join(map(str, action.choices)) if action.choices else action.dest)
     shown = {"?": f"[{name}]", "*": f"[{name} …]", "+": f"{name} …", argparse.PARSER: f"{name} …"}
     return shown.get(str(action.nargs), str(name))
-
-
-def _is_unicode(word: str) -> bool:
-    """Return whether a word is valid Unicode: Python decodes invalid bytes to lone surrogates."""
-    return not any("\ud800" <= character <= "\udfff" for character in word)
-
-
-def _garbled(word: str) -> str:
-    """Return the error for an argument with invalid bytes."""
-    shown = os.fsencode(word).decode(errors="backslashreplace")
-    encoding = sys.getfilesystemencoding()
-    return f"{shown}: not valid in the locale's encoding {encoding}; set LC_ALL=C.UTF-8"
 
 
 def _did_you_mean(near: Iterable[str]) -> str:

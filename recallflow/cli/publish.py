@@ -91,8 +91,7 @@ STEP = "publish"
 
 def publish(options: KafkaOptions, topic: str, job: ReplayJob, pace: Pace | None, credentials: Headers) -> Replayed:
     """Send a log's events to a topic, from the end of an earlier run (`ReplayProgress`). An event without an id gets
-    its position in the file as its id, so that a repeated event applies once. `credentials` are headers of each
-    record."""
+    its position in the file as its id, so that a repeated event applies once. Records have `credentials` as headers."""
     name = log_name(job.log, job.scope)
     progress = ReplayProgress(name, Target.of(options, topic))
     done, sent_before = progress.events, progress.sent

@@ -121,8 +121,7 @@ def _flag(name: str) -> str:
 def run_tail(options: argparse.Namespace) -> int:
     """Print records of the topics as they arrive.
     Memory events and queries are input; responses, receipts and dead letters are output. Ctrl-C ends it.
-    $ recallflow tail --from beginning --count 2 --bootstrap-servers localhost:9092
-    """
+    $ recallflow tail --from beginning --count 2 --bootstrap-servers localhost:9092"""
     if options.user is not None and options.tenant is None:
         raise UsageError("--user needs --tenant, because users of two tenants may have the same name")
     if options.count is not None and options.count < 1:
@@ -182,8 +181,7 @@ def add_dlq(commands: Commands) -> None:
 def run_dlq_list(options: argparse.Namespace) -> int:
     """List refused records and the reasons.
     $ recallflow dlq list --bootstrap-servers localhost:9092
-    $ recallflow dlq list --code invalid_event --json --bootstrap-servers localhost:9092
-    """
+    $ recallflow dlq list --code invalid_event --json --bootstrap-servers localhost:9092"""
     count = 0
     for letter in _letters(options, config(options)):
         count += 1
@@ -207,8 +205,7 @@ def run_dlq_replay(options: argparse.Namespace) -> int:
     They go to their topics, with auth.api_key where that is given. Records that name an id apply once, however often
     they are sent. Incomplete dead letters are left out, with exit code 1. So are records whose sender was not known or
     not allowed to, unless --code names that reason: they would be believed, as yours.
-    $ recallflow dlq replay --code internal_error --bootstrap-servers localhost:9092
-    """
+    $ recallflow dlq replay --code internal_error --bootstrap-servers localhost:9092"""
     from recallflow.connectors.kafka.sender import send_again
 
     where = config(options)

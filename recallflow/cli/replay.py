@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from recallflow.cli.options import ENGINE, add_create, add_kafka, add_owner, config_and_origins
+from recallflow.cli.options import ENGINE, add_create, add_kafka, add_owner, add_several, config_and_origins
 from recallflow.cli.output import error
 from recallflow.cli.parser import Commands, add_command
 from recallflow.errors import UsageError
@@ -13,24 +13,17 @@ DATES = ("dmy", "mdy", "ymd")
 
 def add_replay(commands: Commands) -> None:
     parser = add_command(commands, "replay", run)
-    parser.add_argument(
-        "files", nargs="+", metavar="FILE", help="a file, a folder, a zip archive, or - for standard input; .gz, .zst"
-    )
+    text = "a file, a folder, a zip archive, or - for standard input; .gz, .zst"
+    parser.add_argument("files", nargs="+", metavar="FILE", help=text)
     parser.add_argument("--embedded", action="store_true", help="import into --state-dir, without Kafka")
     parser.add_argument("--format", metavar="NAME", help="format of the log (default: detected)")
-    of_table = "of a table (Parquet, CSV, JSON lines): column of content, user_id, timestamp, …"
-    parser.add_argument(
-        "--column", dest="columns", action="append", default=[], metavar="FIELD=COLUMN", type=_column, help=of_table
-    )
+    text = "of a table (Parquet, CSV, JSON lines): column of content, user_id, timestamp, …"
+    add_several(parser, "--column", "columns", "FIELD=COLUMN", text, _column)
     parser.add_argument("--date-order", choices=DATES, help="order in ambiguous dates such as 1/2/24")
     parser.add_argument("--zone", metavar="NAME", help="time zone of times without one (default: UTC)")
     parser.add_argument("--rate", type=_rate, metavar="N", help="maximum events per second")
-    parser.add_argument(
-        "--rejects",
-        type=Path,
-        metavar="FILE",
-        help="file for refused records (default: the log's name with .rejects.jsonl)",
-    )
+    text = "file for refused records (default: the log's name with .rejects.jsonl)"
+    parser.add_argument("--rejects", type=Path, metavar="FILE", help=text)
     add_create(parser)
     parser.add_argument("--dry-run", action="store_true", help="read and check only, without storing")
     parser.add_argument("--json", action="store_true", help="print the results as JSON lines")
@@ -46,8 +39,7 @@ def run(options: argparse.Namespace) -> int:
     $ recallflow replay conversations.jsonl --dry-run
     $ recallflow replay conversations.jsonl --embedded --state-dir new --create
     $ zcat -f conversations.jsonl | recallflow replay - --embedded --state-dir piped --create
-    $ recallflow replay conversations.jsonl --bootstrap-servers localhost:9092
-    """
+    $ recallflow replay conversations.jsonl --bootstrap-servers localhost:9092"""
     from recallflow.cli.replay_jobs import Pace, dry_run, find_jobs, to_directory
     from recallflow.flows.models import open_embedder
 

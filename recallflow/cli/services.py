@@ -7,12 +7,11 @@ import os
 import sys
 from typing import TYPE_CHECKING, cast
 
-from recallflow.cli.kafka import OUTPUTS, run_until_stopped
+from recallflow.cli.kafka import run_until_stopped
 from recallflow.cli.options import (
     ENGINE,
-    GRAPH,
-    LLM,
-    RERANK,
+    OUTPUTS,
+    QUERIES,
     add_control,
     add_create,
     add_kafka,
@@ -35,12 +34,12 @@ if TYPE_CHECKING:
     from recallflow.outputs import Answer, DeadLetter, Receipted
 
 SERVE = ("serve.host", "serve.port", "serve.reply_topic", "serve.reply_partition")
-GATEWAY_TOPICS = ("topics.memory", "topics.queries", "topics.control", *OUTPUTS)
+GATEWAY = ("topics.memory", "topics.queries", "topics.control", *OUTPUTS, *ENGINE, *QUERIES, "run.log_format")
 
 
 def add_serve(commands: Commands) -> None:
     parser = add_command(commands, "serve", run_serve)
-    add_kafka(parser, *SERVE, *GATEWAY_TOPICS, *ENGINE, *GRAPH, *RERANK, *LLM, "llm.query_timeout_ms", "run.log_format")
+    add_kafka(parser, *SERVE, *GATEWAY)
     add_control(parser)
     add_create(parser)
     parser.add_argument("--print-config", action="store_true", help="print the effective settings and their origins")
@@ -50,8 +49,7 @@ def run_serve(options: argparse.Namespace) -> int:
     """Run the HTTP gateway for questions and events.
     The engine is on Kafka, or with --state-dir in this process on that directory. SIGTERM ends it.
     $ recallflow serve --state-dir memory
-    $ recallflow serve --bootstrap-servers localhost:9092 --port 8081
-    """
+    $ recallflow serve --bootstrap-servers localhost:9092 --port 8081"""
 
     def run(config: "Config") -> None:
         from recallflow.flows import gateway  # which needs an extra
@@ -72,7 +70,7 @@ def add_mcp(commands: Commands) -> None:
     parser.add_argument("--user", metavar="ID", help="user (default: user); over HTTP each request names its user")
     parser.add_argument("--environment", default="prod", metavar="NAME", help="environment (default: prod)")
     parser.add_argument("--project", metavar="NAME", help="use this project's memories only; new ones belong to it")
-    add_kafka(parser, *GATEWAY_TOPICS, *ENGINE, *GRAPH, *RERANK, *LLM, "llm.query_timeout_ms", "run.log_format")
+    add_kafka(parser, *GATEWAY)
     add_control(parser)
     add_create(parser)
     parser.add_argument("--print-config", action="store_true", help="print the effective settings and their origins")
@@ -84,8 +82,7 @@ def run_mcp(options: argparse.Namespace) -> int:
     over HTTP, where each request names its user in x-end-user-id. Asks the engine over Kafka; with --state-dir the
     engine is in this process. Credentials: auth.api_key, or those of each HTTP request.
     $ recallflow mcp --state-dir memory
-    $ recallflow mcp --bootstrap-servers localhost:9092 --http 127.0.0.1:8765
-    """
+    $ recallflow mcp --bootstrap-servers localhost:9092 --http 127.0.0.1:8765"""
 
     def run(config: "Config") -> None:
         from recallflow.connectors.mcp.tools import ServerScope
@@ -122,8 +119,7 @@ def run_schema(options: argparse.Namespace) -> int:
     """Print the JSON Schemas, or the AsyncAPI document.
     JSON Schemas are of all records or of one, the AsyncAPI 3 document of all topics.
     $ recallflow schema query-event
-    $ recallflow schema asyncapi > asyncapi.json
-    """
+    $ recallflow schema asyncapi > asyncapi.json"""
     import orjson
 
     from recallflow.schema import asyncapi, schemas
@@ -175,7 +171,7 @@ STDIN_TOPIC = "stdin"
 def add_pipe(commands: Commands) -> None:
     parser = add_command(commands, "pipe", run_pipe)
     parser.add_argument("--receipts", action="store_true", help="also print requested receipts, in order")
-    add_settings(parser, *ENGINE, *GRAPH, *RERANK, *LLM, "llm.query_timeout_ms")
+    add_settings(parser, *ENGINE, *QUERIES)
     add_control(parser)
     add_create(parser)
 
@@ -185,8 +181,7 @@ def run_pipe(options: argparse.Namespace) -> int:
     Applies one event per stdin line, strictly in order. Each query line gives exactly one response line on stdout, in
     query order; refused lines go to stderr as JSON {line, error}.
     $ recallflow pipe --state-dir memory < conversations.jsonl
-    $ recallflow pipe --state-dir new --create --receipts < conversations.jsonl
-    """
+    $ recallflow pipe --state-dir new --create --receipts < conversations.jsonl"""
     from recallflow.connectors.local_inputs import PumpFeed, batches_of_lines
     from recallflow.flows.embedded import EmbeddedEngine, run_lines
 

@@ -27,19 +27,26 @@ def add_state(commands: Commands) -> None:
     info = add_command(actions, "info", run_info)
     hashed = add_command(actions, "hash", run_hash)
     hashed.add_argument("directories", type=Path, nargs="*", metavar="DIR", help="all directories of a deployment")
-    add_upkeep(actions)
+    verifying = add_command(actions, "verify", run_verify)
+    copying = add_command(actions, "checkpoint", run_checkpoint)
+    copying.add_argument("target", type=Path, metavar="DIR", help="an empty or new folder")
+    restoring = add_command(actions, "restore", run_restore)
+    restoring.add_argument("checkpoint", type=Path, metavar="CHECKPOINT", help="the checkpoint, which stays unchanged")
     add_moves(actions)
-    add_key_rotation(actions)
-    for action in (info, hashed):
+    rotating = add_command(actions, "rotate-key", run_rotate_key)
+    new = rotating.add_mutually_exclusive_group()
+    new.add_argument("--to-master-key-file", type=Path, metavar="FILE", help="the new key: 32 bytes in base64")
+    new.add_argument("--to-kms-key", metavar="ID", help="the new key: an AWS KMS key by id or ARN")
+    for action in (info, hashed, verifying):
         action.add_argument("--json", action="store_true", help="print as JSON")
+    for action in (info, hashed, verifying, copying, restoring, rotating):
         add_settings(action, *STATE)
 
 
 def run_info(options: argparse.Namespace) -> int:
     """Print settings, counts and positions.
     $ recallflow state info --state-dir memory
-    $ recallflow state info --json --state-dir memory
-    """
+    $ recallflow state info --json --state-dir memory"""
     with open_state(config(options)) as directory:
         found = _info(directory)
     if options.json:
@@ -57,8 +64,7 @@ def run_hash(options: argparse.Namespace) -> int:
     """Print a hash that is equal for equal logs.
     It is of one state directory, or of all directories of a deployment, however these distribute state partitions.
     $ recallflow state hash --state-dir memory
-    $ recallflow state hash memory --json
-    """
+    $ recallflow state hash memory --json"""
     from recallflow.state.folders import format_partitions
     from recallflow.state.state_hash import combined_hash
 
@@ -94,23 +100,10 @@ def _info(directory: "StateDirectory") -> dict[str, Any]:
     }  # fmt: skip
 
 
-def add_upkeep(actions: Commands) -> None:
-    """Add `recallflow state verify | checkpoint | restore`."""
-    verifying = add_command(actions, "verify", run_verify)
-    verifying.add_argument("--json", action="store_true", help="print as JSON")
-    copying = add_command(actions, "checkpoint", run_checkpoint)
-    copying.add_argument("target", type=Path, metavar="DIR", help="an empty or new folder")
-    restoring = add_command(actions, "restore", run_restore)
-    restoring.add_argument("checkpoint", type=Path, metavar="CHECKPOINT", help="the checkpoint, which stays unchanged")
-    for action in (verifying, copying, restoring):
-        add_settings(action, *STATE)
-
-
 def run_verify(options: argparse.Namespace) -> int:
     """Read all data, and report all errors.
     Exit code 1 if there are errors.
-    $ recallflow state verify --state-dir engine
-    """
+    $ recallflow state verify --state-dir engine"""
     from recallflow.state.verify import verify
 
     report = verify(*_directory(options))
@@ -128,8 +121,7 @@ def run_verify(options: argparse.Namespace) -> int:
 def run_checkpoint(options: argparse.Namespace) -> int:
     """Copy the directory as a checkpoint.
     Files are hard links where possible.
-    $ recallflow state checkpoint backup --state-dir engine
-    """
+    $ recallflow state checkpoint backup --state-dir engine"""
     from recallflow.state.checkpoint import checkpoint
 
     state_dir, encryption = _directory(options)
@@ -140,8 +132,7 @@ def run_checkpoint(options: argparse.Namespace) -> int:
 
 def run_restore(options: argparse.Namespace) -> int:
     """Create a state directory from a checkpoint.
-    $ recallflow state restore checkpoint --state-dir restored
-    """
+    $ recallflow state restore checkpoint --state-dir restored"""
     from recallflow.state.checkpoint import restore
 
     state_dir, encryption = _directory(options)
@@ -177,8 +168,7 @@ def add_moves(actions: Commands) -> None:
 def run_move(options: argparse.Namespace) -> int:
     """Move state partitions to another directory.
     An interrupted move continues when the command is repeated.
-    $ recallflow state move --partitions 4-7 memory other --create
-    """
+    $ recallflow state move --partitions 4-7 memory other --create"""
     from recallflow.state.moving import move
 
     numbers = _numbers("--partitions", options.partitions)
@@ -188,8 +178,7 @@ def run_move(options: argparse.Namespace) -> int:
 def run_split(options: argparse.Namespace) -> int:
     """Split a state directory into several.
     Moves state partitions to the others, which are created if they do not exist.
-    $ recallflow state split memory --into left:0-7 right:8-15
-    """
+    $ recallflow state split memory --into left:0-7 right:8-15"""
     from recallflow.state.moving import split
 
     into: dict[Path, list[int]] = {}
@@ -205,8 +194,7 @@ def run_merge(options: argparse.Namespace) -> int:
     """Merge state directories into one.
     The target is created if it does not exist. Of a partition that several members of a deployment hold, the newest
     copy is moved, and the older ones stay.
-    $ recallflow state merge memory --into whole
-    """
+    $ recallflow state merge memory --into whole"""
     from recallflow.connectors.kafka.partition import progress_of
     from recallflow.state.folders import format_partitions
     from recallflow.state.moving import merge
@@ -238,21 +226,11 @@ def _print_move(moved: "Sequence[Move]", passed_over: "Sequence[Path]" = ()) -> 
     return 0
 
 
-def add_key_rotation(actions: Commands) -> None:
-    """Add `recallflow state rotate-key`."""
-    rotating = add_command(actions, "rotate-key", run_rotate_key)
-    new = rotating.add_mutually_exclusive_group()
-    new.add_argument("--to-master-key-file", type=Path, metavar="FILE", help="the new key: 32 bytes in base64")
-    new.add_argument("--to-kms-key", metavar="ID", help="the new key: an AWS KMS key by id or ARN")
-    add_settings(rotating, *STATE)
-
-
 def run_rotate_key(options: argparse.Namespace) -> int:
     """Change the master key, without encrypting data again.
     Encrypts the directory's secret with a new master key. Give the old one with the usual options. Earlier checkpoints
     still need the old key.
-    $ recallflow state rotate-key --state-dir sealed --master-key-file old.key --to-master-key-file new.key
-    """
+    $ recallflow state rotate-key --state-dir sealed --master-key-file old.key --to-master-key-file new.key"""
     from recallflow.state.description import rewrap
 
     chosen = config(options)

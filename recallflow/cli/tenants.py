@@ -35,8 +35,9 @@ def add_reasons(*actions: argparse.ArgumentParser, required: bool = False) -> No
         action.add_argument("--why", required=required, metavar="TEXT", help="reason of the decision")
 
 
-def decide(options: argparse.Namespace, decision: str, event_type: str, fields: Mapping[str, Any], send: "Send") -> int:
-    """Send a decision, or append it to the file of --control, and print its description and position."""
+def decide(options: argparse.Namespace, what: str, event_type: str, fields: Mapping[str, Any], send: "Send") -> int:
+    """Send a decision, or append it to the file of --control, and print the command, `what` and its position."""
+    decision = " ".join([options.command, options.action, options.tenant, what])
     given = {**fields, **{name: one for name in ("by", "why") if (one := getattr(options, name)) is not None}}
     if options.control is not None:
         append_decision(options.control, options.tenant, event_type, given)
@@ -154,16 +155,14 @@ def add_categories(commands: Commands) -> None:
 
 
 def run_category_decision(options: argparse.Namespace) -> int:
-    decision = " ".join(["categories", options.action, options.tenant, options.name])
     fields = {"name": options.name, "removed": options.action == "remove"}
     fields |= {"description": getattr(options, "description", "")}
-    return decide(options, decision, "category", fields, lambda opened, given: opened.category(**given))
+    return decide(options, options.name, "category", fields, lambda opened, given: opened.category(**given))
 
 
 def run_categories_list(options: argparse.Namespace) -> int:
     """Print a tenant's current categories.
-    $ recallflow categories list acme --control control.jsonl
-    """
+    $ recallflow categories list acme --control control.jsonl"""
     from recallflow.control import categories
     from recallflow.fields import EPOCH_MS_MAX
 
@@ -187,15 +186,13 @@ def add_owners(commands: Commands) -> None:
 
 
 def run_owner_mapping(options: argparse.Namespace) -> int:
-    decision = " ".join(["owners", options.action, options.tenant, options.owner])
     fields = {"name": options.owner, "workspace": options.workspace}
-    return decide(options, decision, "owner.mapping", fields, lambda opened, given: opened.map_owner(**given))
+    return decide(options, options.owner, "owner.mapping", fields, lambda opened, given: opened.map_owner(**given))
 
 
 def run_owners_list(options: argparse.Namespace) -> int:
     """Print a tenant's current mappings.
-    $ recallflow owners list acme --json --control control.jsonl
-    """
+    $ recallflow owners list acme --json --control control.jsonl"""
     from recallflow.control import owner_mappings
     from recallflow.fields import EPOCH_MS_MAX
 
@@ -225,15 +222,13 @@ def add_quota(commands: Commands) -> None:
 
 
 def run_quota_decision(options: argparse.Namespace) -> int:
-    decision = " ".join(["quota", options.action, options.tenant, options.name])
     fields = {"name": options.name, "limit": options.limit}
-    return decide(options, decision, "quota", fields, lambda opened, given: opened.quota(**given))
+    return decide(options, options.name, "quota", fields, lambda opened, given: opened.quota(**given))
 
 
 def run_quota_list(options: argparse.Namespace) -> int:
     """Print a tenant's current limits.
-    $ recallflow quota list acme --control control.jsonl
-    """
+    $ recallflow quota list acme --control control.jsonl"""
     from recallflow.control import Quota
     from recallflow.fields import EPOCH_MS_MAX
 
@@ -267,8 +262,7 @@ def run_key_create(options: argparse.Namespace) -> int:
     """Create an API key, and print it.
     It cannot be printed again: only a hash of the secret is stored, in the control topic or in the file of --control.
     $ recallflow keys create acme --environment prod --bootstrap-servers localhost:9092 > acme.key
-    $ recallflow keys create acme --control control.jsonl > acme.key
-    """
+    $ recallflow keys create acme --control control.jsonl > acme.key"""
     from recallflow.credentials import new_key
 
     scopes = {name: getattr(options, name) for name in (*KEY_SCOPES, "by", "why")}
@@ -292,26 +286,25 @@ def run_key_create(options: argparse.Namespace) -> int:
 
 def run_key_revoke(options: argparse.Namespace) -> int:
     """Revoke a key permanently.
-    $ recallflow keys revoke acme 0123456789abcdef --bootstrap-servers localhost:9092
-    """
+    $ recallflow keys revoke acme 0123456789abcdef --bootstrap-servers localhost:9092"""
     keys = _keys(decided(options), options.tenant)
     if options.name not in keys:  # the argument may be the key itself
         raise UsageError(f"tenant {options.tenant} has no key of this name: `recallflow keys list` prints their names")
     key, fields = keys[options.name]
-    decision = f"keys revoke {options.tenant} {options.name}"
     if fields["revoked"] is not None:
-        print(f"{decision}: already revoked at {fields['revoked']}")
+        print(f"keys revoke {options.tenant} {options.name}: already revoked at {fields['revoked']}")
         return 0
     made = key.revocation()
-    code = decide(options, decision, API_KEY, made, lambda to, _: to.revoke_key(key, by=options.by, why=options.why))
+    code = decide(
+        options, options.name, API_KEY, made, lambda to, _: to.revoke_key(key, by=options.by, why=options.why)
+    )
     note(f"it is refused {_settled(options)}")
     return code
 
 
 def run_keys_list(options: argparse.Namespace) -> int:
     """Print a tenant's keys, without secrets.
-    $ recallflow keys list acme --json --bootstrap-servers localhost:9092
-    """
+    $ recallflow keys list acme --json --bootstrap-servers localhost:9092"""
     found = _keys(decided(options), options.tenant)
     for _, fields in found.values():
         if options.json:

@@ -95,13 +95,8 @@ def fields_of(namespace: Namespace, key: str, value: Mapping[str, Any], paths: S
 def stored_in(row: ListedMemory) -> dict[str, Any]:
     """Return the value stored in a memory."""
     item = (row.metadata or {})[ITEM]
-    return {
-        "namespace": tuple(item["namespace"]),
-        "key": item["key"],
-        "value": json.loads(item["value"]),
-        "created_at": datetime.fromisoformat(row.created_at),
-        "updated_at": datetime.fromisoformat(row.updated_at),
-    }
+    times = {name: datetime.fromisoformat(getattr(row, name)) for name in ("created_at", "updated_at")}
+    return {"namespace": tuple(item["namespace"]), "key": item["key"], "value": json.loads(item["value"])} | times
 
 
 def of_items(digests: Sequence[str]) -> Filters:
@@ -115,9 +110,8 @@ def within(prefix: Namespace, wanted: Mapping[str, Any] | None = None) -> Filter
         compared = condition if isinstance(condition, Mapping) else {"$eq": condition}
         for operator, value in compared.items():
             if operator not in ("$eq", "$ne") or not isinstance(value, str | int | float):
-                raise NotImplementedError(
-                    f"{name}: a filter asks for a text, a number, true or false, with $eq or $ne, not for {condition!r}"
-                )
+                allowed = "a text, a number, true or false, with $eq or $ne"
+                raise NotImplementedError(f"{name}: a filter asks for {allowed}, not for {condition!r}")
             equal = {"metadata": {FIELD.format(name): value}}
             every.append(equal if operator == "$eq" else {"not": equal})
     return {"all": every}
@@ -190,8 +184,6 @@ class RecallStore(BaseStore):
             case ListNamespacesOp():
                 return self._namespaces(op)
 
-    # ------------------------------------------------------------------ writes
-
     def _put(self, op: PutOp) -> None:
         if op.ttl is not None:
             raise NotImplementedError("RecallStore has no TTL that reading refreshes: put without one")
@@ -213,8 +205,6 @@ class RecallStore(BaseStore):
             content, memory_id = memory_fields.pop("content"), new_id(op.namespace, op.key)
             position = self._client.add(content, user=user_id, id=memory_id, **memory_fields).position
         wait(self._client, user_id, position)
-
-    # ------------------------------------------------------------------ reads
 
     def _newest(self, op: SearchOp) -> list[SearchItem]:
         rows = newest_of_each(self._rows(self._user(op.namespace_prefix), within(op.namespace_prefix, op.filter)))

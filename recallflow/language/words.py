@@ -41,15 +41,13 @@ def ascii_words(text: str) -> list[str]:
 
 
 def runs(text: str) -> Iterator[tuple[str, bool, int]]:
-    """Yield each run of letters, digits and marks of a normalised text, whether its script has no spaces, and its
-    start."""
+    """Yield each run of letters, digits and marks of a normalised text, whether its script is unspaced, its start."""
     for found in _RUNS.finditer(text):
         yield found[0], found.lastgroup == "unspaced", found.start()
 
 
 def pairs(run: str, table: Table) -> Iterator[tuple[str, int]]:
-    """Yield pairs of adjacent characters of one kind between function words, and single ones without grammar, each with
-    its start."""
+    """Yield pairs of adjacent characters of one kind between function words, and single ones, with their starts."""
     begin = 0
     separators = [found.span() for found in _SEPARATORS[table.code].finditer(run)]
     for end, next_begin in [*separators, (len(run), len(run))]:

@@ -59,8 +59,6 @@ class Verbs(ABC):
         self._scope, self._timeout_s = scope, timeout_s
         scope.event("user.stats", "anyone", {})  # a wrong scope fails here, and not at the first call
 
-    # ------------------------------------------------------------------ transport
-
     @abstractmethod
     def _put(self, event: AnyEvent) -> "Future[Position]":
         """Send an event of this scope; return its position once it is stored."""
@@ -80,8 +78,6 @@ class Verbs(ABC):
         """Return our last write for a user, if a query may come before it is applied."""
         del user_id
         return None
-
-    # ------------------------------------------------------------------ writes
 
     def add(
         self, /, content: Content, *, user: str, session: str | None = None, kind: str | None = None, **fields: Any
@@ -150,12 +146,9 @@ class Verbs(ABC):
         return self._put_erasure(cast(UserErase, self._scope.event("user.erase", user, erasure)))
 
     def send(self, /, event: MemoryEvent | QueryEvent) -> "Future[Position]":
-        """Send any event of this tenant and environment unchanged (`MemoryFeedback`, `GraphEdges`, …). Return its
-        position. Raise as `add`."""
+        """Send any event of this scope unchanged (`MemoryFeedback`, `GraphEdges`, …). Return and raise as `update`."""
         built = self._scope.built(event)
         return self._put_erasure(built) if isinstance(built, UserErase) else self._put(built)
-
-    # ------------------------------------------------------------------ queries
 
     def search(
         self,
@@ -238,8 +231,7 @@ class Verbs(ABC):
         after: After | None = None,
         timeout_s: float | None = None,
     ) -> "Future[Episodes]":
-        """Return the episodes of a user's conversations, newest first: of one `session`, or of all. Wait and raise
-        as `search`."""
+        """Return the episodes of a user, newest first: of one `session`, or of all. Wait and raise as `search`."""
         asked = {"limit": limit} | given_fields(session_id=session)
         return map_future(self._ask("episodes.list", user, asked, after, timeout_s), Episodes)
 
