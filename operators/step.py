@@ -34,6 +34,7 @@ from recallflow.owner import Owner
 from recallflow.records import Mark, Open, Position, Signal
 from recallflow.state import keys
 from recallflow.state.directory import StateDirectory
+from recallflow.state.hot_owner import Owners
 from recallflow.state.partition import Partition
 
 
@@ -62,7 +63,7 @@ class StateStep:
         self._directory, self._rules, self._shared = directory, rules, shared
         self._partition = directory.partition(number)
         self._hot_owners = directory.hot_owners()
-        owners = self._hot_owners.of(self._partition)
+        owners = Owners(self._hot_owners, self._partition)
         self._embedder = shared.questions.embedder
         expansions = Expansions(rules.decisions, shared.gates, enabled=rules.graph_enabled)
         asked = frozenset[Kind]() if models is None else models.there

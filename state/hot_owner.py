@@ -189,9 +189,6 @@ class HotOwners:
         self._touched: set[Owner] = set()
         self._total_bytes = 0
 
-    def of(self, partition: Partition) -> "Owners":
-        return Owners(self, partition)
-
     def get(self, partition: Partition, owner: Owner) -> HotOwner:
         """Return the owner, loaded on first use."""
         hot = self._owners.get(owner)
@@ -258,6 +255,8 @@ class HotOwners:
 
 
 class Owners:
+    """The owners of one state partition."""
+
     def __init__(self, hot_owners: HotOwners, partition: Partition) -> None:
         self._hot_owners = hot_owners
         self._partition = partition

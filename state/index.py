@@ -14,7 +14,6 @@ from recallflow.embedder import Matrix
 from recallflow.language import PlacedStems
 from recallflow.language.statements import StatementReading
 from recallflow.state.arrays import Array, Codes, Floats, GrowingArray, Interner, Ints, JoinedArray, Mask, Places, Texts
-from recallflow.state.chats import people, with_assistant
 from recallflow.state.labels import Labels
 from recallflow.state.lexical import LexicalIndex
 from recallflow.state.rows import BLANK, ENDS_ASKING, HAS_QUESTION, PASSAGE_END, Entry, EpisodeRow, Vectors
@@ -34,6 +33,7 @@ _STATEMENT_BYTES = 1_200
 _PLACED_BYTES = 400
 _NO_TOKENS = Tokens()
 _NOT_IN = -1  # in place of a slot
+MACHINES = ("assistant", "system", "tool")  # roles of non-persons
 TIMES_UNTOLD = {"valid_from_ms": ALWAYS_MS, "valid_to_ms": NEVER_MS, "expires_ms": NEVER_MS, "edited_ms": ALWAYS_MS}
 _FIELDS = {"session": "session_id", "project": "project_id"}  # the field of an entry for columns with a shorter name
 
@@ -190,6 +190,32 @@ def _run_lengths(mask: Mask) -> Codes:
     for step in range(1, REACH):
         run = run[1:] & mask[:-step]
         found[step:] += run
+    return found
+
+
+def people(facts: Mapping[str, Array], names: Interner) -> Mask:
+    wrote: Mask = facts["author"] >= 0
+    return wrote & ~np.isin(facts["role"], [names.known(role) for role in MACHINES])
+
+
+def with_assistant(facts: Mapping[str, Array], names: Interner) -> Mask:
+    """Return a mask of the memories from chats of one person with an assistant.
+
+    The speakers of a session decide: several people, or one person and an assistant. Memories without a session, and
+    sessions with a single person so far, count like most of the owner's other memories. If no session decides, all
+    authors do: a single person writes notes to an assistant."""
+    sessions, persons = facts["session"] + 1, people(facts, names)
+    count = int(sessions.max(initial=0)) + 1
+    of, wrote = sessions[persons], facts["author"][persons]
+    one = np.zeros(count, wrote.dtype)
+    one[of] = wrote  # any one person of each session; other persons make it a chat of several
+    several = np.bincount(of[wrote != one.take(of)], minlength=count) > 0
+    assisted = ~several & (np.bincount(sessions[(facts["author"] >= 0) & ~persons], minlength=count) > 0)
+    several[0] = assisted[0] = False  # no session
+    found: Mask = assisted.take(sessions)
+    between_people = several.take(sessions)
+    clear, agreed = found | between_people, int(found.sum()) - int(between_people.sum())
+    found[~clear] = agreed >= 0 if clear.any() else bool((wrote == wrote[:1]).all())
     return found
 
 
@@ -410,7 +436,6 @@ class OwnerIndex:
 
     @cached_property
     def with_assistant(self) -> Mask:
-        """Return a mask of the memories from chats with an assistant (state/chats.py)."""
         return with_assistant(self.conversation.facts, self.names)
 
     @cached_property

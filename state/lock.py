@@ -33,24 +33,29 @@ class _Held:
     times: int = 0
 
 
-_held: dict[tuple[int, Path], _Held] = {}  # by thread and directory
+class _Thread(threading.local):  # ends with its thread: the number of a thread is used again
+    def __init__(self) -> None:
+        self.held: dict[Path, _Held] = {}
+
+
+_thread = _Thread()
 
 
 @contextlib.contextmanager
 def locked(path: Path, wait_s: float | None = None) -> Iterator[None]:
     """Lock an existing directory. A thread may lock it repeatedly; the last release unlocks it. Raise StateInUse, which
     names the holder, after `wait_s` (by default `WAIT_S`)."""
-    place = threading.get_ident(), path.resolve()
-    if place not in _held:
-        _held[place] = _Held(_acquired(path, WAIT_S if wait_s is None else wait_s))
-    held = _held[place]
+    holding, place = _thread.held, path.resolve()
+    if place not in holding:
+        holding[place] = _Held(_acquired(path, WAIT_S if wait_s is None else wait_s))
+    held = holding[place]
     held.times += 1
     try:
         yield
     finally:
         held.times -= 1
         if held.times == 0:
-            del _held[place]
+            del holding[place]
             os.close(held.file)
 
 

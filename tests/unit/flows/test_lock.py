@@ -160,3 +160,13 @@ def test_open_partition_cannot_be_opened_again(tmp_path: Path) -> None:
                 second.partition(1)
     with StateDirectory.open(tmp_path / "s", fingerprint, CACHE_BYTES, lock_wait_s=0) as third:
         assert len(third.partitions()) == 2
+
+
+def test_lock_of_an_ended_thread_refuses_later_threads(tmp_path: Path) -> None:
+    held = locked(tmp_path)
+    with ThreadPoolExecutor(1) as first:
+        first.submit(held.__enter__).result()
+    for _ in range(4):  # threads use numbers of ended ones again
+        with ThreadPoolExecutor(1) as later, pytest.raises(StateInUse):
+            later.submit(locked(tmp_path, 0).__enter__).result()
+    held.__exit__(None, None, None)
