@@ -15,35 +15,35 @@ burst that a plain producer has flushed.
 Users who ask have 1,000 memories each.
 """
 
-import argparse
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from pathlib import Path
 from typing import Any
 
 import orjson
 from confluent_kafka import Producer
 
 from benchmarks.broker import Cluster, connect_or_start
+from benchmarks.command_line import quick_arguments, write_json
 from benchmarks.engine import events, ingest
 from benchmarks.kafka_flow import TENANT, connect, create, own_topics, running, running_flow
 from benchmarks.kafka_load import (
     MEMORIES,
+    Latency,
     Percentiles,
-    Timed,
-    Way,
     ask,
     at_end,
     percentiles,
     produce,
+    ratios,
     recalls,
     remember_all,
     until_applied,
 )
 from benchmarks.locomo import Conversation, load, shared
 from recallflow.client import RecallClient
+from recallflow.flows.settings import TopicNames
 from recallflow.kafka_options import KafkaOptions
 from recallflow.records import Position
 
@@ -84,30 +84,25 @@ def measure_latency(cluster: Cluster, *, quick: bool) -> Figures:
     topics, echoed = own_topics(), own_topics()
     create(cluster, topics)
     create(cluster, echoed)
-    ways = (
-        Way("echo", echoed.queries, echoed.responses),
-        Way("flow", topics.queries, topics.responses),
-    )
-    echo = (cluster.bootstrap_servers, echoed.queries, echoed.responses)
-    with running_flow(cluster, topics), running(run_echo, *echo):
+    ways = {"echo": echoed, "flow": topics}
+    with running_flow(cluster, topics), running(run_echo, cluster.bootstrap_servers, echoed.queries, echoed.responses):
         remember_all(cluster, topics, conversations, users)
-        ask(cluster, ways[1], queries, RATE, lambda asked: asked < 0)  # every user's memories are loaded
-        burst = ask(cluster, ways[1], queries, AT_ONCE_PER_S, lambda asked: asked < BURST)
-        capacity = BURST / max(timed.whole_ms for timed in burst) * 1000
+        ask(cluster, topics, queries, RATE, lambda asked: asked < 0)  # every user's memories are loaded
+        burst = ask(cluster, topics, queries, AT_ONCE_PER_S, lambda asked: asked < BURST)
+        capacity = BURST / max(latency.whole_ms for latency in burst) * 1000
         rates = {rate: _latencies(cluster, ways, queries, rate, seconds) for rate in (RATE, round(capacity / 2))}
     return {"capacity_per_s": capacity, "users": users, "memories_a_user": MEMORIES, "rates": rates}
 
 
-def _latencies(
-    cluster: Cluster, ways: tuple[Way, ...], queries: list[bytes], rate: int, seconds: int
-) -> dict[str, Percentiles]:
-    times: dict[str, list[Timed]] = {way.name: [] for way in ways}
+def _latencies(cluster: Cluster, ways: Mapping[str, TopicNames], queries: list[bytes], rate: int,
+               seconds: int) -> dict[str, Percentiles]:  # fmt: skip
+    times: dict[str, list[Latency]] = {name: [] for name in ways}
     for _ in range(ROUNDS):
-        for way in ways:
-            times[way.name] += ask(cluster, way, queries, rate, lambda asked: asked < seconds * rate // ROUNDS)
-    figures = {f"{name}_ms": percentiles([timed.whole_ms for timed in found]) for name, found in times.items()}
-    ratio = {share: figures["flow_ms"][share] / figures["echo_ms"][share] for share in figures["echo_ms"]}
-    return figures | {"engine_ms": percentiles([timed.engine_ms for timed in times["flow"]]), "ratio": ratio}
+        for name, topics in ways.items():
+            times[name] += ask(cluster, topics, queries, rate, lambda asked: asked < seconds * rate // ROUNDS)
+    figures = {f"{name}_ms": percentiles([latency.whole_ms for latency in found]) for name, found in times.items()}
+    engine_ms = percentiles([latency.engine_ms for latency in times["flow"]])
+    return figures | {"engine_ms": engine_ms, "ratio": ratios(figures["flow_ms"], figures["echo_ms"])}
 
 
 def show_latency(figures: Figures) -> Iterator[str]:
@@ -139,10 +134,9 @@ def measure_backlog(cluster: Cluster, *, quick: bool) -> Figures:
     conversations = load(shared("data", "locomo_dev.json"))
     queries, topics = recalls(conversations, users), own_topics()
     create(cluster, topics)
-    way = Way("flow", topics.queries, topics.responses)
 
-    def ask_idle() -> list[Timed]:
-        return ask(cluster, way, queries, RATE, lambda asked: asked < idle_s * RATE)
+    def ask_idle() -> list[Latency]:
+        return ask(cluster, topics, queries, RATE, lambda asked: asked < idle_s * RATE)
 
     with running_flow(cluster, topics), ThreadPoolExecutor(1) as aside:
         remember_all(cluster, topics, conversations, users)
@@ -151,18 +145,16 @@ def measure_backlog(cluster: Cluster, *, quick: bool) -> Figures:
         began_s = time.perf_counter()
         ends = last_of_each_partition(produce(cluster, topics.memory, lines))
         taking_in = aside.submit(until_applied, cluster, topics, ends)
-        during = ask(cluster, way, queries, RATE, lambda asked: asked < RATE or not taking_in.done())
+        during = ask(cluster, topics, queries, RATE, lambda asked: asked < RATE or not taking_in.done())
         taking_in.result()
         taken_in_s = time.perf_counter() - began_s
         idle += ask_idle()
     found = {
-        f"{name}_{part}_ms": percentiles([getattr(timed, f"{part}_ms") for timed in times])
+        f"{name}_{part}_ms": percentiles([getattr(latency, f"{part}_ms") for latency in times])
         for name, times in (("idle", idle), ("backlog", during))
         for part in ("whole", "engine")
     }
-    ratio = {
-        share: found["backlog_whole_ms"][share] / found["idle_whole_ms"][share] for share in found["idle_whole_ms"]
-    }
+    ratio = ratios(found["backlog_whole_ms"], found["idle_whole_ms"])
     rates = {"applied_per_s": count / taken_in_s, "engine_alone_per_s": ingest(lines).per_s}
     return {"events": count, **rates, "queries": found | {"ratio": ratio}}
 
@@ -176,33 +168,37 @@ def show_backlog(figures: Figures) -> Iterator[str]:
 # ---------------------------------------------------------------------- writes
 
 
-def pairs(client: RecallClient, count: int, with_token: bool) -> Figures:
-    """Return the share of memories that the next query finds, and percentiles of the queries in milliseconds."""
-    found, times_ms = 0, []
+def find(client: RecallClient, user: str, word: str, after: Position | tuple[()]) -> tuple[bool, float]:
+    """Return whether the next query finds the memory with a word, and the milliseconds of the query."""
+    asked_s = time.perf_counter()
+    answer = client.search(f"code of {word}", user=user, after=after, k=5)
+    took_ms = (time.perf_counter() - asked_s) * 1000
+    return any(f"{word} " in memory.content for memory in answer), took_ms
+
+
+def shares_found(results: Iterable[tuple[bool, float]]) -> Figures:
+    """Return the share of memories that were found, and percentiles of the queries in milliseconds."""
+    found, times_ms = zip(*results, strict=True)
+    return {"found": sum(found) / len(found), "recall_ms": percentiles([*times_ms])}
+
+
+def pairs(client: RecallClient, count: int, *, with_token: bool) -> Iterator[tuple[bool, float]]:
+    """Store memories, and query each at once."""
     for number in range(count):
         user, word = f"user{number % 10}-{with_token}", f"locker{number * 7919}"
         position = client.add(f"the code of {word} is {number}", user=user).position
-        asked_s = time.perf_counter()
-        answer = client.search(f"code of {word}", user=user, after=position if with_token else (), k=5)
-        times_ms.append((time.perf_counter() - asked_s) * 1000)
-        found += any(word in memory.content for memory in answer)
-    return {"found": found / count, "recall_ms": percentiles(times_ms)}
+        yield find(client, user, word, position if with_token else ())
 
 
-def bursts(producer: Producer, client: RecallClient, topic: str) -> Figures:
-    """Return the share of bursts whose last message the next query finds, and percentiles of the queries."""
-    found, times_ms = 0, []
+def bursts(producer: Producer, client: RecallClient, topic: str) -> Iterator[tuple[bool, float]]:
+    """Append bursts by a plain producer, and query the last message of each."""
     for number in range(BURSTS):
         user = f"burst{number}"
         for at in range(BURST_MESSAGES):
             event = {"type": "message", "tenant_id": TENANT, "user_id": user, "content": f"locker{at} is code {at}"}
             producer.produce(topic, orjson.dumps(event), f"{TENANT}/{user}".encode())
         producer.flush()
-        asked_s = time.perf_counter()
-        answer = client.search(f"code of locker{BURST_MESSAGES - 1}", user=user, after=(), k=5)
-        times_ms.append((time.perf_counter() - asked_s) * 1000)
-        found += any(f"locker{BURST_MESSAGES - 1} " in memory.content for memory in answer)
-    return {"found": found / BURSTS, "recall_ms": percentiles(times_ms)}
+        yield find(client, user, f"locker{BURST_MESSAGES - 1}", ())
 
 
 def measure_writes(cluster: Cluster, *, quick: bool) -> Figures:
@@ -212,9 +208,9 @@ def measure_writes(cluster: Cluster, *, quick: bool) -> Figures:
     producer = Producer({"bootstrap.servers": cluster.bootstrap_servers, "partitioner": "murmur2_random"})
     with running_flow(cluster, topics, TENANT), connect(cluster, topics) as client:
         figures = {
-            "with token": pairs(client, count, with_token=True),
-            "without": pairs(client, count, with_token=False),
-            "bursts": bursts(producer, client, topics.memory),
+            "with token": shares_found(pairs(client, count, with_token=True)),
+            "without": shares_found(pairs(client, count, with_token=False)),
+            "bursts": shares_found(bursts(producer, client, topics.memory)),
         }
     if any(one["found"] < 1 for one in figures.values()):
         raise RuntimeError(f"a memory was not found by the next query: {figures}")
@@ -243,17 +239,14 @@ def _table(title: str, found: dict[str, Percentiles]) -> Iterator[str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = quick_arguments(__doc__)
     parser.add_argument("scenario", choices=SCENARIOS)
-    parser.add_argument("--quick", action="store_true", help="the same work smaller")
-    parser.add_argument("--json", type=Path, metavar="FILE")
     chosen = parser.parse_args()
     measure, show = SCENARIOS[chosen.scenario]
     with connect_or_start() as cluster:
         figures = measure(cluster, quick=chosen.quick)
     print("\n".join(show(figures)))
-    if chosen.json:
-        chosen.json.write_bytes(orjson.dumps(figures, option=orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS))
+    write_json(figures, chosen.json)
 
 
 if __name__ == "__main__":

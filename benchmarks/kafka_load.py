@@ -9,7 +9,6 @@ import time
 import uuid
 from collections.abc import Callable, Iterable
 from contextlib import closing
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -93,24 +92,10 @@ def recalls(conversations: list[Conversation], users: int) -> list[bytes]:
     return [orjson.dumps(asked | {"user_id": f"user{n % users}", "query": text}) for n, text in enumerate(questions)]
 
 
-@dataclass(frozen=True)
-class Way:
-    """Where queries go in, and where what answers them comes out."""
-
-    name: str
-    source: str
-    target: str
-
-
-class Timed(NamedTuple):
-    """One query: from when it was due to when its response was there, and what the engine says it took of that."""
+class Latency(NamedTuple):
+    """Latency of one query from its due time, and the share of it that the engine reports as its own."""
 
     whole_ms: float
-    engine_ms: float
-
-
-class Arrival(NamedTuple):
-    at_s: float
     engine_ms: float
 
 
@@ -143,16 +128,20 @@ class Schedule:
         self._producer.flush()
 
 
-def ask(cluster: Cluster, way: Way, queries: list[bytes], per_s: int, more: Callable[[int], bool]) -> list[Timed]:
-    """Times of the queries asked while `more(asked after a warm-up)` holds. RuntimeError if one stays unanswered."""
+def ask(cluster: Cluster, topics: TopicNames, queries: list[bytes], per_s: int,
+        more: Callable[[int], bool]) -> list[Latency]:  # fmt: skip
+    """Return the latencies of queries sent while `more(number after the warm-up)` is true.
+
+    Raises:
+        RuntimeError: if a query gets no response.
+    """
     options = KafkaOptions(cluster.bootstrap_servers)
-    with closing(at_end(options, way.target)) as consumer:
-        schedule = Schedule(options, way.source, queries, per_s, lambda number: more(number - WARM_UP))
-        arrived = _arrivals(consumer, schedule)
-    due_s = schedule.due_s
-    if missing := due_s.keys() - arrived.keys():
-        raise RuntimeError(f"{way.name}: {len(missing)} of {len(due_s)} queries got no response")
-    return [Timed((arrived[n].at_s - due_s[n]) * 1000, arrived[n].engine_ms) for n in list(due_s)[WARM_UP:]]
+    with closing(at_end(options, topics.responses)) as consumer:
+        schedule = Schedule(options, topics.queries, queries, per_s, lambda number: more(number - WARM_UP))
+        latencies = _responses(consumer, schedule)
+    if missing := schedule.due_s.keys() - latencies.keys():
+        raise RuntimeError(f"{len(missing)} of {len(schedule.due_s)} queries to {topics.queries} got no response")
+    return [latencies[query_id] for query_id in list(schedule.due_s)[WARM_UP:]]
 
 
 def at_end(options: KafkaOptions, topic: str) -> Consumer:
@@ -165,21 +154,29 @@ def at_end(options: KafkaOptions, topic: str) -> Consumer:
     return consumer
 
 
-def _arrivals(consumer: Consumer, schedule: Schedule) -> dict[str, Arrival]:
-    """Query id → its response's arrival, until all have come or none has for LATE_S."""
-    arrived: dict[str, Arrival] = {}
+def _responses(consumer: Consumer, schedule: Schedule) -> dict[str, Latency]:
+    """Return latencies by query id once all responses are there, or none has come for LATE_S."""
+    latencies: dict[str, Latency] = {}
     last_s = time.perf_counter()
-    while not (schedule.over() and arrived.keys() >= schedule.due_s.keys()):
+    while not (schedule.over() and latencies.keys() >= schedule.due_s.keys()):
         message: Any = consumer.poll(POLL_S)
         now_s = time.perf_counter()
         if message is not None and message.error() is None:
             body = orjson.loads(message.value())
-            arrived.setdefault(body.get("query_id") or body["id"], Arrival(now_s, body.get("processing_time_ms", 0.0)))
+            query_id = body.get("query_id") or body["id"]
             last_s = now_s
+            if query_id in schedule.due_s:  # not of another tenant
+                whole_ms = (now_s - schedule.due_s[query_id]) * 1000
+                latencies.setdefault(query_id, Latency(whole_ms, body.get("processing_time_ms", 0.0)))
         elif now_s - last_s > LATE_S:
             break
-    return arrived
+    return latencies
 
 
 def percentiles(times_ms: list[float]) -> Percentiles:
     return {f"p{share}": float(np.percentile(times_ms, share)) for share in (50, 95, 99)}
+
+
+def ratios(these: Percentiles, those: Percentiles) -> Percentiles:
+    """Return the ratio of each percentile."""
+    return {share: value / those[share] for share, value in these.items()}

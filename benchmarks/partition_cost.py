@@ -7,16 +7,14 @@ machine's load stands beside it. A partition's owners have 100, 1,000 or 10,000 
 the whole of `run`: reading, applying or answering, and sending, of which the engine's share is measured beside.
 """
 
-import argparse
-import multiprocessing
 import os
 import shutil
 import statistics
 import tempfile
 import time
 from collections.abc import Callable
-from multiprocessing import active_children
-from multiprocessing.connection import Connection
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import active_children, get_context
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +22,10 @@ import numpy as np
 import orjson
 
 from benchmarks.broker import Cluster, connect_or_start
+from benchmarks.command_line import quick_arguments, write_json
 from benchmarks.engine import events
-from benchmarks.kafka_flow import STOP_S, create, own_topics, run_flow, running_flow
-from benchmarks.kafka_load import WARM_UP, Way, ask, produce, recalls, remember_all, until_applied
+from benchmarks.kafka_flow import create, own_topics, run_flow, running_flow
+from benchmarks.kafka_load import WARM_UP, ask, produce, recalls, remember_all, until_applied
 from benchmarks.locomo import load, shared
 from recallflow.flows.embedded import EmbeddedEngine
 from recallflow.flows.gc_policy import computing
@@ -48,32 +47,19 @@ USERS = 8
 EVENTS_TOPIC, QUERY_TOPIC = "events", "queries"
 ONE_PARTITION = Settings(partitions=1, cache_bytes=8 * 1024 * 1024 * 1024)  # nobody leaves memory
 MIB = 1024 * 1024
-ANSWER_S = 300.0
 
 
 # ---------------------------------------------------------------------- the engine's share
 
 
-def answer_of(work: Callable[..., None], *arguments: Any) -> Any:
-    """Return what a process of its own sends back. Raise RuntimeError where it sends nothing."""
-    ours, theirs = multiprocessing.Pipe(duplex=False)
-    process = multiprocessing.get_context("spawn").Process(target=work, args=(*arguments, theirs), daemon=True)
-    with ours:
-        process.start()
-        theirs.close()  # so that a process that dies is the end of ours
-        try:
-            if not ours.poll(ANSWER_S):
-                raise RuntimeError(f"{work.__name__} was not through within {ANSWER_S:.0f} s")
-            return ours.recv()
-        except EOFError as error:
-            raise RuntimeError(f"{work.__name__} has ended without an answer") from error
-        finally:
-            process.join(STOP_S)
-            process.kill()
+def in_process(work: Callable[..., Any], *arguments: Any) -> Any:
+    """Return the result of a function that runs in a new process."""
+    with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+        return pool.submit(work, *arguments).result()
 
 
-def fill(folder: Path, memories: int, owners: int, answer: Connection) -> None:
-    """Makes a partition in a process of its own. Sends microseconds of the processor for a message."""
+def fill(folder: Path, memories: int, owners: int) -> float:
+    """Fill a new partition; return microseconds of processor time for a message."""
     lines = events(load(shared("data", "locomo_dev.json")), memories * owners, owners)
     with EmbeddedEngine.open(ONE_PARTITION, folder) as embedded, computing():
         loop = embedded.loop(embedded.rules(QUERY_TOPIC, input_ends=False))
@@ -84,12 +70,14 @@ def fill(folder: Path, memories: int, owners: int, answer: Connection) -> None:
             loop.advance()
         spent_s = time.process_time() - began_s
         loop.end()
-    answer.send(spent_s / len(lines) * 1e6)
+    return spent_s / len(lines) * 1e6
 
 
-def ask_owners(folder: Path, owners: int, costs: Connection) -> None:
-    """Opens a partition in a process of its own, and asks its owners, the first of them for warmth alone. Sends what
-    opening, the first question to an owner, those behind it, and an owner in memory cost."""
+def ask_owners(folder: Path, owners: int) -> dict[str, Any]:
+    """Open a partition and query its owners, the first of them as a warm-up.
+
+    Returns the cost of the opening, of an owner's first and later questions, and of an owner in memory.
+    """
     conversations = load(shared("data", "locomo_dev.json"))
     questions = recalls(conversations, owners)
     by_owner = [questions[number::owners][: 1 + ASKED] for number in range(owners)]
@@ -117,16 +105,14 @@ def ask_owners(folder: Path, owners: int, costs: Connection) -> None:
             first = [spent_ms(lines[0]) for lines in by_owner[1:]]
             hot, resident = embedded.directory.hot_bytes - hot_before, resident_bytes() - before
             warm = [spent_ms(line) for lines in by_owner[1:] for line in lines[1:]]
-    costs.send(
-        {
-            "open": opened,
-            "first_query_ms": statistics.mean(first),
-            "query_ms": statistics.mean(warm),
-            "query_quantiles_ms": np.quantile(warm, np.linspace(0, 1, QUANTILES + 1)).tolist(),
-            "hot_bytes": hot / len(first),
-            "resident_bytes": resident / len(first),
-        }
-    )
+    return {
+        "open": opened,
+        "first_query_ms": statistics.mean(first),
+        "query_ms": statistics.mean(warm),
+        "query_quantiles_ms": np.quantile(warm, np.linspace(0, 1, QUANTILES + 1)).tolist(),
+        "hot_bytes": hot / len(first),
+        "resident_bytes": resident / len(first),
+    }
 
 
 def _record(topic: str, offset: int, line: bytes) -> Record:
@@ -146,9 +132,9 @@ def of_size(memories: int, owners: int) -> dict[str, Any]:
     """What a partition costs whose owners have so many memories."""
     with tempfile.TemporaryDirectory() as one:
         folder = Path(one) / "state"
-        message_us = answer_of(fill, folder, memories, owners)
+        message_us = in_process(fill, folder, memories, owners)
         stored = disk_bytes(folder) / (memories * owners)
-        asked: dict[str, Any] = answer_of(ask_owners, folder, owners)
+        asked: dict[str, Any] = in_process(ask_owners, folder, owners)
     del asked["open"]
     return {"owners": owners, "message_us": message_us, "disk_bytes_a_message": stored} | asked
 
@@ -161,11 +147,11 @@ def arrival(memories: int) -> dict[str, float]:
     owners = memories // 1_000
     with tempfile.TemporaryDirectory() as one:
         folder = Path(one) / "state"
-        answer_of(fill, folder, 1_000, owners)
+        in_process(fill, folder, 1_000, owners)
         size = disk_bytes(folder)
         copies = [_copy(folder, Path(one) / f"copy{number}") for number in range(COPIES)]
         clock_s, cpu_s = min(taken[0] for taken in copies), min(taken[1] for taken in copies)
-        opened = answer_of(ask_owners, Path(one) / "copy0", owners)["open"]
+        opened = in_process(ask_owners, Path(one) / "copy0", owners)["open"]
     gib = size / 1024**3
     return {
         "memories": memories,
@@ -214,8 +200,7 @@ def whole(cluster: Cluster, messages: int, seconds: int) -> dict[str, float]:
         until_applied(cluster, topics, produce(cluster, topics.memory, lines))
         backlog_s, backlog_cpu_s = time.perf_counter() - clock_s, spent_s() - began_s
         clock_s, began_s = time.perf_counter(), spent_s()
-        way = Way("flow", topics.queries, topics.responses)
-        ask(cluster, way, queries, QUERIES_PER_S, lambda asked: asked < seconds * QUERIES_PER_S)
+        ask(cluster, topics, queries, QUERIES_PER_S, lambda asked: asked < seconds * QUERIES_PER_S)
         asked_s, asked_cpu_s = time.perf_counter() - clock_s, spent_s() - began_s
     return {
         "idle_cores": idle,
@@ -239,15 +224,11 @@ def measure(cluster: Cluster, *, quick: bool) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="the same work smaller")
-    parser.add_argument("--json", type=Path, metavar="FILE")
-    chosen = parser.parse_args()
+    chosen = quick_arguments(__doc__).parse_args()
     with connect_or_start() as cluster:
         figures = measure(cluster, quick=chosen.quick)
     show(figures)
-    if chosen.json:
-        chosen.json.write_bytes(orjson.dumps(figures, option=orjson.OPT_INDENT_2))
+    write_json(figures, chosen.json)
 
 
 def show(figures: dict[str, Any]) -> None:

@@ -11,7 +11,7 @@ from benchmarks.broker import BOOTSTRAP_VARIABLE, Cluster
 from benchmarks.kafka import SCENARIOS
 
 TREE = Path(__file__).parents[2]
-QUICK = sorted(path.stem for path in (TREE / "benchmarks").glob("*.py") if '"--quick"' in path.read_text())
+QUICK = sorted(path.stem for path in (TREE / "benchmarks").glob("*.py") if "[--quick]" in path.read_text())
 COMMANDS = [name for name in QUICK if name != "kafka"] + [f"kafka {scenario}" for scenario in SCENARIOS]
 
 
