@@ -270,7 +270,8 @@ def assemble() -> Path:
     if jars.is_dir():
         return jars
     cache.mkdir(parents=True, exist_ok=True)
-    with locked(cache / f"{jars.name}.lock"), TemporaryDirectory(dir=cache) as scratch:
+    with (cache / f"{jars.name}.lock").open("w") as lock, TemporaryDirectory(dir=cache) as scratch:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # released with the file
         if not jars.is_dir():
             fetch(Path(scratch))
             # only a whole folder ever has the name that the next process looks for
@@ -283,14 +284,6 @@ def fetch(folder: Path) -> None:
     options = ["-q", "-B", "-f", str(folder / "pom.xml")]
     goal = ["dependency:copy-dependencies", "-DincludeScope=runtime", f"-DoutputDirectory={folder / 'jars'}"]
     run([program("mvn"), *options, *goal])
-
-
-@contextmanager
-def locked(path: Path) -> Iterator[None]:
-    """Hold the lock of this file; whoever comes second waits. The system frees it with the process."""
-    with path.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
 
 
 def java() -> str:

@@ -47,8 +47,8 @@ CACHE_BYTES = 64 * 1024 * 1024
 
 
 def fill(state_dir: Path, first: int, count: int) -> None:
-    """Messages of twenty people, each of about 30 words."""
-    words = (
+    """Store messages of twenty users, of about 30 words each."""
+    words = [
         "harbour",
         "lantern",
         "parcel",
@@ -60,12 +60,10 @@ def fill(state_dir: Path, first: int, count: int) -> None:
         "violin",
         "ferry",
         "quince",
-    )
+    ]
     lines = []
     for number in range(first, first + count):
-        text = " ".join(
-            f"{words[(number * 7 + place * place) % len(words)]}{number % (place + 3)}" for place in range(30)
-        )
+        text = " ".join(f"{words[(number * 7 + at * at) % len(words)]}{number % (at + 3)}" for at in range(30))
         event = {"type": "message", "tenant_id": "acme", "user_id": f"u{number % 20}", "timestamp": number * 1000}
         lines.append(orjson.dumps(event | {"content": text, "id": f"m{number}"}))
     process(lines, Settings(partitions=1), state_dir)

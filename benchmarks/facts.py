@@ -1,6 +1,6 @@
 """Facts that rules make of what people say of themselves: "I love Oslo." by Ann becomes "Ann loves Oslo.".
 
-They are what an extraction would put beside the messages: they name whom they are about, and nobody said them.
+An extraction would store them with the messages. Each names its subject and has no author.
 """
 
 import re
@@ -9,34 +9,16 @@ from dataclasses import replace
 
 from benchmarks.locomo import Conversation, Question, Turn
 
-_VERBS = {
-    "love": "loves",
-    "like": "likes",
-    "prefer": "prefers",
-    "enjoy": "enjoys",
-    "hate": "hates",
-    "want": "wants",
-    "need": "needs",
-    "have": "has",
-    "own": "owns",
-    "live": "lives",
-    "work": "works",
-    "play": "plays",
-    "study": "studies",
-    "went": "went",
-    "bought": "bought",
-    "made": "made",
-    "met": "met",
-    "found": "found",
-    "started": "started",
-    "joined": "joined",
-    "moved": "moved",
-    "visited": "visited",
-}
+_PRESENT = """
+love loves, like likes, prefer prefers, enjoy enjoys, hate hates, want wants, need needs, have has, own owns,
+live lives, work works, play plays, study studies
+"""
+_PAST = ["went", "bought", "made", "met", "found", "started", "joined", "moved", "visited"]
+_VERBS = dict(pair.split() for pair in _PRESENT.split(",")) | {verb: verb for verb in _PAST}
 # A statement begins the sentence, or goes on after a comma or "and": "the cake I made" states nothing.
 _BEGINS = r"(?:^|[.!?…,:;\n]\s*|\b(?:and|but|so|because)\s)"
 _ENDS = r"(?:[.!?…;:\"\n]|\s[-–—]+\s|,?\s(?:and|but|so|because)\sI\b|\sI\b)"
-_SAID = re.compile(
+_STATEMENT = re.compile(
     rf"{_BEGINS}I (?:(?:really|just|recently|also|actually) )?({'|'.join(_VERBS)})\b((?:(?!{_ENDS}).)+)",
 )
 _OWN = {"my": "their", "mine": "theirs", "myself": "themselves", "me": "them", "our": "their", "we": "they"}
@@ -64,10 +46,10 @@ def facts_of(turn: Turn) -> Iterator[Turn]:
     """What the message says of whoever wrote it, as memories of nobody's."""
     if not turn.speaker:
         return
-    for number, said in enumerate(_SAID.finditer(turn.text), 1):
-        rest = said[2].strip(" ,")
+    for number, statement in enumerate(_STATEMENT.finditer(turn.text), 1):
+        rest = statement[2].strip(" ,")
         if len(rest.split()) < _FEWEST_WORDS:
             continue
         about = _PERSON.sub(lambda word: _OWN[word[0].lower()], rest)
-        text = f"{turn.speaker} {_VERBS[said[1]]} {about}."
+        text = f"{turn.speaker} {_VERBS[statement[1]]} {about}."
         yield Turn(f"{turn.id}-fact-{number}", turn.session, turn.time, None, text, role=None)

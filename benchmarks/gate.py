@@ -60,7 +60,7 @@ museum concert painting novel kitchen recipe bread cheese market school teacher 
 airport hotel camera photo letter phone number address street bridge harbour island weather storm
 """,
 )
-VERBS = (
+VERBS = [
     "moved",
     "bought",
     "sold",
@@ -73,7 +73,7 @@ VERBS = (
     "plays",
     "cooked",
     "wrote",
-)
+]
 PIPE = """
 import sys
 from recallflow.cli import main
@@ -322,21 +322,13 @@ def _git(*arguments: str) -> str:
 
 def messages(user: str, count: int) -> list[bytes]:
     """Return messages of a user in sessions of twenty, the same in every run; each PIECE ends with a receipt."""
-    random = Random(user)
-    made = []
+    random, made = Random(user), list[bytes]()
     for number in range(count):
         said = random.choices(WORDS, k=random.randint(4, 16))
         text = f"{random.choice(('I', 'Ana', 'My sister', 'We'))} {random.choice(VERBS)} {' '.join(said)} {number}."
-        event: dict[str, Any] = {
-            "type": "message",
-            "tenant_id": "gate",
-            "user_id": user,
-            "id": f"{user}-{number}",
-            "role": "user",
-            "session_id": f"{user}-{number // 20}",
-            "timestamp": NOW_MS - (count - number) * 60_000,
-            "content": text,
-        }
+        scope = {"tenant_id": "gate", "user_id": user, "session_id": f"{user}-{number // 20}"}
+        event: dict[str, Any] = {"type": "message", "id": f"{user}-{number}", "role": "user", "content": text} | scope
+        event["timestamp"] = NOW_MS - (count - number) * 60_000
         made.append(orjson.dumps(event | {"receipt": True} if (number + 1) % PIECE == 0 else event))
     return made
 

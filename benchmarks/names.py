@@ -1,12 +1,11 @@
 """Precision and recall of the names read from labelled sentences of chats in eleven languages.
 
-    python -m benchmarks.names [--show]
+    python -m benchmarks.names
 
 The sentences are in tests/unit/operators/graph/names: one half was looked at while the rules were written, the other
 half was not. A name counts as found where it is spelt as its label.
 """
 
-import argparse
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
@@ -81,9 +80,6 @@ def score(labelled: Iterable[Sentence]) -> Score:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--show", choices=HALVES, help="print the sentences of a half that were read wrongly")
-    chosen = parser.parse_args()
     print(f"{'half':<12}{'language':<10}{'sentences':>10}{'names':>7}{'precision':>11}{'recall':>8}")
     for half in HALVES:
         labelled = sentences(half)
@@ -93,10 +89,6 @@ def main() -> None:
             result = score(part)
             figures = f"{result.wanted:>7}{result.precision:>11.3f}{result.recall:>8.3f}"
             print(f"{half:<12}{language:<10}{len(part):>10}{figures}")
-    for sentence in sentences(chosen.show) if chosen.show else ():
-        found = found_in(sentence) - sentence.optional
-        if found != sentence.names:
-            print(f"{sentence.text}\n    found {sorted(found)}\n    names {sorted(sentence.names)}")
 
 
 if __name__ == "__main__":

@@ -7,7 +7,6 @@ that what else the machine does is not counted; an event that is applied in step
 worst that hypothesis' targeted search finds, and one the first touch of the owner.
 """
 
-import argparse
 import gc
 import resource
 import tempfile
@@ -15,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,6 +24,7 @@ from hypothesis import HealthCheck, Phase, given, seed, settings, target
 from hypothesis import strategies as st
 
 from benchmarks import worst_models
+from benchmarks.command_line import quick_arguments, write_json
 from recallflow import limits
 from recallflow.connectors.embedders import load_embedder
 from recallflow.flows.settings import Settings
@@ -87,7 +88,7 @@ class Worker:
         wanted = EnrichmentTasks(relationships=True, facts=True, categories=True, summaries=True)
         self._open(replace(self._rules, wanted=wanted))
 
-    def take(self, *events: Event) -> tuple[list[float], list[Output]]:
+    def apply(self, *events: Event) -> tuple[list[float], list[Output]]:
         """Milliseconds of each call, and what came out."""
         calls, outputs = list[float](), list[Output]()
 
@@ -120,7 +121,7 @@ class Worker:
         """One line of the table."""
         gc.collect()
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        calls, outputs = self.take(*events)
+        calls, outputs = self.apply(*events)
         grew = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
         return Line(name, max(calls), sum(calls), len(calls), grew, any(isinstance(o, DeadLetter) for o in outputs))
 
@@ -135,18 +136,18 @@ def owner_of(memories: int) -> Iterator[Worker]:
     with tempfile.TemporaryDirectory() as folder:
         worker = Worker(Path(folder) / "state")
         for start in range(0, memories, BATCH):
-            worker.take(*(_message(number) for number in range(start, min(start + BATCH, memories))))
+            worker.apply(*(_message(number) for number in range(start, min(start + BATCH, memories))))
         for events in chain(shapes(memories), worst_models.shapes()):
-            worker.take(*events)
+            worker.apply(*events)
         yield worker
         worker.close()
 
 
 def _message(number: int, **fields: Any) -> Event:
-    said = " ".join(WORDS[number * step % len(WORDS)] for step in (1, 7, 13, 29, 31, 37, 41, 43))
-    told = {"id": f"m{number}", "name": f"Author{number % AUTHORS}", "timestamp": BEGIN_MS + number * MINUTE_MS}
+    text = " ".join(WORDS[number * step % len(WORDS)] for step in (1, 7, 13, 29, 31, 37, 41, 43))
+    author = {"id": f"m{number}", "name": f"Author{number % AUTHORS}", "timestamp": BEGIN_MS + number * MINUTE_MS}
     about = {"metadata": {"channel": f"c{number % 100}", "stars": number % 5}}
-    return {"type": "message", "session_id": f"s{number // SESSION}", "content": said} | told | about | fields
+    return {"type": "message", "session_id": f"s{number // SESSION}", "content": text} | author | about | fields
 
 
 # ---------------------------------------------------------------------- inputs
@@ -168,43 +169,21 @@ def writes(memories: int) -> Iterator[tuple[str, list[Event]]]:
     yield "message of parts", [_message(memories + 6, content=[{"type": "text", "text": "tea"}] * limits.PARTS_MAX)]
     yield "120,000 tags", memory(tags=[f"t{n}" for n in range(110_000)])
     yield "500,000 wrong tags", memory(tags=[1] * 500_000)
-    yield "tags, topics at their limits", memory(**{f: [f"{f}{n}" for n in range(limits.LABELS_MAX)]
-                                                     for f in ("tags", "topics")})  # fmt: skip
-    yield (
-        "entities at their limit",
-        memory(
-            entities=[{"name": f"Entity {n}", "urn": f"urn:e:{n}", "type": "t"} for n in range(limits.ENTITIES_MAX)]
-        ),
-    )
-    yield (
-        "relations at their limit",
-        memory(
-            relations=[{"source": f"A{n}", "type": "knows", "target": f"B{n}"} for n in range(limits.RELATIONS_MAX)]
-        ),
-    )
+    full = _rich(999)
+    yield "tags, topics at their limits", memory(tags=full["tags"], topics=full["topics"])
+    yield "entities at their limit", memory(entities=full["entities"])
+    yield "relations at their limit", memory(relations=full["relations"])
     yield "metadata of 9,900 values", memory(metadata={f"k{n}": n for n in range(9_900)})
-    yield (
-        "edges at their limit",
-        [
-            {
-                "type": "graph.edges",
-                "edges": [
-                    {"source": f"m{n}", "target": f"entity:E{n}", "type": "about", "evidence": f"m{n + 1}"}
-                    for n in range(limits.EDGES_MAX)
-                ],
-            }
-        ],
-    )
-    yield (
-        "an archive of unknown entities",
-        [{"type": "graph.archive", "entities": [f"nobody {n}" for n in range(limits.EDGES_MAX)]}],
-    )
-    yield "an archive of memories", [{"type": "graph.archive", "entities": [f"m{n}" for n in range(limits.EDGES_MAX)]}]
-    yield "an update", [{"type": "memory.update", "memory_id": "m5", "content": "tea", "tags": ["hot"]}]
-    yield (
-        "an update of a memory of 1,000 versions",
-        [{"type": "memory.update", "memory_id": "versions", "content": f"tea {memories}"}],
-    )
+    edges = [
+        {"source": f"m{n}", "target": f"entity:E{n}", "type": "about", "evidence": f"m{n + 1}"}
+        for n in range(limits.EDGES_MAX)
+    ]
+    yield "edges at their limit", [{"type": "graph.edges", "edges": edges}]
+    for name, prefix in (("unknown entities", "nobody "), ("memories", "m")):
+        entities = [f"{prefix}{n}" for n in range(limits.EDGES_MAX)]
+        yield f"an archive of {name}", [{"type": "graph.archive", "entities": entities}]
+    yield "an update", [_update("m5", content="tea", tags=["hot"])]
+    yield "an update of a memory of 1,000 versions", [_update("versions", content=f"tea {memories}")]
     yield "a near duplicate of 2,000", [_message(memories + 10, content=SAME)]
     yield "feedback", [{"type": "memory.feedback", "memory_id": "m6", "useful": True}]
     yield "end of an episode", [{"type": "episode.end", "session_id": "s3"}]
@@ -216,10 +195,10 @@ def shapes(memories: int) -> Iterator[list[Event]]:
     episodes that one message would join."""
     many = memories // 5
     yield [{"type": "memory", "id": "teller", "content": "tea", "entities": [{"name": "everybody", "type": "all"}]}]
-    for place, begin_ms in enumerate((LONG_MS, LONG_MS + many + 45 * MINUTE_MS)):
+    for number, begin_ms in enumerate((LONG_MS, LONG_MS + many + 45 * MINUTE_MS)):
         for first in range(0, many, BATCH):
             yield [
-                _message(0, id=f"long{place}-{n}", session_id="long", timestamp=begin_ms + n, content="@everybody")
+                _message(0, id=f"long{number}-{n}", session_id="long", timestamp=begin_ms + n, content="@everybody")
                 for n in range(first, min(first + BATCH, many))
             ]
     yield [{"type": "memory", "id": "hub", "content": "the hub"}]
@@ -227,19 +206,14 @@ def shapes(memories: int) -> Iterator[list[Event]]:
         ends = [f"m{n}" if n % 2 else f"entity:E{n}" for n in range(first, first + limits.EDGES_MAX)]
         yield [{"type": "graph.edges", "edges": [{"source": "hub", "target": end, "type": "about"} for end in ends]}]
     for first in range(0, limits.EVIDENCE_MAX, limits.EDGES_MAX):
-        edges = [
-            {"source": "hub", "target": f"entity:E{n}", "type": "says", "evidence": "hub"}
-            for n in range(first, first + limits.EDGES_MAX)
-        ]
+        says = {"source": "hub", "type": "says", "evidence": "hub"}
+        edges = [says | {"target": f"entity:E{n}"} for n in range(first, first + limits.EDGES_MAX)]
         yield [{"type": "graph.edges", "edges": edges}]
     for number in range(20):
         yield [_rich(number)]
     yield [{"type": "memory", "id": "versions", "content": "tea"}]
     for first in range(0, 1_000, BATCH):
-        yield [
-            {"type": "memory.update", "memory_id": "versions", "content": f"tea {number}"}
-            for number in range(first, first + BATCH)
-        ]
+        yield [_update("versions", content=f"tea {number}") for number in range(first, first + BATCH)]
     for first in range(0, 2_000, BATCH):
         yield [
             _message(memories + number, id=f"same{number}", content=SAME, session_id=None)
@@ -247,35 +221,31 @@ def shapes(memories: int) -> Iterator[list[Event]]:
         ]
 
 
+def _update(name: str, **fields: Any) -> Event:
+    return {"type": "memory.update", "memory_id": name} | fields
+
+
+def _forget(**fields: Any) -> list[Event]:
+    return [{"type": "memory.forget"} | fields]
+
+
 def _rich(number: int) -> Event:
-    """A memory that brings as much into the graph as it may."""
-    return {
-        "type": "memory",
-        "id": f"rich{number}",
-        "content": "tea",
-        "category": "rich",
-        "tags": [f"{number} {n}" for n in range(limits.LABELS_MAX)],
-        "topics": [f"{number} {n}" for n in range(limits.LABELS_MAX)],
-        "entities": [
-            {"name": f"{number} {n}", "urn": f"urn:{number}:{n}", "type": "t"} for n in range(limits.ENTITIES_MAX)
-        ],
-        "relations": [
-            {"source": f"A{number} {n}", "type": "knows", "target": f"B{n}"} for n in range(limits.RELATIONS_MAX)
-        ],
-    }
+    """Return a memory with as many labels, entities and relations as allowed."""
+    labels = [f"{number} {n}" for n in range(limits.LABELS_MAX)]
+    entities = [{"name": f"{number} {n}", "urn": f"urn:{number}:{n}", "type": "t"} for n in range(limits.ENTITIES_MAX)]
+    relations = [{"source": f"A{number} {n}", "type": "knows", "target": f"B{n}"} for n in range(limits.RELATIONS_MAX)]
+    described = {"type": "memory", "id": f"rich{number}", "content": "tea", "category": "rich"}
+    return described | {"tags": labels, "topics": labels, "entities": entities, "relations": relations}
 
 
 def questions(memories: int) -> Iterator[tuple[str, list[Event]]]:
     """What questions can cost most."""
     now = BEGIN_MS + memories * MINUTE_MS
-
-    def recall(query: str = "What of word1 and word7?", **fields: Any) -> list[Event]:
-        return [{"type": "recall", "query": query, "timestamp": now} | fields]
-
-    months = "June 2001 July 2002 "
+    recall = partial(worst_models.recall_at, now)
+    expand = partial(recall, strategy="hybrid_graph", traversal_depth=3)
     yield "a question", recall()
-    yield "of dates, 8,000 characters", recall(months * 400)
-    yield "of names, 8,000 characters", recall(" ".join(f"Author{n}" for n in range(900)))
+    yield "of dates, 8,000 characters", recall("June 2001 July 2002 " * 400)
+    yield "of names, 8,000 characters", recall(worst_models.AUTHORS_QUERY)
     yield "of different words, 8,000 characters", recall(_distinct_words(8_000))
     yield "of words that are known, 8,000 characters", recall(" ".join(WORDS[:1_100]))
     yield "of 1 MB", recall("word1 " * 170_000)
@@ -288,29 +258,16 @@ def questions(memories: int) -> Iterator[tuple[str, list[Event]]]:
         "session_ids": [f"s{n}" for n in range(limits.FILTER_VALUES_MAX)],
     })  # fmt: skip
     yield "a filter by metadata", recall(filters={"metadata": {"channel": "c7", "stars": [1, 2]}})
-    yield "filters that nest, at their limits", recall(filters={
-        "any": [
-            {"not": {"names": [f"Author{number + n}" for n in range(limits.FILTER_VALUES_MAX)]}}
-            for number in range(limits.FILTER_CONDITIONS_MAX // 2 - 1)
-        ],
-        "entities": ["everybody"],
-    })  # fmt: skip
-    yield "filters by metadata that nest, at their limits", recall(filters={
-        "any": [
-            {"not": {"metadata": {"channel": [f"c{n}" for n in range(100)], "stars": [0, 1, 2, 3, 4]}}}
-            for _ in range(limits.FILTER_CONDITIONS_MAX // 2 - 1)
-        ],
-    })  # fmt: skip
-    yield (
-        "entity_urns at their limit",
-        recall(entity_urns=[f"urn:e:{n}" for n in range(limits.URNS_MAX)], mode="entity_focused"),
-    )
-    yield "graph expansion", recall(strategy="hybrid_graph", traversal_depth=3)
-    yield "graph expansion around a hub", recall("@everybody", strategy="hybrid_graph", traversal_depth=3, k=50)
-    yield (
-        "graph expansion around a hub, of then",
-        recall("@everybody", strategy="hybrid_graph", traversal_depth=3, as_of={"ingestion_time": BEGIN_MS + memories}),
-    )
+    yield "filters that nest, at their limits", recall(filters=worst_models.NESTED_FILTERS)
+    by_metadata = {"not": {"metadata": {"channel": [f"c{n}" for n in range(100)], "stars": [0, 1, 2, 3, 4]}}}
+    nested = {"any": [by_metadata] * (limits.FILTER_CONDITIONS_MAX // 2 - 1)}
+    yield "filters by metadata that nest, at their limits", recall(filters=nested)
+    urns = [f"urn:e:{n}" for n in range(limits.URNS_MAX)]
+    yield "entity_urns at their limit", recall(entity_urns=urns, mode="entity_focused")
+    yield "graph expansion", expand()
+    yield "graph expansion around a hub", expand("@everybody", k=50)
+    then = {"ingestion_time": BEGIN_MS + memories}
+    yield "graph expansion around a hub, of then", expand("@everybody", as_of=then)
     yield "a context", recall(max_tokens=1_000_000, k=50)
     yield "as of an event time", recall(as_of={"event_time": now - memories * MINUTE_MS // 2})
     yield "as of an ingestion time", recall(as_of={"ingestion_time": BEGIN_MS + memories // 2})
@@ -337,28 +294,21 @@ def enriched(memories: int) -> Iterator[tuple[str, list[Event]]]:
     yield "the end of a large episode", [{"type": "episode.end", "session_id": "long"}]
 
 
-def ends(memories: int) -> Iterator[tuple[str, list[Event]]]:
+def large_changes(memories: int) -> Iterator[tuple[str, list[Event]]]:
     """What changes very many records, up to all that the owner has."""
-    many = memories // 5
-    yield (
-        "a message that makes two large episodes one",
-        [_message(0, id="between", session_id="long", timestamp=LONG_MS + many + 22 * MINUTE_MS)],
-    )
-    yield (
-        "an update of a memory of very many edges",
-        [{"type": "memory.update", "memory_id": "hub", "content": "the hub still", "tags": ["hot"]}],
-    )
-    yield (
-        "an update that takes all of a memory's links",
-        [{"type": "memory.update", "memory_id": "rich1"} | dict.fromkeys(("tags", "topics", "entities", "relations"))],
-    )
+    between_ms = LONG_MS + memories // 5 + 22 * MINUTE_MS
+    no_links = dict.fromkeys(("tags", "topics", "entities", "relations"))
+    joining = _message(0, id="between", session_id="long", timestamp=between_ms)
+    yield "a message that makes two large episodes one", [joining]
+    yield "an update of a memory of very many edges", [_update("hub", content="the hub still", tags=["hot"])]
+    yield "an update that takes all of a memory's links", [_update("rich1", **no_links)]
     yield "an archive of an entity of very many links", [{"type": "graph.archive", "entities": ["everybody", "hub"]}]
-    yield "a forget of who tells of it", [{"type": "memory.forget", "memory_id": "teller"}]
-    yield "a forget of a memory of very many edges", [{"type": "memory.forget", "memory_id": "hub"}]
-    yield "a forget of a memory of very many versions", [{"type": "memory.forget", "memory_id": "versions"}]
-    yield "a forget of memories of very many links", [{"type": "memory.forget", "filter": {"category": "rich"}}]
-    yield "a forget of one session", [{"type": "memory.forget", "filter": {"session_id": "s1"}}]
-    yield "a forget of all", [{"type": "memory.forget", "filter": {"older_than": BEGIN_MS + 10 * memories * MINUTE_MS}}]
+    yield "a forget of who tells of it", _forget(memory_id="teller")
+    yield "a forget of a memory of very many edges", _forget(memory_id="hub")
+    yield "a forget of a memory of very many versions", _forget(memory_id="versions")
+    yield "a forget of memories of very many links", _forget(filter={"category": "rich"})
+    yield "a forget of one session", _forget(filter={"session_id": "s1"})
+    yield "a forget of all", _forget(filter={"older_than": BEGIN_MS + 10 * memories * MINUTE_MS})
 
 
 def response(outputs: list[Output]) -> dict[str, Any]:
@@ -440,26 +390,24 @@ def table(memories: int, examples: int) -> list[Line]:
     """Every line, on one owner."""
     with owner_of(memories) as worker:
         lines = [worker.measure("first touch", *next(iter(questions(memories)))[1])]
-        now_ms, (_, outputs) = BEGIN_MS + memories * MINUTE_MS, worker.take(LONG_EPISODES)
+        now_ms, (_, outputs) = BEGIN_MS + memories * MINUTE_MS, worker.apply(LONG_EPISODES)
         episode_id = max(response(outputs)["episodes"], key=lambda episode: episode["messages"])["id"]
-        told = worst_models.writes(_message(0)["content"], episode_id)
-        for inputs in (questions(memories), worst_models.questions(now_ms), writes(memories), told):
+        model_writes = worst_models.writes(_message(0)["content"], episode_id)
+        for inputs in (questions(memories), worst_models.questions(now_ms), writes(memories), model_writes):
             lines += [worker.measure(name, *events) for name, events in inputs]
         lines.append(search(worker, examples))
         worker.enrich()
-        worker.take(*next(iter(questions(memories)))[1])  # the owner is read again
+        worker.apply(*next(iter(questions(memories)))[1])  # the owner is read again
         lines += [worker.measure(f"{name}, enriched", *events) for name, events in enriched(memories)]
-        for inputs in (worst_models.ends(), ends(memories)):
+        for inputs in (worst_models.large_changes(), large_changes(memories)):
             lines += [worker.measure(name, *events) for name, events in inputs]
         return lines
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = quick_arguments(__doc__, "5,000 memories, 30 examples")
     parser.add_argument("--memories", type=int, default=100_000, metavar="N", help="of the owner (100,000)")
     parser.add_argument("--search", type=int, default=300, metavar="N", help="examples of the search (300)")
-    parser.add_argument("--quick", action="store_true", help="5,000 memories, 30 examples")
-    parser.add_argument("--json", type=Path, metavar="FILE")
     chosen = parser.parse_args()
     memories, examples = (5_000, 30) if chosen.quick else (chosen.memories, chosen.search)
     lines = table(memories, examples)
@@ -467,8 +415,7 @@ def main() -> None:
     for line in lines:
         marks = ("  refused" if line.refused else "") + (f"  OVER {BOUND_MS} ms" if line.is_over else "")
         print(f"{line.name:<52} {line.held_ms:8.1f} {line.all_ms:9.1f} {line.calls:6} {line.grew_mb:7.1f}{marks}")
-    if chosen.json:
-        chosen.json.write_bytes(orjson.dumps([line._asdict() for line in lines], option=orjson.OPT_INDENT_2))
+    write_json([line._asdict() for line in lines], chosen.json)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """The costliest inputs that language models and embedding services have a part in, for `benchmarks/worst_case.py`."""
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import orjson
@@ -15,10 +16,18 @@ Event = dict[str, Any]
 
 CATEGORIES = 1_000  # that there is a summary of
 SUMMARY = "A summary of much that was said about word1, word7 and all the others. "
-PARENTS = ("told", "told again")
+PARENTS = ("parent", "another parent")
 OTHER = {"user_id": "other"}  # whose memories are large; among those of the first they would be in every answer
 LARGE = [f"large {number}" for number in range(limits.SOURCES_MAX + 1)]  # memories of texts as long as may be
 TENANT_FROM_MS = 0
+AUTHORS_QUERY = " ".join(f"Author{number}" for number in range(900))
+NESTED_FILTERS = {
+    "any": [
+        {"not": {"names": [f"Author{number + n}" for n in range(limits.FILTER_VALUES_MAX)]}}
+        for number in range(limits.FILTER_CONDITIONS_MAX // 2 - 1)
+    ],
+    "entities": ["everybody"],
+}
 
 
 class Fluent:
@@ -30,12 +39,12 @@ class Fluent:
         shown = orjson.loads(prompt.user.split("<data>")[1].split("</data>")[0])
         match prompt.task:
             case "rewrite":
-                said: Event = {"questions": _parts(shown["question"])}
+                output: Event = {"questions": _parts(shown["question"])}
             case "select_categories":
-                said = {"categories": [one["name"] for one in shown["categories"]]}
+                output = {"categories": [one["name"] for one in shown["categories"]]}
             case _:
-                said = {"sufficient": False}
-        return Completion(said, Spent(1, 1, 1))
+                output = {"sufficient": False}
+        return Completion(output, Spent(1, 1, 1))
 
 
 def text_of(large: str) -> str:
@@ -66,13 +75,10 @@ def shapes() -> Iterator[list[Event]]:
     """Summaries of very many categories, memories of which others were made, as many as may be, and large ones."""
     long = (SUMMARY * 400)[: limits.SUMMARY_CHARACTERS]
     for first in range(0, CATEGORIES, 50):
+        summaries = [long, *[SUMMARY] * 49]
         yield [
-            {
-                "type": "category.summary",
-                "category": f"category {number}",
-                "summary": long if number % 50 == 0 else SUMMARY,
-            }
-            for number in range(first, first + 50)
+            {"type": "category.summary", "category": f"category {number}", "summary": summary}
+            for number, summary in enumerate(summaries, first)
         ]
     for large in LARGE:
         yield [{"type": "memory", "id": large, "content": text_of(large)} | OTHER]
@@ -88,30 +94,20 @@ def shapes() -> Iterator[list[Event]]:
 # ---------------------------------------------------------------------- inputs
 
 
+def recall_at(now_ms: int, query: str = "What of word1 and word7?", **fields: Any) -> list[Event]:
+    """Return a recall query."""
+    return [{"type": "recall", "query": query, "timestamp": now_ms} | fields]
+
+
 def questions(now_ms: int) -> Iterator[tuple[str, list[Event]]]:
     """Questions that a language model has a part in."""
-
-    def recall(query: str = "What of word1 and word7?", **fields: Any) -> list[Event]:
-        return [{"type": "recall", "query": query, "timestamp": now_ms} | fields]
-
+    recall = partial(recall_at, now_ms)
     known = " ".join(f"word{number}" for number in range(1_000))
     selecting: Event = {"select_categories": True, "check_sufficiency": True}
     yield "a question made into four", recall(rewrite=True)
     yield "one of known words, made into four", recall(known, rewrite=True, k=50, max_tokens=1_000_000)
-    yield "one of names, made into four", recall(" ".join(f"Author{n}" for n in range(900)), rewrite=True, k=50)
-    yield (
-        "one with filters that nest, made into four",
-        recall(
-            rewrite=True,
-            filters={
-                "any": [
-                    {"not": {"names": [f"Author{number + n}" for n in range(limits.FILTER_VALUES_MAX)]}}
-                    for number in range(limits.FILTER_CONDITIONS_MAX // 2 - 1)
-                ],
-                "entities": ["everybody"],
-            },
-        ),
-    )
+    yield "one of names, made into four", recall(AUTHORS_QUERY, rewrite=True, k=50)
+    yield "one with filters that nest, made into four", recall(rewrite=True, filters=NESTED_FILTERS)
     yield "one of the past, made into four", recall(rewrite=True, as_of={"ingestion_time": now_ms})
     yield "one with expansion, made into four", recall("@everybody", rewrite=True, k=50, strategy="hybrid_graph")
     yield "one about texts of 1 MB, made into four", recall("large", rewrite=True, k=50, **OTHER)
@@ -125,18 +121,18 @@ def writes(vector_of: str, episode_id: str) -> Iterator[tuple[str, list[Event]]]
     first, *others = [{"memory_id": large, "content_hash": content_hash(text_of(large))} for large in LARGE]
     made = {"derived_from": first | {"others": others}} | OTHER
     edge = {"source": LARGE[0], "target": LARGE[1], "type": "contradicts"}
-    told = {"type": "category.summary", "category": "work", "summary": "tea"}
+    category = {"type": "category.summary", "category": "work", "summary": "tea"}
     vector = {"embedding": [1.0] * 384, "model": "hash-384", "content_hash": content_hash(vector_of)}
     of_episode = {"session_id": "long", "episode_id": episode_id}
     summary = {"type": "episode.summary", "summary": "tea " * 4_000} | of_episode
     yield "a memory made from 51 of 1 MB", [{"type": "memory", "content": "tea"} | made]
-    yield "a category's summary made from 51 of 1 MB", [told | made]
+    yield "a category's summary made from 51 of 1 MB", [category | made]
     yield "an edge made from 51 of 1 MB", [{"type": "graph.edges", "edges": [edge]} | made]
     yield "a vector of a memory", [{"type": "memory.embedding", "memory_id": "m0"} | vector]
     yield "the summary of a large episode", [summary]
 
 
-def ends() -> Iterator[tuple[str, list[Event]]]:
+def large_changes() -> Iterator[tuple[str, list[Event]]]:
     """What changes all that was made of a memory."""
     edited = {"type": "memory.update", "memory_id": PARENTS[0], "content": "no longer"}
     yield "an edit of what 100 were made of", [edited]
