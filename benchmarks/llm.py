@@ -1,4 +1,4 @@
-"""What models cost whoever asks them, and whoever does not.
+"""Cost of models, for questions that need them and for questions that do not.
 
     python -m benchmarks.llm [--quick] [--json FILE]
 
@@ -8,17 +8,13 @@
 3. What the enrichment flow asks for the development conversations, with batching and without (benchmarks/llm_costs.py).
 
 Models are a service in a process of its own, over HTTP (benchmarks/model_server.py); the engine is in this process,
-without Kafka (benchmarks/live.py).
+without Kafka (benchmarks/llm_questions.py).
 """
 
-import argparse
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
-
-import orjson
 
 from benchmarks import llm_costs, llm_questions
+from benchmarks.command_line import quick_arguments, write_json
 from benchmarks.locomo import load, shared
 
 BATCH_SIZES = [1, 8]
@@ -26,21 +22,14 @@ FEW = 150  # messages
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="the same work smaller")
-    parser.add_argument("--json", type=Path, metavar="FILE")
-    chosen = parser.parse_args()
+    chosen = quick_arguments(__doc__).parse_args()
     conversations = load(shared("data", "locomo_dev.json"))
     few = [replace(conversations[0], turns=conversations[0].turns[:FEW])]
     costs = llm_costs.measure(few if chosen.quick else conversations, BATCH_SIZES)
-    figures: dict[str, Any] = {
-        "questions": llm_questions.measure(conversations, quick=chosen.quick),
-        "costs": costs,
-    }
-    llm_questions.show(figures["questions"])
+    questions = llm_questions.measure(conversations, quick=chosen.quick)
+    llm_questions.show(questions)
     llm_costs.show(costs)
-    if chosen.json:
-        chosen.json.write_bytes(orjson.dumps(figures, option=orjson.OPT_INDENT_2))
+    write_json({"questions": questions, "costs": costs}, chosen.json)
 
 
 if __name__ == "__main__":

@@ -11,12 +11,13 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import reduce
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 import orjson
 
-from benchmarks.conversation_events import TENANT, message_lines, model_path
+from benchmarks.conversation_events import TENANT, message_lines
 from benchmarks.locomo import Conversation
 from benchmarks.model_server import COUNTED_BY, DIMENSION, serving
 from recallflow.connectors.embedders import load_embedder, load_remote
@@ -37,8 +38,6 @@ from recallflow.outputs import Output, Requested
 from recallflow.records import Position, Record
 from recallflow.state.directory import StateDirectory
 
-EMBEDDERS = ("hash", "static", "minilm")
-USUAL = "hash"
 MESSAGES, QUERIES = "messages", "queries"
 AT_ONCE = 20  # requests, or batches of them
 TIMEOUT_S = 600.0
@@ -55,19 +54,13 @@ NOTHING = EnrichmentSettings()  # but vectors, where the embedder is a service
 
 
 def measure(conversations: list[Conversation], batch_sizes: list[int]) -> dict[str, Any]:
-    """What a thousand messages cost: by how many messages of a session are in one call at most, and by task; and how
-    many of them are compared with similar ones, by embedder."""
+    """Return the cost of a thousand messages, by the largest number of a session's messages in a call, and by task."""
     lines = [line for conversation in conversations for line in _lines(conversation)]
     messages = sum(len(conversation.turns) for conversation in conversations)
-    found: dict[str, Any] = {"messages": messages, "counted_by": COUNTED_BY, "batches": {}, "compared": {}}
-    by_embedder = {name: requests(lines, load_embedder(name, model_path(name, None)), EVERYTHING) for name in EMBEDDERS}
-    for name, asked in by_embedder.items():
-        similar = [len(one.request.similar) for one in asked if "classify" in one.request.tasks]
-        counts = {"calls": len(similar), "texts": sum(similar)}
-        found["compared"][name] = {what: count / messages * 1000 for what, count in counts.items()}
+    found: dict[str, Any] = {"messages": messages, "counted_by": COUNTED_BY, "batches": {}}
     with serving({}) as service, Runtime(Completions()) as runtime:
         remote = load_remote(OpenAiEmbeddings("m", DIMENSION, Endpoint(service.url)))
-        asked = [*by_embedder[USUAL], *requests(lines, remote, NOTHING)]
+        asked = [*requests(lines, load_embedder("hash"), EVERYTHING), *requests(lines, remote, NOTHING)]
         for size in batch_sizes:
             costs = runtime.run(spent(service.url, [*batches(asked, size)]))
             found["batches"][str(size)] = {
@@ -84,9 +77,6 @@ def show(figures: dict[str, Any]) -> None:
         for task, one in costs.items():
             counts = one["calls"], one["prompt_tokens"], one["completion_tokens"]
             print("    {:<32}{:10,.0f}{:14,.0f}{:18,.0f}".format(task, *counts))
-    print(f"  {'compared, by embedder':<34}{'calls':>10}{'texts beside':>14}")
-    for name, one in figures["compared"].items():
-        print(f"    {name:<32}{one['calls']:10,.0f}{one['texts']:14,.0f}")
 
 
 def requests(lines: list[bytes], embedder: Embedder, enrichment: EnrichmentSettings) -> list[PositionedRequest]:
@@ -95,7 +85,9 @@ def requests(lines: list[bytes], embedder: Embedder, enrichment: EnrichmentSetti
     decisions, outputs = ControlHistory(), list[Output]()
     for name, about in CATEGORIES.items():
         decisions.add(0, Category(type="category", tenant_id=TENANT, name=name, description=about))
-    records = [Record(Position(MESSAGES, 0, number), line, _said_ms(line)) for number, line in enumerate(lines)]
+    times_ms = (parse_time(orjson.loads(line)["timestamp"]) for line in lines)
+    appended = enumerate(zip(lines, times_ms, strict=True))
+    records = [Record(Position(MESSAGES, 0, offset), line, at_ms) for offset, (line, at_ms) in appended]
     fingerprint = settings.fingerprint(embedder)
     with (
         tempfile.TemporaryDirectory() as folder,
@@ -129,10 +121,10 @@ async def spent(url: str, grouped: list[list[PositionedRequest]]) -> dict[str, S
     mean nothing."""
     endpoint = Endpoint(url, timeout_s=TIMEOUT_S)
     model, service = OpenAiModel("m", endpoint), OpenAiEmbeddings("m", DIMENSION, endpoint)
-    places = asyncio.Semaphore(AT_ONCE)
+    concurrency_limit = asyncio.Semaphore(AT_ONCE)
 
     async def ask(batch: list[PositionedRequest]) -> None:
-        async with places:
+        async with concurrency_limit:
             results = await enrich(batch, model, service, Thresholds(), CATEGORIES)
         if failures := [failure.detail for result in results for failure in result.failures]:
             raise RuntimeError(f"a task failed: {failures[0]}")
@@ -144,22 +136,11 @@ async def spent(url: str, grouped: list[list[PositionedRequest]]) -> dict[str, S
 
 
 def _lines(conversation: Conversation) -> list[bytes]:
-    """The conversation's messages; each session has an end."""
+    """Return the conversation's messages, and the end of each session."""
     lines = list[bytes]()
-    before: dict[str, Any] | None = None
-    for line in message_lines(conversation):
-        message = orjson.loads(line)
-        if before is not None and before["session_id"] != message["session_id"]:
-            lines.append(_end(before))
-        lines.append(line)
-        before = message
-    return lines if before is None else [*lines, _end(before)]
-
-
-def _end(last: dict[str, Any]) -> bytes:
-    kept = ("tenant_id", "user_id", "session_id", "timestamp")
-    return orjson.dumps({"type": "episode.end", **{name: last[name] for name in kept}})
-
-
-def _said_ms(line: bytes) -> int:
-    return parse_time(orjson.loads(line)["timestamp"])
+    for _, session in groupby(message_lines(conversation), lambda line: orjson.loads(line)["session_id"]):
+        lines += session
+        last = orjson.loads(lines[-1])
+        fields = {name: last[name] for name in ("tenant_id", "user_id", "session_id", "timestamp")}
+        lines.append(orjson.dumps({"type": "episode.end"} | fields))
+    return lines

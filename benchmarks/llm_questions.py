@@ -1,27 +1,46 @@
-"""What questions cost that want models, and what they cost others: see benchmarks/llm.py."""
+"""Latency of questions that need models, and of questions that do not while model calls hang (benchmarks/llm.py).
+
+The engine runs in this process, without Kafka. Questions arrive on a schedule, as from Kafka, and the input does not
+end, so that a question may wait for models while others are answered. A latency counts from the moment a question was
+due until its answer is there.
+"""
 
 import statistics
 import sys
-from collections.abc import Callable
+import tempfile
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import orjson
 
 from benchmarks.engine import TENANT, USER, events
-from benchmarks.kafka_load import MEMORIES, recalls
-from benchmarks.live import Round, percentile, remembering, run
+from benchmarks.kafka_load import MEMORIES, percentiles, recalls
 from benchmarks.locomo import Conversation
 from benchmarks.model_server import EVERY, NEVER, Times, serving
 from recallflow.connectors.embedders import load_embedder, load_remote
 from recallflow.connectors.llm.calls import OpenAiEmbeddings, OpenAiModel
 from recallflow.connectors.llm.policy import Endpoint
+from recallflow.connectors.local_inputs import Delivered
+from recallflow.embedder import Embedder
+from recallflow.flows.embedded import StateLoop, process
 from recallflow.flows.gc_policy import SWITCH_S
 from recallflow.flows.model_settings import EmbeddingSettings, ModelSettings
 from recallflow.flows.settings import Settings
 from recallflow.llm import Task
 from recallflow.operators.answers.models import Models, Within
+from recallflow.operators.async_call import CallCompletion
+from recallflow.outputs import Answer, Done
+from recallflow.records import Position, Record
+from recallflow.state.directory import StateDirectory
 
+QUERIES = "queries"
+BEGIN_S = 0.2
 USERS = 8
 SUMMARIES = {
     "family": "There are children, who like the beach, and a sister who lives far away.",
@@ -35,7 +54,7 @@ STEPS_PER_S, STEPS_WARM_UP = 10, 10
 CHOSEN: tuple[Task, ...] = ("select_categories", "check_sufficiency", "rewrite")
 STEPS: tuple[Task, ...] = (*CHOSEN, "embed")
 EMBEDDING, DIMENSION = "text-embedding-3-small", 1_536
-HERE, THERE = Settings(), Settings(embedder="openai")
+LOCAL, REMOTE = Settings(), Settings(embedder="openai")
 FAST_S, SLOW_S = 0.1, 0.2  # calls: all but the slowest, which is each in turn
 TIMEOUT_S = 600.0
 MOST_SHARE, MOST_MS, MOST_BEYOND_MS = 0.2, 1.0, 15.0
@@ -43,24 +62,81 @@ HANGING: Times = {EVERY: NEVER}
 
 
 def measure(conversations: list[Conversation], *, quick: bool) -> dict[str, Any]:
-    """Sets the interpreter's switch interval, as the flow does."""
+    """Return the figures. Sets the interpreter's switch interval, as the flow does."""
     sys.setswitchinterval(SWITCH_S)
     rounds, seconds, users = (2, 2, 2) if quick else (5, 20, USERS)
     questions = [*map(orjson.loads, recalls(conversations, users))]
     lines = _lines(conversations, users)
-    with remembering(lines, HERE) as state_dir:
-        engine = Engine(state_dir, HERE, questions)
+    with state_of(lines, LOCAL) as state_dir:
+        engine = Engine(state_dir, LOCAL, questions)
         engine.ask(WARM_UP, PER_S, {})
         found = {"hanging": hanging(engine, rounds, WARM_UP + seconds * PER_S)}
     with serving({}) as service:
         embedding = EmbeddingSettings(model=EMBEDDING, dimension=DIMENSION, base_url=service.url)
-        with remembering(lines, THERE, ModelSettings(embedding=embedding)) as state_dir:
-            found["steps"] = steps(Engine(state_dir, THERE, questions), STEPS_WARM_UP + seconds * STEPS_PER_S)
+        with state_of(lines, REMOTE, ModelSettings(embedding=embedding)) as state_dir:
+            found["steps"] = steps(Engine(state_dir, REMOTE, questions), STEPS_WARM_UP + seconds * STEPS_PER_S)
     return found
 
 
+@contextmanager
+def state_of(lines: list[bytes], settings: Settings, models: ModelSettings | None = None) -> Iterator[Path]:
+    """Apply events to a new state directory, and yield its path."""
+    with tempfile.TemporaryDirectory() as folder:
+        state_dir = Path(folder) / "state"
+        process(lines, settings, state_dir, models=models)
+        yield state_dir
+
+
+@dataclass
+class Round:
+    """Questions at a steady rate, and their answers. `on_last_sent` is called after the last question was sent."""
+
+    questions: list[dict[str, Any]]
+    per_s: float
+    on_last_sent: Callable[[], None] = lambda: None
+    due_s: list[float] = field(default_factory=list)
+    answered_s: dict[int, float] = field(default_factory=dict)
+    answers: dict[int, dict[str, Any]] = field(default_factory=dict)
+
+    def latency_ms(self, number: int) -> float:
+        return (self.answered_s[number] - self.due_s[number]) * 1000
+
+    def run(self, state_dir: Path, settings: Settings, embedder: Embedder, models: Models) -> None:
+        """Send all questions, and return when each is answered. The input does not end earlier, as the engine would
+        then wait for models."""
+        completions, ready = models.runtime.completions, deque[Record]()
+        with StateDirectory.open(state_dir, settings.fingerprint(embedder), settings.cache_bytes) as directory:
+            rules = replace(settings.rules(embedder, QUERIES, input_ends=False), comes_again=False)
+            loop = StateLoop(directory, embedder, rules, None, models=models)
+            threading.Thread(target=self._send, args=(ready, completions.wake), daemon=True, name="schedule").start()
+            while len(self.answers) < len(self.questions):
+                completions.wake.clear()
+                read: list[Record | CallCompletion] = [ready.popleft() for _ in range(len(ready))]
+                read += completions.pop_all()
+                self._receive(loop.apply(read) if read else [])
+                self._receive(loop.advance())
+                if not read:
+                    completions.wake.wait(loop.idle_s())
+
+    def _send(self, ready: deque[Record], wake: threading.Event) -> None:
+        began_s = time.perf_counter() + BEGIN_S
+        for number, question in enumerate(self.questions):
+            self.due_s.append(began_s + number / self.per_s)
+            time.sleep(max(0.0, self.due_s[-1] - time.perf_counter()))
+            ready.append(Record(Position(QUERIES, 0, number), orjson.dumps(question), time.time_ns() // 1_000_000))
+            wake.set()
+        self.on_last_sent()
+
+    def _receive(self, outputs: Iterable[Delivered | Done]) -> None:
+        now_s = time.perf_counter()
+        for answer in outputs:
+            if isinstance(answer, Answer):
+                self.answered_s[answer.position.offset] = now_s
+                self.answers[answer.position.offset] = orjson.loads(answer.body)
+
+
 class Engine:
-    """One that is asked about the same users again and again, each time beside another service of models."""
+    """An engine over one state directory; each round has its own model service."""
 
     def __init__(self, state_dir: Path, settings: Settings, questions: list[dict[str, Any]]) -> None:
         self._state_dir, self._settings, self._questions = state_dir, settings, questions
@@ -68,8 +144,10 @@ class Engine:
     def ask(
         self, count: int, per_s: float, takes_s: Times, wants_models: Callable[[int], bool] = lambda _: False
     ) -> Round:
-        """So many questions, of which those want every model step whose number does. Calls that hang are cut off when
-        all is asked."""
+        """Ask so many questions; those for whose number `wants_models` is true want every model step.
+
+        Calls that hang are cut off after the last question was sent.
+        """
         questions = self._questions
         asked = [
             questions[number % len(questions)] | dict.fromkeys(CHOSEN, wants_models(number)) for number in range(count)
@@ -77,12 +155,11 @@ class Engine:
         with serving(takes_s) as service:
             endpoint = Endpoint(service.url, timeout_s=TIMEOUT_S)
             model, vectors = OpenAiModel("m", endpoint), OpenAiEmbeddings(EMBEDDING, DIMENSION, endpoint)
-            language, embeddings = Within(model, TIMEOUT_S), Within(vectors, TIMEOUT_S)
-            is_here = self._settings is HERE
-            embedder = load_embedder(HERE.embedder) if is_here else load_remote(vectors)
-            done = Round(asked, per_s, over=service.stop if takes_s is HANGING else lambda: None)
-            with Models(language, None if is_here else embeddings) as models:
-                run(done, self._state_dir, self._settings, embedder, models)
+            is_local = self._settings is LOCAL
+            embedder = load_embedder(LOCAL.embedder) if is_local else load_remote(vectors)
+            done = Round(asked, per_s, service.stop if takes_s is HANGING else lambda: None)
+            with Models(Within(model, TIMEOUT_S), None if is_local else Within(vectors, TIMEOUT_S)) as models:
+                done.run(self._state_dir, self._settings, embedder, models)
                 models.runtime.run(model.close())
                 models.runtime.run(vectors.close())
         return done
@@ -100,7 +177,7 @@ def hanging(engine: Engine, rounds: int, count: int) -> dict[str, Any]:
         if not all(beside.answered_s[number] > beside.due_s[-1] for number in asking):
             raise RuntimeError("a question that wants models was answered while they hung")
         for name, done in (("idle", idle), ("hanging", beside)):
-            p95_ms[name].append(percentile([done.latency_ms(number) for number in plain], 95))
+            p95_ms[name].append(percentiles([done.latency_ms(number) for number in plain])["p95"])
     idle_ms, hanging_ms = (statistics.median(p95_ms[name]) for name in ("idle", "hanging"))
     return {
         "p95_ms": p95_ms,
@@ -123,8 +200,7 @@ def steps(engine: Engine, count: int) -> dict[str, Any]:
         if min(calls_ms) < SLOW_S * 1000:
             raise RuntimeError(f"a question did not wait for {slowest}: {done.answers[0]['warnings']}")
         beyond_ms = [whole - call for whole, call in zip(latencies_ms, calls_ms, strict=True)]
-        figures[slowest] = {f"p{share}": percentile(beyond_ms, share) for share in (50, 95, 99)}
-        figures[slowest]["service_p95"] = percentile(latencies_ms, 95) - SLOW_S * 1000
+        figures[slowest] = percentiles(beyond_ms) | {"service_p95": percentiles(latencies_ms)["p95"] - SLOW_S * 1000}
     return figures | {"within": max(one["p95"] for one in figures.values()) <= MOST_BEYOND_MS}
 
 
@@ -155,6 +231,6 @@ def _lines(conversations: list[Conversation], users: int) -> list[bytes]:
     lines = events(conversations, users * MEMORIES, users)
     for user in range(users):
         for name, summary in SUMMARIES.items():
-            told = {"type": "category.summary", "tenant_id": TENANT, "user_id": f"{USER}{user}"}
-            lines.append(orjson.dumps(told | {"category": name, "summary": summary}))
+            scope = {"type": "category.summary", "tenant_id": TENANT, "user_id": f"{USER}{user}"}
+            lines.append(orjson.dumps(scope | {"category": name, "summary": summary}))
     return lines
