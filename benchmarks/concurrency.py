@@ -7,21 +7,19 @@ and one client that asks without a pause. "threads" are several engines in one p
 rate is compared with that of one engine in the same turn, so that a busy machine is busy for all.
 """
 
-import argparse
 import statistics
 import tempfile
-import threading
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
-import orjson
 
+from benchmarks.command_line import quick_arguments, write_json
 from benchmarks.engine import events
 from benchmarks.locomo import load, shared
 from recallflow import Memory
@@ -35,26 +33,21 @@ SECONDS, QUICK_SECONDS = 3.0, 0.5  # of a shape in a round
 ROUNDS, QUICK_ROUNDS = 8, 2
 
 
-class Shape(NamedTuple):
-    """Engines that are asked at the same time."""
-
-    processes: int
-    threads: int  # engines in each process
-
-
-SHAPES = (Shape(1, 1), Shape(1, 2), Shape(1, 4), Shape(2, 1), Shape(4, 1))
+Shape = tuple[int, int]  # processes that are queried at the same time, and engines in each
+SHAPES: tuple[Shape, ...] = ((1, 1), (1, 2), (1, 4), (2, 1), (4, 1))
 
 
 def serve(folders: Sequence[Path], owners: int, parent: Connection) -> None:
     """Open an engine for each folder, then ask as many of them as the parent says; send the latencies in seconds."""
     questions = [question.text for one in load(shared("data", "locomo_dev.json")) for question in one.questions]
 
-    def ask(memory: Memory, until_s: float, times_s: list[float]) -> None:
-        now_s = time.perf_counter()
+    def ask(memory: Memory, until_s: float) -> list[float]:
+        times_s, now_s = list[float](), time.perf_counter()
         while now_s < until_s:
             memory.search(questions[len(times_s) % len(questions)], user=f"user{len(times_s) % owners}")
             times_s.append(time.perf_counter() - now_s)
             now_s += times_s[-1]
+        return times_s
 
     with ExitStack() as stack:
         memories = [stack.enter_context(Memory(folder, tenant="bench")) for folder in folders]
@@ -64,15 +57,10 @@ def serve(folders: Sequence[Path], owners: int, parent: Connection) -> None:
         parent.send(None)
         while (turn := parent.recv()) is not None:
             threads, seconds = turn
-            found: list[list[float]] = [[] for _ in range(threads)]
             until_s = time.perf_counter() + seconds
-            asked = zip(memories, found, strict=False)
-            clients = [threading.Thread(target=ask, args=(memory, until_s, times)) for memory, times in asked]
-            for client in clients:
-                client.start()
-            for client in clients:
-                client.join()
-            parent.send([one for times in found for one in times])
+            with ThreadPoolExecutor(threads) as clients:
+                found = clients.map(lambda memory, until_s=until_s: ask(memory, until_s), memories[:threads])
+            parent.send([one for times_s in found for one in times_s])
 
 
 def measure(folder: Path, *, quick: bool) -> dict[str, dict[str, float]]:
@@ -95,37 +83,33 @@ def measure(folder: Path, *, quick: bool) -> dict[str, dict[str, float]]:
         pipe.recv()
     found: dict[Shape, list[tuple[float, float]]] = {shape: [] for shape in SHAPES}
     for _ in range(rounds):
-        for shape in SHAPES:
-            for pipe in pipes[: shape.processes]:
-                pipe.send((shape.threads, seconds))
-            times_s = [one for pipe in pipes[: shape.processes] for one in pipe.recv()]
-            found[shape].append((len(times_s) / seconds, float(np.percentile(times_s, 99)) * 1000))
+        for processes, threads in SHAPES:
+            for pipe in pipes[:processes]:
+                pipe.send((threads, seconds))
+            times_s = [one for pipe in pipes[:processes] for one in pipe.recv()]
+            found[processes, threads].append((len(times_s) / seconds, float(np.percentile(times_s, 99)) * 1000))
     for pipe, child in zip(pipes, running, strict=True):
         pipe.send(None)
         child.join()
     single = [rate for rate, _ in found[SHAPES[0]]]
     return {
-        f"{shape.processes} x {shape.threads}": {
+        f"{processes} x {threads}": {
             "per_s": statistics.median(rate for rate, _ in turns),
             "ratio": statistics.median(rate / alone for (rate, _), alone in zip(turns, single, strict=True)),
             "p99_ms": statistics.median(p99 for _, p99 in turns),
         }
-        for shape, turns in found.items()
+        for (processes, threads), turns in found.items()
     }
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="the same work smaller")
-    parser.add_argument("--json", type=Path, metavar="FILE")
-    chosen = parser.parse_args()
+    chosen = quick_arguments(__doc__).parse_args()
     with tempfile.TemporaryDirectory() as folder:
         figures = measure(Path(folder), quick=chosen.quick)
     print("processes x threads   queries/s   of one engine's   p99, ms")
     for name, one in figures.items():
         print(f"{name:20}{one['per_s']:11.0f}{one['ratio']:18.2f}{one['p99_ms']:10.1f}")
-    if chosen.json:
-        chosen.json.write_bytes(orjson.dumps(figures))
+    write_json(figures, chosen.json)
 
 
 if __name__ == "__main__":

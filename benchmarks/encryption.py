@@ -7,7 +7,6 @@ question is that of the best round, as others on the machine only ever add to it
 questions in the engine's own time. "First" is a user's first question in a process, which loads the index.
 """
 
-import argparse
 import statistics
 import tempfile
 from collections.abc import Callable, Mapping
@@ -17,7 +16,8 @@ import orjson
 from threadpoolctl import threadpool_limits
 
 from benchmarks import kinds
-from benchmarks.engine import USERS, events, ingest
+from benchmarks.command_line import quick_arguments, write_json
+from benchmarks.engine import TENANT, USER, USERS, events, ingest
 from benchmarks.locomo import load, shared
 from recallflow.connectors.embedders import load_embedder
 from recallflow.connectors.master_keys import LocalMasterKey
@@ -48,41 +48,28 @@ def compare(rounds: int, measure: Callable[[AtRest], Mapping[str, list[float]]])
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="the same work smaller")
-    parser.add_argument("--json", type=Path, metavar="FILE")
-    chosen = parser.parse_args()
+    chosen = quick_arguments(__doc__).parse_args()
     rounds, count, memories = (5, 2_000, 2_500) if chosen.quick else (10, 20_000, 20_000)
     conversations = load(shared("data", "locomo_dev.json"))
     people = [*conversations, *kinds.load("group")]
     messages, one = events(people, count, USERS), events(conversations, memories, users=1)
     texts = [orjson.loads(line)["content"] for line in (*messages, *one)]
     load_embedder("hash").embed(texts)  # word caches warm, as in a process that runs
-    asked = _questions([q.text for c in conversations for q in c.questions][:100], one[-1])
+    query = {"type": "recall", "tenant_id": TENANT, "user_id": f"{USER}0", "timestamp": 1_900_000_000_000}
+    texts = [question.text for conversation in conversations for question in conversation.questions][:100]
+    asked = [orjson.dumps(query | {"query": text}) for text in texts]
     with threadpool_limits(ONE_THREAD), tempfile.TemporaryDirectory() as folder:
         found = compare(rounds, lambda at_rest: {"message, µs": [ingest(messages, at_rest=at_rest).us]})
-        paths = {at_rest: Path(folder) / name for at_rest, name in {UNENCRYPTED: "bare", ENCRYPTED: "sealed"}.items()}
+        paths = {UNENCRYPTED: Path(folder) / "bare", ENCRYPTED: Path(folder) / "sealed"}
         for at_rest, path in paths.items():
             process(one, SETTINGS, path, at_rest=at_rest)
         found |= compare(rounds, lambda at_rest: _answered(asked, paths[at_rest], at_rest))
-        stored = {at_rest: sum(file.stat().st_size for file in path.glob("p*/*")) for at_rest, path in paths.items()}
-    found["bytes on disk"] = {
-        "without": stored[UNENCRYPTED],
-        "with": stored[ENCRYPTED],
-        "ratio": stored[ENCRYPTED] / stored[UNENCRYPTED],
-    }
+        bare, sealed = (sum(file.stat().st_size for file in path.glob("p*/*")) for path in paths.values())
+    found["bytes on disk"] = {"without": bare, "with": sealed, "ratio": sealed / bare}
     for name, figures in found.items():
         print(f"{name:<28} {figures['without']:14,.1f} {figures['with']:14,.1f} {figures['ratio']:6.2f}×")
     print(f"goal: at most {GOAL}× for a message and a question")
-    if chosen.json:
-        chosen.json.write_bytes(orjson.dumps(found, option=orjson.OPT_INDENT_2))
-
-
-def _questions(texts: list[str], last: bytes) -> list[bytes]:
-    """Questions to the user of a message, a day after it."""
-    event = orjson.loads(last)
-    scope = {"type": "recall", "tenant_id": event["tenant_id"], "user_id": event["user_id"]}
-    return [orjson.dumps(scope | {"query": text, "timestamp": 1_900_000_000_000}) for text in texts]
+    write_json(found, chosen.json)
 
 
 def _answered(asked: list[bytes], path: Path, at_rest: AtRest) -> dict[str, list[float]]:

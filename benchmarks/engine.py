@@ -12,7 +12,6 @@ a row, the floor's 5,000 messages were 250 texts, and the flow's 50,000 were not
 The cost of repetitions is printed separately.
 """
 
-import argparse
 import gc
 import statistics
 import tempfile
@@ -26,6 +25,7 @@ import orjson
 from threadpoolctl import threadpool_limits
 
 from benchmarks import floor, kinds
+from benchmarks.command_line import quick_arguments, write_json
 from benchmarks.conversation_events import message_lines
 from benchmarks.locomo import Conversation, load, shared
 from recallflow.connectors.embedders import load_embedder
@@ -55,12 +55,12 @@ def events(conversations: list[Conversation], count: int, users: int, *, repeate
     for conversation in conversations:
         for message in map(orjson.loads, message_lines(conversation)):
             texts.setdefault(message["content"], message)
-    said = [*texts.values()]
-    before_again = min(len(said), round(count / users * (1 - repeated)))
+    messages = [*texts.values()]
+    before_again = min(len(messages), round(count / users * (1 - repeated)))
     lines = []
     for number in range(count):
         turn, user = divmod(number, users)
-        message = said[(turn % before_again + user * len(said) // users) % len(said)]
+        message = messages[(turn % before_again + user * len(messages) // users) % len(messages)]
         own = {"id": f"m{number}", "tenant_id": TENANT, "user_id": f"{USER}{user}"}
         lines.append(orjson.dumps(message | own | {"session_id": f"{message['user_id']}-{message['session_id']}"}))
     return lines
@@ -69,45 +69,40 @@ def events(conversations: list[Conversation], count: int, users: int, *, repeate
 # ---------------------------------------------------------------------- taking in
 
 
-class Taken(NamedTuple):
-    """What taking messages in cost: messages per second by the clock on the wall, and processor time per message."""
+class IngestCost(NamedTuple):
+    """Cost of storing messages: messages per second of wall-clock time, and microseconds of processor time for each."""
 
     per_s: float
     us: float
 
 
-class Compared(NamedTuple):
-    """What taking a message in cost, beside the parts of its floor, in microseconds; and a message of those of which
-    some were said before."""
-
-    taken: Taken
-    floor_us: dict[str, float]
-    repeated_us: float
-
-    @property
-    def ratio(self) -> float:
-        """The flow's rate as a share of the floor's."""
-        return sum(self.floor_us.values()) / self.taken.us
-
-
-def compare(lines: list[bytes], repeated: list[bytes]) -> Compared:
+def compare(lines: list[bytes], repeated: list[bytes]) -> dict[str, Any]:
     """Measure flow and floor in turns, in processor time of one thread; return the best of some rounds."""
     floor_us: dict[str, float] = {}
-    taken: list[Taken] = []
+    costs: list[IngestCost] = []
     repeated_us: list[float] = []
     with threadpool_limits(ONE_THREAD):
         for _ in range(ROUNDS):
             gc.collect()
             for name, us in floor.measure_us(lines[:FLOOR_MESSAGES]).items():
                 floor_us[name] = min(us, floor_us.get(name, us))
-            taken.append(ingest(lines))
+            costs.append(ingest(lines))
             repeated_us.append(ingest(repeated).us)
-    fastest = Taken(max(one.per_s for one in taken), min(one.us for one in taken))
-    return Compared(fastest, floor_us, min(repeated_us))
+    ingest_us = min(one.us for one in costs)
+    return {
+        "floor_version": floor.VERSION,
+        "floor_us": floor_us,
+        "ingest_us": ingest_us,
+        "ingest_to_floor": sum(floor_us.values()) / ingest_us,
+        "ingest_repeated_us": min(repeated_us),
+        "ingest_per_s": max(one.per_s for one in costs),
+    }
 
 
-def ingest(lines: list[bytes], settings: Settings = AS_USUAL, at_rest: AtRest = UNENCRYPTED) -> Taken:
-    """Takes messages in through the whole dataflow, one worker, on a state directory that is kept."""
+def ingest(
+    lines: list[bytes], settings: Settings = AS_USUAL, at_rest: AtRest = UNENCRYPTED, state_dir: Path | None = None
+) -> IngestCost:
+    """Store messages through the whole dataflow with one worker, in a new state directory."""
     started: list[tuple[float, float]] = []
 
     def feed() -> Iterator[bytes]:
@@ -116,12 +111,12 @@ def ingest(lines: list[bytes], settings: Settings = AS_USUAL, at_rest: AtRest = 
 
     with (
         tempfile.TemporaryDirectory() as folder,
-        EmbeddedEngine.open(settings, Path(folder) / "state", at_rest=at_rest) as embedded,
+        EmbeddedEngine.open(settings, state_dir or Path(folder) / "state", at_rest=at_rest) as embedded,
     ):
         run_lines(embedded, "bench", lambda *_: IteratorFeed(feed()), lambda *_: None, rewinds=False)
         ((wall_s, processor_s),) = started
         count = len(lines)
-        return Taken(count / (time.perf_counter() - wall_s), (time.process_time() - processor_s) / count * 1e6)
+        return IngestCost(count / (time.perf_counter() - wall_s), (time.process_time() - processor_s) / count * 1e6)
 
 
 # ---------------------------------------------------------------------- queries
@@ -181,10 +176,8 @@ def _query(question: str, now_ms: int, user_id: str = f"{USER}0") -> bytes:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = quick_arguments(__doc__)
     parser.add_argument("--large", type=int, default=100_000, metavar="N", help="memories of the large user (100,000)")
-    parser.add_argument("--quick", action="store_true", help="the same work smaller")
-    parser.add_argument("--json", type=Path, metavar="FILE")
     chosen = parser.parse_args()
     conversations = load(shared("data", "locomo_dev.json"))
     questions = [q.text for c in conversations for q in c.questions][: 100 if chosen.quick else 500]
@@ -197,22 +190,11 @@ def main() -> None:
     texts = [orjson.loads(line)["content"] for line in (*one, *many)]
     embedder.embed(texts)  # word caches warm, as in a process that runs
 
-    compared = compare(many, repeated)
-    figures = {
-        "floor_version": floor.VERSION,
-        "floor_us": compared.floor_us,
-        "ingest_us": compared.taken.us,
-        "ingest_to_floor": compared.ratio,
-        "ingest_repeated_us": compared.repeated_us,
-        "ingest_per_s": compared.taken.per_s,
-        "query_ms": {
-            f"{len(lines):,}": queries(lines, questions, now_ms)
-            for lines in (one, *(events(conversations, size, users=1) for size in sizes))
-        },
-    }
+    figures = compare(many, repeated)
+    large = (events(conversations, size, users=1) for size in sizes)
+    figures["query_ms"] = {f"{len(lines):,}": queries(lines, questions, now_ms) for lines in (one, *large)}
     _print(figures)
-    if chosen.json:
-        chosen.json.write_bytes(orjson.dumps(figures, option=orjson.OPT_INDENT_2))
+    write_json(figures, chosen.json)
 
 
 def _print(figures: dict[str, Any]) -> None:

@@ -1,30 +1,29 @@
 """Cost of the memory graph: of a write in time and bytes on disk, and of a query.
 
-    python -m benchmarks.graph [--part write|read] [--memories N] [--quick] [--json FILE]
+    python -m benchmarks.graph [--memories N] [--quick] [--json FILE]
 
 Writing: the same messages go through the flow twice, with `similar_to` edges and without. Rates count from the first
 record taken in to the last one through; bytes are those of the closed databases. Reading: queries of 1 to 3 hops around
 a hub, a topic that all memories of an owner share.
 """
 
-import argparse
 import statistics
 import tempfile
-import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import orjson
 
+from benchmarks.command_line import quick_arguments, write_json
 from benchmarks.conversation_events import TENANT, BrokenRunError
-from benchmarks.engine import events
+from benchmarks.engine import events, ingest
 from benchmarks.locomo import Conversation, load, shared
 from recallflow.connectors.embedders import load_embedder
-from recallflow.connectors.local_inputs import IteratorFeed
 from recallflow.control import ControlHistory, Rollout
-from recallflow.flows.embedded import EmbeddedEngine, Processed, process, run_lines
+from recallflow.flows.embedded import Processed, process
 from recallflow.flows.settings import Settings
 from recallflow.state import keys
 from recallflow.state.directory import StateDirectory
@@ -32,80 +31,72 @@ from recallflow.state.graph_check import TABLES
 from recallflow.state.graph_codec import decode_neighbours
 
 USERS = 20
-PARTS = ("write", "read")
 HOPS = (1, 2, 3)
 LINKS = 50_000  # of the hub
 ASKED = 50  # queries a figure is the median of
 
 
 def write(lines: list[bytes], settings: Settings) -> dict[str, Any]:
-    """Rate, and bytes a memory, of one run on a new state directory."""
-    started: list[float] = []
-
-    def feed() -> Iterator[bytes]:
-        started.append(time.perf_counter())
-        yield from lines
-
+    """Store messages in a new state directory; return the rate, and bytes and records for each message."""
+    sizes, records = Counter[str](), Counter[bytes]()
+    similar, count = 0, len(lines)
     with tempfile.TemporaryDirectory() as folder:
         state_dir = Path(folder) / "state"
-        with EmbeddedEngine.open(settings, state_dir) as embedded:
-            run_lines(embedded, "bench", lambda *_: IteratorFeed(feed()), lambda *_: None, rewinds=False)
-            seconds = time.perf_counter() - started[0]
-            content = _content(embedded.directory)
-        disk = sum(file.stat().st_size for file in state_dir.rglob("*.sst"))
-        disk += sum(file.stat().st_size for file in state_dir.rglob("*.log"))
-    count = len(lines)
+        rate = ingest(lines, settings, state_dir=state_dir).per_s
+        disk = sum(file.stat().st_size for file in state_dir.rglob("*") if file.suffix in (".sst", ".log"))
+        with StateDirectory.existing(state_dir, settings.cache_bytes) as directory:
+            for key, value in chain.from_iterable(one.scan(keys.OWNERS) for one in directory.partitions()):
+                table = keys.split(key)[1]
+                records[table] += 1
+                if table in TABLES:
+                    sizes[TABLES[table][0]] += len(key) + len(value)
+                if table == keys.SIMILAR:
+                    similar += len(decode_neighbours(value))
     return {
-        "memories_per_s": count / seconds,
+        "memories_per_s": rate,
         "disk_bytes_per_memory": disk / count,
-        "graph_bytes_per_memory": {name: size / count for name, size in content["bytes"].items()},
-        "links_per_memory": content["records"][keys.MEMBER] / count,
-        "similar_per_memory": content["similar"] / count,
-        "nodes": content["records"][keys.NODE],
+        "graph_bytes_per_memory": {name: size / count for name, size in sizes.items()},  # before compression
+        "links_per_memory": records[keys.MEMBER] / count,
+        "similar_per_memory": similar / count,
+        "nodes": records[keys.NODE],
     }
 
 
-def _content(directory: StateDirectory) -> dict[str, Any]:
-    """What the graph's tables hold, before compression."""
-    sizes: Counter[str] = Counter()
-    records: Counter[bytes] = Counter()
-    similar = 0
-    for partition in directory.partitions():
-        for key, value in partition.scan(keys.OWNERS):
-            _, table, _ = keys.split(key)
-            records[table] += 1
-            if table in TABLES:
-                sizes[TABLES[table][0]] += len(key) + len(value)
-            if table == keys.SIMILAR:
-                similar += len(decode_neighbours(value))
-    return {"bytes": dict(sizes), "records": records, "similar": similar}
+def write_all(lines: list[bytes]) -> dict[str, dict[str, Any]]:
+    """Return and print the figures without `similar_to` edges, and with them."""
+    load_embedder("hash").embed([orjson.loads(line)["content"] for line in lines[:5_000]])  # word caches warm
+    figures = {
+        "edges off": write(lines, Settings(similarity_max_per_memory=0)),
+        "edges on": write(lines, Settings()),
+    }
+    print(f"writing {len(lines):,} messages of {USERS} users")
+    for name, found in figures.items():
+        print(f"{name}")
+        print(f"  messages/s               {found['memories_per_s']:10,.0f}")
+        print(f"  bytes on disk a message  {found['disk_bytes_per_memory']:10,.0f}")
+        print(f"  links a message          {found['links_per_memory']:10.2f}")
+        print(f"  similar_to a message     {found['similar_per_memory']:10.2f}")
+        print(f"  nodes                    {found['nodes']:10,}")
+        for table, size in found["graph_bytes_per_memory"].items():
+            print(f"  bytes of {table:<15} {size:10.1f}")
+    ratio = figures["edges on"]["memories_per_s"] / figures["edges off"]["memories_per_s"]
+    print(f"rate with edges, of the rate without   {ratio:.2f}")
+    return figures
 
 
 # ---------------------------------------------------------------------- reading
 
 
-def read(conversations: Sequence[Conversation], links: int) -> dict[str, Any]:
-    """The figures, printed."""
-    figures = hub(conversations, links)
-    print(f"asking around a hub of {links:,} links, median ms")
-    for name, value in figures.items():
-        print(f"  {name:<22} {value:8.1f}")
-    return {"hub": figures}
+def read(conversations: Sequence[Conversation], links: int) -> dict[str, float]:
+    """Return and print median milliseconds of expansion, and of the whole query, by hops.
 
-
-def canary() -> ControlHistory:
-    """Decisions under which the graph is applied."""
-    history = ControlHistory()
-    history.add(0, Rollout(type="graph.rollout", tenant_id=TENANT, name="default", mode="canary"))
-    return history
-
-
-def hub(conversations: Sequence[Conversation], links: int) -> dict[str, float]:
-    """Median milliseconds of expansion, and of the whole query, by hops. All memories of one owner share one topic, a
-    hundred share another, and ten share a tag."""
+    All memories of one owner share one topic, a hundred share another, and ten share a tag.
+    """
+    canary = ControlHistory()
+    canary.add(0, Rollout(type="graph.rollout", tenant_id=TENANT, name="default", mode="canary"))
     asked = [question.text for conversation in conversations for question in conversation.questions][:ASKED]
     queries = [_query(f"{hops}-{n}", text, hops) for hops in HOPS for n, text in enumerate(asked)]
-    processed = process([*_hub_lines(conversations, links), *queries], Settings(), None, canary())
+    processed = process([*_hub_lines(conversations, links), *queries], Settings(), None, canary)
     check(processed, len(queries))
     figures: dict[str, float] = {}
     for number, hops in enumerate(HOPS):
@@ -113,6 +104,9 @@ def hub(conversations: Sequence[Conversation], links: int) -> dict[str, float]:
         expand = [response["routing_info"]["stages_ms"]["expand"] for response in answered]
         figures[f"expansion_ms_{hops}_hops"] = statistics.median(expand)
         figures[f"query_ms_{hops}_hops"] = statistics.median(response["processing_time_ms"] for response in answered)
+    print(f"asking around a hub of {links:,} links, median ms")
+    for name, value in figures.items():
+        print(f"  {name:<22} {value:8.1f}")
     return figures
 
 
@@ -139,48 +133,13 @@ def check(processed: Processed, queries: int) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--part", choices=PARTS, help="one of the two (default: both)")
-    parser.add_argument(
-        "--memories", type=int, default=100_000, metavar="N", help="messages written (default: 100,000)"
-    )
-    parser.add_argument("--quick", action="store_true", help="10,000 messages, 5,000 links")
-    parser.add_argument("--json", type=Path, metavar="FILE")
+    parser = quick_arguments(__doc__, "10,000 messages, 5,000 links")
+    parser.add_argument("--memories", type=int, default=100_000, metavar="N", help="messages written (100,000)")
     chosen = parser.parse_args()
     conversations = load(shared("data", "locomo_dev.json"))
-    figures: dict[str, Any] = {}
-    if chosen.part in (None, "write"):
-        figures |= _write(conversations, chosen)
-    if chosen.part in (None, "read"):
-        figures |= read(conversations, 5_000 if chosen.quick else LINKS)
-    if chosen.json:
-        chosen.json.write_bytes(orjson.dumps(figures, option=orjson.OPT_INDENT_2))
-
-
-def _write(conversations: list[Conversation], chosen: argparse.Namespace) -> dict[str, Any]:
-    lines = events(conversations, 10_000 if chosen.quick else chosen.memories, USERS)
-    load_embedder("hash").embed([orjson.loads(line)["content"] for line in lines[:5_000]])  # word caches warm
-    figures = {
-        "edges off": write(lines, Settings(similarity_max_per_memory=0)),
-        "edges on": write(lines, Settings()),
-    }
-    _print(len(lines), figures)
-    return figures
-
-
-def _print(memories: int, figures: dict[str, dict[str, Any]]) -> None:
-    print(f"writing {memories:,} messages of {USERS} users")
-    for name, found in figures.items():
-        print(f"{name}")
-        print(f"  messages/s               {found['memories_per_s']:10,.0f}")
-        print(f"  bytes on disk a message  {found['disk_bytes_per_memory']:10,.0f}")
-        print(f"  links a message          {found['links_per_memory']:10.2f}")
-        print(f"  similar_to a message     {found['similar_per_memory']:10.2f}")
-        print(f"  nodes                    {found['nodes']:10,}")
-        for table, size in found["graph_bytes_per_memory"].items():
-            print(f"  bytes of {table:<15} {size:10.1f}")
-    ratio = figures["edges on"]["memories_per_s"] / figures["edges off"]["memories_per_s"]
-    print(f"rate with edges, of the rate without   {ratio:.2f}")
+    figures: dict[str, Any] = write_all(events(conversations, 10_000 if chosen.quick else chosen.memories, USERS))
+    figures["hub"] = read(conversations, 5_000 if chosen.quick else LINKS)
+    write_json(figures, chosen.json)
 
 
 if __name__ == "__main__":
