@@ -27,19 +27,22 @@ of these talks alone.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-import orjson
+from scipy.stats import mannwhitneyu
 
-from benchmarks import kinds, relevance_tables
+from benchmarks import kinds
+from benchmarks.command_line import write_json
 from benchmarks.conversation_events import embedder_arguments, embedder_settings
-from benchmarks.fit_weights import KNOWS
-from benchmarks.stores import SIZES, Floats, Seen, seen
+from benchmarks.fit_weights import KIND_OF
+from benchmarks.stores import SIZES, Floats, StoreQuery, ask_stores
+from recallflow.operators.recall import relevance_weights
 from recallflow.operators.recall.relevance import EVIDENCE, FIGURES, SETTINGS, probability
-from recallflow.operators.recall.relevance_weights import ANSWERABLE, RELEVANCE, TALKS, Basis, Table, Talk
+from recallflow.operators.recall.relevance_weights import ANSWERABLE, GROUNDS, RELEVANCE, TALKS, Basis, Table, Talk
 
 KINDS = (
     "locomo",
@@ -51,6 +54,8 @@ KINDS = (
     "everyday",
     "everyday_languages",
 )
+WEIGHTS_FILE = Path(relevance_weights.__file__)
+Fitted = Mapping[Talk, Mapping[str, float]]  # the weight of each term, by talk
 ALL = "all"
 BINS = 10
 DRAWN = 20  # times that labels are drawn
@@ -108,10 +113,8 @@ def fit(terms: Floats, label: Floats, weight: Floats) -> Fit:
 
 
 def auc(likely: Floats, label: npt.NDArray[np.bool_]) -> float:
-    """The probability that one with the label is above one without; half of it where they are equal."""
-    above = np.sort(likely[~label])
-    found = np.searchsorted(above, likely[label], "left") + np.searchsorted(above, likely[label], "right")
-    return float(found.mean()) / 2 / len(above)
+    """Return the probability that a labelled row is above one without; ties count half."""
+    return float(mannwhitneyu(likely[label], likely[~label]).statistic / label.sum() / (~label).sum())
 
 
 def error(likely: Floats, label: Floats, weight: Floats) -> float:
@@ -161,13 +164,13 @@ def _terms(names: Sequence[str], figures: Sequence[str], values: Floats, setting
     return np.array([values[figures.index(one)] * settings[SETTINGS.index(by or "one")] for one, _, by in parts]).T
 
 
-def of_answerable(asked: Sequence[Seen]) -> Rows:
+def of_answerable(asked: Sequence[StoreQuery]) -> Rows:
     """A row for each question to a store."""
     parts = [_terms(OF_ANSWERABLE, EVIDENCE, one.evidence[:, np.newaxis], one.settings) for one in asked]
     return _rows(asked, parts, [np.array([one.answerable]) for one in asked], [one.chat for one in asked])
 
 
-def of_relevance(asked: Sequence[Seen]) -> Rows:
+def of_relevance(asked: Sequence[StoreQuery]) -> Rows:
     """A row for each memory shown."""
     parts = [_terms(OF_RELEVANCE, FIGURES, one.figures, one.settings) for one in asked]
     # No setting of a relevance is a store's size: a chat's own stores tell all there is to fit.
@@ -175,7 +178,7 @@ def of_relevance(asked: Sequence[Seen]) -> Rows:
 
 
 def _rows(
-    asked: Sequence[Seen], terms: Sequence[Floats], labels: Sequence[npt.NDArray[np.bool_]], chats: Sequence[Talk]
+    asked: Sequence[StoreQuery], terms: Sequence[Floats], labels: Sequence[npt.NDArray[np.bool_]], chats: Sequence[Talk]
 ) -> Rows:
     """Return the rows of all questions. To the stores of one size of a conversation, answerable questions count as much
     as others; and so do conversations of a kind, and kinds."""
@@ -241,15 +244,37 @@ def report_below_even(rows: Rows, likely: Floats) -> dict[str, dict[str, float]]
     return found
 
 
-def weights(rows: Rows, names: Sequence[str], talks: Sequence[Talk]) -> dict[Talk, dict[str, float]]:
+def weights(rows: Rows, names: Sequence[str], talks: Sequence[Talk]) -> Fitted:
     """Return the weights of the fit to all conversations, by talk."""
     found = {}
     for talk in talks:
-        if not (rows.talk == talk).any():
-            continue
-        one = rows.fit(talk)
-        found[talk] = {"one": one.bias} | dict(zip(names, one.weights.tolist(), strict=True))
-    return {talk: {name: round(weight, 2) for name, weight in those.items()} for talk, those in found.items()}
+        if (rows.talk == talk).any():
+            one = rows.fit(talk)
+            fitted = zip(("one", *names), (one.bias, *one.weights.tolist()), strict=True)
+            found[talk] = {name: round(weight, 2) for name, weight in fitted}
+    return found
+
+
+def renewed(table: Table, basis: Basis, fitted: Fitted, terms: Sequence[str]) -> Table:
+    """Return the table with these terms alone, and the fitted weights in place of those of the same basis and talk."""
+    none = (0.0,) * len(GROUNDS)
+    return {
+        term: tuple(
+            fitted[talk][term] if of == basis and talk in fitted else known
+            for (of, talk), known in zip(GROUNDS, table.get(term, none), strict=True)
+        )
+        for term in terms
+    }
+
+
+def source_of(tables: Mapping[str, Table]) -> str:
+    """Return the source of the weights' module with these tables."""
+    source = WEIGHTS_FILE.read_text()
+    source = source[: source.index(f"{next(iter(tables))}: Table = ")]
+    for name, table in tables.items():
+        rows = (f'    "{term}": ({", ".join(f"{weight:g}" for weight in row)}),\n' for term, row in table.items())
+        source += f"{name}: Table = {{\n{''.join(rows)}}}  # fmt: skip\n"
+    return source
 
 
 def main() -> None:
@@ -257,11 +282,11 @@ def main() -> None:
     parser.add_argument("--words", action="store_true", help="without the question's vector")
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS)
     parser.add_argument("--talks", nargs="+", choices=TALKS, default=TALKS, help="the talks whose weights are fitted")
-    parser.add_argument("--fit", action="store_true", help=f"write the weights to {relevance_tables.FILE.name}")
+    parser.add_argument("--fit", action="store_true", help=f"write the weights to {WEIGHTS_FILE.name}")
     chosen = parser.parse_args()
     settings = embedder_settings(chosen)
-    asked = [one for kind in chosen.kinds for one in seen(settings, kind, kinds.load(kind), words=chosen.words)]
-    basis: Basis = "words" if chosen.words else KNOWS[chosen.embedder]
+    asked = [one for kind in chosen.kinds for one in ask_stores(settings, kind, kinds.load(kind), words=chosen.words)]
+    basis: Basis = "words" if chosen.words else KIND_OF[chosen.embedder]
     figures: dict[str, object] = {}
     tables: dict[str, Table] = {}
     for name, rows, terms, table in (
@@ -274,11 +299,10 @@ def main() -> None:
         if name == "answerable":
             figures["answerable below 0.5"] = report_below_even(rows, likely)
         fitted = figures[f"{name} weights"] = weights(rows, terms, chosen.talks)
-        tables[name.upper()] = relevance_tables.renewed(table, basis, fitted, ("one", *terms))
+        tables[name.upper()] = renewed(table, basis, fitted, ("one", *terms))
     if chosen.fit:
-        relevance_tables.FILE.write_text(relevance_tables.written(relevance_tables.FILE.read_text(), tables))
-    if chosen.json:
-        chosen.json.write_bytes(orjson.dumps(figures, option=orjson.OPT_INDENT_2))
+        WEIGHTS_FILE.write_text(source_of(tables))
+    write_json(figures, chosen.json)
 
 
 if __name__ == "__main__":

@@ -16,27 +16,13 @@ import Stemmer
 from numpy.typing import NDArray
 
 from benchmarks.locomo import Turn
+from recallflow.embedder import Embedder, Kind
 from recallflow.language import FUNCTION_WORDS
 
 RRF_K = 60
 K1, B = 1.2, 0.75
 _CJK = "\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af"
 _WORDS = re.compile(rf"[{_CJK}]+|[^\W{_CJK}]+")
-
-
-class Embedder(Protocol):
-    """The part of recallflow's embedders that a baseline needs."""
-
-    @property
-    def name(self) -> str:
-        """The model."""
-
-    @property
-    def dimension(self) -> int:
-        """Floats per vector."""
-
-    def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """texts → (len(texts), dimension) float32, L2-normalised rows."""
 
 
 class Retriever(Protocol):
@@ -155,6 +141,10 @@ class Remembering:
     @property
     def dimension(self) -> int:
         return self._embedder.dimension
+
+    @property
+    def kind(self) -> Kind:
+        return self._embedder.kind
 
     def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
         new = [text for text in dict.fromkeys(texts) if text not in self._vectors]

@@ -1,4 +1,4 @@
-"""Facts that change, told in thirteen languages: cases with a question, the memory that answers it, and the others.
+"""Facts that change, in thirteen languages: cases with a question, the memory that answers it, and the others.
 
 Each case is one user's chat: small talk, statements about other attributes, and two to four statements about one.
 """
@@ -14,7 +14,7 @@ FOLDER = Path(__file__).parent / "changing_facts"
 Kind = Literal["update", "past", "other", "addition", "double", "reverted", "correction", "group", "participant"]
 USER, PARTICIPANT = "user", "Ben"
 LEAST_TALK, MOST_TALK = 2, 40
-OTHER_ATTRIBUTES = 4  # whose first statements are told as well
+OTHER_ATTRIBUTES = 4  # whose first statements are in the chat
 
 
 class Line(NamedTuple):
@@ -31,7 +31,7 @@ class Case(NamedTuple):
         style: "plain", or "indirect" where the statements are idiomatic and leave much to be understood.
         lines: the messages, in order.
         best: the message that answers the question, by its number.
-        behind: the messages that it must precede.
+        replaced: the messages that it must precede.
     """
 
     language: str
@@ -41,11 +41,11 @@ class Case(NamedTuple):
     lines: Sequence[Line]
     question: str
     best: int
-    behind: Sequence[int]
+    replaced: Sequence[int]
 
 
 # The statements of each kind in order, and which of them answers the question.
-_TOLD: dict[Kind, tuple[Sequence[str], int]] = {
+_STATEMENTS: dict[Kind, tuple[Sequence[str], int]] = {
     "update": (("old", "new"), 1),
     "past": (("old", "new"), 0),
     "other": (("old", "other"), 0),
@@ -54,7 +54,7 @@ _TOLD: dict[Kind, tuple[Sequence[str], int]] = {
     "reverted": (("old", "new", "back"), 2),
     "correction": (("old", "new", "correction"), 2),
     "group": (("old", "group"), 1),
-    "participant": (("old", "new"), 0),  # another participant tells a life of his own
+    "participant": (("old", "new"), 0),  # another participant states facts of his own
 }
 
 
@@ -62,30 +62,30 @@ def cases() -> Iterator[Case]:
     """Yield every case; amount and place of small talk are drawn from the case's own name."""
     for file in sorted(FOLDER.glob("*.json")):
         data = orjson.loads(file.read_bytes())
-        for told in data["cases"]:
-            for kind, (statements, best) in _TOLD.items():
-                if all(told.get(name) for name in statements) and not (kind == "participant" and told.get("group")):
-                    yield _case(data, told, kind, statements, best)
+        for entry in data["cases"]:
+            for kind, (statements, best) in _STATEMENTS.items():
+                if all(entry.get(name) for name in statements) and not (kind == "participant" and entry.get("group")):
+                    yield _case(data, entry, kind, statements, best)
 
 
-def _case(data: dict[str, Any], told: dict[str, Any], kind: Kind, statements: Sequence[str], best: int) -> Case:
-    draw = Random(f"{data['language']} {told['attribute']} {told['style']} {told['old']} {kind}")
-    others = [one["old"] for one in data["cases"] if one["attribute"] != told["attribute"]]
+def _case(data: dict[str, Any], entry: dict[str, Any], kind: Kind, statements: Sequence[str], best: int) -> Case:
+    draw = Random(f"{data['language']} {entry['attribute']} {entry['style']} {entry['old']} {kind}")
+    others = [one["old"] for one in data["cases"] if one["attribute"] != entry["attribute"]]
     talk = draw.sample(data["small_talk"], draw.randint(LEAST_TALK, MOST_TALK))
     filling = [Line(text) for text in (*talk, *draw.sample(others, OTHER_ATTRIBUTES))]
     draw.shuffle(filling)
-    places = sorted(draw.sample(range(len(filling) + len(statements) - 1), len(statements)))
+    positions = sorted(draw.sample(range(len(filling) + len(statements) - 1), len(statements)))
     lines, rest = list[Line](), iter(filling)
     if kind == "correction":  # it follows at once
-        places = [*places[:-1], places[-2] + 1]
-    own = dict(zip(places, statements, strict=True))
+        positions = [*positions[:-1], positions[-2] + 1]
+    own = dict(zip(positions, statements, strict=True))
     for at in range(len(filling) + len(statements)):
-        lines.append(_line(told, own[at], kind) if at in own else next(rest))
-    question = told["past_question" if kind == "past" else "question"]
-    behind = [place for place in places if place != places[best]]
-    return Case(data["language"], told["attribute"], told["style"], kind, lines, question, places[best], behind)
+        lines.append(_line(entry, own[at], kind) if at in own else next(rest))
+    question = entry["past_question" if kind == "past" else "question"]
+    replaced = [position for position in positions if position != positions[best]]
+    return Case(data["language"], entry["attribute"], entry["style"], kind, lines, question, positions[best], replaced)
 
 
-def _line(told: dict[str, Any], name: str, kind: Kind) -> Line:
+def _line(entry: dict[str, Any], name: str, kind: Kind) -> Line:
     is_other = name == "group" or (kind == "participant" and name == "new")
-    return Line(told[name], PARTICIPANT if is_other else USER)
+    return Line(entry[name], PARTICIPANT if is_other else USER)

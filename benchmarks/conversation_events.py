@@ -3,11 +3,10 @@
 import argparse
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import orjson
 
-from benchmarks.locomo import DEPTHS, Conversation, Turn, shared
+from benchmarks.locomo import DEPTHS, Conversation, shared
 from recallflow.flows.embedded import Processed
 from recallflow.flows.settings import Settings
 
@@ -52,60 +51,34 @@ def message_lines(conversation: Conversation) -> list[bytes]:
             "timestamp": turn.time,
             "content": turn.content,
         }
-        lines.append(orjson.dumps(event | _author(turn)))
+        author = {"role": turn.role, "name": turn.speaker} if turn.speaker else {"role": turn.role}
+        lines.append(orjson.dumps(event | (author if turn.role else {"kind": "fact"})))
     return lines
 
 
-def _author(turn: Turn) -> dict[str, str]:
-    """The fields that say whose words a memory is."""
-    if turn.role is None:
-        return {"kind": "fact"}
-    return {"role": turn.role} | ({"name": turn.speaker} if turn.speaker else {})
-
-
 def query_lines(conversation: Conversation, mode: str, k: int = max(DEPTHS)) -> list[bytes]:
-    """One recall per question, asked the day after the last message."""
+    """Return one recall per question, asked the day after the last message."""
     asked_at = max(turn.time for turn in conversation.turns) + timedelta(days=1)
+    scope = {"type": "recall", "tenant_id": TENANT, "user_id": conversation.id, "timestamp": asked_at}
     return [
-        orjson.dumps(
-            {
-                "type": "recall",
-                "id": f"question-{number}",
-                "tenant_id": TENANT,
-                "user_id": conversation.id,
-                "timestamp": asked_at,
-                "query": question.text,
-                "k": k,
-                "mode": mode,
-            }
-        )
+        orjson.dumps(scope | {"id": f"question-{number}", "query": question.text, "k": k, "mode": mode})
         for number, question in enumerate(conversation.questions)
     ]
 
 
 def answers(processed: Processed, conversation: Conversation) -> list[list[str]]:
-    """Turn ids per question, best first. Raises where the flow did anything but answer every question in full."""
-    if processed.rejected:
-        raise BrokenRunError(f"{conversation.id}: {len(processed.rejected)} lines rejected: {processed.rejected[:3]}")
-    if len(processed.responses) != len(conversation.questions):
-        raise BrokenRunError(
-            f"{conversation.id}: {len(processed.responses)} responses to {len(conversation.questions)} questions"
-        )
-    known = {turn.id for turn in conversation.turns}
-    return [_answer(response, number, known) for number, response in enumerate(processed.responses)]
-
-
-def _answer(response: dict[str, Any], number: int, known: set[str]) -> list[str]:
-    # A degraded answer came from another embedder or fewer steps than the row of the table names.
-    if response["status"] != "ok":
-        raise BrokenRunError(f"not a full answer: {_brief(response)}")
-    if response["query_id"] != f"question-{number}":
-        raise BrokenRunError(f"expected the answer to question-{number}: {_brief(response)}")
-    ranked = [memory["id"] for memory in response["memories"]]
-    if not known.issuperset(ranked) or len(set(ranked)) != len(ranked):
-        raise BrokenRunError(f"memories that were never told, or one twice: {_brief(response)} {ranked}")
-    return ranked
-
-
-def _brief(response: dict[str, Any]) -> dict[str, Any]:
-    return {key: response.get(key) for key in ("query_id", "status", "error", "fallback", "warnings")}
+    """Return turn ids per question, best first. Raise BrokenRunError if a line was rejected, or a question did not get
+    a full answer."""
+    rejected, count = processed.rejected, len(conversation.questions)
+    if rejected or len(processed.responses) != count:
+        responses = len(processed.responses)
+        raise BrokenRunError(f"{conversation.id}: {responses} responses to {count} questions, rejected {rejected[:3]}")
+    rankings, known = list[list[str]](), {turn.id for turn in conversation.turns}
+    for number, response in enumerate(processed.responses):
+        ranked = [memory["id"] for memory in response.get("memories", ())]
+        # A degraded answer came from another embedder or fewer steps than the row of the table names.
+        is_full = response["status"] == "ok" and response["query_id"] == f"question-{number}"
+        if not is_full or not known.issuperset(ranked) or len(set(ranked)) != len(ranked):
+            raise BrokenRunError(f"{conversation.id}, question-{number}: not a full answer: {response}")
+        rankings.append(ranked)
+    return rankings

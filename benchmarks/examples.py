@@ -1,6 +1,6 @@
 """Questions of development conversations as the semantic signal sees them: every column's value for every memory."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -77,9 +77,3 @@ def _of_one(kind: str, index: OwnerIndex, embedder: Embedder, conversation: Conv
     if "notes" in WEIGHTS[embedder.kind] and is_notes(index):
         chat = "notes" if asked[0].table.blanks else "unspaced notes"
     return Examples(kind, conversation.id, chat, features, is_evidence, ids)
-
-
-def without(names: Iterable[str], left_out: Iterable[str]) -> list[str]:
-    """The names that stay."""
-    out = set(left_out)
-    return [name for name in names if name not in out]

@@ -7,8 +7,9 @@ from typing import Any
 
 import Stemmer
 
-from benchmarks.baselines import Baseline, Embedder
+from benchmarks.baselines import Baseline
 from benchmarks.locomo import Turn
+from recallflow.embedder import Embedder
 
 Search = Callable[[str, list[float], int], Iterable[str]]
 Open = Callable[[Sequence[Turn], list[str], list[list[float]], Embedder], Search]

@@ -12,9 +12,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import orjson
-
 from benchmarks.baselines import BASELINES, Remembering
+from benchmarks.command_line import write_json
 from benchmarks.conversation_events import EMBEDDERS, embedder_arguments, model_path
 from benchmarks.kinds import KINDS, by_session, load, small_stores
 from benchmarks.leaderboard import SHOWN, Answers, ask_baseline, ask_flow, share, table
@@ -99,8 +98,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             print(f"## {name}\n\n{report(figures[name])}", flush=True)
     except (MissingDataError, EmbedderError) as error:
         sys.exit(str(error))
-    if chosen.json:
-        chosen.json.write_bytes(orjson.dumps(figures, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
+    write_json(figures, chosen.json)
 
 
 def _names(text: str) -> tuple[str, ...]:

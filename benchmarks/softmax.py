@@ -6,7 +6,7 @@ it: weights have least values as bounds. Of a question's other memories those th
 looked at, and a random few of the rest, each of which stands for many.
 """
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -122,22 +122,7 @@ def judged(tested: Examples, weights: Weights) -> list[dict[str, float]]:
     """The measures of each question, ranked with these weights."""
     best = np.argsort(-scores(tested, weights), axis=1, kind="stable")[:, :20]
     evidence = [frozenset(np.array(tested.ids)[row]) for row in tested.is_evidence]
-    return [measure([tested.ids[place] for place in row], of) for row, of in zip(best, evidence, strict=True)]
-
-
-class LeftOut:
-    """A chat's weights of some columns, fitted to all conversations but those of one origin; each origin once."""
-
-    def __init__(self, samples: Sequence[tuple[Hashable, Sample]], names: Sequence[str], chat: Chat) -> None:
-        """`samples`: with the origin of each."""
-        self._samples, self._names, self._chat = samples, names, chat
-        self._known: dict[Hashable, Weights] = {}
-
-    def without(self, origin: Hashable) -> Weights:
-        if origin not in self._known:
-            others = [sample for of, sample in self._samples if of != origin]
-            self._known[origin] = fit(others, self._names, self._chat)
-        return self._known[origin]
+    return [measure([tested.ids[slot] for slot in row], of) for row, of in zip(best, evidence, strict=True)]
 
 
 def means(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:

@@ -38,10 +38,9 @@ SHOWN = 3  # memories of an answer whose relevance is looked at
 ASKED = 300  # questions about others, at least, of a kind with few of its own
 
 Floats = npt.NDArray[np.float64]
-Embed = Callable[[str], TextVectors]
 
 
-class Seen(NamedTuple):
+class StoreQuery(NamedTuple):
     """One question to one store.
 
     `talk`: of the store; `chat`: of the whole conversation. `answerable`: the store answers it. `withheld`: the
@@ -79,9 +78,9 @@ class Memories(NamedTuple):
         return index
 
 
-def seen(
+def ask_stores(
     settings: Settings, kind: str, conversations: Sequence[Conversation], *, words: bool = False
-) -> Iterator[Seen]:
+) -> Iterator[StoreQuery]:
     """All questions to stores of all sizes. `words`: by the words alone, as without the question's vector."""
     with EmbeddedEngine.open(settings, None) as embedded:
         lines = [line for conversation in conversations for line in message_lines(conversation)]
@@ -96,13 +95,33 @@ def seen(
             return known[text]
 
         basis: Basis = "words" if words else embedded.embedder.kind
+        weight_sets = LEXICAL_WEIGHTS if basis == "words" else WEIGHTS[basis]
         for number, conversation in enumerate(conversations):
             memories = _memories(embedded, settings, conversation)
             rng = np.random.default_rng(number)
             for asked in _asked(conversations, number):
                 for size in SIZES:
-                    chosen = _chosen(memories, asked, size, rng)
-                    yield _looked(kind, conversation.id, memories, chosen, asked, size, embed, basis)
+                    index = memories.store(_chosen(memories, asked, size, rng))
+                    question = understand(asked.question.text, participants(index), vocabulary(index))
+                    weights = weights_of(index, weight_sets, is_spaced=question.table.blanks)
+                    found = columns.compute(index, question, embed(question.own_words), weights)
+                    judge = Judge.of(index, question, found, basis, index.conversation.size)
+                    ranks = np.argsort(-found.score(), kind="stable")[:NEAREST]
+                    nearest = judge.figures(ranks)
+                    ids = [index.ids[slot] for slot in index.conversation.slots[ranks[:SHOWN]]]
+                    yield StoreQuery(
+                        kind=kind,
+                        conversation=conversation.id,
+                        talk=judge.ground[1],
+                        chat=talk_of(memories.whole, question),
+                        size=size,
+                        answerable=asked.answerable,
+                        withheld=asked.withheld,
+                        settings=judge.settings,
+                        evidence=judge.evidence(nearest),
+                        figures=nearest.values[:, :SHOWN],
+                        is_evidence=np.array([one in asked.question.evidence for one in ids]),
+                    )
 
 
 def _memories(embedded: EmbeddedEngine, settings: Settings, conversation: Conversation) -> Memories:
@@ -165,53 +184,17 @@ def renamer(other: Conversation, here: Conversation) -> Callable[[str], str]:
 
 
 def _chosen(memories: Memories, asked: AskedQuestion, size: int, rng: np.random.Generator) -> list[int]:
-    """Return the places of the memories that a store holds."""
+    """Return the numbers of the memories that a store holds."""
     evidence = [at for at, entry in enumerate(memories.entries) if entry.id in asked.question.evidence]
-    places = np.arange(len(memories.entries))
+    numbers = np.arange(len(memories.entries))
     if asked.withheld:
-        places, evidence = np.delete(places, evidence), []
-    count = len(places)
+        numbers, evidence = np.delete(numbers, evidence), []
+    count = len(numbers)
     if size >= count:
-        return [*places.tolist()]
+        return [*numbers.tolist()]
     held = int(rng.choice(evidence)) if evidence else int(rng.integers(count))
     if rng.random() < 0.5:
         start = max(0, min(count - size, held - int(rng.integers(size))))
-        return [*places[start : start + size].tolist()]
+        return [*numbers[start : start + size].tolist()]
     others = rng.choice(np.delete(np.arange(count), held), size - 1, replace=False)
-    return sorted(places[[held, *others]].tolist())
-
-
-def _looked(
-    kind: str,
-    conversation: str,
-    memories: Memories,
-    chosen: Sequence[int],
-    asked: AskedQuestion,
-    size: int,
-    embed: Embed,
-    basis: Basis,
-) -> Seen:
-    index = memories.store(chosen)
-    question = understand(asked.question.text, participants(index), vocabulary(index))
-    weights = LEXICAL_WEIGHTS if basis == "words" else WEIGHTS[basis]
-    found = columns.compute(
-        index, question, embed(question.own_words), weights_of(index, weights, is_spaced=question.table.blanks)
-    )
-    judge = Judge.of(index, question, found, basis, index.conversation.size)
-    places = np.argsort(-found.score(), kind="stable")[:NEAREST]
-    nearest = judge.figures(places)
-    ids = [index.ids[slot] for slot in index.conversation.slots[places[:SHOWN]]]
-    is_evidence = np.array([one in asked.question.evidence for one in ids])
-    return Seen(
-        kind,
-        conversation,
-        judge.ground[1],
-        talk_of(memories.whole, question),
-        size,
-        asked.answerable,
-        asked.withheld,
-        judge.settings,
-        judge.evidence(nearest),
-        nearest.values[:, :SHOWN],
-        is_evidence,
-    )
+    return sorted(numbers[[held, *others]].tolist())

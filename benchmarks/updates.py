@@ -1,4 +1,4 @@
-"""What is true now: whether an answer has the current statement before those that it replaced.
+"""Order of changing facts: whether an answer has the current statement before those that it replaced.
 
     python -m benchmarks.updates [--embedder NAME] [--model-path DIR] [--mode hybrid] [--fit] [--json FILE]
 
@@ -6,7 +6,7 @@ Every case of `changing_facts.py` is a user of its own; the questions are asked 
 of case, style, language and attribute,
 
     current-first   share of cases in which the answering memory precedes those that it replaced, or, where another's
-                    change, an addition or the past was told, those that do not answer
+                    change, an addition or the past was stated, those that do not answer
     current@1, @3   share in which it is the first, among the first three
 
 The weights in use are fitted to these cases. The figures that count are left out: with `--fit`, each language and then
@@ -29,6 +29,7 @@ import orjson
 from benchmarks import kinds
 from benchmarks.answerable import Fit, fit
 from benchmarks.changing_facts import Case, Line, cases
+from benchmarks.command_line import write_json
 from benchmarks.conversation_events import embedder_arguments, embedder_settings
 from recallflow.flows.embedded import process
 from recallflow.flows.settings import Settings
@@ -67,16 +68,16 @@ def ask(settings: Settings, every: Sequence[Case], mode: str, *, updating: bool 
         looked_at.append(looks(*given))
         return looked_at[-1]
 
-    def record(question: StatementReading, told: updates.UpdateCandidates) -> Any:
-        recorded.append((looked_at[-1], updates.features(question, told)))
-        return likely(question, told) if updating else np.zeros((len(told), len(told)))
+    def record(question: StatementReading, candidates: updates.UpdateCandidates) -> Any:
+        recorded.append((looked_at[-1], updates.features(question, candidates)))
+        return likely(question, candidates) if updating else np.zeros((len(candidates), len(candidates)))
 
     def lines() -> Iterable[bytes]:
         for number, case in enumerate(every):
             owner = {"tenant_id": case.language, "user_id": str(number)}
             for at, line in enumerate(case.lines):
-                told = {"type": "message", "id": str(at), "content": line.text, "session_id": "chat"}
-                yield orjson.dumps(owner | told | {"name": line.author, "timestamp": BEGIN_MS + at * MINUTE_MS})
+                event = {"type": "message", "id": str(at), "content": line.text, "session_id": "chat"}
+                yield orjson.dumps(owner | event | {"name": line.author, "timestamp": BEGIN_MS + at * MINUTE_MS})
         for number, case in enumerate(every):
             owner = {"tenant_id": case.language, "user_id": str(number), "id": str(number)}
             asked = {"type": "recall", "query": case.question, "mode": mode, "k": 50}
@@ -96,7 +97,7 @@ def judge(case: Case, ranked: Sequence[int]) -> Shares:
     """Return the measures of one case, 0 or 1."""
     at = {number: rank for rank, number in enumerate(ranked)}
     own = at.get(case.best, len(ranked))
-    first = all(own < at.get(other, len(ranked) + 1) for other in case.behind)
+    first = all(own < at.get(other, len(ranked) + 1) for other in case.replaced)
     return {"current-first": float(first), "current@1": float(own < 1), "current@3": float(own < 3)}
 
 
@@ -162,9 +163,9 @@ def paired(every: Sequence[Case], answers: Sequence[CaseAnswer], names: Sequence
     draw = np.random.default_rng(0)
     for number, (case, answer) in enumerate(zip(every, answers, strict=True)):
         older, newer, values = answer.pairs
-        told = {case.best, *case.behind} if case.behind else set()
-        is_told = np.array([answer.ranked[rank] in told for rank in answer.looked_at])
-        both = is_told[older] & is_told[newer]
+        stated = {case.best, *case.replaced} if case.replaced else set()
+        is_stated = np.array([answer.ranked[rank] in stated for rank in answer.looked_at])
+        both = is_stated[older] & is_stated[newer]
         taken = np.flatnonzero(both | (draw.random(len(both)) < 1 / UNRELATED))
         terms.append(np.array([values[name][taken] for name in names]).T if len(taken) else np.zeros((0, len(names))))
         related.append(both[taken])
@@ -193,7 +194,7 @@ def settled(case: Case, answer: CaseAnswer, names: Sequence[str], made: Fit) -> 
     return [answer.ranked[rank] for rank in order]
 
 
-def left_out(every: Sequence[Case], answers: Sequence[CaseAnswer], pairs: Pairs, names: Sequence[str]) -> Iterator[str]:
+def left_out(every: Sequence[Case], answers: Sequence[CaseAnswer], pairs: Pairs, names: Sequence[str]) -> None:
     """Print the measures with each language left out of the fit that judges it, then with each attribute."""
     for label in ("language", "attribute"):
         of = np.array([getattr(case, label) for case in every])
@@ -203,13 +204,12 @@ def left_out(every: Sequence[Case], answers: Sequence[CaseAnswer], pairs: Pairs,
             for number in np.flatnonzero(of == name).tolist():
                 ranked[number] = settled(every[number], answers[number], names, made)
         print(f"\nleft out by {label}:")
-        changing = [number for number, case in enumerate(every) if case.behind]
+        changing = [number for number, case in enumerate(every) if case.replaced]
         report([every[number] for number in changing], [ranked[number] for number in changing])
-        still = [number for number, case in enumerate(every) if not case.behind]
+        still = [number for number, case in enumerate(every) if not case.replaced]
         plain = np.mean([answers[number].ranked[0] == every[number].best for number in still])
         first = np.mean([ranked[number][0] == every[number].best for number in still])
         print(f"facts that do not change: first {first:.3f}, without updates {plain:.3f}")
-        yield label
 
 
 def written(names: Sequence[str], made: Fit) -> str:
@@ -231,13 +231,11 @@ def main() -> None:
         answers = ask(settings, every, chosen.mode, updating=False)
         names = [*update_weights.WEIGHTS]
         pairs = paired(every, answers, names)
-        for _ in left_out(every, answers, pairs, names):
-            pass
+        left_out(every, answers, pairs, names)
         FILE.write_text(written(names, fitted(pairs, np.ones(len(pairs.label), np.bool_))))
         return
     found = report(every, [answer.ranked for answer in ask(settings, every, chosen.mode)])
-    if chosen.json:
-        chosen.json.write_bytes(orjson.dumps(found, option=orjson.OPT_INDENT_2))
+    write_json(found, chosen.json)
 
 
 if __name__ == "__main__":
