@@ -206,8 +206,7 @@ class LocalCalls:
                 self._news.notify_all()
 
     def end(self, reason: str, patience_s: float) -> None:
-        """Refuse new records with a reason. Records in flight are finished, unless that takes longer than
-        `patience_s`; then the engine ends."""
+        """Refuse new records with a reason. Finish those in flight for at most `patience_s`; then the engine ends."""
         with self._news:
             self.ended = self.obstacle = self.ended or reason
             self._news.wait_for(lambda: not self._open, patience_s)

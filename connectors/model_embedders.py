@@ -255,8 +255,7 @@ class OnnxEmbedder(ModelTokenCounter):
         return [*self._tokenizer.get_vocab()]
 
     def _run(self, prompt: str, text: str) -> tuple[Matrix, Matrix, npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
-        """Return the text's vector, the model's last layer (tokens, dimension), the token ids, and a mask of the
-        text's own tokens."""
+        """Return the text's vector, the last layer (tokens, dimension), the token ids, and a mask of the text's own."""
         encoded = self._tokenizer.encode(prompt + text)
         tokens = np.array(encoded.ids, np.int64)
         own = np.array([end > len(prompt) for _, end in encoded.offsets], np.bool_)

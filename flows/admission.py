@@ -158,7 +158,7 @@ class TokenKeys:
         return TokenKey.model_validate({"type": KIND, "tenant_id": ALL_TENANTS} | fields | origin)
 
     def _origin(self, why: str) -> dict[str, object]:
-        return {"timestamp": time.time_ns() // 1_000_000, "by": BY, "why": why}
+        return {"timestamp": now_ms(), "by": BY, "why": why}
 
 
 def trust_of(auth: AuthSettings, secrets: Mapping[str, bytes]) -> Trust:

@@ -406,8 +406,7 @@ def _group(examiner: ClusterInspector, group: str, right: str) -> Finding:
 
 
 def _clock(examiner: ClusterInspector, topics: list[Topic]) -> Finding:
-    """Compare our clock with the log's. A broker shows its time only in records, so a broker whose clock is behind ours
-    is not detected."""
+    """Compare our clock with the times of records. A broker's clock that is behind ours is not detected."""
     now_ms = time.time_ns() // 1_000_000
     newest_ms = examiner.newest_ms(topics)
     if newest_ms is None:

@@ -266,7 +266,9 @@ class MainFlowMember(GroupMember):
 
         def others() -> frozenset[int]:
             found = holders(reader, self.topics.queries, self.directory.existing_numbers())
-            return frozenset(number for number, holder in found.items() if not (holder.released or holder.is_at(me)))
+            own = me.host, me.directory  # processes of the same directory follow each other
+            theirs = {number: at for number, at in found.items() if (at.host, at.directory) != own}
+            return frozenset(number for number, holder in theirs.items() if not holder.released)
 
         def can_come_again(number: int) -> bool:
             return self.checkpoints is not None or reader.span(self.topics.memory, number)[0] == 0

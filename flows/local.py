@@ -325,8 +325,7 @@ class OwnThread:
         self._thread.start()
 
     def submit(self, call: Callable[[LocalService], Coroutine[Any, Any, T]]) -> "Future[T]":
-        """Return the future of a call of the engine. Raise UsageError if the engine is closed or belongs to another
-        process, and the error of a failed start."""
+        """Return the future of a call. Raise UsageError if closed or forked, and the error of a failed start."""
         if os.getpid() != self._pid:
             raise UsageError(
                 f"this memory was opened by process {self._pid}, and this one was forked from it: open it in one "

@@ -70,8 +70,7 @@ class BatchEmbedder:
             yield cls(embedder.service, directory, runtime)
 
     def embed(self, prepared: Sequence[Item]) -> list[Item]:
-        """Return the items with the vectors of their texts. Raise EmbedderError if no vector of this or an earlier run
-        had the configured dimension."""
+        """Return the items with vectors. Raise EmbedderError if none of any run had the configured dimension."""
         items = [*prepared]
         wanted: dict[str, list[tuple[int, str]]] = defaultdict(list)
         for at, item in enumerate(items):

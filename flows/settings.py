@@ -240,8 +240,7 @@ class TopicNames:
         return (self.responses, self.receipts, self.dead_letters, *audit, *self.replies)
 
     def written(self, *, enriches: bool = False) -> tuple[str, ...]:
-        """Return the topics that the main flow writes. Verdicts of quality gates go to the control topic. Requests go
-        to the enrichment flow, if `enriches`."""
+        """Return the topics that the main flow writes: outputs, verdicts (control) and, if `enriches`, requests."""
         return (*self.outputs(), self.control, *([self.enrichment] if enriches else []))
 
     def enrichment_read_for(self) -> dict[str, str]:

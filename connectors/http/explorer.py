@@ -7,7 +7,7 @@ import hashlib
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from importlib.metadata import PackageNotFoundError, distribution
 from importlib.resources import files as resources
-from typing import Any, NamedTuple
+from typing import Any
 
 import orjson
 from fastapi import APIRouter, Request
@@ -32,12 +32,6 @@ _MEDIA_TYPES = {
 }
 
 
-class StaticFile(NamedTuple):
-    content: bytes
-    media_type: str
-    etag: str
-
-
 def _contents() -> Iterator[tuple[str, bytes]]:
     """Yield every static file by name. Raise UsageError without the drawing library."""
     for resource in resources("recallflow.connectors.http").joinpath("explorer_page").iterdir():
@@ -48,11 +42,6 @@ def _contents() -> Iterator[tuple[str, bytes]]:
         yield LIBRARY, distribution(_PACKAGE).locate_file(_INSIDE).read_bytes()  # type: ignore[attr-defined]
     except (PackageNotFoundError, FileNotFoundError):
         raise UsageError("the explorer draws with d3, which gravis ships: pip install 'recallflow[serve]'") from None
-
-
-def _file(name: str, content: bytes) -> StaticFile:
-    digest = hashlib.sha256(content).hexdigest()
-    return StaticFile(content, _MEDIA_TYPES[name.rpartition(".")[2]], f'"{digest[:32]}"')
 
 
 # Scripts and styles come from these files alone, without inline code, and text never becomes markup: markup in a memory
@@ -77,11 +66,18 @@ HEADERS: Mapping[str, str] = {
 def routes(handler: RequestHandler) -> APIRouter:
     """Return the routes. Raise UsageError where the drawing library is not installed."""
     router = APIRouter(include_in_schema=False)
-    files = {name: _file(name, content) for name, content in _contents()}
+    files = dict(_contents())
+    etags = {name: f'"{hashlib.sha256(content).hexdigest()[:32]}"' for name, content in files.items()}
+
+    def sent(name: str, request: Request) -> Response:
+        headers = {**HEADERS, "etag": etags[name]}
+        if request.headers.get("if-none-match") == etags[name]:
+            return Response(status_code=304, headers=headers)
+        return Response(files[name], headers=headers, media_type=_MEDIA_TYPES[name.rpartition(".")[2]])
 
     def page(name: str) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         async def send(request: Request) -> Response:
-            return _sent(files[name], request)
+            return sent(name, request)
 
         return send
 
@@ -97,7 +93,7 @@ def routes(handler: RequestHandler) -> APIRouter:
     async def file(name: str, request: Request) -> Response:
         if name not in files:
             raise Problem("not_found", "the explorer has no such file; GET /explore is its page")
-        return _sent(files[name], request)
+        return sent(name, request)
 
     return router
 
@@ -119,10 +115,3 @@ def permitted_owners(handler: RequestHandler, headers: Headers) -> list[Owner]:
     if not found and refused is not None and refused.code == "unauthenticated":
         raise refused
     return found
-
-
-def _sent(file: StaticFile, request: Request) -> Response:
-    headers = {**HEADERS, "etag": file.etag}
-    if request.headers.get("if-none-match") == file.etag:
-        return Response(status_code=304, headers=headers)
-    return Response(file.content, headers=headers, media_type=file.media_type)

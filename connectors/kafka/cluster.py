@@ -136,8 +136,7 @@ class BrokerConnection:
     def __init__(
         self, options: KafkaOptions, topic: str, catch_up: CatchUp, begun: Callable[[], bool] = lambda: True
     ) -> None:
-        """Return once the end offsets of the topic are known. `begun` returns whether reading has started. Raise
-        SourceError."""
+        """Return once the topic's end offsets are known. `begun`: whether reading has started. Raise SourceError."""
         self.connected = True
         self._topic = topic
         self._catch_up, self._begun = catch_up, begun

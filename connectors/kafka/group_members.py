@@ -102,8 +102,7 @@ class RebalanceProbe:
         self._next_s = 0.0
 
     def is_rebalancing(self) -> bool:
-        """Return whether a rebalance has started, or the state of the group cannot be read. Do not wait: a pending
-        description counts as no rebalance."""
+        """Return whether a rebalance has started, or the group's state is unreadable; False while it is being asked."""
         if self._asked is None and boottime_s() >= self._next_s:
             self._admin = self._admin or AdminClient(self._options.admin())
             asked = self._admin.describe_consumer_groups([self._name], request_timeout=PROBE_TIMEOUT_S)

@@ -92,8 +92,7 @@ class LaneReader:
         self._changes.append((lane, False))
 
     def look_up(self, topic: str) -> None:
-        """Look up the leaders of a topic's partitions before `start`: a client that first learns them with an
-        assignment reads nothing for a second."""
+        """Look up a topic's leaders before `start`: learning them with an assignment would stop reads for a second."""
         with suppress(KafkaException):  # the assignment looks them up again
             self._consumer.list_topics(topic, timeout=LOOK_UP_S)
 

@@ -119,10 +119,6 @@ class Holder:
         except (ValueError, TypeError) as error:
             raise SourceError(f"the consumer group's committed offset is not of recallflow's making: {note}") from error
 
-    def is_at(self, other: "Holder") -> bool:
-        """Return whether both processes use the same directory, and so follow each other."""
-        return (self.host, self.directory) == (other.host, other.directory)
-
     def encode(self) -> str:
         return orjson.dumps(self).decode()
 

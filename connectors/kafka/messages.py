@@ -25,8 +25,7 @@ Identity = tuple[bytes, bytes]
 
 
 def headers_of(message: Any) -> Headers | None:
-    """Return the headers of a message; None where a name is not UTF-8. Call it once per message: after that failure the
-    client returns incomplete headers."""
+    """Return a message's headers; None where a name is not UTF-8: then a second call returns incomplete headers."""
     try:
         return tuple(_headers(message) or ())
     except (UnicodeDecodeError, SystemError):  # some versions of the client wrap the former in the latter

@@ -170,8 +170,7 @@ class Publisher:
     def __init__(
         self, options: KafkaOptions, topic: str, reached: Callable[[int], None], credentials: Headers = ()
     ) -> None:
-        """`credentials` are headers of each record. Raise SourceError where Kafka cannot be reached, refuses us, or
-        lacks the topic."""
+        """`credentials`: headers of each record. Raise SourceError if Kafka is away, refuses us, or lacks the topic."""
         with TopicReader(options) as reader:
             reader.partitions([topic])
         self.most_bytes = ask_configs(options, [topic])[topic].most_bytes
@@ -336,8 +335,7 @@ class DeliverySink:
 
 
 class OutputSender(Sender):
-    """Sender of outputs. An output that the brokers refuse is sent again alone, then replaced by its stand-in, because
-    brokers refuse a batch as a whole."""
+    """Sender of outputs. A refused output is sent again alone, as brokers refuse whole batches; then its stand-in."""
 
     def __init__(
         self,

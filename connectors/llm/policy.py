@@ -28,8 +28,7 @@ _VALUE = re.compile(r"[!-~]([\t -~]*[!-~])?")  # valid value of an HTTP header
 
 
 class Endpoint(NamedTuple):
-    """Address of a service. `base_url` is None for OpenAI; `headers` are extra headers as `Name: value`; `timeout_s`
-    limits each attempt."""
+    """Address of a service. `base_url` None is OpenAI; `headers` are `Name: value`; `timeout_s` limits an attempt."""
 
     base_url: str | None = None
     key: str | None = None
@@ -124,8 +123,7 @@ CHARACTERS_PER_TOKEN = 4
 
 
 class Meter:
-    """Counters since the start. A limited number of tenants is counted by name, because each is a metric series; the
-    rest are `other`."""
+    """Counters since the start, by tenant for a limited number (each is a metric series); the rest are `other`."""
 
     def __init__(self, model: str) -> None:
         self.model = model
@@ -180,8 +178,7 @@ class Reserved(NamedTuple):
 
 
 class TokenBudget:
-    """Tokens by tenant and UTC day. A call reserves its estimated cost and returns the unused part, so that
-    concurrent calls do not exceed the budget."""
+    """Tokens by tenant and UTC day. A call reserves its estimate, so that concurrent calls stay in the budget."""
 
     def __init__(
         self, limit: Callable[[str], int | None], epoch_s: Callable[[], float], path: Path | None = None

@@ -87,8 +87,7 @@ def _account(value: object, field: str) -> str:
 
 
 def _title(conversation: dict[str, Any], name: str) -> dict[str, str]:
-    """Return the metadata of a conversation's first message. On every message, a renamed conversation would be refused
-    as a whole at the next import."""
+    """Return the metadata of a first message: on every message, an import would refuse a renamed conversation."""
     return {"title": title} if isinstance(title := conversation.get(name), str) and title else {}
 
 

@@ -153,8 +153,7 @@ def telegram_message(message: Any, chat: dict[str, Any], owner: str, scope: Impo
 
 
 def _owner(chat: dict[str, Any], alike: Set[str], scope: ImportScope) -> str:
-    """Return the owner: the account or the chat by name; a chat without a unique name by its id. Return an empty
-    text for a chat without both."""
+    """Return the owner: the account, or the chat by its name, or its id if the name repeats; empty without both."""
     if scope.user_given or chat.get("type") in _OF_THE_ACCOUNT:
         return scope.user_id
     name, chat_id = author(chat.get("name")), word(chat.get("id"))

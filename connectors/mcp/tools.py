@@ -316,8 +316,7 @@ class Caller(NamedTuple):
 
 
 def caller_of(place: ServerScope, headers: Iterable[tuple[bytes, bytes]]) -> Caller:
-    """Return the caller of an HTTP request: the user in x-end-user-id. Repeated credentials stay repeated, and are
-    refused later. Raise InvalidRecord."""
+    """Return the caller by x-end-user-id. Repeated credentials are refused later. Raise InvalidRecord."""
     given = tuple((_CREDENTIALS[name], value) for name, value in headers if name in _CREDENTIALS)
     users = [value for name, value in given if name == USER_HEADER]
     if len(users) != 1:
