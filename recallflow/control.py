@@ -137,10 +137,8 @@ class Quota(Control):
     limit: Annotated[int, Field(ge=0, le=JSON_INT_MAX), AS_WHOLE] | None = None
 
 
-ControlEvent = Annotated[
-    TenantSettings | Category | ApiKey | TokenKey | Rollout | GateVerdict | OwnerMapping | Quota,
-    Field(discriminator="type"),
-]
+_Any = TenantSettings | Category | ApiKey | TokenKey | Rollout | GateVerdict | OwnerMapping | Quota
+ControlEvent = Annotated[_Any, Field(discriminator="type")]
 
 
 C = TypeVar("C", bound=Control)

@@ -158,9 +158,8 @@ _VALUE = re.compile(rb"\s*+(?:(?P<scalar>" + _STRING + rb'|[^\s,"{}\[\]]++)|(?P<
 _BRACKETS = re.compile(_STRING + rb"|([{\[])|([}\]])", re.DOTALL)
 _OWN = re.compile(rb"(" + API_KEY_SHAPE + rb")[A-Za-z0-9_-]++|" + TOKEN_SHAPE + rb"[A-Za-z0-9_-]*+")
 _LOOSE_PAIR = re.compile(rb'("[^"\\\n]{1,64}+")(\s*+:\s*+)(?!"\*\*\*")"[^"]*+"?')
-_QUOTED_PAIR = re.compile(
-    r"('[^'\n]*?(?:token|key|authorization|password|secret|credentials?)'\s*[:=]\s*)b?'[^'\n]*'", re.IGNORECASE
-)
+_QUOTED_NAME = r"'[^'\n]*?(?:token|key|authorization|password|secret|credentials?)'"
+_QUOTED_PAIR = re.compile(rf"({_QUOTED_NAME}\s*[:=]\s*)b?'[^'\n]*'", re.IGNORECASE)
 _BEARER = re.compile(r"\b(bearer|basic)\s+[A-Za-z0-9+/._~=-]{8,}", re.IGNORECASE)
 
 
@@ -279,9 +278,7 @@ def read_jwks(document: bytes) -> Jwks:
         raise UsageError('no JWKS document: it is a JSON object with a list "keys"') from None
     if not isinstance(given, list) or len(given) > KEYS_MAX:
         raise UsageError(f'no JWKS document: its "keys" are a list of at most {KEYS_MAX}')
-    keys: dict[str, SigningKey] = {}
-    problems = []
-    unread = set()
+    keys, problems, unread = dict[str, SigningKey](), list[str](), set[str]()
     for number, one in enumerate(given):
         try:
             key = read_key(one)

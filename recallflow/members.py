@@ -10,7 +10,7 @@ import signal
 import socket
 import sys
 from asyncio import StreamReader
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field, replace
@@ -45,8 +45,7 @@ async def relay(stream: StreamReader, name: str, *, as_json: bool) -> None:
     while chunk := await stream.read(CHUNK_BYTES):
         *lines, partial_line = (partial_line + chunk).split(b"\n")
         _write(lines, name, as_json=as_json)
-    if partial_line:  # a process that was killed may end without a newline
-        _write([partial_line], name, as_json=as_json)
+    _write([partial_line], name, as_json=as_json)  # a process that was killed may end without a newline
 
 
 def labelled(line: bytes, name: str, *, as_json: bool) -> str:
@@ -178,7 +177,8 @@ class MemberMetrics(Collector):
         families: dict[str, Metric] = {}
         _add(families, SUPERVISOR, ProcessCollector(registry=None).collect())
         for member, (status, text) in answers:
-            _add(families, member.name, _read(text) if status else availability_metrics("gone"))
+            parsed = text_string_to_metric_families(text)  # type: ignore[no-untyped-call]
+            _add(families, member.name, parsed if status else availability_metrics("gone"))
         yield from families.values()
 
     def _ask(self, path: str, headers: dict[str, str]) -> list[tuple[MemberProcess, tuple[int, str]]]:
@@ -206,11 +206,6 @@ def _asked(member: MemberProcess, path: str, headers: dict[str, str]) -> tuple[i
         answer = connection.getresponse()
         return answer.status, answer.read().decode()
     return 0, ""
-
-
-def _read(text: str) -> Iterator[Metric]:
-    parse: Callable[[str], Iterator[Metric]] = text_string_to_metric_families
-    return parse(text)
 
 
 def _add(families: dict[str, Metric], name: str, metrics: Iterable[Metric]) -> None:
@@ -350,19 +345,16 @@ def member_folders(state_dir: Path) -> list[Path]:
 def check_single_process(state_dir: Path) -> None:
     """Raise UsageError where members share the folder: one process would start a new state next to theirs."""
     if folders := member_folders(state_dir):
-        raise UsageError(
-            f"{state_dir} holds the state of {len(folders)} members ({folders[0].name}, …): give --processes "
-            f"{max(2, len(folders))}, or merge their directories (recallflow state merge)"
-        )
+        held = f"the state of {len(folders)} members ({folders[0].name}, …)"
+        remedy = f"give --processes {max(2, len(folders))}, or merge their directories (recallflow state merge)"
+        raise UsageError(f"{state_dir} holds {held}: {remedy}")
 
 
 def check_multiple_processes(state_dir: Path) -> None:
     """Raise UsageError where the folder is the state directory of one process: members would start without it."""
     if (state_dir / DESCRIPTION).exists():
-        raise UsageError(
-            f"{state_dir} holds the state of one process: give --processes 1, or split it into members' directories "
-            "(recallflow state split)"
-        )
+        remedy = "give --processes 1, or split it into members' directories (recallflow state split)"
+        raise UsageError(f"{state_dir} holds the state of one process: {remedy}")
 
 
 def state_directories(state_dir: Path, count: int) -> list[Path]:

@@ -81,9 +81,8 @@ class EdgeCursor(NamedTuple):
 def _cursor(*kinds: type[MemoryCursor | EdgeCursor]) -> AfterValidator:
     def check(text: str) -> str:
         if all(kind.parse(text) is None for kind in kinds):
-            raise ValueError(
-                "is not from a page of this list; give its `after` as it is, or leave it out for the first page"
-            )
+            remedy = "give its `after` as it is, or leave it out for the first page"
+            raise ValueError(f"is not from a page of this list; {remedy}")
         return text
 
     return AfterValidator(check)

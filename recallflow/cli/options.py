@@ -48,6 +48,9 @@ REEMBED = (*MODEL, *ENCRYPTION, "topics.memory", "topics.control", "engine.cache
 ONE_PASS_CACHE_BYTES = 1024 * 1024
 
 
+LOCAL = "localhost:9092"
+
+
 class Flag(NamedTuple):
     """Command line flag of a setting. `metavar` names its value, if it has one; `default` is for the help."""
 
@@ -61,18 +64,14 @@ class Flag(NamedTuple):
 # Setting → flag, value name, and help.
 FLAGS = {
     "state_dir": Flag("--state-dir", "DIR", "state directory"),
-    "kafka.bootstrap_servers": Flag(
-        "--bootstrap-servers", "HOST:PORT", "Kafka brokers, also $KAFKA_BOOTSTRAP_SERVERS", "localhost:9092"
-    ),
+    "kafka.bootstrap_servers": Flag("--bootstrap-servers", "HOST:PORT", "brokers ($KAFKA_BOOTSTRAP_SERVERS)", LOCAL),
     "engine.embedder": Flag("--embedder", "NAME", "model: meaning, hash, static, minilm, onnx or openai", "meaning"),
     "engine.model_path": Flag("--model-path", "DIR", "folder of a local copy of the model"),
     "embedding.model": Flag("--embedding-model", "NAME", "with openai: the model", "text-embedding-3-small"),
     "embedding.dimension": Flag("--embedding-dimension", "N", "with openai: dimension of the vectors", "1536"),
     "embedding.base_url": Flag("--embedding-url", "URL", "with openai: URL of another service with OpenAI's protocol"),
     "engine.reranker": Flag("--reranker", "NAME", "cross-encoder that reranks the best candidates"),
-    "engine.reranker_path": Flag(
-        "--reranker-path", "DIR", "folder of a local copy of the reranker (with meaning or hash: --model-path too)"
-    ),
+    "engine.reranker_path": Flag("--reranker-path", "DIR", "local copy (with meaning or hash: --model-path too)"),
     "engine.reranker_url": Flag("--reranker-url", "URL", "reranking service, in place of a local model"),
     "engine.rerank_timeout_ms": Flag("--rerank-timeout-ms", "MS", "time limit; later answers omit reranking", "1500"),
     "llm.model": Flag("--llm", "NAME", "language model behind an API"),
@@ -220,10 +219,10 @@ def config_and_origins(options: argparse.Namespace) -> "tuple[Config, dict[str, 
         if not equals:
             raise UsageError(f"-X {name}: give NAME=VALUE")
         if is_secret(name):
+            variable = f"RECALLFLOW_KAFKA_LIBRDKAFKA_{name.upper().replace('.', '_')}"
             raise UsageError(
                 f"-X {name}: a command line is visible to other users of the machine; give it in the file of "
-                f'--config, as "{name}" under [kafka.librdkafka], or as the variable '
-                f"RECALLFLOW_KAFKA_LIBRDKAFKA_{name.upper().replace('.', '_')}"
+                f'--config, as "{name}" under [kafka.librdkafka], or as the variable {variable}'
             )
         flags[LIBRDKAFKA + name] = RawSetting(f"-X {name}", value)
     chosen, origins = read_config(flags, os.environ, options.config)
@@ -236,15 +235,13 @@ def _check_state_dir(options: argparse.Namespace) -> None:
     given = getattr(options, "state_dir", None)
     if given == "":
         raise UsageError("--state-dir is empty (an unset variable?): give a folder, such as . for the current one")
-    path = None if given is None else Path(given)
     fills = getattr(options, "create", None) is False
     only_shows = getattr(options, "print_config", False) or getattr(options, "dry_run", False)
-    if path is None or not fills or only_shows or path.exists():
-        return
-    from recallflow.state.description import absent
+    if given is not None and fills and not only_shows and not Path(given).exists():
+        from recallflow.state.description import absent
 
-    problem = absent(path)
-    raise UsageError(f"{problem}{'' if problem.endswith('?') else ':'} --create creates it")
+        problem = absent(Path(given))
+        raise UsageError(f"{problem}{'' if problem.endswith('?') else ':'} --create creates it")
 
 
 def at_rest(chosen: "Config") -> "AtRest":

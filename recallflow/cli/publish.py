@@ -134,9 +134,5 @@ def publish(options: KafkaOptions, topic: str, job: ReplayJob, pace: Pace | None
 
 def to_kafka(chosen: Config, jobs: list[ReplayJob], pace: Pace | None, *, as_json: bool) -> int:
     """Replay to Kafka. Return the number of refused records."""
-    refused = 0
-    for job in jobs:
-        done = publish(chosen.kafka, chosen.topics.memory, job, pace, chosen.auth.credentials)
-        report(done, as_json=as_json)
-        refused += done.refused
-    return refused
+    topic, credentials = chosen.topics.memory, chosen.auth.credentials
+    return report((publish(chosen.kafka, topic, job, pace, credentials) for job in jobs), as_json=as_json)

@@ -4,7 +4,7 @@ state directory, and the dry run."""
 import argparse
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC
@@ -221,21 +221,18 @@ class ProgressMeter:
         if now - self._shown < SHOWN_EVERY_S:
             return
         self._shown = now
+        text = f"{self.events:,} events, {self.rate():,.0f}/s"
         if not self._bar.disable:
-            text = f"{self.events:,} events, {self.rate():,.0f}/s"
             self._bar.update(self._task, completed=self._done(), rate=text)
         elif now - self._printed >= PRINTED_EVERY_S:
             self._printed = now
-            self._bar.console.print(self._line())
+            share = self._done() / max(1, self._total)
+            left = (now - self._begun) * (1 - share) / max(share, 1e-3)
+            self._bar.console.print(f"{self._name}: {text}, {share:.0%} read, {left:,.0f} s left")
 
     def rate(self) -> float:
         """Return the events per second so far."""
         return self.events / max(time.monotonic() - self._begun, 1e-3)
-
-    def _line(self) -> str:
-        share = self._done() / max(1, self._total)
-        left = (time.monotonic() - self._begun) * (1 - share) / max(share, 1e-3)
-        return f"{self._name}: {self.events:,} events, {self.rate():,.0f}/s, {share:.0%} read, {left:,.0f} s left"
 
 
 class PacedFeed:
@@ -256,26 +253,25 @@ class PacedFeed:
 # ---------------------------------------------------------------------- to a state directory
 
 
-def report(done: Replayed, *, as_json: bool) -> None:
-    """Print the result of one log."""
-    if as_json:
-        json_line(done._asdict() | {"rejects": str(done.rejects), "rate": round(done.rate, 1)})
-    else:
-        print(clean(done.text()))
+def report(results: Iterable[Replayed], *, as_json: bool) -> int:
+    """Print the result of each log. Return the number of refused records."""
+    refused = 0
+    for done in results:
+        refused += done.refused
+        if as_json:
+            json_line(done._asdict() | {"rejects": str(done.rejects), "rate": round(done.rate, 1)})
+        else:
+            print(clean(done.text()))
+    return refused
 
 
 def to_directory(chosen: Config, state_dir: Path, jobs: list[ReplayJob], pace: Pace | None, *, as_json: bool) -> int:
     """Replay to a state directory. Return the number of refused records."""
-    refused = 0
     if (warning := chosen.enrichment.unavailable()) is not None:
         note(warning)
     at_rest = open_at_rest(chosen.encryption)
     with EmbeddedEngine.open(chosen.engine, state_dir, models=chosen.models, at_rest=at_rest) as embedded:
-        for job in jobs:
-            done = _replay(embedded, job, pace)
-            report(done, as_json=as_json)
-            refused += done.refused
-    return refused
+        return report((_replay(embedded, job, pace) for job in jobs), as_json=as_json)
 
 
 def _replay(embedded: EmbeddedEngine, job: ReplayJob, pace: Pace | None) -> Replayed:

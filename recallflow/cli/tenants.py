@@ -294,10 +294,8 @@ def run_key_revoke(options: argparse.Namespace) -> int:
     if fields["revoked"] is not None:
         print(f"keys revoke {options.tenant} {options.name}: already revoked at {fields['revoked']}")
         return 0
-    made = key.revocation()
-    code = decide(
-        options, options.name, API_KEY, made, lambda to, _: to.revoke_key(key, by=options.by, why=options.why)
-    )
+    by, why = options.by, options.why
+    code = decide(options, options.name, API_KEY, key.revocation(), lambda to, _: to.revoke_key(key, by=by, why=why))
     note(f"it is refused {_settled(options)}")
     return code
 
