@@ -136,7 +136,7 @@ class OwnedSource:
             memory_ends=memory_ends,
         )
         self._waits = memory_ends is not None
-        self._began = self._ended = self._idle = False
+        self._began = self._ended = False
 
     # ------------------------------------------------------------------ called by other threads
 
@@ -204,8 +204,6 @@ class OwnedSource:
         if self._ended:
             raise StopIteration
         self._settle()
-        if self._idle:
-            self._hub.wait()
         signals: list[Signal] = []
         while self._changes:
             signals += self._changes.popleft()()
@@ -219,7 +217,8 @@ class OwnedSource:
         read = self._records()
         finished = self._finished()
         marks = [*self._due_syncs()]
-        self._idle = not (read or signals or marks or finished)  # the next batch waits first, and returns the news
+        if not (read or signals or marks or finished):
+            self._hub.wait()
         return [*finished, *signals, *read, *marks]
 
     def _queries_room(self) -> int:
