@@ -145,7 +145,8 @@ def _occurrences(text: str, name: str) -> Iterator[int]:
 
 
 def _stands_in(text: str, name: str) -> bool:
-    return next(_occurrences(text, name), None) is not None
+    # Most participants are absent: a string search rules them out in a third of the time.
+    return name in text and next(_occurrences(text, name), None) is not None
 
 
 def _substituted(text: str, name: str, own: str, possessive: str) -> str:
