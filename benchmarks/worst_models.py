@@ -10,7 +10,8 @@ from recallflow import limits
 from recallflow.control import Category, ControlHistory
 from recallflow.events import content_hash
 from recallflow.llm import Completion, Prompt, Spent
-from recallflow.operators.enrichment.prompts import CATEGORIES_MAX, SUB_QUESTION_CHARACTERS, SUB_QUESTIONS_MAX
+from recallflow.operators.enrichment.prompt_frame import CATEGORIES_MAX
+from recallflow.operators.recall.query_prompts import SUB_QUESTION_CHARACTERS, SUB_QUESTIONS_MAX
 
 Event = dict[str, Any]
 

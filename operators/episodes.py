@@ -1,9 +1,9 @@
 """Episodes: the grouping of a session's messages, as a function of the earlier log.
 
-A message joins the episode whose span, widened by the gap on both sides, contains its event time. A message that
-matches two episodes merges them under the id of the older one. An explicit end excludes later messages regardless of
-the gap; a late message from before the end still joins. Open or closed is not stored: it depends on the time of the
-query.
+A message joins the episode whose span, widened by the gap on both sides, contains its event time. The gap is the
+setting `episode_gap_minutes` in `flows/settings.py`. A message that matches two episodes merges them under the id of
+the older one. An explicit end excludes later messages regardless of the gap; a late message from before the end still
+joins. Open or closed is not stored: it depends on the time of the query.
 
 A fact of a session belongs to an episode without changing its span, because most facts are extracted after the
 conversation. It joins the episode within reach, or else the last one started by then, or else the first. Facts of a

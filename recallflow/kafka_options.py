@@ -1,4 +1,4 @@
-"""Kafka connection settings, their conversion to librdkafka's options, and the log of its clients."""
+"""Kafka settings: connection, session timeout of a member, conversion to librdkafka's options; log of its clients."""
 
 import logging
 import time

@@ -1,8 +1,9 @@
 """Lease of a member on its partitions, and the note of its holder in each commit.
 
 A commit that the coordinator accepts proves that the member was in the group after the commit was sent. So no other
-member gets its partitions within a session from then (`SESSION_S` in `kafka_options.py`). The member may send for a
-shorter time, because records that wait in the producer's queue must expire before the session does."""
+member gets its partitions within a session from then (setting `session_timeout_s`, by default `SESSION_S` in
+`kafka_options.py`). The member may send for a shorter time, because records that wait in the producer's queue must
+expire before the session does."""
 
 import logging
 import os

@@ -23,7 +23,7 @@ from recallflow.fields import written_time
 from recallflow.llm import ONE_TO_BLAME, EmbeddingService, LanguageModel, Spent, Task
 from recallflow.operators.async_call import AsyncCall, CallCompletion, CallError, Runtime, call_numbers
 from recallflow.operators.enrichment.facts_and_summaries import categorise, facts, summarise
-from recallflow.operators.enrichment.prompts import CHARACTERS
+from recallflow.operators.enrichment.prompt_frame import CHARACTERS
 from recallflow.operators.enrichment.relationships import classify, extract, resolve
 from recallflow.operators.enrichment.results import (
     AnswerClaims,

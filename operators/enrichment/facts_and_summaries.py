@@ -11,7 +11,7 @@ from recallflow.fields import format_time, written_time
 from recallflow.language import plain
 from recallflow.limits import SOURCES_MAX
 from recallflow.llm import Task
-from recallflow.operators.enrichment.prompts import (
+from recallflow.operators.enrichment.prompt_frame import (
     BESIDE_CHARACTERS,
     CHARACTERS,
     NUMBER,

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from recallflow.events import EnrichmentRequest, ShownEntity, ShownMemory
 from recallflow.fields import written_time
-from recallflow.operators.enrichment.prompts import (
+from recallflow.operators.enrichment.prompt_frame import (
     BESIDE_CHARACTERS,
     CHARACTERS,
     NUMBER,

@@ -9,7 +9,8 @@ from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, get_args
 
 from recallflow.llm import Prompt
-from recallflow.operators.enrichment import prompts as llm_prompts
+from recallflow.operators.enrichment.prompt_frame import offer
+from recallflow.operators.recall import query_prompts
 from recallflow.operators.recall.deadline import Step
 from recallflow.operators.recall.shared import QuestionVector
 from recallflow.operators.redaction import is_readable
@@ -181,11 +182,11 @@ def step_prompts(
     tenant's."""
     found: dict[LlmStep, Prompt] = {}
     if query.select_categories and (offered := _offered(categories, summaries)):
-        found["select_categories"] = llm_prompts.select_categories(question, offered)
-    if query.check_sufficiency and (judged := llm_prompts.fitting(summaries)):
-        found["check_sufficiency"] = llm_prompts.check_sufficiency(question, judged)
+        found["select_categories"] = query_prompts.select_categories(question, offered)
+    if query.check_sufficiency and (judged := query_prompts.fitting(summaries)):
+        found["check_sufficiency"] = query_prompts.check_sufficiency(question, judged)
     if query.rewrite and mode not in NEVER_REWRITTEN:
-        found["rewrite"] = llm_prompts.rewrite(question)
+        found["rewrite"] = query_prompts.rewrite(question)
     return found
 
 
@@ -200,15 +201,15 @@ def selected_categories(
 def sufficient_summaries(results: ModelResults, question: str, summaries: Mapping[str, str]) -> dict[str, str]:
     """Return the summaries that the model judged sufficient. Return none if it did not, or if the summaries have
     changed since."""
-    judged = llm_prompts.fitting(summaries)
-    answer = results.answer("check_sufficiency", llm_prompts.check_sufficiency(question, judged))
+    judged = query_prompts.fitting(summaries)
+    answer = results.answer("check_sufficiency", query_prompts.check_sufficiency(question, judged))
     return judged if answer is not None and answer["sufficient"] is True else {}
 
 
 def subqueries(results: ModelResults, question: str) -> list[str]:
     """Return the subqueries of a question, without the last ones that were left out."""
     answer = results.answer("rewrite")
-    made = [] if answer is None else llm_prompts.read_rewritten(answer, question)
+    made = [] if answer is None else query_prompts.read_rewritten(answer, question)
     return made if results.left_out is None else made[: max(len(made) - results.left_out.questions, 0)]
 
 
@@ -234,4 +235,4 @@ def llm_warnings(query: Recall, results: ModelResults, *, has_model: bool, has_t
 def _offered(categories: Mapping[str, str], summaries: Mapping[str, str]) -> dict[str, str]:
     """Return the categories to choose from: the tenant's categories that have a summary, else all summaries."""
     known = {name: about for name, about in categories.items() if name in summaries}
-    return llm_prompts.offer(known or summaries)
+    return offer(known or summaries)

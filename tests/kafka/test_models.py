@@ -22,7 +22,7 @@ from recallflow.connectors.kafka.messages import NUMBER_HEADER, SOURCE_HEADER
 from recallflow.events import content_hash
 from recallflow.flows.reembed import TOGETHER
 from recallflow.flows.settings import TopicNames
-from recallflow.operators.enrichment.prompts import DATA, DATA_END
+from recallflow.operators.enrichment.prompt_frame import DATA, DATA_END
 from recallflow.state.trace_search import Findings, Pieces, RecordFilter, search_folder
 from tests.event_log import hash_of
 from tests.fleet.engine import SHORT_SESSION

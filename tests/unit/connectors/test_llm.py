@@ -21,7 +21,7 @@ from recallflow.connectors.llm.calls import CallFailed, OpenAiEmbeddings, OpenAi
 from recallflow.connectors.llm.policy import DAY_S, MOST_WAIT_S, Endpoint, Policy, Reserved, RetryTiming, TokenBudget
 from recallflow.errors import ModelError, ModelFailure
 from recallflow.llm import FAILURES, LEFT_ALONE_S, Completion, Embedded, Prompt, Spent
-from recallflow.operators.enrichment.prompts import NUMBER, TEXT, TRUTH, fields, listed
+from recallflow.operators.enrichment.prompt_frame import NUMBER, TEXT, TRUTH, fields, listed
 from tests.llm_server import Fault, LlmServer, Now
 
 T = TypeVar("T")

@@ -12,7 +12,7 @@ from recallflow.connectors.llm.policy import Endpoint
 from recallflow.events import EnrichmentRequest, EnrichmentResult
 from recallflow.flows.model_settings import EnrichmentSettings
 from recallflow.operators.enrichment.enrich import Thresholds, enrich
-from recallflow.operators.enrichment.prompts import DATA, DATA_END
+from recallflow.operators.enrichment.prompt_frame import DATA, DATA_END
 from recallflow.operators.enrichment.relationships import REPLACED_MAX
 from recallflow.operators.enrichment.results import PositionedRequest as Request
 from recallflow.outputs import Output, Requested

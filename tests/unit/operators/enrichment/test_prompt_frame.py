@@ -12,22 +12,24 @@ from hypothesis import strategies as st
 from recallflow.events import EnrichmentRequest, ShownEntity
 from recallflow.llm import Prompt
 from recallflow.operators.enrichment.enrich import Plan, Thresholds
-from recallflow.operators.enrichment.prompts import (
+from recallflow.operators.enrichment.prompt_frame import (
     CATEGORIES_MAX,
     DATA,
     DATA_END,
     NAMES_CHARACTERS,
+    names_it,
+    sources_of,
+    stands_in,
+)  # fmt: skip
+from recallflow.operators.recall.query_prompts import (
     SUB_QUESTION_CHARACTERS,
     SUB_QUESTIONS_MAX,
     SUMMARIES_CHARACTERS,
     check_sufficiency,
-    names_it,
     read_rewritten,
     rewrite,
     select_categories,
-    sources_of,
-    stands_in,
-)
+)  # fmt: skip
 from tests.unit.operators.enrichment.models import memory, request, texts
 
 # Whoever changes what a prompt says gives it a new version, and its digest here: what came of it names the version.
