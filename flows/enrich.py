@@ -26,9 +26,10 @@ from recallflow.flows.first_places import first_enrichment_places
 from recallflow.flows.gc_policy import SWITCH_S, collect_due_garbage
 from recallflow.flows.kafka_metrics import EnrichmentCounter, EnrichmentMetrics
 from recallflow.flows.member import GroupMember
+from recallflow.flows.recipe import BatchStep, KeyedStep, Recipe, RecipeSink, RecipeSource
 from recallflow.flows.record_spans import RecordSpans
 from recallflow.flows.router import Router, routing, stop_on_signals
-from recallflow.flows.runner import BatchStep, KeyedStep, Recipe, RecipeSink, RecipeSource, run, system_time_ms
+from recallflow.flows.runner import run, system_time_ms
 from recallflow.llm import EmbeddingService, LanguageModel
 from recallflow.operators.async_call import CallCompletion, Completions, Runtime
 from recallflow.operators.enrichment.enrich import (

@@ -1,78 +1,16 @@
-"""Recipes of dataflows, and their execution: on Bytewax if it is installed (`on_bytewax.py`), and otherwise on the
-calling thread (`Loop`). Both give the same results."""
+"""Execution of recipes: on Bytewax if it is installed (`on_bytewax.py`), and otherwise on the calling thread (`Loop`).
+Both give the same results."""
 
 import logging
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable, Iterable
+from typing import Any
 
 from recallflow.flows.gc_policy import computing
+from recallflow.flows.recipe import KeyedLogic, KeyedStep, Recipe
 
 _log = logging.getLogger(__name__)
-
-
-class SourcePart(Protocol):
-    def next_batch(self) -> list[Any]:
-        """Return the next values, after a short wait if there are none. Raise StopIteration at the end."""
-
-    def close(self) -> None: ...
-
-
-class SinkPart(Protocol):
-    def write_batch(self, items: list[Any]) -> None: ...
-
-    def close(self) -> None: ...
-
-
-class RecipeSource(Protocol):
-    """A source; `build` opens it on the thread that reads it."""
-
-    def build(self) -> SourcePart: ...
-
-
-class RecipeSink(Protocol):
-    """A sink; `build` opens it on the thread that writes to it."""
-
-    def build(self) -> SinkPart: ...
-
-
-class KeyedLogic(Protocol):
-    """The state of one key. Each call returns outputs. The flag of `on_batch` is true if the state is to be dropped."""
-
-    def on_batch(self, values: list[Any]) -> tuple[Iterable[Any], bool]: ...
-
-    def on_notify(self) -> Iterable[Any]:
-        """Called once `due_ms` is reached."""
-
-    def on_eof(self) -> Iterable[Any]:
-        """Called once at the end of the input."""
-
-    def due_ms(self) -> int | None:
-        """Return the time of the next `on_notify` in epoch milliseconds. Only calls of this key change it."""
-
-
-class BatchStep(NamedTuple):
-    """A step without state: a function of a batch."""
-
-    name: str
-    function: Callable[[list[Any]], Iterable[Any]]
-
-
-class KeyedStep(NamedTuple):
-    """A step with one state per key. It takes and returns pairs of key and value."""
-
-    name: str
-    new_logic: Callable[[], KeyedLogic]
-
-
-class Recipe(NamedTuple):
-    """A dataflow: each value of the source passes through all steps in order, and the sink writes the results."""
-
-    name: str
-    source: RecipeSource
-    steps: Sequence[BatchStep | KeyedStep]
-    sink: RecipeSink
 
 
 def run(recipe: Recipe) -> None:
