@@ -34,7 +34,7 @@ from benchmarks.conversation_events import embedder_arguments, embedder_settings
 from recallflow.flows.embedded import process
 from recallflow.flows.settings import Settings
 from recallflow.language.statements import StatementReading, read_statements
-from recallflow.operators.recall import ranking, update_weights, updates
+from recallflow.operators.recall import rank_and_judge, update_weights, updates
 
 MINUTE_MS = 60_000
 BEGIN_MS = 1_750_000_000_000
@@ -62,7 +62,7 @@ def ask(settings: Settings, every: Sequence[Case], mode: str, *, updating: bool 
     """Return each case's answer. `updating`: whether updates change the order."""
     recorded: list[tuple[list[int], updates.Pairs]] = []
     looked_at: list[list[int]] = []
-    likely, looks = updates.probabilities, ranking._looked_at
+    likely, looks = updates.probabilities, rank_and_judge._looked_at
 
     def look(*given: Any) -> list[int]:
         looked_at.append(looks(*given))
@@ -83,7 +83,7 @@ def ask(settings: Settings, every: Sequence[Case], mode: str, *, updating: bool 
             asked = {"type": "recall", "query": case.question, "mode": mode, "k": 50}
             yield orjson.dumps(owner | asked | {"timestamp": BEGIN_MS + len(case.lines) * MINUTE_MS})
 
-    with patch.object(updates, "probabilities", record), patch.object(ranking, "_looked_at", look):
+    with patch.object(updates, "probabilities", record), patch.object(rank_and_judge, "_looked_at", look):
         done = process(lines(), settings)
     assert not done.rejected, done.rejected[:1]
     order = [int(one["query_id"]) for one in done.responses]

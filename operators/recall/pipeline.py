@@ -20,7 +20,7 @@ from recallflow.operators.recall.filters import Filtering, Linked, superseded, v
 from recallflow.operators.recall.model_calls import LLM_STEPS, NOTHING, LlmStep, ModelResults, Wanted
 from recallflow.operators.recall.moment import Moment, filtered_graph
 from recallflow.operators.recall.question import Question, Vocabulary, intent_of, mode_for, understand
-from recallflow.operators.recall.ranking import rank_candidates
+from recallflow.operators.recall.rank_and_judge import rank_candidates
 from recallflow.operators.recall.ranking_input import Tuning, tuned
 from recallflow.operators.recall.signal import Signal
 from recallflow.operators.recall.stages import (

@@ -1,224 +1,417 @@
-"""Ranks the permitted memories with the graph's contribution, and computes their relevance (steps 6, 7, 9)."""
+"""Scores and order of memories by mode, ties included: the semantic signal with other factors and boosts.
 
-from collections.abc import Mapping
-from dataclasses import replace
+| factor | value |
+|---|---|
+| semantic | the signal of `columns.py` (log-odds): 1 for the best candidate, 0 for the last of the best candidates |
+| cluster | cosine to the centroid of the memory's episode |
+| recency | 1 - ln(1 + age / 30) / ln(1 + oldest / 30); the decay function, if the query or the tenant sets `decay` |
+| importance | the importance of the memory |
+| usage | u / (1 + u) / (1 + days since it was last returned / 30), where u = ln(1 + times returned) |
+| quality | (2 · confidence + useful) / (2 + useful + not useful): confidence, tempered by feedback |
+| decay | 1 / (1 + age / decay_days); 30 days, unless the query or the tenant asks for hyperbolic decay |
+| proximity | 1 / (1 + hops) to the entities asked for, 0 without a path |
+
+| boost | value |
+|---|---|
+| relationship | strength of the best edge from another candidate, by its type (see docs/concepts/graph.md) |
+| personalisation | cosine to the mean of what the user found useful (the newest 100), never negative |
+| session_continuity | 1 if the memory was returned earlier in the same session |
+
+In `hybrid` a weight is the worth of the whole range of a factor or boost, 0 to 1, in log-odds of the signal. Values are
+not stretched over the candidates, so that two memories that differ in a factor differ in its value. The default weights
+are small: they order memories that fit about alike (docs/internals/decisions/09).
+
+A memory without a vector counts as the mean of the other candidates in `cluster` and in `personalisation`.
+
+The mode `episode` answers with whole conversations, the most relevant first, each in conversation order:
+
+| factor | value of an episode |
+|---|---|
+| relevance | the relevance of the best memory overall, times the episode's share of all evidence |
+| mentions | n / (1 + n), where n members mention requested or named entities |
+
+An episode's share is exp(odds - log Σ exp(odds of all)). Its odds are log Σ exp(signal) over its members, the log-odds
+that any of them is evidence, plus a quarter of the z-score of the cosine between question and centroid. The cosine term
+is 0 if no member has a vector. Centroids alone have too little recall: on LoCoMo (hash embedder) the best three
+episodes hold evidence for .49 of the questions by centroid, and for .90 by members.
+
+A memory's score is its episode's score. Episodes with equal scores, and members of an episode, are ordered by event
+time. A memory outside any episode is an episode by itself."""
+
+import math
+from collections.abc import Callable, Mapping
+from itertools import islice
+from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
-from recallflow.fields import format_time
-from recallflow.language.statements import StatementReading, read_statements
-from recallflow.operators.graph.query_graph import QueryGraph
-from recallflow.operators.recall import model_calls, people, updates
-from recallflow.operators.recall.columns import known
-from recallflow.operators.recall.deadline import Step
-from recallflow.operators.recall.modes import CANDIDATES, rank
-from recallflow.operators.recall.ranking_input import NO_SEQS, Ranking, RankingInput
-from recallflow.operators.recall.relevance import NEAREST, Judge, Judged
-from recallflow.operators.recall.relevance_weights import Basis
-from recallflow.operators.recall.stages import NO_FURTHER, Candidates, Further, QueryRun, Ranked
-from recallflow.operators.recall.updates import Replacement
-from recallflow.operators.recall.weights import is_notes
-from recallflow.operators.recall.words import spend_scan
-from recallflow.operators.redaction import is_readable
-from recallflow.queries import HOPS_MIN
-from recallflow.state.arrays import Column, Places
-from recallflow.state.index import OwnerIndex
+from recallflow.operators.recall.people import filled
+from recallflow.operators.recall.ranking_input import DAY_MS, Ranking, RankingInput
+from recallflow.queries import K_MAX, WEIGHTS, Decay, Mode
+from recallflow.state.arrays import Column, Ints, Mask, Places
+from recallflow.state.index import OwnerIndex, of_memories
+from recallflow.state.usage import Records
 
-FURTHER_MOST = 200  # ranked memories beyond the answer that a context may hold
-STATEMENTS_HELD = 4_096  # per owner
-READ_CHARACTERS = 500  # per memory: a memory that replaces a fact says so at its beginning
+LEAST_SPREAD = 1.0  # log-odds: best candidates with a smaller span are not stretched to 0..1
+LEAST_OLDEST_DAYS = 365.0  # candidates that are all newer span less than 0..1: within a week none is old
+USAGE_DAYS = 30.0
+DECAY_DAYS = 30.0
+CONFIDENCE_VOICES = 2.0  # number of feedback votes that weigh as much as the stated confidence
+LIKED_MOST = 100
 
 
-def rank_candidates(run: QueryRun, candidates: Candidates, at_least: int = 0) -> Ranked:
-    """Rank the candidates. `at_least` is the minimum number of ranked memories. 0 ranks the query's k, or more if a
-    reranker has scored them."""
-    query, tuning, least = run.query, run.tuning, run.query.min_relevance
-    scores = {} if run.results.scored is None else run.results.scored.scores
-    is_whole = tuning.mode == "episode"  # an episode must keep all its members
-    settles = tuning.mode in updates.MODES and not at_least  # a reranker's candidates are chosen by fit alone
-    has_context = model_calls.context_tokens(query) is not None and not is_whole and not at_least
-    most = max(at_least, model_calls.RERANKED_MOST if scores else 0)
-    if settles or has_context or (least is not None and not is_whole):
-        most = CANDIDATES
-    inputs, graph, judge = _read_input(run, candidates, most)
-    ranking = rank(inputs) if len(inputs.allowed) else Ranking(inputs.allowed, np.zeros(0))
-    before: list[int] = []
-    if scores:
-        ranking, before = _reranked(inputs, ranking, scores)
-    changed: Mapping[int, Replacement] = {}
-    if settles and len(ranking.places) > 1:
-        ranking, before, changed = _settled(run, inputs, ranking, before)
-    run.timings.end("rank")
-    cut = slice(max(at_least, tuning.most))
-    whole = ranking
-    if least is None:  # only the answered memories need a relevance
-        ranking, before = ranking.only(cut), before[cut]
-    judged = _judged(judge, inputs, ranking)
-    beyond: Places | slice = slice(cut.stop, cut.stop + FURTHER_MOST)
-    if least is not None:
-        enough = (judged.relevance >= least).nonzero()[0]
-        enough, beyond = enough[cut], enough[beyond]
-        ranking, judged = ranking.only(enough), judged.only(enough)
-        before = [before[rank] for rank in enough.tolist()] if before else before
-    run.timings.end("judge")
-    further = _further(run.index, whole.places[beyond], whole.scores[beyond], changed) if has_context else NO_FURTHER
-    return Ranked(inputs, ranking, graph, before, judged, changed, further)
+def raw(inputs: RankingInput, places: Places) -> dict[str, Column]:
+    """Return the factors of `hybrid` other than the semantic one and proximity. Usage and feedback count nothing if the
+    answer is about another moment than now."""
+    decay = inputs.tuning.decay
+    ages, confidence = inputs.age_days(places), inputs.fact("confidence", places)
+    used = None if inputs.usage is None else inputs.usage.of(inputs.fact("seq", places))
+    return {
+        "cluster": filled(inputs.index.clusters.cosines(places).astype(np.float64), _embedded(inputs, places)),
+        "recency": recency(ages, decay) if decay.model_fields_set else log_recency(ages),
+        "importance": inputs.fact("importance", places),
+        "usage": np.zeros(len(places)) if used is None else usage(used, inputs.now_ms),
+        "quality": confidence if used is None else quality(confidence, used),
+        "decay": hyperbolic(ages, decay.decay_days if decay.function == "hyperbolic" else DECAY_DAYS),
+    }
 
 
-def _read_input(run: QueryRun, candidates: Candidates, most: int) -> tuple[RankingInput, QueryGraph, Judge]:
-    """Return the input of a ranking of `most` memories or more, the graph, and the judge of relevance."""
-    query, moment, index, columns = run.query, run.moment, run.index, candidates.signal.columns
-    semantic = columns.score() if columns.values else np.zeros(index.conversation.size)
-    graph = QueryGraph(
-        graph=run.graph,
-        index=index,
-        semantic=semantic,
-        permitted=candidates.permitted.places,
-        now_ms=moment.now_ms,
-        expansions=run.engine.expansions,
-        request=run.request.context,
-    )
-    if query.entity_urns:
-        graph.warn_of_unknown(query.entity_urns)
-    run.timings.end("score")
-    spend_scan(index)
-    judge = _judge(run, candidates)
-    session_id = query.session_id if moment.is_now else None
-    inputs = RankingInput(
-        index=index,
-        question=run.question,
-        query=query,
-        now_ms=moment.now_ms,
-        semantic=semantic,
-        allowed=candidates.permitted.places,
-        tuning=replace(run.tuning, k=most) if most > run.tuning.k else run.tuning,
-        relevance=judge.at,
-        vector=candidates.signal.vector,
-        proximity=_proximity(run, graph),
-        relationship=_relationship(run, graph),
-        usage=run.request.hot.usage() if moment.is_now else None,
-        returned=NO_SEQS if session_id is None else run.request.hot.returned(session_id),
-    )
-    spend_scan(index)
-    return inputs, graph, judge
+def log_recency(age_days: Column) -> Column:
+    """Return recency on a scale on which each doubling of age beyond a month costs about the same. It is 1 at the age
+    0, and 0 at the age of the oldest candidate or one year, whichever is older."""
+    oldest = age_days.max(initial=LEAST_OLDEST_DAYS)
+    factor: Column = 1 - np.log1p(age_days / DECAY_DAYS) / np.log1p(oldest / DECAY_DAYS)
+    return factor
 
 
-def _reranked(inputs: RankingInput, ranking: Ranking, scores: Mapping[str, float]) -> tuple[Ranking, list[int]]:
-    """Return the best k of a ranking by a reranker's scores, and the previous rank of each memory. Memories without a
-    score follow in their previous order."""
-    slots = inputs.index.conversation.slots[ranking.places].tolist()
-    versions = inputs.fact("version", ranking.places).tolist()
-    ids = [model_calls.rerank_key(inputs.index.ids[slot], one) for slot, one in zip(slots, versions, strict=True)]
-    by_score = sorted(range(len(ids)), key=lambda at: (ids[at] not in scores, -scores.get(ids[at], 0.0), at))
-    best = by_score[: inputs.tuning.k]
-    return ranking.only(np.array(best, np.int64)), [at + 1 for at in best]
+def recency(age_days: Column, decay: Decay) -> Column:
+    """Return exponential exp(-t/τ), linear max(0, 1 - t/max_age), logarithmic 1/(1 + ln(1 + t)), hyperbolic 1/(1 +
+    t/decay), or step: 1 below the threshold, else 0."""
+    match decay.function:
+        case "exponential":
+            factor: Column = np.exp(-age_days / decay.tau_days)
+        case "linear":
+            factor = np.maximum(0.0, 1 - age_days / decay.max_age_days)
+        case "logarithmic":
+            factor = 1 / (1 + np.log1p(age_days))
+        case "step":
+            factor = (age_days < decay.threshold_days) * 1.0
+        case "hyperbolic":
+            factor = hyperbolic(age_days, decay.decay_days)
+    return factor
 
 
-def _further(index: OwnerIndex, places: Places, scores: Column, changed: Mapping[int, Replacement]) -> Further:
-    """Return the ranked memories beyond the answer, with the times at which others replaced them."""
-    created_ms, replaced = index.conversation.facts["created_ms"], changed.keys() & {*places.tolist()}
-    return Further(places, scores, {place: format_time(int(created_ms[changed[place].by])) for place in replaced})
+def hyperbolic(age_days: Column, decay_days: float) -> Column:
+    return 1 / (1 + age_days / decay_days)
 
 
-def _settled(
-    run: QueryRun, inputs: RankingInput, ranking: Ranking, before: list[int]
-) -> tuple[Ranking, list[int], Mapping[int, Replacement]]:
-    """Move current statements before the statements that they replace, among the best memories. Return the new ranking,
-    the ranks before the reranker in its order, and by position which memory updates which."""
-    ranks = _looked_at(inputs, ranking.places)
-    places = ranking.places[ranks]
-    slots = run.index.conversation.slots[places].tolist()
-    question, statements = _statements(run, inputs.question.text, slots)
-    compared = updates.UpdateCandidates(
-        statements=statements,
-        author=inputs.fact("author", places),
-        place=places,
-        order=np.lexsort((inputs.fact("seq", places), inputs.fact("created_ms", places))).argsort(),
-        signal=inputs.semantic[places],
-    )
-    likely = updates.probabilities(question, compared)
-    likely[likely < updates.least(len(run.index), notes=is_notes(run.index))] = 0
-    found = updates.updated(ranks, likely)
-    if not found:
-        return ranking, before, {}
-    at = ranking.places.tolist()
-    changed = {at[rank]: one._replace(by=at[one.by]) for rank, one in found.items()}
-    order = updates.settled(ranks, likely, len(at), about_past=question.has("past"))
-    if not before:  # a reranker's order has no scores to raise
-        gains = updates.lifts(ranking.scores, order)
-        ranking = replace(ranking, scores=ranking.scores + gains, boosts=ranking.boosts | {updates.BOOST: gains})
-        ranking.tiebreak_applied = False  # the scores now define the order
-    return ranking.only(np.array(order)), [before[rank] for rank in order] if before else before, changed
+def usage(used: Records, now_ms: int) -> Column:
+    """Return u / (1 + u), u = ln(1 + times returned), which halves 30 days after the memory was returned last."""
+    idle_days = np.where(used["times"] > 0, np.maximum(now_ms - used["last_ms"], 0) / DAY_MS, 0.0)
+    often = np.log1p(used["times"])
+    factor: Column = often / (1 + often) / (1 + idle_days / USAGE_DAYS)
+    return factor
 
 
-def _looked_at(inputs: RankingInput, places: Places) -> list[int]:
-    """Return the ranks of the memories to compare for updates: the best ones, and the next messages after the very
-    best."""
-    best, follows = min(updates.BEST, len(places)), inputs.index.conversation.follows
-    behind = places[: updates.FOLLOWED] + 1
-    behind = behind[behind < len(follows)]
-    is_next = (places[best:] == behind[follows[behind], np.newaxis]).any(axis=0)
-    return [*range(best), *(is_next.nonzero()[0] + best).tolist()]
+def quality(confidence: npt.NDArray[np.float64], used: Records) -> Column:
+    """Return the mean of a Beta distribution that starts at the stated confidence and that each feedback vote
+    updates."""
+    voices = used["useful"] + used["not_useful"].astype(np.float64)
+    factor: Column = (CONFIDENCE_VOICES * confidence + used["useful"]) / (CONFIDENCE_VOICES + voices)
+    return factor
 
 
-def _statements(run: QueryRun, question: str, slots: list[int]) -> tuple[StatementReading, list[StatementReading]]:
-    """Return the analysed question, and the analysed statements of memories. The owner's index caches statements."""
-    held = run.index.statements
-    if len(held) > STATEMENTS_HELD:
-        held.clear()
-    missing = [slot for slot in slots if slot not in held]
-    rows = run.rows(missing) if missing else []
-    texts = [row.content[:READ_CHARACTERS] if is_readable(row) else "" for row in rows]
-    asks, *read = read_statements([question, *texts])
-    held.update(zip(missing, read, strict=True))
-    return asks, [held[slot] for slot in slots]
+def proximity(inputs: RankingInput, places: Places) -> Column:
+    """Return the proximity of each position, or zeros without a graph."""
+    return np.zeros(len(places)) if inputs.proximity is None else inputs.proximity[places]
 
 
-def _judge(run: QueryRun, candidates: Candidates) -> Judge:
-    """Return the judge of relevance. Without the question's vector its basis is words alone, for every model. The mode
-    `recency` compares nothing, so that only facts are available."""
-    found, question = candidates.signal, run.question
-    basis: Basis = run.engine.embedder.kind if found.vector is not None else "words"
-    columns = found.columns if found.columns.values else known(run.index, question)
-    return Judge.of(run.index, question, columns, basis, len(candidates.permitted.places))
+def semantic(inputs: RankingInput, places: Places, best: Places) -> tuple[Column, float]:
+    """Return the signal of `places`, stretched so that `best` (best first) spans 1 to 0, and the log-odds of that span.
+    `best` spans less if its log-odds span less than one unit. Places below all of `best` have 0."""
+    highest = float(inputs.semantic[best[0]])
+    spread = max(highest - float(inputs.semantic[best[-1]]), LEAST_SPREAD)
+    factor: Column = np.maximum(1 - (highest - inputs.semantic[places]) / spread, 0.0)
+    return factor, spread
 
 
-def _judged(judge: Judge, inputs: RankingInput, ranking: Ranking) -> Judged:
-    """Return the relevance of the ranked memories, and the probability that the permitted ones hold an answer."""
-    if inputs.tuning.mode == "recency":
-        return Judged(judge, None, judge.at(ranking.places))
-    if not len(inputs.allowed):
-        return Judged(judge, 0.0, np.zeros(0))
-    places = inputs.best(NEAREST)
-    figures = judge.figures(np.concatenate([places, ranking.places]))
-    nearest = figures.only(slice(len(places)))
-    relevance = judge.relevance(figures)
-    answerable = judge.answerable(nearest, highest=float(relevance[: len(places)].max()))
-    return Judged(judge, answerable, relevance[len(places) :], judge.hopeless(nearest, answerable))
+def boosts(inputs: RankingInput, places: Places, spread: float) -> dict[str, Column]:
+    """Return weight · value of each boost in the unit of scores, without boosts of weight 0 or without data. `spread`
+    are the log-odds that the semantic factor spans, which are worth its default weight."""
+    unit = WEIGHTS[inputs.tuning.mode]["semantic"] / spread
+    weights = {name: weight * unit for name, weight in inputs.tuning.boosts.items() if weight * unit > 0}
+    found: dict[str, Column] = {}
+    if "relationship" in weights and inputs.relationship:
+        found["relationship"] = np.array([inputs.relationship.get(place, 0.0) for place in places.tolist()])
+    if "personalisation" in weights and (taste := _taste(inputs)) is not None:
+        cosines = inputs.index.vectors.of(inputs.index.conversation.slots[places]) @ taste
+        found["personalisation"] = filled(np.clip(cosines.astype(np.float64), 0.0, 1.0), _embedded(inputs, places))
+    if "session_continuity" in weights and len(inputs.returned):
+        again = (inputs.fact("seq", places)[:, None] == inputs.returned).any(axis=1)
+        found["session_continuity"] = again * 1.0
+    return {name: weights[name] * values for name, values in found.items()}
 
 
-def _proximity(run: QueryRun, graph: QueryGraph) -> Column | None:
-    """Return the proximity of memories to the requested or named entities, or None without a graph or if the ranking
-    does not use it. Return zeros if the step is dropped for lack of time."""
-    if not run.tuning.wants_proximity:
+def _embedded(inputs: RankingInput, places: Places) -> Mask | None:
+    """Return whether each position's memory has a vector; None if all memories have one."""
+    found = _with_vectors(inputs.index)
+    return None if found is None else found.take(places)
+
+
+@of_memories
+def _with_vectors(index: OwnerIndex) -> Mask | None:
+    found = index.vectors.holds(index.conversation.slots)
+    return None if found.all() else found
+
+
+def _taste(inputs: RankingInput) -> Column | None:
+    """Return the mean vector, (dimension,) of length 1, of the newest memories with more useful than not useful
+    votes."""
+    liked = () if inputs.usage is None else inputs.usage.liked()
+    known = (slot for seq in liked if (slot := inputs.index.slot(seq)) is not None)
+    slots = [*islice(known, LIKED_MOST)][::-1]
+    if not slots:
         return None
-    if "proximity" in run.dropped:
-        near: Column | None = np.zeros(run.index.conversation.size)
+    mean = inputs.index.vectors.of(np.array(slots, np.int64)).mean(axis=0)
+    norm = np.linalg.norm(mean)
+    return mean / norm if norm else None  # 0 without vectors
+
+
+SPREAD = 3  # episodes that share the remaining slots if they do not fit whole
+CENTROID_WEIGHT = 0.25
+BEST = 50  # memories with the highest signal, from which the most relevant one is taken
+NAMED = 0.2  # share of the weight of mentions if no entity is requested
+MENTIONED = 1.0  # proximity of a memory that mentions an entity directly
+
+
+class _Episodes(NamedTuple):
+    """The episodes with members that may be in the answer."""
+
+    members: Places  # positions of the members in conversation order
+    first: Ints  # index of each episode's first member in `members`
+    sizes: Ints  # number of members of each episode
+
+    def of(self, number: int) -> Places:
+        return self.members[self.first[number] : self.first[number] + self.sizes[number]]
+
+
+def episode(inputs: RankingInput) -> Ranking:
+    """Rank the memories of the best episodes."""
+    segment = inputs.index.conversation.segment[inputs.allowed]
+    first = np.flatnonzero(np.diff(segment, prepend=-1))
+    found = _Episodes(inputs.allowed, first, np.diff(first, append=len(segment)))
+    factors = {"relevance": _relevance(inputs, found), "mentions": _mentions(inputs, found)}
+    weights = _weights(inputs)
+    scores: Column = sum((weights[name] * values for name, values in factors.items()), np.zeros(len(found.first)))
+    began_ms = inputs.fact("created_ms", found.members[found.first])
+    order = np.lexsort((found.first, began_ms, -scores))
+    answered = _answered(inputs, found, order)
+    places, own = np.concatenate(answered), np.repeat(order[: len(answered)], [len(one) for one in answered])
+    return Ranking(places, scores[own], {name: values[own] for name, values in factors.items()}, weights)
+
+
+def _weights(inputs: RankingInput) -> dict[str, float]:
+    """Return the weights of the factors. Requested entities have full weight; entities that the question names have
+    little, because the signal already counts their words. Named participants have none."""
+    weights, query = dict(inputs.tuning.weights), inputs.query
+    if not query.entity_urns and "mentions" not in (query.weights or {}):
+        weights["mentions"] *= 0.0 if inputs.question.named else NAMED
+    return weights
+
+
+def _relevance(inputs: RankingInput, found: _Episodes) -> Column:
+    odds: Column = np.logaddexp.reduceat(inputs.semantic[found.members], found.first)
+    if inputs.vector is not None:
+        segments = inputs.index.conversation.segment[found.members[found.first]]
+        centroids = inputs.index.clusters.centroids(segments)
+        embedded: Mask = np.linalg.norm(centroids, axis=1) > 0
+        if embedded.any():
+            cosines = filled(centroids.astype(np.float64) @ inputs.vector, embedded)
+            known = cosines[embedded]
+            odds = odds + CENTROID_WEIGHT * (cosines - known.mean()) / (known.std() + 1e-6)
+    relevance: Column = np.exp(odds - np.logaddexp.reduce(odds)) * inputs.relevance(inputs.best(BEST)).max()
+    return relevance
+
+
+def _mentions(inputs: RankingInput, found: _Episodes) -> Column:
+    if inputs.proximity is None:
+        return np.zeros(len(found.first))
+    counts = np.add.reduceat((inputs.proximity[found.members] >= MENTIONED) * 1.0, found.first)
+    mentions: Column = counts / (1 + counts)
+    return mentions
+
+
+def _answered(inputs: RankingInput, found: _Episodes, order: Ints) -> list[Places]:
+    """Return the positions of each answered episode, best first. Episodes are included whole while they fit; the next
+    ones share the remaining slots by their best members."""
+    tuning = inputs.tuning
+    room = tuning.most
+    best = [found.of(number) for number in order[: tuning.max_episodes or tuning.k].tolist()]
+    whole, taken = 0, 0
+    while whole < len(best) and taken < tuning.k and taken + len(best[whole]) <= room:
+        taken += len(best[whole])
+        whole += 1
+    if taken >= tuning.k or taken == room:
+        return best[:whole]
+    rest = best[whole : max(whole + 1, SPREAD)]
+    if not rest:
+        return best
+    every = np.concatenate(rest)
+    chosen = np.zeros(inputs.index.conversation.size, np.bool_)
+    chosen[every[np.argsort(-inputs.semantic[every], kind="stable")[: room - taken]]] = True
+    return [*best[:whole], *(one[chosen[one]] for one in rest)]
+
+
+TIE_FLOOR = 0.02  # the tie-break chain orders scores with a smaller deviation, for a range of 1
+CANDIDATES = 4 * K_MAX  # per source of candidates, so that no score depends on k
+DECAYED_CONFIDENCE = 0.6
+
+
+def rank(inputs: RankingInput) -> Ranking:
+    """Rank the memories in the requested mode."""
+    return MODES[inputs.tuning.mode](inputs)
+
+
+def relevance(inputs: RankingInput) -> Ranking:
+    """Rank by the semantic signal alone."""
+    best = inputs.best(CANDIDATES)
+    factor, spread = semantic(inputs, places := best[: inputs.tuning.k], best)
+    return Ranking(places, factor, {"semantic": factor}, {"semantic": 1.0}, unit=1 / spread)
+
+
+def by_recency(inputs: RankingInput) -> Ranking:
+    """Rank by a decay function of age, the newest first."""
+    scores = recency(inputs.age_days(inputs.allowed), inputs.tuning.decay)
+    # A step function, or ages beyond float precision, produce ties. Event time orders them, then arrival.
+    created_ms, seq = inputs.fact("created_ms", inputs.allowed), inputs.fact("seq", inputs.allowed)
+    order = np.lexsort((-seq, -created_ms, -scores))[: inputs.tuning.k]
+    return Ranking(inputs.allowed[order], scores[order], {"recency": scores[order]}, {"recency": 1.0})
+
+
+def hybrid(inputs: RankingInput) -> Ranking:
+    """Rank by the log-odds of the signal, plus weight · value of six other factors and of proximity if asked for.
+    Scores are divided by the log-odds that the semantic factor spans, as that factor is."""
+    best = inputs.best(CANDIDATES)
+    places = _joined(inputs, best, _near(inputs))
+    meaning, spread = semantic(inputs, places, best)
+    factors = {"semantic": meaning} | raw(inputs, places)
+    if inputs.tuning.wants_proximity:
+        factors["proximity"] = proximity(inputs, places)
+    weights = {name: inputs.tuning.weights[name] / (1 if name == "semantic" else spread) for name in factors}
+    return _weighed(inputs, places, factors, weights, boosts(inputs, places, spread), spread)
+
+
+def balanced(inputs: RankingInput) -> Ranking:
+    """Rank by recency, meaning and proximity to entities. Candidates are the best memories by signal, the newest, and
+    the nearest in the graph."""
+    best = inputs.best(CANDIDATES)
+    by_age = np.argsort(-inputs.fact("created_ms", inputs.allowed), kind="stable")
+    places = _joined(inputs, best, inputs.allowed[by_age[: len(best)]], _near(inputs))
+    meaning, spread = semantic(inputs, places, best)
+    factors = {
+        "recency": recency(inputs.age_days(places), inputs.tuning.decay),
+        "semantic": meaning,
+        "proximity": proximity(inputs, places),
+    }
+    return _weighed(inputs, places, factors, dict(inputs.tuning.weights), boosts(inputs, places, spread), spread)
+
+
+def entity_focused(inputs: RankingInput) -> Ranking:
+    """Rank by proximity to the entities, and by meaning at equal proximity."""
+    best = inputs.best(CANDIDATES)
+    places = _joined(inputs, best, _near(inputs))
+    meaning, spread = semantic(inputs, places, best)
+    factors = {"proximity": proximity(inputs, places), "semantic": meaning}
+    return _weighed(inputs, places, factors, dict(inputs.tuning.weights), {}, spread)
+
+
+def decayed(inputs: RankingInput) -> Ranking:
+    """Rank memories of sufficient confidence by confidence · 1/(1 + age/decay_days) · similarity. The similarity is a
+    memory's relevance, which is absolute: an unrelated memory has nearly none."""
+    given = inputs.query.filters.min_confidence
+    least = DECAYED_CONFIDENCE if given is None else given
+    places = inputs.allowed[inputs.fact("confidence", inputs.allowed) >= least]
+    signal = inputs.semantic[places]
+    factors: dict[str, Column] = {
+        "confidence": inputs.fact("confidence", places),
+        "decay": hyperbolic(inputs.age_days(places), inputs.tuning.decay.decay_days),
+        "similarity": inputs.relevance(places),
+    }
+    scores = np.prod([*factors.values()], axis=0)
+    cut = np.lexsort((places, -signal, -scores))[: inputs.tuning.k]
+    return Ranking(places[cut], scores[cut], {name: values[cut] for name, values in factors.items()})
+
+
+MODES: Mapping[Mode, Callable[[RankingInput], Ranking]] = {
+    "recency": by_recency,
+    "relevance": relevance,
+    "entity_focused": entity_focused,
+    "balanced": balanced,
+    "episode": episode,
+    "hybrid": hybrid,
+    "decayed": decayed,
+}
+
+
+def _near(inputs: RankingInput) -> Places:
+    """Return the memories nearest to the requested entities, or none if the mode does not use proximity."""
+    if inputs.proximity is None or not inputs.tuning.wants_proximity:
+        return inputs.allowed[:0]
+    near = inputs.allowed[inputs.proximity[inputs.allowed] > 0]
+    return near[np.lexsort((near, -inputs.semantic[near], -inputs.proximity[near]))][:CANDIDATES]
+
+
+def _joined(inputs: RankingInput, *found: Places) -> Places:
+    """Return the union of all candidates and the allowed positions with edges from them, in conversation order."""
+    if not inputs.relationship and not any(map(len, found[1:])):
+        return np.sort(found[0])
+    joined = np.zeros(inputs.index.conversation.size, np.bool_)
+    if inputs.relationship:
+        linked = np.fromiter(inputs.relationship, np.int64, len(inputs.relationship))
+        joined[linked[np.isin(linked, inputs.allowed)]] = True
+    for places in found:
+        joined[places] = True
+    return joined.nonzero()[0]
+
+
+def _weighed(
+    inputs: RankingInput,
+    places: Places,
+    factors: dict[str, Column],
+    weights: dict[str, float],
+    extra: dict[str, Column],
+    spread: float,
+) -> Ranking:
+    """Rank by Σ weight · factor + Σ boosts. If the sums before the boosts hardly differ, they count as equal. Boosts
+    then decide, then the semantic factor, importance, recency, score and id, all descending. `spread` are the log-odds
+    that the semantic factor spans."""
+    values = np.array([*factors.values()])
+    scores: Column = np.array([weights[name] for name in factors]) @ values
+    boost: Column = sum(extra.values(), np.zeros(len(places)))
+    signal, total = inputs.semantic[places], scores + boost
+    apart = scores - scores.sum() / max(len(scores), 1)
+    tied = len(scores) > 1 and math.sqrt(apart @ apart / len(scores)) <= TIE_FLOOR * sum(weights.values())
+    if tied:
+        fresh, important = recency(inputs.age_days(places), inputs.tuning.decay), inputs.fact("importance", places)
+        order = np.lexsort((-_by_id(inputs, places), -scores, -fresh, -important, -signal, -boost))
     else:
-        near = graph.proximity(run.query.entity_urns, run.question.text)
-        _took(run, "proximity")
-    return None if near is None else people.nearness(graph.index, run.question.named, near)
+        order = np.lexsort((places, -signal, -total))
+    cut = order[: inputs.tuning.k]
+    return Ranking(
+        places[cut],
+        total[cut],
+        {name: column[cut] for name, column in factors.items()},
+        weights,
+        {name: column[cut] for name, column in extra.items()},
+        tied,
+        dict(zip(factors, np.partition(values, len(places) // 2)[:, len(places) // 2].tolist(), strict=True)),
+        weights["semantic"] / spread,
+    )
 
 
-def _relationship(run: QueryRun, graph: QueryGraph) -> Mapping[int, float]:
-    """Return the strength of edges between candidates, by position, if the ranking uses it and there is time."""
-    hops = run.query.traversal_depth
-    if hops <= HOPS_MIN or "boosts" in run.dropped or not run.tuning.wants_neighbours:
-        return {}
-    found = graph.boosts(hops)
-    _took(run, "boosts")
-    return found
-
-
-def _took(run: QueryRun, step: Step) -> None:
-    run.engine.shared.costs.add(step, run.timings.end(step))
+def _by_id(inputs: RankingInput, places: Places) -> Places:
+    ids = [inputs.index.ids[slot] for slot in inputs.index.conversation.slots[places].tolist()]
+    ranks = np.empty(len(ids), np.int64)
+    ranks[sorted(range(len(ids)), key=ids.__getitem__)] = np.arange(len(ids))
+    return ranks

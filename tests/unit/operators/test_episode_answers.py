@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from recallflow.limits import WHOLE_EPISODES_MAX
-from recallflow.operators.recall.modes import rank
+from recallflow.operators.recall.ranking import rank
 from recallflow.state.rows import Entry
 from tests.groups import share
 from tests.unit.operators.harness import DAY_MS, MINUTE_MS, ids, ids_of, make_entry, make_event, make_inputs, run_flow

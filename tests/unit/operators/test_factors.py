@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recallflow.control import RecallSettings
-from recallflow.operators.recall.modes import boosts, quality, rank, raw, recency, usage
+from recallflow.operators.recall.ranking import boosts, quality, rank, raw, recency, usage
 from recallflow.queries import BOOSTS, WEIGHTS, Decay, DecayFunction, Mode
 from recallflow.state.usage import OwnerUsage, Records, Usage
 from tests.unit.operators.harness import DAY_MS, ids_of, make_entry, make_inputs

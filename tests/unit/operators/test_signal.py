@@ -17,8 +17,8 @@ from recallflow.llm import Embedded
 from recallflow.operators.events import Analysis, Write, decode
 from recallflow.operators.prepare import prepare
 from recallflow.operators.recall.columns import Columns, compute
-from recallflow.operators.recall.modes import boosts, rank, raw
 from recallflow.operators.recall.question import understand
+from recallflow.operators.recall.ranking import boosts, rank, raw
 from recallflow.operators.recall.shared import Shared
 from recallflow.operators.recall.signal import Signal, read
 from recallflow.operators.recall.weights import WEIGHTS, WHOLE_WEIGHTS

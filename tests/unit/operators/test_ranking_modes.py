@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recallflow.operators.recall.modes import rank
+from recallflow.operators.recall.ranking import rank
 from recallflow.operators.recall.ranking_input import Ranking, RankingInput
 from recallflow.queries import WEIGHTS, Decay, DecayFunction
 from recallflow.state.rows import Entry

@@ -1,0 +1,224 @@
+"""Ranks the permitted memories with the graph's contribution, and computes their relevance (steps 6, 7, 9)."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from recallflow.fields import format_time
+from recallflow.language.statements import StatementReading, read_statements
+from recallflow.operators.graph.query_graph import QueryGraph
+from recallflow.operators.recall import model_calls, people, updates
+from recallflow.operators.recall.columns import known
+from recallflow.operators.recall.deadline import Step
+from recallflow.operators.recall.ranking import CANDIDATES, rank
+from recallflow.operators.recall.ranking_input import NO_SEQS, Ranking, RankingInput
+from recallflow.operators.recall.relevance import NEAREST, Judge, Judged
+from recallflow.operators.recall.relevance_weights import Basis
+from recallflow.operators.recall.stages import NO_FURTHER, Candidates, Further, QueryRun, Ranked
+from recallflow.operators.recall.updates import Replacement
+from recallflow.operators.recall.weights import is_notes
+from recallflow.operators.recall.words import spend_scan
+from recallflow.operators.redaction import is_readable
+from recallflow.queries import HOPS_MIN
+from recallflow.state.arrays import Column, Places
+from recallflow.state.index import OwnerIndex
+
+FURTHER_MOST = 200  # ranked memories beyond the answer that a context may hold
+STATEMENTS_HELD = 4_096  # per owner
+READ_CHARACTERS = 500  # per memory: a memory that replaces a fact says so at its beginning
+
+
+def rank_candidates(run: QueryRun, candidates: Candidates, at_least: int = 0) -> Ranked:
+    """Rank the candidates. `at_least` is the minimum number of ranked memories. 0 ranks the query's k, or more if a
+    reranker has scored them."""
+    query, tuning, least = run.query, run.tuning, run.query.min_relevance
+    scores = {} if run.results.scored is None else run.results.scored.scores
+    is_whole = tuning.mode == "episode"  # an episode must keep all its members
+    settles = tuning.mode in updates.MODES and not at_least  # a reranker's candidates are chosen by fit alone
+    has_context = model_calls.context_tokens(query) is not None and not is_whole and not at_least
+    most = max(at_least, model_calls.RERANKED_MOST if scores else 0)
+    if settles or has_context or (least is not None and not is_whole):
+        most = CANDIDATES
+    inputs, graph, judge = _read_input(run, candidates, most)
+    ranking = rank(inputs) if len(inputs.allowed) else Ranking(inputs.allowed, np.zeros(0))
+    before: list[int] = []
+    if scores:
+        ranking, before = _reranked(inputs, ranking, scores)
+    changed: Mapping[int, Replacement] = {}
+    if settles and len(ranking.places) > 1:
+        ranking, before, changed = _settled(run, inputs, ranking, before)
+    run.timings.end("rank")
+    cut = slice(max(at_least, tuning.most))
+    whole = ranking
+    if least is None:  # only the answered memories need a relevance
+        ranking, before = ranking.only(cut), before[cut]
+    judged = _judged(judge, inputs, ranking)
+    beyond: Places | slice = slice(cut.stop, cut.stop + FURTHER_MOST)
+    if least is not None:
+        enough = (judged.relevance >= least).nonzero()[0]
+        enough, beyond = enough[cut], enough[beyond]
+        ranking, judged = ranking.only(enough), judged.only(enough)
+        before = [before[rank] for rank in enough.tolist()] if before else before
+    run.timings.end("judge")
+    further = _further(run.index, whole.places[beyond], whole.scores[beyond], changed) if has_context else NO_FURTHER
+    return Ranked(inputs, ranking, graph, before, judged, changed, further)
+
+
+def _read_input(run: QueryRun, candidates: Candidates, most: int) -> tuple[RankingInput, QueryGraph, Judge]:
+    """Return the input of a ranking of `most` memories or more, the graph, and the judge of relevance."""
+    query, moment, index, columns = run.query, run.moment, run.index, candidates.signal.columns
+    semantic = columns.score() if columns.values else np.zeros(index.conversation.size)
+    graph = QueryGraph(
+        graph=run.graph,
+        index=index,
+        semantic=semantic,
+        permitted=candidates.permitted.places,
+        now_ms=moment.now_ms,
+        expansions=run.engine.expansions,
+        request=run.request.context,
+    )
+    if query.entity_urns:
+        graph.warn_of_unknown(query.entity_urns)
+    run.timings.end("score")
+    spend_scan(index)
+    judge = _judge(run, candidates)
+    session_id = query.session_id if moment.is_now else None
+    inputs = RankingInput(
+        index=index,
+        question=run.question,
+        query=query,
+        now_ms=moment.now_ms,
+        semantic=semantic,
+        allowed=candidates.permitted.places,
+        tuning=replace(run.tuning, k=most) if most > run.tuning.k else run.tuning,
+        relevance=judge.at,
+        vector=candidates.signal.vector,
+        proximity=_proximity(run, graph),
+        relationship=_relationship(run, graph),
+        usage=run.request.hot.usage() if moment.is_now else None,
+        returned=NO_SEQS if session_id is None else run.request.hot.returned(session_id),
+    )
+    spend_scan(index)
+    return inputs, graph, judge
+
+
+def _reranked(inputs: RankingInput, ranking: Ranking, scores: Mapping[str, float]) -> tuple[Ranking, list[int]]:
+    """Return the best k of a ranking by a reranker's scores, and the previous rank of each memory. Memories without a
+    score follow in their previous order."""
+    slots = inputs.index.conversation.slots[ranking.places].tolist()
+    versions = inputs.fact("version", ranking.places).tolist()
+    ids = [model_calls.rerank_key(inputs.index.ids[slot], one) for slot, one in zip(slots, versions, strict=True)]
+    by_score = sorted(range(len(ids)), key=lambda at: (ids[at] not in scores, -scores.get(ids[at], 0.0), at))
+    best = by_score[: inputs.tuning.k]
+    return ranking.only(np.array(best, np.int64)), [at + 1 for at in best]
+
+
+def _further(index: OwnerIndex, places: Places, scores: Column, changed: Mapping[int, Replacement]) -> Further:
+    """Return the ranked memories beyond the answer, with the times at which others replaced them."""
+    created_ms, replaced = index.conversation.facts["created_ms"], changed.keys() & {*places.tolist()}
+    return Further(places, scores, {place: format_time(int(created_ms[changed[place].by])) for place in replaced})
+
+
+def _settled(
+    run: QueryRun, inputs: RankingInput, ranking: Ranking, before: list[int]
+) -> tuple[Ranking, list[int], Mapping[int, Replacement]]:
+    """Move current statements before the statements that they replace, among the best memories. Return the new ranking,
+    the ranks before the reranker in its order, and by position which memory updates which."""
+    ranks = _looked_at(inputs, ranking.places)
+    places = ranking.places[ranks]
+    slots = run.index.conversation.slots[places].tolist()
+    question, statements = _statements(run, inputs.question.text, slots)
+    compared = updates.UpdateCandidates(
+        statements=statements,
+        author=inputs.fact("author", places),
+        place=places,
+        order=np.lexsort((inputs.fact("seq", places), inputs.fact("created_ms", places))).argsort(),
+        signal=inputs.semantic[places],
+    )
+    likely = updates.probabilities(question, compared)
+    likely[likely < updates.least(len(run.index), notes=is_notes(run.index))] = 0
+    found = updates.updated(ranks, likely)
+    if not found:
+        return ranking, before, {}
+    at = ranking.places.tolist()
+    changed = {at[rank]: one._replace(by=at[one.by]) for rank, one in found.items()}
+    order = updates.settled(ranks, likely, len(at), about_past=question.has("past"))
+    if not before:  # a reranker's order has no scores to raise
+        gains = updates.lifts(ranking.scores, order)
+        ranking = replace(ranking, scores=ranking.scores + gains, boosts=ranking.boosts | {updates.BOOST: gains})
+        ranking.tiebreak_applied = False  # the scores now define the order
+    return ranking.only(np.array(order)), [before[rank] for rank in order] if before else before, changed
+
+
+def _looked_at(inputs: RankingInput, places: Places) -> list[int]:
+    """Return the ranks of the memories to compare for updates: the best ones, and the next messages after the very
+    best."""
+    best, follows = min(updates.BEST, len(places)), inputs.index.conversation.follows
+    behind = places[: updates.FOLLOWED] + 1
+    behind = behind[behind < len(follows)]
+    is_next = (places[best:] == behind[follows[behind], np.newaxis]).any(axis=0)
+    return [*range(best), *(is_next.nonzero()[0] + best).tolist()]
+
+
+def _statements(run: QueryRun, question: str, slots: list[int]) -> tuple[StatementReading, list[StatementReading]]:
+    """Return the analysed question, and the analysed statements of memories. The owner's index caches statements."""
+    held = run.index.statements
+    if len(held) > STATEMENTS_HELD:
+        held.clear()
+    missing = [slot for slot in slots if slot not in held]
+    rows = run.rows(missing) if missing else []
+    texts = [row.content[:READ_CHARACTERS] if is_readable(row) else "" for row in rows]
+    asks, *read = read_statements([question, *texts])
+    held.update(zip(missing, read, strict=True))
+    return asks, [held[slot] for slot in slots]
+
+
+def _judge(run: QueryRun, candidates: Candidates) -> Judge:
+    """Return the judge of relevance. Without the question's vector its basis is words alone, for every model. The mode
+    `recency` compares nothing, so that only facts are available."""
+    found, question = candidates.signal, run.question
+    basis: Basis = run.engine.embedder.kind if found.vector is not None else "words"
+    columns = found.columns if found.columns.values else known(run.index, question)
+    return Judge.of(run.index, question, columns, basis, len(candidates.permitted.places))
+
+
+def _judged(judge: Judge, inputs: RankingInput, ranking: Ranking) -> Judged:
+    """Return the relevance of the ranked memories, and the probability that the permitted ones hold an answer."""
+    if inputs.tuning.mode == "recency":
+        return Judged(judge, None, judge.at(ranking.places))
+    if not len(inputs.allowed):
+        return Judged(judge, 0.0, np.zeros(0))
+    places = inputs.best(NEAREST)
+    figures = judge.figures(np.concatenate([places, ranking.places]))
+    nearest = figures.only(slice(len(places)))
+    relevance = judge.relevance(figures)
+    answerable = judge.answerable(nearest, highest=float(relevance[: len(places)].max()))
+    return Judged(judge, answerable, relevance[len(places) :], judge.hopeless(nearest, answerable))
+
+
+def _proximity(run: QueryRun, graph: QueryGraph) -> Column | None:
+    """Return the proximity of memories to the requested or named entities, or None without a graph or if the ranking
+    does not use it. Return zeros if the step is dropped for lack of time."""
+    if not run.tuning.wants_proximity:
+        return None
+    if "proximity" in run.dropped:
+        near: Column | None = np.zeros(run.index.conversation.size)
+    else:
+        near = graph.proximity(run.query.entity_urns, run.question.text)
+        _took(run, "proximity")
+    return None if near is None else people.nearness(graph.index, run.question.named, near)
+
+
+def _relationship(run: QueryRun, graph: QueryGraph) -> Mapping[int, float]:
+    """Return the strength of edges between candidates, by position, if the ranking uses it and there is time."""
+    hops = run.query.traversal_depth
+    if hops <= HOPS_MIN or "boosts" in run.dropped or not run.tuning.wants_neighbours:
+        return {}
+    found = graph.boosts(hops)
+    _took(run, "boosts")
+    return found
+
+
+def _took(run: QueryRun, step: Step) -> None:
+    run.engine.shared.costs.add(step, run.timings.end(step))
