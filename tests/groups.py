@@ -29,7 +29,7 @@ GROUPS = {
     "kafka": "the engine, its commands and its clients on a real Kafka broker",
     "faults": "kills, outages and lost disks on a real Kafka broker",
     "browser": "the explorer in headless Chromium",
-    "release": "archives, wheels, the image, other Python versions",
+    "release": "archives, wheels, the image, other Python versions, tests of frameworks",
     "examples": "examples of the documentation and of the command help, in processes of their own",
     "models": "real embedding models and conversations from RECALLFLOW_SHARED",
     "processes": "commands in processes of their own: kills, signals, streams, locks",

@@ -2,6 +2,7 @@
 
     store = RecallStore(client)                  # ("ann", "food"): the memory of the user ann
     store = RecallStore(client, user_label=1)    # ("memories", "ann"): the same
+    store = RecallStore(client, user="ann")      # every namespace is in the memory of the user ann
     graph = builder.compile(store=store)
 
 The label at index `user_label` of a namespace is the user id. An item is a memory of that user: the texts of its value
@@ -9,23 +10,31 @@ are the content; namespace, key and value are metadata. A put to an existing key
 delete forgets it permanently. Both return once they are applied, so later reads see them. Both query the item first,
 and raise NothingWritten if that query fails: repeat the call.
 
-Features that recallflow lacks are refused: TTLs, unindexed items, searches and lists of namespaces across users, filter
-conditions other than `$eq` and `$ne`, and queries for more than the 50 best items. Two simultaneous puts to a new key
-create two memories: the store reads the newer one, and a delete forgets both.
+The engine filters by `$eq` and `$ne` on texts, numbers and truth values; the store reads all items for other
+conditions. A query ranks up to 50 items; others follow without a score, newest first. TTLs, and searches and lists of
+namespaces across users, are refused. Two simultaneous puts to a new key create two memories: the store reads the newer
+one, and a delete forgets both.
 """
 
 import asyncio
 import hashlib
 import json
+import operator
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
-from itertools import islice, takewhile
+from itertools import chain, islice, takewhile
+from types import MappingProxyType
 from typing import Any
 
 from recallflow.errors import UsageError
 from recallflow.integrations import before_a_write, checked_whole, extra, wait
-from recallflow.limits import METADATA_NAME_CHARACTERS, METADATA_TEXT_CHARACTERS, METADATA_VALUES_MAX
+from recallflow.limits import (
+    FILTER_VALUES_MAX,
+    METADATA_NAME_CHARACTERS,
+    METADATA_TEXT_CHARACTERS,
+    METADATA_VALUES_MAX,
+)
 from recallflow.queries import K_MAX
 from recallflow.responses import ListedMemory
 from recallflow.verbs.verbs import Waits
@@ -49,11 +58,14 @@ with extra("langgraph"):
 Namespace = tuple[str, ...]
 Filters = dict[str, Any]
 
-# Metadata fields. Filters use the last three, but cannot query the first.
+# Metadata fields. Filters use all but the first.
 ITEM = "langgraph"  # {namespace, key, value}; the value as JSON, so that it comes back as it is
 WITHIN = "langgraph.in"  # the namespace, and every prefix of it
 DIGEST = "langgraph.item"
+UNINDEXED = "langgraph.unindexed"
 FIELD = "value.{}"  # each field of the value that a filter may name
+EQUALITIES = MappingProxyType({"$eq": operator.eq, "$ne": operator.ne})  # those that filters can express
+RANGES = MappingProxyType({"$gt": operator.gt, "$gte": operator.ge, "$lt": operator.lt, "$lte": operator.le})
 
 
 def digest_of(namespace: Namespace, key: str) -> str:
@@ -79,16 +91,19 @@ def newest_of_each(rows: Iterable[ListedMemory]) -> Iterator[ListedMemory]:
             yield row
 
 
-def fields_of(namespace: Namespace, key: str, value: Mapping[str, Any], paths: Sequence[str]) -> dict[str, Any]:
-    """Return the memory fields of an item. Raise UsageError where filters could not find all of it."""
-    prefixes = [_path(namespace[:length]) for length in range(1, len(namespace) + 1)]
+def fields_of(namespace: Namespace, key: str, value: Mapping[str, Any], paths: Sequence[str] | None) -> dict[str, Any]:
+    """Return the memory fields of an item, which is unindexed without `paths`. Raise UsageError where filters could
+    not find all of it."""
+    prefixes = [_path(namespace[:length]) for length in range(len(namespace) + 1)]
     if len(prefixes[-1]) > METADATA_TEXT_CHARACTERS:
         raise UsageError(f"a namespace may have {METADATA_TEXT_CHARACTERS} characters in all, not {len(prefixes[-1])}")
     found = {FIELD.format(name): one for name, one in value.items() if _is_found(name, one)}
-    if (most := METADATA_VALUES_MAX - len(prefixes) - 1) < len(found):
+    if (most := METADATA_VALUES_MAX - len(prefixes) - 2) < len(found):
         raise UsageError(f"a value may have {most} texts, numbers and truth values at its top, not {len(found)}")
     item = {"namespace": list(namespace), "key": key, "value": json.dumps(value, ensure_ascii=False)}
     metadata = {ITEM: item, WITHIN: prefixes, DIGEST: digest_of(namespace, key), **found}
+    if paths is None:
+        return {"content": "-", "metadata": metadata | {UNINDEXED: True}}
     return {"content": _text(value, paths), "metadata": metadata}
 
 
@@ -103,18 +118,40 @@ def of_items(digests: Sequence[str]) -> Filters:
     return {"metadata": {DIGEST: list(digests)}}
 
 
-def within(prefix: Namespace, wanted: Mapping[str, Any] | None = None) -> Filters:
-    """Return filters for a namespace and those below it. Raise NotImplementedError for an unsupported condition."""
+def within(prefix: Namespace, wanted: Mapping[str, Any] | None = None) -> tuple[Filters, bool]:
+    """Return filters for a namespace and those below it, and whether they express all wanted conditions."""
     every: list[Filters] = [{"metadata": {WITHIN: _path(prefix)}}]
+    whole = True
     for name, condition in (wanted or {}).items():
         compared = condition if isinstance(condition, Mapping) else {"$eq": condition}
-        for operator, value in compared.items():
-            if operator not in ("$eq", "$ne") or not isinstance(value, str | int | float):
-                allowed = "a text, a number, true or false, with $eq or $ne"
-                raise NotImplementedError(f"{name}: a filter asks for {allowed}, not for {condition!r}")
-            equal = {"metadata": {FIELD.format(name): value}}
-            every.append(equal if operator == "$eq" else {"not": equal})
-    return {"all": every}
+        for comparison, value in compared.items():
+            if comparison in EQUALITIES and _is_found(name, value):
+                equal = {"metadata": {FIELD.format(name): value}}
+                every.append(equal if comparison == "$eq" else {"not": equal})
+            else:
+                whole = False
+    return {"all": every}, whole
+
+
+def meets(found: Any, wanted: Any) -> bool:
+    """Return whether a value meets a condition, by the rules of LangGraph's stores. No range includes other types."""
+    if isinstance(wanted, Mapping) and any(name.startswith("$") for name in wanted):
+        return all(_compare(found, comparison, value) for comparison, value in wanted.items())
+    if isinstance(wanted, Mapping):
+        return isinstance(found, Mapping) and all(meets(found.get(name), one) for name, one in wanted.items())
+    if isinstance(wanted, list | tuple):
+        return isinstance(found, list) and len(found) == len(wanted) and all(map(meets, found, wanted))
+    return bool(found == wanted)
+
+
+def _compare(found: Any, comparison: str, value: Any) -> bool:
+    if comparison in EQUALITIES:
+        return bool(EQUALITIES[comparison](found, value))
+    if comparison not in RANGES:
+        known = ", ".join([*EQUALITIES, *RANGES])
+        raise UsageError(f'unknown comparison "{comparison}" in a filter; LangGraph has {known}')
+    numbers = isinstance(found, int | float) and isinstance(value, int | float)
+    return numbers and RANGES[comparison](found, value)
 
 
 def matches(namespace: Namespace, condition: MatchCondition) -> bool:
@@ -125,7 +162,7 @@ def matches(namespace: Namespace, condition: MatchCondition) -> bool:
 
 
 def _path(namespace: Namespace) -> str:
-    return ".".join(namespace)  # no label has a dot
+    return ".".join(namespace) or "."  # no label has a dot
 
 
 def _is_found(name: object, value: object) -> bool:
@@ -154,13 +191,16 @@ def _texts(value: object) -> Iterator[str]:
 
 
 class RecallStore(BaseStore):
-    """Items as memories of users. `user_label` is the index of the user's label in a namespace. `fields` are the
-    indexed paths of a value in LangGraph's notation; without any, all its texts are indexed. A put may override them
-    with `index`."""
+    """Items as memories of users. `user_label` is the index of the user's label in a namespace; with `user`, all
+    namespaces are of this user. `fields` are the indexed paths of a value in LangGraph's notation; without any, all
+    its texts are indexed. A put may override them with `index`."""
 
-    def __init__(self, client: Waits, *, user_label: int = 0, fields: Sequence[str] = ()) -> None:
+    def __init__(
+        self, client: Waits, *, user_label: int = 0, user: str | None = None, fields: Sequence[str] = ()
+    ) -> None:
         self._client = client
         self._user_label = user_label
+        self._user_id = user
         self._fields = tuple(fields)
 
     def batch(self, ops: Iterable[Op]) -> list[Result]:
@@ -187,8 +227,6 @@ class RecallStore(BaseStore):
     def _put(self, op: PutOp) -> None:
         if op.ttl is not None:
             raise NotImplementedError("RecallStore has no TTL that reading refreshes: put without one")
-        if op.index is False:
-            raise NotImplementedError("RecallStore has no items that no search finds: name fields as index, or none")
         user_id = self._user(op.namespace)
         with before_a_write():
             there = [row.id for row in self._at(op.namespace, op.key)]
@@ -198,7 +236,8 @@ class RecallStore(BaseStore):
             for position in forgotten[-1:]:
                 wait(self._client, user_id, position)
             return
-        memory_fields = fields_of(op.namespace, op.key, op.value, op.index or self._fields)
+        paths = None if op.index is False else op.index or self._fields
+        memory_fields = fields_of(op.namespace, op.key, op.value, paths)
         if there:
             position = self._client.update(there[0], user=user_id, **memory_fields)
         else:
@@ -207,27 +246,36 @@ class RecallStore(BaseStore):
         wait(self._client, user_id, position)
 
     def _newest(self, op: SearchOp) -> list[SearchItem]:
-        rows = newest_of_each(self._rows(self._user(op.namespace_prefix), within(op.namespace_prefix, op.filter)))
-        return [SearchItem(**stored_in(row)) for row in islice(rows, op.offset, op.offset + op.limit)]
+        return [SearchItem(**stored_in(row)) for row in islice(self._matching(op), op.offset, op.offset + op.limit)]
 
     def _best(self, op: SearchOp) -> list[SearchItem]:
-        if (last := op.offset + op.limit) > K_MAX:
-            raise UsageError(f"a query finds the {K_MAX} best items: offset and limit come to {last}")
-        user_id, filters = self._user(op.namespace_prefix), within(op.namespace_prefix, op.filter)
-        found = self._client.search(op.query or "", user=user_id, k=last, filters=filters)
-        best = found[op.offset :]
+        """Return the items that the engine ranks, and then the others, as LangGraph's stores do."""
+        user_id, last = self._user(op.namespace_prefix), op.offset + op.limit
+        filters, whole = within(op.namespace_prefix, op.filter)
+        if not whole:
+            filters = of_items([digest_in(row.id) for row in islice(self._matching(op), FILTER_VALUES_MAX)] or [""])
+        indexed = {"all": [filters, {"not": {"metadata": {UNINDEXED: True}}}]}
+        best = self._client.search(op.query or "", user=user_id, k=min(last, K_MAX), filters=indexed)
         # An answer has no metadata, but a list has; the ids connect both.
         digests = {digest_in(memory.id) for memory in best}
         of_best = self._rows(user_id, of_items([*digests])) if digests else ()
         rows = {row.id: row for row in newest_of_each(of_best)}
-        return [SearchItem(**stored_in(rows[one.id]), score=one.score) for one in best if one.id in rows]
+        ranked = [SearchItem(**stored_in(rows[one.id]), score=one.score) for one in best if one.id in rows]
+        others = (SearchItem(**stored_in(row)) for row in self._matching(op) if digest_in(row.id) not in digests)
+        return [*islice(chain(ranked, others), op.offset, last)]
+
+    def _matching(self, op: SearchOp) -> Iterator[ListedMemory]:
+        """Yield the items of a search, newest first. The store checks conditions that filters cannot express."""
+        filters, whole = within(op.namespace_prefix, op.filter)
+        rows = newest_of_each(self._rows(self._user(op.namespace_prefix), filters))
+        return rows if whole else (row for row in rows if meets(stored_in(row)["value"], op.filter))
 
     def _namespaces(self, op: ListNamespacesOp) -> list[Namespace]:
         """Return the namespaces of a user by reading all items."""
         given = op.match_conditions or ()
         named = next((one.path for one in given if one.match_type == "prefix"), ())
         prefix = tuple(takewhile("*".__ne__, named))
-        rows = self._rows(self._user(prefix), within(prefix))
+        rows = self._rows(self._user(prefix), within(prefix)[0])
         every = {tuple(stored_in(row)["namespace"]) for row in rows}
         matching = {one[: op.max_depth] for one in every if all(matches(one, condition) for condition in given)}
         return sorted(matching)[op.offset : op.offset + op.limit]
@@ -241,6 +289,10 @@ class RecallStore(BaseStore):
         return map(checked_whole, self._client.each(user=user_id, filters=filters))
 
     def _user(self, namespace: Namespace) -> str:
+        if self._user_id is not None:
+            return self._user_id
         if len(namespace) <= (label := self._user_label):
-            raise UsageError(f"{namespace} names no user: a user's memory is what is searched, by label {label}")
+            raise UsageError(
+                f'{namespace} has no label {label}, the user; add it, or use RecallStore(client, user="ann")'
+            )
         return namespace[label]
