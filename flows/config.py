@@ -16,6 +16,7 @@ from typing import Any, Literal, NamedTuple, TypeVar, get_type_hints
 import orjson
 from pydantic import ByteSize, TypeAdapter
 
+from recallflow.cloud_events import JSON, RESPONSE_FORMATS, check_sdk
 from recallflow.errors import UsageError
 from recallflow.flows.model_settings import EmbeddingSettings, EnrichmentSettings, LlmSettings, ModelSettings
 from recallflow.flows.settings import AuthSettings, EncryptionSettings, Settings, TopicNames, refuse_unless
@@ -140,6 +141,7 @@ class RunSettings:
     checkpoint_keep: int = 3
     serve_while_catching_up: bool = False
     skip: tuple[str, ...] = ()  # positions of records to skip unread
+    response_format: str = JSON  # the format of responses: json, cloudevents-binary or cloudevents-structured
     metrics_host: str = "127.0.0.1"
     metrics_port: int | None = None  # the port of the metrics server; None for no server
     log_format: str = LOG_FORMATS[0]
@@ -155,7 +157,10 @@ class RunSettings:
             ("session_timeout_s", session, SESSION_MIN_S <= self.session_timeout_s <= SESSION_MAX_S),
             ("metrics_port", "0 to 65,535", self.metrics_port is None or 0 <= self.metrics_port <= 65_535),
             ("log_format", " or ".join(LOG_FORMATS), self.log_format in LOG_FORMATS),
+            ("response_format", ", ".join(RESPONSE_FORMATS), self.response_format in RESPONSE_FORMATS),
         )
+        if self.response_format != JSON:
+            check_sdk(f"response_format = {self.response_format}")
         if self.owned() is not None and self.standby:
             raise UsageError("standby has no effect on manually assigned partitions (own): leave out one setting")
 

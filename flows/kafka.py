@@ -162,7 +162,8 @@ class MainFlowMember(GroupMember):
         self.authoriser.warn()
 
     def recipe(self) -> Recipe:
-        router = Router(self.topics, self.counts, self.sink.most_bytes, self.config.auth, self.spans.headers)
+        chosen = self.config.auth, self.spans.headers, self.config.run.response_format
+        router = Router(self.topics, self.counts, self.sink.most_bytes, *chosen)
         rates = Rates(self.decisions, self.topics.queries, self.stamped)
 
         def authorise(item: Item) -> Item:

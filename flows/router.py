@@ -12,6 +12,7 @@ from typing import Any
 
 import orjson
 
+from recallflow.cloud_events import JSON, response_event
 from recallflow.connectors.kafka.messages import Headers, Outgoing, headers_bytes
 from recallflow.connectors.kafka.owned import OwnedSource
 from recallflow.connectors.kafka.sender import ToSend
@@ -99,6 +100,7 @@ class Router:
     most_bytes: Mapping[str, int]  # topic → largest record
     auth: AuthSettings = NO_AUTH  # the credentials of derived events, and the secret that signs verdicts
     traced: Callable[[Position], Headers] = lambda _: ()  # returns the trace headers for outputs of a record
+    response_format: str = JSON
 
     def fitted(self, output: Output) -> Output:
         """Return the output as it will be sent. Answers and requests that exceed their topic's limit are shortened. A
@@ -110,15 +112,14 @@ class Router:
                 return fitted_request(output, self._room_bytes(output))
             case Moved(record=record):
                 room_bytes = _moved(output).room_bytes(self.most_bytes[record.position.topic])
-                return output if len(record.value) <= room_bytes else DeadLetter(record, 0, TOO_LARGE_TO_MOVE, STEP)
+                return output if len(record.original) <= room_bytes else DeadLetter(record, 0, TOO_LARGE_TO_MOVE, STEP)
         return output
 
     def route(self, output: ToRoute) -> ToSend:
         """Return the record to send for a fitted output, with its topic and partition."""
         match output:
             case Answer():
-                topic = self._topic_of(output)
-                outgoing = self._outgoing(output, output.key, output.body)
+                topic, outgoing = self._topic_of(output), self._answer(output, output.body)
                 outgoing = replace(outgoing, instead=partial(self._failed, output))
             case Receipted():
                 topic, outgoing = self.topics.receipts, self._outgoing(output, output.key, output.body)
@@ -157,12 +158,21 @@ class Router:
         return self.topics.responses if output.reply_to is None else output.reply_to.topic
 
     def _room_bytes(self, output: Answer | Requested) -> int:
-        return self._outgoing(output, output.key, b"").room_bytes(self.most_bytes[self._topic_of(output)])
+        empty = self._answer(output, b"") if isinstance(output, Answer) else self._outgoing(output, output.key, b"")
+        return empty.room_bytes(self.most_bytes[self._topic_of(output)]) - len(empty.value or b"")
+
+    def _answer(self, answer: Answer, body: bytes) -> Outgoing:
+        """Return the record of a response in the chosen format."""
+        if (chosen := self.response_format) == JSON:
+            return self._outgoing(answer, answer.key, body)
+        number = f"{answer.position}/{answer.number}"
+        value, headers = response_event(body, answer.key, self.topics.responses, number, chosen)
+        return self._outgoing(answer, answer.key, value, headers)
 
     def _failed(self, answer: Answer, reason: str) -> Outgoing:
         """Return the replacement of an answer that the brokers refuse."""
         error = fit.failed(answer, f"the answer could not be sent: {reason}", self._room_bytes(answer))
-        return self._outgoing(answer, answer.key, error.body)
+        return self._answer(answer, error.body)
 
     def _outgoing(self, output: ToRoute, key: bytes, value: bytes, headers: Headers = ()) -> Outgoing:
         return _outgoing(output, key, value, (*headers, *self.traced(output.position)))
@@ -172,7 +182,7 @@ def _moved(output: Moved) -> Outgoing:
     """Return the unchanged record under its owner's key, with its source in a header."""
     record = output.record
     came = (MOVED_HEADER, str(record.position).encode())
-    value = None if record.tombstone else record.value
+    value = None if record.tombstone else record.original
     return _outgoing(output, output.key, value, (*(record.headers or ()), came))
 
 
@@ -182,7 +192,7 @@ def letter(output: DeadLetter, most_bytes: int) -> Outgoing:
     own, missing = _own_headers(record.headers, most_bytes // HEADERS_SHARE)
     if record.key is not None and len(record.key) > KEY_BYTES:
         missing |= {"error.key_size": str(len(record.key))}
-    value, masked = mask(record.value)
+    value, masked = mask(record.original)
     key, masked_in_key = (None, 0) if record.key is None else mask(record.key)
     if masked + masked_in_key:
         missing |= {"error.masked": str(masked + masked_in_key)}
@@ -191,13 +201,13 @@ def letter(output: DeadLetter, most_bytes: int) -> Outgoing:
     whole = replace(whole, instead=partial(_remark, output))
     if len(value) <= whole.room_bytes(most_bytes):
         return whole
-    cut = replace(whole, headers=(*own, *error_headers(output, missing | _whole(record.value))))
+    cut = replace(whole, headers=(*own, *error_headers(output, missing | _whole(record.original))))
     return replace(cut, value=value[: cut.room_bytes(most_bytes)])
 
 
 def _remark(output: DeadLetter, reason: str) -> Outgoing:
     """Return the replacement of a dead letter that the brokers refuse: the reason, without the record."""
-    headers = error_headers(output, _whole(output.record.value) | {"error.refused": reason})
+    headers = error_headers(output, _whole(output.record.original) | {"error.refused": reason})
     return _outgoing(output, mask(output.record.key or b"")[0] or str(output.position).encode(), b"", headers)
 
 

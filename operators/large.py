@@ -202,12 +202,12 @@ def encode_record(record: Record) -> list[Any]:
     flags = record.append_logged, record.silent, record.tombstone
     plain = [*record.position, _text(record.value), record.append_ms, _text(record.key), headers, *flags]
     verdict = (one and [*one] for one in (record.principal, record.refusal))
-    return [*plain, *verdict]
+    return [*plain, *verdict, *([] if record.wire is None else [_text(record.wire)])]
 
 
 def decode_record(encoded: list[Any]) -> Record:
     topic, partition, offset, value, append_ms, key, headers, append_logged, silent, tombstone, *verdict = encoded
-    sender, refusal = verdict
+    sender, refusal, *wire = verdict
     return Record(
         position=Position(topic, partition, offset),
         value=base64.b64decode(value),
@@ -219,6 +219,7 @@ def decode_record(encoded: list[Any]) -> Record:
         tombstone=tombstone,
         principal=None if sender is None else Principal(sender[0], None if sender[1] is None else tuple(sender[1])),
         refusal=None if refusal is None else Refusal(*refusal),
+        wire=_bytes(wire[0]) if wire else None,
     )
 
 

@@ -30,6 +30,7 @@ from typing import Any, NamedTuple, cast
 
 from pydantic import ValidationError
 
+from recallflow.cloud_events import response_json
 from recallflow.control import ApiKey, Control, RolloutMode
 from recallflow.credentials import (
     KEY_HEADER,
@@ -165,7 +166,7 @@ class Outstanding:
             if key not in self._by_key:
                 return
         try:
-            response = Response.model_validate_json(message.value() or b"")
+            response = Response.model_validate_json(response_json(message.value() or b""))
         except ValidationError as error:
             # Do not log the error: it quotes the invalid value, which may be the text of a memory.
             wrong = error.error_count()

@@ -58,7 +58,8 @@ class Record(NamedTuple):
     hash. A `silent` record is read again to rebuild state, without sending its outputs again. A `tombstone` had no
     value. `headers` are None where they cannot be read, and contain no credentials once the sender is checked.
     `principal` is the checked sender; None without authentication. `refusal` is the result of a failed check, also on a
-    later reading. `unread` of a query is the number of earlier memory records that are not applied.
+    later reading. `unread` of a query is the number of earlier memory records that are not applied. `wire` is the value
+    in the log where `value` was decoded from another format than JSON.
     """
 
     position: Position
@@ -72,6 +73,12 @@ class Record(NamedTuple):
     principal: Principal | None = None
     refusal: Refusal | None = None
     unread: int = 0
+    wire: bytes | None = None
+
+    @property
+    def original(self) -> bytes:
+        """Return the value in the log."""
+        return self.value if self.wire is None else self.wire
 
     @property
     def moved_from(self) -> Position | None:

@@ -8,12 +8,14 @@ from typing import Any, cast
 import orjson
 from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME
 
+from recallflow.cloud_events import event_json, is_cloud_event
 from recallflow.errors import ErrorCode, FieldProblem, InvalidRecord
 from recallflow.fields import EPOCH_MS_MAX
-from recallflow.records import Position, Record
+from recallflow.records import Position, Record, Refusal
 
 Headers = tuple[tuple[str, bytes | None], ...]
 NO_TIME_MS = 0
+DECODE = "decode"  # the step in refusals of wire formats
 # Calls from C check for the error that the client leaves set with its result. Calls from specialised bytecode do not,
 # and the error would surface at a later call.
 _headers = methodcaller("headers")
@@ -45,16 +47,38 @@ def append_ms(message: Any) -> int:
     return at_ms if kind == TIMESTAMP_LOG_APPEND_TIME else 0
 
 
+def json_of(value: bytes, headers: Headers | None) -> bytes:
+    """Return the event of a record as JSON, recognised by its own wire format. Raise InvalidRecord."""
+    return event_json(value, headers) if headers and value and is_cloud_event(headers) else value
+
+
+def json_or_wire(message: Any) -> bytes:
+    """Return the event of a message as JSON, or its value where that cannot be decoded."""
+    value = message.value() or b""
+    try:
+        return json_of(value, headers_of(message))
+    except InvalidRecord:
+        return value
+
+
 def record_of(message: Any, *, silent: bool = False, unread: int = 0) -> Record:
+    wire, headers, refusal = message.value() or b"", headers_of(message), None
+    try:
+        value = json_of(wire, headers)
+    except InvalidRecord as error:
+        problem = error.fields[0] if len(error.fields) == 1 else FieldProblem("", str(error))
+        value, refusal = wire, Refusal(DECODE, error.code, *problem)
     return Record(
         position=Position(message.topic(), message.partition(), message.offset()),
-        value=message.value() or b"",
+        value=value,
         append_ms=time_ms(message),
         key=message.key(),
-        headers=headers_of(message),
+        headers=headers,
         silent=silent,
         unread=unread,
         tombstone=message.value() is None,
+        refusal=refusal,
+        wire=None if value is wire else wire,
     )
 
 

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from pydantic import ValidationError
 
+from recallflow.cloud_events import response_json
 from recallflow.connectors.kafka.messages import SOURCE_HEADER, Letter, headers_of
 from recallflow.credentials import Headers
 from recallflow.errors import DeliveryFailed, FieldProblem, InvalidRecord, QueryTimeout, SourceError
@@ -323,7 +324,7 @@ def _refusal(output: Any) -> InvalidRecord | None:
 
 def _read(model: type[M], output: Any) -> M:
     try:
-        return model.model_validate_json(output.value() or b"")
+        return model.model_validate_json(response_json(output.value() or b""))
     except ValidationError:  # without the cause, which quotes the value: it may be a memory
         problem = f"{output.topic()} holds something that is no {model.__name__.lower()}"
         raise SourceError(f"{problem}: is the engine of another version?") from None

@@ -11,7 +11,7 @@ from confluent_kafka import KafkaError
 from confluent_kafka.admin import AdminClient
 
 from recallflow.connectors.kafka.admin import CONFIGS_S, ask_settings
-from recallflow.connectors.kafka.messages import Letter, identity_of, time_ms
+from recallflow.connectors.kafka.messages import Letter, identity_of, json_or_wire, time_ms
 from recallflow.connectors.kafka.sender import Sender
 from recallflow.connectors.kafka.topic_reader import TAIL, TopicReader
 from recallflow.kafka_options import KafkaOptions
@@ -127,9 +127,9 @@ class _User:
         self._spelt = {orjson.dumps(user_id)[1:-1], json.dumps(user_id).encode()[1:-1], user_id.encode()}
 
     def has(self, message: Any) -> bool:
-        value: bytes = message.value() or b""
         if message.key() == self.key:
             return True
+        value = json_or_wire(message)
         if not any(one in value for one in self._spelt):
             return False
         try:

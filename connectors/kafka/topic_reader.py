@@ -9,6 +9,7 @@ from typing import Any, Self
 import orjson
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
+from recallflow.cloud_events import response_json
 from recallflow.connectors.kafka.messages import Letter, time_ms
 from recallflow.errors import SourceError
 from recallflow.fields import format_time
@@ -222,7 +223,7 @@ def answers(options: KafkaOptions, topic: str) -> Iterator[dict[str, Any]]:
 
 
 def _row(message: Any) -> dict[str, Any]:
-    value = message.value() or b""
+    value = response_json(message.value() or b"")
     try:
         response = orjson.loads(value)
     except orjson.JSONDecodeError:

@@ -11,6 +11,7 @@ import orjson
 from recallflow.cli.options import at_rest, config
 from recallflow.cli.output import note
 from recallflow.cli.tenants import client
+from recallflow.connectors.kafka.messages import json_or_wire
 from recallflow.connectors.kafka.topic_erasure import (
     OutcomeReader,
     RemainingRecords,
@@ -208,7 +209,7 @@ class EraseCommand:
         if self._apart is not None:
             return export_before(self._config, self._apart, self._tenant, self._user, self._environments)
         found = records_of(self._config.kafka, self._config.topics.memory, self._tenant, self._user)
-        return (event for one in found if isinstance(event := _parsed(one.value()), dict))
+        return (event for one in found if isinstance(event := _parsed(json_or_wire(one)), dict))
 
     def _verify(self, who: TraceSearch) -> bool:
         """Search the files. Return whether anything was found."""

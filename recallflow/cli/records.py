@@ -14,6 +14,7 @@ from recallflow.cli.memories import DIM, WHEN, WHO, one_line
 from recallflow.cli.options import add_actions, add_kafka, config
 from recallflow.cli.output import console, json_line, paragraph
 from recallflow.cli.parser import Commands, add_command
+from recallflow.cloud_events import response_json
 from recallflow.credentials import mask
 from recallflow.errors import ErrorCode, UsageError
 
@@ -57,9 +58,11 @@ def record_of(message: Any) -> dict[str, Any]:
 
 def _parsed(message: Any) -> Any:
     """Return the content of a record: JSON, else text; None for a tombstone."""
-    value = message.value()
-    if value is None:
+    from recallflow.connectors.kafka.messages import json_or_wire
+
+    if message.value() is None:
         return None
+    value = response_json(json_or_wire(message))
     try:
         return orjson.loads(value)
     except orjson.JSONDecodeError:

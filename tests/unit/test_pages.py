@@ -14,7 +14,7 @@ LOCAL = (
     "concepts/overview.md", "how-to/assistant.md", "how-to/backfill.md", "how-to/evaluation.md",
     "how-to/from-mem0.md", "how-to/from-zep.md", "start/python.md",
 )  # fmt: skip
-WITH_A_BROKER = ("start/quickstart.md", "how-to/chat-platform.md", "how-to/runbook.md")
+WITH_A_BROKER = ("start/quickstart.md", "how-to/chat-platform.md", "how-to/cloudevents.md", "how-to/runbook.md")
 # Pages whose blocks run elsewhere, or show calls without their surroundings.
 NOT_RUN = (
     "how-to/access-control.md", "how-to/checkpoints.md", "how-to/control-events.md", "how-to/dead-letters.md",
