@@ -19,15 +19,7 @@ from recallflow.state.description import describe
 from recallflow.state.folders import partition_folder
 from recallflow.state.verify import verify
 from tests.kafka import harness
-from tests.kafka.harness import (
-    GIVE_UP_S,
-    Deployment,
-    Names,
-    other_outputs,
-    own_topics,
-    produce,
-    until,
-)
+from tests.kafka.harness import GIVE_UP_S, Deployment, Names, other_outputs, own_topics, produce, until
 
 USERS = [f"user{n}" for n in range(12)]
 LOG_PARTITIONS = 3

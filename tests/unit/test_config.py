@@ -21,15 +21,7 @@ from recallflow.connectors.llm.policy import Meter
 from recallflow.control import ControlHistory, Quota
 from recallflow.credentials import ApiKeyText
 from recallflow.errors import ModelError, UsageError
-from recallflow.flows.config import (
-    VARIABLES,
-    Config,
-    RawSetting,
-    RunSettings,
-    default_file,
-    printed,
-    read_config,
-)
+from recallflow.flows.config import VARIABLES, Config, RawSetting, RunSettings, default_file, printed, read_config
 from recallflow.flows.engine_metrics import model_metrics
 from recallflow.flows.enrich import EnrichFlow
 from recallflow.flows.model_settings import Asker, EmbeddingSettings, EnrichmentSettings, LlmSettings

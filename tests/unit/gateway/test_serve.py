@@ -463,10 +463,7 @@ def test_the_requests_of_the_page_are_answered_as_it_says(documented: Served) ->
     assert (status, changed["position"].startswith("local:")) == (202, True)
     assert ask(documented.url, memory)[1]["versions"][0]["content"] == CHANGED
     status, forgotten = ask(documented.url, forget)
-    assert ((status, forgotten["position"].startswith("local:")), ask(documented.url, memory)[0]) == (
-        (202, True),
-        404,
-    )
+    assert ((status, forgotten["position"].startswith("local:")), ask(documented.url, memory)[0]) == ((202, True), 404)
     assert ask(documented.url, routed)[0] == 202
     workspaces = f"curl '{ADDRESS}/memories?tenant_id=acme&user_id=webrenew'"
     assert len(ask(documented.url, workspaces)[1]["memory_page"]["memories"]) == 1

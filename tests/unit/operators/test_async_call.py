@@ -7,13 +7,7 @@ from typing import Any
 
 import pytest
 
-from recallflow.operators.async_call import (
-    AsyncCall,
-    CallCompletion,
-    CallError,
-    Completions,
-    Runtime,
-)
+from recallflow.operators.async_call import AsyncCall, CallCompletion, CallError, Completions, Runtime
 
 Fn = Callable[[int], Awaitable[Any]]
 

@@ -11,14 +11,7 @@ import pytest
 
 from recallflow.cli import main
 from recallflow.connectors.kafka.partition import LogProgress, PartitionProgress, progress_of
-from recallflow.errors import (
-    DiskFull,
-    MasterKeyError,
-    RecallflowError,
-    SettingsMismatch,
-    StateError,
-    UsageError,
-)
+from recallflow.errors import DiskFull, MasterKeyError, RecallflowError, SettingsMismatch, StateError, UsageError
 from recallflow.flows.settings import Settings
 from recallflow.records import Position
 from recallflow.state.checkpoint import checkpoint, restore
