@@ -86,7 +86,7 @@ DAY_MS = 24 * 60 * 60 * 1_000
 PAGE_MAX = 1_000
 PAGE_CHARACTERS = 8_000_000  # size limit of a page's memories
 DEEPEST = 20_000  # depth limit of page numbers, in memories
-_PROBLEMS = {"extra_forbidden": "is not supported here: leave it out (docs/how-to/mem0-clients.md says what is)"}
+_PROBLEMS = {"extra_forbidden": "is not supported here: leave it out"}
 
 T = TypeVar("T", bound=BaseModel)
 

@@ -3,88 +3,30 @@
 The routes are those of mem0's platform and of its open-source server, below /mem0/TENANT. No language model is called:
 messages are stored unchanged."""
 
-import asyncio
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, cast
 
-import orjson
-from fastapi import APIRouter, Request, Response
-from pydantic import BaseModel
+from fastapi import APIRouter
 
-from recallflow import responses
+from recallflow.connectors.http import compatible
 from recallflow.connectors.http import mem0_requests as requests
-from recallflow.connectors.http.errors import JSON, Problem, body_of, headers_of, status_of
+from recallflow.connectors.http.compatible import ClientCalls, pages
+from recallflow.connectors.http.errors import Problem
 from recallflow.connectors.http.handler import RequestHandler
 from recallflow.connectors.http.mem0_requests import AGENT_LABEL, RUN, USER, IgnoredParameters
-from recallflow.connectors.http.requests import AddressedRoute, credentials_of
-from recallflow.credentials import KEY_HEADER, TOKEN_HEADER
-from recallflow.errors import InvalidRecord, RecallflowError
-from recallflow.events import PRODUCTION, MemoryAdd, MemoryEvent, Message
-from recallflow.fields import EPOCH_MS_MAX, format_time
-from recallflow.parsing import parse
+from recallflow.errors import InvalidRecord
+from recallflow.events import MemoryAdd, MemoryEvent, Message
+from recallflow.fields import format_time
 from recallflow.queries import K_MAX, QueryEvent
-from recallflow.responses import MemoryPage, QueryFailed, Receipt
 from recallflow.service import check_forgotten
 
-_SCHEME = b"token "  # prefix of mem0's API keys in the Authorization header
 
-
-class Mem0Calls:
-    """Request with its service calls, for the tenant in its path."""
-
-    def __init__(self, handler: RequestHandler, request: Request) -> None:
-        self._handler, self.request = handler, request
-        self.tenant_id = request.path_params["tenant_id"]
-        self.environment = request.path_params.get("environment", PRODUCTION)
-        self._headers = tuple(map(_ours, credentials_of(request)))
-
-    async def body(self) -> bytes:
-        """Return the JSON body of the request. Raise Problem and InvalidRecord."""
-        return await self._handler.body(self.request, self._headers)
-
+class Mem0Calls(ClientCalls):
     def memory(self) -> tuple[str, str]:
         """Return the owner and the id of the memory in the path. Raise InvalidRecord (`not_found`)."""
         return requests.our_id(self.request.path_params["memory_id"])
-
-    async def ask(self, user_id: str, fields: dict[str, Any]) -> responses.Response:
-        """Return the response to a query. Raise RecallflowError, also for an error response."""
-        query = cast(QueryEvent, self._event(user_id, fields))
-        response = await self._handler.answer(query, self._headers)
-        if response.error is not None:
-            raise QueryFailed(response.query_id, response.error)
-        return response
-
-    async def apply(self, user_id: str, events: Sequence[dict[str, Any]]) -> list[tuple[MemoryEvent, Receipt | None]]:
-        """Store events in order, and wait for each receipt; check all events before storing the first. A receipt
-        that does not come in time is None. Raise RecallflowError."""
-        parsed = [cast(MemoryEvent, self._event(user_id, fields)) for fields in events]
-        for event in parsed:
-            self._handler.admission.check(event, self._headers)
-        applied = []
-        with self._handler.slot(self.tenant_id):
-            for event in parsed:
-                stored = await self._handler.service.apply(event, self._headers, self._handler.limits.timeout_s)
-                applied.append((event, stored.receipt))
-        return applied
-
-    async def version(self, user_id: str, memory_id: str) -> dict[str, Any]:
-        """Return the current version of a memory. Raise RecallflowError."""
-        response = await self.ask(user_id, {"type": "memory.get", "memory_id": memory_id})
-        return (response.versions or [{}])[0]
-
-    async def versions(self, user_id: str, memory_ids: Iterable[str]) -> list[dict[str, Any] | None]:
-        """Return the current versions of memories; None for a forgotten one."""
-        return await asyncio.gather(*(self._version_if_any(user_id, memory_id) for memory_id in memory_ids))
-
-    async def _version_if_any(self, user_id: str, memory_id: str) -> dict[str, Any] | None:
-        try:
-            return await self.version(user_id, memory_id)
-        except QueryFailed as error:
-            if error.error.code == "not_found":
-                return None
-            raise
 
     async def check_key(self) -> None:
         """Raise InvalidRecord for unknown credentials. Permissions are not checked."""
@@ -94,21 +36,6 @@ class Mem0Calls:
         except InvalidRecord as error:
             if error.code != "forbidden":  # a key for one user is valid, but a ping names no user
                 raise
-
-    def _event(self, user_id: str, fields: dict[str, Any]) -> Any:
-        try:
-            scope = {"tenant_id": self.tenant_id, "environment": self.environment, "user_id": user_id}
-            return parse(orjson.dumps(fields | scope))
-        except orjson.JSONEncodeError as error:
-            raise requests.invalid("", f"cannot be written as JSON: {error}") from None
-
-
-def _ours(header: tuple[str, bytes | None]) -> tuple[str, bytes | None]:
-    """Return the header with `authorization: Token KEY` converted to an API key."""
-    name, value = header
-    if name == TOKEN_HEADER and value is not None and value[: len(_SCHEME)].lower() == _SCHEME:
-        return KEY_HEADER, value[len(_SCHEME) :].strip(b" ")
-    return header
 
 
 def shown(user_id: str, version: Mapping[str, Any]) -> dict[str, Any]:
@@ -148,7 +75,6 @@ def history(user_id: str, versions: Sequence[Mapping[str, Any]]) -> list[dict[st
 
 
 _KEPT = ("role", "content", "name")  # stored fields of a message
-_EVER = format_time(EPOCH_MS_MAX)
 
 
 async def add(calls: Mem0Calls) -> dict[str, Any]:
@@ -219,7 +145,7 @@ async def get_all(calls: Mem0Calls) -> dict[str, Any]:
         raise requests.invalid("page", f"ends behind {requests.DEEPEST:,} memories: narrow it down with filters")
     results: list[dict[str, Any]] = []
     place, count, size = 0, 0, 0
-    async for page in _pages(calls, user_id, filters, behind):
+    async for page in pages(calls, user_id, filters, behind):
         count = page.total
         for memory in page.memories:
             if place >= first and "expired" not in memory.marks:
@@ -231,21 +157,6 @@ async def get_all(calls: Mem0Calls) -> dict[str, Any]:
     following = body.page + 1 if count > behind else None
     before = body.page - 1 if body.page > 1 else None
     return {"count": count, "next": _link(following, body), "previous": _link(before, body), "results": results}
-
-
-async def _pages(calls: Mem0Calls, user_id: str, filters: dict[str, Any], most: int) -> AsyncIterator[MemoryPage]:
-    """Yield the pages of an owner's memories, up to a number of memories."""
-    query: dict[str, Any] = {"type": "memories.list", "filters": filters}
-    while most > 0:
-        response = await calls.ask(user_id, query | {"limit": min(most, requests.PAGE_MAX)})
-        page = response.memory_page
-        if page is None:
-            return
-        yield page
-        if page.after is None:
-            return
-        most -= len(page.memories)
-        query["after"] = page.after
 
 
 def _link(page: int | None, body: requests.GetAll) -> str | None:
@@ -291,7 +202,7 @@ async def delete_all(calls: Mem0Calls) -> dict[str, Any]:
     if others := entities.keys() - {kind, RUN}:
         problem = f"is not supported here: delete by {USER}, by {USER} and {RUN}, or by one alone"
         raise requests.invalid(min(others), problem)
-    which = {"session_id": entities[RUN]} if kind != RUN and RUN in entities else {"older_than": _EVER}
+    which = {"session_id": entities[RUN]} if kind != RUN and RUN in entities else compatible.EVERYTHING
     await calls.apply(user_id, [{"type": "memory.forget", "filter": which}])
     return {"message": "Memories deleted successfully!"}
 
@@ -308,56 +219,11 @@ async def ping(calls: Mem0Calls) -> dict[str, Any]:
     return {"status": "ok", "org_id": calls.tenant_id, "project_id": calls.environment, "user_email": None}
 
 
-# The second prefix also matches paths of the first, so the first comes first.
-PREFIXES = ("/mem0/{tenant_id}/environments/{environment}", "/mem0/{tenant_id}")
-Operation = Callable[[Mem0Calls], Awaitable[Any]]
-Answer = Callable[[Request], Coroutine[Any, Any, Response]]
-
-
-class _Answered(AddressedRoute):
-    """Route whose errors contain `detail`, which mem0's clients read."""
-
-    def get_route_handler(self) -> Answer:
-        handle = super().get_route_handler()
-
-        async def answered(request: Request) -> Response:
-            try:
-                return await handle(request)
-            except RecallflowError as error:
-                body = error.error if isinstance(error, QueryFailed) else body_of(error)
-                content = {"detail": body.message, "error": body.model_dump(exclude={"truncated"})}
-                return Response(orjson.dumps(content), status_of(body.code), headers_of(body.code), JSON)
-
-        return answered
-
-
 def routes(handler: RequestHandler) -> APIRouter:
-    router = APIRouter(route_class=_Answered, include_in_schema=False)
-    for prefix in PREFIXES:
-        for methods_and_paths, operation, parameters in OPERATIONS:
-            for one in methods_and_paths.split(", "):
-                method, path = one.split(" ")
-                router.add_api_route(prefix + path, _answer_of(handler, operation, parameters), methods=[method])
-        router.add_api_route(prefix + "/{rest:path}", _refuse_others, methods=["GET", "POST", "PUT", "PATCH", "DELETE"])
-    return router
+    return compatible.routes(handler, "mem0", Mem0Calls, compatible.CompatibleRoute, OPERATIONS)
 
 
-def _answer_of(handler: RequestHandler, operation: Operation, parameters: type[BaseModel]) -> Answer:
-    async def answer(request: Request) -> Response:
-        requests.read(parameters, request.query_params)
-        content = await operation(Mem0Calls(handler, request))
-        return Response(orjson.dumps(content), media_type=JSON)
-
-    return answer
-
-
-async def _refuse_others() -> Response:
-    message = "recallflow has no such part of mem0; docs/how-to/mem0-clients.md says which there are"
-    return Response(orjson.dumps({"detail": message}), 501, media_type=JSON)
-
-
-# Methods and paths, the operation behind them, and the model of the URL parameters.
-OPERATIONS: tuple[tuple[str, Operation, type[BaseModel]], ...] = (
+OPERATIONS: compatible.Operations = (
     ("GET /v1/ping/", ping, IgnoredParameters),
     ("POST /v3/memories/add/, POST /v1/memories/, POST /memories", add, IgnoredParameters),
     ("POST /v3/memories/search/, POST /v2/memories/search/, POST /v1/memories/search/", search, IgnoredParameters),

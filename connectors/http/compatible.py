@@ -1,0 +1,164 @@
+"""Common parts of the interfaces of other products: calls of the service, errors, and routes."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Sequence
+from typing import Any, ClassVar, cast
+
+import orjson
+from fastapi import APIRouter, Request, Response
+from pydantic import BaseModel
+
+from recallflow import responses
+from recallflow.connectors.http.errors import JSON, body_of, headers_of, status_of
+from recallflow.connectors.http.handler import RequestHandler
+from recallflow.connectors.http.mem0_requests import PAGE_MAX, invalid, read
+from recallflow.connectors.http.requests import AddressedRoute, credentials_of
+from recallflow.credentials import KEY_HEADER, TOKEN_HEADER
+from recallflow.errors import RecallflowError
+from recallflow.events import PRODUCTION, MemoryEvent
+from recallflow.fields import EPOCH_MS_MAX, format_time
+from recallflow.parsing import parse
+from recallflow.queries import QueryEvent
+from recallflow.responses import MemoryPage, QueryFailed, Receipt
+
+_SCHEMES = (b"token ", b"api-key ")  # prefixes of API keys of mem0 and Zep in the Authorization header
+EVERYTHING = {"older_than": format_time(EPOCH_MS_MAX)}  # filter of memories to forget
+
+
+class ClientCalls:
+    """Request with its service calls, for the tenant in its path. `parameters` are the parsed ones of the URL."""
+
+    def __init__(self, handler: RequestHandler, request: Request, parameters: Any) -> None:
+        self._handler, self.request, self.parameters = handler, request, parameters
+        self.tenant_id = request.path_params["tenant_id"]
+        self.environment = request.path_params.get("environment", PRODUCTION)
+        self._headers = tuple(map(_ours, credentials_of(request)))
+
+    async def body(self) -> bytes:
+        """Return the JSON body of the request. Raise Problem and InvalidRecord."""
+        return await self._handler.body(self.request, self._headers)
+
+    async def ask(self, user_id: str, fields: dict[str, Any]) -> responses.Response:
+        """Return the response to a query. Raise RecallflowError, also for an error response."""
+        query = cast(QueryEvent, self._event(user_id, fields))
+        response = await self._handler.answer(query, self._headers)
+        if response.error is not None:
+            raise QueryFailed(response.query_id, response.error)
+        return response
+
+    async def apply(self, user_id: str, events: Sequence[dict[str, Any]]) -> list[tuple[MemoryEvent, Receipt | None]]:
+        """Store events in order, and wait for each receipt; check all events before storing the first. A receipt
+        that does not come in time is None. Raise RecallflowError."""
+        parsed = [cast(MemoryEvent, self._event(user_id, fields)) for fields in events]
+        for event in parsed:
+            self._handler.admission.check(event, self._headers)
+        applied = []
+        with self._handler.slot(self.tenant_id):
+            for event in parsed:
+                stored = await self._handler.service.apply(event, self._headers, self._handler.limits.timeout_s)
+                applied.append((event, stored.receipt))
+        return applied
+
+    async def version(self, user_id: str, memory_id: str) -> dict[str, Any]:
+        """Return the current version of a memory. Raise RecallflowError."""
+        response = await self.ask(user_id, {"type": "memory.get", "memory_id": memory_id})
+        return (response.versions or [{}])[0]
+
+    async def versions(self, user_id: str, memory_ids: Iterable[str]) -> list[dict[str, Any] | None]:
+        """Return the current versions of memories; None for a forgotten one."""
+        return await asyncio.gather(*(self._version_if_any(user_id, memory_id) for memory_id in memory_ids))
+
+    async def _version_if_any(self, user_id: str, memory_id: str) -> dict[str, Any] | None:
+        try:
+            return await self.version(user_id, memory_id)
+        except QueryFailed as error:
+            if error.error.code == "not_found":
+                return None
+            raise
+
+    def _event(self, user_id: str, fields: dict[str, Any]) -> Any:
+        try:
+            scope = {"tenant_id": self.tenant_id, "environment": self.environment, "user_id": user_id}
+            return parse(orjson.dumps(fields | scope))
+        except orjson.JSONEncodeError as error:
+            raise invalid("", f"cannot be written as JSON: {error}") from None
+
+
+def _ours(header: tuple[str, bytes | None]) -> tuple[str, bytes | None]:
+    """Return the header with an API key's scheme in `authorization` converted to `x-api-key`."""
+    name, value = header
+    if name == TOKEN_HEADER and value is not None and value.lower().startswith(_SCHEMES):
+        return KEY_HEADER, value.partition(b" ")[2].strip(b" ")
+    return header
+
+
+async def pages(calls: ClientCalls, user_id: str, filters: dict[str, Any], most: int) -> AsyncIterator[MemoryPage]:
+    """Yield the pages of an owner's memories, up to a number of memories."""
+    query: dict[str, Any] = {"type": "memories.list", "filters": filters}
+    while most > 0:
+        response = await calls.ask(user_id, query | {"limit": min(most, PAGE_MAX)})
+        page = response.memory_page
+        if page is None:
+            return
+        yield page
+        if page.after is None:
+            return
+        most -= len(page.memories)
+        query["after"] = page.after
+
+
+# Methods and paths, the operation behind them, and the model of the URL parameters.
+Operations = Sequence[tuple[str, Callable[[Any], Awaitable[Any]], type[BaseModel]]]
+Answer = Callable[[Request], Coroutine[Any, Any, Response]]
+
+
+class CompatibleRoute(AddressedRoute):
+    """Route whose errors contain their message in the field that the product's clients read."""
+
+    MESSAGE: ClassVar = "detail"
+
+    def get_route_handler(self) -> Answer:
+        handle = super().get_route_handler()
+
+        async def answered(request: Request) -> Response:
+            try:
+                return await handle(request)
+            except RecallflowError as error:
+                body = error.error if isinstance(error, QueryFailed) else body_of(error)
+                content = {self.MESSAGE: body.message, "error": body.model_dump(exclude={"truncated"})}
+                return Response(orjson.dumps(content), status_of(body.code), headers_of(body.code), JSON)
+
+        return answered
+
+
+def routes(
+    handler: RequestHandler,
+    product: str,
+    calls: type[ClientCalls],
+    route: type[CompatibleRoute],
+    operations: Operations,
+) -> APIRouter:
+    """Return the routes of a product's interface below /PRODUCT/TENANT; all other paths there answer 501."""
+    name = product.lower()
+    router = APIRouter(route_class=route, include_in_schema=False)
+
+    def answer_of(operation: Callable[[Any], Awaitable[Any]], parameters: type[BaseModel]) -> Answer:
+        async def answer(request: Request) -> Response:
+            content = await operation(calls(handler, request, read(parameters, request.query_params)))
+            return Response(orjson.dumps(content), media_type=JSON)
+
+        return answer
+
+    async def refuse(request: Request) -> Response:
+        asked = f"{request.method} {request.url.path}"
+        message = f"recallflow has no such part of {product}: {asked}; docs/how-to/{name}-clients.md lists all"
+        return Response(orjson.dumps({route.MESSAGE: message}), 501, media_type=JSON)
+
+    # The second prefix also matches paths of the first, so the first comes first.
+    for prefix in (f"/{name}/{{tenant_id}}/environments/{{environment}}", f"/{name}/{{tenant_id}}"):
+        for methods_and_paths, operation, parameters in operations:
+            for one in methods_and_paths.split(", "):
+                method, path = one.split(" ")
+                router.add_api_route(prefix + path, answer_of(operation, parameters), methods=[method])
+        router.add_api_route(prefix + "/{rest:path}", refuse, methods=["GET", "POST", "PUT", "PATCH", "DELETE"])
+    return router
