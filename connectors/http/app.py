@@ -4,7 +4,7 @@ from fastapi import FastAPI
 from fastapi.telemetry import TelemetryConfig
 from prometheus_client import CollectorRegistry
 
-from recallflow.connectors.http import errors, explorer, mem0_routes, routes
+from recallflow.connectors.http import errors, explorer, mem0_routes, routes, zep_routes
 from recallflow.connectors.http.handler import Mappings, RequestHandler
 from recallflow.connectors.http.requests import Limits, PathSegments
 from recallflow.connectors.http.server import ConcurrencyLimit, Traced, Traffic
@@ -40,6 +40,7 @@ def build_app(
     app.include_router(explore, prefix=DASHBOARD_PREFIX)
     app.include_router(explorer.routes(handler))
     app.include_router(mem0_routes.routes(handler))
+    app.include_router(zep_routes.routes(handler))
     app.add_middleware(PathSegments)
     app.add_middleware(ConcurrencyLimit, limits=limits, traffic=Traffic(registry))
     app.add_middleware(Traced)  # outside of the limit, so that refusals are traced too

@@ -1,0 +1,478 @@
+"""REST interface of Zep (version 2), as far as it maps: its clients can use recallflow by changing a URL.
+
+A request of Zep's names a session without its user. So each session has a record, a message without text, which is
+stored and never ranked: in the memory of its user, or in its own (`run:SESSION`) without one. A session with a user has
+a second record there, which names the user."""
+
+import contextlib
+import uuid
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, get_args
+
+import orjson
+from fastapi import APIRouter
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, model_validator
+
+from recallflow.connectors.http import compatible
+from recallflow.connectors.http.compatible import ClientCalls, pages
+from recallflow.connectors.http.errors import Problem
+from recallflow.connectors.http.handler import RequestHandler
+from recallflow.connectors.http.mem0_requests import DEEPEST, MESSAGES_MAX, RUN, USER, invalid, owner_of, read
+from recallflow.errors import FieldProblem, InvalidRecord
+from recallflow.fields import Role, Share
+from recallflow.graphs import Fact
+from recallflow.queries import K_MAX
+from recallflow.service import check_forgotten
+
+SESSION_CHARACTERS = 120  # of an id, since the owner `run:ID` is an identifier of at most 128
+FACTS, QUESTION_MESSAGES = 5, 4  # of a session's memory: relevant facts, and the newest messages that they match
+ROLES = {"norole": "user", "ai": "assistant", "human": "user"}  # roles of Zep's and of LangChain's clients
+OK = {"message": "OK"}
+
+Scope = Literal["facts", "messages", "edges", "episodes"]  # of sessions the first two, of the graph the others
+
+
+class Fields(BaseModel):
+    """A body, or the parameters of a URL, in which Zep's client sends an empty value for one that is not given."""
+
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+
+
+class Parameters(Fields):
+    @model_validator(mode="before")
+    @classmethod
+    def _given(cls, parameters: dict[str, str]) -> dict[str, str]:
+        return {name: value for name, value in parameters.items() if value}
+
+
+class MemoryPart(Parameters):
+    lastn: Annotated[int, Field(ge=0, le=1_000)] = 0
+    min_rating: Annotated[Share, Field(alias="minRating")] = 0.0
+
+
+class Page(Parameters):
+    """Part of a list. `cursor` is the number of a page, from 1 on, as in Zep's server."""
+
+    limit: Annotated[int, Field(ge=0, le=1_000)] = 0
+    cursor: Annotated[int, Field(ge=1)] = 1
+
+
+class Changes(Fields):
+    """Changes of a session or a message. Nothing is rated: the instruction has no effect."""
+
+    metadata: dict[str, Any] | None = None
+    fact_rating_instruction: Any = Field(default=None, exclude=True)
+
+
+class NewSession(Changes):
+    session_id: Annotated[str, Field(min_length=1)]
+    user_id: str | None = None
+
+
+class Profile(Changes):
+    user_id: str = Field(default="", exclude=True)
+    email: str | None = None
+    first_name: str | None = None
+    last_name: str | None = None
+
+
+class NewMessage(Fields):
+    """A message of a request. The last three fields are the server's, and have no effect."""
+
+    content: str
+    role: str | None = None
+    role_type: str | None = None
+    metadata: dict[str, Any] | None = None
+    created_at: str | None = None
+    uuid: str | None = None
+    processed: Any = None
+    token_count: Any = None
+    updated_at: Any = None
+
+    def event(self, session_id: str) -> dict[str, Any]:
+        """Return the event: the type of the role is our role, the role our name of the author. Raise InvalidRecord."""
+        kind = self.role_type or self.role or ""
+        role = ROLES.get(kind, kind)
+        if role not in get_args(Role):
+            raise invalid("role_type", f"is {kind!r}: give user, assistant, system, tool or function")
+        given = {"name": self.role, "metadata": self.metadata, "timestamp": self.created_at}
+        event = {"type": "message", "role": role, "content": self.content, "session_id": session_id}
+        return event | {name: value for name, value in given.items() if value} | {"id": self.uuid or str(uuid.uuid4())}
+
+
+class NewMemory(Fields):
+    """Messages of a session. No language model is called: its instructions have no effect."""
+
+    messages: Annotated[list[NewMessage], Field(min_length=1, max_length=MESSAGES_MAX)]
+    fact_instruction: str | None = None
+    summary_instruction: str | None = None
+    return_context: bool = False
+
+
+class Search(Fields):
+    """Search of sessions, or of the graph under other names. Choices of processing have no effect."""
+
+    text: Annotated[str, Field(validation_alias=AliasChoices("text", "query"))]
+    scope: Annotated[Scope, Field(validation_alias=AliasChoices("search_scope", "scope"))] = "facts"
+    user_id: str | None = None
+    session_ids: list[str] = []
+    limit: Annotated[int, Field(ge=0)] = 0
+    min_fact_rating: Share = 0.0
+    min_score: Share = 0.0
+    mmr_lambda: Any = None
+    reranker: Any = None
+    search_type: Any = None
+
+    @property
+    def least(self) -> float:
+        return max(self.min_fact_rating, self.min_score)
+
+
+class ZepCalls(ClientCalls):
+    @property
+    def session_id(self) -> str:
+        return str(self.request.path_params["session_id"])
+
+    @property
+    def user_id(self) -> str:
+        return owner_of({USER: self.request.path_params["user_id"]})[0]
+
+    async def remember(self, user_id: str, **metadata: Any) -> None:
+        """Store a record."""
+        event = {"type": "message", "content": None, "id": str(uuid.uuid4()), "metadata": metadata}
+        await self.apply(user_id, [event])
+
+    async def records(self, user_id: str, **metadata: Any) -> list[dict[str, Any]]:
+        """Return the records with these values, newest first."""
+        found = pages(self, user_id, {"metadata": metadata}, DEEPEST)
+        return [memory.model_dump() async for page in found for memory in page.memories]
+
+    async def change(self, user_id: str, record: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+        """Change metadata of a memory. Return its new version."""
+        metadata = {**(record["metadata"] or {}), **changes}
+        await self.apply(user_id, [{"type": "memory.update", "memory_id": record["id"], "metadata": metadata}])
+        return await self.version(user_id, record["id"])
+
+    async def forget(self, user_id: str, **which: Any) -> None:
+        [(_, receipt)] = await self.apply(user_id, [{"type": "memory.forget", **which}])
+        if "memory_id" in which:
+            check_forgotten(receipt)
+
+    async def owner(self, session_id: str) -> str:
+        """Return the owner of a session's memories. Raise InvalidRecord (`not_found`)."""
+        own = own_name(session_id)
+        for record in await self.records(own, zep=["session", "owner"]):
+            return str(record["metadata"].get("owner", own))
+        raise missing("session_id", f"no session has the id {session_id!r}: add_session makes one")
+
+    async def session(self, session_id: str) -> tuple[str, dict[str, Any]]:
+        """Return the owner and the record of a session. Raise InvalidRecord (`not_found`)."""
+        owner = await self.owner(session_id)
+        for record in await self.records(owner, zep="session", session_id=session_id):
+            return owner, record
+        raise missing("session_id", f"the session {session_id!r} was erased with its user")
+
+    async def open_session(self, session: NewSession) -> str:
+        """Store a session. Return the owner of its memories."""
+        own = own_name(session.session_id)
+        owner = owner_of({USER: session.user_id})[0] if session.user_id else own
+        await self.remember(owner, zep="session", session_id=session.session_id, metadata=session.metadata)
+        if owner != own:
+            await self.remember(own, zep="owner", owner=owner)
+        return owner
+
+    async def recall(self, user_id: str, **fields: Any) -> list[dict[str, Any]]:
+        """Return the best memories with their owners and scores."""
+        response = await self.ask(user_id, {"type": "recall", **fields})
+        scores = {memory.id: memory.relevance for memory in response.memories or []}
+        versions = filter(None, await self.versions(user_id, scores))
+        return [version | {"score": scores[version["id"]], "owner": user_id} for version in versions]
+
+    async def messages(self, owner: str, most: int) -> list[dict[str, Any]]:
+        """Return the newest messages of the session, oldest first."""
+        found = pages(self, owner, {"session_ids": [self.session_id], "kinds": ["message"]}, most)
+        return [memory.model_dump() async for page in found for memory in page.memories][::-1]
+
+
+def own_name(session_id: str) -> str:
+    if len(session_id) > SESSION_CHARACTERS:
+        raise invalid("session_id", f"is longer than {SESSION_CHARACTERS} characters")
+    return owner_of({RUN: session_id})[0]
+
+
+def missing(field: str, problem: str) -> InvalidRecord:
+    return InvalidRecord("not_found", [FieldProblem(field, problem)])
+
+
+def shown(record: Mapping[str, Any], **fields: Any) -> dict[str, Any]:
+    """Return an object of Zep's with the fields that all have."""
+    return {"uuid": record["id"], "created_at": record["created_at"], "updated_at": record["updated_at"], **fields}
+
+
+def shown_session(owner: str, record: Mapping[str, Any]) -> dict[str, Any]:
+    session_id, metadata = record["metadata"]["session_id"], record["metadata"]["metadata"]
+    user_id = None if owner == own_name(session_id) else owner
+    return shown(record, session_id=session_id, user_id=user_id, metadata=metadata)
+
+
+def shown_user(user_id: str, record: Mapping[str, Any]) -> dict[str, Any]:
+    return shown(record, user_id=user_id, **{k: v for k, v in record["metadata"].items() if k != "zep"})
+
+
+def shown_message(memory: Mapping[str, Any]) -> dict[str, Any]:
+    role, content = memory["role"] or "user", memory["content"]
+    return shown(memory, content=content, role=memory["name"] or role, role_type=role, metadata=memory["metadata"])
+
+
+def shown_fact(memory: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a memory as a fact, whose id contains the owner. The text of a message begins with its author."""
+    author = f"{memory['name'] or memory['role']}: " if memory["kind"] == "message" else ""
+    fact_id = urlsafe_b64encode(orjson.dumps([memory["owner"], memory["id"]])).decode().rstrip("=")
+    fact = {"fact": author + memory["content"], "created_at": memory["created_at"], "rating": memory.get("score")}
+    return {"uuid": fact_id, **fact}
+
+
+async def add_session(calls: ZepCalls) -> dict[str, Any]:
+    body = read(NewSession, await calls.body())
+    with contextlib.suppress(InvalidRecord):
+        await calls.session(body.session_id)
+        raise Problem("invalid_event", f"{body.session_id!r} exists: update_session changes it", "session_id")
+    await calls.open_session(body)
+    return shown_session(*await calls.session(body.session_id))
+
+
+async def get_session(calls: ZepCalls) -> dict[str, Any]:
+    return shown_session(*await calls.session(calls.session_id))
+
+
+async def update_session(calls: ZepCalls) -> dict[str, Any]:
+    """Merge new metadata into that of a session."""
+    body = read(Changes, await calls.body())
+    owner, record = await calls.session(calls.session_id)
+    merged = {**(record["metadata"]["metadata"] or {}), **(body.metadata or {})}
+    return shown_session(owner, await calls.change(owner, record, {"metadata": merged}))
+
+
+async def add_memory(calls: ZepCalls) -> dict[str, Any]:
+    """Store each message as one memory, in a new session without a user if there is none."""
+    body = read(NewMemory, await calls.body())
+    try:
+        owner = await calls.owner(calls.session_id)
+    except InvalidRecord as error:
+        if error.code != "not_found":
+            raise
+        owner = await calls.open_session(NewSession(session_id=calls.session_id))
+    await calls.apply(owner, [message.event(calls.session_id) for message in body.messages])
+    return OK | (await _memory(calls, owner, 1, 0.0) if body.return_context else {})
+
+
+async def get_memory(calls: ZepCalls) -> dict[str, Any]:
+    """Return the newest messages of a session, and facts of its owner that match them."""
+    given: MemoryPart = calls.parameters
+    return await _memory(calls, await calls.owner(calls.session_id), given.lastn or 6, given.min_rating)
+
+
+async def _memory(calls: ZepCalls, owner: str, most: int, least: float) -> dict[str, Any]:
+    newest = await calls.messages(owner, max(most, QUESTION_MESSAGES))
+    question = "\n".join(message["content"] for message in newest[-QUESTION_MESSAGES:])
+    messages, facts = newest[-most:], list[dict[str, Any]]()
+    if question.strip():
+        in_view = {message["id"] for message in messages}
+        k = min(FACTS + len(in_view), K_MAX)
+        recalled = await calls.recall(owner, query=question, k=k, session_id=calls.session_id, min_relevance=least)
+        facts = [shown_fact(memory) for memory in recalled if memory["id"] not in in_view][:FACTS]
+    return {
+        "messages": [*map(shown_message, messages)],
+        "relevant_facts": facts,
+        "facts": [fact["fact"] for fact in facts],
+        "context": "\n".join(f"- {fact['fact']} ({fact['created_at']})" for fact in facts),
+    }
+
+
+async def delete_memory(calls: ZepCalls) -> dict[str, Any]:
+    """Forget a session with its memories."""
+    owner = await calls.owner(calls.session_id)
+    await calls.forget(owner, filter={"session_id": calls.session_id})
+    for record in await calls.records(owner, zep="session", session_id=calls.session_id):
+        await calls.forget(owner, memory_id=record["id"])
+    await calls.forget(own_name(calls.session_id), filter=compatible.EVERYTHING)
+    return OK
+
+
+async def list_messages(calls: ZepCalls) -> dict[str, Any]:
+    """Return a page of a session's messages, oldest first."""
+    limit, number = calls.parameters.limit or 100, calls.parameters.cursor
+    every = await calls.messages(await calls.owner(calls.session_id), DEEPEST)
+    if len(every) >= DEEPEST:
+        raise Problem(
+            "too_large", f"has {DEEPEST:,} messages or more: GET /memories returns them by page", "session_id"
+        )
+    found = [*map(shown_message, every[(number - 1) * limit : number * limit])]
+    return {"messages": found, "row_count": len(found), "total_count": len(every)}
+
+
+async def _message(calls: ZepCalls) -> tuple[str, dict[str, Any]]:
+    owner, message_id = await calls.owner(calls.session_id), calls.request.path_params["message_id"]
+    message = await calls.version(owner, message_id)
+    if message.get("session_id") != calls.session_id:
+        raise missing("message_uuid", f"no message of the session {calls.session_id!r} has the id {message_id!r}")
+    return owner, message
+
+
+async def get_message(calls: ZepCalls) -> dict[str, Any]:
+    return shown_message((await _message(calls))[1])
+
+
+async def update_message(calls: ZepCalls) -> dict[str, Any]:
+    """Merge new metadata into that of a message."""
+    body = read(Changes, await calls.body())
+    return shown_message(await calls.change(*await _message(calls), body.metadata or {}))
+
+
+async def search_sessions(calls: ZepCalls) -> dict[str, Any]:
+    """Return the best memories of a user, or of sessions, as facts or messages."""
+    body = read(Search, await calls.body())
+    found = await _found(calls, body)
+    what, show = ("message", shown_message) if body.scope == "messages" else ("fact", shown_fact)
+    return {"results": [{what: show(m), "session_id": m["session_id"], "score": m["score"]} for m in found]}
+
+
+async def _found(calls: ZepCalls, body: Search) -> list[dict[str, Any]]:
+    if body.user_id:
+        owners = {owner_of({USER: body.user_id})[0]}
+    elif body.session_ids:
+        owners = {await calls.owner(session_id) for session_id in body.session_ids[:K_MAX]}
+    else:
+        raise invalid("user_id", "is missing: give the user or session_ids")
+    filters: dict[str, Any] = {"session_ids": body.session_ids} if body.session_ids else {}
+    if body.scope == "messages":
+        filters["kinds"] = ["message"]
+    most = min(body.limit or calls.parameters.limit or 10, K_MAX)
+    chosen = {"query": body.text, "k": most, "filters": filters, "min_relevance": body.least}
+    found = [memory for owner in sorted(owners) for memory in await calls.recall(owner, **chosen)]
+    return found if len(owners) == 1 else sorted(found, key=lambda memory: -memory["score"])[:most]
+
+
+async def search_graph(calls: ZepCalls) -> dict[str, Any]:
+    """Return relations of a user (edges), or the best memories (episodes)."""
+    body = read(Search, await calls.body())
+    if body.scope == "episodes":
+        found = await _found(calls, body)
+        return {"episodes": [shown_message(m) | {"session_id": m["session_id"], "score": m["score"]} for m in found]}
+    query = {"type": "graph.facts", "query": body.text, "limit": min(body.limit or 10, K_MAX)}
+    response = await calls.ask(owner_of({USER: body.user_id or ""})[0], query)
+    facts = [] if response.graph_facts is None else response.graph_facts.facts
+    return {"edges": [_edge(fact) for fact in facts if fact.score >= body.least]}
+
+
+def _edge(fact: Fact) -> dict[str, Any]:
+    """Return a relation as an edge. Its text is the newest sentence that states it."""
+    return {
+        "uuid": "|".join((fact.source, fact.type, fact.target)),
+        "name": fact.type,
+        "fact": fact.evidence[0].quote if fact.evidence else f"{fact.source_name} {fact.type} {fact.target_name}",
+        "source_node_uuid": fact.source,
+        "target_node_uuid": fact.target,
+        "created_at": fact.ingested_at,
+        "valid_at": fact.valid_from,
+        "invalid_at": fact.valid_to,
+        "episodes": [evidence.id for evidence in fact.evidence],
+        "attributes": fact.properties,
+        "score": fact.score,
+    }
+
+
+def _fact(calls: ZepCalls) -> tuple[str, str]:
+    """Return the owner and the memory of a fact's id. Raise InvalidRecord (`not_found`)."""
+    given = calls.request.path_params["fact_id"]
+    try:
+        owner, memory_id = map(str, orjson.loads(urlsafe_b64decode(given + "=" * (-len(given) % 4))))
+    except (ValueError, TypeError):
+        raise missing("fact_uuid", f"{given!r} is no id that was given out here") from None
+    return owner, memory_id
+
+
+async def get_fact(calls: ZepCalls) -> dict[str, Any]:
+    owner, memory_id = _fact(calls)
+    return {"fact": shown_fact(await calls.version(owner, memory_id) | {"owner": owner})}
+
+
+async def delete_fact(calls: ZepCalls) -> str:
+    owner, memory_id = _fact(calls)
+    await calls.forget(owner, memory_id=memory_id)
+    return "OK"
+
+
+async def add_user(calls: ZepCalls) -> dict[str, Any]:
+    body = read(Profile, await calls.body())
+    calls.request.path_params["user_id"] = body.user_id
+    if await calls.records(calls.user_id, zep="user"):
+        raise Problem("invalid_event", f"{body.user_id!r} exists: user.update changes it", "user_id")
+    await calls.remember(calls.user_id, zep="user", **body.model_dump())
+    return await get_user(calls)
+
+
+async def get_user(calls: ZepCalls) -> dict[str, Any]:
+    return shown_user(calls.user_id, await _user(calls))
+
+
+async def _user(calls: ZepCalls) -> dict[str, Any]:
+    for record in await calls.records(calls.user_id, zep="user"):
+        return record
+    raise missing("user_id", f"no user has the id {calls.user_id!r}: user.add makes one")
+
+
+async def update_user(calls: ZepCalls) -> dict[str, Any]:
+    """Change the given fields of a user, and merge new metadata into the old."""
+    changes = read(Profile, await calls.body()).model_dump(exclude_unset=True)
+    record = await _user(calls)
+    if "metadata" in changes:
+        changes["metadata"] = {**(record["metadata"]["metadata"] or {}), **(changes["metadata"] or {})}
+    return shown_user(calls.user_id, await calls.change(calls.user_id, record, changes))
+
+
+async def delete_user(calls: ZepCalls) -> dict[str, Any]:
+    """Erase a user, and forget which sessions were theirs."""
+    for record in await calls.records(calls.user_id, zep="session"):
+        await calls.forget(own_name(record["metadata"]["session_id"]), filter=compatible.EVERYTHING)
+    await calls.apply(calls.user_id, [{"type": "user.erase"}])
+    return OK
+
+
+async def list_sessions(calls: ZepCalls) -> list[Any]:
+    owner = calls.user_id
+    sessions = [shown_session(owner, record) for record in await calls.records(owner, zep="session")]
+    # zep-python takes a list of lists here, all others a list.
+    return [sessions] if calls.request.headers.get("x-fern-sdk-name") == "zep-python" else sessions
+
+
+class _ZepRoute(compatible.CompatibleRoute):
+    MESSAGE = "message"
+
+
+def routes(handler: RequestHandler) -> APIRouter:
+    return compatible.routes(handler, "Zep", ZepCalls, _ZepRoute, OPERATIONS)
+
+
+_API, _SESSION, _USER = "/api/v2", "/api/v2/sessions/{session_id}", "/api/v2/users/{user_id}"
+OPERATIONS: compatible.Operations = (
+    (f"POST {_API}/sessions", add_session, Fields),
+    (f"POST {_API}/sessions/search", search_sessions, Page),
+    (f"GET {_SESSION}", get_session, Fields),
+    (f"PATCH {_SESSION}", update_session, Fields),
+    (f"GET {_SESSION}/memory", get_memory, MemoryPart),
+    (f"POST {_SESSION}/memory", add_memory, Fields),
+    (f"DELETE {_SESSION}/memory", delete_memory, Fields),
+    (f"GET {_SESSION}/messages", list_messages, Page),
+    (f"GET {_SESSION}/messages/{{message_id}}", get_message, Fields),
+    (f"PATCH {_SESSION}/messages/{{message_id}}", update_message, Fields),
+    (f"GET {_API}/facts/{{fact_id}}", get_fact, Fields),
+    (f"DELETE {_API}/facts/{{fact_id}}", delete_fact, Fields),
+    (f"POST {_API}/graph/search", search_graph, Page),
+    (f"POST {_API}/users", add_user, Fields),
+    (f"GET {_USER}", get_user, Fields),
+    (f"PATCH {_USER}", update_user, Fields),
+    (f"DELETE {_USER}", delete_user, Fields),
+    (f"GET {_USER}/sessions", list_sessions, Fields),
+)
