@@ -85,6 +85,16 @@ _OWN = {
         "required": ["position", "applied"],
         "examples": [{"position": "memory.events:3:1042", "applied": False}],
     },
+    "BatchResult": {
+        "type": "object",
+        "description": "Result of one line of a batch, counted from 1: the `position` of its event, or an `error`.",
+        "properties": {
+            "line": {"type": "integer"},
+            "position": {"type": "string"},
+            "error": {"$ref": "#/components/schemas/ErrorBody"},
+        },
+        "required": ["line"],
+    },
 }
 _ALWAYS = (400, 401, 403, 408, 429, 500, 503)  # possible errors of any request
 _REFUSALS = {
@@ -188,6 +198,9 @@ def _schemas() -> dict[str, Any]:
     models = {**_UNIONS, **{model.__name__: model for model in _MODELS}}
     inputs = [(name, _MODE, TypeAdapter[Any](model)) for name, model in models.items()]
     found, shared = TypeAdapter.json_schemas(inputs, ref_template=_REFERENCE)
+    for schema in shared["$defs"].values():
+        if "properties" in schema and schema.get("additionalProperties") is True:
+            del schema["additionalProperties"]  # the default; generated types would accept misspelt fields
     return {**shared["$defs"], **{name: found[name, _MODE] for name in _UNIONS}, **_OWN}
 
 
@@ -227,7 +240,7 @@ EVENTS = json_body(
     fact={"type": "memory", **ANN, "id": "m-1", "content": "Ann is allergic to peanuts.", "kind": "fact"},
     forget={"type": "memory.forget", **ANN, "memory_id": "m-1"},
 )
-_RESULTS = "one line for each event, in their order: `line`, and `position` or `error`"
+_RESULTS = "one `BatchResult` in a line for each event, in their order"
 
 
 def event_routes(handler: RequestHandler) -> APIRouter:
@@ -248,7 +261,7 @@ def event_routes(handler: RequestHandler) -> APIRouter:
     lines = operation("Store many events, a line each", body={LINES: {"schema": {"type": "string"}}})
     lines["responses"]["200"] = {"description": _RESULTS, "content": {LINES: {"schema": {"type": "string"}}}}
 
-    @router.post("/memory/events/batch", openapi_extra=lines)
+    @router.post("/memory/events/batch", response_class=Response, openapi_extra=lines)
     async def batch(request: Request) -> Response:
         check_content_type(request, LINES)
         handler.admit(request)

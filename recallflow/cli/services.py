@@ -107,25 +107,32 @@ def run_mcp(options: argparse.Namespace) -> int:
 # Names of all schemas. A test compares them with the models, because building the schemas is slow.
 SCHEMAS = (*("audit", "control-event", "enrichment-request", "enrichment-result", "memory-event", "query-event"),
            *("receipt", "response"))  # fmt: skip
+DOCUMENTS = ("asyncapi", "openapi")
 
 
 def add_schema(commands: Commands) -> None:
     parser = add_command(commands, "schema", run_schema)
     text = "schema to print (default: all JSON Schemas)"
-    parser.add_argument("name", nargs="?", choices=[*SCHEMAS, "asyncapi"], metavar="NAME", help=text)
+    parser.add_argument("name", nargs="?", choices=[*SCHEMAS, *DOCUMENTS], metavar="NAME", help=text)
 
 
 def run_schema(options: argparse.Namespace) -> int:
-    """Print the JSON Schemas, or the AsyncAPI document.
-    JSON Schemas are of all records or of one, the AsyncAPI 3 document of all topics.
+    """Print the JSON Schemas, or the AsyncAPI or OpenAPI document.
+    JSON Schemas are of all records or of one. AsyncAPI 3 describes all topics, OpenAPI 3.1 the HTTP gateway.
     $ recallflow schema query-event
-    $ recallflow schema asyncapi > asyncapi.json"""
+    $ recallflow schema asyncapi > asyncapi.json
+    $ recallflow schema openapi > openapi.json"""
     import orjson
 
-    from recallflow.schema import asyncapi, schemas
+    if options.name == "openapi":
+        from recallflow.connectors.http.app import openapi as made
+    elif options.name == "asyncapi":
+        from recallflow.schema import asyncapi as made
+    else:
+        from recallflow.schema import schemas as made
 
-    found = asyncapi() if options.name == "asyncapi" else schemas()
-    shown = found if options.name in (None, "asyncapi") else found[options.name]
+    found = made()
+    shown = found[options.name] if options.name in SCHEMAS else found
     print(orjson.dumps(shown, option=orjson.OPT_INDENT_2).decode())
     return 0
 

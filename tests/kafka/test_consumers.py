@@ -17,6 +17,7 @@ from recallflow.schema import asyncapi
 from tests.conftest import GIVE_UP_S
 from tests.kafka.engine import Engine
 from tests.kafka.harness import watched
+from tests.pages import environment
 
 ROOT = Path(__file__).parents[2]
 NODE_VALIDATES = """
@@ -29,7 +30,8 @@ console.log(JSON.stringify({ problems: diagnostics, messages: document?.allMessa
 
 def build(folder: Path, *commands: str) -> None:
     for command in commands:
-        done = subprocess.run(command.split(), cwd=folder, capture_output=True, text=True, timeout=GIVE_UP_S)
+        words, env = command.split(), environment()
+        done = subprocess.run(words, cwd=folder, env=env, capture_output=True, text=True, timeout=GIVE_UP_S)
         assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
 
 
@@ -40,12 +42,12 @@ def commands_of(page: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def copied(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a copy of the examples and of the contract, for builds."""
-    made = ("node_modules", "dist", "target", "response.d.ts")
+    """Return a copy of the examples, the packages and the contract, for builds."""
+    made = shutil.ignore_patterns("node_modules", "dist", "target")
     copy = tmp_path_factory.mktemp("copy")
-    shutil.copytree(ROOT / "examples", copy / "examples", ignore=shutil.ignore_patterns(*made))
-    shutil.copytree(ROOT / "docs" / "schemas", copy / "docs" / "schemas")
-    (copy / "docs" / "asyncapi.json").write_bytes(orjson.dumps(asyncapi()))
+    for folder in ("examples", "packages"):
+        shutil.copytree(ROOT / folder, copy / folder, ignore=made)
+    (copy / "asyncapi.json").write_bytes(orjson.dumps(asyncapi()))
     return copy
 
 
@@ -109,7 +111,7 @@ def test_typescript_consumer_and_asyncapi_parser_accept_the_contract(
     given = own_command(running, broker, answered, "typescript")
     assert lines_of(given.split(), folder, len(EXPECTED)) == EXPECTED
     (folder / "validates.mjs").write_text(NODE_VALIDATES)
-    command = ["node", "validates.mjs", str(copied / "docs" / "asyncapi.json")]
+    command = ["node", "validates.mjs", str(copied / "asyncapi.json")]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=GIVE_UP_S, check=True)
     said = orjson.loads(done.stdout)
     assert said["problems"] == []

@@ -1,7 +1,7 @@
-// Reads recallflow's responses and prints a line for each, until it is told to stop. The types of a response are made
-// from its JSON Schema (`npm run types`).
+// Reads recallflow's responses and prints a line for each, until a signal. A response on the topic has the type of an
+// answer over HTTP.
 import { Kafka, logLevel } from "kafkajs";
-import type { Response } from "./response.js";
+import type { Answer } from "recallflow-client";
 
 const [server, topic, groupId] = process.argv.slice(2);
 if (server === undefined || topic === undefined || groupId === undefined) {
@@ -10,7 +10,7 @@ if (server === undefined || topic === undefined || groupId === undefined) {
 }
 
 function line(value: Buffer | null): string {
-  let response: Response;
+  let response: Answer;
   try {
     response = JSON.parse(String(value));
   } catch {
