@@ -33,8 +33,8 @@ BOOTSTRAP_VARIABLE = "KAFKA_BOOTSTRAP_SERVERS"
 BOTH_WAYS = f"set {BOOTSTRAP_VARIABLE} to a Kafka that runs, or install Java 17 and Maven"
 
 HOST = "127.0.0.1"
-# Below the range from which the system takes source ports: while the broker is away, a client that keeps connecting
-# to a port inside that range can be given the very same one, meets itself, and the broker cannot have it back.
+# Below the range of source ports. A client that keeps connecting to a port of that range while the broker is stopped
+# can get the same port as its source: it connects to itself, and the broker cannot bind the port again.
 PORTS = range(20_000, 32_000)
 
 START_TIMEOUT_S = 60.0

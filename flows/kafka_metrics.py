@@ -108,7 +108,7 @@ class FlowMetrics(Collector, Generic[P]):
         if not source.ready():
             return "stopping" if source.stopping.is_set() else "starting"
         if not running.connection.connected:
-            return "Kafka is away"
+            return "Kafka is unavailable"
         if not membership.joined:
             return "not a member of the deployment yet"
         opening = membership.expected - source.partitions()

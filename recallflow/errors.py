@@ -220,8 +220,8 @@ class QueryTimeout(RecallflowError, TimeoutError):
         super().__init__(query_id, timeout_s, trouble, advice)
 
     def __str__(self) -> str:
-        complaint = f" Kafka's last complaint: {self.trouble}" if self.trouble else ""
-        return f"no response to query {self.query_id} within {self.timeout_s:g} s; {self.advice}{complaint}"
+        trouble = f"; last error of Kafka: {self.trouble}" if self.trouble else ""
+        return f"no response to query {self.query_id} within {self.timeout_s:g} s; {self.advice}{trouble}"
 
 
 class NothingWritten(RecallflowError):
@@ -232,7 +232,7 @@ class NothingWritten(RecallflowError):
         super().__init__(cause)
 
     def __str__(self) -> str:
-        return f"nothing was written, do it again: what is there could not be asked for: {self.cause}"
+        return f"nothing was written, because the query before the write failed; repeat the command: {self.cause}"
 
 
 def trace_of(error: BaseException) -> str:

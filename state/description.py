@@ -135,7 +135,7 @@ def absent(path: Path) -> str:
     """Return the error of a missing state directory, with a similarly named one."""
     siblings = [one.name for one in _inner_directories(path.absolute().parent)]
     near = "".join(f"; did you mean {path.with_name(one)}?" for one in get_close_matches(path.name, siblings, 1))
-    return f"there is no state directory {path}{near}"
+    return f"there is no state directory {path}{near or '; give the directory that `run` or `--create` wrote'}"
 
 
 def create_description(path: Path, fingerprint: Fingerprint, at_rest: AtRest) -> None:

@@ -114,7 +114,7 @@ class StoreRetries:
                 if patience.ended():
                     raise CheckpointError(f"{shown}: could not {what} {patience}: {reason}") from None
                 if not waits:
-                    _log.warning("%s is away, and waited for: %s", shown, reason)
+                    _log.warning("%s is unavailable: %s; waiting for it", shown, reason)
                 waits = True
             self.stopping.wait(PAUSE_S)
 

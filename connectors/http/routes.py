@@ -108,7 +108,7 @@ _REFUSALS = {
     415: "its body is of another type",
     429: "too many at once, or over a tenant's quota: after `Retry-After` seconds there may be room",
     500: "a defect of ours, or memories whose key is lost",
-    503: "Kafka, or the engine, is away",
+    503: "Kafka, or the engine, is unavailable",
 }
 
 

@@ -197,7 +197,7 @@ class BrokerConnection:
     def _lose(self, error: KafkaError) -> None:
         self.connected, self._lost_s = False, time.monotonic()
         self._catch_up.lose()
-        _log.warning("Kafka is away: %s; waiting for it", error.str())
+        _log.warning("Kafka is unavailable: %s; waiting for it", error.str())
 
 
 class Watch:

@@ -170,7 +170,7 @@ class Publisher:
     def __init__(
         self, options: KafkaOptions, topic: str, reached: Callable[[int], None], credentials: Headers = ()
     ) -> None:
-        """`credentials`: headers of each record. Raise SourceError if Kafka is away, refuses us, or lacks the topic."""
+        """`credentials`: headers of each record. Raise SourceError if Kafka cannot be reached or refuses."""
         with TopicReader(options) as reader:
             reader.partitions([topic])
         self.most_bytes = ask_configs(options, [topic])[topic].most_bytes

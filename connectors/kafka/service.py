@@ -256,7 +256,7 @@ class KafkaService:
         if not self._kafka.ready.done():
             trouble = self._kafka.last_error
             return f"Kafka has not answered yet{f': {trouble}' if trouble else ''}"
-        return "" if self._kafka.metadata_error is None else f"Kafka is away: {self._kafka.metadata_error}"
+        return "" if self._kafka.metadata_error is None else f"Kafka is unavailable: {self._kafka.metadata_error}"
 
     def close(self) -> None:
         """Wait for sent records, at most about the delivery timeout. Call it once no request waits."""

@@ -8,7 +8,7 @@ from typing import Any
 from tests.fleet.records import AS_USUAL, How, Log, Reader, Sent, who
 
 WORDS = ("walnut", "harbour", "violin", "ticket", "lantern", "garden", "bicycle", "sister", "launch", "coffee")
-OPEN_MAX = 400  # records that are not delivered yet: the producer waits while the broker is away
+OPEN_MAX = 400  # records that are not delivered yet: the producer waits while the broker is unavailable
 OWNERS = 200
 TENANTS = {"acme": 6, "globex": 3, "initech": 1}
 KINDS = {"tell": 50, "change": 12, "forget": 5, "ask": 33}

@@ -206,7 +206,7 @@ def test_readiness_names_the_obstacle(running: Any, monkeypatch: pytest.MonkeyPa
         outside.setattr(running.membership, "joined", False)
         assert metrics.obstacle() == "not a member of the deployment yet"
     running.connection.connected = False
-    assert (metrics.obstacle(), early.obstacle()) == ("Kafka is away", "Kafka is away")
+    assert (metrics.obstacle(), early.obstacle()) == ("Kafka is unavailable", "Kafka is unavailable")
     assert shown(metrics)["recallflow_connected"] == 0
 
 

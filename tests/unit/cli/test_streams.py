@@ -235,8 +235,8 @@ def record(level: int, text: str, *args: object) -> logging.LogRecord:
 
 
 def test_text_line_has_time_level_and_logger() -> None:
-    line = TextFormatter().format(record(logging.WARNING, "%s is away", "Kafka"))
-    assert line == "2026-01-01T00:00:00.123Z WARNING connectors.kafka.source: Kafka is away"
+    line = TextFormatter().format(record(logging.WARNING, "%s is unavailable", "Kafka"))
+    assert line == "2026-01-01T00:00:00.123Z WARNING connectors.kafka.source: Kafka is unavailable"
 
 
 def test_json_line_holds_a_traceback_in_one_object() -> None:

@@ -82,10 +82,10 @@ def test_timeout_reports_the_engine_obstacle(
 
     engine.refuse = fail
     assert client.post(path, json=body).status_code == 408
-    engine.in_the_way = "Kafka is away"
+    engine.in_the_way = "Kafka is unavailable"
     answered = client.post(path, json=body)
     assert (answered.status_code, answered.json()["error"]["code"]) == (503, "unavailable")
-    assert "Kafka is away" in answered.text
+    assert "Kafka is unavailable" in answered.text
 
 
 def test_an_event_is_accepted_with_its_position(engine: Engine, client: httpx.Client) -> None:
@@ -138,9 +138,9 @@ def test_unknown_path_is_refused_in_the_same_form(client: httpx.Client, path: st
 
 def test_probes_report_liveness_and_readiness(engine: Engine, client: httpx.Client) -> None:
     assert (client.get("/livez").text, client.get("/readyz").text) == ("alive\n", "ready\n")
-    engine.in_the_way = "Kafka is away"
+    engine.in_the_way = "Kafka is unavailable"
     refused = client.get("/readyz")
-    assert (refused.status_code, refused.text) == (503, "not ready: Kafka is away\n")
+    assert (refused.status_code, refused.text) == (503, "not ready: Kafka is unavailable\n")
     assert client.get("/livez").status_code == 200
 
 

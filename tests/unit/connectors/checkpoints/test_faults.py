@@ -211,7 +211,7 @@ def test_a_store_that_comes_back_is_waited_for(own_s3: S3Server, tmp_path: Path,
         store.save(3, folder := db.folder(), db.about())
     finally:
         log.removeHandler(handler)
-    assert handler.said[0].startswith(f"{store.shown} is away, and waited for: ")
+    assert handler.said[0].startswith(f"{store.shown} is unavailable: ")
     store.fetch_newest(3, tmp_path / "fetched")
     assert contents(tmp_path / "fetched") == contents(folder)
 
