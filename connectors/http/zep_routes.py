@@ -34,12 +34,12 @@ Scope = Literal["facts", "messages", "edges", "episodes"]  # of sessions the fir
 
 
 class Fields(BaseModel):
-    """A body, or the parameters of a URL, in which Zep's client sends an empty value for one that is not given."""
-
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
 
 class Parameters(Fields):
+    """Parameters of a URL. Zep's client sends an empty value for one that is not given."""
+
     @model_validator(mode="before")
     @classmethod
     def _given(cls, parameters: dict[str, str]) -> dict[str, str]:
@@ -144,9 +144,9 @@ class ZepCalls(ClientCalls):
         await self.apply(user_id, [event])
 
     async def records(self, user_id: str, **metadata: Any) -> list[dict[str, Any]]:
-        """Return the records with these values, newest first."""
+        """Return the records with these values, newest first. Messages, which have a session, are no records."""
         found = pages(self, user_id, {"metadata": metadata}, DEEPEST)
-        return [memory.model_dump() async for page in found for memory in page.memories]
+        return [one.model_dump() async for page in found for one in page.memories if one.session_id is None]
 
     async def change(self, user_id: str, record: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
         """Change metadata of a memory. Return its new version."""
@@ -406,27 +406,27 @@ async def delete_fact(calls: ZepCalls) -> str:
 
 async def add_user(calls: ZepCalls) -> dict[str, Any]:
     body = read(Profile, await calls.body())
-    calls.request.path_params["user_id"] = body.user_id
-    if await calls.records(calls.user_id, zep="user"):
-        raise Problem("invalid_event", f"{body.user_id!r} exists: user.update changes it", "user_id")
-    await calls.remember(calls.user_id, zep="user", **body.model_dump())
-    return await get_user(calls)
+    user_id = owner_of({USER: body.user_id})[0]
+    if await calls.records(user_id, zep="user"):
+        raise Problem("invalid_event", f"{user_id!r} exists: user.update changes it", "user_id")
+    await calls.remember(user_id, zep="user", **body.model_dump())
+    return shown_user(user_id, await _profile(calls, user_id))
 
 
 async def get_user(calls: ZepCalls) -> dict[str, Any]:
-    return shown_user(calls.user_id, await _user(calls))
+    return shown_user(calls.user_id, await _profile(calls, calls.user_id))
 
 
-async def _user(calls: ZepCalls) -> dict[str, Any]:
-    for record in await calls.records(calls.user_id, zep="user"):
+async def _profile(calls: ZepCalls, user_id: str) -> dict[str, Any]:
+    for record in await calls.records(user_id, zep="user"):
         return record
-    raise missing("user_id", f"no user has the id {calls.user_id!r}: user.add makes one")
+    raise missing("user_id", f"no user has the id {user_id!r}: user.add makes one")
 
 
 async def update_user(calls: ZepCalls) -> dict[str, Any]:
     """Change the given fields of a user, and merge new metadata into the old."""
     changes = read(Profile, await calls.body()).model_dump(exclude_unset=True)
-    record = await _user(calls)
+    record = await _profile(calls, calls.user_id)
     if "metadata" in changes:
         changes["metadata"] = {**(record["metadata"]["metadata"] or {}), **(changes["metadata"] or {})}
     return shown_user(calls.user_id, await calls.change(calls.user_id, record, changes))
