@@ -3,13 +3,13 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 
 from recallflow.distribution import install
 from recallflow.errors import DeliveryFailed, NothingWritten, QueryTimeout, UsageError
 from recallflow.records import Position
 from recallflow.responses import ListedMemory
-from recallflow.verbs.results import Found
+from recallflow.verbs.results import Found, MemoryVersion
 from recallflow.verbs.verbs import Awaits, Waits
 
 
@@ -24,6 +24,7 @@ def extra(name: str) -> Iterator[None]:
         raise ImportError(f"{adapter} needs {library}: {install(name)}") from None
 
 
+Whole = TypeVar("Whole", bound=ListedMemory | MemoryVersion)
 WAIT_MS = 60_000  # longer than clients wait by themselves
 # A recall without results, which therefore counts as no use of a memory.
 _NOTHING = MappingProxyType[str, Any]({"k": 1, "mode": "recency", "filters": {"session_ids": ["-"]}})
@@ -53,7 +54,7 @@ def _check(found: Found) -> None:
         raise QueryTimeout(found.response.query_id, WAIT_MS / 1_000, "a write before it is not applied yet")
 
 
-def checked_whole(memory: ListedMemory) -> ListedMemory:
+def checked_whole(memory: Whole) -> Whole:
     """Return a memory. Raise UsageError where it was cut to fit the response topic."""
     if memory.truncated:
         raise UsageError(f"{memory.id} is larger than its response topic takes: raise its max.message.bytes")

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from uv import find_uv_bin
 
+from tests.kafka.engine import engine  # noqa: F401
+
 ROOT = Path(__file__).parents[2]
 DISTRIBUTIONS = {
     "recallflow": ROOT,

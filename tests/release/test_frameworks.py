@@ -18,6 +18,8 @@ import pytest
 
 from recallflow import Memory
 from recallflow.integrations.langgraph import RecallStore
+from tests.kafka.engine import Engine
+from tests.release.conftest import ROOT, Make
 
 pytestmark = pytest.mark.index
 
@@ -105,3 +107,62 @@ def test_store_passes_the_tests_of_langgraph(suite: types.ModuleType) -> None:
     }
     assert len(tests) > 30
     assert failed.keys() == DEVIATIONS.keys(), failed
+
+
+FLINK_AGENTS = """
+import sys
+import recallflow
+
+servers, memory_topic, query_topic, response_topic = sys.argv[1:]
+topics = {"memory_topic": memory_topic, "query_topic": query_topic, "response_topic": response_topic}
+connect = recallflow.RecallClient
+recallflow.RecallClient = lambda *_: connect(servers, "flink", timeout_s=30, **topics)
+
+from flink_agents.runtime.memory.mem0.tests import test_mem0_long_term_memory as suite
+from recallflow.integrations.flink_agents import RecallLongTermMemory
+
+with recallflow.RecallClient() as client:
+    tests = [name for name in vars(suite) if name.startswith("test_") and "token" not in name]
+    for name in tests:  # the others are about Mem0's use of a language model
+        try:
+            getattr(suite, name)(RecallLongTermMemory(client=client, user_id=name))
+        except Exception as error:
+            print(name, error)
+    print(len(tests))
+    memory = RecallLongTermMemory(client=client, user_id="kim")
+    drinks, foods = memory.get_memory_set("drinks"), memory.get_memory_set("foods")
+    ids = drinks.add(["likes tea", "likes coffee"], {"at": "home"})
+    foods.delete(ids)
+    print(foods.get(ids), [(item.value, item.additional_metadata) for item in drinks.get([ids[1], "unknown"])])
+    print(len(drinks.search("tea", limit=100, filters={"at": ["home", "work"]})), drinks.get(filters={"at": "work"}))
+    try:
+        drinks.add(["likes milk"], [{}, {}])
+    except recallflow.UsageError as error:
+        print(error)
+    print(memory.delete_memory_set("drinks"), memory.delete_memory_set("drinks"))
+
+import job
+"""
+
+
+def test_flink_agents_memory_passes_its_tests_and_documented_job_runs(
+    environment: Make, wheels: dict[str, Path], engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FLINK_AGENTS_SKIP_JAR_DOWNLOAD", "1")  # of its runtime on a cluster
+    client = f"recallflow-client[flink-agents] @ {wheels['recallflow-client'].as_uri()}"
+    own = environment(client, "apache-flink>=2.2,<2.3", "pytest")
+    page = (ROOT / "docs" / "how-to" / "frameworks.md").read_text()
+    (tmp_path / "job.py").write_text(page.partition("```python flink-agents\n")[2].partition("```")[0])
+    (tmp_path / "memory.py").write_text(FLINK_AGENTS)
+    topics = engine.topics
+    names = (engine.broker.bootstrap_servers, topics.memory, topics.queries, topics.responses)
+    done = own.run("python", "memory.py", *names)
+    assert done.stdout.splitlines() == [
+        "test_switch_context 'RecallLongTermMemory' object has no attribute 'switch_context'",
+        "10",
+        "[] [('likes coffee', {'at': 'home'})]",
+        "2 []",
+        "1 items have 2 metadatas; give one for each, or one for all",
+        "True False",
+        "['I am allergic to peanuts']",
+    ], done.stderr

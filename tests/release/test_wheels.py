@@ -86,7 +86,9 @@ def test_client_requirements_equal_those_of_the_whole() -> None:
     whole, client = project("recallflow"), project("recallflow-client")
     assert set(client["dependencies"]) <= set(whole["dependencies"])
     extras = whole["optional-dependencies"]
+    added = client["optional-dependencies"].pop("flink-agents")  # PyFlink excludes the engine's pyarrow
     assert client["optional-dependencies"] == {name: extras[name] for name in client["optional-dependencies"]}
+    assert added == ["flink-agents>=0.3,<0.4"]
     assert client["requires-python"] == whole["requires-python"]
 
 

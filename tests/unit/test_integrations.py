@@ -6,8 +6,8 @@ import sys
 import pytest
 
 EXTRAS = {
-    "langchain": "langchain_core", "langgraph": "langgraph", "llama-index": "llama_index", "openai-agents": "agents",
-    "pydantic-ai": "pydantic_ai",
+    "flink-agents": "flink_agents", "langchain": "langchain_core", "langgraph": "langgraph",
+    "llama-index": "llama_index", "openai-agents": "agents", "pydantic-ai": "pydantic_ai",
 }  # fmt: skip
 
 
@@ -18,5 +18,5 @@ def test_missing_library_names_the_extra(extra: str, monkeypatch: pytest.MonkeyP
         if name == module or name.partition(".")[0] == EXTRAS[extra]:
             monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, EXTRAS[extra], None)
-    with pytest.raises(ImportError, match=rf"recallflow\[{extra}\]"):
+    with pytest.raises(ImportError, match=rf"recallflow(-client)?\[{extra}\]"):
         importlib.import_module(module)

@@ -1,0 +1,132 @@
+"""Flink Agents: a long-term memory of one user.
+
+    memory = RecallLongTermMemory(client=client, user_id="ann")  # in an action, by the user of its event
+    chats = memory.get_memory_set("chats")
+    await ctx.durable_execute_async(chats.add, "I am allergic to peanuts")
+
+A memory set is a session of the user, and an item is a memory. Writes return once they are applied, so later reads see
+them. A delete forgets permanently. It queries the items first, and raises NothingWritten if that query fails.
+
+There is no `switch_context`: your program names the user, and not Flink's key. So a memory set always belongs to
+one user, also in calls that run after the action of another key has begun.
+"""
+
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import Any
+
+from pydantic import ConfigDict, Field, SkipValidation
+
+from recallflow.errors import UsageError
+from recallflow.integrations import before_a_write, checked_whole, wait
+from recallflow.queries import K_MAX
+from recallflow.responses import ListedMemory
+from recallflow.verbs.results import MemoryVersion
+from recallflow.verbs.verbs import Waits
+
+try:
+    from flink_agents.api.memory.long_term_memory import BaseLongTermMemory, MemorySet, MemorySetItem
+except ModuleNotFoundError:
+    # PyFlink and the engine need different versions of pyarrow, so only the client has this extra.
+    remedy = "pip install 'recallflow-client[flink-agents]' in an environment without recallflow"
+    raise ImportError(f"recallflow.integrations.flink_agents needs flink_agents: {remedy}") from None
+
+Metadata = dict[str, Any]
+
+
+class RecallLongTermMemory(BaseLongTermMemory):  # type: ignore[misc]  # its package has its own environment
+    """Memory sets of a user. An object is cheap: create one for each event. The caller closes the client."""
+
+    model_config = ConfigDict(frozen=True, arbitrary_types_allowed=True)
+    client: SkipValidation[Waits] = Field(exclude=True)
+    user_id: str
+
+    def get_memory_set(self, name: str) -> MemorySet:
+        """Return a memory set, which exists once it has an item."""
+        return MemorySet(name=name, ltm=self)
+
+    def delete_memory_set(self, name: str) -> bool:
+        """Forget all items. Return whether there were any."""
+        memory_set = self.get_memory_set(name)
+        with before_a_write():
+            existed = bool(self.get(memory_set, limit=1))
+        self.delete(memory_set)
+        return existed
+
+    def add(
+        self, memory_set: MemorySet, memory_items: str | list[str], metadatas: Metadata | list[Metadata] | None = None
+    ) -> list[str]:
+        """Add memories and return their ids. A single dictionary of metadata is of each item."""
+        items = _listed(memory_items)
+        each = metadatas if isinstance(metadatas, list) else [metadatas] * len(items)
+        if len(each) != len(items):
+            raise UsageError(f"{len(items)} items have {len(each)} metadatas; give one for each, or one for all")
+        session = memory_set.name
+        added = [
+            self.client.add(item, user=self.user_id, session=session, metadata=metadata)
+            for item, metadata in zip(items, each, strict=True)
+        ]
+        if added:
+            wait(self.client, self.user_id, added[-1].position)
+        return [one.id for one in added]
+
+    def get(
+        self,
+        memory_set: MemorySet,
+        ids: str | list[str] | None = None,
+        filters: Metadata | None = None,
+        limit: int = 100,
+    ) -> list[MemorySetItem]:
+        """Return the items of the ids that are in the set, or else the newest items with this metadata."""
+        if ids is not None:
+            return [*self._items(memory_set, _listed(ids))]
+        rows = self.client.each(user=self.user_id, filters=_filters(memory_set, filters))
+        return [_item(memory_set, row) for row in islice(rows, limit)]
+
+    def delete(self, memory_set: MemorySet, ids: str | list[str] | None = None) -> None:
+        """Forget the items of the ids that are in the set, or else all of them."""
+        if ids is None:
+            forgotten = [self.client.forget(user=self.user_id, where={"session_id": memory_set.name})]
+        else:
+            with before_a_write():
+                there = self.get(memory_set, ids)
+            forgotten = [self.client.forget(item.id, user=self.user_id) for item in there]
+        for position in forgotten[-1:]:
+            wait(self.client, self.user_id, position)
+
+    def search(
+        self, memory_set: MemorySet, query: str, limit: int, filters: Metadata | None = None, **kwargs: Any
+    ) -> list[MemorySetItem]:
+        """Return the best items for a query, at most 50. `kwargs` are other fields of a `recall`."""
+        where = _filters(memory_set, filters)
+        found = self.client.search(query, user=self.user_id, k=min(limit, K_MAX), filters=where, **kwargs)
+        return [*self._items(memory_set, [memory.id for memory in found])]  # an answer has no metadata
+
+    def close(self) -> None:
+        """Keep the client open: other users share it."""
+
+    def _items(self, memory_set: MemorySet, ids: Iterable[str]) -> Iterator[MemorySetItem]:
+        for memory_id in ids:
+            memory = self.client.get(memory_id, user=self.user_id)
+            if memory is not None and memory.session_id == memory_set.name:
+                yield _item(memory_set, memory)
+
+
+def _listed(given: str | list[str]) -> list[str]:
+    return [given] if isinstance(given, str) else given
+
+
+def _filters(memory_set: MemorySet, metadata: Metadata | None) -> dict[str, Any]:
+    return {"session_ids": [memory_set.name]} | ({"metadata": metadata} if metadata else {})
+
+
+def _item(memory_set: MemorySet, memory: ListedMemory | MemoryVersion) -> MemorySetItem:
+    checked_whole(memory)
+    return MemorySetItem(
+        memory_set_name=memory_set.name,
+        id=memory.id,
+        value=memory.content,
+        created_at=memory.created_at,
+        updated_at=memory.updated_at,
+        additional_metadata=memory.metadata,
+    )
