@@ -13,7 +13,7 @@ from typing import Any
 import orjson
 
 from recallflow.cloud_events import JSON, response_event
-from recallflow.connectors.kafka.messages import Headers, Outgoing, headers_bytes
+from recallflow.connectors.kafka.messages import KEY_BYTES, Headers, Outgoing, headers_bytes
 from recallflow.connectors.kafka.owned import OwnedSource
 from recallflow.connectors.kafka.sender import ToSend
 from recallflow.credentials import mask, signed, without_credentials
@@ -44,7 +44,6 @@ from recallflow.process import log_at_once
 from recallflow.records import MOVED_HEADER, Position
 
 REASONS = ("no_key", "other_key", "other_partition")
-KEY_BYTES = 4_096  # longer keys are cut; an owner's key has at most 1,025 bytes
 DETAIL_BYTES = 2_000
 HEADERS_SHARE = 4  # the refused record's headers take at most 1/4 of a dead letter
 ToRoute = Routed | Enriched | Derived

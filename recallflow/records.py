@@ -3,6 +3,7 @@
 from typing import NamedTuple, Self
 
 from recallflow.errors import ErrorCode
+from recallflow.fields import EPOCH_MS_MAX
 
 
 class Position(NamedTuple):
@@ -31,6 +32,7 @@ class Position(NamedTuple):
 
 
 MOVED_HEADER = "recallflow-moved-from"
+TIME_HEADER = "recallflow-time"  # of a replayed dead letter: the time of its first append, in epoch ms
 
 
 class Principal(NamedTuple):
@@ -85,13 +87,22 @@ class Record(NamedTuple):
         """Return the original position of a record that was moved to its owner's partition of the same topic."""
         if not self.headers:
             return None
-        header = next((value for name, value in self.headers if name == MOVED_HEADER), None)
         try:
-            position = Position.parse((header or b"").decode())
+            position = Position.parse(self._header(MOVED_HEADER).decode())
         except ValueError:  # anybody may write any header
             return None
         elsewhere = position.topic == self.position.topic and position.partition != self.position.partition
         return position if elsewhere else None
+
+    @property
+    def first_ms(self) -> int:
+        """Return the append time; of a replayed dead letter, that of its first append. Credentials and quotas are not
+        judged by it, because producers may write any header."""
+        text = self._header(TIME_HEADER) if self.headers else b""
+        return min(int(text), EPOCH_MS_MAX) if text.isdigit() and len(text) < 20 else self.append_ms
+
+    def _header(self, wanted: str) -> bytes:
+        return next((value or b"" for name, value in self.headers or () if name == wanted), b"")
 
     @property
     def known_as(self) -> Position:

@@ -1,7 +1,8 @@
 """Kafka messages as records and dead letters, and records to deliver with their identity in headers."""
 
+import hashlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import methodcaller
 from typing import Any, cast
 
@@ -9,9 +10,10 @@ import orjson
 from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME
 
 from recallflow.cloud_events import event_json, is_cloud_event
+from recallflow.credentials import mask, without_credentials
 from recallflow.errors import ErrorCode, FieldProblem, InvalidRecord
 from recallflow.fields import EPOCH_MS_MAX
-from recallflow.records import Position, Record, Refusal
+from recallflow.records import TIME_HEADER, Position, Record, Refusal
 
 Headers = tuple[tuple[str, bytes | None], ...]
 NO_TIME_MS = 0
@@ -125,7 +127,10 @@ def identity_of(message: Any) -> list[Identity]:
     return [(source, number)] if source is not None and number is not None else []
 
 
+KEY_BYTES = 4_096  # longer keys of outputs are cut; an owner's key has at most 1,025 bytes
+REPLAYED_HEADER = "recallflow-replayed"  # of a record next to a dead letter: the letter's position, once it is sent
 ERROR_PREFIX = "error."
+_MISSING = {"size", "sha256", "key_size", "masked", "headers_dropped", "refused"}
 FIRST = "error.code"  # first of our headers: earlier headers belong to the record, even under the same names
 
 
@@ -134,7 +139,8 @@ class Letter:
     """Dead letter.
 
     `source` is the position of the refused record; the value of a tombstone is None. `headers` are the record's own.
-    `error` holds code, detail, fields, step, source and time of the refusal, and the missing parts of the record."""
+    `error` holds code, detail, fields, step, source and time of the refusal, and the missing parts of the record.
+    `refused_ms` is the append time of the letter."""
 
     position: Position
     source: Position
@@ -142,6 +148,7 @@ class Letter:
     value: bytes | None
     headers: Headers
     error: dict[str, str]
+    refused_ms: int = NO_TIME_MS
 
     @classmethod
     def of(cls, message: Any) -> "Letter | None":
@@ -160,7 +167,7 @@ class Letter:
         except ValueError:
             return None
         position = Position(message.topic(), message.partition(), message.offset())
-        return cls(position, source, message.key(), message.value(), headers[:begin], error)
+        return cls(position, source, message.key(), message.value(), headers[:begin], error, time_ms(message))
 
     @property
     def refusal(self) -> InvalidRecord:
@@ -168,6 +175,32 @@ class Letter:
         named = orjson.loads(self.error.get("fields", "[]"))  # older dead letters have none
         fields = [FieldProblem(*one) for one in named] or [FieldProblem("", self.error["detail"])]
         return InvalidRecord(cast(ErrorCode, self.error["code"]), fields)
+
+    @property
+    def record_ms(self) -> int:
+        """Return the time of the refused record; 0 if it is unknown."""
+        text = self.error.get("time", "")
+        return min(int(text), EPOCH_MS_MAX) if text.isdecimal() and len(text) < 20 else NO_TIME_MS
+
+    @property
+    def again_headers(self) -> Headers:
+        """Return the headers for the record's replay: its own, and the time of its first append."""
+        timed = not self.record_ms or any(name == TIME_HEADER for name, _ in self.headers)
+        return self.headers if timed else (*self.headers, (TIME_HEADER, str(self.record_ms).encode()))
+
+    def completed(self, original: Any) -> "Letter":
+        """Return the letter with the whole record, if the message at its source position still is that record."""
+        error, key, value, headers = self.error, original.key(), original.value(), headers_of(original)
+        if "sha256" in error:
+            is_it = hashlib.sha256(value or b"").hexdigest() == error["sha256"]
+        else:
+            is_it = value is not None and mask(value)[0] == self.value
+        if "refused" not in error:
+            is_it &= (None if key is None else mask(key)[0][:KEY_BYTES]) == self.key
+        if not is_it or headers is None:
+            return self
+        left = {name: text for name, text in error.items() if name not in _MISSING}
+        return replace(self, key=key, value=value, headers=without_credentials(headers), error=left)
 
     @property
     def missing(self) -> list[str]:

@@ -9,6 +9,7 @@ import logging
 import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Self
 
@@ -17,6 +18,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 from recallflow.connectors.kafka.admin import ask_configs
 from recallflow.connectors.kafka.messages import (
     RECORD_OVERHEAD_BYTES,
+    REPLAYED_HEADER,
     Headers,
     Identity,
     Letter,
@@ -43,6 +45,8 @@ _REFUSALS = {
     KafkaError._INVALID_DIFFERENT_RECORD,  # another record of the same batch is invalid
 }
 FLUSH_S, RESEND_S = 60.0, 30.0
+REPLAYED_AT_ONCE = 500  # letters of one transaction
+REPLAY_BYTES, REPLAY_BATCH_BYTES = 100 * 1024 * 1024, 16 * 1024
 LINGER_MS = 5  # bulk sending: fuller batches are worth a wait
 
 
@@ -77,6 +81,7 @@ class Sender:
         *,
         partition: int = ANY_PARTITION,
         headers: Headers = (),
+        sent_ms: int = 0,  # time of the record, for topics that keep producers' times; 0: now
         delivered: Callable[[Any], None] = lambda _: None,  # called with the record as a message
         refused: Callable[[str], None] | None = None,  # called with a refusal of this very record; None: it is an error
     ) -> None:
@@ -97,7 +102,9 @@ class Sender:
             self.check()
             self._permit()
             try:
-                self._producer.produce(topic, value, key, partition, on_delivery=report, headers=[*headers])
+                self._producer.produce(
+                    topic, value, key, partition, on_delivery=report, timestamp=sent_ms, headers=[*headers]
+                )
             except BufferError:
                 self._producer.poll(FULL_QUEUE_WAIT_S)
             except KafkaException as error:
@@ -144,24 +151,48 @@ class Sender:
             log_outage(error)
 
 
-def send_again(
-    options: KafkaOptions, letters: Sequence[Letter], credentials: Headers = (), judged: Collection[str] = ()
-) -> int:
-    """Send records again to the topics that refused them, with their bytes, keys and headers. Return their number.
+class LetterReplay(Sender):
+    """Sender of dead letters, each exactly once. A record and the mark that it was sent are in one transaction; the
+    mark is next to the letter, in the topic of dead letters. A later replay, or one after a crash, begins by ending
+    this one's transaction, and reads the marks then. Raise SinkError."""
 
-    Dead letters hold no credentials: records for the topics in `judged`, which check senders, get our `credentials`.
-    Raise SinkError; some records may have been sent by then."""
-    if not letters:
-        return 0
-    configs = ask_configs(options, [letter.source.topic for letter in letters])
-    most_bytes = {topic: config.most_bytes for topic, config in configs.items()}
-    sender = Sender(options, most_bytes, then="others may have been sent: those with an id apply once")
-    for letter in letters:
-        ours = credentials if letter.source.topic in judged else ()
-        sender.send(letter.source.topic, letter.value, letter.key, headers=(*letter.headers, *ours))
-        sender.poll()
-    sender.flush(Patience(RESEND_S))
-    return len(letters)
+    def __init__(self, options: KafkaOptions, topic: str) -> None:
+        chosen = {"transactional.id": f"recallflow-replay-{topic}", "transaction.timeout.ms": round(RESEND_S * 1000)}
+        then = "replay again: records that were sent are left out"
+        # The topics of the letters are unknown: only a batch of several records is smaller than the limit of each.
+        super().__init__(options, {topic: REPLAY_BYTES}, then=then, chosen={"batch.size": REPLAY_BATCH_BYTES, **chosen})
+        self._topic = topic
+        self._transact(lambda: self._producer.init_transactions(RESEND_S))
+
+    def send_again(self, letters: Sequence[Letter], credentials: Headers = (), judged: Collection[str] = ()) -> int:
+        """Send records to the topics that refused them, with their bytes, keys, headers and times. Return their number.
+        Dead letters hold no credentials: records for the topics in `judged`, which check senders, get `credentials`."""
+        for begin in range(0, len(letters), REPLAYED_AT_ONCE):
+            self._transact(self._producer.begin_transaction)
+            try:
+                for letter in letters[begin : begin + REPLAYED_AT_ONCE]:
+                    headers = (*letter.again_headers, *(credentials if letter.source.topic in judged else ()))
+                    sent_ms = letter.record_ms
+                    self.send(letter.source.topic, letter.value, letter.key, headers=headers, sent_ms=sent_ms)
+                    at = str(letter.position).encode()
+                    self.send(
+                        self._topic, b"", at, partition=letter.position.partition, headers=((REPLAYED_HEADER, at),)
+                    )
+                    self.poll()
+                self.flush(Patience(RESEND_S))
+            except BaseException:  # an open transaction would hold up readers of the topic until its timeout
+                with suppress(KafkaException):
+                    self._producer.abort_transaction(RESEND_S)
+                raise
+            self._transact(lambda: self._producer.commit_transaction(RESEND_S))
+        return len(letters)
+
+    def _transact(self, step: Callable[[], object]) -> None:
+        try:
+            step()
+        except KafkaException as error:
+            self._fail(f"{self._topic}: the transaction of the replay failed: {error.args[0].str()}")
+        self.check()
 
 
 class Publisher:

@@ -10,7 +10,7 @@ import orjson
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from recallflow.cloud_events import response_json
-from recallflow.connectors.kafka.messages import Letter, time_ms
+from recallflow.connectors.kafka.messages import REPLAYED_HEADER, Letter, headers_of, time_ms
 from recallflow.errors import SourceError
 from recallflow.fields import format_time
 from recallflow.kafka_clients import ClientErrors, is_retriable
@@ -245,3 +245,42 @@ def _row(message: Any) -> dict[str, Any]:
 def read_letters(options: KafkaOptions, topic: str) -> Iterator[Letter]:
     """Return all current dead letters, partition by partition. Raise SourceError while they are read."""
     return filter(None, map(Letter.of, _current(options, topic)))
+
+
+def letters_to_replay(options: KafkaOptions, topic: str) -> list[Letter]:
+    """Return the current dead letters that no replay has sent. Raise SourceError, also while an open transaction hides
+    records: they may be the marks of an earlier replay."""
+    with TopicReader(options, UNCOMMITTED) as reader:
+        spans = reader.spans([topic])
+    letters, sent = list[Letter](), set[str]()
+    with TopicReader(options) as reader:
+        for (_, number), (low, high) in spans.items():
+            if (stable := reader.span(topic, number)[1]) < high:
+                problem = f"a transaction is open since offset {stable}"
+                raise SourceError(
+                    f"{topic}:{number}: {problem}; retry after its end, which comes 30 s after a crash of dlq replay"
+                )
+            for message in reader.read_to_end(topic, number, low) if low < high else ():
+                if (letter := Letter.of(message)) is not None:
+                    letters.append(letter)
+                sent.update(
+                    (value or b"").decode() for name, value in headers_of(message) or () if name == REPLAYED_HEADER
+                )
+    return [letter for letter in letters if str(letter.position) not in sent]
+
+
+def with_originals(options: KafkaOptions, letters: Sequence[Letter]) -> list[Letter]:
+    """Return the letters; incomplete ones with the whole record where their topic still has it."""
+    if not any(letter.missing for letter in letters):
+        return [*letters]
+    with TopicReader(options) as reader:
+        topics = reader.existing([*{letter.source.topic for letter in letters}])
+        return [_completed(reader, one) if one.missing and one.source.topic in topics else one for one in letters]
+
+
+def _completed(reader: TopicReader, letter: Letter) -> Letter:
+    low, high = reader.span(letter.source.topic, letter.source.partition)
+    if not low <= letter.source.offset < high:
+        return letter
+    first = next(reader.read_to_end(*letter.source), None)
+    return letter if first is None or first.offset() != letter.source.offset else letter.completed(first)

@@ -17,11 +17,11 @@ from recallflow.cli.parser import Commands, add_command
 from recallflow.cloud_events import response_json
 from recallflow.credentials import mask
 from recallflow.errors import ErrorCode, UsageError
+from recallflow.fields import parse_time
 
 if TYPE_CHECKING:
     from recallflow.connectors.kafka.messages import Letter
     from recallflow.connectors.kafka.topic_reader import TopicReader
-    from recallflow.flows.config import Config
 
 # Kind of a record → its label and colour.
 _LABELS = {
@@ -71,10 +71,11 @@ def _parsed(message: Any) -> Any:
 
 def _short(name: str, record: Any, message: Any) -> str:
     if name == "dead_letters":
-        from recallflow.connectors.kafka.messages import Letter
+        from recallflow.connectors.kafka.messages import REPLAYED_HEADER, Letter, headers_of
 
-        letter = Letter.of(message)
-        return "not written by an engine" if letter is None else f"{letter.error.get('code')}: {letter.error['detail']}"
+        letter, named = Letter.of(message), dict(headers_of(message) or ())
+        other = "replayed" if REPLAYED_HEADER in named else "not written by an engine"
+        return other if letter is None else f"{letter.error.get('code')}: {letter.error['detail']}"
     if not isinstance(record, dict):
         return "(a tombstone)" if record is None else str(record)
     match name:
@@ -175,18 +176,33 @@ def add_dlq(commands: Commands) -> None:
     listing = add_command(actions, "list", run_dlq_list)
     listing.add_argument("--json", action="store_true", help="print one JSON object per line")
     replay = add_command(actions, "replay", run_dlq_replay)
+    replay.add_argument("--dry-run", action="store_true", help="print what would be sent, without sending")
     for action in (listing, replay):
         text = f"only those refused for this reason: {', '.join(CODES)}"
         action.add_argument("--code", metavar="CODE", choices=CODES, help=text)
+        action.add_argument("--since", type=_time, metavar="TIME", help="only those refused at this time or later")
+        action.add_argument("--until", type=_time, metavar="TIME", help="only those refused before this time")
         add_kafka(action, "topics.dead_letters", *(("topics.memory", "topics.queries") if action is replay else ()))
+
+
+def _time(text: str) -> int:
+    try:
+        return parse_time(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text}: {error}") from None
 
 
 def run_dlq_list(options: argparse.Namespace) -> int:
     """List refused records and the reasons.
     $ recallflow dlq list --bootstrap-servers localhost:9092
     $ recallflow dlq list --code invalid_event --json --bootstrap-servers localhost:9092"""
+    from recallflow.connectors.kafka.topic_reader import read_letters
+
     count = 0
-    for letter in _letters(options, config(options)):
+    where = config(options)
+    for letter in read_letters(where.kafka, where.topics.dead_letters):
+        if not _is_chosen(letter, options):
+            continue
         count += 1
         # Earlier versions stored dead letters unmasked.
         text = None if letter.value is None else mask(letter.value)[0].decode(errors="replace")
@@ -204,15 +220,21 @@ def run_dlq_list(options: argparse.Namespace) -> int:
 
 
 def run_dlq_replay(options: argparse.Namespace) -> int:
-    """Send refused records again, unchanged.
-    They go to their topics, with auth.api_key where that is given. Records that name an id apply once, however often
-    they are sent. Incomplete dead letters are left out, with exit code 1. So are records whose sender was not known or
-    not allowed to, unless --code names that reason: they would be believed, as yours.
-    $ recallflow dlq replay --code internal_error --bootstrap-servers localhost:9092"""
-    from recallflow.connectors.kafka.sender import send_again
+    """Send refused records again, unchanged, each once.
+    They go to their topics, with auth.api_key where that is given. A record that was sent is left out of every later
+    replay. Cut and masked records are read from their topic; those that it has lost are left out, with exit code 1.
+    So are records whose sender was not known or not allowed to, unless --code names that reason: they would be
+    believed, as yours.
+    $ recallflow dlq replay --code internal_error --dry-run --bootstrap-servers localhost:9092
+    $ recallflow dlq replay --code internal_error --since 2026-03-01T08:00Z --bootstrap-servers localhost:9092"""
+    from recallflow.connectors.kafka.sender import LetterReplay
+    from recallflow.connectors.kafka.topic_reader import letters_to_replay, with_originals
 
     where = config(options)
-    letters = [*_letters(options, where)]
+    # It ends an earlier replay's transaction, so it precedes the reading.
+    replay = None if options.dry_run else LetterReplay(where.kafka, where.topics.dead_letters)
+    found = letters_to_replay(where.kafka, where.topics.dead_letters)
+    letters = with_originals(where.kafka, [letter for letter in found if _is_chosen(letter, options)])
     cut = [letter for letter in letters if letter.missing]
     for letter in cut:
         print(f"recallflow: {letter.source} cannot be sent again: {'; '.join(letter.missing)}", file=sys.stderr)
@@ -221,15 +243,18 @@ def run_dlq_replay(options: argparse.Namespace) -> int:
         remedy = f"check them, and give --code {' or '.join(DENIED)} to send them"
         print(f"recallflow: {len(denied)} not sent, because their senders were refused; {remedy}", file=sys.stderr)
     whole = [letter for letter in letters if not letter.missing and letter not in denied]
-    judged = where.topics.memory, where.topics.queries
-    sent = send_again(where.kafka, whole, where.auth.credentials, judged)
-    print(f"{sent} sent again" + (f"; {len(cut)} not sent, because they are incomplete" if cut else ""))
+    if replay is None:
+        for letter in whole:
+            print(paragraph(f"{letter.source} {letter.error['code']}: {letter.error['detail']}"))
+        print(f"{len(whole)} would be sent again")
+    else:
+        sent = replay.send_again(whole, where.auth.credentials, (where.topics.memory, where.topics.queries))
+        print(f"{sent} sent again" + (f"; {len(cut)} not sent, because they are incomplete" if cut else ""))
     return 1 if cut or denied else 0
 
 
-def _letters(options: argparse.Namespace, where: "Config") -> "Iterator[Letter]":
-    from recallflow.connectors.kafka.topic_reader import read_letters
-
-    for letter in read_letters(where.kafka, where.topics.dead_letters):
-        if options.code in (None, letter.error.get("code")):
-            yield letter
+def _is_chosen(letter: "Letter", options: argparse.Namespace) -> bool:
+    """Return whether a letter has the code and the time of the options."""
+    after = options.since is None or letter.refused_ms >= options.since
+    before = options.until is None or letter.refused_ms < options.until
+    return options.code in (None, letter.error.get("code")) and after and before

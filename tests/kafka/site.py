@@ -50,7 +50,8 @@ class Site:
         return ["--bootstrap-servers", self.topics.cluster.bootstrap_servers]
 
     def check_nothing_twice(self) -> None:
-        outputs = [(one.kind, one.answers) for one in all_of(self.topics)]
+        marks = "recallflow-replayed"  # header of marks next to replayed dead letters
+        outputs = [(one.kind, one.answers) for one in all_of(self.topics) if not one.header(marks)]
         assert len(outputs) == len({*outputs})
 
 

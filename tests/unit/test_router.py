@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from recallflow.connectors.kafka.messages import Headers, Letter, Outgoing, headers_bytes
+from recallflow.connectors.kafka.messages import KEY_BYTES, Headers, Letter, Outgoing, headers_bytes
 from recallflow.control import GateVerdict
 from recallflow.credentials import ApiKeyText, is_signed
 from recallflow.errors import FieldProblem, InvalidRecord, UsageError
 from recallflow.events import EnrichmentRequest
-from recallflow.flows.router import KEY_BYTES, Router, letter
+from recallflow.flows.router import Router, letter
 from recallflow.flows.settings import AuthSettings, TopicNames
 from recallflow.flows.topic_checks import LEAST_BYTES
 from recallflow.operators import guard

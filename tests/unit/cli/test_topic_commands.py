@@ -1,5 +1,6 @@
 """The commands that read and write topics and checkpoints, over a Kafka in this process."""
 
+import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,7 @@ from recallflow.connectors.kafka import sender
 from recallflow.connectors.kafka.admin import TopicConfig
 from recallflow.connectors.kafka.topic_reader import TopicReader
 from recallflow.control import ApiKey, ControlHistory
+from recallflow.credentials import mask
 from tests.unit.cli.harness import Cli, assert_error, parsed
 from tests.unit.connectors.fake_consumer import FakeKafka
 from tests.unit.connectors.fake_kafka import FakeProducer
@@ -30,12 +32,14 @@ class Topics:
     producer: FakeProducer
 
     def sent(self) -> list[tuple[str, bytes | None]]:
-        return [(record.topic, record.value) for record in self.producer.log]
+        """Records that were sent, without the marks of replayed dead letters."""
+        return [(record.topic, record.value) for record in self.producer.log if record.topic != "dead.letters"]
 
     def refuse(self, value: bytes | None, code: str, **error: str) -> None:
-        fields = {"code": code, "detail": "a reason", "source": "memory.events:0:7"} | error
-        headers = tuple((f"error.{name}", text.encode()) for name, text in fields.items())
-        self.kafka.append("dead.letters", 0, value, b"acme/ann", headed=(("trace", b"1"), *headers))
+        fields = {"code": code, "detail": "a reason", "source": "memory.events:0:7", "time": "5"} | error
+        headers = (("trace", b"1"), *((f"error.{name}", text.encode()) for name, text in fields.items()))
+        at_ms = len(self.kafka.topics["dead.letters"][0].messages) * 1_000
+        self.kafka.append("dead.letters", 0, value, b"acme/ann", headed=headers, append_ms=at_ms)
 
 
 @pytest.fixture
@@ -95,7 +99,9 @@ def test_dead_letters_are_listed_by_code(cli: Cli, topics: Topics) -> None:
     [
         ((), [b"one", b"two"], 1), (("--code", "internal_error"), [b"one", b"two"], 0),
         (("--code", "forbidden"), [b"denied"], 0), (("--code", "too_large"), [], 1),
-        (("--code", "unknown_type"), [], 0),
+        (("--code", "unknown_type"), [], 0), (("--dry-run",), [], 1),
+        (("--code", "internal_error", "--since", "1970-01-01T00:00:02Z"), [b"two"], 0),
+        (("--until", "1970-01-01T00:00:01Z"), [b"one"], 0), (("--since", "soon"), [], 2),
     ],
 )  # fmt: skip
 def test_replay_sends_whole_records_of_allowed_senders(
@@ -107,7 +113,22 @@ def test_replay_sends_whole_records_of_allowed_senders(
     topics.refuse(b"cut", "too_large", size="9000", sha256="00")
     done = cli("dlq", "replay", *words, *SERVERS)
     assert (done.returncode, topics.sent()) == (code, [("memory.events", value) for value in sent])
-    assert all(record.headers == {"trace": b"1"} for record in topics.producer.log)
+    replayed = [record for record in topics.producer.log if record.topic != "dead.letters"]
+    assert all((one.headers, one.sent_ms) == ({"trace": b"1", "recallflow-time": b"5"}, 5) for one in replayed)
+
+
+def test_incomplete_letters_are_completed_from_their_topic(cli: Cli, topics: Topics) -> None:
+    secret, large = b'{"password": "hunter2"}', b"x" * 9_000
+    for value in (secret, large, b"another record"):
+        topics.kafka.append("memory.events", 0, value, b"acme/ann", headed=(("trace", b"1"), ("x-api-key", b"k")))
+    whole = {"size": "9000", "sha256": hashlib.sha256(large).hexdigest()}
+    topics.refuse(mask(secret)[0], "internal_error", masked="1", source="memory.events:0:0")
+    topics.refuse(large[:50], "internal_error", source="memory.events:0:1", **whole)
+    topics.refuse(large[:50], "internal_error", source="memory.events:0:2", **whole)
+    topics.refuse(large[:50], "internal_error", source="memory.events:0:9", **whole)
+    done = cli("dlq", "replay", *SERVERS)
+    assert (done.returncode, [value for _, value in topics.sent()]) == (1, [secret, large])
+    assert all("x-api-key" not in record.headers for record in topics.producer.log)
 
 
 def test_replayed_log_is_sent_once(cli: Cli, topics: Topics, tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ class Produced(NamedTuple):
     value: bytes | None
     headers: dict[str, bytes]
     report: Callable[[KafkaError | None, Any], None]
+    sent_ms: int
 
 
 class FakeProducer:
@@ -43,10 +44,11 @@ class FakeProducer:
         partition: int = -1,  # noqa: ARG002
         headers: Any = (),
         on_delivery: Any = None,
+        timestamp: int = 0,
     ) -> None:
         if len(self.queue) >= self.room:
             raise BufferError("Local: Queue full")
-        self.queue.append(Produced(topic, value, dict(headers), on_delivery))
+        self.queue.append(Produced(topic, value, dict(headers), on_delivery, timestamp))
 
     def acknowledge(self, number: int = 0) -> None:
         record = self.queue.pop(number)
@@ -61,6 +63,10 @@ class FakeProducer:
         if self.queue and not self.stuck and timeout_s:
             self.acknowledge()
         return 0
+
+    def _transact(self, *_: float) -> None: ...
+
+    init_transactions = begin_transaction = commit_transaction = _transact
 
     def flush(self, timeout_s: float = 0) -> int:  # noqa: ARG002
         while self.queue and not self.stuck:
