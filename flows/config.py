@@ -243,7 +243,7 @@ _NO_SETTINGS = frozenset((FILE_VARIABLE, MEMBER_VARIABLE, SHARED_VARIABLE))
 _LIBRDKAFKA_VARIABLE = PREFIX + LIBRDKAFKA.upper().replace(".", "_")
 _log = logging.getLogger(__name__)
 _SECRET = re.compile(
-    r"password|^(reranker_|api_|master_)?key$|^headers$|passphrase|secret|jaas|kinit\.cmd|\.pem$|^ssl_key$|oauthbearer\.config"
+    r"password|user\.info$|auth\.token$|^(reranker_|api_|master_)?key$|^headers$|passphrase|secret|jaas|kinit\.cmd|\.pem$|^ssl_key$|oauthbearer\.config"
 )
 
 

@@ -134,7 +134,7 @@ class MemoryTopicReplay:
 def _merged(options: KafkaOptions, spans: Mapping[tuple[str, int], tuple[int, int]]) -> Iterator[Any]:
     """Yield the messages of all partitions by append time: an owner's vectors may be in another partition."""
     with contextlib.ExitStack() as stack:
-        readers = [stack.enter_context(TopicReader(options, QUEUED)) for _ in spans]
+        readers = [stack.enter_context(TopicReader(options, QUEUED, decodes=True)) for _ in spans]
         each = [reader.read_to_end(*part, low) for reader, (part, (low, _)) in zip(readers, spans.items(), strict=True)]
         yield from heapq.merge(*each, key=time_ms)
 

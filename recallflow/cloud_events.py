@@ -14,6 +14,7 @@ from recallflow.credentials import Headers
 from recallflow.distribution import install
 from recallflow.errors import FieldProblem, InvalidRecord, UsageError
 from recallflow.parsing import QUERY_TYPES
+from recallflow.schema_registry import Registered
 
 JSON, BINARY, STRUCTURED = RESPONSE_FORMATS = ("json", "cloudevents-binary", "cloudevents-structured")
 CONTENT_TYPE = "content-type"
@@ -134,7 +135,10 @@ def response_event(body: bytes, key: bytes, topic: str, number: str, response_fo
 
 
 def response_json(value: bytes) -> bytes:
-    """Return the response in a record of the response topic: its value, or the data of our structured CloudEvent."""
+    """Return the response in a record of the response topic: its value, the content of a registered record, or the data
+    of our structured CloudEvent."""
+    if isinstance(value, Registered) and isinstance(value.content, bytes):
+        return value.content
     if not value.startswith(_STRUCTURED_RESPONSE):
         return value
     event = _object(value)

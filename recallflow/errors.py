@@ -7,7 +7,8 @@
     │   └── MasterKeyError       the master key is missing, wrong, or its service fails: provide the right one
     ├── SourceError          a log cannot be read on: removed records, missing topic or right, changed file
     │   ├── DeploymentLost       another process joined under our instance id: let one of them run
-    │   └── MembershipLost       another process may own our partitions: the flow restarts with a new assignment
+    │   ├── MembershipLost       another process may own our partitions: the flow restarts with a new assignment
+    │   └── RegistryUnavailable  the schema registry does not answer: reading waits for it
     ├── SinkError            an output could not be delivered: the flow stops before it would be lost
     ├── EmbedderError        a model cannot be loaded or used: check its name and path
     ├── RerankerError        a reranker cannot be loaded or used: answers go without it
@@ -40,6 +41,8 @@ from recallflow.limits import PROBLEM_CHARACTERS, PROBLEMS_MAX
 
 ErrorCode = Literal[
     "invalid_json",  # the record is not JSON, not UTF-8, or nested too deeply
+    "unknown_schema",  # the schema registry has no schema of the record's id
+    "undecodable",  # the record does not match its registered schema
     "invalid_event",  # one or more fields are wrong
     "unknown_type",  # `type` is missing or unknown
     "too_large",  # the record, or the response, exceeds the maximum size
@@ -117,6 +120,10 @@ class DeploymentLost(SourceError):
 
 class MembershipLost(SourceError):
     """Another member may own our partitions and continue: nothing more may be sent for them."""
+
+
+class RegistryUnavailable(SourceError):
+    """The schema registry does not answer. A later attempt may succeed."""
 
 
 class SinkError(RecallflowError):

@@ -12,11 +12,19 @@ from typing import Any, NamedTuple
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
 from recallflow.credentials import Headers
-from recallflow.errors import DeliveryFailed, FieldProblem, InvalidRecord, SourceError, UsageError
-from recallflow.kafka_options import KafkaOptions, log_outage
+from recallflow.errors import (
+    DeliveryFailed,
+    FieldProblem,
+    InvalidRecord,
+    RegistryUnavailable,
+    SourceError,
+    UsageError,
+)
+from recallflow.kafka_options import KafkaOptions, log_outage, log_registry_outage
 from recallflow.limits import RECORD_BYTES
 from recallflow.queries import ReplyTo
 from recallflow.records import Position
+from recallflow.schema_registry import RETRY_S as REGISTRY_RETRY_S
 
 _log = logging.getLogger(__name__)
 _REFUSALS = {
@@ -121,6 +129,7 @@ class ProducerAndReader:
         self._servers, self._inboxes = kafka.bootstrap_servers, inboxes
         self._named = ", ".join(inbox.topic for inbox in inboxes)
         self._receive, self._fail, self._fail_due = receive, fail, fail_due
+        self._registry = kafka.registry
         self.ready: Future[None] = Future()
         self.metadata_error: str | None = None
         self._read_error: str | None = None  # None after a received record or a successful assignment
@@ -223,7 +232,8 @@ class ProducerAndReader:
         error = message.error()
         if error is None:
             self._read_error = None
-            self._receive(message)
+            if self._opened(message):
+                self._receive(message)
         elif error.code() == KafkaError._AUTO_OFFSET_RESET:
             # Retention deleted unread records. Their queries time out.
             _log.warning("%s: records were removed before they were read: %s", message.topic(), error.str())
@@ -232,6 +242,22 @@ class ProducerAndReader:
             self._on_read_error(error)
             if not is_retriable(error):
                 self._fail(SourceError(f"cannot read {message.topic() or self._named}: {error.str()}"))
+
+    def _opened(self, message: Any) -> bool:
+        """Decode a record of the schema registry; wait while it is away. Return False if the message cannot be read."""
+        while self._registry is not None and not self._flushed.is_set():
+            try:
+                self._registry.open(message)
+            except RegistryUnavailable as error:
+                self._read_error = str(error)
+                log_registry_outage(error)
+                self._flushed.wait(REGISTRY_RETRY_S)
+            except SourceError as error:
+                self._fail(error)
+                return False
+            else:
+                break
+        return True
 
     def _on_read_error(self, error: KafkaError) -> None:
         self._read_error = error.str()

@@ -4,9 +4,11 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from recallflow.errors import UsageError
+from recallflow.errors import RegistryUnavailable, UsageError
+from recallflow.schema_registry import PREFIX, SchemaRegistry
 
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError  # an optional dependency
@@ -77,6 +79,12 @@ def log_outage(error: "KafkaError") -> None:
         _log.warning("Kafka: %s; retrying", error.str())
 
 
+def log_registry_outage(error: RegistryUnavailable) -> None:
+    """Log an unavailable schema registry, once for all readers of the process."""
+    if _log_rate_limit.allows("schema registry"):
+        _log.warning("%s; records that need it wait, and nothing is lost; retrying", error)
+
+
 # A failed connection is also reported as an error to the client's owner. Warnings about producer options in a consumer
 # are useless where one set of options serves both.
 _REPORTED_ELSEWHERE = frozenset({"FAIL", "ERROR", "FATAL", "CONFWARN"})
@@ -93,6 +101,7 @@ class ClientLog:
 @dataclass(frozen=True)
 class KafkaOptions:
     """Addresses of the brokers. `librdkafka` accepts its options: security.protocol, sasl.*, ssl.*, client.id, …
+    Options `schema.registry.…` are those of the schema registry.
 
     Raises UsageError for unknown options and invalid values.
     """
@@ -113,6 +122,16 @@ class KafkaOptions:
             raise UsageError(f"{', '.join(reserved)}: give the brokers as --bootstrap-servers (bootstrap_servers)")
         if self.librdkafka:
             self._check()
+        if self.registry is not None:
+            self.registry.client  # noqa: B018 - raises for invalid options
+
+    @cached_property
+    def registry(self) -> SchemaRegistry | None:
+        """The schema registry, if one is configured."""
+        options = {
+            name.removeprefix(PREFIX): value for name, value in self.librdkafka.items() if name.startswith(PREFIX)
+        }
+        return SchemaRegistry(options) if options else None
 
     def _check(self) -> None:
         """Let librdkafka check names, values and combinations. Without brokers, a client opens no connection."""
@@ -148,4 +167,5 @@ class KafkaOptions:
         return self._common() | {"error_cb": lambda _: None}
 
     def _common(self) -> dict[str, Any]:
-        return {**self.librdkafka, "logger": ClientLog(), "bootstrap.servers": self.bootstrap_servers}
+        ours = {name: value for name, value in self.librdkafka.items() if not name.startswith(PREFIX)}
+        return {**ours, "logger": ClientLog(), "bootstrap.servers": self.bootstrap_servers}

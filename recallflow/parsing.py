@@ -156,7 +156,7 @@ def wrapping(value: bytes) -> str | None:
         return "is UTF-16; send UTF-8"
     schema = int.from_bytes(value[1:_FRAME_BYTES], "big")
     if zeros[0] and schema > 0 and len(value) > _FRAME_BYTES:
-        return f"is framed by a schema registry (schema {schema}); send plain JSON, without the registry's serializer"
+        return f"is framed by a schema registry (schema {schema}); give its address to the engine (schema.registry.url)"
     return None
 
 

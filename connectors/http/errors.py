@@ -27,7 +27,8 @@ from recallflow.responses import ErrorBody, FieldError
 JSON = "application/json"
 RETRY_AFTER_S = 1  # rates are counted by the second
 STATUSES = {
-    "invalid_json": 400, "invalid_event": 400, "unknown_type": 400, "wrong_dimension": 400, "unauthenticated": 401,
+    "invalid_json": 400, "invalid_event": 400, "unknown_type": 400, "unknown_schema": 400, "undecodable": 400,
+    "wrong_dimension": 400, "unauthenticated": 401,
     "forbidden": 403, "not_found": 404, "method_not_allowed": 405, "deadline": 408, "slow_body": 408,
     "id_conflict": 409, "skipped": 409, "too_large": 413, "unsupported_media_type": 415, "misdirected": 421,
     "too_many_requests": 429, "over_quota": 429, "internal_error": 500, "unreadable": 500, "catching_up": 503,

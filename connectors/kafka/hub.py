@@ -18,9 +18,10 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from recallflow.connectors.kafka.messages import size_bytes
 from recallflow.connectors.kafka.partition import Lane
 from recallflow.connectors.kafka.topic_reader import NewConsumer
-from recallflow.errors import SourceError
+from recallflow.errors import RegistryUnavailable, SourceError
 from recallflow.kafka_clients import ClientErrors, is_refusal, is_retriable
-from recallflow.kafka_options import KafkaOptions
+from recallflow.kafka_options import KafkaOptions, log_registry_outage
+from recallflow.schema_registry import RETRY_S
 
 WAIT_S = 0.005
 POLL_S = 0.1
@@ -76,6 +77,8 @@ class LaneReader:
         self.retried = 0
         self._wake, self._way, self._memory_ends = wake, way, memory_ends
         self._stopping = threading.Event()
+        self._registry = options.registry
+        self._waiting: dict[TopicPart, float] = {}  # partition that waits for the schema registry → its next attempt
         self._client_errors = ClientErrors()
         self._changes: collections.deque[tuple[Lane, bool]] = collections.deque()
         # Without this the client reports no ends, and an end after transaction markers stays unknown.
@@ -132,6 +135,7 @@ class LaneReader:
         while self._changes:
             # Here and not in `add`: assigning while another thread polls hangs.
             self._change(*self._changes.popleft())
+        self._read_waiting()
         self._hold_at_limits()
         if self._full():
             self._stopping.wait(0.001)
@@ -150,6 +154,8 @@ class LaneReader:
             self._consumer.incremental_assign([TopicPartition(*part, lane.next_offset)])
         else:
             self.lanes = {key: one for key, one in self.lanes.items() if one is not lane}
+            if self._waiting.pop(part, None) is not None:
+                return  # it is not assigned
             if lane.paused:  # the next reader of the partition would find it paused
                 self._consumer.resume([TopicPartition(*part)])
             self._consumer.incremental_unassign([TopicPartition(*part)])
@@ -163,7 +169,7 @@ class LaneReader:
     def _hold_at_limits(self) -> None:
         """Pause lanes that are read up to their limit."""
         for part, lane in self.lanes.items():
-            if lane.limit is None:
+            if lane.limit is None or part in self._waiting:
                 continue
             is_full = lane.held() >= (BEYOND_LIMIT // 2 if lane.paused else BEYOND_LIMIT)
             if is_full != lane.paused:
@@ -173,7 +179,8 @@ class LaneReader:
     def _note_ends(self) -> None:
         """Here and not in `lag`: a consumer that is asked while another thread polls hangs."""
         for part, lane in self.lanes.items():
-            lane.note(self._consumer.get_watermark_offsets(TopicPartition(*part), cached=True)[1])
+            if part not in self._waiting:
+                lane.note(self._consumer.get_watermark_offsets(TopicPartition(*part), cached=True)[1])
 
     def _fail(self, error: Exception) -> None:
         self.error = error
@@ -185,17 +192,36 @@ class LaneReader:
             error, lane = message.error(), self.lanes.get((message.topic(), message.partition()))
             if error is not None and error.code() != KafkaError._PARTITION_EOF:
                 self._judge(error, f"{message.topic()}:{message.partition()}")
-            elif lane is None:
-                continue  # the partition was removed meanwhile
+            elif lane is None or (lane.topic, lane.number) in self._waiting:
+                continue  # the partition was removed meanwhile, or is read again from this record
             elif error is not None:  # this offset is beyond the last record where transaction markers lie between
                 lane.reached = message.offset()
-            else:
+            elif self._opened(message, lane):
                 lane.read_bytes += size_bytes(message)
                 lane.queue.append(message)
                 if lane.last_of_key is not None:
                     lane.note_key(message.key(), message.offset())
                 lane.reached = message.offset() + 1
         self._wake.set()
+
+    def _opened(self, message: Any, lane: Lane) -> bool:
+        """Decode a registered record. While the registry is away, reading of the partition stops before the record."""
+        if self._registry is None:
+            return True
+        try:
+            self._registry.open(message)
+        except RegistryUnavailable as error:
+            log_registry_outage(error)
+            self._waiting[lane.topic, lane.number] = time.monotonic() + RETRY_S
+            self._consumer.incremental_unassign([TopicPartition(lane.topic, lane.number)])
+            return False
+        return True
+
+    def _read_waiting(self) -> None:
+        """Read partitions again that waited for the schema registry."""
+        for part in [part for part, due_s in self._waiting.items() if due_s <= time.monotonic()]:
+            del self._waiting[part]
+            self._consumer.incremental_assign([TopicPartition(*part, self.lanes[part].reached)])
 
     def _hold_back(self, messages: list[Any]) -> None:
         """Give each query its barrier before it can be given itself."""

@@ -68,7 +68,7 @@ class RemainingRecords:
 def remains(options: KafkaOptions, topics: Sequence[str], tenant_id: str, user_id: str) -> Iterator[RemainingRecords]:
     """Yield the remaining records of a user in each existing topic. Read the topics whole. Raise SourceError."""
     user = _User(tenant_id, user_id)
-    with TopicReader(options, TAIL) as reader:
+    with TopicReader(options, TAIL, decodes=True) as reader:
         there = reader.existing(topics)
         settings = ask_settings(AdminClient(options.admin()), [*there], CONFIGS_S)
         for topic, numbers in there.items():
@@ -82,7 +82,7 @@ def remains(options: KafkaOptions, topics: Sequence[str], tenant_id: str, user_i
 def records_of(options: KafkaOptions, topic: str, tenant_id: str, user_id: str) -> Iterator[Any]:
     """Yield the messages of a topic that belong to a user. Raise SourceError."""
     user = _User(tenant_id, user_id)
-    with TopicReader(options, TAIL) as reader:
+    with TopicReader(options, TAIL, decodes=True) as reader:
         for (_, number), (low, _) in reader.spans([topic]).items():
             yield from filter(user.has, reader.read_to_end(topic, number, low))
 

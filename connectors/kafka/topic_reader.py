@@ -44,6 +44,7 @@ class TopicReader:
         give_up_s: float | None = None,  # time limit of a request
         new_consumer: NewConsumer = Consumer,
         stopping: threading.Event | None = None,  # event that ends retries
+        decodes: bool = False,  # whether records of the schema registry are decoded, for readers of contents
     ) -> None:
         self._options = options
         self._give_up_s = GIVE_UP_S if give_up_s is None else give_up_s
@@ -53,6 +54,7 @@ class TopicReader:
         self.consumer: Any = new_consumer(options.consumer() | to_the_end | dict(chosen or {}))
         self.ends: dict[int, int] = {}  # partition → its end offset, once reached
         self._ended: set[tuple[str, int]] = set()
+        self._registry = options.registry if decodes else None
         self._knows = False  # whether a broker has answered a request
 
     def __enter__(self) -> Self:
@@ -171,6 +173,8 @@ class TopicReader:
     def _says(self, message: Any) -> bool:
         """Return whether a message is an event of its partition and no record. Raise SourceError."""
         if (error := message.error()) is None:
+            if self._registry is not None:
+                self._registry.open(message)
             return False
         if error.code() == KafkaError._PARTITION_EOF:
             # No offset of a record shows the end: compaction and transactions leave gaps.
@@ -211,15 +215,15 @@ def await_brokers(options: KafkaOptions, stopping: threading.Event) -> None:
             return
 
 
-def _current(options: KafkaOptions, topic: str) -> Iterator[Any]:
-    with TopicReader(options, UNCOMMITTED) as reader:
+def _current(options: KafkaOptions, topic: str, *, decodes: bool = False) -> Iterator[Any]:
+    with TopicReader(options, UNCOMMITTED, decodes=decodes) as reader:
         for (name, number), (low, high) in reader.spans([topic]).items():
             yield from reader.read_to_end(name, number, low) if low < high else ()
 
 
 def answers(options: KafkaOptions, topic: str) -> Iterator[dict[str, Any]]:
     """Return all current records of a topic, as JSON or text, by partition. Raise SourceError while they are read."""
-    return map(_row, _current(options, topic))
+    return map(_row, _current(options, topic, decodes=True))
 
 
 def _row(message: Any) -> dict[str, Any]:

@@ -5,6 +5,7 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 
+import orjson
 from rich.text import Text
 
 from recallflow.cli.options import (
@@ -51,6 +52,7 @@ def run_until_stopped(
         return run(chosen) or 0
 
 
+DRAFT_7 = "http://json-schema.org/draft-07/schema#"
 LOG_APPEND_TIME = {"message.timestamp.type": "LogAppendTime"}
 
 
@@ -63,6 +65,8 @@ def add_run_and_topics(commands: Commands) -> None:
     create.add_argument("--json", action="store_true", help="print one JSON object per topic")
     create.add_argument("--partitions", default="16", metavar="N", help="partitions per topic (default: 16)")
     create.add_argument("--replication", default="1", metavar="N", help="replication factor (default: 1)")
+    text = "register the schemas of events and outputs as TOPIC-value, if the registry finds them compatible"
+    create.add_argument("--register-schemas", action="store_true", help=text)
     add_kafka(create, *TOPICS, "topics.results", "topics.audit")
 
 
@@ -110,7 +114,33 @@ def run_create(options: argparse.Namespace) -> int:
             json_line({"topic": topic, "created": made})
         else:
             print(f"{topic}: {'created' if made else 'exists'}")
-    return 0
+    return _register(chosen, options.json) if options.register_schemas else 0
+
+
+def _register(chosen: "Config", as_json: bool) -> int:
+    """Register the schemas of the topics. Return 1 if one is incompatible with its predecessor."""
+    from recallflow.schema import schemas
+
+    if (registry := chosen.kafka.registry) is None:
+        raise UsageError("--register-schemas needs a schema registry: give -X schema.registry.url=URL")
+    topics, found, failed = chosen.topics, schemas(), False
+    named = {
+        topics.memory: "memory-event", topics.queries: "query-event",
+        topics.responses: "response", topics.receipts: "receipt",
+    }  # fmt: skip
+    for topic, name in named.items():
+        subject = f"{topic}-value"
+        schema = found[name] | {"$schema": DRAFT_7}  # registries compare no later draft, and the keywords are the same
+        outcome, detail = registry.register(subject, "JSON", orjson.dumps(schema).decode())
+        failed |= outcome == "incompatible"
+        if as_json:
+            json_line({"subject": subject, "outcome": outcome, "detail": detail})
+        else:
+            print(f"{subject}: {outcome} ({detail})")
+    if failed:
+        remedy = "keep the registered schema, or change the compatibility level of the subject in the registry"
+        print(f"recallflow: incompatible schemas were not registered: {remedy}", file=sys.stderr)
+    return 1 if failed else 0
 
 
 def _count(flag: str, text: str) -> int:

@@ -133,7 +133,7 @@ def run_tail(options: argparse.Namespace) -> int:
     from recallflow.connectors.kafka.topic_reader import UNCOMMITTED, TopicReader
 
     chosen = config(options)
-    with suppress(KeyboardInterrupt), TopicReader(chosen.kafka, UNCOMMITTED) as reader:
+    with suppress(KeyboardInterrupt), TopicReader(chosen.kafka, UNCOMMITTED, decodes=True) as reader:
         named = {getattr(chosen.topics, name): name for name in FOLLOWED}
         only = options.only or [*map(_flag, FOLLOWED)]
         for message in _followed(reader, [topic for topic, name in named.items() if _flag(name) in only], options):

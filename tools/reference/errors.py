@@ -20,6 +20,8 @@ INTRODUCTION = (
 )
 REMEDIES: Mapping[ErrorCode, str] = {
     "invalid_json": "send one JSON object in UTF-8 for each record, without a schema registry's framing",
+    "unknown_schema": "register the schema in the same registry, then run `recallflow dlq replay`",
+    "undecodable": "send the record with the serializer of its schema",
     "invalid_event": "correct the fields that the error names",
     "unknown_type": "use a type of the [events](events.md) or [queries](queries.md)",
     "too_large": "keep a record below 1 MiB; for a response, ask for less or raise the topic's `max.message.bytes`",

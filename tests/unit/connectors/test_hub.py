@@ -1,6 +1,7 @@
 """The order of service, pauses, and how far is read ahead."""
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import Any
@@ -23,9 +24,10 @@ from recallflow.connectors.kafka.hub import (
     LaneReader,
 )
 from recallflow.connectors.kafka.partition import Lane
-from recallflow.errors import SourceError
+from recallflow.errors import RegistryUnavailable, SourceError
 from recallflow.kafka_options import KafkaOptions
 from recallflow.operators.async_call import CallCompletion, Completions
+from recallflow.schema_registry import RETRY_S
 from tests.unit.connectors.clock import Clock
 from tests.unit.connectors.fake_consumer import FakeKafka
 
@@ -290,3 +292,35 @@ def test_an_error_that_passes_is_counted_and_read_over() -> None:
     one.read()
     assert (one.retried, [message.value() for message in lane.queue]) == (1, [b"after"])
     one.stop()
+
+
+class RegistryAway:
+    """A schema registry that answers after some attempts, or refuses."""
+
+    def __init__(self, *errors: SourceError) -> None:
+        self.errors = [*errors]
+
+    def open(self, message: Any) -> None:
+        if message.value() == b"\0registered" and self.errors:
+            raise self.errors.pop(0)
+
+
+def test_unavailable_registry_stops_one_partition_before_its_record(monkeypatch: pytest.MonkeyPatch) -> None:
+    kafka, now_s = FakeKafka(m=2), [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now_s[0])
+    for number, values in enumerate(([b"{}", b"\0registered", b"{}"], [b"{}", b"{}"])):
+        for value in values:
+            kafka.append("m", number, value)
+    reader = LaneReader("memories", NOWHERE, threading.Event(), kafka.consumer)
+    reader._registry = RegistryAway(RegistryUnavailable("away"), RegistryUnavailable("away"))  # type: ignore[assignment]
+    lanes = [add(reader, "m", number) for number in range(2)]
+    for _ in range(3):
+        reader.read()
+    assert [lane.reached for lane in lanes] == [1, 2]
+    for expected in (1, 3):  # the second attempt fails as well
+        now_s[0] += RETRY_S
+        for _ in range(3):
+            reader.read()
+        assert lanes[0].reached == expected
+    reader.stop()
+    assert [message.offset() for message in lanes[0].queue] == [0, 1, 2]

@@ -1,0 +1,216 @@
+"""Schema registry: records in Avro, Protobuf and JSON Schema, as the JSON that the engine parses.
+
+A registered record begins with a zero byte and the four bytes of its schema's id (Confluent's wire format). No JSON
+begins with a zero byte, so both kinds may share a topic. The schema of an id never changes: a record gives the same
+JSON at each reading."""
+
+import base64
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from functools import cached_property
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from recallflow.distribution import install
+from recallflow.errors import ErrorCode, FieldProblem, InvalidRecord, RegistryUnavailable, SourceError, UsageError
+
+if TYPE_CHECKING:
+    from confluent_kafka.schema_registry import SchemaRegistryClient
+
+PREFIX = "schema.registry."  # of its options, beside those of librdkafka
+FRAME_BYTES = 5
+RETRY_S = 1.0
+TIMEOUT_S = 5
+_UNKNOWN = 40401, 40403  # the registry's codes of an unknown subject, and of an unknown schema
+_PASSING = (HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_MANY_REQUESTS)
+
+_log = logging.getLogger(__name__)
+
+
+class Registered(bytes):
+    """The bytes of a registered record, with their content as JSON, or the reason why there is none."""
+
+    content: bytes | InvalidRecord
+
+    @classmethod
+    def of(cls, value: bytes, content: bytes | InvalidRecord) -> "Registered":
+        made = cls(value)
+        made.content = content
+        return made
+
+    def json(self) -> bytes:
+        """Return the content. Raise InvalidRecord."""
+        if isinstance(self.content, InvalidRecord):
+            raise self.content
+        return self.content
+
+
+def is_registered(value: bytes | None) -> bool:
+    return value is not None and len(value) >= FRAME_BYTES and value[0] == 0
+
+
+class SchemaRegistry:
+    """Client of a registry with Confluent's protocol. Thread-safe."""
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        """`options` are those of confluent_kafka's client: `url`, `basic.auth.user.info`, `ssl.ca.location`, …"""
+        self.url = options.get("url", "")
+        self._options = options
+        self._decoders: dict[int, Callable[[bytes], bytes]] = {}
+
+    @cached_property
+    def client(self) -> "SchemaRegistryClient":
+        """Raise UsageError for invalid options. No connection is opened."""
+        return self._new_client()
+
+    def _new_client(self) -> "SchemaRegistryClient":
+        try:
+            from confluent_kafka.schema_registry import SchemaRegistryClient
+        except ImportError as error:
+            problem = f"{PREFIX}url needs packages that are not installed ({error.name})"
+            raise UsageError(f"{problem}: {install('schema-registry')}") from None
+        if not self.url:
+            raise UsageError(f"{PREFIX}url is missing: give the address of the registry, or no {PREFIX}… option")
+        try:
+            return SchemaRegistryClient({**self._options, "timeout": TIMEOUT_S, "max.retries": 0})
+        except (ValueError, TypeError, OSError) as error:  # an unknown option, or an unreadable certificate
+            raise UsageError(f"{PREFIX}…: {error}") from None
+
+    def open(self, message: Any) -> None:
+        """Replace the value of a message by a `Registered` one, if it is registered. Raise as `read`."""
+        if is_registered(value := message.value()):
+            message.set_value(self.read(value))
+
+    def read(self, value: bytes) -> Registered:
+        """Decode a registered value. Raise RegistryUnavailable, and SourceError if the registry refuses us."""
+        schema_id = int.from_bytes(value[1:FRAME_BYTES], "big")
+        try:
+            with self.asking():
+                if schema_id not in self._decoders:
+                    self._decoders[schema_id] = self._decoder(schema_id)
+                return Registered.of(value, self._decoders[schema_id](value))
+        except SourceError:
+            raise
+        except _UnknownSchemaError:
+            problem = f"schema {schema_id} is not in the registry {self.url}; register it there, then replay the record"
+            return _refused(value, "unknown_schema", problem)
+        except Exception as error:  # noqa: BLE001 - a decoder raises errors of any type for arbitrary bytes
+            problem = f"cannot be read with its schema {schema_id}: {type(error).__name__}"
+            return _refused(value, "undecodable", f"{problem}; send it with the serializer of that schema")
+
+    @contextmanager
+    def asking(self) -> Iterator[None]:
+        """Translate errors of the registry in a block: RegistryUnavailable if a retry may help, SourceError if not."""
+        from confluent_kafka.schema_registry.common._httpx_compat import httpx
+        from confluent_kafka.schema_registry.error import OAuthTokenError, SchemaRegistryError
+
+        try:
+            yield
+        except SchemaRegistryError as error:
+            status = error.http_status_code
+            if error.error_code in _UNKNOWN:
+                raise _UnknownSchemaError from None
+            problem = f"the schema registry {self.url} answered {status}: {error.error_message}"
+            if status in _PASSING or status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+                raise RegistryUnavailable(problem) from None
+            raise SourceError(f"{problem}; check the options {PREFIX}… (url, basic.auth.user.info, …)") from None
+        except (httpx.HTTPError, OAuthTokenError) as error:
+            problem = f"the schema registry {self.url} cannot be reached: {error}"
+            if "CERTIFICATE_VERIFY_FAILED" in str(error):
+                raise SourceError(f"{problem}; check {PREFIX}ssl.ca.location") from None
+            raise RegistryUnavailable(problem) from None
+
+    def register(self, subject: str, kind: str, text: str) -> tuple[str, str]:
+        """Register a schema. Return `registered`, `exists`, `kept` (the subject has schemas of another type) or
+        `incompatible`, and the detail. Raise as `read`."""
+        from confluent_kafka.schema_registry import Schema, SchemaRegistryError
+
+        latest = None
+        with suppress(_UnknownSchemaError), self.asking():
+            latest = self.client.get_latest_version(subject)
+        if latest is not None and (latest.schema.schema_type or "AVRO") != kind:
+            return "kept", f"version {latest.version} is {latest.schema.schema_type}"
+        with self.asking():
+            try:
+                schema_id = self.client.register_schema(subject, Schema(text, kind))
+            except SchemaRegistryError as error:
+                if error.http_status_code != HTTPStatus.CONFLICT:
+                    raise
+                return "incompatible", error.error_message
+        return "exists" if latest is not None and latest.schema_id == schema_id else "registered", f"schema {schema_id}"
+
+    def _decoder(self, schema_id: int) -> Callable[[bytes], bytes]:
+        match self.client.get_schema(schema_id).schema_type:
+            case "AVRO":
+                from confluent_kafka.schema_registry.avro import AvroDeserializer
+
+                avro: Callable[[bytes], Any] = AvroDeserializer(self.client)
+                return lambda value: orjson.dumps(_given(avro(value)))
+            case "PROTOBUF":
+                return self._protobuf_decoder(schema_id)
+            case "JSON":
+                return lambda value: value[FRAME_BYTES:]
+        raise ValueError("unknown schema type")
+
+    def _protobuf_decoder(self, schema_id: int) -> Callable[[bytes], bytes]:
+        from confluent_kafka.schema_registry import prefix_schema_id_deserializer
+        from confluent_kafka.schema_registry.protobuf import ProtobufDeserializer
+        from confluent_kafka.schema_registry.serde import SchemaId
+        from google.protobuf.message_factory import GetMessageClass
+        from google.protobuf.struct_pb2 import Struct
+
+        client = self._new_client()  # another one, as its cache of schemas ignores the format
+        codec = ProtobufDeserializer(Struct, {"use.deprecated.format": False}, client)
+        file, pool = codec._get_parsed_schema(client.get_schema(schema_id, fmt="serialized"))
+        described = pool.FindFileByName(file.name)
+
+        def decode(value: bytes) -> bytes:
+            named = SchemaId("PROTOBUF")
+            payload = prefix_schema_id_deserializer(value, None, named)
+            message = GetMessageClass(codec._get_message_desc(pool, described, named.message_indexes or [0]))()
+            message.ParseFromString(payload.read())
+            return orjson.dumps(_fields(message))
+
+        return decode
+
+
+class _UnknownSchemaError(Exception):
+    """The registry has no schema of an id."""
+
+
+def _refused(value: bytes, code: ErrorCode, problem: str) -> Registered:
+    return Registered.of(value, InvalidRecord(code, [FieldProblem("", problem)]))
+
+
+def _given(value: Any) -> Any:
+    """Return an Avro value without nulls: Avro has no other way to leave a field out."""
+    if isinstance(value, dict):
+        return {name: _given(one) for name, one in value.items() if one is not None}
+    return [_given(one) for one in value] if isinstance(value, list) else value
+
+
+def _fields(message: Any) -> Any:
+    """Return the given fields of a Protobuf message under their names in the schema."""
+    from google.protobuf.json_format import MessageToDict
+
+    if message.DESCRIPTOR.file.package == "google.protobuf":  # a Timestamp, a Struct, …
+        return MessageToDict(message)
+    return {field.name: _field(field, value) for field, value in message.ListFields()}
+
+
+def _field(field: Any, value: Any) -> Any:
+    if field.message_type is not None and field.message_type.GetOptions().map_entry:
+        of = field.message_type.fields_by_name["value"]
+        return {str(key): _one(of, one) for key, one in value.items()}
+    return [_one(field, one) for one in value] if field.is_repeated else _one(field, value)
+
+
+def _one(field: Any, value: Any) -> Any:
+    if field.enum_type is not None:
+        return field.enum_type.values_by_number[value].name
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    return value if field.message_type is None else _fields(value)

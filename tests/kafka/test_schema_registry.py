@@ -1,0 +1,116 @@
+"""Records of a real schema registry on a real broker."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from confluent_kafka.schema_registry import SchemaRegistryClient
+from confluent_kafka.schema_registry.avro import AvroSerializer
+from confluent_kafka.schema_registry.json_schema import JSONSerializer
+from confluent_kafka.schema_registry.protobuf import ProtobufSerializer
+from confluent_kafka.serialization import MessageField, SerializationContext
+from google.protobuf.descriptor_pb2 import FileDescriptorProto
+from google.protobuf.descriptor_pool import DescriptorPool
+from google.protobuf.message_factory import GetMessageClass
+
+from benchmarks.broker import Cluster
+from tests.kafka.harness import ANN, Names, deployed, produce, read_topic, until
+from tests.kafka.registry import Registry
+from tests.pages import blocks, run
+
+TOPIC = {"subject.name.strategy.type": "TOPIC"}
+AT_MS = 1_700_000_000_000
+FIELDS = ("type", "tenant_id", "user_id", "id", "content")
+
+
+@pytest.fixture(scope="module")
+def registry() -> Iterator[Registry]:
+    with Registry() as started:
+        yield started
+
+
+@pytest.fixture
+def client(registry: Registry) -> Iterator[SchemaRegistryClient]:
+    with SchemaRegistryClient({"url": registry.url}) as opened:
+        yield opened
+
+
+def event(number: int, **fields: Any) -> dict[str, Any]:
+    return {"type": "memory", **ANN, "id": f"m{number}", "content": f"Bottle {number} is blue.", **fields}
+
+
+class Serializers:
+    """Values as producers of other languages write them."""
+
+    def __init__(self, client: SchemaRegistryClient) -> None:
+        self._client = client
+
+    def avro(self, fields: dict[str, Any], name: str = "Event") -> bytes:
+        types: list[Any] = [{"name": field, "type": "string"} for field in FIELDS]
+        types += [{"name": "project_id", "type": ["null", "string"], "default": None}]
+        types += [{"name": "timestamp", "type": {"type": "long", "logicalType": "timestamp-millis"}}]
+        schema = json.dumps({"type": "record", "name": name, "fields": types})
+        return written(AvroSerializer(self._client, schema, conf=TOPIC), fields | {"timestamp": AT_MS}, name)
+
+    def json_schema(self, fields: dict[str, Any]) -> bytes:
+        schema = json.dumps({"$schema": "http://json-schema.org/draft-07/schema#", "title": "Event", "type": "object"})
+        return written(JSONSerializer(schema, self._client, conf=TOPIC), fields, "json")
+
+    def protobuf(self, fields: dict[str, Any]) -> bytes:
+        file = FileDescriptorProto(name="event.proto", syntax="proto3")
+        file.message_type.add(name="Other")
+        described = file.message_type.add(name="Event")
+        for number, name in enumerate(FIELDS, 1):
+            described.field.add(name=name, number=number, type=9, label=1)
+        described.field.add(name="timestamp", number=9, type=3, label=1)
+        described.field.add(name="tags", number=10, type=9, label=3)
+        pool = DescriptorPool()
+        pool.Add(file)
+        made = GetMessageClass(pool.FindMessageTypeByName("Event"))
+        return written(
+            ProtobufSerializer(made, self._client, TOPIC), made(**fields, timestamp=AT_MS, tags=["a"]), "proto"
+        )
+
+
+def written(serializer: Any, value: Any, topic: str) -> bytes:
+    found: bytes = serializer(value, SerializationContext(topic, MessageField.VALUE))
+    return found
+
+
+def test_registered_and_plain_records_share_a_topic_through_an_outage(
+    registry: Registry, client: SchemaRegistryClient, broker: Cluster, topics: Names, tmp_path: Path
+) -> None:
+    flow = deployed(broker, topics, tmp_path / "state", flags=("-X", f"schema.registry.url={registry.url}"))
+    write = Serializers(client)
+    avro = write.avro(event(1))
+    values = [avro, write.json_schema(event(2)), write.protobuf(event(3)), orjson.dumps(event(4))]
+    unknown, broken = b"\0\0\1\0\0" + b"?" * 9, avro[:9]
+
+    def refused() -> dict[bytes, bytes]:
+        letters = read_topic(broker, flow.topics.dead_letters)
+        return {dict(one.headers())["error.code"]: one.value() for one in letters}
+
+    with flow.running() as process, flow.client() as recall:
+        produce(broker, flow.topics.memory, *values, unknown, broken, key="acme/ann")
+        until(lambda: len(refused()) == 2)
+        assert refused() == {b"unknown_schema": unknown, b"undecodable": broken}
+        found = {one.id: one for one in recall.all(user="ann")}
+        assert {one.content for one in found.values()} == {event(number)["content"] for number in range(1, 5)}
+        assert (found["m3"].tags, found["m1"].created_at[:4]) == (["a"], "2023")
+        (example,) = (one.code for one in blocks("how-to/schema-registry.md") if one.language == "python")
+        example = example.replace("https://registry.example.com", registry.url)
+        example = example.replace("memory.events", flow.topics.memory).replace(
+            "localhost:9092", broker.bootstrap_servers
+        )
+        run("python", example.replace('"m1"', '"m0"'), tmp_path)
+        later = write.avro(event(5, project_id="p"), "Later")
+        with registry.paused():
+            produce(broker, flow.topics.memory, later, orjson.dumps(event(6)), key="acme/ann")
+            until(lambda: "schema registry" in process.said())
+            assert len([*recall.all(user="ann")]) == 5
+        until(lambda: len([*recall.all(user="ann")]) == 7)
+    assert flow.errors[0].count("schema registry") == 1
+    assert len(refused()) == 2
