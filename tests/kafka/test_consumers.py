@@ -1,22 +1,28 @@
-"""The consumers in examples/, in Java and TypeScript: built as their pages say, they read what a real engine
-answers."""
+"""The consumers in examples/, in Java, TypeScript and Kafka Connect: built as their pages say, they read what a real
+engine answers."""
 
 import os
+import shlex
 import shutil
 import signal
 import subprocess
+from collections import defaultdict
 from pathlib import Path
 
 import orjson
 import pytest
+from confluent_kafka import Producer
 
-from benchmarks.broker import Cluster
+from benchmarks.broker import Cluster, free_ports
+from recallflow.flows.router import Router
+from recallflow.outputs import Derived
 from recallflow.queries import MemoryGet
+from recallflow.records import MOVED_HEADER, Position
 from recallflow.responses import QueryFailed
 from recallflow.schema import asyncapi
 from tests.conftest import GIVE_UP_S
 from tests.kafka.engine import Engine
-from tests.kafka.harness import watched
+from tests.kafka.harness import read_topic, until, watched
 from tests.pages import environment
 
 ROOT = Path(__file__).parents[2]
@@ -116,3 +122,35 @@ def test_typescript_consumer_and_asyncapi_parser_accept_the_contract(
     said = orjson.loads(done.stdout)
     assert said["problems"] == []
     assert said["messages"] > 30
+
+
+@pytest.mark.needs("mvn")
+def test_kafka_connect_writes_responses_and_derived_memories_unchanged(
+    copied: Path, answered: str, deserted_topics: Engine
+) -> None:
+    folder, broker, topics = copied / "examples" / "kafka_connect", deserted_topics.broker, deserted_topics.topics
+    making, running = commands_of("kafka_connect")
+    build(folder, making)
+    router = Router(topics, defaultdict(lambda: 1), defaultdict(lambda: 99_999))
+    derived = Derived(Position(topics.results, 0, 0), 0, b"acme/ann", '{"content": "«derived»"}'.encode())
+    outgoing = router.route(derived).outgoing
+    producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
+    for more in [((MOVED_HEADER, b"x"),), ()]:
+        producer.produce(topics.memory, outgoing.value, outgoing.key, headers=[*outgoing.all_headers, *more])
+    assert producer.flush(GIVE_UP_S) == 0
+    given = {"localhost:9092": broker.bootstrap_servers, "recall.responses": answered, "memory.events": topics.memory}
+    given["8083"] = str(free_ports(None)[0])
+    for page in folder.glob("*.properties"):
+        text = page.read_text()
+        for written, own in given.items():
+            text = text.replace(written, own)
+        page.write_text(text)
+    responses, memories = (folder / f"{name}.jsonl" for name in ("responses", "derived"))
+    log = (folder / "connect.log").open("wb")
+    with log, watched(process := subprocess.Popen(shlex.split(running), cwd=folder, stdout=log, stderr=log)):
+        until(lambda: responses.exists() and responses.read_bytes().count(b"\n") == len(EXPECTED))
+        until(lambda: memories.exists() and memories.read_bytes().endswith(b"\n"))
+        process.send_signal(signal.SIGTERM)
+        process.wait(GIVE_UP_S)
+    assert responses.read_bytes().splitlines() == [one.value() for one in read_topic(broker, answered)]
+    assert memories.read_bytes() == derived.body + b"\n"
