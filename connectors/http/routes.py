@@ -41,12 +41,13 @@ from recallflow.queries import (
     QueryEvent,
 )
 from recallflow.service import Rollouts, RolloutShown, Service, check_forgotten
+from recallflow.verbs.results import MemoryVersion
 
 LINES = "application/x-ndjson"
 _REFERENCE = "#/components/schemas/{model}"
 _MODE: JsonSchemaMode = "validation"
 _UNIONS: Mapping[str, Any] = {"MemoryEvent": MemoryEvent, "QueryEvent": QueryEvent}
-_MODELS = (responses.Response, responses.Receipt, responses.ErrorBody, MemoryFields, RolloutShown)
+_MODELS = (responses.Response, responses.Receipt, responses.ErrorBody, MemoryVersion, MemoryFields, RolloutShown)
 _REFUSED = {
     "code": "invalid_event",
     "message": "query: is blank",
@@ -91,6 +92,7 @@ _OWN = {
         "properties": {
             "line": {"type": "integer"},
             "position": {"type": "string"},
+            "receipt": {"$ref": "#/components/schemas/Receipt"},
             "error": {"$ref": "#/components/schemas/ErrorBody"},
         },
         "required": ["line"],
@@ -201,6 +203,8 @@ def _schemas() -> dict[str, Any]:
     for schema in shared["$defs"].values():
         if "properties" in schema and schema.get("additionalProperties") is True:
             del schema["additionalProperties"]  # the default; generated types would accept misspelt fields
+    version = {"type": "array", "items": reference("MemoryVersion")}  # the model has dicts, which it does not validate
+    shared["$defs"]["Response"]["properties"]["versions"]["anyOf"][0] = version
     return {**shared["$defs"], **{name: found[name, _MODE] for name in _UNIONS}, **_OWN}
 
 

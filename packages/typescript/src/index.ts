@@ -8,6 +8,7 @@ export type MemoryEvent = Schemas["MemoryEvent"];
 export type Query = Schemas["QueryEvent"];
 /** The answer to a query: `Response` in the document. */
 export type Answer = Schemas["Response"];
+export type MemoryVersion = Schemas["MemoryVersion"];
 export type Stored = Schemas["Accepted"];
 export type BatchResult = Schemas["BatchResult"];
 export type FieldError = Schemas["FieldError"];
@@ -93,7 +94,8 @@ export class RecallflowClient {
     return given(await this.api.POST("/memory/events", { body, params, ...this.#init(call) }));
   }
 
-  /** Store events in requests of at most 500, in order, and yield a result for each. An event may be refused. */
+  /** Yield a result for each event, which may be a refusal. Events are sent in order, in requests of at most 500, while
+   * you iterate: `for await (const result of client.storeAll(events))`. */
   async *storeAll(
     events: Iterable<Owned<MemoryEvent>> | AsyncIterable<Owned<MemoryEvent>>,
     call?: CallOptions,
@@ -177,7 +179,7 @@ function either(...signals: AbortSignal[]): AbortSignal {
 
 /** Return the innermost message: that of fetch itself is only "fetch failed". */
 function reason(error: unknown): string {
-  return error instanceof Error ? (error.cause ? reason(error.cause) : error.message || error.name) : String(error);
+  return error instanceof Error ? (error.cause ? reason(error.cause) : error.message || (error as { code?: string }).code || error.name) : String(error);
 }
 
 function refusal(text: string, response: Response): Schemas["ErrorBody"] {

@@ -66,6 +66,8 @@ test("a stored memory is applied and recalled", async () => {
 });
 
 test("api reaches the other routes with their parameters", async () => {
+  const one = await client.ask({ type: "memory.get", memory_id: "m-1" });
+  assert.match(one.versions?.[0]?.content ?? "", /peanuts/);
   await client.store({ type: "memory", id: "a/b", content: "Ann likes tea.", kind: "preference" }, { wait: "applied" });
   const query = { ...owner, "filters.kinds": ["preference"] };
   const { data } = await client.api.GET("/memories", { params: { query } });
