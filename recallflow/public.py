@@ -36,10 +36,11 @@ from recallflow.records import Position as Position, Record as Record
 from recallflow.responses import (
     CatchingUp as CatchingUp, Context as Context, ContextItem as ContextItem, EpisodeInfo as EpisodeInfo,
     ErrorBody as ErrorBody, Explanation as Explanation, FieldError as FieldError, ListedMemory as ListedMemory,
-    MemoryPage as MemoryPage, QueryFailed as QueryFailed, RecalledEpisode as RecalledEpisode,
-    RecalledMemory as RecalledMemory, Receipt as Receipt, Response as Response, Warn as Warn,
+    MemoryPage as MemoryPage, MemoryVersion as MemoryVersion, QueryFailed as QueryFailed,
+    RecalledEpisode as RecalledEpisode, RecalledMemory as RecalledMemory, Receipt as Receipt, Response as Response,
+    Warn as Warn,
 )  # fmt: skip
 from recallflow.verbs.results import (
     Added as Added, Answered as Answered, Episodes as Episodes, Found as Found, FoundFacts as FoundFacts,
-    History as History, MemoryVersion as MemoryVersion, Page as Page, Stats as Stats,
+    History as History, Page as Page, Stats as Stats,
 )  # fmt: skip

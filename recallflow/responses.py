@@ -303,6 +303,38 @@ class MemoryUsage(Model):
     not_useful: int
 
 
+class MemoryVersion(Cuttable):
+    """One version of a memory, counted from 0. Times are RFC 3339 in UTC. `usage` is set only if one memory was
+    requested."""
+
+    id: str
+    version: int
+    content: str
+    summary: str | None = None
+    kind: str | None = None
+    layer: str | None = None
+    category: str | None = None
+    role: str | None = None
+    name: str | None = None
+    tags: list[str] = []
+    topics: list[str] = []
+    entities: list[dict[str, Any]] = []
+    relations: list[dict[str, Any]] = []
+    session_id: str | None = None
+    project_id: str | None = None
+    importance: float | None = None
+    confidence: float | None = None
+    metadata: dict[str, Any] | None = None
+    derived_from: dict[str, Any] | None = None
+    created_at: str | None = None
+    updated_at: str | None = None
+    ingested_at: str | None = None
+    valid_from: str | None = None
+    valid_to: str | None = None
+    expires_at: str | None = None
+    usage: MemoryUsage | None = None
+
+
 class EpisodeInfo(Cuttable):
     """One episode: the messages of a session up to an inactivity gap."""
 

@@ -41,13 +41,19 @@ from recallflow.queries import (
     QueryEvent,
 )
 from recallflow.service import Rollouts, RolloutShown, Service, check_forgotten
-from recallflow.verbs.results import MemoryVersion
 
 LINES = "application/x-ndjson"
 _REFERENCE = "#/components/schemas/{model}"
 _MODE: JsonSchemaMode = "validation"
 _UNIONS: Mapping[str, Any] = {"MemoryEvent": MemoryEvent, "QueryEvent": QueryEvent}
-_MODELS = (responses.Response, responses.Receipt, responses.ErrorBody, MemoryVersion, MemoryFields, RolloutShown)
+_MODELS = (
+    responses.Response,
+    responses.Receipt,
+    responses.ErrorBody,
+    responses.MemoryVersion,
+    MemoryFields,
+    RolloutShown,
+)
 _REFUSED = {
     "code": "invalid_event",
     "message": "query: is blank",

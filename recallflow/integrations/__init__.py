@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 from recallflow.distribution import install
 from recallflow.errors import DeliveryFailed, NothingWritten, QueryTimeout, UsageError
 from recallflow.records import Position
-from recallflow.responses import ListedMemory
-from recallflow.verbs.results import Found, MemoryVersion
+from recallflow.responses import ListedMemory, MemoryVersion
+from recallflow.verbs.results import Found
 from recallflow.verbs.verbs import Awaits, Waits
 
 

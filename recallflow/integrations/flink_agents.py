@@ -20,8 +20,7 @@ from pydantic import ConfigDict, Field, SkipValidation
 from recallflow.errors import UsageError
 from recallflow.integrations import before_a_write, checked_whole, wait
 from recallflow.queries import K_MAX
-from recallflow.responses import ListedMemory
-from recallflow.verbs.results import MemoryVersion
+from recallflow.responses import ListedMemory, MemoryVersion
 from recallflow.verbs.verbs import Waits
 
 try:

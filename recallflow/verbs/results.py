@@ -6,7 +6,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, TypeVar, overload
 
-from recallflow.fields import Cuttable, Model
+from recallflow.fields import Model
 from recallflow.graphs import ExploredEdge, Fact
 from recallflow.records import Position
 from recallflow.responses import (
@@ -15,7 +15,7 @@ from recallflow.responses import (
     EpisodeInfo,
     ErrorBody,
     ListedMemory,
-    MemoryUsage,
+    MemoryVersion,
     QueryFailed,
     RecalledEpisode,
     RecalledMemory,
@@ -166,38 +166,6 @@ class Page(Answered[ListedMemory]):
         super().__init__(() if page is None else page.memories, response)
         self.total = 0 if page is None else page.total
         self.after = None if page is None else page.after
-
-
-class MemoryVersion(Cuttable):
-    """One version of a memory, counted from 0. Times are RFC 3339 in UTC. `usage` is set only if one memory was
-    requested."""
-
-    id: str
-    version: int
-    content: str
-    summary: str | None = None
-    kind: str | None = None
-    layer: str | None = None
-    category: str | None = None
-    role: str | None = None
-    name: str | None = None
-    tags: list[str] = []
-    topics: list[str] = []
-    entities: list[dict[str, Any]] = []
-    relations: list[dict[str, Any]] = []
-    session_id: str | None = None
-    project_id: str | None = None
-    importance: float | None = None
-    confidence: float | None = None
-    metadata: dict[str, Any] | None = None
-    derived_from: dict[str, Any] | None = None
-    created_at: str | None = None
-    updated_at: str | None = None
-    ingested_at: str | None = None
-    valid_from: str | None = None
-    valid_to: str | None = None
-    expires_at: str | None = None
-    usage: MemoryUsage | None = None
 
 
 class History(Answered[MemoryVersion]):

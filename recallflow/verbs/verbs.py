@@ -17,7 +17,7 @@ from recallflow.events import KINDS, ForgetFilter, MemoryEvent, UserErase
 from recallflow.parsing import QUERY_TYPES
 from recallflow.queries import AsOf, Filters, Mode, QueryEvent
 from recallflow.records import Position
-from recallflow.responses import ListedMemory, QueryFailed, Response
+from recallflow.responses import ListedMemory, MemoryVersion, QueryFailed, Response
 from recallflow.verbs.arguments import (
     AnyEvent,
     ClientScope,
@@ -33,7 +33,6 @@ from recallflow.verbs.results import (
     Found,
     FoundFacts,
     History,
-    MemoryVersion,
     Page,
     Stats,
     gather,

@@ -65,7 +65,7 @@ def _call(name: str) -> str:
 def _given(name: str) -> str:
     """Return the directive that mkdocstrings replaces by the documentation of a result."""
     options = "    options:\n      heading_level: 3\n      show_root_heading: true\n      show_root_full_path: false"
-    return f"::: {results.__name__}.{name}\n{options}"
+    return f"::: {getattr(results, name).__module__}.{name}\n{options}"
 
 
 def _signature(name: str, call: Callable[..., Any]) -> str:
