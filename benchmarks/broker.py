@@ -17,7 +17,7 @@ import socket
 import subprocess
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -140,16 +140,23 @@ class Broker(Cluster):
     """A broker of one's own, from `with` on; data, ports and topics outlive `stop()` and `start()` until it ends."""
 
     def __init__(
-        self, port: int | None = None, users: Mapping[str, str] | None = None, *, authorizes: bool = False
+        self,
+        port: int | None = None,
+        users: Mapping[str, str] | None = None,
+        *,
+        authorizes: bool = False,
+        properties: str = "",
+        options: Sequence[str] = (),
     ) -> None:
         """`users`: names and passwords of those who may come in at `guarded_servers` (SASL_PLAINTEXT, PLAIN), and with
         `authorizes` do there what ACLs say. A client that is told `wire_port` keeps to it: what listens there passes
-        its bytes on to `wired_port`, or does not."""
+        its bytes on to `wired_port`, or does not. `properties` override those of the broker, `options` are Java's."""
         client_port, self._controller_port, self._guarded_port, self.wire_port, self.wired_port = free_ports(port, 4)
         super().__init__(f"{HOST}:{client_port}")
         self._port = client_port
         self._users = users or {}
         self._authorizes = authorizes
+        self._properties, self._options = properties, options
         self.guarded_servers = f"{HOST}:{self._guarded_port}"
         self._cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
         self._open = ExitStack()
@@ -221,13 +228,13 @@ class Broker(Cluster):
         options = ["-Xmx512m", "-XX:-UsePerfData", f"-Djava.io.tmpdir={self._directory}"]
         logging = {"defaultLogLevel": "warn", "showDateTime": "true", "dateTimeFormat": "yyyy-MM-dd HH:mm:ss.SSS"}
         options += [f"-Dorg.slf4j.simpleLogger.{name}={value}" for name, value in logging.items()]
-        return [self._java, *options, "-cp", f"{self._jars}/*", *main]
+        return [self._java, *options, *self._options, "-cp", f"{self._jars}/*", *main]
 
     def _format(self) -> None:
         config = self._directory / "server.properties"
         config.write_text(
             (AUTHORIZES if self._authorizes else "")
-            + PROPERTIES.format(
+            + (PROPERTIES + self._properties).format(
                 host=HOST,
                 port=self._port,
                 guarded_port=self._guarded_port,

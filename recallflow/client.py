@@ -408,11 +408,13 @@ class _Face:
         control_secret: str | None = None,
         reply_topic: str | None = None,
         reply_partition: int | None = None,
+        msk_iam_region: str | None = None,
     ) -> None:
         """Create a client, without waiting for Kafka. Raise UsageError or InvalidRecord for invalid arguments.
 
-        `options` are librdkafka's (`security.protocol`, `sasl.*`, `ssl.*`, …). `timeout_s` limits the acknowledgement
-        of a record, and the wait for a response.
+        `options` are librdkafka's (`security.protocol`, `sasl.*`, `ssl.*`, …). `msk_iam_region` logs in to Amazon MSK
+        with IAM credentials (SourceError without them). `timeout_s` limits the acknowledgement of a record, and the
+        wait for a response.
 
         An engine with authentication needs `api_key` or `token`, a JWT or a function that returns one for each record.
         `end_user` restricts the client to one user. `control_secret` signs tenant decisions, for an engine that accepts
@@ -424,7 +426,7 @@ class _Face:
         if not isinstance(options, Mapping):
             raise UsageError(f"options must map librdkafka's names to values, not {options!r}")
         topics = ClientTopics(memory_topic, query_topic, response_topic, control_topic)
-        kafka, scope = KafkaOptions(bootstrap_servers, options), ClientScope(tenant, environment)
+        kafka, scope = KafkaOptions(bootstrap_servers, options, msk_iam_region), ClientScope(tenant, environment)
         credentials, replies = Credentials(api_key, token, end_user), None
         if reply_partition is not None and (type(reply_partition) is not int or reply_partition < 0):
             raise UsageError(f"reply_partition must be a whole number from 0 on, not {reply_partition!r}")

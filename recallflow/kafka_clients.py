@@ -2,6 +2,7 @@
 
 import logging
 import random
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -56,9 +57,27 @@ def is_retriable(error: KafkaError) -> bool:
     return error.code() in _RETRIABLE
 
 
+# Failures of a login that may pass: the token endpoint or the broker is away, the last login was just before, or the
+# token has expired, which brokers do not distinguish from other unacceptable tokens. A start gives up soon.
+_LOGIN_OUTAGES = re.compile(
+    "^Failed to acquire SASL OAUTHBEARER token|mechanism handshake failed: (Local: |Broker: Request not valid)"
+    '|"status":"invalid_token"'
+)
+# Error codes of a token endpoint that refuses the credentials (RFC 6749, section 5.2).
+_TOKEN_REFUSALS = re.compile("invalid_(client|grant|scope|request)|unauthorized_client|unsupported_|access_denied")
+# A broker refuses our certificate after the handshake, so that librdkafka reports a broken connection.
+_CERTIFICATE_REFUSALS = re.compile("alert (certificate|bad certificate|unknown ca)")
+
+
 def is_refusal(error: KafkaError) -> bool:
-    """Return whether the brokers refuse our credentials or authorisation: a retry does not help."""
-    return error.code() in _REFUSALS
+    """Return whether our credentials or rights are refused: a retry does not help."""
+    refused = error.code() in _REFUSALS and not is_login_outage(error)
+    return refused or _CERTIFICATE_REFUSALS.search(error.str()) is not None
+
+
+def is_login_outage(error: KafkaError) -> bool:
+    """Return whether a login failed, and not because of its credentials."""
+    return _LOGIN_OUTAGES.search(error.str()) is not None and _TOKEN_REFUSALS.search(error.str()) is None
 
 
 class ClientErrors:
@@ -66,8 +85,11 @@ class ClientErrors:
 
     def __init__(self) -> None:
         self.refused: SourceError | None = None
+        self.login_outage = ""  # the last failure of a login, as an addition to a message
 
     def __call__(self, error: KafkaError) -> None:
+        if is_login_outage(error):
+            self.login_outage = f" ({error.str()})"
         if is_refusal(error) or error.fatal():
             self.refused = SourceError(f"Kafka refuses us: {error.str()}; check the security settings")
         else:

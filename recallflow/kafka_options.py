@@ -1,13 +1,17 @@
-"""Kafka settings: connection, session timeout of a member, conversion to librdkafka's options; log of its clients."""
+"""Kafka settings: connection, login, session timeout of a member, conversion to librdkafka's options; log of its
+clients."""
 
 import logging
+import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from functools import cached_property
+from dataclasses import dataclass, field, replace
+from functools import cache, cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from recallflow.errors import RegistryUnavailable, UsageError
+from recallflow.distribution import install
+from recallflow.errors import RegistryUnavailable, SourceError, UsageError
 from recallflow.schema_registry import PREFIX, SchemaRegistry
 
 if TYPE_CHECKING:
@@ -98,6 +102,49 @@ class ClientLog:
             _log.log(level, text, facility, client, message)
 
 
+class MskTokens:
+    """Tokens of AWS IAM for Amazon MSK: librdkafka's option `oauth_cb`. All clients of a process share a token until
+    half of its life is over, because each new one may be a request to AWS."""
+
+    def __init__(self, region: str) -> None:
+        self._region, self._lock = region, threading.Lock()
+        self._token, self._renew_s, self._expires_s = "", 0.0, 0.0
+
+    def __call__(self, _: str) -> tuple[str, float]:
+        """Return a token and its end in Unix seconds. librdkafka asks again after an error."""
+        try:
+            return self.current()
+        except SourceError as error:
+            if _log_rate_limit.allows("token"):
+                _log.warning("Kafka: %s; retrying", error)
+            raise
+
+    def current(self) -> tuple[str, float]:
+        """Return a token and its end in Unix seconds. Raise SourceError without AWS credentials, and UsageError
+        without the library."""
+        try:
+            from aws_msk_iam_sasl_signer import MSKAuthTokenProvider  # an optional dependency
+            from botocore.exceptions import BotoCoreError, ClientError
+        except ImportError:
+            needed = f"msk_iam_region needs aws-msk-iam-sasl-signer-python: {install('msk')}"
+            raise UsageError(needed) from None
+        with self._lock:
+            if time.time() >= self._renew_s:
+                try:
+                    self._token, expires_ms = MSKAuthTokenProvider.generate_auth_token(self._region)
+                except (BotoCoreError, ClientError, ValueError, AttributeError) as error:  # the last: no credentials
+                    problem = "none are configured" if isinstance(error, AttributeError) else str(error)
+                    remedy = "give the process a role, AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+                    raise SourceError(f"no AWS credentials for Amazon MSK: {problem}; {remedy}") from error
+                self._expires_s = expires_ms / 1000
+                self._renew_s = (time.time() + self._expires_s) / 2
+            return self._token, self._expires_s
+
+
+_msk_tokens = cache(MskTokens)
+_MSK_LOGIN = {"security.protocol": "SASL_SSL", "sasl.mechanism": "OAUTHBEARER"}
+
+
 @dataclass(frozen=True)
 class KafkaOptions:
     """Addresses of the brokers. `librdkafka` accepts its options: security.protocol, sasl.*, ssl.*, client.id, …
@@ -108,6 +155,7 @@ class KafkaOptions:
 
     bootstrap_servers: str
     librdkafka: Mapping[str, str] = field(default_factory=dict)
+    msk_iam_region: str | None = None  # the AWS region of an Amazon MSK cluster, to log in with IAM credentials
 
     def __post_init__(self) -> None:
         for server in self.bootstrap_servers.split(","):
@@ -120,7 +168,9 @@ class KafkaOptions:
             raise UsageError(f"{names} cannot be set: recallflow's guarantees rest on its own choice{instead}")
         if reserved := sorted(_SERVERS & self.librdkafka.keys()):
             raise UsageError(f"{', '.join(reserved)}: give the brokers as --bootstrap-servers (bootstrap_servers)")
-        if self.librdkafka:
+        if self.msk_iam_region is not None:  # no token is needed for a check
+            replace(self, librdkafka=_MSK_LOGIN | {**self.librdkafka}, msk_iam_region=None)
+        elif self.librdkafka:
             self._check()
         if self.registry is not None:
             self.registry.client  # noqa: B018 - raises for invalid options
@@ -166,6 +216,17 @@ class KafkaOptions:
         """Return options for admin requests, whose results contain their errors."""
         return self._common() | {"error_cb": lambda _: None}
 
+    def certificate_files(self) -> list[Path]:
+        """Return the files of certificates and keys, which a client reads once, when it is created."""
+        named = {name: value for name, value in self.librdkafka.items() if name.startswith("ssl.")}
+        return [Path(value) for name, value in named.items() if name.endswith(".location")]
+
     def _common(self) -> dict[str, Any]:
+        """Return the options of every client. Raise SourceError without AWS credentials, if they are needed."""
+        login: dict[str, Any] = {}
+        if self.msk_iam_region is not None:
+            tokens = _msk_tokens(self.msk_iam_region)
+            tokens.current()  # a client without a token would wait for it in its constructor
+            login = {**_MSK_LOGIN, "oauth_cb": tokens}
         ours = {name: value for name, value in self.librdkafka.items() if not name.startswith(PREFIX)}
-        return {**ours, "logger": ClientLog(), "bootstrap.servers": self.bootstrap_servers}
+        return {**login, **ours, "logger": ClientLog(), "bootstrap.servers": self.bootstrap_servers}

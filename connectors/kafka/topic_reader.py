@@ -120,8 +120,8 @@ class TopicReader:
                 # A partition is unknown for a moment after a broker's restart.
                 passing = is_retriable(reason) or reason.code() == KafkaError._UNKNOWN_PARTITION
                 if not passing or waiting.ended() or self._stopping.is_set():
-                    servers = self._options.bootstrap_servers
-                    raise SourceError(f"cannot reach Kafka at {servers}: {reason.str()}") from error
+                    servers, outage = self._options.bootstrap_servers, self.client_errors.login_outage
+                    raise SourceError(f"cannot reach Kafka at {servers}: {reason.str()}{outage}") from error
             else:
                 self._knows = True
                 return answer

@@ -1,8 +1,15 @@
 """Commands on Kafka: `recallflow run`, `topics create`, `doctor`, `enrich` and `reembed`."""
 
 import argparse
+import logging
+import os
+import signal
 import sys
+import threading
 from collections.abc import Callable
+from contextlib import nullcontext, suppress
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 import orjson
@@ -22,6 +29,7 @@ from recallflow.cli.options import (
 from recallflow.cli.output import clean, confirmed, console, json_line
 from recallflow.cli.parser import Commands, add_command
 from recallflow.errors import SourceError, UsageError
+from recallflow.process import background_thread
 
 if TYPE_CHECKING:
     from tqdm import tqdm
@@ -29,7 +37,10 @@ if TYPE_CHECKING:
     from recallflow.embedder import TokenCounter
     from recallflow.flows.config import Config
     from recallflow.flows.reembed import Cost, MemoryTopicReplay
+    from recallflow.kafka_options import KafkaOptions
     from recallflow.llm import EmbeddingService, RemoteEmbedder
+
+_log = logging.getLogger(__name__)
 
 
 def run_until_stopped(
@@ -50,6 +61,45 @@ def run_until_stopped(
     set_up_logging(chosen.run.log_format)
     with export_spans(options.command):
         return run(chosen) or 0
+
+
+RENEWAL_S = 10.0  # interval of looking at certificate files
+
+
+def run_until_renewed(kafka: "KafkaOptions", run: "Callable[[], None]") -> None:
+    """Run a flow. Once a renewed certificate can be used, stop the flow as SIGTERM does, and raise SourceError: Kafka
+    clients read their files once, so that the process must start again. An unusable certificate is ignored."""
+    files, stopping, renewed = kafka.certificate_files(), threading.Event(), threading.Event()
+
+    def look() -> list[tuple[int, int] | None]:
+        return [(found.st_mtime_ns, found.st_ino) if (found := stat(file)) else None for file in files]
+
+    def watch() -> None:
+        used = last = look()
+        while not stopping.wait(RENEWAL_S):
+            before, last = last, look()
+            if used == last or before != last:  # certificate and key are written one after the other
+                continue
+            try:
+                replace(kafka)  # librdkafka loads and compares them
+            except UsageError as error:
+                _log.warning("the renewed certificate cannot be used: %s; correct the files", error)
+                used = last
+            else:
+                renewed.set()
+                os.kill(os.getpid(), signal.SIGTERM)
+                return
+
+    with background_thread(watch, "certificates", stopping) if files else nullcontext():
+        run()
+    if renewed.is_set():
+        raise SourceError("the certificate files were renewed: start again, so that Kafka clients read them")
+
+
+def stat(path: Path) -> os.stat_result | None:
+    with suppress(OSError):
+        return path.stat()
+    return None
 
 
 DRAFT_7 = "http://json-schema.org/draft-07/schema#"
@@ -86,7 +136,7 @@ def _run(chosen: "Config") -> int:
     from recallflow.flows.kafka import KafkaFlow  # which a supervisor does without
 
     check_single_process(chosen.named_state_dir())
-    KafkaFlow(chosen).run()
+    run_until_renewed(chosen.kafka, KafkaFlow(chosen).run)
     return 0
 
 
@@ -208,7 +258,7 @@ def run_enrich(options: argparse.Namespace) -> int:
     $ recallflow enrich --bootstrap-servers localhost:9092 --state-dir enrichment --create --llm gpt-4o-mini"""
     from recallflow.flows.enrich import EnrichFlow
 
-    return run_until_stopped(options, lambda chosen: EnrichFlow(chosen).run())
+    return run_until_stopped(options, lambda chosen: run_until_renewed(chosen.kafka, EnrichFlow(chosen).run))
 
 
 _LOCAL = """\

@@ -65,6 +65,7 @@ class Flag(NamedTuple):
 FLAGS = {
     "state_dir": Flag("--state-dir", "DIR", "state directory"),
     "kafka.bootstrap_servers": Flag("--bootstrap-servers", "HOST:PORT", "brokers ($KAFKA_BOOTSTRAP_SERVERS)", LOCAL),
+    "kafka.msk_iam_region": Flag("--msk-iam-region", "REGION", "log in to Amazon MSK with IAM credentials of a region"),
     "engine.embedder": Flag("--embedder", "NAME", "model: meaning, hash, static, minilm, onnx or openai", "meaning"),
     "engine.model_path": Flag("--model-path", "DIR", "folder of a local copy of the model"),
     "embedding.model": Flag("--embedding-model", "NAME", "with openai: the model", "text-embedding-3-small"),
@@ -171,7 +172,7 @@ def add_create(parser: argparse.ArgumentParser) -> None:
 
 def add_kafka(parser: argparse.ArgumentParser, *keys: str) -> None:
     """Add the flags of a Kafka connection."""
-    add_settings(parser, *keys, "kafka.bootstrap_servers")
+    add_settings(parser, *keys, "kafka.bootstrap_servers", "kafka.msk_iam_region")
     parser.add_argument("-X", dest="librdkafka", action="append", default=[], metavar="NAME=VALUE",
                         help="any librdkafka option: security.protocol, ssl.ca.location, …; no secrets, which other "
                         "users of the machine would see: they go into the --config file")  # fmt: skip

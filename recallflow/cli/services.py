@@ -7,7 +7,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, cast
 
-from recallflow.cli.kafka import run_until_stopped
+from recallflow.cli.kafka import run_until_renewed, run_until_stopped
 from recallflow.cli.options import (
     ENGINE,
     OUTPUTS,
@@ -58,7 +58,7 @@ def run_serve(options: argparse.Namespace) -> int:
             gateway.serve_local(config, decisions(options), options.control)
         else:
             check_no_control(options)
-            gateway.serve_kafka(config)
+            run_until_renewed(config.kafka, lambda: gateway.serve_kafka(config))
 
     return run_until_stopped(options, run)
 

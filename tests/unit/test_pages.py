@@ -19,10 +19,10 @@ WITH_A_BROKER = ("start/quickstart.md", "how-to/chat-platform.md", "how-to/cloud
 NOT_RUN = (
     "how-to/access-control.md", "how-to/checkpoints.md", "how-to/control-events.md", "how-to/dead-letters.md",
     "how-to/embedders.md", "how-to/encryption.md", "how-to/erasure.md", "how-to/frameworks.md", "how-to/gateway.md",
-    "how-to/graph-rollout.md", "how-to/install.md", "how-to/kafka.md", "how-to/mcp.md", "how-to/mem0-clients.md",
-    "how-to/models.md", "how-to/monitoring.md", "how-to/quotas.md", "how-to/settings.md",
-    "how-to/schema-registry.md", "how-to/several-machines.md", "how-to/state.md", "how-to/tracing.md",
-    "how-to/zep-clients.md",
+    "how-to/graph-rollout.md", "how-to/install.md", "how-to/kafka.md", "how-to/kafka-authentication.md",
+    "how-to/mcp.md", "how-to/mem0-clients.md", "how-to/models.md", "how-to/monitoring.md", "how-to/quotas.md",
+    "how-to/settings.md", "how-to/schema-registry.md", "how-to/several-machines.md", "how-to/state.md",
+    "how-to/tracing.md", "how-to/zep-clients.md",
 )  # fmt: skip
 WITHOUT_BLOCKS = (
     "comparison.md", "figures.md", "how-to/alerts.md", "how-to/importing.md", "how-to/kubernetes.md",

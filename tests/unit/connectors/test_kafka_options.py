@@ -1,8 +1,11 @@
 """Kafka options of a user, and which of Kafka's errors pass."""
 
+import base64
 import logging
 import re
+import sys
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +16,7 @@ from confluent_kafka.admin import AdminClient
 from recallflow import kafka_options
 from recallflow.errors import SourceError, UsageError
 from recallflow.kafka_clients import ClientErrors, is_refusal, is_retriable
-from recallflow.kafka_options import LOG_PAUSE_S, ClientLog, KafkaOptions, LogRateLimit
+from recallflow.kafka_options import LOG_PAUSE_S, ClientLog, KafkaOptions, LogRateLimit, MskTokens
 from tests.unit.connectors.clock import Clock
 
 SERVERS = "127.0.0.1:1"
@@ -129,6 +132,59 @@ def test_option_of_connection_and_pace_is_accepted(option: str) -> None:
 def test_an_error_passes_or_denies_or_is_for_good(code: int, passing: bool, denied: bool) -> None:
     error = KafkaError(code)
     assert (is_retriable(error), is_refusal(error)) == (passing, denied)
+
+
+@pytest.mark.parametrize(
+    ("code", "text", "denied"),
+    [
+        (KafkaError._AUTHENTICATION, "Failed to acquire SASL OAUTHBEARER token: Could not resolve host: x", False),
+        (KafkaError._AUTHENTICATION, 'Failed to acquire SASL OAUTHBEARER token: {"error":"invalid_client"}', True),
+        (KafkaError._AUTHENTICATION, 'SASL authentication error: {"status":"invalid_token"}', False),
+        (KafkaError._AUTHENTICATION, "SASL OAUTHBEARER mechanism handshake failed: Local: Broken pipe", False),
+        (KafkaError._AUTHENTICATION, "SASL OAUTHBEARER mechanism handshake failed: Broker: Unsupported", True),
+        (KafkaError._TRANSPORT, "Receive failed: SSL routines::ssl/tls alert certificate expired", True),
+        (KafkaError._TRANSPORT, "Disconnected", False),
+    ],
+)
+def test_login_is_refused_or_fails_for_now(code: int, text: str, denied: bool) -> None:
+    assert is_refusal(KafkaError(code, text)) == denied
+
+
+@pytest.fixture
+def aws(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """Remove AWS credentials, and let each test get tokens of its own."""
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    for name in ("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"):
+        monkeypatch.setenv(name, "/nowhere")
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setattr(kafka_options, "_msk_tokens", MskTokens)
+    return monkeypatch
+
+
+def test_msk_tokens_are_signed_and_shared(aws: pytest.MonkeyPatch) -> None:
+    aws.setenv("AWS_ACCESS_KEY_ID", "AKIDEXAMPLE")
+    aws.setenv("AWS_SECRET_ACCESS_KEY", "a secret")
+    tokens = MskTokens("eu-west-1")
+    token, expires_s = tokens("")
+    url = base64.urlsafe_b64decode(token + "=" * (-len(token) % 4)).decode()
+    assert url.startswith("https://kafka.eu-west-1.amazonaws.com/?Action=kafka-cluster%3AConnect&X-Amz-Algorithm=")
+    assert 800 < expires_s - time.time() <= 900
+    assert tokens("") == (token, expires_s)
+
+
+@pytest.mark.usefixtures("aws")
+def test_missing_aws_credentials_are_named_before_a_client_waits() -> None:
+    options = KafkaOptions(SERVERS, {"client.id": "engine-7"}, "eu-west-1")  # is valid without a token
+    for kind in (options.consumer, options.producer, options.admin):
+        with pytest.raises(SourceError, match="no AWS credentials for Amazon MSK: none are configured"):
+            kind()
+
+
+def test_missing_library_of_msk_is_named(aws: pytest.MonkeyPatch) -> None:
+    aws.setitem(sys.modules, "aws_msk_iam_sasl_signer", None)
+    with pytest.raises(UsageError, match=r"pip install 'recallflow\[msk\]'"):
+        KafkaOptions(SERVERS, {}, "eu-west-1").admin()
 
 
 # https://kafka.apache.org/protocol: the error codes that are retriable there. Not among them here: broken records (2),
