@@ -12,7 +12,7 @@ from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
 from recallflow.flows.embedded import process
 from recallflow.flows.settings import Settings
 from tests.browser.large_graph import large_graph
-from tests.browser.owner import close_up
+from tests.browser.owner import close_up, moves
 from tests.starts import COMMAND, Starts
 
 NODES = 5_000
@@ -23,9 +23,8 @@ _ADDRESS = re.compile(rb"serving at (\S+)")
 def gateway(starts: Starts, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Serve a state directory that real events made, and return the address."""
     state_dir = tmp_path_factory.mktemp("explorer") / "state"
-    process(
-        [orjson.dumps(event) for event in (*close_up(), *large_graph(NODES))], Settings(partitions=1), state_dir,
-    )  # fmt: skip
+    events = (*close_up(), *moves(), *large_graph(NODES))
+    process(map(orjson.dumps, events), Settings(partitions=1), state_dir)
     serving = starts.start(COMMAND, ["serve", "--state-dir", str(state_dir), "--partitions", "1", "--port", "0"])
     yield address_of(serving)
     serving.kill()

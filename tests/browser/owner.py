@@ -40,6 +40,12 @@ def close_up() -> Iterator[dict[str, Any]]:
     yield OWNER | {"type": "graph.edges", "id": "e1", "timestamp": START_MS + 4 * DAY_MS, "edges": edges}
 
 
+def moves() -> Iterator[dict[str, Any]]:
+    """A statement, and one that replaces it, of the user `mover`."""
+    for number, content in enumerate(("I live in Porto", "I moved to Lisbon, I live in Lisbon now")):
+        yield _memory(f"move{number}", 2 * number * DAY_MS, content=content, user_id="mover")
+
+
 def _message(id_: str, at_ms: int, session: str, content: str) -> dict[str, Any]:
     return OWNER | {
         "type": "message", "id": id_, "timestamp": START_MS + at_ms, "session_id": session, "name": "Ann",

@@ -199,10 +199,25 @@ def test_five_thousand_nodes(explorer: Callable[..., Page]) -> None:
     page = explorer("crowd")
     loaded = int(page.locator("html").get_attribute("data-loaded") or 0)
     assert loaded >= 5_000
+    expect(page.locator("#count")).to_have_text(re.compile("^60 of 5,"))
     choose(page, "Harbour Clinic")
     expect(page.locator("#details h2")).to_have_text("Harbour Clinic")
+    expect(page.locator("#count")).to_have_text(re.compile("^100 of 5,"))  # with its 40 newest memories
     page.locator("#details .rows button").first.click()
     expect(page.locator("#details h2")).not_to_have_text("Harbour Clinic")
+    page.locator("#histogram g").nth(3).click()
+    expect(page.locator("#outline-title")).not_to_contain_text("Nodes (5,")
+    page.get_by_role("button", name="Overview").click()
+    expect(page.locator("#count")).not_to_have_text(re.compile("^(60|100) of"))
+
+
+def test_replaced_statements_are_on_a_line_of_time(explorer: Callable[..., Page]) -> None:
+    page = explorer("mover")
+    page.get_by_role("tab", name="Question").click()
+    page.get_by_placeholder("Ask these memories something").fill("Where do I live?")
+    page.get_by_role("button", name="Ask", exact=True).click()
+    rows = page.locator(".changes li")
+    expect(rows).to_contain_text([re.compile("Porto.*replaced Jan 3, 2026"), re.compile("Lisbon.*current")])
 
 
 @pytest.mark.parametrize(("scheme", "viewport"), [("light", DESKTOP), ("dark", PHONE)], ids=["desktop", "phone"])

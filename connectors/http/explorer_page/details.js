@@ -57,6 +57,20 @@ export class Details {
     );
   }
 
+  /** Shows two nodes that memories name together, by their numbers. */
+  together(graph, source, target) {
+    this.turn++;
+    const named = (index) => new Set(graph.nodes[index].edges.map((edge) => graph.other(graph.edges[edge], index)));
+    const [first, second] = [named(source), named(target)];
+    const both = [...first].filter((index) => second.has(index) && graph.nodes[index].kind === "memory");
+    show(
+      byId("details"),
+      el("h2", {}, "Named together"),
+      el("p", { class: "ends" }, this.#end(graph, source), " ", this.#end(graph, target)),
+      this.#list(`Memories (${both.length})`, both, (index) => el("li", {}, this.#end(graph, index))),
+    );
+  }
+
   /** Shows an edge, by its number: direction, weight, confidence, evidence, and until when it holds. */
   edge(graph, index) {
     const turn = ++this.turn;

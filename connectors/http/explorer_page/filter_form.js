@@ -36,6 +36,11 @@ export class FilterForm {
     );
   }
 
+  /** Shows the memories of a time alone (ms; null: all). */
+  span(from, to) {
+    this.#set({ from, to });
+  }
+
   #set(change) {
     Object.assign(this.chosen, change);
     this.changed();

@@ -20,7 +20,7 @@ export class Graph {
       ...links.map((link) => ({ source: link.memory, target: link.node, type: LINK, role: link.role, data: null, marks: [] })),
       ...edges.map((edge) => ({ source: edge.source, target: edge.target, type: edge.type, data: edge, marks: edge.marks })),
     ];
-    this.waiting = found.filter((edge) => !this.#edge(edge));
+    this.waiting = found.filter((edge) => !this.addEdge(edge));
   }
 
   /** The node at the other end of an edge. */
@@ -59,7 +59,8 @@ export class Graph {
     Object.assign(node, { memory, at: Date.parse(memory.created_at), marks: memory.marks });
   }
 
-  #edge(edge) {
+  /** Takes an edge in, unless it is known. `source`, `target`: keys. Returns false if one of them is not loaded. */
+  addEdge(edge) {
     const source = this.byKey.get(edge.source);
     const target = this.byKey.get(edge.target);
     if (source === undefined || target === undefined) return false;

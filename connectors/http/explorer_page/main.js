@@ -10,7 +10,9 @@ import { FilterForm } from "./filter_form.js";
 import { choose } from "./filters.js";
 import { Graph } from "./graph.js";
 import { Moment } from "./moment.js";
+import { Histogram } from "./histogram.js";
 import { Outline } from "./outline.js";
+import { OVERVIEW_FROM, overview } from "./overview.js";
 import { typeName } from "./palette.js";
 import { Question } from "./question.js";
 import { isComplete, owner } from "./session.js";
@@ -18,18 +20,22 @@ import { Stage } from "./stage.js";
 import { focusView, openTab, tabs } from "./tabs.js";
 import { follow } from "./theme.js";
 
+const FOUND = 60; // nodes of a search that an overview shows
 const GROWTH = 4; // times the nodes of the picture before: each is laid out anew, so not every page makes one
 
 let graph = new Graph();
+let picture = graph; // what the stage shows: the graph, or an overview of it
+let opened = new Set(); // keys of nodes that an overview shows besides, with the memories around them
 let loading = null;
 let selected = { node: null, edge: null };
 let wanted = null; // numbers of nodes that another view asks to see
 
 const moment = new Moment(() => (question.again(), load()));
-const stage = new Stage(select);
+const stage = new Stage(selectDrawn);
 const details = new Details(select, () => moment.query(), () => load());
 const outline = new Outline((node) => select({ node, edge: null }));
 const filters = new FilterForm(() => ((wanted = null), refresh()));
+const histogram = new Histogram((from, to) => filters.span(from, to));
 const question = new Question({ asOf: () => moment.query(), name: nameOf, open: openNodes });
 const episodes = new Episodes({ at: () => moment.at, open: openNodes });
 
@@ -42,6 +48,10 @@ connection(() => {
   take(new Graph(), null); // also where the memories of who is named now cannot be read
   load();
   focusView();
+});
+byId("overview").addEventListener("click", ({ target }) => {
+  target.setAttribute("aria-pressed", String(target.getAttribute("aria-pressed") !== "true"));
+  refresh();
 });
 byId("add").addEventListener("click", () => add(load));
 if (isComplete()) load();
@@ -81,11 +91,15 @@ function take(next, selectedKey) {
   graph = next;
   moment.reach(graph.nodes.flatMap(({ at }) => (at === null ? [] : [at])));
   filters.show(graph);
-  stage.load(graph);
+  byId("overview").hidden = graph.nodes.length < OVERVIEW_FROM;
+  const had = selected.node !== null || selected.edge !== null;
+  selected = { node: null, edge: null };
+  opened = new Set();
   wanted = null;
+  picture = null;
   refresh();
   const node = graph.byKey.get(selectedKey);
-  if (selected.node !== null || selected.edge !== null) select({ node: node ?? null, edge: null });
+  if (had) select({ node: node ?? null, edge: null });
 }
 
 /** A command that stores a first message of whose memories are shown, without credentials. */
@@ -111,23 +125,72 @@ function done() {
 function refresh() {
   const shown = choose(graph, filters.chosen);
   if (wanted) shown.found = shown.nodes.map((isShown, node) => Number(isShown && wanted.has(node)));
-  stage.filter(shown);
+  draw(shown);
   const listed = outline.show(graph, shown);
   outline.mark(selected.node);
   const count = shown.nodes.reduce((sum, one) => sum + one, 0);
   const total = graph.nodes.length;
-  byId("count").textContent = `${count === total ? "" : `${count.toLocaleString("en")} of `}${total.toLocaleString("en")} nodes`;
-  byId("canvas").setAttribute("aria-label", `Graph of ${count.toLocaleString("en")} nodes`);
+  const drawn = picture === graph ? count : picture.nodes.length;
+  byId("count").textContent = `${drawn === total ? "" : `${drawn.toLocaleString("en")} of `}${total.toLocaleString("en")} nodes`;
+  byId("canvas").setAttribute("aria-label", `Graph of ${drawn.toLocaleString("en")} nodes`);
   if (shown.found) say(`${listed.length.toLocaleString("en")} found.`);
+}
+
+/** Draws what is shown: all of it, or an overview of a large graph with what is opened or found. */
+function draw(shown) {
+  histogram.show(graph, filters.chosen.from);
+  const before = picture;
+  if (byId("overview").hidden || byId("overview").getAttribute("aria-pressed") !== "true") {
+    picture = graph;
+    if (before !== graph) stage.load(graph);
+    stage.filter(shown);
+    return focus();
+  }
+  const found = graph.nodes.flatMap(({ key }, index) => (shown.found?.[index] ? [key] : [])).slice(0, FOUND);
+  picture = overview(graph, shown, new Set([...opened, ...found]));
+  stage.load(picture);
+  const isFound = shown.found && Uint8Array.from(picture.nodes, ({ full }) => shown.found[full]);
+  stage.filter({ nodes: picture.nodes.map(() => 1), edges: picture.edges.map(() => 1), found: isFound });
+  return focus();
+}
+
+/** Puts what is selected before all others in the picture. Returns the number of its node there, or null. */
+function focus() {
+  const drawn = drawnNumber(picture.nodes, selected.node);
+  stage.focus(drawn, drawnNumber(picture.edges, selected.edge));
+  return drawn;
+}
+
+/** The number of a node or an edge in the picture; null where it is not drawn. */
+function drawnNumber(all, number) {
+  if (picture === graph || number === null) return number;
+  const at = all.findIndex(({ full }) => full === number);
+  return at < 0 ? null : at;
+}
+
+/** Selects what a pointer chose in the picture, and opens a node of an overview. */
+function selectDrawn({ node, edge }) {
+  if (picture === graph) return select({ node, edge });
+  if (node !== null) return select({ node: picture.nodes[node].full, edge: null });
+  const drawn = edge === null ? null : picture.edges[edge];
+  if (drawn === null || drawn.full !== null) return select({ node: null, edge: drawn && drawn.full });
+  select({ node: null, edge: null });
+  const [source, target] = [drawn.source, drawn.target].map((end) => picture.nodes[end].full);
+  details.together(graph, source, target);
+  return say(`Selected: named together by ${drawn.together} memories.`);
 }
 
 function select({ node, edge }) {
   selected = { node, edge };
-  stage.focus(node, edge);
+  if (picture !== graph && node !== null && !opened.has(graph.nodes[node].key)) {
+    opened = new Set([graph.nodes[node].key]);
+    refresh();
+  }
+  const drawn = focus();
   outline.mark(node);
   if (node !== null) {
     details.node(graph, node);
-    stage.reveal(node);
+    if (drawn !== null) stage.reveal(drawn);
     say(`Selected: ${graph.label(node).slice(0, 100)}`);
   } else if (edge !== null) {
     details.edge(graph, edge);
@@ -149,7 +212,7 @@ async function openNodes(keys) {
     try {
       graph.add(await around(keys.slice(0, 20), moment.query()));
       filters.show(graph);
-      stage.load(graph);
+      picture = null;
     } catch (error) {
       fail(error, () => openNodes(keys));
     }

@@ -6,13 +6,14 @@ const CALM_EDGES = 1_200; // more are drawn fainter
 const ARROWS_FROM = 1.1, MEMORY_LABELS_FROM = 2.2; // zoom
 const LABELS = 60;
 const FAINT = 0.12;
+const LEVELS = 4; // widths of an overview's edges
 
 /** Half the width of a node on the screen. */
 export function radius(size, k) {
   return Math.max(1.4, size * Math.min(k, 1.2) ** 0.65);
 }
 
-/** Draws it. `scene`: positions, sizes, kinds, pairs, types, marked, labels, shown, found, focus, near (see worker.js). */
+/** Draws it. `scene`: positions, sizes, kinds, pairs, types, weights, marked, labels, shown, found, focus, near (see worker.js). */
 export function paint(context, scene, { x, y, k }, { width, height, ratio, moving }) {
   context.setTransform(ratio, 0, 0, ratio, 0, 0);
   context.clearRect(0, 0, width, height);
@@ -30,15 +31,17 @@ const inside = (x, y, width, height) => x > -40 && y > -40 && x < width + 40 && 
 const isDim = (scene, node) => (scene.near ? !scene.near.has(node) : scene.found ? !scene.found[node] : false);
 
 function edges(context, scene, view) {
-  const { pairs, types, shown, colours, near, focus } = scene;
+  const { pairs, types, weights, shown, colours, near, focus } = scene;
   const groups = new Map();
+  const heaviest = weights.reduce((one, other) => Math.max(one, other), 1);
   const step = view.moving ? Math.max(1, Math.ceil(types.length / MOVING_EDGES)) : 1;
   for (let edge = 0; edge < types.length; edge += step) {
     if (!shown.edges[edge]) continue;
     const [a, b] = [pairs[2 * edge], pairs[2 * edge + 1]];
     if (!view.isIn(a) && !view.isIn(b) && !crosses(view, a, b)) continue;
     const lit = focus.edge === edge || (near ? focus.node === a || focus.node === b : !isDim(scene, a) && !isDim(scene, b));
-    const group = (lit ? 64 : 0) + (scene.marked.edges[edge] ? 32 : 0) + types[edge];
+    const level = Math.ceil((LEVELS * weights[edge]) / heaviest); // of an overview; 0 elsewhere
+    const group = 128 * level + (lit ? 64 : 0) + (scene.marked.edges[edge] ? 32 : 0) + types[edge];
     if (!groups.has(group)) groups.set(group, []);
     groups.get(group).push(edge);
   }
@@ -46,10 +49,11 @@ function edges(context, scene, view) {
   const calm = Math.max(0.2, Math.min(1, Math.sqrt(CALM_EDGES / (drawn * step + 1)))); // many lines are a haze: each says less
   for (const [group, members] of [...groups].sort(([a], [b]) => a - b)) {
     const type = group & 31;
-    const lit = group >= 64;
+    const lit = (group & 64) > 0;
+    const level = group >> 7;
     context.strokeStyle = context.fillStyle = colours.types[type];
-    context.globalAlpha = !lit ? FAINT * calm : near ? 0.95 : calm * (type === 0 ? 0.4 : 0.8);
-    context.lineWidth = near && lit ? 1.8 : type === 0 ? 0.7 : 1.1;
+    context.globalAlpha = !lit ? FAINT * calm : near ? 0.95 : level ? 0.25 + (0.6 * level) / LEVELS : calm * (type === 0 ? 0.4 : 0.8);
+    context.lineWidth = (near && lit ? 1.8 : type === 0 ? 0.7 : 1.1) + level;
     context.setLineDash(group & 32 ? [4, 4] : []);
     context.beginPath();
     for (const edge of members) {

@@ -3,6 +3,8 @@ import { clear, fail, say, wait } from "./announce.js";
 import { answered } from "./answer.js";
 import { ask } from "./api.js";
 import { byId, el, show } from "./dom.js";
+import { marked, short } from "./text.js";
+import { when } from "./times.js";
 import { traced } from "./trace.js";
 
 const MODES = {
@@ -84,11 +86,30 @@ export class Question {
       el("h2", { class: "hidden" }, "Answer"),
       el("p", { class: "summary" }, summary(memories.length, answerable, took)),
       warned.length ? el("ul", { class: status === "degraded" ? "note" : "hint" }, warned.map(({ code, detail }) => el("li", {}, el("b", {}, code.replaceAll("_", " ")), ` ${detail}`))) : null,
+      changes(memories),
       memories.length ? el("ol", { class: "cards", "aria-label": "Memories of the answer" }, memories.map((memory) => answered(memory, (id) => this.host.open([id])))) : el("p", { class: "hint" }, "No memory fits. Ask in other words, or look at another time."),
       traced({ ...trace, fallback: trace.fallback ?? fallback ?? null }, this.host.name, this.host.open),
     );
     say(summary(memories.length, answerable, null));
   }
+}
+
+/** Statements of an answer that later ones replaced, and those, as a line of time; null where nothing changed. */
+function changes(memories) {
+  const later = new Map(memories.map(({ id, content }) => [id, content]));
+  const replaced = memories.filter(({ updated_by: by }) => by);
+  if (!replaced.length) return null;
+  const ends = new Map(replaced.map(({ updated_by: by }) => [by.id, { at: by.at, content: later.get(by.id) ?? by.id, mark: "current" }]));
+  for (const { id, created_at: at, content, updated_by: by } of replaced) {
+    ends.set(id, { at, content, mark: `replaced ${when(by.at)}, probability ${by.probability.toFixed(2)}` });
+  }
+  const line = [...ends.values()].sort((a, b) => Date.parse(a.at) - Date.parse(b.at));
+  return el(
+    "section", { class: "changes" }, el("h3", {}, "What changed"),
+    el("ol", { "aria-label": "Statements in the order of time" }, line.map(({ at, content, mark }) => el(
+      "li", { class: mark === "current" ? "current" : null }, el("span", {}, when(at)), marked(short(content, 120)), el("span", { class: "mark" }, mark),
+    ))),
+  );
 }
 
 /** What the answer is worth, in one sentence. Below an even chance it does not speak of an answer. */

@@ -17,6 +17,7 @@ export class Stage {
     this.canvas = byId("canvas");
     this.worker = started();
     this.graph = null;
+    this.unplaced = 0; // graphs that the worker has not placed yet
     this.positions = new Float32Array();
     this.shown = { nodes: [], edges: [] };
     this.view = d3.zoomIdentity;
@@ -38,6 +39,7 @@ export class Stage {
   load(graph, after = () => {}) {
     this.graph = graph;
     this.after = after;
+    this.unplaced++;
     const { nodes, edges } = graph;
     this.sizes = Float32Array.from(nodes, sizeOf);
     const isMemory = Uint8Array.from(nodes, ({ kind }) => Number(kind === "memory"));
@@ -51,6 +53,7 @@ export class Stage {
       order: Uint32Array.from(d3.sort(d3.range(nodes.length), (node) => isMemory[node], (node) => -nodes[node].edges.length)),
       pairs: Uint32Array.from(edges.flatMap(({ source, target }) => [source, target])),
       types: Uint8Array.from(edges, ({ type }) => typeIndex(type)),
+      weights: Float32Array.from(edges, ({ weight }) => weight ?? 0),
       marked: {
         nodes: Uint8Array.from(nodes, ({ marks }) => Number(marks.length > 0)),
         edges: Uint8Array.from(edges, ({ marks }) => Number(marks.length > 0)),
@@ -73,6 +76,7 @@ export class Stage {
 
   /** Brings a node into the middle, unless it can be seen. */
   reveal(node) {
+    if (this.unplaced) return void (this.after = () => this.reveal(node));
     const [x, y] = this.view.apply([this.positions[2 * node], this.positions[2 * node + 1]]);
     const { width, height } = this.canvas.getBoundingClientRect();
     if (x > 40 && y > 40 && x < width - 40 && y < height - 40 && this.view.k > 0.5) return;
@@ -101,6 +105,7 @@ export class Stage {
   }
 
   #placed(positions) {
+    if (--this.unplaced) return;
     this.positions = positions;
     this.tree = d3.quadtree(d3.range(positions.length / 2), (node) => positions[2 * node], (node) => positions[2 * node + 1]);
     if (this.isFitted) this.fit();
@@ -182,8 +187,8 @@ export class Stage {
   }
 }
 
-function sizeOf({ kind, edges }) {
-  return kind === "memory" ? 3.2 : Math.min(15, 4.5 + Math.sqrt(edges.length));
+function sizeOf({ kind, edges, size }) {
+  return kind === "memory" ? 3.2 : Math.min(15, 4.5 + Math.sqrt(size ?? edges.length));
 }
 
 function started() {

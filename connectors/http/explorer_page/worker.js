@@ -16,7 +16,7 @@ let due = false;
 let glide = null; // { from, to, start }
 let names = [];
 const scene = {
-  positions: new Float32Array(), sizes: [], kinds: [], pairs: [], types: [], order: [], near: null, found: null,
+  positions: new Float32Array(), sizes: [], kinds: [], pairs: [], types: [], weights: [], order: [], near: null, found: null,
   shown: { nodes: [], edges: [] }, marked: { nodes: [], edges: [] }, focus: { node: null, edge: null },
   colours: null, label: (node) => names[node],
 };
