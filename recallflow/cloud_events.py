@@ -32,7 +32,12 @@ def check_sdk(wanted: str) -> None:
 
 
 def is_cloud_event(headers: Headers) -> bool:
-    return any(name.lower() == _SPEC for name, _ in headers) or _structured_type(headers) is not None
+    for name, _ in headers:  # of every record: the lengths exclude most headers at once
+        if len(name) == len(_SPEC) and name.lower() == _SPEC:
+            return True
+        if len(name) == len(CONTENT_TYPE) and name.lower() == CONTENT_TYPE:
+            return _structured_type(headers) is not None or _SPEC in (name.lower() for name, _ in headers)
+    return False
 
 
 def event_json(value: bytes, headers: Headers) -> bytes:

@@ -157,6 +157,9 @@ class LetterReplay(Sender):
     this one's transaction, and reads the marks then. Raise SinkError."""
 
     def __init__(self, options: KafkaOptions, topic: str) -> None:
+        """Raise SourceError if Kafka is away, refuses us, or lacks the topic."""
+        with TopicReader(options) as reader:
+            reader.partitions([topic])
         chosen = {"transactional.id": f"recallflow-replay-{topic}", "transaction.timeout.ms": round(RESEND_S * 1000)}
         then = "replay again: records that were sent are left out"
         # The topics of the letters are unknown: only a batch of several records is smaller than the limit of each.
