@@ -37,6 +37,6 @@ def test_packed_client_passes_its_tests_against_a_gateway(tmp_path: Path) -> Non
     (user / "package.json").write_text('{"type": "module"}')
     run(user, f"npm install --ignore-scripts {packed}")
     shutil.copytree(copy / "test", user / "test")
-    run(user, "node --test test/")
+    run(user, "node --test test/client.test.js")
     (copy / "test" / "readme.ts").write_text("".join(readme("ts", copy / "README.md")))
     run(copy, "npm run check")
