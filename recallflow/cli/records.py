@@ -58,11 +58,11 @@ def record_of(message: Any) -> dict[str, Any]:
 
 def _parsed(message: Any) -> Any:
     """Return the content of a record: JSON, else text; None for a tombstone."""
-    from recallflow.connectors.kafka.messages import json_or_wire
+    from recallflow.connectors.kafka.messages import identity_of, json_or_wire
 
     if message.value() is None:
         return None
-    value = response_json(json_or_wire(message))
+    value = response_json(message.value()) if identity_of(message) else json_or_wire(message)
     try:
         return orjson.loads(value)
     except orjson.JSONDecodeError:

@@ -10,6 +10,7 @@ from cloudevents.core.bindings.kafka import KafkaMessage, from_kafka, to_binary_
 from cloudevents.core.formats.json import JSONFormat
 from cloudevents.core.v1.event import CloudEvent
 
+from recallflow.cli.records import record_of as shown
 from recallflow.cloud_events import RESPONSE_FORMATS, response_json
 from recallflow.connectors.kafka.messages import Outgoing, record_of
 from recallflow.errors import UsageError
@@ -118,6 +119,7 @@ def test_responses_are_cloud_events_within_the_size_limit(chosen: str) -> None:
     )
     found = event.get_type(), event.get_source(), event.get_id(), event.get_subject(), event.get_time()
     assert found[:4] == ("recallflow.response", "/recallflow/recall.responses", "query.events:0:7/0", "acme/ann")
+    assert shown(as_message("recall.responses", one))["record"] == orjson.loads(answer.body)
     assert orjson.loads(response_json(one.value or b"")) == orjson.loads(answer.body) == event.get_data()
 
 
