@@ -54,14 +54,15 @@ _RETRIABLE = {
 
 def is_retriable(error: KafkaError) -> bool:
     """Return whether a retry may succeed."""
-    return error.code() in _RETRIABLE
+    return error.code() in _RETRIABLE or is_login_outage(error)
 
 
 # Failures of a login that may pass: the token endpoint or the broker is away, the last login was just before, or the
-# token has expired, which brokers do not distinguish from other unacceptable tokens. A start gives up soon.
+# token has expired, which brokers do not distinguish from other unacceptable tokens. A start gives up soon. Requests
+# that failed for want of a login have no reason: `error_cb` receives it.
 _LOGIN_OUTAGES = re.compile(
-    "^Failed to acquire SASL OAUTHBEARER token|mechanism handshake failed: (Local: |Broker: Request not valid)"
-    '|"status":"invalid_token"'
+    "^Failed to acquire SASL OAUTHBEARER token|failed: (Local: |Broker: Request not valid)"
+    '|"status":"invalid_token"|Local: Authentication failure$'
 )
 # Error codes of a token endpoint that refuses the credentials (RFC 6749, section 5.2).
 _TOKEN_REFUSALS = re.compile("invalid_(client|grant|scope|request)|unauthorized_client|unsupported_|access_denied")
@@ -77,7 +78,8 @@ def is_refusal(error: KafkaError) -> bool:
 
 def is_login_outage(error: KafkaError) -> bool:
     """Return whether a login failed, and not because of its credentials."""
-    return _LOGIN_OUTAGES.search(error.str()) is not None and _TOKEN_REFUSALS.search(error.str()) is None
+    is_login = error.code() in (KafkaError._AUTHENTICATION, KafkaError.SASL_AUTHENTICATION_FAILED)
+    return is_login and bool(_LOGIN_OUTAGES.search(error.str())) and not _TOKEN_REFUSALS.search(error.str())
 
 
 class ClientErrors:

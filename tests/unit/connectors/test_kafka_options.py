@@ -125,7 +125,7 @@ def test_option_of_connection_and_pace_is_accepted(option: str) -> None:
     [
         (KafkaError._TRANSPORT, True, False), (KafkaError._DESTROY, True, False),
         (KafkaError._ALL_BROKERS_DOWN, True, False), (KafkaError.NOT_LEADER_FOR_PARTITION, True, False),
-        (KafkaError._AUTHENTICATION, False, True), (KafkaError.TOPIC_AUTHORIZATION_FAILED, False, True),
+        (KafkaError._AUTHENTICATION, True, False), (KafkaError.TOPIC_AUTHORIZATION_FAILED, False, True),
         (KafkaError.UNKNOWN_TOPIC_OR_PART, False, False), (KafkaError._AUTO_OFFSET_RESET, False, False),
     ],
 )  # fmt: skip
@@ -141,6 +141,8 @@ def test_an_error_passes_or_denies_or_is_for_good(code: int, passing: bool, deni
         (KafkaError._AUTHENTICATION, 'Failed to acquire SASL OAUTHBEARER token: {"error":"invalid_client"}', True),
         (KafkaError._AUTHENTICATION, 'SASL authentication error: {"status":"invalid_token"}', False),
         (KafkaError._AUTHENTICATION, "SASL OAUTHBEARER mechanism handshake failed: Local: Broken pipe", False),
+        (KafkaError._AUTHENTICATION, "SaslAuthenticateRequest failed: Local: Broker transport failure", False),
+        (KafkaError._AUTHENTICATION, "FindCoordinator response error: Local: Authentication failure", False),
         (KafkaError._AUTHENTICATION, "SASL OAUTHBEARER mechanism handshake failed: Broker: Unsupported", True),
         (KafkaError._TRANSPORT, "Receive failed: SSL routines::ssl/tls alert certificate expired", True),
         (KafkaError._TRANSPORT, "Disconnected", False),
