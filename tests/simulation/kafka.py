@@ -788,6 +788,7 @@ class Producer:
         key: bytes | None = None,
         partition: int = -1,
         on_delivery: Callable[[Any, Any], None] = lambda *_: None,
+        timestamp: int = 0,  # noqa: ARG002  the brokers' time counts
         headers: Sequence[tuple[str, bytes | None]] = (),
     ) -> None:
         if self.process.is_dead:
