@@ -290,8 +290,14 @@ def find_losses(figures: Mapping[str, Interval], accepted: str, earlier: str) ->
 
 
 def find_baseline(accepted: str) -> str:
-    """Return the last landed commit, or the one of the last baseline line. Raise NoBaselineError without both."""
+    """Return the commit to compare with.
+
+    It is HEAD for a tree with changes, else the last landed commit, else the commit of the last baseline line. Raise
+    NoBaselineError without all of them.
+    """
     try:
+        if _git("status", "--porcelain", "--untracked-files=no"):
+            return "HEAD"
         shared = _git("merge-base", "HEAD", LANDED).strip()
         if shared != _git("rev-parse", "HEAD").strip():
             return shared

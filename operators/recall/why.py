@@ -98,6 +98,7 @@ def strengths(ranking: Ranking, columns: Columns) -> list[Strengths]:
 MOST = 3  # reasons per memory
 LEAST_SHARE = 0.2  # of the strongest reason; weaker ones are omitted
 SEARCHED_CHARACTERS = 4_000  # of a text, for the question's words
+SEARCHED_IN_ALL = 1_000_000  # of all texts whose beginnings have none of them
 PLACED_HELD = 4_096  # texts per owner with cached stem offsets
 BEFORE, BEHIND = 4, 2  # contributing neighbours before and after: of late interaction, and of the BM25 window
 
@@ -250,7 +251,7 @@ def _placed(index: OwnerIndex, slot: int, row: MemoryRow, language: int) -> Plac
 
 def _search(rows: Rows, asked: Sequence[Collection[str]], languages: Sequence[int], found: Sequence[Words]) -> None:
     """Add the spans of words with these stems in each readable text: at its beginning, or anywhere if the beginning has
-    none."""
+    none, up to a number of characters."""
     by_language = defaultdict[int, list[tuple[str, Collection[str], Words]]](list)
     for row, stems, language, words in zip(rows, asked, languages, found, strict=True):
         if stems and is_readable(row):
@@ -263,7 +264,8 @@ def _search(rows: Rows, asked: Sequence[Collection[str]], languages: Sequence[in
                 if end < SEARCHED_CHARACTERS or end == len(text):  # the cut may split a word at the boundary
                     words.setdefault(stem, []).append((start, end))
         left = [one for one in wanted if not one[2] and len(one[0]) > SEARCHED_CHARACTERS]
-        whole = find_stems([text for text, _, _ in left], [stems for _, stems, _ in left], language)
+        share = SEARCHED_IN_ALL // max(len(left), 1)
+        whole = find_stems([text[:share] for text, _, _ in left], [stems for _, stems, _ in left], language)
         for (_, _, words), places in zip(left, whole, strict=True):
             for stem, start, end in places:
                 words.setdefault(stem, []).append((start, end))

@@ -34,6 +34,7 @@ _DEVANAGARI = re.compile("[\u0900-\u097f]")
 # More marks on one character than any language uses (Unicode's stream-safe format). Their normalisation takes
 # quadratic time.
 _STACKED = regex.compile(r"(?<=\p{M}{30})\p{M}+")
+EXPANSION_MOST = 4  # times its length; one character may stand for 18
 _DIGIT = re.compile("[٠-٩۰-۹०-९]")
 _DIGITS = {ord(character): str(unicodedata.digit(character)) for character in "٠١٢٣٤٥٦٧٨٩۰۱۲۳۴۵۶۷۸۹०१२३४५६७८९"}
 
@@ -44,7 +45,7 @@ def normalised(text: str) -> str:
         return text
     text = _STACKED.sub("", _UNSEEN.sub("", text))
     if not unicodedata.is_normalized("NFKC", text):
-        text = unicodedata.normalize("NFKC", text.translate(_SIGNS))
+        text = unicodedata.normalize("NFKC", text.translate(_SIGNS))[: EXPANSION_MOST * len(text)]
     text = text.replace("İ", "i")
     return text.translate(_DIGITS) if _DIGIT.search(text) else text
 

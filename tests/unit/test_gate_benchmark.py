@@ -55,8 +55,10 @@ def test_last_baseline_line_counts_without_a_landed_commit(monkeypatch: pytest.M
 
 
 def test_landed_commit_comes_before_the_baseline_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    answers = {"merge-base": "aaaa1111\n", "rev-parse": "bbbb2222\n"}
+    answers = {"status": "", "merge-base": "aaaa1111\n", "rev-parse": "bbbb2222\n"}
     monkeypatch.setattr("benchmarks.gate._git", lambda command, *_: answers[command])
     assert find_baseline("- baseline 0a1b2c3d: first") == "aaaa1111"
     answers["rev-parse"] = "aaaa1111\n"
     assert find_baseline("- baseline 0a1b2c3d: first") == "0a1b2c3d"
+    answers["status"] = " M operators/step.py\n"
+    assert find_baseline("- baseline 0a1b2c3d: first") == "HEAD"
