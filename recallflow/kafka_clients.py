@@ -87,11 +87,11 @@ class ClientErrors:
 
     def __init__(self) -> None:
         self.refused: SourceError | None = None
-        self.login_outage = ""  # the last failure of a login, as an addition to a message
+        self.last_reason = ""  # of the last retried error, as an addition to a message
 
     def __call__(self, error: KafkaError) -> None:
-        if is_login_outage(error):
-            self.login_outage = f" ({error.str()})"
+        if error.code() != KafkaError._ALL_BROKERS_DOWN:
+            self.last_reason = f" ({error.str()})"
         if is_refusal(error) or error.fatal():
             self.refused = SourceError(f"Kafka refuses us: {error.str()}; check the security settings")
         else:

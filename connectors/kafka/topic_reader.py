@@ -120,10 +120,10 @@ class TopicReader:
                 # A partition is unknown for a moment after a broker's restart.
                 passing = is_retriable(reason) or reason.code() == KafkaError._UNKNOWN_PARTITION
                 if not passing or waiting.ended() or self._stopping.is_set():
-                    servers, outage = self._options.bootstrap_servers, self.client_errors.login_outage
-                    raise SourceError(f"cannot reach Kafka at {servers}: {reason.str()}{outage}") from error
+                    servers, why = self._options.bootstrap_servers, self.client_errors.last_reason
+                    raise SourceError(f"cannot reach Kafka at {servers}: {reason.str()}{why}") from error
             else:
-                self._knows = True
+                self._knows, self.client_errors.last_reason = True, ""
                 return answer
             time.sleep(TRY_AGAIN_S)
 
