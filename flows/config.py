@@ -24,6 +24,7 @@ from recallflow.kafka_options import SESSION_MAX_S, SESSION_MIN_S, SESSION_S, Ka
 from recallflow.owner import parse_ranges
 from recallflow.process import MEMBER_VARIABLE
 from recallflow.records import Position
+from recallflow.schema_registry import REGISTERED_FORMATS
 
 T = TypeVar("T")
 
@@ -95,6 +96,7 @@ PREFIX = "RECALLFLOW_"
 FILE_VARIABLE = "RECALLFLOW_CONFIG"
 SHARED_VARIABLE = "RECALLFLOW_SHARED"  # tests and benchmarks read it
 LOCAL = "localhost:9092"
+FORMATS = (*RESPONSE_FORMATS, *REGISTERED_FORMATS)
 LOG_FORMATS = ("text", "json")
 
 
@@ -141,7 +143,7 @@ class RunSettings:
     checkpoint_keep: int = 3
     serve_while_catching_up: bool = False
     skip: tuple[str, ...] = ()  # positions of records to skip unread
-    response_format: str = JSON  # the format of responses: json, cloudevents-binary or cloudevents-structured
+    response_format: str = JSON  # json, json-schema, avro, protobuf, cloudevents-binary or -structured
     metrics_host: str = "127.0.0.1"
     metrics_port: int | None = None  # the port of the metrics server; None for no server
     log_format: str = LOG_FORMATS[0]
@@ -157,9 +159,9 @@ class RunSettings:
             ("session_timeout_s", session, SESSION_MIN_S <= self.session_timeout_s <= SESSION_MAX_S),
             ("metrics_port", "0 to 65,535", self.metrics_port is None or 0 <= self.metrics_port <= 65_535),
             ("log_format", " or ".join(LOG_FORMATS), self.log_format in LOG_FORMATS),
-            ("response_format", ", ".join(RESPONSE_FORMATS), self.response_format in RESPONSE_FORMATS),
+            ("response_format", ", ".join(FORMATS), self.response_format in FORMATS),
         )
-        if self.response_format != JSON:
+        if self.response_format not in (JSON, *REGISTERED_FORMATS):
             check_sdk(f"response_format = {self.response_format}")
         if self.owned() is not None and self.standby:
             raise UsageError("standby has no effect on manually assigned partitions (own): leave out one setting")
@@ -192,6 +194,8 @@ class Config:
 
     def __post_init__(self) -> None:
         _ = self.skips  # raises UsageError for invalid positions
+        if self.run.response_format in REGISTERED_FORMATS and self.kafka.registry is None:
+            raise UsageError(f"response_format {self.run.response_format} needs a registry: give schema.registry.url")
 
     @property
     def skips(self) -> frozenset[Position]:

@@ -42,6 +42,8 @@ from recallflow.outputs import (
 from recallflow.owner import partition_of, state_partition
 from recallflow.process import log_at_once
 from recallflow.records import MOVED_HEADER, Position
+from recallflow.registered_responses import encode
+from recallflow.schema_registry import REGISTERED_FORMATS
 
 REASONS = ("no_key", "other_key", "other_partition")
 DETAIL_BYTES = 2_000
@@ -100,6 +102,7 @@ class Router:
     auth: AuthSettings = NO_AUTH  # the credentials of derived events, and the secret that signs verdicts
     traced: Callable[[Position], Headers] = lambda _: ()  # returns the trace headers for outputs of a record
     response_format: str = JSON
+    schema_id: int = 0  # of responses in a registered format
 
     def fitted(self, output: Output) -> Output:
         """Return the output as it will be sent. Answers and requests that exceed their topic's limit are shortened. A
@@ -164,6 +167,8 @@ class Router:
         """Return the record of a response in the chosen format."""
         if (chosen := self.response_format) == JSON:
             return self._outgoing(answer, answer.key, body)
+        if chosen in REGISTERED_FORMATS:
+            return self._outgoing(answer, answer.key, encode(body or b"{}", chosen, self.schema_id))
         number = f"{answer.position}/{answer.number}"
         value, headers = response_event(body, answer.key, self.topics.responses, number, chosen)
         return self._outgoing(answer, answer.key, value, headers)

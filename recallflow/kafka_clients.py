@@ -350,4 +350,6 @@ class ProducerAndReader:
         self._flushed.set()
         self._reader.join()
         self._consumer.close()
+        if self._registry is not None:
+            self._registry.close()
         self._fail(UsageError("the client was closed before a response came"))

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from typing import Any, NamedTuple, get_args
 
+import orjson
 from pydantic import BaseModel, TypeAdapter
 
 from recallflow.control import ControlEvent
@@ -10,7 +11,9 @@ from recallflow.distribution import __version__
 from recallflow.events import EnrichmentRequest, EnrichmentResult, MemoryEvent
 from recallflow.outputs import AuditRecord
 from recallflow.queries import QueryEvent
+from recallflow.registered_responses import schema_text
 from recallflow.responses import Receipt, Response
+from recallflow.schema_registry import AVRO, PROTOBUF
 
 _CONTRACTS: dict[str, tuple[str, TypeAdapter[Any]]] = {
     "memory-event": ("memory.events", TypeAdapter(MemoryEvent)),
@@ -31,6 +34,17 @@ def schemas() -> dict[str, dict[str, Any]]:
         draft = {"$schema": "https://json-schema.org/draft/2020-12/schema", "$id": f"urn:recallflow:schema:{name}"}
         found[name] = draft | {"title": f"{name} (topic {topic})"} | adapter.json_schema(mode="validation")
     return found
+
+
+DRAFT_7 = "http://json-schema.org/draft-07/schema#"
+
+
+def registered_schema(name: str, response_format: str) -> tuple[str, str]:
+    """Return type and text of a schema for a registry. Responses in Avro and Protobuf have their own."""
+    if name == "response" and response_format in (AVRO, PROTOBUF):
+        return response_format.upper(), schema_text(response_format)
+    # Registries compare no later draft; the keywords are the same.
+    return "JSON", orjson.dumps(schemas()[name] | {"$schema": DRAFT_7}).decode()
 
 
 REFERENCE = "#/components/schemas/{model}"

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 PREFIX = "schema.registry."  # of its options, beside those of librdkafka
 FRAME_BYTES = 5
+JSON_SCHEMA, AVRO, PROTOBUF = REGISTERED_FORMATS = ("json-schema", "avro", "protobuf")  # of responses
+RESPONSE_NAME = "recallflow.Response"  # of our own schemas in Avro and Protobuf
 RETRY_S = 1.0
 TIMEOUT_S = 5
 _UNKNOWN = 40401, 40403  # the registry's codes of an unknown subject, and of an unknown schema
@@ -60,6 +62,7 @@ class SchemaRegistry:
         self.url = options.get("url", "")
         self._options = options
         self._decoders: dict[int, Callable[[bytes], bytes]] = {}
+        self._ids: dict[str, int] = {}  # subject → the schema's id
 
     @cached_property
     def client(self) -> "SchemaRegistryClient":
@@ -78,6 +81,11 @@ class SchemaRegistry:
             return SchemaRegistryClient({**self._options, "timeout": TIMEOUT_S, "max.retries": 0})
         except (ValueError, TypeError, OSError) as error:  # an unknown option, or an unreadable certificate
             raise UsageError(f"{PREFIX}…: {error}") from None
+
+    def close(self) -> None:
+        """Close the connections. A later call opens them again."""
+        if (client := self.__dict__.pop("client", None)) is not None:
+            client.close()
 
     def open(self, message: Any) -> None:
         """Replace the value of a message by a `Registered` one, if it is registered. Raise as `read`."""
@@ -142,13 +150,29 @@ class SchemaRegistry:
                 return "incompatible", error.error_message
         return "exists" if latest is not None and latest.schema_id == schema_id else "registered", f"schema {schema_id}"
 
+    def schema_id(self, subject: str, kind: str, text: str) -> int:
+        """Return the id of a registered schema. Raise UsageError if it is not registered, and as `read`."""
+        from confluent_kafka.schema_registry import Schema
+
+        if subject not in self._ids:
+            try:
+                with self.asking():
+                    self._ids[subject] = int(self.client.lookup_schema(subject, Schema(text, kind)).schema_id or 0)
+            except _UnknownSchemaError:
+                problem = f"{subject} lacks the schema for run.response_format in the registry {self.url}"
+                raise UsageError(f"{problem}: recallflow topics create --register-schemas") from None
+        return self._ids[subject]
+
     def _decoder(self, schema_id: int) -> Callable[[bytes], bytes]:
-        match self.client.get_schema(schema_id).schema_type:
+        schema = self.client.get_schema(schema_id)
+        match schema.schema_type:
             case "AVRO":
                 from confluent_kafka.schema_registry.avro import AvroDeserializer
 
                 avro: Callable[[bytes], Any] = AvroDeserializer(self.client)
-                return lambda value: orjson.dumps(_given(avro(value)))
+                named = orjson.loads(schema.schema_str or "")
+                is_ours = isinstance(named, dict) and f"{named.get('namespace')}.{named.get('name')}" == RESPONSE_NAME
+                return lambda value: _json(_given(avro(value)), is_ours)
             case "PROTOBUF":
                 return self._protobuf_decoder(schema_id)
             case "JSON":
@@ -162,9 +186,9 @@ class SchemaRegistry:
         from google.protobuf.message_factory import GetMessageClass
         from google.protobuf.struct_pb2 import Struct
 
-        client = self._new_client()  # another one, as its cache of schemas ignores the format
-        codec = ProtobufDeserializer(Struct, {"use.deprecated.format": False}, client)
-        file, pool = codec._get_parsed_schema(client.get_schema(schema_id, fmt="serialized"))
+        with self._new_client() as client:  # another one, as its cache of schemas ignores the format
+            codec = ProtobufDeserializer(Struct, {"use.deprecated.format": False}, client)
+            file, pool = codec._get_parsed_schema(client.get_schema(schema_id, fmt="serialized"))
         described = pool.FindFileByName(file.name)
 
         def decode(value: bytes) -> bytes:
@@ -172,7 +196,7 @@ class SchemaRegistry:
             payload = prefix_schema_id_deserializer(value, None, named)
             message = GetMessageClass(codec._get_message_desc(pool, described, named.message_indexes or [0]))()
             message.ParseFromString(payload.read())
-            return orjson.dumps(_fields(message))
+            return _json(_fields(message), message.DESCRIPTOR.full_name == RESPONSE_NAME)
 
         return decode
 
@@ -183,6 +207,15 @@ class _UnknownSchemaError(Exception):
 
 def _refused(value: bytes, code: ErrorCode, problem: str) -> Registered:
     return Registered.of(value, InvalidRecord(code, [FieldProblem("", problem)]))
+
+
+def _json(content: Any, is_ours: bool) -> bytes:
+    """Return a decoded record as JSON; one of our own responses in the form of a plain one."""
+    if is_ours:
+        from recallflow.registered_responses import response_type
+
+        content = response_type().unpack(content)
+    return orjson.dumps(content)
 
 
 def _given(value: Any) -> Any:

@@ -12,7 +12,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-import orjson
 from rich.text import Text
 
 from recallflow.cli.options import (
@@ -102,7 +101,6 @@ def stat(path: Path) -> os.stat_result | None:
     return None
 
 
-DRAFT_7 = "http://json-schema.org/draft-07/schema#"
 LOG_APPEND_TIME = {"message.timestamp.type": "LogAppendTime"}
 
 
@@ -169,19 +167,18 @@ def run_create(options: argparse.Namespace) -> int:
 
 def _register(chosen: "Config", as_json: bool) -> int:
     """Register the schemas of the topics. Return 1 if one is incompatible with its predecessor."""
-    from recallflow.schema import schemas
+    from recallflow.schema import registered_schema
 
     if (registry := chosen.kafka.registry) is None:
         raise UsageError("--register-schemas needs a schema registry: give -X schema.registry.url=URL")
-    topics, found, failed = chosen.topics, schemas(), False
+    topics, failed = chosen.topics, False
     named = {
         topics.memory: "memory-event", topics.queries: "query-event",
         topics.responses: "response", topics.receipts: "receipt",
     }  # fmt: skip
     for topic, name in named.items():
         subject = f"{topic}-value"
-        schema = found[name] | {"$schema": DRAFT_7}  # registries compare no later draft, and the keywords are the same
-        outcome, detail = registry.register(subject, "JSON", orjson.dumps(schema).decode())
+        outcome, detail = registry.register(subject, *registered_schema(name, chosen.run.response_format))
         failed |= outcome == "incompatible"
         if as_json:
             json_line({"subject": subject, "outcome": outcome, "detail": detail})

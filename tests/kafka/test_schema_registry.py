@@ -2,13 +2,15 @@
 
 import json
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import httpx
 import orjson
 import pytest
 from confluent_kafka.schema_registry import SchemaRegistryClient
-from confluent_kafka.schema_registry.avro import AvroSerializer
+from confluent_kafka.schema_registry.avro import AvroDeserializer, AvroSerializer
 from confluent_kafka.schema_registry.json_schema import JSONSerializer
 from confluent_kafka.schema_registry.protobuf import ProtobufSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
@@ -16,11 +18,16 @@ from google.protobuf.descriptor_pb2 import FileDescriptorProto
 from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message_factory import GetMessageClass
 
-from benchmarks.broker import Cluster
+from benchmarks.broker import HOST, Cluster
+from recallflow.errors import UsageError
+from recallflow.schema import registered_schema
+from recallflow.schema_registry import SchemaRegistry
 from tests.kafka.harness import ANN, Names, deployed, produce, read_topic, until
 from tests.kafka.registry import Registry
 from tests.pages import blocks, run
+from tests.process import Process, command
 
+URL = "schema.registry.url"
 TOPIC = {"subject.name.strategy.type": "TOPIC"}
 AT_MS = 1_700_000_000_000
 FIELDS = ("type", "tenant_id", "user_id", "id", "content")
@@ -83,7 +90,7 @@ def written(serializer: Any, value: Any, topic: str) -> bytes:
 def test_registered_and_plain_records_share_a_topic_through_an_outage(
     registry: Registry, client: SchemaRegistryClient, broker: Cluster, topics: Names, tmp_path: Path
 ) -> None:
-    flow = deployed(broker, topics, tmp_path / "state", flags=("-X", f"schema.registry.url={registry.url}"))
+    flow = deployed(broker, topics, tmp_path / "state", flags=("-X", f"{URL}={registry.url}"))
     write = Serializers(client)
     avro = write.avro(event(1))
     values = [avro, write.json_schema(event(2)), write.protobuf(event(3)), orjson.dumps(event(4))]
@@ -114,3 +121,50 @@ def test_registered_and_plain_records_share_a_topic_through_an_outage(
         until(lambda: len([*recall.all(user="ann")]) == 7)
     assert flow.errors[0].count("schema registry") == 1
     assert len(refused()) == 2
+
+
+@pytest.mark.parametrize("response_format", ["avro", "protobuf"])
+def test_responses_are_written_and_read_in_a_registered_format(
+    registry: Registry,
+    client: SchemaRegistryClient,
+    broker: Cluster,
+    topics: Names,
+    tmp_path: Path,
+    response_format: str,
+) -> None:
+    config = tmp_path / "recallflow.toml"
+    config.write_text(f'[run]\nresponse_format = "{response_format}"\n[kafka.librdkafka]\n"{URL}" = "{registry.url}"\n')
+    flow = deployed(broker, topics, tmp_path / "state", flags=("--config", str(config)))
+    create = ("topics", "create", "--register-schemas", "--config", config)
+    assert command(*create, *flow.options()).code == 0
+    with flow.running(), flow.client(options={URL: registry.url}) as recall:
+        added = recall.add(event(1)["content"], user="ann", receipt=True)
+        until(lambda: bool(read_topic(broker, flow.topics.receipts)))  # a new deployment reads later queries only
+        (found,) = recall.search("Which bottle is blue?", user="ann", after=added.position)
+        (message,) = read_topic(broker, flow.topics.responses)
+        if response_format == "avro":
+            (memory,) = AvroDeserializer(client)(message.value())["memories"]
+            assert memory["content"] == found.content == event(1)["content"]
+        tail = ("tail", "--only", "responses", "--from", "beginning", "--count", "1", "--json", "--config", config)
+        (line,) = command(*tail, *flow.options()[:6], *flow.options()[8:]).out.splitlines()
+        assert orjson.loads(line)["record"]["memories"][0]["content"] == found.content
+        serve = ("--config", str(config), *flow.options())
+        with Process(tmp_path / "serve.log", "serve", *serve) as gateway:
+            gateway.up()
+            asked = {"type": "recall", "query": "Which bottle is blue?", **ANN}
+            answer = httpx.post(f"http://{HOST}:{gateway.port}/memory/query", json=asked)
+            assert answer.json()["memories"][0]["content"] == found.content
+
+
+def test_incompatible_schema_is_reported_and_not_registered(registry: Registry, client: SchemaRegistryClient) -> None:
+    kind, text = registered_schema("receipt", "json")
+    with closing(SchemaRegistry({"url": registry.url})) as ours:
+        with pytest.raises(UsageError):
+            ours.schema_id("mine", kind, text)
+        assert [ours.register("mine", kind, text)[0] for _ in range(2)] == ["registered", "exists"]
+        client.set_compatibility("mine", "BACKWARD")
+        changed = orjson.loads(text)
+        changed["required"].append("outcome_id")
+        outcome, reason = ours.register("mine", kind, orjson.dumps(changed).decode())
+        assert (outcome, "REQUIRED" in reason) == ("incompatible", True)
+        assert ours.register("mine", "AVRO", '"string"')[0] == "kept"

@@ -1,0 +1,221 @@
+"""Responses in Avro and in Protobuf. Both schemas follow from the model `Response`.
+
+An object of unknown fields is a text with its JSON. Every field may be absent, so that added fields are compatible. The
+number of a Protobuf field follows from its name, and does not depend on the order of the model's fields."""
+
+import base64
+import zlib
+from dataclasses import dataclass, field
+from functools import cache
+from io import BytesIO
+from typing import Any
+
+import orjson
+from pydantic import TypeAdapter
+
+from recallflow.responses import Response
+from recallflow.schema_registry import AVRO, JSON_SCHEMA, RESPONSE_NAME
+
+_SCALARS = {"string": "string", "integer": "long", "number": "double", "boolean": "boolean"}  # in Avro
+_FIRST_NUMBER, _NUMBERS = 20_000, 240_000  # numbers of three bytes, beyond those that Protobuf reserves
+_OPTIONAL, _REPEATED = 1, 3
+_WIRE_TYPES = {"double": 1, "long": 3, "boolean": 8, "string": 9, "opaque": 9, "record": 11}
+_EMPTY = "empty_fields"  # of a Protobuf message: names of lists and maps that are empty, and not absent
+_FILE, _PACKAGE = "recallflow/response.proto", RESPONSE_NAME.partition(".")[0]
+
+
+@dataclass
+class _Type:
+    """A type of the model: a scalar of Avro, `opaque`, `record` with `fields`, or `array` and `map` of `item`s."""
+
+    kind: str
+    name: str = ""
+    fields: dict[str, "_Type"] = field(default_factory=dict)
+    required: tuple[str, ...] = ()
+    item: "_Type | None" = None
+
+    def pack(self, value: Any) -> Any:
+        """Return a JSON value as one of this type."""
+        match self.kind:
+            case "record":
+                given = {name: one for name, one in value.items() if one is not None and name in self.fields}
+                return {name: self.fields[name].pack(one) for name, one in given.items()}
+            case "array":
+                return [self.of.pack(one) for one in value]
+            case "map":
+                return {key: self.of.pack(one) for key, one in value.items()}
+            case "opaque":
+                return orjson.dumps(value).decode()
+        return float(value) if self.kind == "double" else value
+
+    def unpack(self, value: Any) -> Any:
+        """Return the JSON value that `pack` was given. Required fields without a value are null."""
+        match self.kind:
+            case "record":
+                packed = {name: one for name, one in value.items() if one is not None and name in self.fields}
+                empty: dict[str, Any] = {
+                    name: {} if self.fields[name].kind == "map" else [] for name in value.get(_EMPTY, ())
+                }
+                found = {name: self.fields[name].unpack(one) for name, one in packed.items()}
+                return dict.fromkeys(self.required) | empty | found
+            case "array":
+                return [self.of.unpack(one) for one in value]
+            case "map":
+                return {key: self.of.unpack(one) for key, one in value.items()}
+            case "opaque":
+                return orjson.loads(value)
+        return value
+
+    @property
+    def of(self) -> "_Type":
+        if self.item is None:
+            raise TypeError(f"{self.kind} has no items")
+        return self.item
+
+    def records(self, found: "dict[str, _Type]") -> "dict[str, _Type]":
+        """Return all records in this type, by name."""
+        if self.kind != "record" or self.name not in found:
+            if self.kind == "record":
+                found[self.name] = self
+            for one in (*self.fields.values(), *((self.item,) if self.item else ())):
+                one.records(found)
+        return found
+
+
+@cache
+def response_type() -> _Type:
+    schema = TypeAdapter(Response).json_schema()
+    known: dict[str, _Type] = {}
+
+    def read(node: dict[str, Any], name: str = "") -> _Type:
+        if (reference := node.get("$ref")) is not None:
+            name = reference.rpartition("/")[2]
+            return known[name] if name in known else read(schema["$defs"][name], name)
+        choices = [one for one in node.get("anyOf", ()) if one.get("type") != "null"]
+        if len(choices) == 1:
+            return read(choices[0])
+        kind = node.get("type")
+        if kind in _SCALARS:
+            return _Type(_SCALARS[kind])
+        if kind == "array" and "items" in node:
+            item = read(node["items"])
+            return _Type("opaque") if item.kind in ("array", "map") else _Type("array", item=item)
+        if "properties" in node:
+            made = known[name] = _Type("record", name, required=tuple(node.get("required", ())))
+            made.fields |= {key: read(one, key) for key, one in node["properties"].items()}
+            return made
+        if kind == "object" and isinstance(node.get("additionalProperties"), dict):
+            item = read(node["additionalProperties"])
+            return _Type("opaque") if item.kind in ("array", "map") else _Type("map", item=item)
+        return _Type("opaque")
+
+    return read(schema, "Response")
+
+
+def avro_schema() -> dict[str, Any]:
+    named: set[str] = set()
+
+    def write(one: _Type) -> Any:
+        if one.kind == "array":
+            return {"type": "array", "items": write(one.of)}
+        if one.kind == "map":
+            return {"type": "map", "values": write(one.of)}
+        if one.kind != "record":
+            return "string" if one.kind == "opaque" else one.kind
+        if one.name in named:
+            return one.name
+        named.add(one.name)
+        fields = [{"name": name, "type": ["null", write(of)], "default": None} for name, of in one.fields.items()]
+        return {"type": "record", "name": one.name, "fields": fields}
+
+    return {"namespace": _PACKAGE, **write(response_type())}
+
+
+@cache
+def _proto() -> tuple[Any, Any]:
+    """Return the class of a Protobuf response, and the description of its file."""
+    from google.protobuf.descriptor_pb2 import FileDescriptorProto
+    from google.protobuf.descriptor_pool import DescriptorPool
+    from google.protobuf.message_factory import GetMessageClass
+
+    file = FileDescriptorProto(name=_FILE, package=_PACKAGE, syntax="proto3")
+
+    def add(message: Any, name: str, one: _Type, label: int = _OPTIONAL, number: int = 0) -> None:
+        number = number or _FIRST_NUMBER + zlib.crc32(name.encode()) % _NUMBERS
+        made = message.field.add(name=name, number=number, label=label, type=_WIRE_TYPES[one.kind])
+        if one.kind == "record":
+            made.type_name = f".{_PACKAGE}.{one.name}"
+        elif label == _OPTIONAL and not message.options.map_entry:
+            made.proto3_optional, made.oneof_index = True, len(message.oneof_decl)
+            message.oneof_decl.add(name=f"_{name}")
+
+    for record in response_type().records({}).values():  # `Response` is the first
+        message = file.message_type.add(name=record.name)
+        for name, one in record.fields.items():
+            if one.kind == "map":
+                entry = message.nested_type.add(name=f"{name.title().replace('_', '')}Entry")
+                entry.options.map_entry = True
+                add(entry, "key", _Type("string"), number=1)
+                add(entry, "value", one.of, number=2)
+                add(message, name, _Type("record", f"{record.name}.{entry.name}"), _REPEATED)
+            else:
+                add(message, name, one.of if one.kind == "array" else one, _REPEATED if one.kind == "array" else 1)
+        add(message, _EMPTY, _Type("string"), _REPEATED)
+    pool = DescriptorPool()
+    pool.Add(file)
+    return GetMessageClass(pool.FindMessageTypeByName(RESPONSE_NAME)), file
+
+
+def schema_text(response_format: str) -> str:
+    """Return the schema of responses in Avro or Protobuf, as a registry stores it."""
+    if response_format == AVRO:
+        return orjson.dumps(avro_schema()).decode()
+    return base64.b64encode(_proto()[1].SerializeToString()).decode()
+
+
+def encode(body: bytes, response_format: str, schema_id: int) -> bytes:
+    """Return a response, given as JSON, as a registered record."""
+    frame = b"\0" + schema_id.to_bytes(4, "big")
+    if response_format == JSON_SCHEMA:
+        return frame + body
+    packed = response_type().pack(orjson.loads(body))
+    if response_format == AVRO:
+        import fastavro
+
+        written = BytesIO()
+        fastavro.schemaless_writer(written, _parsed_avro(), packed)
+        return frame + written.getvalue()
+    message = _proto()[0]()
+    _fill(message, response_type(), packed)
+    content: bytes = message.SerializeToString()
+    return frame + b"\0" + content  # the zero: it is the first message of its file
+
+
+@cache
+def _parsed_avro() -> Any:
+    import fastavro
+
+    return fastavro.parse_schema(avro_schema())
+
+
+def _fill(message: Any, record: _Type, packed: dict[str, Any]) -> None:
+    """Set the fields of a message."""
+    for name, value in packed.items():
+        one = record.fields[name]
+        if one.kind in ("array", "map") and not value:
+            getattr(message, _EMPTY).append(name)
+        elif one.kind == "record":
+            getattr(message, name).SetInParent()
+            _fill(getattr(message, name), one, value)
+        elif one.kind == "array" and one.of.kind == "record":
+            for item in value:
+                _fill(getattr(message, name).add(), one.of, item)
+        elif one.kind == "map" and one.of.kind == "record":
+            for key, item in value.items():
+                _fill(getattr(message, name)[key], one.of, item)
+        elif one.kind == "array":
+            getattr(message, name).extend(value)
+        elif one.kind == "map":
+            getattr(message, name).update(value)
+        else:
+            setattr(message, name, value)

@@ -1,0 +1,96 @@
+"""Responses in registered formats, and errors of a registry; the real one: tests/kafka/test_schema_registry.py."""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import orjson
+import pytest
+
+from recallflow.errors import InvalidRecord, RegistryUnavailable, SourceError, UsageError
+from recallflow.flows.config import Config, RunSettings
+from recallflow.kafka_options import KafkaOptions
+from recallflow.registered_responses import encode
+from recallflow.responses import Response
+from recallflow.schema import registered_schema
+from recallflow.schema_registry import REGISTERED_FORMATS, SchemaRegistry
+
+URL = "schema.registry.url"
+
+
+@contextmanager
+def answering(status: int, body: object) -> Iterator[str]:
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(status)
+            self.end_headers()
+            self.wfile.write(orjson.dumps(body))
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def read(status: int, body: object, value: bytes) -> bytes:
+    with answering(status, body) as url:
+        registry = SchemaRegistry({"url": url})
+        try:
+            return registry.read(value).json()
+        finally:
+            registry.close()
+
+
+@pytest.mark.parametrize("response_format", REGISTERED_FORMATS)
+def test_registered_response_is_read_as_the_plain_one(response_format: str) -> None:
+    gate = {"blocked": False, "since": None, "by": None, "why": None, "windows": {"a": 1.5}}
+    figures = {"edge_types": {"knows": {"answers": 3, "relevance": 0.5, "before": None}}}
+    rollout = {"mode": "off", "enabled": True, "since": None, "by": "ann", "why": None}
+    graph = {"nodes": {"person": 2}, "edges": {}, "complete": True, "rollout": rollout, "gate": gate | figures}
+    warnings = [{"code": "stale_read", "detail": "größer"}]
+    response = {"query_id": "q", "status": "degraded", "memories": [], "stats": {"a": {"b": [None]}}}
+    body = orjson.dumps(response | {"graph_status": graph | {"failures": []}, "warnings": warnings, "sla_met": False})
+    Response.model_validate_json(body)
+    kind, text = registered_schema("response", response_format)
+    found = read(200, {"schema": text, "schemaType": kind}, encode(body, response_format, 7))
+    assert orjson.loads(found) == orjson.loads(body)
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "error"),
+    [
+        (401, {"error_code": 401, "message": "Unauthorized"}, SourceError),
+        (404, {"no": "registry"}, SourceError),
+        (429, {"error_code": 429, "message": "slow down"}, RegistryUnavailable),
+        (503, {}, RegistryUnavailable),
+        (404, {"error_code": 40403, "message": "Schema not found"}, InvalidRecord),
+        (200, {"schema": '"long"', "schemaType": "AVRO"}, InvalidRecord),
+        (200, {"schema": "syntax = 'proto3';", "schemaType": "PROTOBUF"}, InvalidRecord),
+    ],
+)
+def test_errors_of_the_registry_stop_wait_or_refuse(status: int, body: object, error: type[Exception]) -> None:
+    with pytest.raises(error) as raised:
+        read(status, body, b"\0\0\0\0\7")
+    assert type(raised.value) is error
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda: KafkaOptions("a:1", {URL: "registry:8081"}),
+        lambda: KafkaOptions("a:1", {URL: "http://a", "schema.registry.ulr": "http://a"}),
+        lambda: KafkaOptions("a:1", {"schema.registry.basic.auth.user.info": "a:b"}),
+        lambda: Config(run=RunSettings(response_format="avro")),
+    ],
+)
+def test_invalid_settings_of_a_registry_are_refused(wrong: Callable[[], object]) -> None:
+    with pytest.raises(UsageError, match=r"schema\.registry"):
+        wrong()
