@@ -57,28 +57,19 @@ def test_members_and_edges_of_a_node_sort_the_newest_first(owner: bytes, node: b
         assert keys.reversed_sequence(key(owner, node, one)) == one
 
 
-@given(owner=OWNER_KEY, session=NAME_KEY, one=SEQ, other=SEQ)
-def test_sequence_numbers_sort_as_numbers(owner: bytes, session: bytes, one: int, other: int) -> None:
+@given(owner=OWNER_KEY, name=NAME_KEY, one=SEQ, other=SEQ)
+def test_sequence_numbers_sort_as_numbers(owner: bytes, name: bytes, one: int, other: int) -> None:
     for key in (keys.entry, keys.vectors):
         assert (key(owner, one) < key(owner, other)) == (one < other)
-    assert (keys.episode(owner, session, one) < keys.episode(owner, session, other)) == (one < other)
+        assert keys.sequence(key(owner, one)) == one
+    assert (keys.episode(owner, name, one) < keys.episode(owner, name, other)) == (one < other)
+    assert (keys.outbox(name, one) < keys.outbox(name, other)) == (one < other)
+    assert keys.outbox(name, one).startswith(keys.OUTBOX + name)
 
 
 @given(owner=OWNER_KEY, memory=NAME_KEY, one=VERSION, other=VERSION)
 def test_versions_of_a_memory_sort_as_numbers(owner: bytes, memory: bytes, one: int, other: int) -> None:
     assert (keys.row(owner, memory, one) < keys.row(owner, memory, other)) == (one < other)
-
-
-@given(source=NAME_KEY, one=SEQ, other=SEQ)
-def test_kept_outputs_of_a_source_sort_by_offset(source: bytes, one: int, other: int) -> None:
-    assert (keys.outbox(source, one) < keys.outbox(source, other)) == (one < other)
-    assert keys.outbox(source, one).startswith(keys.OUTBOX + source)
-
-
-@given(owner=OWNER_KEY, number=SEQ)
-def test_a_sequence_number_is_read_back_from_its_key(owner: bytes, number: int) -> None:
-    assert keys.sequence(keys.entry(owner, number)) == number
-    assert keys.sequence(keys.vectors(owner, number)) == number
 
 
 @given(owner=OWNER_KEY, name=NAME_KEY, version=VERSION, seq=SEQ)
