@@ -224,14 +224,6 @@ def picture(index: OwnerIndex) -> dict[str, Any]:
     }
 
 
-@given(changes=CHANGES)
-def test_an_index_kept_up_to_date_equals_one_built_anew(changes: list[tuple[Any, ...]]) -> None:
-    world = World()
-    for action, *arguments in changes:
-        getattr(world, action)(*arguments)
-    assert picture(world.index) == picture(world.built_anew())
-
-
 @given(changes=CHANGES, cuts=st.lists(st.integers(0, 12), max_size=3), later=CHANGES)
 def test_index_from_segments_equals_one_built_anew(
     changes: list[tuple[Any, ...]], cuts: list[int], later: list[tuple[Any, ...]]
@@ -241,6 +233,7 @@ def test_index_from_segments_equals_one_built_anew(
         getattr(world, action)(*arguments)
     anew = world.built_anew()
     bytes_anew = anew.live_bytes()
+    assert picture(world.index) == picture(anew)
     for index in (world.unpacked(cuts), world.repacked(cuts)):
         assert picture(index) == picture(anew)
         assert index.live_bytes() == world.index.live_bytes() == bytes_anew
