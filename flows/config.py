@@ -24,7 +24,7 @@ from recallflow.kafka_options import SESSION_MAX_S, SESSION_MIN_S, SESSION_S, Ka
 from recallflow.owner import parse_ranges
 from recallflow.process import MEMBER_VARIABLE
 from recallflow.records import Position
-from recallflow.schema_registry import REGISTERED_FORMATS
+from recallflow.responses import REGISTERED_FORMATS
 
 T = TypeVar("T")
 

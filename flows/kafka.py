@@ -58,8 +58,8 @@ from recallflow.operators.step import PartitionLogic, StateStep
 from recallflow.outputs import Marked, Output
 from recallflow.process import exponential
 from recallflow.records import Mark, Open, Record, Signal
+from recallflow.responses import REGISTERED_FORMATS
 from recallflow.schema import registered_schema
-from recallflow.schema_registry import REGISTERED_FORMATS
 from recallflow.state.description import hold
 from recallflow.state.directory import StateDirectory
 from recallflow.state.files import is_passing

@@ -43,7 +43,7 @@ from recallflow.owner import partition_of, state_partition
 from recallflow.process import log_at_once
 from recallflow.records import MOVED_HEADER, Position
 from recallflow.registered_responses import encode
-from recallflow.schema_registry import REGISTERED_FORMATS
+from recallflow.responses import REGISTERED_FORMATS
 
 REASONS = ("no_key", "other_key", "other_partition")
 DETAIL_BYTES = 2_000

@@ -13,8 +13,7 @@ from typing import Any
 import orjson
 from pydantic import TypeAdapter
 
-from recallflow.responses import Response
-from recallflow.schema_registry import AVRO, JSON_SCHEMA, RESPONSE_NAME
+from recallflow.responses import AVRO, JSON_SCHEMA, RESPONSE_NAME, Response
 
 _SCALARS = {"string": "string", "integer": "long", "number": "double", "boolean": "boolean"}  # in Avro
 _FIRST_NUMBER, _NUMBERS = 20_000, 240_000  # numbers of three bytes, beyond those that Protobuf reserves

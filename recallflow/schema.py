@@ -12,8 +12,7 @@ from recallflow.events import EnrichmentRequest, EnrichmentResult, MemoryEvent
 from recallflow.outputs import AuditRecord
 from recallflow.queries import QueryEvent
 from recallflow.registered_responses import schema_text
-from recallflow.responses import Receipt, Response
-from recallflow.schema_registry import AVRO, PROTOBUF
+from recallflow.responses import AVRO, PROTOBUF, Receipt, Response
 
 _CONTRACTS: dict[str, tuple[str, TypeAdapter[Any]]] = {
     "memory-event": ("memory.events", TypeAdapter(MemoryEvent)),

@@ -16,14 +16,13 @@ import orjson
 
 from recallflow.distribution import install
 from recallflow.errors import ErrorCode, FieldProblem, InvalidRecord, RegistryUnavailable, SourceError, UsageError
+from recallflow.responses import RESPONSE_NAME
 
 if TYPE_CHECKING:
     from confluent_kafka.schema_registry import SchemaRegistryClient
 
 PREFIX = "schema.registry."  # of its options, beside those of librdkafka
 FRAME_BYTES = 5
-JSON_SCHEMA, AVRO, PROTOBUF = REGISTERED_FORMATS = ("json-schema", "avro", "protobuf")  # of responses
-RESPONSE_NAME = "recallflow.Response"  # of our own schemas in Avro and Protobuf
 RETRY_S = 1.0
 TIMEOUT_S = 5
 _UNKNOWN = 40401, 40403  # the registry's codes of an unknown subject, and of an unknown schema

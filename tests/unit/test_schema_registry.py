@@ -12,9 +12,9 @@ from recallflow.errors import InvalidRecord, RegistryUnavailable, SourceError, U
 from recallflow.flows.config import Config, RunSettings
 from recallflow.kafka_options import KafkaOptions
 from recallflow.registered_responses import encode
-from recallflow.responses import Response
+from recallflow.responses import REGISTERED_FORMATS, Response
 from recallflow.schema import registered_schema
-from recallflow.schema_registry import REGISTERED_FORMATS, SchemaRegistry
+from recallflow.schema_registry import SchemaRegistry
 
 URL = "schema.registry.url"
 
