@@ -151,7 +151,8 @@ def routes(
 
     async def refuse(request: Request) -> Response:
         asked = f"{request.method} {request.url.path}"
-        message = f"recallflow has no such part of {product}: {asked}; docs/how-to/{name}-clients.md lists all"
+        message = f"recallflow has no such part of {product}: {asked}; the client's URL must end in /{name}/TENANT (and"
+        message += f" what docs/how-to/{name}-clients.md adds for the client), and that page lists all parts"
         return Response(orjson.dumps({route.MESSAGE: message}), 501, media_type=JSON)
 
     # The second prefix also matches paths of the first, so the first comes first.
