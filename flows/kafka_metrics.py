@@ -213,7 +213,7 @@ def _results(enrichment_counter: EnrichmentCounter) -> Iterator[Metric]:
         for outcome in OUTCOMES:
             tasks.add_metric([task, outcome], enrichment_counter.tasks[task, outcome])
     yield tasks
-    yield counter("enrichment_failures", "Failed tasks by missing result", "code", enrichment_counter.failures, CODES)
+    yield counter("enrichment_failures", "Failed tasks by error code", "code", enrichment_counter.failures, CODES)
     yield counter("refused_claims", "Rejected claims of models", "reason", enrichment_counter.refused, REFUSALS)
     yield counter("outputs", "Records handed to the output topics", "kind", enrichment_counter.outputs, KINDS.values())
     yield counter("dead_letters", "Refused records", "code", enrichment_counter.dead_letters, get_args(ErrorCode))

@@ -160,20 +160,18 @@ NO_EPISODE = -1
 # Fields that are not part of an event's content. A retrying producer may change the timestamp.
 _NOT_CONTENT = frozenset({"id", "receipt", "schema_version", "timestamp", "embedding"})
 READ_IN_PART = "READ_IN_PART"
-_READ_IN_PART = (
-    f"the whole text is stored and shown, and found by its first {READ_CHARACTERS:,} characters: send several memories"
-)
+_READ_IN_PART = f"only the first {READ_CHARACTERS:,} characters of the text are searched: send it as several memories"
 _UNFIT = get_args(RefusalOutcome)
 EMBEDDING_FAILED = "EMBEDDING_FAILED"
 _EMBEDDING_FAILED = (
     "the memory is stored, and found by its words: the embedding service gave no vector ({}). Send one as "
     "memory.embedding, or replay into a new directory"
 )
-_OUT_OF_STEP = "the memory is stored, its graph is not: it is tried again with the next event of this user"
+_OUT_OF_STEP = "the memory is stored; its graph was not updated, which the next event of this user repeats"
 
 
 def apply(view: View, write: Write, rules: Rules, work: Work | None = None) -> list[Receipted]:
-    """Apply one event through its view. `work` is the part already done in steps. Return a receipt if the event asks
+    """Apply one event through its view. `work` is what steps have already applied. Return a receipt if the event asks
     for one, or could not take full effect. Raise InvalidRecord; then the view is dropped, and nothing has changed."""
     event, position = write.event, write.record.position
     view.limits = UserLimits.of(rules.decisions, write.owner.tenant_id, write.record)
@@ -375,7 +373,7 @@ def _known(view: View, memory_id: str) -> Current:
 def _repeated(before: str, now: str, field: str) -> Outcome:
     if before == now:
         return "duplicate"
-    raise InvalidRecord("id_conflict", [FieldProblem(field, "was used before for other content; give each its own")])
+    raise InvalidRecord("id_conflict", [FieldProblem(field, "the id was used before for other content: use a new id")])
 
 
 def _content(event: Event) -> bytes:

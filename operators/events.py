@@ -50,7 +50,7 @@ class Write(NamedTuple):
 
 
 def event_time(write: Write) -> tuple[int, bool]:
-    """Return the event time, and whether it is from the log rather than from a producer's clock."""
+    """Return the event time, and whether a replay of the log gives the same time."""
     if write.event.timestamp is not None:
         return write.event.timestamp, True
     return write.record.first_ms, write.record.append_logged
@@ -130,7 +130,7 @@ def key_of(item: Decoded) -> bytes:
 def decode(record: Record, skips: Container[Position] = ()) -> Decoded:
     """Return the event of a record. Invalid events, internal errors, and positions in `skips` give `Refused`."""
     if skips and record.position in skips:
-        skipped = InvalidRecord("skipped", [FieldProblem("", "passed over unread, as run --skip said")])
+        skipped = InvalidRecord("skipped", [FieldProblem("", "skipped without reading, as run --skip asks")])
         return Refused(record, skipped, _DECODE)
     if record.refusal is not None:
         return refused(record, record.refusal)

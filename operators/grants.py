@@ -43,7 +43,7 @@ class Grant(NamedTuple):
         if self.end_users is not None and event.user_id not in self.end_users:
             raise refusal("forbidden", "user_id", "the credentials are for other users")
         if end_user is not None and end_user != event.user_id:
-            raise refusal("forbidden", "user_id", "x-end-user-id names another user: send each event for its own")
+            raise refusal("forbidden", "user_id", "x-end-user-id names another user: it must be the event's user_id")
 
     def check_tenant(self, tenant_id: str, end_user: str | None, *, decides: bool) -> None:
         """Raise InvalidRecord (`forbidden`) if the credentials do not permit reading a tenant's decisions, or making
@@ -51,9 +51,9 @@ class Grant(NamedTuple):
         if self.tenant_id not in (None, tenant_id):
             raise refusal("forbidden", "tenant_id", "the credentials are for another tenant")
         if (self.projects, self.environments, self.end_users, end_user) != (None, None, None, None):
-            raise refusal("forbidden", "", "the credentials are for a part of the tenant only, and this is about all")
+            raise refusal("forbidden", "", "the credentials are for a part of the tenant, and this needs all of it")
         if decides and self.tenant_id is not None:
-            raise refusal("forbidden", "", "who decides has a key for any tenant (recallflow keys create '*')")
+            raise refusal("forbidden", "", "control events need a key for all tenants (recallflow keys create '*')")
 
     def ids(self, end_user: str | None) -> dict[str, str]:
         """Return the ids that the credentials determine uniquely, by event field. `end_user`: see `check`."""
@@ -84,13 +84,13 @@ def check_projects(write: Write) -> None:
         case MemoryUpdate() | MemoryEmbedding() | MemoryFeedback() | MemoryForget():
             pass  # the memory's project decides later
         case _:
-            raise _too_wide(event.type, "changes what all projects of a user have in common")
+            raise _too_wide(event.type, "changes data that all projects of a user share")
 
 
 def check_all_projects(ask: Ask) -> None:
     """Raise InvalidRecord for a query that covers all projects, if its sender may read only some."""
     if ask.projects is not None:
-        raise _too_wide(ask.query.type, "tells of all projects of a user")
+        raise _too_wide(ask.query.type, "reads all projects of a user")
 
 
 def _listed(projects: tuple[str, ...]) -> str:
@@ -102,8 +102,8 @@ def _too_wide(kind: str, what: str) -> InvalidRecord:
 
 
 UNKNOWN = (
-    "no API key of this tenant: check both, wait a second with one that was just made, or ask its operator for a new "
-    "key (recallflow keys create)"
+    "the tenant has no such API key: check tenant and key, wait a second with a new key, or have a key created "
+    "(recallflow keys create)"
 )
 # Used in place of a missing key, so that a lookup takes the same time.
 _NO_SALT, _NO_HASH = "0" * 32, "0" * 64
@@ -115,11 +115,11 @@ class ApiKeys:
         self._grants: dict[tuple[str, str], tuple[ApiKey, Grant]] = {}  # by tenant and name, with the decision used
 
     def grant(self, text: str, tenant_id: str, at_ms: int) -> Grant:
-        """Return the rights of a key with a tenant's memories, as of a time. Raise InvalidRecord
+        """Return the rights that a key has on a tenant's memories at a time. Raise InvalidRecord
         (`unauthenticated`)."""
         given = ApiKeyText.parse(text)
         if given is None:
-            raise refusal("unauthenticated", KEY_HEADER, "no API key: give it as it was shown, rfk_…")
+            raise refusal("unauthenticated", KEY_HEADER, "not an API key: send the whole key that was printed, rfk_…")
         holder, key = self._find(tenant_id, given.name, at_ms)
         salt, stored = (_NO_SALT, _NO_HASH) if key is None else (key.salt, key.hash)
         same = hmac.compare_digest(hash_of(salt, given.secret).encode(), stored.encode())
@@ -212,13 +212,13 @@ class TokenVerifier:
         kid, algorithm = self._heads[token]
         key = self._only_key(algorithm, at_ms) if kid is None else self._key(kid, at_ms)
         if key is None:
-            raise _refusal("the token is signed with no key that is known, or with one that was revoked: get a new one")
+            raise _refusal("the key of the token is unknown or revoked: get a new token")
         if algorithm != key.algorithm:
-            raise _refusal("the token's alg is not the one that its key is for")
+            raise _refusal("the token's alg differs from that of its key")
         self._learn(key)
         grant, begin_ms, end_ms = self._verified[token, key.algorithm, key.fingerprint]
         if append_ms < begin_ms:
-            raise _refusal("the token does not hold yet: compare the clocks")
+            raise _refusal("the token is not valid yet (nbf): check the clocks")
         if append_ms >= end_ms:
             raise _refusal("the token has expired: get a new one")
         return grant

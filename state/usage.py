@@ -1,5 +1,5 @@
-"""What queries and feedback make of one owner's memories, by `seq`: how often each was returned and when last, and how
-often it was said to be useful, or not. Caused by queries for the most part, so no part of the state hash."""
+"""Usage and feedback of one owner's memories, by `seq`: how often and when a query last returned each, and how often
+feedback called it useful or not useful. The state hash excludes them, because mostly queries change them."""
 
 import bisect
 import struct
@@ -13,8 +13,8 @@ from recallflow.state.arrays import Ints
 
 Records = npt.NDArray[Any]
 
-# One record, in memory as it is stored: once as numpy reads many, once as Python changes a few (after a query's other
-# work, ten by struct are three times as fast as by numpy).
+# The layout of a record, in memory and stored. numpy reads many records. Python changes a few by `struct`: for ten of
+# them this takes a third of numpy's time.
 _RECORDS = np.dtype([("last_ms", "<i8"), ("times", "<u4"), ("useful", "<u4"), ("not_useful", "<u4")])
 _RECORD = struct.Struct("<qIII")
 
@@ -34,7 +34,7 @@ class Usage(NamedTuple):
     def decode(cls, data: bytes) -> "Usage":
         """Decode a record. Raise ValueError for an invalid one."""
         if len(data) != _RECORD.size:
-            raise ValueError(f"{len(data)} bytes where a usage record belongs")
+            raise ValueError(f"a usage record has {_RECORD.size} bytes, not {len(data)}")
         return cls._make(_RECORD.unpack(data))
 
     def judged(self, useful: bool) -> "Usage":
@@ -53,7 +53,7 @@ class OwnerUsage:
         seqs = np.array([seq for seq, _ in every], np.int64)
         self._reach(int(seqs.max(initial=-1)))
         if any(len(data) != _RECORD.size for _, data in every):
-            raise ValueError("what is stored is no usage record")
+            raise ValueError("a stored usage record has the wrong size")
         records = np.frombuffer(self._records, _RECORDS)
         records[seqs] = np.frombuffer(b"".join(data for _, data in every), _RECORDS)
         self._liked: list[int] = np.flatnonzero(records["useful"] > records["not_useful"]).tolist()

@@ -97,7 +97,7 @@ def versions(query_id: str, rows: list[MemoryRow], projects: tuple[str, ...] | N
 
 
 def version(row: MemoryRow) -> dict[str, Any]:
-    """Return one version of a memory; of an unreadable one, only its identity."""
+    """Return one version of a memory; of an unreadable one, only its identity and the texts that replace its own."""
     if isinstance(row, Redacted):
         return {name: getattr(row, name) for name in ("id", "seq", "version", "content", "summary")}
     times = {"created_ms": "created_at", "updated_ms": "updated_at", "ingested_ms": "ingested_at"}
