@@ -21,7 +21,7 @@ class Redacted(MemoryRow):
 
 
 def version(memory_id: str, seq: int, number: int) -> Redacted:
-    """Return a version of which only the number is known."""
+    """Return a version with a known number and nothing else."""
     return Redacted(
         id=memory_id, seq=seq, version=number, change=0, content=REDACTED, summary=REDACTED, created_ms=0, ingested_ms=0
     )

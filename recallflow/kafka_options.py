@@ -148,7 +148,7 @@ _MSK_LOGIN = {"security.protocol": "SASL_SSL", "sasl.mechanism": "OAUTHBEARER"}
 @dataclass(frozen=True)
 class KafkaOptions:
     """Addresses of the brokers. `librdkafka` accepts its options: security.protocol, sasl.*, ssl.*, client.id, …
-    Options `schema.registry.…` are those of the schema registry.
+    Options `schema.registry.…` configure the schema registry.
 
     Raises UsageError for unknown options and invalid values.
     """

@@ -16,7 +16,7 @@ from pydantic import TypeAdapter
 from recallflow.responses import AVRO, JSON_SCHEMA, RESPONSE_NAME, Response
 
 _SCALARS = {"string": "string", "integer": "long", "number": "double", "boolean": "boolean"}  # in Avro
-_FIRST_NUMBER, _NUMBERS = 20_000, 240_000  # numbers of three bytes, beyond those that Protobuf reserves
+_FIRST_NUMBER, _NUMBERS = 20_000, 240_000  # numbers of three bytes, above Protobuf's reserved range
 _OPTIONAL, _REPEATED = 1, 3
 _WIRE_TYPES = {"double": 1, "long": 3, "boolean": 8, "string": 9, "opaque": 9, "record": 11}
 _EMPTY = "empty_fields"  # of a Protobuf message: names of lists and maps that are empty, and not absent

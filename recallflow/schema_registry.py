@@ -21,7 +21,7 @@ from recallflow.responses import RESPONSE_NAME
 if TYPE_CHECKING:
     from confluent_kafka.schema_registry import SchemaRegistryClient
 
-PREFIX = "schema.registry."  # of its options, beside those of librdkafka
+PREFIX = "schema.registry."  # of its options among librdkafka's
 FRAME_BYTES = 5
 RETRY_S = 1.0
 TIMEOUT_S = 5
@@ -57,7 +57,7 @@ class SchemaRegistry:
     """Client of a registry with Confluent's protocol. Thread-safe."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
-        """`options` are those of confluent_kafka's client: `url`, `basic.auth.user.info`, `ssl.ca.location`, …"""
+        """`options` of confluent_kafka's client: `url`, `basic.auth.user.info`, `ssl.ca.location`, …"""
         self.url = options.get("url", "")
         self._options = options
         self._decoders: dict[int, Callable[[bytes], bytes]] = {}

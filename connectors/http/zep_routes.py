@@ -37,7 +37,7 @@ class Fields(BaseModel):
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
 
-class Parameters(Fields):
+class UrlParameters(Fields):
     """Parameters of a URL. Zep's client sends an empty value for one that is not given."""
 
     @model_validator(mode="before")
@@ -46,12 +46,12 @@ class Parameters(Fields):
         return {name: value for name, value in parameters.items() if value}
 
 
-class MemoryPart(Parameters):
+class MemoryPart(UrlParameters):
     lastn: Annotated[int, Field(ge=0, le=1_000)] = 0
     min_rating: Annotated[Share, Field(alias="minRating")] = 0.0
 
 
-class Page(Parameters):
+class ZepPage(UrlParameters):
     """Part of a list. `cursor` is the number of a page, from 1 on, as in Zep's server."""
 
     limit: Annotated[int, Field(ge=0, le=1_000)] = 0
@@ -110,7 +110,7 @@ class NewMemory(Fields):
     return_context: bool = False
 
 
-class Search(Fields):
+class ZepSearch(Fields):
     """Search of sessions, or of the graph under other names. Choices of processing have no effect."""
 
     text: Annotated[str, Field(validation_alias=AliasChoices("text", "query"))]
@@ -332,13 +332,13 @@ async def update_message(calls: ZepCalls) -> dict[str, Any]:
 
 async def search_sessions(calls: ZepCalls) -> dict[str, Any]:
     """Return the best memories of a user, or of sessions, as facts or messages."""
-    body = read(Search, await calls.body())
+    body = read(ZepSearch, await calls.body())
     found = await _found(calls, body)
     what, show = ("message", shown_message) if body.scope == "messages" else ("fact", shown_fact)
     return {"results": [{what: show(m), "session_id": m["session_id"], "score": m["score"]} for m in found]}
 
 
-async def _found(calls: ZepCalls, body: Search) -> list[dict[str, Any]]:
+async def _found(calls: ZepCalls, body: ZepSearch) -> list[dict[str, Any]]:
     if body.user_id:
         owners = {owner_of({USER: body.user_id})[0]}
     elif body.session_ids:
@@ -356,7 +356,7 @@ async def _found(calls: ZepCalls, body: Search) -> list[dict[str, Any]]:
 
 async def search_graph(calls: ZepCalls) -> dict[str, Any]:
     """Return relations of a user (edges), or the best memories (episodes)."""
-    body = read(Search, await calls.body())
+    body = read(ZepSearch, await calls.body())
     if body.scope == "episodes":
         found = await _found(calls, body)
         return {"episodes": [shown_message(m) | {"session_id": m["session_id"], "score": m["score"]} for m in found]}
@@ -458,18 +458,18 @@ def routes(handler: RequestHandler) -> APIRouter:
 _API, _SESSION, _USER = "/api/v2", "/api/v2/sessions/{session_id}", "/api/v2/users/{user_id}"
 OPERATIONS: compatible.Operations = (
     (f"POST {_API}/sessions", add_session, Fields),
-    (f"POST {_API}/sessions/search", search_sessions, Page),
+    (f"POST {_API}/sessions/search", search_sessions, ZepPage),
     (f"GET {_SESSION}", get_session, Fields),
     (f"PATCH {_SESSION}", update_session, Fields),
     (f"GET {_SESSION}/memory", get_memory, MemoryPart),
     (f"POST {_SESSION}/memory", add_memory, Fields),
     (f"DELETE {_SESSION}/memory", delete_memory, Fields),
-    (f"GET {_SESSION}/messages", list_messages, Page),
+    (f"GET {_SESSION}/messages", list_messages, ZepPage),
     (f"GET {_SESSION}/messages/{{message_id}}", get_message, Fields),
     (f"PATCH {_SESSION}/messages/{{message_id}}", update_message, Fields),
     (f"GET {_API}/facts/{{fact_id}}", get_fact, Fields),
     (f"DELETE {_API}/facts/{{fact_id}}", delete_fact, Fields),
-    (f"POST {_API}/graph/search", search_graph, Page),
+    (f"POST {_API}/graph/search", search_graph, ZepPage),
     (f"POST {_API}/users", add_user, Fields),
     (f"GET {_USER}", get_user, Fields),
     (f"PATCH {_USER}", update_user, Fields),
