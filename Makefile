@@ -46,10 +46,10 @@ gate: .venv
 release: .venv
 	$(BIN)/python -m tools.release --repository '$(REPOSITORY)'
 
-# a real Kafka broker by hand, elsewhere with PORT=9093; then: recallflow topics create
+# a real Kafka broker by hand, elsewhere with PORT=9093, with a login with SASL=oauthbearer or SASL=scram
 broker: PORT ?= 9092
 broker: .venv
-	$(BIN)/python -m benchmarks.broker --port $(PORT)
+	@$(BIN)/python -m benchmarks.broker --port $(PORT) $(if $(SASL),--sasl $(SASL))
 
 .venv:
 	$(PYTHON) -m venv .venv

@@ -1,6 +1,6 @@
 """A real Kafka broker, for tests, for benchmarks and by hand.
 
-    python -m benchmarks.broker [--port N]
+    python -m benchmarks.broker [--port N] [--sasl oauthbearer|scram]
 
 `connect_or_start()` takes the Kafka that KAFKA_BOOTSTRAP_SERVERS names; without it, `Broker` assembles Apache Kafka
 (KRaft, one node) from Maven Central, once, and starts it on loopback. Everything that goes wrong is a RuntimeError.
@@ -18,7 +18,7 @@ import subprocess
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import TracebackType
@@ -380,15 +380,32 @@ def retry(check: Callable[[], bool], deadline: float) -> bool:
     return True
 
 
+def start(opened: ExitStack, port: int | None, sasl: str | None) -> tuple[Broker, dict[str, str]]:
+    """Start a broker. Return it with the environment variables of its clients."""
+    if sasl is None:
+        broker = opened.enter_context(Broker(port))
+        return broker, {BOOTSTRAP_VARIABLE: broker.bootstrap_servers}
+    from benchmarks import logins  # it imports this module
+
+    provider = opened.enter_context(closing(logins.TokenProvider()))
+    broker = opened.enter_context(logins.broker_with_logins(provider, port))
+    logins.add_scram_user(broker)
+    options = logins.SCRAM if sasl == "scram" else provider.options()
+    return broker, {BOOTSTRAP_VARIABLE: broker.guarded_servers, **logins.variables(options)}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.broker", description="Run a Kafka broker on loopback.")
-    parser.add_argument("--port", type=int, help="where clients connect (default: a free port)")
-    port = parser.parse_args().port
+    parser.add_argument("--port", type=int, help="port of the listener without a login (default: a free port)")
+    parser.add_argument("--sasl", choices=("oauthbearer", "scram"), help="add a listener with this login")
+    chosen = parser.parse_args()
     # `kill` shall clean up as Ctrl-C does
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        with Broker(port) as broker:
-            print(f"export {BOOTSTRAP_VARIABLE}={broker.bootstrap_servers}", flush=True)
+        with ExitStack() as opened:
+            broker, variables = start(opened, chosen.port, chosen.sasl)
+            for name, value in variables.items():
+                print(f"export {name}={value}", flush=True)
             broker.wait()
     except KeyboardInterrupt:
         return

@@ -1,109 +1,43 @@
 """Logins as clouds have them, on a real broker: OAUTHBEARER with an OIDC server or AWS IAM, SCRAM, and mutual TLS."""
 
-import base64
 import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from http.server import BaseHTTPRequestHandler
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
-import jwt
-import orjson
 import pytest
 from aws_msk_iam_sasl_signer import MSKAuthTokenProvider
-from confluent_kafka.admin import (  # type: ignore[attr-defined]
-    AdminClient,
-    ScramCredentialInfo,
-    ScramMechanism,
-    UserScramCredentialAlteration,
-    UserScramCredentialUpsertion,
-)
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
-from jwt import PyJWK
 
 from benchmarks.broker import HOST, Broker, Cluster
 from benchmarks.kafka_flow import create, own_topics
-from tests.jwks_server import JwksServer, document, rs256
+from benchmarks.logins import CLIENT, SCRAM, SECRET, TokenProvider, add_scram_user, broker_with_logins, variables
 from tests.kafka.engine import Engine
 from tests.kafka.harness import GIVE_UP_S
 from tests.process import Process
 
 Cli = Callable[..., subprocess.CompletedProcess[str]]
 
-AUDIENCE, CLIENT, SECRET, WRONG = "kafka", "recallflow", "walnut-7", "walnut-9"
-KEY = rs256()
+WRONG = "walnut-9"
 LIFE_S = 8.0
-# The guarded listener takes tokens and passwords, the wired one takes certificates.
+# The listeners for logins and for certificates.
 PROPERTIES = """
 advertised.listeners=PLAINTEXT://{{host}}:{{port}},GUARDED://{{host}}:{{guarded_port}},WIRED://{{host}}:{{wired_port}}
 listener.security.protocol.map=PLAINTEXT:PLAINTEXT,GUARDED:SASL_PLAINTEXT,WIRED:SSL,CONTROLLER:PLAINTEXT
-listener.name.guarded.sasl.enabled.mechanisms=OAUTHBEARER,SCRAM-SHA-512
-listener.name.guarded.connections.max.reauth.ms=60000
-listener.name.guarded.scram-sha-512.sasl.jaas.config=org.apache.kafka.common.security.scram.ScramLoginModule required;
-listener.name.guarded.oauthbearer.sasl.jaas.config={oauth}.OAuthBearerLoginModule required;
-listener.name.guarded.oauthbearer.sasl.server.callback.handler.class={oauth}.OAuthBearerValidatorCallbackHandler
-listener.name.guarded.sasl.oauthbearer.jwks.endpoint.url={jwks}
-listener.name.guarded.sasl.oauthbearer.expected.audience={audience}
-listener.name.guarded.sasl.oauthbearer.clock.skew.seconds=0
 listener.name.wired.ssl.client.auth=required
 listener.name.wired.ssl.keystore.type=PEM
 listener.name.wired.ssl.keystore.location={folder}/broker.pem
 listener.name.wired.ssl.truststore.type=PEM
 listener.name.wired.ssl.truststore.location={folder}/ca.crt
 """
-
-
-def token(life_s: float = LIFE_S) -> str:
-    """Return an access token as the provider issues it."""
-    now_s = time.time()
-    claims = {"sub": CLIENT, "aud": AUDIENCE, "iat": now_s, "exp": now_s + life_s}
-    return jwt.encode(claims, PyJWK(KEY).key, "RS256", {"kid": KEY["kid"]})
-
-
-class Provider(JwksServer):
-    """An OIDC server: keys, and a token endpoint for the client-credentials grant."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.body = document(public(KEY))
-        self.issued, self.status_of_tokens = 0, 200
-        self.token_url = self.url.replace("/.well-known/jwks.json", "/token")
-
-    def _handler(self) -> type[BaseHTTPRequestHandler]:
-        provider = self
-        base: Any = super()._handler()
-
-        class Handler(base):  # type: ignore[misc]
-            def do_POST(self) -> None:  # noqa: N802 - of http.server
-                self.rfile.read(int(self.headers["content-length"]))
-                right = base64.b64encode(f"{CLIENT}:{SECRET}".encode()).decode()
-                status = provider.status_of_tokens
-                if self.headers["authorization"] != f"Basic {right}":
-                    status = 401
-                answer = {"error": "invalid_client", "error_description": "wrong secret"} if status == 401 else {}
-                if status == 200:
-                    provider.issued += 1
-                    answer = {"access_token": token(), "token_type": "Bearer", "expires_in": str(LIFE_S)}
-                body = orjson.dumps(answer) if status < 500 else b""
-                self.send_response(status)
-                self.send_header("content-type", "application/json")
-                self.send_header("content-length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
-
-        return Handler
-
-
-def public(key: dict[str, Any]) -> dict[str, Any]:
-    return {name: key[name] for name in ("kty", "kid", "n", "e")} | {"alg": "RS256", "use": "sig"}
 
 
 class Authority:
@@ -149,8 +83,8 @@ def _pem(certificate: x509.Certificate) -> bytes:
 
 
 @pytest.fixture(scope="module")
-def provider() -> Iterator[Provider]:
-    with closing(Provider()) as started:
+def provider() -> Iterator[TokenProvider]:
+    with closing(TokenProvider(LIFE_S)) as started:
         yield started
 
 
@@ -162,16 +96,9 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 
 
 @pytest.fixture(scope="module")
-def guarded(provider: Provider, authority: Authority) -> Iterator[Broker]:
-    oauth = "org.apache.kafka.common.security.oauthbearer"
-    properties = PROPERTIES.format(jwks=provider.url, audience=AUDIENCE, folder=authority.folder, oauth=oauth)
-    allowed = f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={provider.url}"
-    with Broker(properties=properties, options=[allowed]) as started:
-        admin = AdminClient({"bootstrap.servers": started.bootstrap_servers})
-        scram = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4096)
-        changes: list[UserScramCredentialAlteration] = [UserScramCredentialUpsertion(CLIENT, scram, SECRET.encode())]
-        for changed in admin.alter_user_scram_credentials(changes).values():
-            changed.result()
+def guarded(provider: TokenProvider, authority: Authority) -> Iterator[Broker]:
+    with broker_with_logins(provider, properties=PROPERTIES.format(folder=authority.folder)) as started:
+        add_scram_user(started)
         yield started
 
 
@@ -184,24 +111,9 @@ def engine(guarded: Broker) -> Engine:
 
 
 @pytest.fixture
-def oidc(provider: Provider) -> Iterator[dict[str, str]]:
-    yield {
-        "security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "OAUTHBEARER", "sasl.oauthbearer.method": "oidc",
-        "sasl.oauthbearer.client.id": CLIENT, "sasl.oauthbearer.client.secret": SECRET,
-        "sasl.oauthbearer.token.endpoint.url": provider.token_url,
-    }  # fmt: skip
-    provider.status_of_tokens = 200
-
-
-SCRAM = {
-    "security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "SCRAM-SHA-512", "sasl.username": CLIENT,
-    "sasl.password": SECRET,
-}  # fmt: skip
-
-
-def variables(options: dict[str, str]) -> dict[str, str]:
-    """Return the options as environment variables."""
-    return {f"RECALLFLOW_KAFKA_LIBRDKAFKA_{name.upper().replace('.', '_')}": text for name, text in options.items()}
+def oidc(provider: TokenProvider) -> Iterator[dict[str, str]]:
+    yield provider.options()
+    provider.status = 200
 
 
 def round_trip(engine: Engine, options: dict[str, str], fact: str, **chosen: Any) -> None:
@@ -221,18 +133,18 @@ def test_engine_and_client_work_with_scram(engine: Engine, tmp_path: Path) -> No
 
 
 def test_engine_outlives_its_tokens_and_an_outage_of_their_provider(
-    engine: Engine, provider: Provider, oidc: dict[str, str], tmp_path: Path
+    engine: Engine, provider: TokenProvider, oidc: dict[str, str], tmp_path: Path
 ) -> None:
     words = "run", "--state-dir", str(tmp_path / "s"), *engine.flags
     with Process(tmp_path / "log", *words, environment=variables(oidc)) as process:
         process.up()
         for what, status in (("bicycle", 200), ("lantern", 503)):
             round_trip(engine, oidc, f"The {what} is in the cellar.")
-            until_s, provider.status_of_tokens = time.monotonic() + 1.3 * LIFE_S, status
+            until_s, provider.status = time.monotonic() + 1.3 * LIFE_S, status
             process.until(partial(passed, until_s), "without its first tokens")
-        provider.status_of_tokens = 200
+        provider.status = 200
         round_trip(engine, oidc, "The violin is in the hall.")
-        provider.status_of_tokens = 401
+        provider.status = 401
         ended = process.ended()
     assert (ended.code, ended.plain, SECRET in ended.said) == (1, True, False), ended
     assert "Kafka refuses us" in ended.error
@@ -272,7 +184,7 @@ MSKAuthTokenProvider.generate_auth_token = generate_auth_token
 
 
 def test_engine_and_client_work_with_tokens_of_msk(
-    engine: Engine, provider: Provider, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    engine: Engine, provider: TokenProvider, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     signer = SIGNER.format(url=provider.token_url, client=CLIENT, secret=SECRET, life_s=LIFE_S)
     monkeypatch.setattr(MSKAuthTokenProvider, "generate_auth_token", None)  # restored after the test
