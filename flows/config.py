@@ -197,6 +197,15 @@ class Config:
         if self.run.response_format in REGISTERED_FORMATS and self.kafka.registry is None:
             raise UsageError(f"response_format {self.run.response_format} needs a registry: give schema.registry.url")
 
+    def response_schema_id(self) -> int:
+        """Return the id of the schema of responses; 0 for a format without one. Raise UsageError and SourceError."""
+        from recallflow.schema import registered_schema  # loads all models
+
+        if self.kafka.registry is None or self.run.response_format not in REGISTERED_FORMATS:
+            return 0
+        schema = registered_schema("response", self.run.response_format)
+        return self.kafka.registry.schema_id(f"{self.topics.responses}-value", *schema)
+
     @property
     def skips(self) -> frozenset[Position]:
         return self.topics.skipped(self.run.skip)

@@ -25,10 +25,12 @@ from recallflow.flows.config import Config
 from recallflow.flows.router import deployment_name
 from recallflow.flows.settings import open_at_rest
 from recallflow.flows.topic_checks import LEAST_BYTES
+from recallflow.kafka_clients import remedy_of
 from recallflow.kafka_options import READER_GROUP
 from recallflow.limits import RECORD_BYTES
 from recallflow.operators.authorise import Authoriser
 from recallflow.private_files import open_to_others
+from recallflow.schema_registry import PREFIX
 from recallflow.state.description import DESCRIPTION, check_settings, describe, kept_fingerprint
 from recallflow.state.encryption import Keyring
 from recallflow.state.folders import unpurged_owners
@@ -299,14 +301,30 @@ def auth_findings(config: Config, *, broker: bool) -> Iterator[Finding]:
         yield warn("auth", authoriser.describe(), "create a key: recallflow keys create")
 
 
+def registry_findings(config: Config) -> Iterator[Finding]:
+    """Examine the schema registry, and its schema of responses."""
+    if (registry := config.kafka.registry) is None:
+        return
+    check, todo = "schema registry", f"correct {PREFIX}url and the credentials of the registry, or start it"
+    try:
+        with registry.asking():
+            registry.client.get_subjects(subject_prefix=config.topics.memory)
+        config.response_schema_id()
+    except RecallflowError as error:
+        what, _, remedy = str(error).rpartition("; ")
+        yield fail(check, what or remedy, remedy if what else todo)
+    else:
+        yield ok(check, f"{registry.url} answers")
+
+
 def kafka_findings(config: Config, *, enriches: bool) -> Iterator[Finding]:
     """Examine Kafka; only the brokers if they do not answer."""
     try:
         with TopicReader(config.kafka) as reader:
             cluster = reader.cluster_id()
     except SourceError as error:
-        todo = "start it, or give its address (--bootstrap-servers) and its security options (-X)"
-        yield fail("broker", str(error), todo)
+        todo = remedy_of(str(error), "start it, give its address (--bootstrap-servers), or set security.protocol")
+        yield fail("broker", str(error).removesuffix(f"; {todo}"), todo)
         return
     yield ok("broker", f"{config.kafka.bootstrap_servers} answers, cluster {cluster}")
     examiner = ClusterInspector(config.kafka)
@@ -424,6 +442,7 @@ def examine(config: Config, directories: Callable[[Path], Sequence[Path]]) -> It
     wanted = None if embedder is None else config.enrichment.wanted(embedder)
     kafka = [*kafka_findings(config, enriches=wanted is not None)]
     yield from merge_by_cause(kafka)
+    yield from registry_findings(config)
     yield from merge_by_cause(state_findings(config, embedder, directories))
     yield from merge_by_cause(found)
     yield from merge_by_cause(model_findings(config))

@@ -58,8 +58,6 @@ from recallflow.operators.step import PartitionLogic, StateStep
 from recallflow.outputs import Marked, Output
 from recallflow.process import exponential
 from recallflow.records import Mark, Open, Record, Signal
-from recallflow.responses import REGISTERED_FORMATS
-from recallflow.schema import registered_schema
 from recallflow.state.description import hold
 from recallflow.state.directory import StateDirectory
 from recallflow.state.files import is_passing
@@ -164,7 +162,7 @@ class MainFlowMember(GroupMember):
         self.authoriser.warn()
 
     def recipe(self) -> Recipe:
-        chosen = self.config.auth, self.spans.headers, self.config.run.response_format, self._response_schema()
+        chosen = self.config.auth, self.spans.headers, self.config.run.response_format, self.config.response_schema_id()
         router = Router(self.topics, self.counts, self.sink.most_bytes, *chosen)
         rates = Rates(self.decisions, self.topics.queries, self.stamped)
 
@@ -288,13 +286,6 @@ class MainFlowMember(GroupMember):
         self._stack.enter_context(released.running())
 
     # ------------------------------------------------------------------ helpers
-
-    def _response_schema(self) -> int:
-        """Return the id of the schema of responses in a registered format. Raise UsageError and SourceError."""
-        chosen, registry = self.config.run.response_format, self.options.registry
-        if registry is None or chosen not in REGISTERED_FORMATS:
-            return 0
-        return registry.schema_id(f"{self.topics.responses}-value", *registered_schema("response", chosen))
 
     def _rules(self) -> Rules:
         replies = {topic: self.counts[topic] for topic in (self.topics.responses, *self.topics.replies)}

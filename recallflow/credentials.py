@@ -160,7 +160,8 @@ _OWN = re.compile(rb"(" + API_KEY_SHAPE + rb")[A-Za-z0-9_-]++|" + TOKEN_SHAPE + 
 _LOOSE_PAIR = re.compile(rb'("[^"\\\n]{1,64}+")(\s*+:\s*+)(?!"\*\*\*")"[^"]*+"?')
 _QUOTED_NAME = r"'[^'\n]*?(?:token|key|authorization|password|secret|credentials?)'"
 _QUOTED_PAIR = re.compile(rf"({_QUOTED_NAME}\s*[:=]\s*)b?'[^'\n]*'", re.IGNORECASE)
-_BEARER = re.compile(r"\b(bearer|basic)\s+[A-Za-z0-9+/._~=-]{8,}", re.IGNORECASE)
+_WORDS = r"(?!(?:authenticat|authori[sz]at|credential)[a-z]*\b)"  # in "basic authentication failed"
+_BEARER = re.compile(rf"\b(bearer|basic)\s+{_WORDS}[A-Za-z0-9+/._~=-]{{8,}}", re.IGNORECASE)
 
 
 def mask(data: bytes) -> tuple[bytes, int]:

@@ -82,6 +82,26 @@ def is_login_outage(error: KafkaError) -> bool:
     return is_login and bool(_LOGIN_OUTAGES.search(error.str())) and not _TOKEN_REFUSALS.search(error.str())
 
 
+_OTHER_REMEDY = "check the security settings"
+_REMEDIES = tuple((re.compile(pattern), remedy) for pattern, remedy in (
+    ("invalid_client|unauthorized_client", "correct sasl.oauthbearer.client.id and sasl.oauthbearer.client.secret"),
+    ("invalid_scope", "correct sasl.oauthbearer.scope"),
+    ('"status":"invalid_token"', "compare issuer, audience and scope of the token with the broker's, and the clocks"),
+    ("OAUTHBEARER token", "correct sasl.oauthbearer.token.endpoint.url, or start the token endpoint"),
+    ("Unsupported SASL mechanism", "set sasl.mechanism to a mechanism of the broker"),
+    ("invalid credentials|Authentication failed", "correct sasl.username and sasl.password"),
+    ("alert ", "the broker refuses the certificate: renew it (ssl.certificate.location) at an authority it knows"),
+    ("certificate verify failed", "set ssl.ca.location to the authority of the brokers"),
+    ("PLAINTEXT broker listener", "the port has no TLS: give another, or security.protocol without SSL"),
+    ("uthorization failed", "grant the user this right"),
+))  # fmt: skip
+
+
+def remedy_of(reason: str, other: str = _OTHER_REMEDY) -> str:
+    """Return the remedy for a failed login or connection, `other` for an unknown reason."""
+    return next((remedy for pattern, remedy in _REMEDIES if pattern.search(reason)), other)
+
+
 class ClientErrors:
     """Error callback (`error_cb`) of a client, which retries all errors but refusals and fatal ones: `check` raises."""
 
@@ -93,7 +113,7 @@ class ClientErrors:
         if error.code() != KafkaError._ALL_BROKERS_DOWN:
             self.last_reason = f" ({error.str()})"
         if is_refusal(error) or error.fatal():
-            self.refused = SourceError(f"Kafka refuses us: {error.str()}; check the security settings")
+            self.refused = SourceError(f"Kafka refuses us: {error.str()}; {remedy_of(error.str())}")
         else:
             log_outage(error)
 

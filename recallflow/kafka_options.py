@@ -62,11 +62,12 @@ class LogRateLimit:
         self._clock_s = clock_s
         self._pauses: dict[str, tuple[float, float, float]] = {}  # kind → last seen, next line due, pause after it
 
-    def allows(self, kind: str) -> bool:
+    def allows(self, kind: str, after_s: float = 0.0) -> bool:
+        """Return whether a line may be logged. A problem that ends within `after_s` has none."""
         now_s = self._clock_s()
-        seen_s, due_s, pause_s = self._pauses.get(kind, (now_s, now_s, LOG_PAUSE_S))
+        seen_s, due_s, pause_s = self._pauses.get(kind, (float("-inf"), 0.0, 0.0))
         if now_s - seen_s > LOG_PAUSE_S:
-            due_s, pause_s = now_s, LOG_PAUSE_S
+            due_s, pause_s = now_s + after_s, LOG_PAUSE_S
         allowed = now_s >= due_s
         if allowed:
             due_s, pause_s = now_s + pause_s, min(2 * pause_s, LOG_PAUSE_MAX_S)
@@ -89,16 +90,19 @@ def log_registry_outage(error: RegistryUnavailable) -> None:
         _log.warning("%s; records that need it wait, and nothing is lost; retrying", error)
 
 
-# A failed connection is also reported as an error to the client's owner. Warnings about producer options in a consumer
-# are useless where one set of options serves both.
-_REPORTED_ELSEWHERE = frozenset({"FAIL", "ERROR", "FATAL", "CONFWARN"})
+# Failed connections and token requests are also reported as errors to the client's owner. Warnings about options of
+# producers in a consumer are useless where one set of options serves both.
+_REPORTED_ELSEWHERE = frozenset({"FAIL", "ERROR", "FATAL", "OIDC", "CONFWARN"})
+# A new broker assigns no producer ids for a moment, and librdkafka retries (facility GETPID).
+_QUIET_S = {"GETPID": 5.0}
 
 
 class ClientLog:
     """Logger of librdkafka's own lines, which would go to standard error (its option `logger`)."""
 
     def log(self, level: int, text: str, facility: str, client: str, message: str) -> None:
-        if facility not in _REPORTED_ELSEWHERE and _log_rate_limit.allows(f"librdkafka {facility}"):
+        quiet_s = _QUIET_S.get(facility, 0.0)
+        if facility not in _REPORTED_ELSEWHERE and _log_rate_limit.allows(f"librdkafka {facility}", quiet_s):
             _log.log(level, text, facility, client, message)
 
 

@@ -159,7 +159,7 @@ class SchemaRegistry:
                     self._ids[subject] = int(self.client.lookup_schema(subject, Schema(text, kind)).schema_id or 0)
             except _UnknownSchemaError:
                 problem = f"{subject} lacks the schema for run.response_format in the registry {self.url}"
-                raise UsageError(f"{problem}: recallflow topics create --register-schemas") from None
+                raise UsageError(f"{problem}; run recallflow topics create --register-schemas") from None
         return self._ids[subject]
 
     def _decoder(self, schema_id: int) -> Callable[[bytes], bytes]:

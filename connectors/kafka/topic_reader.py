@@ -13,7 +13,7 @@ from recallflow.cloud_events import response_json
 from recallflow.connectors.kafka.messages import REPLAYED_HEADER, Letter, headers_of, time_ms
 from recallflow.errors import SourceError
 from recallflow.fields import format_time
-from recallflow.kafka_clients import ClientErrors, is_retriable
+from recallflow.kafka_clients import ClientErrors, is_retriable, remedy_of
 from recallflow.kafka_options import KafkaOptions
 from recallflow.process import Patience
 
@@ -120,8 +120,11 @@ class TopicReader:
                 # A partition is unknown for a moment after a broker's restart.
                 passing = is_retriable(reason) or reason.code() == KafkaError._UNKNOWN_PARTITION
                 if not passing or waiting.ended() or self._stopping.is_set():
-                    servers, why = self._options.bootstrap_servers, self.client_errors.last_reason
-                    raise SourceError(f"cannot reach Kafka at {servers}: {reason.str()}{why}") from error
+                    problem = f"{reason.str()}{self.client_errors.last_reason}"
+                    remedy = f"; {known}" if (known := remedy_of(problem, "")) else ""
+                    raise SourceError(
+                        f"cannot reach Kafka at {self._options.bootstrap_servers}: {problem}{remedy}"
+                    ) from error
             else:
                 self._knows, self.client_errors.last_reason = True, ""
                 return answer

@@ -267,6 +267,10 @@ def test_hostile_bytes_are_read_once(piece: bytes) -> None:
     mask_text((piece * 100_000).decode())
 
 
+def test_words_about_credentials_in_a_log_line_stay() -> None:
+    assert mask_text(said := "basic authentication failed, and bearer credentials too") == said
+
+
 @pytest.mark.parametrize("formatter", [TextFormatter(), JsonFormatter()])
 def test_log_line_holds_no_credential(formatter: logging.Formatter) -> None:
     written = io.StringIO()

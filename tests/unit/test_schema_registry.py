@@ -10,6 +10,7 @@ import pytest
 
 from recallflow.errors import InvalidRecord, RegistryUnavailable, SourceError, UsageError
 from recallflow.flows.config import Config, RunSettings
+from recallflow.flows.doctor import registry_findings
 from recallflow.kafka_options import KafkaOptions
 from recallflow.registered_responses import encode
 from recallflow.responses import REGISTERED_FORMATS, Response
@@ -62,6 +63,13 @@ def test_registered_response_is_read_as_the_plain_one(response_format: str) -> N
     kind, text = registered_schema("response", response_format)
     found = read(200, {"schema": text, "schemaType": kind}, encode(body, response_format, 7))
     assert orjson.loads(found) == orjson.loads(body)
+
+
+@pytest.mark.parametrize(("status", "body", "expected"), [(200, [], "OK"), (401, {"error_code": 401}, "FAIL")])
+def test_doctor_examines_the_registry(status: int, body: object, expected: str) -> None:
+    with answering(status, body) as url:
+        (found,) = registry_findings(Config(kafka=KafkaOptions("127.0.0.1:1", {URL: url})))
+    assert (found.status, bool(found.todo)) == (expected, expected == "FAIL")
 
 
 @pytest.mark.parametrize(

@@ -229,12 +229,13 @@ def test_new_outage_is_reported_at_once(clock: Clock) -> None:
 
 
 @pytest.mark.usefixtures("clock")
-def test_line_of_the_library_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_lines_of_the_library_are_logged_once_or_when_lasting(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
     log = ClientLog()
     for _ in range(50):
         log.log(logging.ERROR, "%s [%s] %s", "FAIL", "rdkafka#1", "Connection refused")
         log.log(logging.WARNING, "%s [%s] %s", "REQTMOUT", "rdkafka#1", "Timed out 1 in-flight requests")
+        log.log(logging.WARNING, "%s [%s] %s", "GETPID", "rdkafka#1", "Failed to acquire idempotence PID: retrying")
     assert [record.getMessage() for record in caplog.records] == ["REQTMOUT [rdkafka#1] Timed out 1 in-flight requests"]
 
 
@@ -258,9 +259,14 @@ def test_clients_of_the_library_write_nothing_themselves(capfd: pytest.CaptureFi
     assert capfd.readouterr() == ("", "")
 
 
-def test_a_refusal_is_kept() -> None:
+@pytest.mark.parametrize(
+    ("reason", "remedy"),
+    [("wrong", "security settings"), ("invalid credentials with SCRAM", "sasl.password"),
+     ("OAUTHBEARER token: invalid_client", "client.secret")],
+)  # fmt: skip
+def test_a_refusal_is_kept_with_its_remedy(reason: str, remedy: str) -> None:
     client_errors = ClientErrors()
-    client_errors(KafkaError(KafkaError._AUTHENTICATION, "wrong password"))
+    client_errors(KafkaError(KafkaError._AUTHENTICATION, reason))
     client_errors(KafkaError(KafkaError._TRANSPORT, "disconnected"))
-    with pytest.raises(SourceError, match="Kafka refuses us: wrong password; check the security settings"):
+    with pytest.raises(SourceError, match=f"Kafka refuses us: {reason}; .*{remedy}"):
         client_errors.check()
