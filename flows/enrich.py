@@ -235,7 +235,7 @@ class EnrichmentMember(GroupMember):
         settings, spans = self.config.enrichment, self.spans
         batches, answered = (settings.batch_size, settings.batch_wait_ms), self.enrichment_counter.answered
         enricher = Enricher(self.runtime, self.models.enrich, *batches, spans.within, answered, system_time_ms)
-        router = Router(self.topics, self.counts, self.sink.most_bytes, self.config.auth, spans.headers)
+        router = Router(self.topics, self.counts, self.most_bytes, self.config.auth, spans.headers)
 
         def is_answered(position: Position) -> bool:
             return self.sent.claim((str(position).encode(), b"0"))

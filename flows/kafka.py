@@ -163,7 +163,7 @@ class MainFlowMember(GroupMember):
 
     def recipe(self) -> Recipe:
         chosen = self.config.auth, self.spans.headers, self.config.run.response_format, self.config.response_schema_id()
-        router = Router(self.topics, self.counts, self.sink.most_bytes, *chosen)
+        router = Router(self.topics, self.counts, self.most_bytes, *chosen)
         rates = Rates(self.decisions, self.topics.queries, self.stamped)
 
         def authorise(item: Item) -> Item:

@@ -12,7 +12,7 @@ from recallflow.connectors.kafka.hub import WAYS, MemoryEnds, Remedies
 from recallflow.connectors.kafka.membership import Membership
 from recallflow.connectors.kafka.owned import OwnedSource
 from recallflow.connectors.kafka.partition import PartitionProgress
-from recallflow.connectors.kafka.sender import DeliverySink, EarlierOutputs
+from recallflow.connectors.kafka.sender import DeliverySink, EarlierOutputs, OutputSender
 from recallflow.control import ControlHistory
 from recallflow.flows.config import Config
 from recallflow.flows.ownership import Ownership, StateFolders
@@ -153,13 +153,7 @@ class GroupMember:
         self._stack.callback(self.membership.close)
 
     def _open_sink(self, *, judged: bool = False) -> None:
-        self.sink = DeliverySink(
-            self.options,
-            most_bytes=ask_sizes(self.options, self.inputs, self.outputs, judged=judged),
-            sent=self.sent,
-            marked=self.ownership.marked,
-            permit=self.membership.check,
-            outage_s=self.membership.outage_s,
-            stopping=self.stopping,
-            closing=self.closing,
-        )
+        self.most_bytes = ask_sizes(self.options, self.inputs, self.outputs, judged=judged)
+        membership = self.membership
+        sender = OutputSender(self.options, self.most_bytes, membership.check, membership.outage_s, self.stopping)
+        self.sink = DeliverySink(sender, self.sent, self.ownership.marked, self.closing)

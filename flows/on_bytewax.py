@@ -1,7 +1,8 @@
 """Execution of recipes on Bytewax. Only this module uses Bytewax's classes."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 from bytewax import operators as op
@@ -14,7 +15,7 @@ from threadpoolctl import threadpool_limits
 
 from recallflow.errors import RecallflowError
 from recallflow.flows.gc_policy import ONE_THREAD
-from recallflow.flows.recipe import KeyedLogic, KeyedStep, Recipe, RecipeSink, RecipeSource, SinkPart, SourcePart
+from recallflow.flows.recipe import KeyedLogic, KeyedStep, Recipe, RecipeSink, RecipeSource
 
 _AT_ONCE = datetime.fromtimestamp(0, UTC)  # the source itself waits for input
 _EPOCH = timedelta(days=1)  # epochs have no snapshots here
@@ -34,7 +35,7 @@ def dataflow(recipe: Recipe) -> Dataflow:
     stream: Any = op.input("input", flow, _Source(recipe.source))
     for step in recipe.steps:
         if isinstance(step, KeyedStep):
-            stream = op.stateful_batch(step.name, stream, _builder(step.new_logic))
+            stream = op.stateful_batch(step.name, stream, partial(_new_logic, step))
         else:
             stream = op.flat_map_batch(step.name, stream, step.function)
     op.output("output", stream, _Sink(recipe.sink))
@@ -48,31 +49,29 @@ def cause(error: BaseException) -> BaseException:
     return error
 
 
-def _builder(new_logic: Callable[[], KeyedLogic]) -> Callable[[None], "_Logic"]:
-    return lambda _: _Logic(new_logic())
+def _new_logic(step: KeyedStep, _: None) -> "_Logic":
+    return _Logic(step.new_logic())
 
 
-class _Source(DynamicSource[Any]):
+class _Source(DynamicSource[Any], StatelessSourcePartition[Any]):
+    """The source, which is also its only part."""
+
     def __init__(self, source: RecipeSource) -> None:
         self._source = source
 
-    def build(self, step_id: str, worker_index: int, worker_count: int) -> "_SourcePart":  # noqa: ARG002
+    def build(self, step_id: str, worker_index: int, worker_count: int) -> "_Source":  # noqa: ARG002
         threadpool_limits(ONE_THREAD)  # OpenMP limits apply to the calling thread, here the worker's
-        return _SourcePart(self._source.build())
-
-
-class _SourcePart(StatelessSourcePartition[Any]):
-    def __init__(self, part: SourcePart) -> None:
-        self._part = part
+        self._source.open()
+        return self
 
     def next_batch(self) -> list[Any]:
-        return self._part.next_batch()
+        return self._source.next_batch()
 
     def next_awake(self) -> datetime:
         return _AT_ONCE
 
     def close(self) -> None:
-        self._part.close()
+        self._source.close()
 
 
 class _Logic(StatefulBatchLogic[Any, Any, None]):
@@ -96,20 +95,17 @@ class _Logic(StatefulBatchLogic[Any, Any, None]):
         return None
 
 
-class _Sink(DynamicSink[Any]):
+class _Sink(DynamicSink[Any], StatelessSinkPartition[Any]):
+    """The sink, which is also its only part."""
+
     def __init__(self, sink: RecipeSink) -> None:
         self._sink = sink
 
-    def build(self, step_id: str, worker_index: int, worker_count: int) -> "_SinkPart":  # noqa: ARG002
-        return _SinkPart(self._sink.build())
-
-
-class _SinkPart(StatelessSinkPartition[Any]):
-    def __init__(self, part: SinkPart) -> None:
-        self._part = part
+    def build(self, step_id: str, worker_index: int, worker_count: int) -> "_Sink":  # noqa: ARG002
+        return self
 
     def write_batch(self, items: list[Any]) -> None:
-        self._part.write_batch(items)
+        self._sink.write_batch(items)
 
     def close(self) -> None:
-        self._part.close()
+        self._sink.close()

@@ -4,29 +4,20 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 
-class SourcePart(Protocol):
+class RecipeSource(Protocol):
+    def open(self) -> None:
+        """Prepare for `next_batch`. Called on the thread that reads the source."""
+
     def next_batch(self) -> list[Any]:
         """Return the next values, after a short wait if there are none. Raise StopIteration at the end."""
 
     def close(self) -> None: ...
 
 
-class SinkPart(Protocol):
+class RecipeSink(Protocol):
     def write_batch(self, items: list[Any]) -> None: ...
 
     def close(self) -> None: ...
-
-
-class RecipeSource(Protocol):
-    """A source; `build` opens it on the thread that reads it."""
-
-    def build(self) -> SourcePart: ...
-
-
-class RecipeSink(Protocol):
-    """A sink; `build` opens it on the thread that writes to it."""
-
-    def build(self) -> SinkPart: ...
 
 
 class KeyedLogic(Protocol):
@@ -41,7 +32,7 @@ class KeyedLogic(Protocol):
         """Called once at the end of the input."""
 
     def due_ms(self) -> int | None:
-        """Return the time of the next `on_notify` in epoch milliseconds. Only calls of this key change it."""
+        """Return the time of the next `on_notify` in epoch milliseconds. Only the other methods change it."""
 
 
 class BatchStep(NamedTuple):

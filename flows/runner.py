@@ -4,11 +4,12 @@ Both give the same results."""
 import logging
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from recallflow.flows.gc_policy import computing
-from recallflow.flows.recipe import KeyedLogic, KeyedStep, Recipe
+from recallflow.flows.recipe import BatchStep, KeyedLogic, KeyedStep, Recipe
 
 _log = logging.getLogger(__name__)
 
@@ -45,10 +46,10 @@ class Loop:
     """A recipe under execution on one thread. One `step` moves one batch from the source to the sink."""
 
     def __init__(self, recipe: Recipe, now_ms: Callable[[], int] = system_time_ms) -> None:
-        self._sink = recipe.sink.build()
-        self._source = recipe.source.build()
+        self._source, self._sink = recipe.source, recipe.sink
+        self._source.open()
         self._steps = [
-            _KeyedStates(step.new_logic, now_ms) if isinstance(step, KeyedStep) else _Stateless(step.function)
+            _KeyedStates(step, now_ms).process if isinstance(step, KeyedStep) else partial(_process, step)
             for step in recipe.steps
         ]
 
@@ -61,7 +62,7 @@ class Loop:
         except StopIteration:
             goes_on = False
         for step in self._steps:
-            values = step.process(values, ends=not goes_on)
+            values = step(values, not goes_on)
         if values:
             self._sink.write_batch(values)
         return goes_on
@@ -73,25 +74,19 @@ class Loop:
             self._sink.close()
 
 
-class _Stateless:
-    """A `BatchStep` under execution."""
-
-    def __init__(self, function: Callable[[list[Any]], Iterable[Any]]) -> None:
-        self._function = function
-
-    def process(self, values: list[Any], *, ends: bool) -> list[Any]:  # noqa: ARG002 - it has no state
-        return [*self._function(values)] if values else values
+def _process(step: BatchStep, values: list[Any], _: bool) -> list[Any]:
+    return [*step.function(values)] if values else values
 
 
 class _KeyedStates:
     """A `KeyedStep` under execution."""
 
-    def __init__(self, new_logic: Callable[[], KeyedLogic], now_ms: Callable[[], int]) -> None:
-        self._new_logic, self._now_ms = new_logic, now_ms
+    def __init__(self, step: KeyedStep, now_ms: Callable[[], int]) -> None:
+        self._new_logic, self._now_ms = step.new_logic, now_ms
         self._logics: dict[str, KeyedLogic] = {}
         self._due_ms: dict[str, int] = {}  # key → time of its next notification
 
-    def process(self, values: list[tuple[str, Any]], *, ends: bool) -> list[Any]:
+    def process(self, values: list[tuple[str, Any]], ends: bool) -> list[Any]:
         outputs: list[Any] = []
         by_key: dict[str, list[Any]] = defaultdict(list)
         for key, value in values:

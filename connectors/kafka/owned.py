@@ -9,7 +9,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 from confluent_kafka import Consumer
 
@@ -194,11 +194,10 @@ class OwnedSource:
 
     # ------------------------------------------------------------------ called by the dataflow
 
-    def build(self) -> Self:
+    def open(self) -> None:
         for reader, topic in zip((self._hub.memories, self._hub.queries), self.topics, strict=True):
             reader.look_up(topic)
         self._began = True
-        return self
 
     def next_batch(self) -> list[Any]:
         if self._ended:

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
@@ -30,7 +30,7 @@ from recallflow.connectors.kafka.topic_reader import TopicReader
 from recallflow.errors import MembershipLost, RecallflowError, SinkError
 from recallflow.kafka_options import KafkaOptions, log_outage
 from recallflow.outputs import Marked
-from recallflow.process import OUTAGE_S, Closing, Patience
+from recallflow.process import Closing, Patience
 from recallflow.records import Position
 
 FLUSH_STEP_S = 0.5  # interval of signal checks while the brokers are unavailable
@@ -129,12 +129,6 @@ class Sender:
         self.check()
         if left:
             raise self._expired(f"{left} records were not acknowledged {patience}; {self._then}")
-
-    def drop(self, stopping: threading.Event) -> None:
-        """Drop queued records, and return once sent records are acknowledged or expired, or `stopping` is set."""
-        self._producer.purge(in_flight=False)
-        while self._producer.flush(FLUSH_STEP_S) and not stopping.is_set():
-            self._producer.purge(in_flight=False)  # includes records that wait for a retry
 
     def check(self) -> None:
         """Raise the error of the first record that was not delivered: SinkError, or the result of `expired`."""
@@ -302,51 +296,34 @@ class EarlierOutputs:
         return not all(map(is_done, self._at_marks.pop((partition, number), ())))
 
 
-@dataclass(eq=False, kw_only=True)
+@dataclass(eq=False)
 class DeliverySink:
     """Sink that delivers outputs, and commits each barrier once all before it is synced and acknowledged."""
 
-    options: KafkaOptions = field(kw_only=False)
-    most_bytes: Mapping[str, int]  # topic → record size limit
+    sender: "OutputSender"
     sent: EarlierOutputs
     marked: Callable[[list[Marked]], None]  # called with barriers, on the dataflow's thread
-    permit: Permit = lambda _: None  # called before each send; it returns, or raises once the patience has ended
-    outage_s: float = OUTAGE_S  # wait of an output for unavailable brokers; much shorter once `stopping` is set
-    stopping: threading.Event = field(default_factory=threading.Event)
     closing: Closing = field(default_factory=Closing)
-    _sender: "OutputSender | None" = field(default=None, init=False)
-    # Marks with the barriers after the outputs that precede them.
-    _pending: list[tuple[Marked, int]] = field(default_factory=list, init=False)
-
-    def build(self) -> Self:
-        """Open the connection, when the dataflow begins."""
-        self._sender = OutputSender(
-            self.options, self.most_bytes, self.permit, self.outage_s, self.stopping, self._expired
-        )
-        return self
+    _pending: list[tuple[Marked, int]] = field(default_factory=list, init=False)  # with the barrier of the sender
 
     def write_batch(self, items: list[ToSend | Marked]) -> None:
-        if self._sender is None:
-            raise RuntimeError("the sink is not built")
         for item in items:
             if isinstance(item, Marked):
                 self.sent.pass_mark(item.partition, item.number)
-                self._pending.append((item, self._sender.barrier()))
+                self._pending.append((item, self.sender.barrier()))
             elif not self.sent.claim(item.outgoing.identity):
-                self._sender.deliver(item)
+                self.sender.deliver(item)
         if any(mark.last for mark, _ in self._pending):
-            self._sender.flush_outputs()  # a partition is handed over, so nothing of it may be in flight
+            self.sender.flush_outputs()  # a partition is handed over, so nothing of it may be in flight
         self.settle()
 
     def settle(self) -> None:
         """Serve delivery reports, and commit the barriers that are synced and delivered. The dataflow's thread calls it
         between batches, because the next output may come much later. Raise as `poll_outputs`."""
-        if self._sender is None:
-            return
-        self._sender.poll_outputs()
+        self.sender.poll_outputs()
         if not self._pending:
             return
-        first_open = self._sender.first_open()
+        first_open = self.sender.first_open()
         passed, pending = list[Marked](), list[tuple[Marked, int]]()
         for mark, barrier in self._pending:
             if barrier < first_open and mark.is_synced():
@@ -358,14 +335,8 @@ class DeliverySink:
             self.marked(passed)
 
     def close(self) -> None:
-        if self._sender is not None:
-            self.closing(self._sender.flush_outputs)
-            self._sender.drop(self.stopping)  # before our partitions go to other members
-
-    def _expired(self, why: str) -> RecallflowError:
-        """Return the error for an output that the brokers did not accept in time. It is dropped, because another member
-        may own its partition by now; the next owner finds the sent outputs. During a stop it ends the process."""
-        return SinkError(why) if self.stopping.is_set() else MembershipLost(why)
+        self.closing(self.sender.flush_outputs)
+        self.sender.drop()  # before our partitions go to other members
 
 
 class OutputSender(Sender):
@@ -378,17 +349,17 @@ class OutputSender(Sender):
         permit: Permit,
         outage_s: float,
         stopping: threading.Event,
-        expired: Callable[[str], RecallflowError] = SinkError,
     ) -> None:
-        def patience() -> Patience:
-            return Patience(outage_s, stopping)
-
+        """`permit` is called before each send; it returns, or raises once the patience has ended. `outage_s` limits the
+        wait of an output for unavailable brokers; it is much shorter once `stopping` is set."""
         super().__init__(
             options,
             most_bytes,
             then="it is sent again on restart",
-            permit=lambda: permit(patience),
-            expired=expired,
+            permit=lambda: permit(lambda: Patience(outage_s, stopping)),
+            # An expired output is dropped, because another member may own its partition by now; the next owner finds
+            # the sent outputs. During a stop it ends the process.
+            expired=lambda why: SinkError(why) if stopping.is_set() else MembershipLost(why),
             chosen={"message.timeout.ms": round(1000 * outage_s)},
         )
         self._stopping, self._outage_s = stopping, outage_s
@@ -440,6 +411,12 @@ class OutputSender(Sender):
         self.poll()
         if self._refused:
             self.flush_outputs()
+
+    def drop(self) -> None:
+        """Drop queued outputs, and return once sent ones are acknowledged or expired, or the process stops."""
+        self._producer.purge(in_flight=False)
+        while self._producer.flush(FLUSH_STEP_S) and not self._stopping.is_set():
+            self._producer.purge(in_flight=False)  # includes records that wait for a retry
 
     def _deliver_alone(self, item: ToSend, reason: str) -> None:
         if self._is_accepted(item):

@@ -1,6 +1,7 @@
 """Topics of a flow over a Kafka in this process: offsets, quotas, earlier outputs and known topics."""
 
 import logging
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future
 from pathlib import Path
@@ -20,7 +21,7 @@ from recallflow.connectors.kafka.cluster import Watch
 from recallflow.connectors.kafka.messages import Outgoing
 from recallflow.connectors.kafka.owned import OwnedSource, lane_at, reached, records_of
 from recallflow.connectors.kafka.partition import Lane, LogProgress, PartitionProgress, RoundRobinQueue
-from recallflow.connectors.kafka.sender import DeliverySink, EarlierOutputs, ToSend
+from recallflow.connectors.kafka.sender import DeliverySink, EarlierOutputs, OutputSender, ToSend
 from recallflow.connectors.kafka.topic_reader import TAIL, TopicReader
 from recallflow.control import ControlHistory, Quota
 from recallflow.errors import SourceError, StateError, StorageError
@@ -41,6 +42,7 @@ from recallflow.operators.quotas import Rates
 from recallflow.operators.step import StateStep
 from recallflow.outputs import Answer, Done, Marked, Output, Receipted
 from recallflow.owner import state_partition
+from recallflow.process import OUTAGE_S
 from recallflow.records import MOVED_HEADER
 from recallflow.state.description import TOPICS as TOPICS_FILE
 from recallflow.state.directory import StateDirectory
@@ -79,9 +81,8 @@ class Engine:
         self.directory = StateDirectory.open(path, FINGERPRINT, 2**20, disk=self.disk)
         self.committed: dict[int, tuple[int, int]] = {}  # offsets of memories and of queries, by partition
         self.answered = 0
-        self.sink = DeliverySink(
-            KafkaOptions("nowhere:1"), most_bytes={"out": 10**6}, sent=EarlierOutputs(), marked=self._commit
-        )
+        to = OutputSender(KafkaOptions("nowhere:1"), {"out": 10**6}, lambda _: None, OUTAGE_S, threading.Event())
+        self.sink = DeliverySink(to, EarlierOutputs(), self._commit)
         self.source = OwnedSource(
             KafkaOptions("nowhere:1"),
             MEMORIES,

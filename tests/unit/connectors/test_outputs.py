@@ -48,15 +48,8 @@ def producer(monkeypatch: pytest.MonkeyPatch) -> FakeProducer:
 
 
 def sending(stopping: threading.Event | None = None, closing: Closing | None = None) -> DeliverySink:
-    made = DeliverySink(
-        KafkaOptions("nowhere:1"),
-        most_bytes={"responses": 50_000},
-        sent=EarlierOutputs(),
-        marked=lambda _: None,
-        stopping=stopping or threading.Event(),
-        closing=closing or Closing(),
-    )
-    return made.build()
+    to = output_sender(stopping=stopping)
+    return DeliverySink(to, EarlierOutputs(), lambda _: None, closing or Closing())
 
 
 @pytest.mark.parametrize(
@@ -94,9 +87,9 @@ def test_closed_sink_sends_nothing_after_an_expired_output(producer: FakeProduce
         closing.check()
 
 
-def output_sender(outage_s: float = OUTAGE_S) -> OutputSender:
-    sizes = {"responses": 50_000, "dead.letters": 20_000}
-    return OutputSender(KafkaOptions("nowhere:1"), sizes, lambda _: None, outage_s, threading.Event())
+def output_sender(outage_s: float = OUTAGE_S, stopping: threading.Event | None = None) -> OutputSender:
+    sizes, stopping = {"responses": 50_000, "dead.letters": 20_000}, stopping or threading.Event()
+    return OutputSender(KafkaOptions("nowhere:1"), sizes, lambda _: None, outage_s, stopping)
 
 
 def answer(number: int, *, has_stand_in: bool = False) -> ToSend:
@@ -137,7 +130,7 @@ def test_first_failed_delivery_is_the_error_of_every_call(producer: FakeProducer
 
 def test_an_output_without_acknowledgement_stops_the_flow(producer: FakeProducer) -> None:
     producer.stuck = True
-    with pytest.raises(SinkError, match="1 records were not acknowledged"):
+    with pytest.raises(MembershipLost, match="1 records were not acknowledged"):
         deliver(answer(1), outage_s=0.0)
 
 

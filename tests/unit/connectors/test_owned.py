@@ -42,7 +42,7 @@ class Member:
             memory_ends=memory_ends,
             **chosen,
         )
-        self.part = self.source.build()
+        self.source.open()
 
     def own(self, partition: int, memory: LogProgress = START, queries: LogProgress = START) -> tuple[Lane, Lane]:
         memories = lane_at(MEMORIES, partition, memory, self.kafka.end(MEMORIES, partition))
@@ -52,7 +52,7 @@ class Member:
         return memories, asked
 
     def batch(self) -> list[Any]:
-        found = self.part.next_batch()
+        found = self.source.next_batch()
         for record in found:
             if isinstance(record, Record):
                 self.source.progress.done(record.position.topic, 1)
@@ -86,7 +86,7 @@ def kafka() -> FakeKafka:
 def member(kafka: FakeKafka) -> Iterator[Member]:
     made = Member(kafka)
     yield made
-    made.part.close()
+    made.source.close()
 
 
 def values(found: list[Any]) -> list[str]:
@@ -171,15 +171,15 @@ def test_own_partitions_precede_standby_partitions(kafka: FakeKafka, member: Mem
 def test_queries_in_flight_are_bounded(kafka: FakeKafka) -> None:
     member = Member(kafka, queries_in_flight_max=3)
     memories, queries = member.own(0)
-    member.part.next_batch()
+    member.source.next_batch()
     fill(kafka, QUERIES, 0, "a b c d e")
     fill(kafka, MEMORIES, 0, "m")
     kafka.await_(lambda: queries.held() == 5 and memories.held() == 1)
-    taken = [*member.part.next_batch(), *member.part.next_batch()]
+    taken = [*member.source.next_batch(), *member.source.next_batch()]
     assert sorted(values(taken)) == ["a", "b", "c", "m"]
     member.source.progress.done(QUERIES, 2)
-    assert values(member.part.next_batch()) == ["d", "e"]
-    member.part.close()
+    assert values(member.source.next_batch()) == ["d", "e"]
+    member.source.close()
 
 
 @pytest.mark.parametrize("topic", [MEMORIES, QUERIES])
@@ -386,7 +386,7 @@ def one_partition_kafka() -> FakeKafka:
 def waiting_member(one_partition_kafka: FakeKafka) -> Iterator[Member]:
     made = Member(one_partition_kafka, memory_ends=lambda numbers: dict.fromkeys(numbers, 2))
     yield made
-    made.part.close()
+    made.source.close()
 
 
 def test_source_gives_writes_before_the_query_that_follows_them(

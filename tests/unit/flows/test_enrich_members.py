@@ -9,18 +9,18 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
 from random import Random
-from typing import Any
+from typing import Any, cast
 
 import orjson
 import pytest
 
-from recallflow.connectors.kafka import cluster, sender
+from recallflow.connectors.kafka import cluster
 from recallflow.connectors.kafka.cluster import Ends
 from recallflow.connectors.kafka.group_consumer import Committed
 from recallflow.connectors.kafka.messages import NUMBER_HEADER, SOURCE_HEADER
 from recallflow.connectors.kafka.owned import OwnedSource
 from recallflow.connectors.kafka.partition import Tails
-from recallflow.connectors.kafka.sender import DeliverySink, EarlierOutputs, ToSend
+from recallflow.connectors.kafka.sender import DeliverySink, EarlierOutputs, OutputSender, ToSend
 from recallflow.connectors.kafka.topic_reader import TopicReader
 from recallflow.events import EnrichmentResult
 from recallflow.flows import first_places, ownership
@@ -123,7 +123,7 @@ class LogSender:
         while self._queue:
             self._send()
 
-    def drop(self, _: threading.Event) -> None:
+    def drop(self) -> None:
         self._queue.clear()
 
     def _send(self) -> None:
@@ -151,7 +151,7 @@ class FakeEnds(Ends):
 
 
 class Member:
-    def __init__(self, brokers: Brokers, draw: Random, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, brokers: Brokers, draw: Random) -> None:
         self.brokers = brokers
         self.runtime = Runtime(Completions(), capacity=10, timeout_s=None)
         self.source = OwnedSource(
@@ -180,8 +180,7 @@ class Member:
             deployment="here",
             by_tenants=False,
         )
-        monkeypatch.setattr(sender, "OutputSender", lambda *_: LogSender(brokers, draw))
-        sink = DeliverySink(NOWHERE, most_bytes={}, sent=known, marked=self.ownership.marked)
+        sink = DeliverySink(cast(OutputSender, LogSender(brokers, draw)), known, self.ownership.marked)
         spans = RecordSpans(Stages((TOPICS.results, TOPICS.enrichment)))
         router = Router(TOPICS, dict.fromkeys(WRITTEN, PARTITIONS), dict.fromkeys(WRITTEN, 1_000_000))
         enricher = Enricher(
@@ -252,11 +251,11 @@ def brokers(monkeypatch: pytest.MonkeyPatch) -> Brokers:
 
 
 @pytest.fixture
-def join(brokers: Brokers, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Member]]:
+def join(brokers: Brokers) -> Iterator[Callable[..., Member]]:
     members: list[Member] = []
 
     def make(draw: Random | None = None) -> Member:
-        members.append(Member(brokers, draw or Random(0), monkeypatch))
+        members.append(Member(brokers, draw or Random(0)))
         return members[-1]
 
     yield make

@@ -86,8 +86,8 @@ class Script:
 
             models.runtime.submit = counted  # type: ignore[method-assign]
 
-    def build(self) -> "Script":
-        return self
+    def open(self) -> None:
+        """It is open already."""
 
     def next_batch(self) -> Batch:
         if self.pending and self._models is not None:
@@ -109,9 +109,6 @@ class Collected:
     def __init__(self) -> None:
         self.items: list[Any] = []
         self.is_closed = False
-
-    def build(self) -> "Collected":
-        return self
 
     def write_batch(self, items: list[Any]) -> None:
         self.items += items
