@@ -28,7 +28,7 @@ from benchmarks.kafka_flow import create, own_topics, run_flow, running_flow
 from benchmarks.kafka_load import WARM_UP, ask, produce, recalls, remember_all, until_applied
 from benchmarks.locomo import load, shared
 from recallflow.flows.embedded import EmbeddedEngine
-from recallflow.flows.gc_policy import computing
+from recallflow.flows.gc_policy import engine_process
 from recallflow.flows.settings import Settings
 from recallflow.outputs import Answer
 from recallflow.records import Position, Record
@@ -61,7 +61,7 @@ def in_process(work: Callable[..., Any], *arguments: Any) -> Any:
 def fill(folder: Path, memories: int, owners: int) -> float:
     """Fill a new partition; return microseconds of processor time for a message."""
     lines = events(load(shared("data", "locomo_dev.json")), memories * owners, owners)
-    with EmbeddedEngine.open(ONE_PARTITION, folder) as embedded, computing():
+    with EmbeddedEngine.open(ONE_PARTITION, folder) as embedded, engine_process():
         loop = embedded.loop(embedded.rules(QUERY_TOPIC, input_ends=False))
         loop.begin([EVENTS_TOPIC, QUERY_TOPIC])
         began_s = time.process_time()
@@ -81,7 +81,7 @@ def ask_owners(folder: Path, owners: int) -> dict[str, Any]:
     conversations = load(shared("data", "locomo_dev.json"))
     questions = recalls(conversations, owners)
     by_owner = [questions[number::owners][: 1 + ASKED] for number in range(owners)]
-    with computing():
+    with engine_process():
         began_s, spent_s = time.perf_counter(), time.process_time()
         with EmbeddedEngine.open(ONE_PARTITION, folder) as embedded:
             loop = embedded.loop(embedded.rules(QUERY_TOPIC, input_ends=False))

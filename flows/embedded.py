@@ -24,7 +24,7 @@ from recallflow.connectors.model_embedders import load_tiktoken
 from recallflow.control import ControlHistory
 from recallflow.embedder import Embedder
 from recallflow.errors import LogChanged
-from recallflow.flows.gc_policy import collect_due_garbage, computing
+from recallflow.flows.gc_policy import collect_due_garbage, engine_process
 from recallflow.flows.model_settings import ModelSettings
 from recallflow.flows.models import BatchEmbedder, open_embedder, open_question_models
 from recallflow.flows.settings import Settings
@@ -246,7 +246,7 @@ def run_lines(
     `rewinds` can be read again, as a file can: it resumes at the lowest offset that a state partition may lack, and
     outputs are stored until they are delivered. Other feeds bring new lines only, after the applied ones."""
     complete = None if embedded.batch_embedder is None else embedded.batch_embedder.embed
-    with computing():
+    with engine_process():
         loop = embedded.loop(replace(embedded.rules(), comes_again=rewinds), complete=complete)
         offset, known = loop.resume(topic) if rewinds else (loop.begin([topic])[topic], "")
         digest = blake2b(digest_size=16)

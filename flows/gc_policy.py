@@ -33,7 +33,7 @@ _engines = 0
 
 
 @contextlib.contextmanager
-def computing() -> Iterator[None]:
+def engine_process() -> Iterator[None]:
     """Apply the process settings of an engine, until the last of several uses ends."""
     global _engines
     with _entering:

@@ -36,7 +36,7 @@ from recallflow.flows.config import Config, read_config
 from recallflow.flows.embedded import opener
 from recallflow.flows.engine_metrics import OutputCounter, Stages
 from recallflow.flows.first_places import first_places
-from recallflow.flows.gc_policy import SWITCH_S, collect_due_garbage, computing
+from recallflow.flows.gc_policy import SWITCH_S, collect_due_garbage, engine_process
 from recallflow.flows.kafka_metrics import MainFlowMetrics
 from recallflow.flows.member import GroupMember
 from recallflow.flows.models import SPENDING, open_embedder, open_question_models
@@ -377,7 +377,7 @@ def get_flow(config_file: str) -> "Dataflow":
 
     config, _ = read_config({}, os.environ, Path(config_file))
     stack = ExitStack()
-    stack.enter_context(computing())
+    stack.enter_context(engine_process())
     recipe = stack.enter_context(KafkaFlow(config).joined())
 
     def leave() -> None:

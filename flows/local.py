@@ -40,7 +40,7 @@ from recallflow.flows.admission import TokenKeys, key_source, record_now, trust_
 from recallflow.flows.config import Config
 from recallflow.flows.embedded import EmbeddedEngine, StateLoop
 from recallflow.flows.engine_metrics import LocalMetrics
-from recallflow.flows.gc_policy import computing
+from recallflow.flows.gc_policy import engine_process
 from recallflow.flows.models import CallerEmbedder
 from recallflow.flows.settings import AuthSettings, open_at_rest
 from recallflow.limits import RECORD_BYTES
@@ -221,7 +221,7 @@ def _running(
 
     def run() -> None:
         try:
-            with computing():
+            with engine_process():
                 _serve(embedded, calls, open_engine)
         except BaseException as error:  # noqa: BLE001 - callers receive it
             failures.append(error)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from recallflow.flows.gc_policy import computing
+from recallflow.flows.gc_policy import engine_process
 from recallflow.flows.recipe import BatchStep, KeyedLogic, KeyedStep, Recipe
 
 _log = logging.getLogger(__name__)
@@ -16,7 +16,7 @@ _log = logging.getLogger(__name__)
 
 def run(recipe: Recipe) -> None:
     """Execute a recipe until its source ends, on Bytewax if it is installed. Raise the error that stopped it."""
-    with computing():
+    with engine_process():
         try:
             from recallflow.flows.on_bytewax import run_on_bytewax
         except ImportError as error:
