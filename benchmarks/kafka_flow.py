@@ -17,7 +17,7 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 from benchmarks.broker import Cluster, retry
 from recallflow.client import QueryTimeout, RecallClient
 from recallflow.flows.config import Config
-from recallflow.flows.kafka import KafkaFlow
+from recallflow.flows.kafka import MainKafkaFlow
 from recallflow.flows.settings import TopicNames
 from recallflow.kafka_options import KafkaOptions
 
@@ -92,7 +92,7 @@ def check_alive(process: BaseProcess) -> None:
 def run_flow(bootstrap_servers: str, topics: TopicNames, state_dir: Path) -> None:
     """What `recallflow run` does, on topics of one's own."""
     logging.basicConfig(level=logging.ERROR)
-    KafkaFlow(Config(state_dir, KafkaOptions(bootstrap_servers), topics)).run()
+    MainKafkaFlow(Config(state_dir, KafkaOptions(bootstrap_servers), topics)).run()
 
 
 @contextmanager

@@ -2,7 +2,6 @@
 
 import contextlib
 import logging
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -14,22 +13,20 @@ from typing import Any, NamedTuple
 import orjson
 
 from recallflow.connectors.kafka.hub import Remedies
-from recallflow.connectors.kafka.topic_reader import await_brokers
 from recallflow.connectors.llm.policy import Meter
-from recallflow.connectors.probes import Probes
 from recallflow.control import ControlHistory, categories
-from recallflow.errors import FieldProblem, InvalidRecord, MembershipLost, UsageError
+from recallflow.errors import FieldProblem, InvalidRecord, UsageError
 from recallflow.events import EnrichmentRequest, EnrichmentResult
 from recallflow.flows.config import Config
 from recallflow.flows.engine_metrics import Stages
-from recallflow.flows.first_places import first_enrichment_places
-from recallflow.flows.gc_policy import SWITCH_S, collect_due_garbage
+from recallflow.flows.gc_policy import collect_due_garbage
+from recallflow.flows.initial_progress import initial_enrichment_progress
 from recallflow.flows.kafka_metrics import EnrichmentCounter, EnrichmentMetrics
-from recallflow.flows.member import GroupMember
+from recallflow.flows.member import GroupMember, KafkaFlow
 from recallflow.flows.recipe import BatchStep, KeyedStep, Recipe, RecipeSink, RecipeSource
 from recallflow.flows.record_spans import RecordSpans
-from recallflow.flows.router import Router, routing, stop_on_signals
-from recallflow.flows.runner import run, system_time_ms
+from recallflow.flows.router import Router, routing
+from recallflow.flows.runner import system_time_ms
 from recallflow.llm import EmbeddingService, LanguageModel
 from recallflow.operators.async_call import CallCompletion, Completions, Runtime
 from recallflow.operators.enrichment.enrich import (
@@ -49,7 +46,7 @@ from recallflow.owner import Owner
 from recallflow.parsing import parse_request, parse_result
 from recallflow.records import Position, Record, Signal
 from recallflow.responses import Receipt
-from recallflow.state.description import DESCRIPTION, hold
+from recallflow.state.description import DESCRIPTION
 
 FLOW_ID = "enrichment"
 READ = "read"
@@ -165,50 +162,6 @@ def open_models(config: Config, runtime: Runtime, decisions: ControlHistory) -> 
         yield EnrichmentModels(model, service, meters, thresholds, decisions)
 
 
-class EnrichFlow:
-    """A member of a deployment of the enrichment flow."""
-
-    def __init__(self, config: Config) -> None:
-        """Raise UsageError without a state directory, or without a language model for tasks that need one."""
-        if config.llm.model is None and (tasks := config.enrichment.llm_tasks()):
-            raise UsageError(f"llm.model is not set, and {', '.join(tasks)} asks a language model: give --llm NAME")
-        self._config, self._state_dir = config, config.named_state_dir()
-        self._stopping = threading.Event()
-
-    def run(self) -> None:
-        """Run until SIGTERM or SIGINT. The next owner of a partition repeats its open requests. A second signal ends
-        the process at once. A member whose session expired joins again. Raise the error that stopped the flow."""
-        chosen = self._config.run
-        with ExitStack() as stack:
-            metrics = EnrichmentMetrics()
-            if (port := chosen.metrics_port) is not None:
-                stack.enter_context(Probes(chosen.metrics_host, port, metrics.registry, metrics.obstacle))
-            stack.enter_context(hold(self._state_dir, create=True))
-            if (self._state_dir / DESCRIPTION).exists():
-                raise UsageError(f"{self._state_dir} holds memories: give the enrichment flow another --state-dir")
-            if self._config.llm.model is None:
-                _log.warning("llm.model is not set: requests for a language model are answered as failed")
-            while not self._stopping.is_set():
-                try:
-                    self._run(metrics)
-                except MembershipLost as error:
-                    _log.warning("%s; joining again", error)
-                    await_brokers(self._config.kafka, self._stopping)
-                else:
-                    return
-
-    def _run(self, metrics: EnrichmentMetrics) -> None:
-        with ExitStack() as stack:
-            member = EnrichmentMember(self._config, stack, self._stopping)
-            metrics.watch(member)
-            stop_on_signals(member.source)
-            stack.enter_context(member.watch.running())
-            sys.setswitchinterval(SWITCH_S)
-            with member.joined():
-                run(member.recipe())
-            _log.info("%s", member.enrichment_counter.describe())
-
-
 class EnrichmentMember(GroupMember):
     ways = WAYS
 
@@ -226,14 +179,18 @@ class EnrichmentMember(GroupMember):
         self._follow_topics(self.topics.enrichment_read_for(), self.topics.enrichment_written())
         in_flight_max = min(OPEN_TO_CAPACITY * config.llm.capacity, OPEN_MOST)
         self._open_source(self.runtime.completions, queries_in_flight_max=in_flight_max)
-        places = partial(first_enrichment_places, self.options, self.topics, self.ends, self.name)
-        self._own_partitions(None, places, by_tenants=False)
-        self._open_membership()
-        self._open_sink()
+        initial = partial(initial_enrichment_progress, self.options, self.topics, self.ends, self.name)
+        self._join_group(None, initial, by_tenants=False)
+
+    @contextlib.contextmanager
+    def joined(self) -> Iterator[None]:
+        with super().joined():
+            yield
+        _log.info("%s", self.enrichment_counter.describe())
 
     def recipe(self) -> Recipe:
         settings, spans = self.config.enrichment, self.spans
-        batches, answered = (settings.batch_size, settings.batch_wait_ms), self.enrichment_counter.answered
+        batches, answered = (settings.batch_size, settings.batch_wait_ms), self.enrichment_counter.count_result
         enricher = Enricher(self.runtime, self.models.enrich, *batches, spans.within, answered, system_time_ms)
         router = Router(self.topics, self.counts, self.most_bytes, self.config.auth, spans.headers)
 
@@ -243,3 +200,20 @@ class EnrichmentMember(GroupMember):
         reader = RequestReader(self.topics.enrichment, is_answered, spans)
         route = routing(router, self.source, self.enrichment_counter.observe, spans)
         return recipe(self.source, reader, enricher, route, self.sink)
+
+
+class EnrichFlow(KafkaFlow[EnrichmentMember]):
+    def __init__(self, config: Config) -> None:
+        """Raise UsageError without a state directory, or without a language model for tasks that need one."""
+        if config.llm.model is None and (tasks := config.enrichment.llm_tasks()):
+            raise UsageError(f"llm.model is not set, and {', '.join(tasks)} asks a language model: give --llm NAME")
+        super().__init__(config, EnrichmentMetrics())
+
+    def _prepare(self) -> None:
+        if (self._state_dir / DESCRIPTION).exists():
+            raise UsageError(f"{self._state_dir} holds memories: give the enrichment flow another --state-dir")
+        if self._config.llm.model is None:
+            _log.warning("llm.model is not set: requests for a language model are answered as failed")
+
+    def _open_member(self, stack: ExitStack) -> EnrichmentMember:
+        return EnrichmentMember(self._config, stack, self._stopping)

@@ -6,7 +6,7 @@
     control topic ─► decisions ──────┘
 
 `MainFlow` has the steps. `MainFlowMember` opens the parts that they need, for the time of one group membership.
-`KafkaFlow` runs in the process, and joins again after a membership was lost."""
+`MainKafkaFlow` runs in the process, and joins again after a membership was lost."""
 
 import atexit
 import logging
@@ -14,8 +14,8 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -25,27 +25,24 @@ from recallflow.connectors.checkpoints.store import CheckpointStore
 from recallflow.connectors.kafka.cluster import EndOffsets
 from recallflow.connectors.kafka.control import DecisionSender
 from recallflow.connectors.kafka.lease import Holder, holders
-from recallflow.connectors.kafka.topic_reader import TopicReader, await_brokers
+from recallflow.connectors.kafka.topic_reader import TopicReader
 from recallflow.connectors.llm.policy import Meter
-from recallflow.connectors.probes import Probes
 from recallflow.control import ControlHistory
 from recallflow.embedder import Embedder
-from recallflow.errors import MembershipLost, StorageError, UsageError
+from recallflow.errors import UsageError
 from recallflow.flows.admission import TokenKeys, key_source, trust_of
 from recallflow.flows.config import Config, read_config
 from recallflow.flows.embedded import opener
 from recallflow.flows.engine_metrics import OutputCounter, Stages
-from recallflow.flows.first_places import first_places
-from recallflow.flows.gc_policy import SWITCH_S, collect_due_garbage, engine_process
+from recallflow.flows.gc_policy import collect_due_garbage, engine_process
+from recallflow.flows.initial_progress import initial_progress
 from recallflow.flows.kafka_metrics import MainFlowMetrics
-from recallflow.flows.member import GroupMember
+from recallflow.flows.member import GroupMember, KafkaFlow
 from recallflow.flows.models import SPENDING, open_embedder, open_question_models
-from recallflow.flows.ownership import StateFolders
 from recallflow.flows.partition_copies import Checkpoints, ReleasedPartitions, Standby
 from recallflow.flows.recipe import BatchStep, KeyedStep, Recipe, RecipeSink, RecipeSource
 from recallflow.flows.record_spans import RecordSpans
-from recallflow.flows.router import OwningPartitions, Router, routing, stop_on_signals
-from recallflow.flows.runner import run
+from recallflow.flows.router import OwningPartitions, Router, routing
 from recallflow.flows.settings import open_at_rest
 from recallflow.flows.topic_checks import TopicRegistry, check_control, deployed, judged_by_senders, stamped_by_log
 from recallflow.operators.async_call import CallCompletion
@@ -56,17 +53,13 @@ from recallflow.operators.quotas import Rates
 from recallflow.operators.rules import Rules
 from recallflow.operators.step import PartitionLogic, StateStep
 from recallflow.outputs import Marked, Output
-from recallflow.process import exponential
 from recallflow.records import Mark, Open, Record, Signal
-from recallflow.state.description import hold
 from recallflow.state.directory import StateDirectory
-from recallflow.state.files import is_passing
 
 if TYPE_CHECKING:
     from bytewax.dataflow import Dataflow
 
 FLOW_ID = "recallflow"
-REJOIN_S, REJOIN_MOST_S = 1.0, 60.0  # pauses after I/O errors
 
 Read = Record | CallCompletion | Signal
 ToState = Batch | CallCompletion | Signal
@@ -143,13 +136,11 @@ class MainFlowMember(GroupMember):
         )
         self._join(store)
         self._follow_other_members()
-        self._open_sink(judged=self.authoriser.asks())
         first, given = self.source.first_offsets, self.source.given_before
         self.output_counter = OutputCounter(self.topics.queries, first, given, self.spans.trace_id)
 
     def start(self) -> None:
-        stop_on_signals(self.source)
-        self._stack.enter_context(self.watch.running())
+        super().start()
         auth = self.config.auth
         if auth.mode != "off" and (auth.jwks is not None or auth.secret is not None):
             announce = DecisionSender(self.options, self.topics.control, auth.control_secret)
@@ -157,7 +148,6 @@ class MainFlowMember(GroupMember):
             token_keys.load()
             self.watch.call(token_keys.check)
             self._stack.enter_context(token_keys.running())
-        sys.setswitchinterval(SWITCH_S)
         _log.warning(self.authoriser.describe())
         self.authoriser.warn()
 
@@ -226,7 +216,6 @@ class MainFlowMember(GroupMember):
         self.stamped = stamped_by_log(self.options, self.inputs)
 
     def _join(self, store: CheckpointStore | None) -> None:
-        """Open the ownership of partitions, and the membership in the group that assigns them."""
         self.checkpoints = None
         if store is not None:
             self.checkpoints = Checkpoints(
@@ -240,13 +229,16 @@ class MainFlowMember(GroupMember):
             )
             self._stack.enter_context(self.checkpoints.running())
         self._restore = None if self.checkpoints is None else self.checkpoints.restore
-        self._own_partitions(
-            StateFolders(self.directory, self.topics.memory),
-            partial(first_places, self.options, self.topics, self.ends, self.directory, self.name),
+        self._join_group(
+            self.directory,
+            partial(initial_progress, self.options, self.topics, self.ends, self.directory, self.name),
             restore=self._restore,
             counts=lambda: self.decisions.first_decision_ms(("quota",)) is not None,
+            instance_id=self.chosen.instance_id,
+            own=self.chosen.owned(),
+            settings=self._shared,
+            judged=self.authoriser.asks(),
         )
-        self._open_membership(self.chosen.instance_id, self.chosen.owned(), self._shared)
 
     def _follow_other_members(self) -> None:
         """Follow partitions of other members as a standby, and clean up partitions that moved to them."""
@@ -302,71 +294,19 @@ class MainFlowMember(GroupMember):
         return judged_by_senders(unstamped) if unstamped and self.authoriser.asks() else None
 
 
-class KafkaFlow:
-    """A member of a deployment of the main flow. It joins again after it lost its membership."""
-
+class MainKafkaFlow(KafkaFlow[MainFlowMember]):
     def __init__(self, config: Config) -> None:
         """Raise UsageError without a state directory."""
-        self._config, self._state_dir, self._chosen = config, config.named_state_dir(), config.run
-        self._stopping = threading.Event()
-        self._has_begun = False
+        super().__init__(config, MainFlowMetrics(config.run.serve_while_catching_up))
+        self._store: CheckpointStore | None = None
 
-    def run(self) -> None:
-        """Run until SIGTERM or SIGINT. Then finish the current batch, sync the state, hand over the partitions, and
-        close everything. A second signal ends the process at once. A member joins again after its session expired, or
-        after a transient I/O error of its state. Raise any other error that stopped the flow."""
-        pauses_s = exponential(REJOIN_S, REJOIN_MOST_S)
-        with self._process() as (metrics, store):
-            while not self._stopping.is_set():
-                try:
-                    self._run(metrics, store)
-                except MembershipLost as error:
-                    _log.warning("%s; joining again", error)
-                    await_brokers(self._config.kafka, self._stopping)
-                except (StorageError, OSError) as error:
-                    if not (self._has_begun and is_passing(error)):
-                        raise
-                    pause_s = next(pauses_s)
-                    _log.error("%s; joining again in %g s", error, pause_s)
-                    self._stopping.wait(pause_s)
-                else:
-                    return
+    def _prepare(self) -> None:
+        # The store is opened once, so that its outage does not prevent the member from joining again.
+        if (url := self._config.run.checkpoint_to) is not None:
+            self._store = CheckpointStore.open(url, self._stopping, create=True)
 
-    @contextmanager
-    def joined(self) -> Iterator[Recipe]:
-        """Join once, and yield the recipe to execute."""
-        with self._process() as (metrics, store), self._joined(metrics, store) as recipe:
-            yield recipe
-
-    @contextmanager
-    def _process(self) -> Iterator[tuple[MainFlowMetrics, CheckpointStore | None]]:
-        """Serve metrics and hold the state directory for the lifetime of the process."""
-        chosen = self._chosen
-        with ExitStack() as stack:
-            metrics = MainFlowMetrics(chosen.serve_while_catching_up)
-            if (port := chosen.metrics_port) is not None:
-                stack.enter_context(Probes(chosen.metrics_host, port, metrics.registry, metrics.obstacle))
-            stack.enter_context(hold(self._state_dir, create=True))
-            # The store is opened once, so that its outage does not prevent the member from joining again.
-            url = chosen.checkpoint_to
-            store = None if url is None else CheckpointStore.open(url, self._stopping, create=True)
-            yield metrics, store
-
-    def _run(self, metrics: MainFlowMetrics, store: CheckpointStore | None) -> None:
-        with self._joined(metrics, store) as recipe:
-            run(recipe)
-
-    @contextmanager
-    def _joined(self, metrics: MainFlowMetrics, store: CheckpointStore | None) -> Iterator[Recipe]:
-        """Join the group, and leave it after the recipe was executed."""
-        with ExitStack() as stack:
-            member = MainFlowMember(self._config, stack, self._stopping, store)
-            metrics.watch(member)
-            recipe = member.recipe()
-            member.start()
-            with member.joined():
-                self._has_begun = True
-                yield recipe
+    def _open_member(self, stack: ExitStack) -> MainFlowMember:
+        return MainFlowMember(self._config, stack, self._stopping, self._store)
 
 
 def get_flow(config_file: str) -> "Dataflow":
@@ -378,7 +318,7 @@ def get_flow(config_file: str) -> "Dataflow":
     config, _ = read_config({}, os.environ, Path(config_file))
     stack = ExitStack()
     stack.enter_context(engine_process())
-    recipe = stack.enter_context(KafkaFlow(config).joined())
+    recipe = stack.enter_context(MainKafkaFlow(config).joined())
 
     def leave() -> None:
         error: BaseException | None = getattr(sys, "last_value", None)  # after a failed run, nothing is handed over

@@ -1,9 +1,13 @@
-"""Parts that members of both Kafka flows share: control table, topics, source, membership, and sink."""
+"""Common parts of both Kafka flows: a member with its control table, topics, source, membership and sink, and the loop
+that joins again after a membership was lost."""
 
+import logging
+import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from threading import Event
 from types import MappingProxyType
+from typing import Generic, TypeVar
 
 from recallflow.connectors.kafka.admin import TopicDescriber
 from recallflow.connectors.kafka.cluster import BrokerConnection, CatchUp, Ends, Watch
@@ -13,20 +17,37 @@ from recallflow.connectors.kafka.membership import Membership
 from recallflow.connectors.kafka.owned import OwnedSource
 from recallflow.connectors.kafka.partition import PartitionProgress
 from recallflow.connectors.kafka.sender import DeliverySink, EarlierOutputs, OutputSender
+from recallflow.connectors.kafka.topic_reader import await_brokers
+from recallflow.connectors.probes import Probes
 from recallflow.control import ControlHistory
+from recallflow.errors import MembershipLost, StorageError
 from recallflow.flows.config import Config
-from recallflow.flows.ownership import Ownership, StateFolders
+from recallflow.flows.gc_policy import SWITCH_S
+from recallflow.flows.kafka_metrics import FlowMetrics
+from recallflow.flows.ownership import Ownership
 from recallflow.flows.partition_copies import Restore
-from recallflow.flows.router import deployment_name
+from recallflow.flows.recipe import Recipe
+from recallflow.flows.record_spans import RecordSpans
+from recallflow.flows.router import deployment_name, stop_on_signals
+from recallflow.flows.runner import run
 from recallflow.flows.topic_checks import TopicRegistry, ask_sizes
 from recallflow.operators.async_call import Completions
-from recallflow.process import Closing
+from recallflow.process import Closing, exponential
+from recallflow.state.description import hold
+from recallflow.state.directory import StateDirectory
+from recallflow.state.files import is_passing
+
+REJOIN_S, REJOIN_MOST_S = 1.0, 60.0  # pauses after I/O errors
+M = TypeVar("M", bound="GroupMember")
+
+_log = logging.getLogger(__name__)
 
 
 class GroupMember:
     """The parts of one group membership, in the order of their creation. The stack closes them in reverse order."""
 
     ways: Remedies = WAYS  # remedies for deleted records, in messages
+    spans: RecordSpans
 
     def __init__(
         self, config: Config, stack: ExitStack, stopping: Event, inputs: tuple[str, str], named_after: str
@@ -43,6 +64,16 @@ class GroupMember:
     def failure(self) -> Exception | None:
         """Return the first error of a part that the dataflow needs."""
         return next((error for check in self.failures() if (error := check()) is not None), None)
+
+    def recipe(self) -> Recipe:
+        """Return the flow to execute."""
+        raise NotImplementedError
+
+    def start(self) -> None:
+        """Start what runs beside the dataflow."""
+        stop_on_signals(self.source)
+        self._stack.enter_context(self.watch.running())
+        sys.setswitchinterval(SWITCH_S)
 
     @contextmanager
     def joined(self) -> Iterator[None]:
@@ -104,25 +135,31 @@ class GroupMember:
         )
         self._stack.callback(self.connection.close)
 
-    def _own_partitions(
+    def _join_group(
         self,
-        folders: StateFolders | None,
-        first_places: Callable[[Collection[int]], dict[int, PartitionProgress]],
+        directory: StateDirectory | None,
+        initial_progress: Callable[[Collection[int]], dict[int, PartitionProgress]],
         *,
         restore: Restore | None = None,
         by_tenants: bool = True,
         counts: Callable[[], bool] = lambda: False,
+        instance_id: str | None = None,
+        own: frozenset[int] | None = None,
+        settings: Mapping[str, object] = MappingProxyType({}),
+        judged: bool = False,
     ) -> None:
+        """Open the ownership of partitions, the membership in the group that assigns them, and the sink. Arguments: see
+        `Ownership`, `Membership` and `ask_sizes`."""
         self.ownership = Ownership(
             self.options,
             self.inputs,
-            folders,
+            directory,
             self.source,
             self.sent,
             self.ends,
-            lambda places: self.membership.commit(places),
+            lambda progress: self.membership.commit(progress),
             lambda numbers: self.membership.is_committed(numbers),
-            first_places=first_places,
+            initial_progress=initial_progress,
             deployment=self.name,
             restore=restore,
             ways=self.ways,
@@ -131,13 +168,6 @@ class GroupMember:
             give_up_unanswered=self.chosen.give_up_unanswered,
             accept_repeats=self.chosen.accept_repeats,
         )
-
-    def _open_membership(
-        self,
-        instance_id: str | None = None,
-        own: frozenset[int] | None = None,
-        settings: Mapping[str, object] = MappingProxyType({}),
-    ) -> None:
         self.membership = Membership(
             self.options,
             self.name,
@@ -151,9 +181,79 @@ class GroupMember:
             settings=settings,
         )
         self._stack.callback(self.membership.close)
-
-    def _open_sink(self, *, judged: bool = False) -> None:
         self.most_bytes = ask_sizes(self.options, self.inputs, self.outputs, judged=judged)
-        membership = self.membership
-        sender = OutputSender(self.options, self.most_bytes, membership.check, membership.outage_s, self.stopping)
+        outage_s, permit = self.membership.outage_s, self.membership.check
+        sender = OutputSender(self.options, self.most_bytes, permit, outage_s, self.stopping)
         self.sink = DeliverySink(sender, self.sent, self.ownership.marked, self.closing)
+
+
+class KafkaFlow(Generic[M]):
+    """A flow on Kafka in this process: one member of a deployment at a time."""
+
+    def __init__(self, config: Config, metrics: FlowMetrics[M]) -> None:
+        """Raise UsageError without a state directory."""
+        self._config, self._metrics = config, metrics
+        self._state_dir, self._stopping = config.named_state_dir(), Event()
+        self._has_begun = False
+
+    def run(self) -> None:
+        """Run until SIGTERM or SIGINT. Then finish the current batch, sync the state, hand over the partitions, and
+        close everything. A second signal ends the process at once. A member joins again after its session expired, or
+        after a transient I/O error of its state. Raise any other error that stopped the flow."""
+        pauses_s = exponential(REJOIN_S, REJOIN_MOST_S)
+        with self._process():
+            while not self._stopping.is_set():
+                try:
+                    self._run()
+                except MembershipLost as error:
+                    _log.warning("%s; joining again", error)
+                    await_brokers(self._config.kafka, self._stopping)
+                except (StorageError, OSError) as error:
+                    if not (self._has_begun and is_passing(error)):
+                        raise
+                    pause_s = next(pauses_s)
+                    _log.error("%s; joining again in %g s", error, pause_s)
+                    self._stopping.wait(pause_s)
+                else:
+                    return
+
+    @contextmanager
+    def joined(self) -> Iterator[Recipe]:
+        """Join once, and yield the recipe to execute."""
+        with self._process(), self._joined() as recipe:
+            yield recipe
+
+    def _run(self) -> None:
+        with self._joined() as recipe:
+            run(recipe)
+
+    @contextmanager
+    def _process(self) -> Iterator[None]:
+        """Serve metrics and hold the state directory for the lifetime of the process."""
+        chosen = self._config.run
+        with ExitStack() as stack:
+            if (port := chosen.metrics_port) is not None:
+                metrics = self._metrics
+                stack.enter_context(Probes(chosen.metrics_host, port, metrics.registry, metrics.obstacle))
+            stack.enter_context(hold(self._state_dir, create=True))
+            self._prepare()
+            yield
+
+    @contextmanager
+    def _joined(self) -> Iterator[Recipe]:
+        """Join the group, and leave it after the recipe was executed."""
+        with ExitStack() as stack:
+            member = self._open_member(stack)
+            self._metrics.attach(member)
+            recipe = member.recipe()
+            member.start()
+            with member.joined():
+                self._has_begun = True
+                yield recipe
+
+    def _prepare(self) -> None:
+        """Prepare the process, while it holds the state directory."""
+        raise NotImplementedError
+
+    def _open_member(self, stack: ExitStack) -> M:
+        raise NotImplementedError

@@ -1,14 +1,14 @@
 """Ownership of partitions: assignment to this process and revocation, between the consumer group and the dataflow.
 
-An assigned partition resumes at its place. Memory is read from the first record that its folder has not applied,
-without outputs up to the place. Queries are read from the first unanswered one. Outputs that were sent already are
-looked up in the tails of the output topics. Without a known place, all outputs are read (`first_places.py`)."""
+An assigned partition resumes at its progress. Memory is read from the first record that its folder has not applied,
+without outputs up to the progress. Queries are read from the first unanswered one. Outputs that were sent already are
+looked up in the tails of the output topics. Without known progress, all outputs are read (`initial_progress.py`)."""
 
 import logging
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any, NamedTuple
 
@@ -27,7 +27,7 @@ from recallflow.outputs import Marked
 from recallflow.owner import ranges_of
 from recallflow.records import Position
 from recallflow.state.directory import StateDirectory
-from recallflow.state.folders import unmark_elsewhere
+from recallflow.state.folders import unmark_released
 
 RESTORED_AT_ONCE = 2
 PAUSE_S = 0.01
@@ -37,35 +37,11 @@ _log = logging.getLogger(__name__)
 
 
 class _Arrival(NamedTuple):
-    """A partition in assignment: its place, its outputs sent before, and a token that identifies this assignment."""
+    """A partition in assignment: its progress, its outputs sent before, and a token that identifies this assignment."""
 
-    place: PartitionProgress
+    progress: PartitionProgress
     sent: set[Identity]
-    sign: object
-
-
-class StateFolders:
-    """The local state of partitions: the folders of a state directory."""
-
-    def __init__(self, directory: StateDirectory, memory_topic: str) -> None:
-        self._directory, self._topic = directory, memory_topic
-
-    def place(self, number: int) -> bytes | None:
-        """Return the encoded progress in the folder."""
-        existing = self._directory.existing_numbers()
-        return self._directory.partition(number).progress if number in existing else None
-
-    def first_offset(self, number: int, place: PartitionProgress) -> int:
-        """Return the offset of the first memory record to read."""
-        applied = self._directory.partition(number).applied.get(f"{self._topic}:{number}", -1)
-        return min(place.memory.first, max(place.began, applied + 1))
-
-    def open(self, number: int) -> str:
-        """Start to use the folder. Return a description of its contents, empty if there are none."""
-        partition = self._directory.partition(number)
-        unmark_elsewhere(partition.path)
-        held = partition.counts
-        return f"{held.memories} memories of {held.owners} owners" if held.owners else ""
+    token: object
 
 
 @dataclass(eq=False)
@@ -74,15 +50,15 @@ class Ownership:
 
     options: KafkaOptions
     topics: tuple[str, str]  # of memory and of queries
-    folders: StateFolders | None
+    directory: StateDirectory | None  # the folders of partitions; None for a flow without state
     source: OwnedSource
     sent: EarlierOutputs  # identities of outputs sent before
     ends: Ends  # of the output topics
-    commit: Callable[[Mapping[int, Committed]], None]  # commits places to the group
-    is_committed: Callable[[Collection[int]], bool]  # returns whether the group has the places of these partitions
+    commit: Callable[[Mapping[int, Committed]], None]  # commits progress to the group
+    is_committed: Callable[[Collection[int]], bool]  # returns whether the group has the progress of these partitions
     _: KW_ONLY
-    first_places: Callable[[Collection[int]], dict[int, PartitionProgress]]  # of partitions without a committed place
-    deployment: str  # places of other deployments are ignored
+    initial_progress: Callable[[Collection[int]], dict[int, PartitionProgress]]  # of partitions without committed one
+    deployment: str  # progress of other deployments is ignored
     restore: Restore | None = None  # restores a folder from a checkpoint, which may take long
     ways: Remedies = WAYS  # remedies for deleted records, in messages
     by_tenants: bool = True  # serve queries round robin by tenant, not in the order of the log
@@ -92,7 +68,7 @@ class Ownership:
 
     def __post_init__(self) -> None:
         self._memory, self._queries = self.topics
-        self._places: dict[int, PartitionProgress] = {}
+        self._progress: dict[int, PartitionProgress] = {}
         self._empty: list[int] = []  # empty partitions that are open and not logged yet
         self._coming: dict[int, object] = {}  # assigned partitions that are not open yet → token of the assignment
         self._handed: dict[int, threading.Event] = {}
@@ -119,34 +95,33 @@ class Ownership:
     # ------------------------------------------------------------------ for the membership
 
     def begun(self, at: Committed) -> Committed:
-        """Return the place to commit when a clean partition becomes ours. Its tails are the current ends of outputs:
+        """Return the progress to commit when a clean partition becomes ours. Its tails are the current ends of outputs:
         everything we send comes after them, even if we crash before the first barrier."""
-        if (place := PartitionProgress.found(at.text)) is None or not place.clean:
+        if (progress := PartitionProgress.found(at.text)) is None or not progress.clean:
             return at
         tails, at_ms = self.ends.latest()
-        return committed(replace(place, tails=tails, at_ms=at_ms, clean=False))
+        return committed(replace(progress, tails=tails, at_ms=at_ms, clean=False))
 
-    def gain(self, places: Mapping[int, str | None]) -> None:
+    def gain(self, texts: Mapping[int, str | None]) -> None:
         """Start to open assigned partitions, by the metadata of their committed offsets, without blocking."""
-        signs = {number: object() for number in places}
-        self._coming.update(signs)
-        self._moving.submit(self._keeping_failures, self._begin, dict(places), signs)
+        tokens = {number: object() for number in texts}
+        self._coming.update(tokens)
+        self._moving.submit(self._keeping_failures, self._begin, dict(texts), tokens)
 
     def give_up(self, partitions: Collection[int]) -> dict[int, Committed]:
-        """Return the places of revoked partitions, after their records in progress are finished."""
+        """Return the progress of revoked partitions, after their records in progress are finished."""
         for number in partitions:
             self._coming.pop(number, None)
         if not self._over:
-            left: Future[None] = self._moving.submit(self._keeping_failures, self._close, [*partitions])
-            left.result()
+            self._moving.submit(self._keeping_failures, self._close, [*partitions]).result()
             for number in partitions:
                 if (handed := self._handed.get(number)) is not None:
                     while not (self._over or handed.wait(CHECK_INTERVAL_S)):
                         pass  # our outputs must precede the next owner's
-        known = {number: self._places.pop(number, None) for number in partitions}
         for number in partitions:
             self._handed.pop(number, None)
-        return {number: committed(place) for number, place in known.items() if place is not None}
+        known = {number: self._progress.pop(number, None) for number in partitions}
+        return {number: committed(progress) for number, progress in known.items() if progress is not None}
 
     def _keeping_failures(self, step: Callable[..., None], *arguments: Any) -> None:
         try:
@@ -154,32 +129,32 @@ class Ownership:
         except Exception as error:  # noqa: BLE001 - `failure` reports it to the flow
             self._error = error
 
-    def _begin(self, texts: dict[int, str | None], signs: dict[int, object]) -> None:
-        """Look up the places of partitions and the outputs sent for them, before slow restores: queries are ours from
+    def _begin(self, texts: dict[int, str | None], tokens: dict[int, object]) -> None:
+        """Look up the progress of partitions and the outputs sent for them, before slow restores: queries are ours from
         now on. The tails of topics are read once for all partitions."""
-        coming = [number for number in texts if self._coming.get(number) is signs[number]]
+        coming = [number for number in texts if self._coming.get(number) is tokens[number]]
         if not coming:
             return
         ends = self.ends.ask()
         found = {number: self._known(number, texts[number]) for number in coming}
-        places = {number: place for number, place in found.items() if place is not None}
-        places |= self._first_places([number for number in coming if number not in places])
-        sent = self._sent_before(places, ends)
+        known = {number: progress for number, progress in found.items() if progress is not None}
+        known |= self._commit_initial_progress([number for number in coming if number not in known])
+        sent = self._sent_before(known, ends)
         if self._stopping.is_set():  # the tails are incomplete, so the partition would wrongly count as clean
             return
-        arrivals = {number: _Arrival(place, sent.get(number, set()), signs[number]) for number, place in places.items()}
+        arrivals = {number: _Arrival(at, sent.get(number, set()), tokens[number]) for number, at in known.items()}
         if self.restore is None:
             self._take(arrivals)
             return
         for number, arrival in arrivals.items():
             self._restoring.submit(self._keeping_failures, self._fetch, number, arrival, self.restore)
 
-    def _first_places(self, unknown: list[int]) -> dict[int, PartitionProgress]:
-        """Return the first places of partitions, after the group has committed them."""
+    def _commit_initial_progress(self, unknown: list[int]) -> dict[int, PartitionProgress]:
+        """Return the initial progress of partitions, after the group has committed it."""
         if not unknown:
             return {}
-        found = self.first_places(unknown)
-        self.commit({number: committed(place) for number, place in found.items()})
+        found = self.initial_progress(unknown)
+        self.commit({number: committed(progress) for number, progress in found.items()})
         # The commit precedes the first query: without it, the next owner would start at the end of queries by then.
         while not (self._over or self.is_committed(unknown)):
             time.sleep(PAUSE_S)
@@ -187,46 +162,55 @@ class Ownership:
 
     def _fetch(self, number: int, arrival: _Arrival, restore: Restore) -> None:
         # A warm partition is open, so its folder cannot be replaced.
-        restore(number, lambda: self._coming.get(number) is arrival.sign and number not in self.source.kept_warm())
-        if self._coming.get(number) is arrival.sign:
+        restore(number, lambda: self._coming.get(number) is arrival.token and number not in self.source.kept_warm())
+        if self._coming.get(number) is arrival.token:
             self._moving.submit(self._keeping_failures, self._take, {number: arrival})
 
     def _take(self, arrivals: dict[int, _Arrival]) -> None:
-        coming = {number: one for number, one in arrivals.items() if self._coming.get(number) is one.sign}
+        coming = {number: one for number, one in arrivals.items() if self._coming.get(number) is one.token}
         if not coming:
             return
         with TopicReader(self.options) as reader:
             for number, arrival in coming.items():
-                self._open(reader, number, arrival.place, arrival.sent)
+                self._open(reader, number, arrival.progress, arrival.sent)
         if self._empty and not self._coming:  # one log line for all
             _log.info("%d empty partitions are assigned: %s", len(self._empty), ranges_of(self._empty))
             self._empty.clear()
 
     def _known(self, number: int, text: str | None) -> PartitionProgress | None:
-        """Return the place of a partition from the group, or else from its folder if the deployment is the same."""
-        if (place := PartitionProgress.found(text)) is not None:
-            return place
-        kept = None if self.folders is None else self.folders.place(number)
-        place = None if kept is None else PartitionProgress.decode(kept)
-        return place if place is not None and place.deployment == self.deployment else None
+        """Return the progress of a partition from the group, or else from its folder if the deployment is the same."""
+        if (progress := PartitionProgress.found(text)) is not None:
+            return progress
+        if self.directory is None or number not in self.directory.existing_numbers():
+            return None
+        kept = self.directory.partition(number).progress
+        progress = None if kept is None else PartitionProgress.decode(kept)
+        return progress if progress is not None and progress.deployment == self.deployment else None
 
-    def _open(self, reader: TopicReader, number: int, place: PartitionProgress, sent: set[Identity]) -> None:
-        first = place.memory.first if self.folders is None else self.folders.first_offset(number, place)
-        memory = self._lane(reader, self._memory, number, place.memory, first, place.began)
-        queries = self._lane(reader, self._queries, number, place.queries, place.queries.first)
+    def _open(self, reader: TopicReader, number: int, at: PartitionProgress, sent: set[Identity]) -> None:
+        partition = None if self.directory is None else self.directory.partition(number)
+        first = at.memory.first
+        if partition is not None:  # from the first record that the folder has not applied
+            applied = partition.applied.get(f"{self._memory}:{number}", -1)
+            first = min(first, max(at.began, applied + 1))
+        memory = self._lane(reader, self._memory, number, at.memory, first, at.began)
+        queries = self._lane(reader, self._queries, number, at.queries, at.queries.first)
         if self.by_tenants:
-            queries.queue = RoundRobinQueue(place.queries.ahead)
-        self._places[number] = replace(place, generation=place.generation + 1)
-        self._tails[number] = place.tails
+            queries.queue = RoundRobinQueue(at.queries.ahead)
+        self._progress[number] = replace(at, generation=at.generation + 1)
+        self._tails[number] = at.tails
         self._handed[number] = threading.Event()
         self._coming.pop(number, None)
-        held = "" if self.folders is None else self.folders.open(number)
+        held = ""
+        if partition is not None:
+            unmark_released(partition.path)
+            if (counts := partition.counts).owners:
+                held = f", with {counts.memories} memories of {counts.owners} owners"
         self.sent.learn(number, sent)
         if held or memory.next_offset or memory.end:
             _log.info(
                 "partition %d is assigned%s; %s resumes at offset %d, %s at %d",
-                number, held and f", with {held}", memory.source, memory.next_offset, queries.source,
-                place.queries.first,
+                number, held, memory.source, memory.next_offset, queries.source, at.queries.first,
             )  # fmt: skip
         else:
             self._empty.append(number)
@@ -266,12 +250,12 @@ class Ownership:
 
     # ------------------------------------------------------------------ outputs sent before
 
-    def _sent_before(self, places: Mapping[int, PartitionProgress], ends: Tails) -> dict[int, set[Identity]]:
+    def _sent_before(self, known: Mapping[int, PartitionProgress], ends: Tails) -> dict[int, set[Identity]]:
         """Return the identities of outputs in the tails, by partition, of records that are not done."""
-        unclean = {number: place for number, place in places.items() if not place.clean}
+        unclean = {number: progress for number, progress in known.items() if not progress.clean}
         if not unclean:
             return {}
-        begin = earliest([place.tails or self.ends.at(place.at_ms) for place in unclean.values()], ends)
+        begin = earliest([at.tails or self.ends.at(at.at_ms) for at in unclean.values()], ends)
         self._check_there(begin, unclean)
         found: dict[int, set[Identity]] = {}
 
@@ -281,54 +265,54 @@ class Ownership:
                     position = Position.parse(identity[0].decode())
                 except ValueError:  # not written by recallflow
                     continue
-                place = unclean.get(position.partition)
-                if place is not None and not self._is_done(place, position):
+                progress = unclean.get(position.partition)
+                if progress is not None and not self._is_done(progress, position):
                     found.setdefault(position.partition, set()).add(identity)
 
         read_tails(self.options, begin, ends, self._stopping, see)
         return found
 
-    def _check_there(self, begin: Tails, places: Mapping[int, PartitionProgress]) -> None:
-        """Raise OutputsGone if retention deleted outputs since a place with unfinished records."""
-        if self.accept_repeats or (lost := self.ends.lost(begin, min(one.at_ms for one in places.values()))) is None:
+    def _check_there(self, begin: Tails, unclean: Mapping[int, PartitionProgress]) -> None:
+        """Raise OutputsGone if retention deleted outputs since a progress with unfinished records."""
+        if self.accept_repeats or (lost := self.ends.lost(begin, min(one.at_ms for one in unclean.values()))) is None:
             return
         lacks = f"{lost} lacks outputs since the last barrier"
         raise OutputsGone(f"{lacks}, so outputs could be repeated: {self.ways.outputs}")
 
-    def _is_done(self, place: PartitionProgress, position: Position) -> bool:
+    def _is_done(self, progress: PartitionProgress, position: Position) -> bool:
         """Return whether outputs of a record need not be looked up."""
         if position.topic == self._memory:
-            return position.offset < place.memory.first
-        return position.topic != self._queries or place.queries.is_done(position.offset)
+            return position.offset < progress.memory.first
+        return position.topic != self._queries or progress.queries.is_done(position.offset)
 
     # ------------------------------------------------------------------ for the sink
 
     def marked(self, marks: Collection[Marked]) -> None:
-        """Advance the places of partitions: all outputs before these barriers are delivered."""
+        """Advance the progress of partitions: all outputs before these barriers are delivered."""
         known: dict[int, Committed] = {}
         for mark in marks:
             if (given := self.source.given(mark.partition, mark.number)) is None:
                 continue  # a partition of a standby
-            place = self._place(mark, given)
-            self._places[mark.partition] = place
+            progress = self._progress_at(mark, given)
+            self._progress[mark.partition] = progress
             if mark.last:
                 self._handed[mark.partition].set()
             else:
-                self.source.keep(mark.partition, place.encode(), open_left=any(mark.open.values()))
-                known[mark.partition] = committed(place)
+                self.source.keep(mark.partition, progress.encode(), open_left=any(mark.open.values()))
+                known[mark.partition] = committed(progress)
         if known:
             self.commit(known)
 
-    def _place(self, mark: Marked, given: BarrierProgress) -> PartitionProgress:
-        """Return the place of a partition, from the records given up to a barrier and those unfinished at it."""
-        before = self._places[mark.partition]
+    def _progress_at(self, mark: Marked, given: BarrierProgress) -> PartitionProgress:
+        """Return the progress of a partition, from the records given up to a barrier and those unfinished at it."""
+        before = self._progress[mark.partition]
         held = mark.open.get(f"{self._memory}:{mark.partition}", ())
         reached = max(before.memory.next_offset, min((given.memory.next_offset, *held)))
         memory = given.memory._replace(next_offset=reached, open=(), ahead=())
         asked = mark.open.get(f"{self._queries}:{mark.partition}", ())
         still = tuple(sorted({*given.queries.open, *asked}))
         ahead = tuple(offset for offset in given.queries.ahead if offset not in asked)
-        place = replace(
+        progress = replace(
             before,
             memory=memory,
             queries=given.queries._replace(open=still, ahead=ahead),
@@ -337,10 +321,10 @@ class Ownership:
             clean=False,
             deployment=self.deployment,
         )
-        if self.sent.left(mark.partition, mark.number, lambda position: self._is_done(place, position)):
-            return replace(place, tails=self._tails[mark.partition], at_ms=before.at_ms)
-        return replace(place, tails={}, clean=True) if mark.last else place
+        if self.sent.left(mark.partition, mark.number, lambda position: self._is_done(progress, position)):
+            return replace(progress, tails=self._tails[mark.partition], at_ms=before.at_ms)
+        return replace(progress, tails={}, clean=True) if mark.last else progress
 
 
-def committed(place: PartitionProgress) -> Committed:
-    return Committed(place.memory.first, place.queries.first, place.text())
+def committed(progress: PartitionProgress) -> Committed:
+    return Committed(progress.memory.first, progress.queries.first, progress.text())

@@ -39,10 +39,10 @@ from recallflow.state.directory import StateDirectory
 from recallflow.state.folders import (
     arriving_folder,
     copy_partition,
-    elsewhere_since_ms,
-    mark_elsewhere,
+    mark_released,
     partition_folder,
-    unmark_elsewhere,
+    released_since_ms,
+    unmark_released,
 )
 
 FAR_BEHIND = 20_000  # records; fetching a folder takes less time than reading these again
@@ -212,11 +212,11 @@ class ReleasedPartitions:
 
     def _mark_or_remove(self, number: int) -> None:
         folder, now_ms = partition_folder(self.directory.path, number), self.clock_ms()
-        since_ms, warm = elsewhere_since_ms(folder), number in self.warm()
+        since_ms, warm = released_since_ms(folder), number in self.warm()
         if since_ms is None or (warm and now_ms - since_ms >= KEPT_MS // 2):
-            mark_elsewhere(folder, now_ms)
+            mark_released(folder, now_ms)
             if number in self.ours():  # the partition was assigned concurrently
-                unmark_elsewhere(folder)
+                unmark_released(folder)
             return
         over = not warm and now_ms - since_ms >= KEPT_MS and self.can_come_again(number)
         if over and self.directory.forget_closed(number):

@@ -30,13 +30,13 @@ from recallflow.state.description import (
 from recallflow.state.encryption import UNENCRYPTED, AtRest, Keyring
 from recallflow.state.folders import (
     check_whole,
-    elsewhere_since_ms,
     format_partitions,
     held_numbers,
     numbers_in,
     partition_folder,
     put_folder,
     read_secret,
+    released_since_ms,
     remove_folder,
     remove_leftovers,
 )
@@ -132,7 +132,7 @@ class StateDirectory:
         with self._opening:
             if number not in self._partitions:
                 folder = partition_folder(self.path, number)
-                if not self.begins and elsewhere_since_ms(folder) is not None:
+                if not self.begins and released_since_ms(folder) is not None:
                     raise StateError(
                         f"another member went on with {folder.name} of {self.path}: name that one's directory, or ask "
                         "through Kafka; what is held here is of before"

@@ -40,7 +40,7 @@ def numbers_in(path: Path) -> list[int]:
 
 def held_numbers(path: Path) -> list[int]:
     """Return the partitions that no other member continues."""
-    return [number for number in numbers_in(path) if elsewhere_since_ms(partition_folder(path, number)) is None]
+    return [number for number in numbers_in(path) if released_since_ms(partition_folder(path, number)) is None]
 
 
 def format_partitions(numbers: Iterable[int]) -> str:
@@ -124,16 +124,16 @@ def moves_to(folder: Path) -> Path | None:
         return None
 
 
-def mark_elsewhere(folder: Path, now_ms: int) -> None:
+def mark_released(folder: Path, now_ms: int) -> None:
     """Mark a folder whose partition another member has: its contents may be outdated, and must not be shown."""
     write_checked(folder / ELSEWHERE, {"since_ms": now_ms})
 
 
-def unmark_elsewhere(folder: Path) -> None:
+def unmark_released(folder: Path) -> None:
     (folder / ELSEWHERE).unlink(missing_ok=True)
 
 
-def elsewhere_since_ms(folder: Path) -> int | None:
+def released_since_ms(folder: Path) -> int | None:
     """Return the time since which another member has the partition (epoch ms), or None. Raise StateError."""
     try:
         return int(read_checked(folder / ELSEWHERE)["since_ms"])

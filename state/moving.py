@@ -27,8 +27,8 @@ from recallflow.state.folders import (
     copy_partition,
     format_partitions,
     held_numbers,
-    mark_elsewhere,
     mark_moving,
+    mark_released,
     moves_to,
     partition_folder,
     read_secret,
@@ -161,7 +161,7 @@ def _mark_older(paths: Sequence[Path], at_rest: AtRest, progress_of: ReadProgres
                 newest.partition.commit()
                 newest.partition.sync()
     for one in older:
-        mark_elsewhere(partition_folder(one.path, one.number), now_ms)
+        mark_released(partition_folder(one.path, one.number), now_ms)
     return older
 
 

@@ -131,10 +131,10 @@ def _run(chosen: "Config") -> int:
 
     if (count := process_count(chosen)) > 1:
         return run_members(chosen, count)
-    from recallflow.flows.kafka import KafkaFlow  # which a supervisor does without
+    from recallflow.flows.kafka import MainKafkaFlow  # which a supervisor does without
 
     check_single_process(chosen.named_state_dir())
-    run_until_renewed(chosen.kafka, KafkaFlow(chosen).run)
+    run_until_renewed(chosen.kafka, MainKafkaFlow(chosen).run)
     return 0
 
 

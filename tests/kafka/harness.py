@@ -51,12 +51,12 @@ CLIENT_TOPICS = {"memory": "memory", "query": "queries", "response": "responses"
 SETUP = """
 import os, signal
 from recallflow.connectors.kafka import hub
-from recallflow.flows import first_places
+from recallflow.flows import initial_progress
 from recallflow.operators.events import Batch
 from recallflow.operators.step import PartitionLogic
 
 hub.BATCH_MAX = 5
-first_places.COMPARED = 30
+initial_progress.COMPARED = 30
 on_batch = PartitionLogic.on_batch
 
 def mortal(self, values):

@@ -92,7 +92,9 @@ def test_interrupt_writes_nothing(broken: Broken, place: str) -> None:
     assert (done.returncode, done.stderr) == (130, b"")
 
 
-@pytest.mark.parametrize("place", ["flows.kafka.KafkaFlow.run", "connectors.kafka.topic_reader.TopicReader.partitions"])
+@pytest.mark.parametrize(
+    "place", ["flows.member.KafkaFlow.run", "connectors.kafka.topic_reader.TopicReader.partitions"]
+)
 def test_signal_during_start_ends_with_status_0(broken: Broken, place: str) -> None:
     done = broken("stop", place, "run")
     assert done.returncode == 0, done.stderr

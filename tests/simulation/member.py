@@ -11,6 +11,7 @@ from typing import Any
 from recallflow.connectors.embedders import load_embedder
 from recallflow.errors import DeploymentLost, RecallflowError
 from recallflow.flows import kafka as main_flow
+from recallflow.flows import member as flow_member
 from recallflow.flows.config import Config, RunSettings
 from recallflow.flows.ownership import Ownership
 from recallflow.flows.runner import run_loop
@@ -47,7 +48,7 @@ class Member:
         self._config = Config(state_dir=folder, kafka=OPTIONS, topics=TOPICS, engine=ENGINE, run=run)
         self.process: Process | None = None
         self.parts: Any = None  # of the membership under way
-        self._flow: main_flow.KafkaFlow | None = None
+        self._flow: main_flow.MainKafkaFlow | None = None
         self._synced: dict[str, int] = {}  # write-ahead log → its bytes that survive a machine crash
         self.synced_positions: dict[str, int] = {}  # what the disk surely holds, by source
         self.opened: list[Partition] = []  # by this process, whether closed since or not
@@ -68,7 +69,7 @@ class Member:
         if self.process is not None:
             return
         self._starts += 1
-        self._flow = main_flow.KafkaFlow(self._config)
+        self._flow = main_flow.MainKafkaFlow(self._config)
         self.process = self.world.process(f"{self.name}.{self._starts}", self.world.random.uniform(-0.2, 0.2))
         self.process.member = self
         self.process.spawn(self._main, "main")
@@ -155,10 +156,10 @@ class _Parts(main_flow.MainFlowMember):
 
 def patch_members(patches: Patches) -> None:
     """Let members run in the simulation: on the loop without Bytewax, without signals, and watched."""
-    patches.replace(main_flow, "run", run_loop)
-    patches.replace(main_flow, "MainFlowMetrics", lambda _: SimpleNamespace(watch=lambda *_: None))
-    patches.replace(main_flow, "stop_on_signals", lambda _: None)
-    patches.replace(main_flow, "sys", SimpleNamespace(setswitchinterval=lambda _: None))
+    patches.replace(flow_member, "run", run_loop)
+    patches.replace(main_flow, "MainFlowMetrics", lambda _: SimpleNamespace(attach=lambda *_: None))
+    patches.replace(flow_member, "stop_on_signals", lambda _: None)
+    patches.replace(flow_member, "sys", SimpleNamespace(setswitchinterval=lambda _: None))
     patches.replace(main_flow, "MainFlowMember", _Parts)
     real_gain: Callable[..., None] = Ownership.gain
     real_sync: Callable[..., None] = Partition.sync

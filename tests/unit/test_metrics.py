@@ -140,7 +140,7 @@ def test_metrics_show_the_counts(running: Any) -> None:
     metrics = MainFlowMetrics()
     known = {"recallflow_ready": 0, f"recallflow_build_info{{'version': '{__version__}'}}": 1}
     assert (shown(metrics), metrics.obstacle()) == (known, "starting")
-    metrics.watch(running)
+    metrics.attach(running)
     running.source.progress.gave(MEMORIES, 5)
     running.source.progress.done(MEMORIES, 2)
     for output in (answer(100, processing_time_ms=2.0), answer(101, processing_time_ms=70.0), letter(MEMORIES, 1)):
@@ -163,7 +163,7 @@ def test_metrics_show_the_counts(running: Any) -> None:
 
 def test_every_counter_is_there_before_anything_is_counted(running: Any) -> None:
     metrics = MainFlowMetrics()
-    metrics.watch(running)
+    metrics.attach(running)
     found = shown(metrics)
     expected = [f"recallflow_responses_total{{'status': '{status}'}}" for status in ("ok", "degraded", "error")]
     expected += [f"recallflow_response_warnings_total{{'code': '{code}'}}" for code in WARNINGS]
@@ -188,7 +188,7 @@ def test_every_counter_is_there_before_anything_is_counted(running: Any) -> None
 def test_readiness_names_the_obstacle(running: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     metrics, early = MainFlowMetrics(), MainFlowMetrics(serve_while_catching_up=True)
     for one in (metrics, early):
-        one.watch(running)
+        one.attach(running)
     assert (metrics.obstacle(), early.obstacle()) == ("starting", "starting")
     monkeypatch.setattr(running.source, "ready", lambda: True)
     running.source.catch_up.aim({f"{MEMORIES}:0": 3})
@@ -212,7 +212,7 @@ def test_readiness_names_the_obstacle(running: Any, monkeypatch: pytest.MonkeyPa
 
 def test_oldest_snapshot_shows_a_stalled_part(running: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     metrics, progress = MainFlowMetrics(), running.source.progress
-    metrics.watch(running)
+    metrics.attach(running)
     for at_s, part in ((10.0, "0"), (11.0, "1"), (12.5, "1")):
         monkeypatch.setattr("time.time", lambda at_s=at_s: at_s)
         progress.snapped(part)
@@ -224,14 +224,14 @@ def test_oldest_snapshot_shows_a_stalled_part(running: Any, monkeypatch: pytest.
 def test_results_are_counted_by_task_code_and_reason(running: Any) -> None:
     flow, metrics = running, EnrichmentMetrics()
     flow.state_dir, flow.enrichment_counter, flow.meters = flow.directory.path, EnrichmentCounter(), [Meter("judge")]
-    metrics.watch(flow)
+    metrics.attach(flow)
     request = EnrichmentRequest.model_construct(tasks=["facts", "extract", "classify"])
     result = EnrichmentResult.model_construct(
         failures=[failure("extract", "timeout"), failure("classify", "timeout")], refused={"no_evidence": 2}, calls=3,
         prompt_tokens=100, completion_tokens=10, embedding_tokens=0,
     )  # fmt: skip
     for _ in range(4):
-        flow.enrichment_counter.answered(request, result)
+        flow.enrichment_counter.count_result(request, result)
     flow.table.left_out["not_signed"] += 2
     flow.enrichment_counter.observe(Derived(Position("results", 0, 1), 0, b"acme/ann", b"{}"))
     found = shown(metrics)

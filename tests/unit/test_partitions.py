@@ -43,7 +43,7 @@ from recallflow.records import MOVED_HEADER, Position, Record
 from recallflow.state import keys
 from recallflow.state.directory import StateDirectory
 from recallflow.state.encryption import UNENCRYPTED, AtRest
-from recallflow.state.folders import elsewhere_since_ms, numbers_in, partition_folder, unmark_elsewhere
+from recallflow.state.folders import numbers_in, partition_folder, released_since_ms, unmark_released
 from tests.unit.operators.harness import HASHING
 from tests.unit.state.member import PARTITIONS, Member, told
 
@@ -146,7 +146,7 @@ class Life:
             self._elsewhere.check()
 
     def marked(self) -> dict[int, int]:
-        found = {number: elsewhere_since_ms(partition_folder(self.path, number)) for number in numbers_in(self.path)}
+        found = {number: released_since_ms(partition_folder(self.path, number)) for number in numbers_in(self.path)}
         return {number: since_ms for number, since_ms in found.items() if since_ms is not None}
 
 
@@ -188,7 +188,7 @@ def test_a_folder_goes_after_a_day(life: Life) -> None:
     life.look(2)
     life.look(after_ms=KEPT_MS - 1)
     assert numbers_in(life.path) == [*EVERY]
-    unmark_elsewhere(partition_folder(life.path, 1))  # it was ours in between
+    unmark_released(partition_folder(life.path, 1))  # it was ours in between
     life.look(after_ms=1)
     assert (numbers_in(life.path), life.marked()) == ([1], {1: BEGAN_MS + KEPT_MS})
 

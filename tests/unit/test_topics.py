@@ -25,10 +25,10 @@ from recallflow.connectors.kafka.sender import DeliverySink, EarlierOutputs, Out
 from recallflow.connectors.kafka.topic_reader import TAIL, TopicReader
 from recallflow.control import ControlHistory, Quota
 from recallflow.errors import SourceError, StateError, StorageError
-from recallflow.flows import first_places
-from recallflow.flows.first_places import DeliveredOffsets, answered_requests, sent_before, since_first_record
+from recallflow.flows import initial_progress
+from recallflow.flows.initial_progress import DeliveredOffsets, answered_requests, sent_before, since_first_record
 from recallflow.flows.kafka import MainFlow
-from recallflow.flows.ownership import Ownership, StateFolders
+from recallflow.flows.ownership import Ownership
 from recallflow.flows.record_spans import RecordSpans
 from recallflow.flows.reembed import MemoryTopicReplay, _Replay
 from recallflow.flows.runner import Loop
@@ -284,25 +284,24 @@ class Deployment:
     def _opened(self, lacks: int) -> tuple[Lane, Lane]:
         applied = {f"{MEMORY_TOPIC}:0": self._applied(lacks)}
         partition = SimpleNamespace(path=Path("nowhere"), applied=applied, counts=SimpleNamespace(memories=0, owners=0))
-        folders = StateFolders(Mock(partition=lambda _: partition), MEMORY_TOPIC)
         source = Mock(spec=OwnedSource)
         source.stopping = None
         owned = Ownership(
             KafkaOptions("nowhere:1"),
             (MEMORY_TOPIC, QUERY_TOPIC),
-            folders,
+            Mock(partition=lambda _: partition),
             source,
             EarlierOutputs(),
             Mock(),
             ignored,
             lambda _: True,
-            first_places=Mock(),
+            initial_progress=Mock(),
             deployment="d",
             counts=lambda: True,
         )
         with TopicReader(KafkaOptions("nowhere:1"), new_consumer=self._kafka.consumer) as reader:
             owned._open(reader, 0, self._place, set())
-        assert owned._places[0].generation == self._place.generation + 1
+        assert owned._progress[0].generation == self._place.generation + 1
         ((_, memory, queries),) = (call.args for call in source.own.call_args_list)
         return memory, queries
 
@@ -478,7 +477,7 @@ RECEIPTS, LETTERS, REQUESTS = "receipts:0", "letters:0", "requests:0"
 @pytest.fixture
 def kafka(monkeypatch: pytest.MonkeyPatch) -> FakeKafka:
     """Ten memories in each of two partitions, appended at 100 ms and later."""
-    monkeypatch.setattr(first_places, "COMPARED", 3)
+    monkeypatch.setattr(initial_progress, "COMPARED", 3)
     made = FakeKafka(memories=2, receipts=1, letters=1, requests=1)
     for number in range(20):
         made.append("memories", number % 2, b"{}", append_ms=100 + number)
@@ -543,7 +542,9 @@ WRITTEN_TOPICS = TopicNames(enrichment="requests", results="results", dead_lette
 @pytest.fixture
 def requests_kafka(monkeypatch: pytest.MonkeyPatch) -> FakeKafka:
     made = FakeKafka(requests=2, results=2, letters=1)
-    monkeypatch.setattr(first_places, "TopicReader", lambda *chosen: TopicReader(*chosen, new_consumer=made.consumer))
+    monkeypatch.setattr(
+        initial_progress, "TopicReader", lambda *chosen: TopicReader(*chosen, new_consumer=made.consumer)
+    )
     for number in range(20):
         made.append("requests", number % 2, b"{}", append_ms=100 + number)
     return made

@@ -40,7 +40,7 @@ def _of_run() -> Iterator[Metric]:
     running = MagicMock(output_counter=OutputCounter("", {}), directory=MagicMock(path=Path(), unfit={}))
     running.spans.stages = Stages(TopicNames().read())
     metrics = MainFlowMetrics()
-    metrics.watch(running)
+    metrics.attach(running)
     yield from metrics.collect()
     yield from member_families([])
 
@@ -49,7 +49,7 @@ def _of_enrich() -> Iterable[Metric]:
     running = MagicMock(enrichment_counter=EnrichmentCounter(), state_dir=Path())
     running.spans.stages = Stages((TopicNames().enrichment,))
     metrics = EnrichmentMetrics()
-    metrics.watch(running)
+    metrics.attach(running)
     return metrics.collect()
 
 

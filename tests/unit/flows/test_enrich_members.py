@@ -23,10 +23,10 @@ from recallflow.connectors.kafka.partition import Tails
 from recallflow.connectors.kafka.sender import DeliverySink, EarlierOutputs, OutputSender, ToSend
 from recallflow.connectors.kafka.topic_reader import TopicReader
 from recallflow.events import EnrichmentResult
-from recallflow.flows import first_places, ownership
+from recallflow.flows import initial_progress, ownership
 from recallflow.flows.engine_metrics import Stages
 from recallflow.flows.enrich import RequestReader, recipe
-from recallflow.flows.first_places import first_enrichment_places
+from recallflow.flows.initial_progress import initial_enrichment_progress
 from recallflow.flows.ownership import Ownership
 from recallflow.flows.record_spans import RecordSpans
 from recallflow.flows.router import Router, routing
@@ -176,7 +176,7 @@ class Member:
             ends,
             self._commit,
             lambda _: True,
-            first_places=partial(first_enrichment_places, NOWHERE, TOPICS, ends, "here"),
+            initial_progress=partial(initial_enrichment_progress, NOWHERE, TOPICS, ends, "here"),
             deployment="here",
             by_tenants=False,
         )
@@ -245,7 +245,7 @@ def brokers(monkeypatch: pytest.MonkeyPatch) -> Brokers:
     def reader(*arguments: Any, **chosen: Any) -> TopicReader:
         return TopicReader(*arguments, **chosen | {"new_consumer": made.kafka.consumer})
 
-    for module in (first_places, ownership, cluster):
+    for module in (initial_progress, ownership, cluster):
         monkeypatch.setattr(module, "TopicReader", reader)
     return made
 

@@ -14,10 +14,10 @@ import orjson
 import pytest
 
 from recallflow.errors import PartitionMissing, StorageError
-from recallflow.flows import kafka
+from recallflow.flows import member
 from recallflow.flows.config import Config
 from recallflow.flows.embedded import process
-from recallflow.flows.kafka import KafkaFlow
+from recallflow.flows.kafka import MainKafkaFlow
 from recallflow.flows.settings import Settings
 from recallflow.owner import Owner
 from recallflow.state import database
@@ -163,15 +163,15 @@ def test_member_joins_anew_after_an_io_error_that_passes(
 ) -> None:
     count = 0
 
-    def run_once(self: KafkaFlow, *_: object) -> None:
+    def run_once(self: MainKafkaFlow, *_: object) -> None:
         nonlocal count
         count += 1
         self._has_begun = begun
         if count < 3:
             raise error
 
-    monkeypatch.setattr(KafkaFlow, "_run", run_once)
-    monkeypatch.setattr(kafka, "REJOIN_S", 0.0)
+    monkeypatch.setattr(MainKafkaFlow, "_run", run_once)
+    monkeypatch.setattr(member, "REJOIN_S", 0.0)
     with nullcontext() if runs == 3 else pytest.raises(type(error)):
-        KafkaFlow(Config(state_dir=tmp_path / "s")).run()
+        MainKafkaFlow(Config(state_dir=tmp_path / "s")).run()
     assert count == runs

@@ -19,7 +19,7 @@ from recallflow.state.description import TOPICS, describe
 from recallflow.state.directory import StateDirectory
 from recallflow.state.encryption import UNENCRYPTED, AtRest
 from recallflow.state.files import read_checked, write_checked
-from recallflow.state.folders import held_numbers, mark_elsewhere, mark_moving, numbers_in, partition_folder
+from recallflow.state.folders import held_numbers, mark_moving, mark_released, numbers_in, partition_folder
 from recallflow.state.lock import LOCK
 from recallflow.state.moving import merge, move, split
 from recallflow.state.state_hash import combined_hash
@@ -159,7 +159,7 @@ def test_outdated_partition_is_not_moved(tmp_path: Path, whole: str) -> None:
     split(a, {b: [1, 2]}, UNENCRYPTED)
     for holder, other, number in ((a, b, 3), (b, a, 1)):
         shutil.copytree(partition_folder(holder, number), partition_folder(other, number))
-        mark_elsewhere(partition_folder(other, number), 1_000)
+        mark_released(partition_folder(other, number), 1_000)
     with pytest.raises(StateError, match="whole does not hold p001"):
         move(a, tmp_path / "c", [1], UNENCRYPTED, create=True)
     move(b, a, [1], UNENCRYPTED)  # where an old one lies

@@ -24,11 +24,11 @@ from recallflow.state.files import write_checked
 from recallflow.state.folders import (
     arriving_folder,
     copy_partition,
-    mark_elsewhere,
+    mark_released,
     numbers_in,
     partition_folder,
     read_secret,
-    unmark_elsewhere,
+    unmark_released,
 )
 from recallflow.state.partition import Partition
 from recallflow.state.segments import SMALL
@@ -86,7 +86,7 @@ def test_partition_used_by_another_is_not_reported(tmp_path: Path) -> None:
     with Member.on(path) as member:
         member.take(*EVERY)
         member.run(told())
-    mark_elsewhere(partition_folder(path, 1), 1_000)
+    mark_released(partition_folder(path, 1), 1_000)
     with StateDirectory.existing(path, 2**20) as found:
         assert found.existing_numbers() == [0, 2, 3]
         with pytest.raises(StateError, match="p001"):
@@ -95,7 +95,7 @@ def test_partition_used_by_another_is_not_reported(tmp_path: Path) -> None:
     with Member.on(path) as member:  # as `run`: it may be its own again
         member.take(*EVERY)
         assert set(member.ask()) == set(USERS)
-    unmark_elsewhere(partition_folder(path, 1))
+    unmark_released(partition_folder(path, 1))
     with StateDirectory.existing(path, 2**20) as found:
         assert found.existing_numbers() == [*EVERY]
 

@@ -83,7 +83,7 @@ def _source_of(message: Any, sources: dict[str, _Source]) -> Position | None:
     return None
 
 
-def first_places(
+def initial_progress(
     options: KafkaOptions,
     topics: TopicNames,
     ends: Ends,
@@ -149,7 +149,7 @@ def _least(part: str, memory: DeliveredOffsets, queries: DeliveredOffsets, end: 
     return min(found.get(part, end), queries.tails.get(part, end))
 
 
-def first_enrichment_places(
+def initial_enrichment_progress(
     options: KafkaOptions, topics: TopicNames, ends: Ends, deployment: str, numbers: Collection[int]
 ) -> dict[int, PartitionProgress]:
     """Return a place for each partition of requests and results: requests with an output are done."""
