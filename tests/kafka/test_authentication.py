@@ -151,7 +151,9 @@ def test_engine_outlives_its_tokens_and_an_outage_of_their_provider(
 
 
 @pytest.mark.parametrize("login", ["scram", "oidc"])
-@pytest.mark.parametrize("action", [["run"], ["topics", "create"], ["ask", "tea?"], ["doctor"]], ids=" ".join)
+@pytest.mark.parametrize(
+    "action", [["run"], ["topics", "create"], ["dlq", "list"], ["ask", "tea?"], ["doctor"]], ids=" ".join
+)
 def test_wrong_credentials_end_a_command_with_one_line(
     engine: Engine, oidc: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Cli,
     login: str, action: list[str],

@@ -3,13 +3,11 @@
 import asyncio
 import gc
 import time
-from collections.abc import Coroutine, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-import httpx
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
@@ -17,7 +15,7 @@ from confluent_kafka.cimpl import NewPartitions
 
 from benchmarks.broker import HOST, Cluster, free_ports, has_leaders, retry
 from benchmarks.kafka_flow import create, own_topics, running_flow
-from recallflow import InvalidRecord, Memory, MemoryAdd, MemoryGet, Recall, ReplyTo, Response
+from recallflow import InvalidRecord, Memory, MemoryAdd, Recall, ReplyTo, Response
 from recallflow.client import QueryTimeout, RecallClient
 from recallflow.connectors.kafka.service import KafkaService, ServiceTopics
 from recallflow.credentials import ApiKeyText, Headers
@@ -27,15 +25,10 @@ from recallflow.kafka_clients import Inbox
 from recallflow.kafka_options import KafkaOptions
 from tests import programme
 from tests.kafka.engine import PARTITIONS, Engine
-from tests.kafka.harness import Start, read_topic
 from tests.unit.senders import with_key
-from tests.unit.services.mem0_clients import address_of, import_mem0
 
 WAIT_S = 30.0
-USERS, ROUNDS = 8, 10
 MANY = 50
-
-T = TypeVar("T")
 
 
 def service_of(cluster: Cluster, topics: TopicNames, replies: Inbox | None = None, timeout_s: float = WAIT_S) -> Any:
@@ -63,16 +56,8 @@ def recall(user: str, query: str, **more: Any) -> Recall:
     return Recall(type="recall", tenant_id="acme", user_id=user, query=query, **more)
 
 
-def get(user: str, memory_id: str, query_id: str) -> MemoryGet:
-    return MemoryGet(type="memory.get", tenant_id="acme", user_id=user, memory_id=memory_id, id=query_id)
-
-
 def contents(response: Response) -> list[str]:
     return [memory.content for memory in response.memories or []]
-
-
-async def together(*calls: Coroutine[Any, Any, T]) -> list[T]:
-    return await asyncio.gather(*calls)
 
 
 def test_applied_event_returns_its_receipt(service: KafkaService, ours: Headers, user: str) -> None:
@@ -127,31 +112,6 @@ def test_oversized_records_and_own_reply_topics_are_refused(service: KafkaServic
                 await refusal
 
     asyncio.run(refused())
-
-
-def test_services_sharing_a_reply_partition_get_their_own_answers(
-    guarded_engine: Engine, ours: Headers, user: str
-) -> None:
-    """Both ask about the same users, with the same query ids, at the same time."""
-    replies = guarded_engine.topics.replies[0]
-    inbox = Inbox(replies, one=True, partition=1)
-    users = [f"{user}-{number}" for number in range(USERS)]
-
-    async def asked(service: KafkaService, name: str, memory_id: str) -> list[tuple[str, str]]:
-        await service.apply(memory(name, "x", id=memory_id), ours, WAIT_S)
-        answers = await together(*(service.ask(get(name, memory_id, str(n)), ours, WAIT_S) for n in range(ROUNDS)))
-        return [(answer.query_id, (answer.versions or [{}])[0]["id"]) for answer in answers]
-
-    async def both(*services: KafkaService) -> None:
-        calls = [(service, name, f"{name}-{place}") for name in users for place, service in enumerate(services)]
-        expected = [[(str(number), memory_id) for number in range(ROUNDS)] for _, _, memory_id in calls]
-        assert await together(*(asked(*call) for call in calls)) == expected
-
-    broker, topics = guarded_engine.broker, guarded_engine.topics
-    with service_of(broker, topics, inbox) as one, service_of(broker, topics, inbox) as other:
-        asyncio.run(both(one, other))
-    found = [message for message in read_topic(broker, replies) if user.encode() in message.key()]
-    assert (len(found), {message.partition() for message in found}) == (2 * USERS * ROUNDS, {1})
 
 
 def test_missing_reply_partition_is_named(guarded_engine: Engine, user: str) -> None:
@@ -249,27 +209,3 @@ def test_embedded_program_works_on_kafka_after_a_one_line_change(broker: Cluster
     ):
         on_kafka = programme.run(client, "ann")
     assert {name: (on_kafka[name], embedded[name]) for name in embedded if on_kafka[name] != embedded[name]} == {}
-
-
-@pytest.fixture
-def key(guarded_engine: Engine) -> str:
-    assert guarded_engine.key is not None
-    return guarded_engine.key.text()
-
-
-def test_mem0_client_finds_an_added_memory(guarded_engine: Engine, key: str, start: Start, tmp_path: Path) -> None:
-    mem0 = import_mem0(tmp_path)
-    serving = start("serve", "--port", "0", *guarded_engine.flags)
-    host = f"{address_of(serving)}/mem0/acme"
-    client: Any = mem0.MemoryClient(api_key=key, host=host)
-    added = client.add("Bob's cat is called Miso.", user_id="bob", metadata={"pet": True})
-    [found] = client.search("What is the cat's name?", filters={"user_id": "bob"})["results"]
-    assert found["id"] == added["results"][0]["id"]
-    assert (found["memory"], found["metadata"]) == ("Bob's cat is called Miso.", {"pet": True})
-    client.update(found["id"], text="Bob's cat is called Sushi.")
-    assert [one["new_memory"] for one in client.history(found["id"])][-1] == "Bob's cat is called Sushi."
-    client.delete(found["id"])
-    assert client.get_all(filters={"user_id": "bob"})["count"] == 0
-    client.client.close()
-    with httpx.Client() as http, pytest.raises(ValueError, match="API key"):
-        mem0.MemoryClient(api_key=ApiKeyText.new().text(), host=host, client=http)

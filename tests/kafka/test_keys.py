@@ -222,31 +222,6 @@ def grant(broker: Broker, user: str, kind: ResourceType, name: str, *operations:
         created.result()
 
 
-def test_engine_and_client_work_with_the_password(
-    guarded: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(PASSWORD_VARIABLE, ANN[1])
-    engine = Engine(Cluster(guarded.guarded_servers), new_topics())
-    create(guarded, engine.topics, 1)
-    options = login(ANN[0]) | {"sasl.password": ANN[1]}
-    with engine.running(tmp_path / "s", *login_flags(ANN[0])), engine.client(options=options) as client:
-        position = client.add("The bicycle is in the cellar.", user="ann")
-        answer = client.search("Where is the bicycle?", user="ann", after=position)
-    assert [memory.content for memory in answer] == ["The bicycle is in the cellar."]
-
-
-@pytest.mark.parametrize("action", [["run"], ["topics", "create"], ["dlq", "list"]], ids=" ".join)
-def test_wrong_password_is_reported_and_not_shown(
-    guarded: Broker, cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, action: list[str]
-) -> None:
-    monkeypatch.setenv(PASSWORD_VARIABLE, WRONG)
-    where = ["--state-dir", tmp_path / "s"] if action == ["run"] else []
-    done = cli(*action, *where, "--bootstrap-servers", guarded.guarded_servers, *login_flags(ANN[0]))
-    assert (done.returncode, done.stdout) == (1, "")
-    assert "Kafka refuses us" in done.stderr
-    assert WRONG not in done.stderr
-
-
 def test_doctor_names_missing_rights(guarded: Broker, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     named = new_topics()
     create(guarded, named, 1)

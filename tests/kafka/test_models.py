@@ -6,7 +6,6 @@ import shlex
 import shutil
 import signal
 from collections import Counter
-from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,6 @@ from recallflow.flows.reembed import TOGETHER
 from recallflow.flows.settings import TopicNames
 from recallflow.operators.enrichment.prompt_frame import DATA, DATA_END
 from recallflow.state.trace_search import Findings, Pieces, RecordFilter, search_folder
-from tests.event_log import hash_of
 from tests.fleet.engine import SHORT_SESSION
 from tests.kafka.harness import (
     FLOW_FLAGS,
@@ -311,88 +309,6 @@ def test_a_killed_run_continues_without_repeated_vectors(
     assert each == dict.fromkeys((f"m{n}" for n in range(count)), 1)
     paid = Counter(text for asked in llm_server.requests for text in asked.texts)
     assert sum(paid.values()) - count <= TOGETHER
-
-
-FERRY, KETTLE, GADGET = "The ferry to Porto leaves at nine", "The kettle is broken again", "Which gadget fails?"
-LOOKS = 50  # at the responses, before a question is asked again
-NEAR, FAR = [1.0] + [0.0] * 63, [0.0, 1.0] + [0.0] * 62
-
-Running = Callable[..., contextlib.AbstractContextManager[None]]
-
-
-@dataclass
-class Platform(OnTopics):
-    _asked: int = 0
-
-    def remember(self, **texts: str) -> None:
-        produce(
-            self.broker,
-            self.topics.memory,
-            *({"type": "memory", "id": name, "content": said} for name, said in texts.items()),
-        )
-
-    def ask(self, question: str, **fields: Any) -> dict[str, Any]:
-        """The answer. A question from before a first start has none, and is asked again."""
-        looked = LOOKS
-
-        def answered() -> dict[str, Any] | None:
-            nonlocal looked
-            looked += 1
-            if looked > LOOKS:
-                looked, self._asked = 0, self._asked + 1
-                query = {"type": "recall", "id": f"q{self._asked}", "query": question} | fields
-                produce(self.broker, self.topics.queries, query)
-            responses = self.read(self.topics.responses)
-            return next((one for one in responses if one["query_id"] == f"q{self._asked}"), None)
-
-        until(lambda: answered() is not None)
-        return answered() or {}
-
-
-@pytest.fixture
-def platform(broker: Cluster, topics: Names) -> Platform:
-    return Platform(broker, enriched_topics(broker, topics))
-
-
-@pytest.fixture
-def running(platform: Platform, tmp_path: Path, llm_server: LlmServer) -> Running:
-
-    @contextlib.contextmanager
-    def run(flow: str, folder: str = "", model: str = "e-1") -> Iterator[None]:
-        where = ["--state-dir", str(tmp_path / (folder or flow)), "--sync-ms", "50"]
-        service = ["--embedding-model", model, "--embedding-dimension", "64", "--embedding-url", llm_server.url]
-        deployment = f"{model}-{platform.topics.memory}"  # each model has its own
-        embedder = ["--embedder", "openai", "--deployment", deployment] if flow == "run" else []
-        words = [flow, *embedder, *service, *where, *platform.options(FLOW_FLAGS[flow])]
-        with platform.command(tmp_path, *words, environment={"RECALLFLOW_ENRICHMENT_BATCH_WAIT_MS": "0"}):
-            yield
-
-    return run
-
-
-def test_memory_is_found_by_meaning_once_its_vector_arrives(
-    platform: Platform, running: Running, llm_server: LlmServer, tmp_path: Path
-) -> None:
-    """A rebuild from the log has the same state, and pays nothing."""
-    llm_server.vectors |= {FERRY: FAR, KETTLE: NEAR, GADGET: NEAR}
-    platform.remember(ferry=FERRY, kettle=KETTLE)
-    with running("run"):
-        until(lambda: platform.ask("When does the ferry leave?")["status"] == "ok")
-        answer = platform.ask("When does the ferry leave?")
-        assert [memory["id"] for memory in answer["memories"]] == ["ferry", "kettle"]
-        assert [asked.texts for asked in llm_server.requests if FERRY in asked.texts] == []
-        with running("enrich"):
-            until(lambda: len(vectors(platform.broker, platform.topics.memory)) == 2)
-        until(lambda: platform.ask(GADGET)["memories"][0]["id"] == "kettle")
-        answer = platform.ask(GADGET, explain=True)
-        assert answer["status"] == "ok", answer["warnings"]
-    paid = [asked.texts for asked in llm_server.requests]
-    assert sum(FERRY in texts for texts in paid) == sum(KETTLE in texts for texts in paid) == 1
-    with running("run", "again"), running("enrich"):
-        until(lambda: platform.ask(GADGET)["memories"][0]["id"] == "kettle")
-    assert hash_of(tmp_path / "again") == hash_of(tmp_path / "run")
-    assert sum(KETTLE in asked.texts for asked in llm_server.requests) == 1
-    assert len(vectors(platform.broker, platform.topics.memory)) == 2
 
 
 ROOT = Path(__file__).parents[2]
