@@ -40,17 +40,13 @@ PLACES = ["Porto", "Leeds", "Lake Como"]
 RELATED = ["caused_by", "contradicts", "supersedes", "prefers_over"]
 NAMES = ["Ann", "Bob", "Cleo Marsh", "Dee", None]
 BROKEN = [
-    b"",
-    b"{",
-    b"\xff\xfe\x00",
-    b"[1, 2]",
-    b'{"type": "memo", "tenant_id": "acme", "user_id": "ann"}',
+    b"", b"{", b"\xff\xfe\x00", b"[1, 2]", b'{"type": "memo", "tenant_id": "acme", "user_id": "ann"}',
     b'{"type": "message", "user_id": "ann", "content": "no tenant"}',
     b'{"type": "message", "tenant_id": "acme", "user_id": "ann", "content": "no time", "timestamp": "soon"}',
     b'{"type": "recall", "tenant_id": "acme", "user_id": "ann", "id": "wrong", "query": "", "k": "many"}',
     b'{"type": "memory.feedback", "tenant_id": "acme", "user_id": "ann", "memory_id": "nobody\'s", "useful": true}',
     b'{"type": "memory", "tenant_id": "acme", "user_id": "bob", "content": "x", "embedding": [0.5, 0.5]}',
-]
+]  # fmt: skip
 
 
 class Author:

@@ -17,15 +17,11 @@ def close_up() -> Iterator[dict[str, Any]]:
     yield _message("m2", HOUR_MS, "s1", "Doctor Lee says to swim instead of running for a month")
     yield _message("m3", 2 * HOUR_MS, "s1", SCRIPT)
     yield _memory(
-        "m4",
-        DAY_MS,
-        content="Ann swims at Harbour Pool on Tuesdays",
+        "m4", DAY_MS, content="Ann swims at Harbour Pool on Tuesdays",
         entities=[{"name": "Harbour Pool", "type": "place"}, {"name": "Doctor Lee", "type": "person"}],
         relations=[{"source": "Doctor Lee", "type": "recommends", "target": "Harbour Pool", "weight": 0.8}],
-        tags=["sport"],
-        topics=["health"],
-        project_id="knee",
-    )
+        tags=["sport"], topics=["health"], project_id="knee",
+    )  # fmt: skip
     yield _memory("m5", 2 * DAY_MS, content="Ann's knee is fine again", topics=["health"], tags=["sport"])
     yield _memory("m6", 3 * DAY_MS, content="Ann prefers tea", category="food")
     for number in range(3):

@@ -158,11 +158,7 @@ def test_flink_agents_memory_passes_its_tests_and_documented_job_runs(
     names = (engine.broker.bootstrap_servers, topics.memory, topics.queries, topics.responses)
     done = own.run("python", "memory.py", *names)
     assert done.stdout.splitlines() == [
-        "test_switch_context 'RecallLongTermMemory' object has no attribute 'switch_context'",
-        "10",
-        "[] [('likes coffee', {'at': 'home'})]",
-        "2 []",
-        "1 items have 2 metadatas; give one for each, or one for all",
-        "True False",
-        "['I am allergic to peanuts']",
-    ], done.stderr
+        "test_switch_context 'RecallLongTermMemory' object has no attribute 'switch_context'", "10",
+        "[] [('likes coffee', {'at': 'home'})]", "2 []", "1 items have 2 metadatas; give one for each, or one for all",
+        "True False", "['I am allergic to peanuts']",
+    ], done.stderr  # fmt: skip

@@ -176,10 +176,8 @@ def test_bad_line_is_refused_once_with_its_fields(errors: dict[str, list[dict[st
 ACCEPTED = {
     "an id with slashes": event(id="a/b//c"),
     "ids of emoji": event(id="🦦🦦", tenant_id="🏔️", user_id="😀", session_id="🎈"),
-    "an id of 128 characters": event(id="é" * 128),
-    "1 MiB": sized(MIB),
-    "a byte order mark before the event": b"\xef\xbb\xbf" + event(),
-    "a negative epoch": event(timestamp=-1_000),
+    "an id of 128 characters": event(id="é" * 128), "1 MiB": sized(MIB),
+    "a byte order mark before the event": b"\xef\xbb\xbf" + event(), "a negative epoch": event(timestamp=-1_000),
     "nine digits of milliseconds": event(timestamp=999_999_999),
     "eleven digits of milliseconds": event(timestamp=10_000_000_000),
     "text in the months whose milliseconds look like seconds": event(timestamp="1970-02-01T00:00:00Z"),
@@ -187,12 +185,10 @@ ACCEPTED = {
     "the last moment": event(timestamp="9999-12-31T23:59:59.999Z"),
     "a time without offset": event(timestamp="2025-06-01T12:00:00"),
     "an embedding of zeros": event(embedding=[0] * 384),
-    "190 levels in metadata": raw(b'"metadata": {"a": ' + nested(190) + b"}"),
-    "an unknown field": event(mood="good"),
+    "190 levels in metadata": raw(b'"metadata": {"a": ' + nested(190) + b"}"), "an unknown field": event(mood="good"),
     "unknown fields that the engine has words for": event(text="a", given=1, model_dump=2, model_extra=3, seq=4),
-    "a byte order mark in the text": event(content="\ufeffhello"),
-    "a zero in the text": event(content="a\u0000b"),
-}
+    "a byte order mark in the text": event(content="\ufeffhello"), "a zero in the text": event(content="a\u0000b"),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", ACCEPTED)

@@ -220,12 +220,9 @@ STORY: list[dict[str, Any]] = [
     event("memory.update", memory_id="m2", content=f"Ann grows two of the {SECRET}"),
     event("memory.update", memory_id="nobody", content=SECRET),
     event("recall", id="q1", query=f"Where is the {SECRET}?", explain=True),
-    event("recall", id="q2", query=f"The {SECRET}?", mode=SECRET),
-    event("graph.facts", id="q3", query=SECRET),
-    event(SECRET, id="x"),
-    event("memory.forget", memory_id="m1"),
-    event("user.erase"),
-]
+    event("recall", id="q2", query=f"The {SECRET}?", mode=SECRET), event("graph.facts", id="q3", query=SECRET),
+    event(SECRET, id="x"), event("memory.forget", memory_id="m1"), event("user.erase"),
+]  # fmt: skip
 
 
 def record(level: int, text: str, *args: object) -> logging.LogRecord:

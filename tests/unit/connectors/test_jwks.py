@@ -74,20 +74,17 @@ def test_a_tag_that_cannot_be_sent_back_is_not_kept(server: JwksServer) -> None:
 @pytest.mark.parametrize(
     ("status", "headers", "body", "said"),
     [
-        (500, {}, document(rs256()), "it answered 500"),
-        (404, {}, document(rs256()), "it answered 404"),
+        (500, {}, document(rs256()), "it answered 500"), (404, {}, document(rs256()), "it answered 404"),
         (302, {"Location": "https://elsewhere.example/jwks"}, b"", "it answered 302"),
-        (304, {}, b"", "it answered 304"),
-        (200, {}, b"<html>", "no JWKS document"),
-        (200, {}, b"[" * 100_000, "no JWKS document"),
-        (200, {}, document(), "no key in the answer"),
+        (304, {}, b"", "it answered 304"), (200, {}, b"<html>", "no JWKS document"),
+        (200, {}, b"[" * 100_000, "no JWKS document"), (200, {}, document(), "no key in the answer"),
         (200, {}, document({"kty": "oct", "k": SECRET}), "no key in the answer"),
         (200, {}, b" " * (64 * MOST_BYTES), "more than 1,048,576 bytes"),
         (200, {"Content-Encoding": "gzip"}, gzip.compress(b" " * (64 * MOST_BYTES), mtime=0), "no JWKS document"),
         (200, {"Content-Length": "100000"}, b"{", "cannot be asked"),
     ],
     ids=lambda value: repr(value)[:20],
-)
+)  # fmt: skip
 def test_invalid_jwks_response_is_reported(
     server: JwksServer, status: int, headers: dict[str, str], body: bytes, said: str
 ) -> None:

@@ -111,27 +111,19 @@ def test_overlong_line_is_cut_behind_the_limit(write: Callable[[bytes], Path], e
 @pytest.mark.parametrize(
     ("content", "log_format"),
     [
-        (EVENT, "events"),
-        (b"{broken\n\n" + EVENT, "events"),
-        (b"[broken\n" + EVENT, "events"),
-        (b"x" * 200_000 + b"\n" + EVENT, "events"),
-        (b'{"type":["message"],"tenant_id":"acme"}', "events"),
-        (b'{"type":"episode.end"}', "events"),
-        (b"[" + EVENT + b"]", "events"),
-        (b"[\n" + EVENT + b"\n]", "events"),
-        (MESSAGE, "openai"),
-        (b"\xef\xbb\xbf" + MESSAGE, "openai"),
-        (b'{"tenant_id":"acme","messages":[' + MESSAGE + b"]}", "openai"),
-        (b"[" + MESSAGE + b"]", "openai"),
+        (EVENT, "events"), (b"{broken\n\n" + EVENT, "events"), (b"[broken\n" + EVENT, "events"),
+        (b"x" * 200_000 + b"\n" + EVENT, "events"), (b'{"type":["message"],"tenant_id":"acme"}', "events"),
+        (b'{"type":"episode.end"}', "events"), (b"[" + EVENT + b"]", "events"), (b"[\n" + EVENT + b"\n]", "events"),
+        (MESSAGE, "openai"), (b"\xef\xbb\xbf" + MESSAGE, "openai"),
+        (b'{"tenant_id":"acme","messages":[' + MESSAGE + b"]}", "openai"), (b"[" + MESSAGE + b"]", "openai"),
         (b'{\n  "messages": [\n' + MESSAGE + b",\n" + MESSAGE + b"\n]}", "openai"),
         (b'{"id":"a","conversations":[{"from":"human","value":"hello"}]}', "sharegpt"),
         (b'[{"items":[{"from":"human","value":"hello"}]}]', "sharegpt"),
         (b'{"conversation":[{"role":"user","content":"hello"}]}', "sharegpt"),
         (b'{"role":"user","content":"hello","items":[{"role":"user","content":"hello"}]}', "openai"),
-        (orjson.dumps(LOCOMO), "locomo"),
-        (orjson.dumps(LOCOMO, option=orjson.OPT_INDENT_2), "locomo"),
+        (orjson.dumps(LOCOMO), "locomo"), (orjson.dumps(LOCOMO, option=orjson.OPT_INDENT_2), "locomo"),
     ],
-)
+)  # fmt: skip
 def test_format_is_detected(write: Callable[[bytes], Path], content: bytes, log_format: str) -> None:
     assert detect_format(write(content)) == log_format
 

@@ -233,12 +233,9 @@ def test_invalid_utf8_is_refused(engine: Engine, client: httpx.Client, target: s
     [
         ("POST", "/memory/events", "wiat=applied", "wait"),
         ("POST", "/memory/events", "wait=applied&wait=stored", "twice"),
-        ("POST", "/memory/events/batch", "wait=applied", "body"),
-        ("POST", "/memory/query", "k=5", "body"),
-        ("POST", "/graph/trace", "user_id=ann", "body"),
-        ("POST", "/graph/explore", "hops=2", "body"),
-        ("POST", "/graph/rollout", "tenant_id=acme", "body"),
-        ("PATCH", "/memories/m", f"{SCOPE}&wiat=applied", "wait"),
+        ("POST", "/memory/events/batch", "wait=applied", "body"), ("POST", "/memory/query", "k=5", "body"),
+        ("POST", "/graph/trace", "user_id=ann", "body"), ("POST", "/graph/explore", "hops=2", "body"),
+        ("POST", "/graph/rollout", "tenant_id=acme", "body"), ("PATCH", "/memories/m", f"{SCOPE}&wiat=applied", "wait"),
         ("DELETE", "/memories/m", f"{SCOPE}&wiat=applied", "wait"),
         ("DELETE", "/memories/m", f"{SCOPE}&user_id=bob", "twice"),
         ("GET", "/memories/m", f"{SCOPE}&enviroment=e", "environment"),
@@ -253,7 +250,7 @@ def test_invalid_utf8_is_refused(engine: Engine, client: httpx.Client, target: s
         ("DELETE", "/mem0/acme/v1/memories/u:m/", "delete_linkd=true", "not supported"),
     ],
     ids=lambda value: value.replace("/", " ") if isinstance(value, str) else "",
-)
+)  # fmt: skip
 def test_unknown_parameter_is_refused_by_name(
     engine: Engine, client: httpx.Client, method: str, path: str, given: str, says: str
 ) -> None:

@@ -54,14 +54,11 @@ def control(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A file of keys that were made, and of one that was taken back."""
     before_ms = time.time_ns() // 1_000_000 - 60_000
     made = [
-        api_key(TENANTS, timestamp=before_ms),
-        api_key(ANNS, end_users=["ann"], timestamp=before_ms),
-        api_key(DEPLOYMENTS, "*", timestamp=before_ms),
-        api_key(OTHERS, "globex", timestamp=before_ms),
+        api_key(TENANTS, timestamp=before_ms), api_key(ANNS, end_users=["ann"], timestamp=before_ms),
+        api_key(DEPLOYMENTS, "*", timestamp=before_ms), api_key(OTHERS, "globex", timestamp=before_ms),
         api_key(NARROW, end_users=["bea"], environments=["test"], projects=["atlas"], timestamp=before_ms),
-        api_key(REVOKED, timestamp=before_ms),
-        api_key(REVOKED, revoked=True, timestamp=before_ms + 1_000),
-    ]
+        api_key(REVOKED, timestamp=before_ms), api_key(REVOKED, revoked=True, timestamp=before_ms + 1_000),
+    ]  # fmt: skip
     path = tmp_path_factory.mktemp("control") / "control.jsonl"
     path.write_bytes(b"".join(event.model_dump_json(exclude_none=True).encode() + b"\n" for event in made))
     return path
@@ -103,15 +100,12 @@ def test_invalid_credentials_are_refused_on_every_route(guarded: str, given: dic
     scope = "tenant_id=acme&user_id=ann"
     with httpx.Client(base_url=guarded, headers=given, timeout=30) as client:
         answers = [
-            client.post("/memory/query", json=QUERY),
-            client.post("/memory/events", json=EVENT),
+            client.post("/memory/query", json=QUERY), client.post("/memory/events", json=EVENT),
             *(client.get(f"{path}?{scope}") for path in ("/memories", "/episodes", "/graph/status", "/graph/explore")),
-            client.get(f"/memories/m?{scope}"),
-            client.delete(f"/memories/m?{scope}"),
+            client.get(f"/memories/m?{scope}"), client.delete(f"/memories/m?{scope}"),
             client.patch(f"/memories/m?{scope}", json={"content": "else"}),
-            client.get(f"/graph/trace?{scope}&query=tea"),
-            client.post("/graph/rollout", json=DECISION),
-        ]
+            client.get(f"/graph/trace?{scope}&query=tea"), client.post("/graph/rollout", json=DECISION),
+        ]  # fmt: skip
     assert {one.status_code for one in answers} == {status}
     assert not any(secret in one.text for one in answers for secret in given.values())
 

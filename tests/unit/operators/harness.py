@@ -292,20 +292,16 @@ def make_inputs(
     assert [index.ids[slot] for slot in index.conversation.slots] == [entry.id for entry in entries]
     recall = Recall.model_validate(make_event("recall", query="?", mode=mode) | query)
     return RankingInput(
-        index=index,
-        question=understand(recall.query, []),
-        query=recall,
-        now_ms=now_ms,
+        index=index, question=understand(recall.query, []), query=recall, now_ms=now_ms,
         semantic=np.array([*semantic], np.float64),
         allowed=np.arange(len(entries)) if allowed is None else np.array(allowed),
         tuning=tuned(recall, mode, tenant or RecallSettings()),
         relevance=np.ones(len(entries)).take if relevance is None else np.array(relevance).take,
         vector=None if asked is None else np.array(asked, np.float32),
-        proximity=None if proximity is None else np.array(proximity, np.float64),
-        relationship=relationship or {},
+        proximity=None if proximity is None else np.array(proximity, np.float64), relationship=relationship or {},
         usage=None if usage is None else OwnerUsage((seq, used.encode()) for seq, used in usage.items()),
         returned=np.array(returned, np.int64),
-    )
+    )  # fmt: skip
 
 
 def ids_of(inputs: RankingInput, ranking: Ranking) -> list[str]:

@@ -82,22 +82,12 @@ def test_a_message_is_remembered_as_it_stands() -> None:
 
 def test_a_memory_keeps_every_field_it_came_with() -> None:
     fields = {
-        "summary": "a habit",
-        "kind": "preference",
-        "layer": "rule",
-        "category": "food",
-        "tags": ["hot", "drink"],
-        "topics": ["tea"],
-        "entities": [{"name": "Assam", "type": "tea", "urn": "tea:assam"}],
-        "relations": [{"source": "Ann", "type": "drinks", "target": "Assam", "archived": False}],
-        "importance": 0.9,
-        "confidence": 0.25,
-        "valid_from": "2025-01-01T00:00:00Z",
-        "valid_to": "2026-01-01T00:00:00Z",
-        "expires_at": "2027-01-01T00:00:00Z",
-        "metadata": {"source": "form"},
-        "project_id": "kitchen",
-    }
+        "summary": "a habit", "kind": "preference", "layer": "rule", "category": "food", "tags": ["hot", "drink"],
+        "topics": ["tea"], "entities": [{"name": "Assam", "type": "tea", "urn": "tea:assam"}],
+        "relations": [{"source": "Ann", "type": "drinks", "target": "Assam", "archived": False}], "importance": 0.9,
+        "confidence": 0.25, "valid_from": "2025-01-01T00:00:00Z", "valid_to": "2026-01-01T00:00:00Z",
+        "expires_at": "2027-01-01T00:00:00Z", "metadata": {"source": "form"}, "project_id": "kitchen",
+    }  # fmt: skip
     (version,) = do(memory("a", "Ann drinks Assam", **fields), get("a")).responses[0]["versions"]
     assert version.items() >= fields.items()
 
@@ -232,16 +222,13 @@ def test_forget_with_its_own_id_spares_later_memories() -> None:
 @pytest.mark.parametrize(
     ("wanted", "gone"),
     [
-        ({"session_id": "s1"}, {"a", "b"}),
-        ({"category": "food"}, {"c"}),
-        ({"tag": "hot"}, {"c", "d"}),
-        ({"older_than": "2025-01-03T00:00:00Z"}, {"a", "b"}),
-        ({"tag": "hot", "category": "food"}, {"c"}),
+        ({"session_id": "s1"}, {"a", "b"}), ({"category": "food"}, {"c"}), ({"tag": "hot"}, {"c", "d"}),
+        ({"older_than": "2025-01-03T00:00:00Z"}, {"a", "b"}), ({"tag": "hot", "category": "food"}, {"c"}),
         ({"session_id": "s1", "older_than": "2025-01-02T00:00:00Z"}, {"a"}),
         ({"session_id": "s1", "tag": "hot"}, set()),
     ],
     ids=lambda value: "+".join(value) if isinstance(value, dict) else "",
-)
+)  # fmt: skip
 def test_forget_filter_requires_all_conditions(wanted: dict[str, Any], gone: set[str]) -> None:
     done = do(
         message("a", session_id="s1"), message("b", session_id="s1"),

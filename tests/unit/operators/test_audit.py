@@ -54,17 +54,13 @@ def test_answer_is_audited_with_sender_and_count(harness: Harness) -> None:
 @pytest.mark.parametrize(
     ("question", "memories"),
     [
-        ({"type": "memory.get", "memory_id": "m0"}, 1),
-        ({"type": "memory.history", "memory_id": "m0"}, 1),
-        ({"type": "graph.explore"}, 2),
-        ({"type": "graph.trace", "query": QUESTION}, 2),
+        ({"type": "memory.get", "memory_id": "m0"}, 1), ({"type": "memory.history", "memory_id": "m0"}, 1),
+        ({"type": "graph.explore"}, 2), ({"type": "graph.trace", "query": QUESTION}, 2),
         ({"type": "graph.facts", "types": ["opens"]}, 1),
-        ({"type": "recall", "query": QUESTION, "k": 1, "max_tokens": 1_000}, 2),
-        ({"type": "user.stats"}, 0),
-        ({"type": "episodes.list"}, 0),
-        ({"type": "memories.list"}, 2),
+        ({"type": "recall", "query": QUESTION, "k": 1, "max_tokens": 1_000}, 2), ({"type": "user.stats"}, 0),
+        ({"type": "episodes.list"}, 0), ({"type": "memories.list"}, 2),
     ],
-)
+)  # fmt: skip
 def test_every_kind_of_query_is_counted(harness: Harness, question: Event, memories: int) -> None:
     relations = [{"source": "vault", "type": "opens", "target": "nine"}]
     harness.run(MEMORIES, memory(0, relations=relations), memory(1, content="Something else", layer="rule"))

@@ -66,15 +66,11 @@ def test_message_around_an_explicit_end_joins_its_side(
     ("standing", "at_ms", "closed"),
     [
         ([span(0, 0, 50), span(5, 300, 400)], 420, span(5, 300, 400, ended_ms=420)),
-        ([span(0, 0, 400)], 350, span(0, 0, 400, ended_ms=400)),
-        ([span(0, 0, 100)], -1, None),
-        ([span(0, 0, 100)], 0, span(0, 0, 100, ended_ms=100)),
-        ([span(0, 0, 100)], 200, span(0, 0, 100, ended_ms=200)),
-        ([span(0, 0, 100)], 201, None),
-        ([span(0, 0, 100, ended_ms=110)], 120, None),
-        ([], 120, None),
+        ([span(0, 0, 400)], 350, span(0, 0, 400, ended_ms=400)), ([span(0, 0, 100)], -1, None),
+        ([span(0, 0, 100)], 0, span(0, 0, 100, ended_ms=100)), ([span(0, 0, 100)], 200, span(0, 0, 100, ended_ms=200)),
+        ([span(0, 0, 100)], 201, None), ([span(0, 0, 100, ended_ms=110)], 120, None), ([], 120, None),
     ],
-)
+)  # fmt: skip
 def test_end_closes_the_episode_that_is_open_then(
     standing: list[EpisodeRow], at_ms: int, closed: EpisodeRow | None
 ) -> None:

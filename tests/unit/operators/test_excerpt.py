@@ -77,13 +77,10 @@ def test_words_decide_the_passage_and_among_equals_the_vector() -> None:
 
 def test_the_passage_is_of_the_version_that_is_asked_about() -> None:
     events = [
-        *told("A note of few words."),
-        make_event("memory.update", 12, memory_id="long", content=long_answer(100)),
-        make_event("memory.update", 13, memory_id="long", content=long_answer(700)),
-        asked(k=10),
-        asked(k=10, as_of={"ingestion_time": 12}),
-        asked(k=10, as_of={"ingestion_time": 11}),
-    ]
+        *told("A note of few words."), make_event("memory.update", 12, memory_id="long", content=long_answer(100)),
+        make_event("memory.update", 13, memory_id="long", content=long_answer(700)), asked(k=10),
+        asked(k=10, as_of={"ingestion_time": 12}), asked(k=10, as_of={"ingestion_time": 11}),
+    ]  # fmt: skip
     now, before, first = (
         next(memory for memory in response["memories"] if memory["id"] == "long")
         for response in run_flow(events).responses

@@ -101,18 +101,15 @@ OF_TENANT = {"boats": "Boats", "rule": "Rule", "fact": "Fact"}
     [
         ({"category": "home", "topics": ["boats"], "tags": ["sea"], "kind": "rule"}, {}, "home"),
         ({"topics": ["boats", "oars"], "tags": ["sea"], "kind": "rule"}, {}, "boats"),
-        ({"tags": ["sea", "salt"], "kind": "rule"}, {}, "sea"),
-        ({"kind": "rule"}, {}, "rule"),
-        ({"kind": "fact"}, {}, None),
-        ({"kind": "message"}, {}, None),
+        ({"tags": ["sea", "salt"], "kind": "rule"}, {}, "sea"), ({"kind": "rule"}, {}, "rule"),
+        ({"kind": "fact"}, {}, None), ({"kind": "message"}, {}, None),
         ({"category": "home", "topics": ["boats"]}, OF_TENANT, "home"),
         ({"topics": ["oars", "BOATS"]}, OF_TENANT, "Boats"),
         ({"topics": ["oars"], "tags": ["sea", "boats"]}, OF_TENANT, "Boats"),
         ({"topics": ["oars"], "kind": "rule"}, OF_TENANT, "Rule"),
-        ({"topics": ["oars"], "kind": "preference"}, OF_TENANT, "oars"),
-        ({"kind": "fact"}, OF_TENANT, None),
+        ({"topics": ["oars"], "kind": "preference"}, OF_TENANT, "oars"), ({"kind": "fact"}, OF_TENANT, None),
     ],
-)
+)  # fmt: skip
 def test_category_is_given_or_found(fields: dict[str, Any], known: dict[str, str], category: str | None) -> None:
     assert category_of(MemoryRow("m", 0, 0, 0, "tea", 0, 0, **fields), known) == category
 

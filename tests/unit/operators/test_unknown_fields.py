@@ -17,29 +17,17 @@ from tests.unit.operators.harness import make_event, run_flow
 
 TOLD = [make_event("message", 0, id=f"m{n}", content=f"Ann has {n} cats", session_id="s") for n in range(3)]
 GIVEN: dict[str, dict[str, Any]] = {
-    "message": {"content": "Ann has a dog"},
-    "memory": {"content": "Ann has a dog"},
-    "memory.update": {"memory_id": "m0", "content": "Ann has no cat"},
-    "memory.forget": {"memory_id": "m0"},
-    "memory.feedback": {"memory_id": "m0", "useful": True},
-    "episode.end": {"session_id": "s"},
+    "message": {"content": "Ann has a dog"}, "memory": {"content": "Ann has a dog"},
+    "memory.update": {"memory_id": "m0", "content": "Ann has no cat"}, "memory.forget": {"memory_id": "m0"},
+    "memory.feedback": {"memory_id": "m0", "useful": True}, "episode.end": {"session_id": "s"},
     "category.summary": {"category": "pets", "summary": "Cats."},
     "episode.summary": {"episode_id": "none", "session_id": "s", "summary": "Cats."},
     "graph.edges": {"edges": [{"source": "m0", "target": "m1", "type": "likes"}]},
     "memory.embedding": {"memory_id": "m0", "embedding": [1.0], "model": "m", "content_hash": "0" * 64},
-    "graph.archive": {"entities": ["cat"]},
-    "user.erase": {},
-    "recall": {"query": "cats"},
-    "memory.get": {"memory_id": "m0"},
-    "memory.history": {"memory_id": "m0"},
-    "memories.list": {},
-    "episodes.list": {},
-    "graph.status": {},
-    "graph.trace": {"query": "cats"},
-    "graph.explore": {},
-    "graph.facts": {},
-    "user.stats": {},
-}
+    "graph.archive": {"entities": ["cat"]}, "user.erase": {}, "recall": {"query": "cats"},
+    "memory.get": {"memory_id": "m0"}, "memory.history": {"memory_id": "m0"}, "memories.list": {}, "episodes.list": {},
+    "graph.status": {}, "graph.trace": {"query": "cats"}, "graph.explore": {}, "graph.facts": {}, "user.stats": {},
+}  # fmt: skip
 VALUES = [5, "x", [1], {"memory_id": 1}, {"memory_id": "m1"}, True]
 
 

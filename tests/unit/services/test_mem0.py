@@ -146,11 +146,8 @@ def test_user_id_cannot_pose_as_an_agent_app_or_run(client: Any, mem0: ModuleTyp
 @pytest.mark.parametrize(
     ("filters", "expected"),
     [
-        ({"run_id": "r1"}, {"a", "b"}),
-        ({"run_id": {"in": ["r1", "r2"]}}, {"a", "b", "c"}),
-        ({"agent_id": "chef"}, {"a", "c"}),
-        ({"agent_id": {"ne": "chef"}}, {"b", "d"}),
-        ({"metadata": {"n": 1}}, {"a"}),
+        ({"run_id": "r1"}, {"a", "b"}), ({"run_id": {"in": ["r1", "r2"]}}, {"a", "b", "c"}),
+        ({"agent_id": "chef"}, {"a", "c"}), ({"agent_id": {"ne": "chef"}}, {"b", "d"}), ({"metadata": {"n": 1}}, {"a"}),
         ({"OR": [{"metadata": {"n": 1}}, {"run_id": "r2"}]}, {"a", "c"}),
         ({"NOT": [{"metadata": {"n": {"in": [1, 2]}}}]}, {"c", "d"}),
         ({"AND": [{"run_id": "r1"}, {"NOT": {"agent_id": "chef"}}]}, {"b"}),
@@ -158,7 +155,7 @@ def test_user_id_cannot_pose_as_an_agent_app_or_run(client: Any, mem0: ModuleTyp
         ({"created_at": {"gt": "2026-01-02T00:00:00Z", "lte": "2026-01-04T00:00:00Z"}}, {"c", "d"}),
     ],
     ids=["run", "runs", "agent", "not agent", "metadata", "or", "not", "and", "day", "after"],
-)
+)  # fmt: skip
 def test_filters_have_mem0_semantics(client: Any, told: str, filters: dict[str, Any], expected: set[str]) -> None:
     for root in ({"user_id": told} | filters, {"AND": [{"user_id": told}, filters]}):
         assert set(texts(client.get_all(filters=root))) == expected

@@ -109,12 +109,9 @@ SOME_KEYS = [
     *(keys.episode(owner, name, at) for owner in (OWNER, OTHER) for name in NAMES for at in (0, 2**64 - 1)),
     *(keys.member(owner, name, 1) for owner in (OWNER, OTHER) for name in NAMES),
     *(keys.entry(owner, seq) for owner in (OWNER, OTHER) for seq in (0, 255, 2**64 - 1)),
-    *(keys.head(owner) for owner in (OWNER, OTHER)),
-    keys.unsynced(OWNER, 3),
-    keys.work(OWNER),
-    keys.outbox(NAMES[0], 0),
-    keys.outbox(NAMES[0], 2**63),
-]
+    *(keys.head(owner) for owner in (OWNER, OTHER)), keys.unsynced(OWNER, 3), keys.work(OWNER),
+    keys.outbox(NAMES[0], 0), keys.outbox(NAMES[0], 2**63),
+]  # fmt: skip
 
 STAGED_ELSEWHERE = [keys.episode(OWNER, NAMES[0], 1), keys.member(OWNER, NAMES[0], 1), keys.head(OWNER)]
 

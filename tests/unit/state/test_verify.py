@@ -78,17 +78,13 @@ def test_every_planted_damage_is_found(state_dir: Path) -> None:
         whole_row, whole_vectors = partition.get(row) or b"", partition.get(vectors) or b""
         stored = Vectors.decode(whole_vectors)
         damages |= {
-            keys.row(ann, name["ann2"], 0): None,
-            keys.entry(ann, 5): None,
-            row: whole_row[:-5],
-            vectors: whole_vectors[:-1],
-            keys.vectors(ann, 1): stored._replace(matrix=stored.matrix[:, :10]).encode(),
+            keys.row(ann, name["ann2"], 0): None, keys.entry(ann, 5): None, row: whole_row[:-5],
+            vectors: whole_vectors[:-1], keys.vectors(ann, 1): stored._replace(matrix=stored.matrix[:, :10]).encode(),
             keys.entry(ann, 4): entry._replace(episode=99).encode(),
-            keys.current(ann, name["fact"]): current._replace(version=1).encode(),
-            keys.OWNERS + ann + b"Yfoo": b"",
+            keys.current(ann, name["fact"]): current._replace(version=1).encode(), keys.OWNERS + ann + b"Yfoo": b"",
             b"\x07foreign": b"",
             keys.head(partition.keyring.owner(Owner("x", "y", "z"))): orjson.dumps(["x", "y", "other", 0, 0, None, 0]),
-        }
+        }  # fmt: skip
     said = "\n".join(verify(state_dir).problems)
     for expected in (
         f"id {name['ann2'].hex()}: row of version 0 missing",

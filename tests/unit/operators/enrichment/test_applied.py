@@ -45,14 +45,9 @@ SAID: dict[str, Any] = {
     "facts": {
         "facts": [
             {
-                "message": "m1",
-                "content": "Ann has lived in Porto since February 2026, without Tom.",
-                "kind": "event",
-                "confidence": 0.9,
-                "evidence": "I moved to Porto",
-                "entities": [{"name": "Ann", "type": "person"}],
-                "valid_from": "2026-02-20",
-                "valid_to": None,
+                "message": "m1", "content": "Ann has lived in Porto since February 2026, without Tom.", "kind": "event",
+                "confidence": 0.9, "evidence": "I moved to Porto", "entities": [{"name": "Ann", "type": "person"}],
+                "valid_from": "2026-02-20", "valid_to": None,
             }
         ]
     },

@@ -74,21 +74,15 @@ def test_one_call_reads_a_session_and_keeps_facts_apart() -> None:
 @pytest.mark.parametrize(
     ("said", "reason"),
     [
-        (fact(message="m3"), "unknown_id"),
-        (fact(message="msg1"), "unknown_id"),
-        (fact(confidence=0.59), "low_confidence"),
-        (fact(confidence=2), "out_of_bounds"),
-        (fact(content=" \n"), "empty"),
-        (fact(content="x" * (FACT_CHARACTERS + 1)), "too_long"),
-        (fact(content="Ann \x07 rings."), "unfit"),
-        (fact(evidence="starts at Acme"), "no_evidence"),
-        (fact(evidence=""), "no_evidence"),
-        (fact(content="The wife of Peter Smith moved."), "not_in_texts"),
-        (fact(content="Rex is 5."), "not_in_texts"),
-        (fact(valid_from="soon"), "wrong_date"),
+        (fact(message="m3"), "unknown_id"), (fact(message="msg1"), "unknown_id"),
+        (fact(confidence=0.59), "low_confidence"), (fact(confidence=2), "out_of_bounds"),
+        (fact(content=" \n"), "empty"), (fact(content="x" * (FACT_CHARACTERS + 1)), "too_long"),
+        (fact(content="Ann \x07 rings."), "unfit"), (fact(evidence="starts at Acme"), "no_evidence"),
+        (fact(evidence=""), "no_evidence"), (fact(content="The wife of Peter Smith moved."), "not_in_texts"),
+        (fact(content="Rex is 5."), "not_in_texts"), (fact(valid_from="soon"), "wrong_date"),
         (fact(valid_from="2026-03-02", valid_to="2026-03-01"), "wrong_date"),
     ],
-)
+)  # fmt: skip
 def test_a_claim_that_is_not_borne_out_is_refused(said: dict[str, Any], reason: str) -> None:
     assert kept(said) == ([], {reason: 1})
 

@@ -44,13 +44,10 @@ def test_replacing_memory_supersedes_the_old_one() -> None:
     assert (edge.confidence, edge.evidence, event.timestamp) == (0.9, "new", PORTO.created_at)
     assert event.derived_from is not None
     assert event.derived_from.model_dump() == {
-        "memory_id": "new",
-        "content_hash": PORTO.content_hash,
-        "others": [{"memory_id": "old", "content_hash": LISBON.content_hash}],
-        "model": "scripted",
-        "prompt_version": "classify-1",
-        "source": "memory.events:0:7",
-    }
+        "memory_id": "new", "content_hash": PORTO.content_hash,
+        "others": [{"memory_id": "old", "content_hash": LISBON.content_hash}], "model": "scripted",
+        "prompt_version": "classify-1", "source": "memory.events:0:7",
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(("new_at", "newer"), [("2026-03-01", "new"), ("2025-12-31", "old"), ("2026-01-01", "new")])
@@ -176,8 +173,7 @@ def test_a_relation_is_an_edge_with_its_evidence(said: Any, edge: tuple[str, ...
     [
         (relation(NEW, "caused_by", end("m9", "memory")), "unknown_id"),
         (relation(NEW, "caused_by", end("ache", "memory")), "unknown_id"),
-        (relation(NEW, "caused_by", NEW), "own_memory"),
-        (relation(end("Tea"), target=end("tea ")), "own_memory"),
+        (relation(NEW, "caused_by", NEW), "own_memory"), (relation(end("Tea"), target=end("tea ")), "own_memory"),
         (relation(RECENT, "caused_by", end("m3", "memory")), "wrong_end"),
         (relation(RECENT, "caused_by", end("tea")), "wrong_end"),
         (relation(end("time:morning", "condition")), "wrong_end"),
@@ -188,17 +184,12 @@ def test_a_relation_is_an_edge_with_its_evidence(said: Any, edge: tuple[str, ...
         (relation(NEW, "conditional_on", end("morning", "condition")), "wrong_end"),
         (relation(NEW, "conditional_on", end("time: ", "condition")), "wrong_end"),
         (relation(NEW, "conditional_on", end("time:" + "x" * 99, "condition")), "too_long"),
-        (relation(end("rain")), "not_in_texts"),
-        (relation(end("te")), "not_in_texts"),
-        (relation(end("")), "empty"),
-        (relation(confidence=0.59), "low_confidence"),
-        (relation(confidence=1.5), "out_of_bounds"),
-        (relation(weight=-1), "out_of_bounds"),
-        (relation(evidence="My stomach hurts."), "no_evidence"),
-        (relation(expires_at="July"), "wrong_date"),
-        (relation(expires_at="2026-05-20T09:00:00Z"), "wrong_date"),
+        (relation(end("rain")), "not_in_texts"), (relation(end("te")), "not_in_texts"), (relation(end("")), "empty"),
+        (relation(confidence=0.59), "low_confidence"), (relation(confidence=1.5), "out_of_bounds"),
+        (relation(weight=-1), "out_of_bounds"), (relation(evidence="My stomach hurts."), "no_evidence"),
+        (relation(expires_at="July"), "wrong_date"), (relation(expires_at="2026-05-20T09:00:00Z"), "wrong_date"),
     ],
-)
+)  # fmt: skip
 def test_relation_without_evidence_is_refused(said: Any, reason: str) -> None:
     result = told(said)
     assert (result.events, result.refused, result.failures) == ([], {reason: 1}, [])

@@ -116,24 +116,16 @@ def test_titles_calendar_and_grammar_are_no_names(text: str, names: set[str]) ->
         ("Maria moved to Lisbon last spring.", ["Maria"], {"Maria", "Lisbon"}),
         ("Maria moved to Lisbon last spring.", [], {"Lisbon"}),
         ("yesterday ann smith and bob rang", ["Ann Smith", "Ann", "Bob"], {"ann smith", "bob"}),
-        ("CALL BOB", ["bob"], {"bob"}),
-        ("so then Will came", ["Will"], {"Will"}),
-        ("so it will be", ["Will"], set()),
-        ("so then April came", ["April"], {"April"}),
-        ("that was in April", ["April"], set()),
-        ("that was on April 5", ["April"], set()),
-        ("Annas Auto steht in der Garage", ["Anna"], {"Anna"}),
-        ("die Schweiz ist schön", ["Schweiz"], {"Schweiz"}),
-        ("昨天我和王小明去了北京", ["王小明"], {"王小明"}),
-        ("昨日、田中さんと東京へ行きました", ["田中"], {"田中"}),
-        ("어제 민수가 부산에 갔어요", ["민수"], {"민수"}),
-        ("我是王小明", ["王小明", "小明", "王"], {"王小明"}),
-        ("ذهبت ليلى إلى القاهرة", ["ليلى"], {"ليلى"}),
-        ("عليها أن تذهب", ["علي"], set()),
-        ("रवि दिल्ली गया", ["रवि", "दिल्ली"], {"रवि", "दिल्ली"}),
+        ("CALL BOB", ["bob"], {"bob"}), ("so then Will came", ["Will"], {"Will"}), ("so it will be", ["Will"], set()),
+        ("so then April came", ["April"], {"April"}), ("that was in April", ["April"], set()),
+        ("that was on April 5", ["April"], set()), ("Annas Auto steht in der Garage", ["Anna"], {"Anna"}),
+        ("die Schweiz ist schön", ["Schweiz"], {"Schweiz"}), ("昨天我和王小明去了北京", ["王小明"], {"王小明"}),
+        ("昨日、田中さんと東京へ行きました", ["田中"], {"田中"}), ("어제 민수가 부산에 갔어요", ["민수"], {"민수"}),
+        ("我是王小明", ["王小明", "小明", "王"], {"王小明"}), ("ذهبت ليلى إلى القاهرة", ["ليلى"], {"ليلى"}),
+        ("عليها أن تذهب", ["علي"], set()), ("रवि दिल्ली गया", ["रवि", "दिल्ली"], {"रवि", "दिल्ली"}),
         ("रविवार को", ["रवि"], set()),
     ],
-)
+)  # fmt: skip
 def test_known_names_are_found_anywhere(text: str, known: list[str], names: set[str]) -> None:
     assert entities(text, *known) == names
 

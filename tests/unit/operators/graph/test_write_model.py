@@ -79,17 +79,14 @@ EDGE = st.fixed_dictionaries(
 )
 CHANGES = st.lists(
     st.one_of(
-        st.tuples(st.just("remember"), ID, SAID),
-        st.tuples(st.just("remember"), ID, SAID),
-        st.tuples(st.just("update"), ID, CHANGED),
-        st.tuples(st.just("forget"), ID),
-        st.tuples(st.just("forget_tagged"), st.sampled_from(["tea", "hot"])),
-        st.tuples(st.just("relate"), EDGE),
+        st.tuples(st.just("remember"), ID, SAID), st.tuples(st.just("remember"), ID, SAID),
+        st.tuples(st.just("update"), ID, CHANGED), st.tuples(st.just("forget"), ID),
+        st.tuples(st.just("forget_tagged"), st.sampled_from(["tea", "hot"])), st.tuples(st.just("relate"), EDGE),
         st.tuples(st.just("archive"), st.sampled_from(IDS + NODES + NAMED), st.booleans()),
         st.tuples(st.just("archive_edge"), EDGE),
     ),
     max_size=25,
-)
+)  # fmt: skip
 
 
 def as_event(change: tuple[Any, ...]) -> dict[str, Any]:
