@@ -18,7 +18,7 @@ COPY . .
 RUN python -m pip wheel --no-cache-dir --no-deps --wheel-dir /wheels .
 RUN python -m venv --copies /opt/recallflow
 RUN python -m pip install --no-cache-dir --require-hashes -r .ci/uv.txt
-ARG EXTRAS=kms,mcp,otel,serve,static
+ARG EXTRAS=cloudevents,kms,mcp,msk,otel,schema-registry,serve,static
 # Install the versions of uv.lock with hashes, then the wheel of this checkout without dependencies.
 RUN uv export --quiet --frozen --no-emit-project $(echo "${EXTRAS}" | sed 's/[^,]*/--extra &/g; s/,/ /g') --output-file /requirements.txt
 RUN /opt/recallflow/bin/python -m pip install --no-cache-dir --require-hashes -r /requirements.txt

@@ -29,6 +29,7 @@ from recallflow.responses import REGISTERED_FORMATS
 T = TypeVar("T")
 
 AUTO: Literal["auto"] = "auto"
+_ORIGIN = re.compile(r"https?://[^/*\s]+")
 
 _SIZE = TypeAdapter(ByteSize)
 _TRUTHS = {"true": True, "false": False}
@@ -112,6 +113,7 @@ class ServeSettings:
     stop_timeout_s: float = 15.0  # the time for requests in progress to finish at shutdown
     reply_topic: str | None = None  # the topic for answers, in place of the response topic; only this topic is read
     reply_partition: int | None = None  # the partition of the reply topic; None for any
+    cors_origins: tuple[str, ...] = ()  # the web pages that may call the gateway, such as https://chat.example.com
 
     def __post_init__(self) -> None:
         refuse_unless(
@@ -120,6 +122,7 @@ class ServeSettings:
             ("port", "0 to 65,535", 0 <= self.port <= 65_535),
             ("concurrency", "at least 1", self.concurrency >= 1),
             ("reply_partition", "0 or more", self.reply_partition is None or self.reply_partition >= 0),
+            ("cors_origins", "such as https://chat.example.com", all(map(_ORIGIN.fullmatch, self.cors_origins))),
             ("reply_partition", "of a reply_topic", self.reply_partition is None or self.reply_topic is not None),
             *((name, "above 0, to 3,600", 0 < getattr(self, name) <= 3_600)
               for name in ("timeout_s", "body_timeout_s", "stop_timeout_s")),

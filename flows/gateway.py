@@ -163,7 +163,8 @@ def _serve(config: Config, engine: ServedEngine, decisions: ControlHistory, keep
     def mappings(tenant_id: str) -> dict[str, str | None]:
         return owner_mappings(decisions, tenant_id, now_ms())
 
-    app = build_app(engine.service, engine.admission, rollouts, limits, registry_of(engine.metrics), mappings)
+    registry = registry_of(engine.metrics)
+    app = build_app(engine.service, engine.admission, rollouts, limits, registry, mappings, chosen.cors_origins)
     with listen(chosen.host, chosen.port) as listening:
         warn_where_open(chosen.host, engine.authoriser)
         serve(app, listening, chosen.host, chosen.stop_timeout_s)

@@ -56,7 +56,9 @@ def _event_json(value: bytes, headers: Headers) -> bytes:
         data = _object(data)
     if not isinstance(data, dict):
         if _structured_type(headers) is None:
-            return value  # its parser names the problem
+            if "json" in (content_type := given.get("datacontenttype", "json")):
+                return value  # its parser names the problem
+            raise _refusal(CONTENT_TYPE, f"is {content_type}, which is not read; send the event as application/json")
         raise _refusal("data", "not a JSON object; give the event, as in a plain record")
     kind = str(data.get("type", given["type"])).removeprefix(PREFIX)
     known = {"type": kind, "id": given["id"] if kind in QUERY_TYPES else _event_id(given["source"], given["id"])}
@@ -80,7 +82,8 @@ def _structured_type(headers: Headers) -> bytes | None:
 
 
 def _read(value: bytes, headers: Headers) -> tuple[dict[str, Any], Any]:
-    """Return attributes and data. The SDK invents a missing id and time, so only given attributes are returned."""
+    """Return attributes and data. The SDK invents a missing id and time, so only given attributes are returned. An
+    error names the attribute, in binary mode its header."""
     try:
         from cloudevents.core.bindings.kafka import KafkaMessage, from_binary, from_structured
         from cloudevents.core.exceptions import CloudEventValidationError
@@ -98,15 +101,20 @@ def _read(value: bytes, headers: Headers) -> tuple[dict[str, Any], Any]:
     media_type = _structured_type(headers)
     if media_type is not None and media_type.partition(b";")[0].strip() != _MEDIA_TYPE:
         raise _refusal(CONTENT_TYPE, f"{media_type.decode(errors='replace')} is not read; send {_MEDIA_TYPE.decode()}")
+    prefix = "ce_" if media_type is None else ""
     message = KafkaMessage({name: text for name, text in headers if text is not None}, None, value)
     try:
         event = (from_binary if media_type is None else from_structured)(message, JSONFormat(), keep)
     except CloudEventValidationError as error:
-        problems = [FieldProblem(name, str(found[0])) for name, found in sorted(error.errors.items())]
+        problems = [FieldProblem(f"{prefix}{name}", str(found[0])) for name, found in sorted(error.errors.items())]
         raise InvalidRecord("invalid_event", problems) from None
+    except ValueError as error:  # in binary mode of the time, the only attribute that is parsed
+        if media_type is None and not isinstance(error, UnicodeDecodeError):
+            raise _refusal("ce_time", "is no time; give RFC 3339, such as 2026-01-31T12:00:00Z") from None
+        raise
     for name in ("specversion", "id"):
         if name not in given:
-            raise _refusal(name, "is missing; a CloudEvent needs it")
+            raise _refusal(f"{prefix}{name}", "is missing; a CloudEvent needs it")
     return given, event.get_data()
 
 

@@ -1,22 +1,30 @@
 """FastAPI application of the gateway."""
 
+from collections.abc import Sequence
 from typing import Any, cast
 
 from fastapi import FastAPI
 from fastapi.telemetry import TelemetryConfig
 from prometheus_client import CollectorRegistry
+from starlette.middleware.cors import CORSMiddleware
 
 from recallflow.connectors.http import errors, explorer, mem0_routes, routes, zep_routes
-from recallflow.connectors.http.handler import Mappings, RequestHandler
+from recallflow.connectors.http.handler import ORGANISATIONS_HEADER, ROUTING_HEADER, Mappings, RequestHandler
 from recallflow.connectors.http.requests import Limits, PathSegments
 from recallflow.connectors.http.server import ConcurrencyLimit, Traced, Traffic
+from recallflow.credentials import KEY_HEADER, TOKEN_HEADER, USER_HEADER
 from recallflow.distribution import __version__
 from recallflow.service import Admission, Rollouts, Service
+from recallflow.telemetry import TRACE_HEADER
 
 # FastAPI's own spans contain URLs with parameters, and exception messages: questions and user ids.
 UNTOLD: TelemetryConfig = {"tracing": False, "metrics": False, "logs": False}
 # Aliases for clients of memories.sh: its SDK asks under the first prefix, its dashboard for `explore` under the other.
 SDK_PREFIX, DASHBOARD_PREFIX = "/api/sdk/v1", "/api"
+METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
+REQUEST_HEADERS = (
+    "content-type", TOKEN_HEADER, KEY_HEADER, USER_HEADER, ROUTING_HEADER, ORGANISATIONS_HEADER, TRACE_HEADER,
+)  # fmt: skip
 
 
 def build_app(
@@ -26,6 +34,7 @@ def build_app(
     limits: Limits,
     registry: CollectorRegistry,  # the metrics of /metrics
     mappings: Mappings = lambda _: {},  # the owner mappings of a tenant, for workspace routing
+    origins: Sequence[str] = (),  # the web pages that may call the gateway
 ) -> FastAPI:
     """Return the application for a service."""
     # No documentation pages: FastAPI's load scripts from other hosts.
@@ -46,6 +55,11 @@ def build_app(
     app.add_middleware(PathSegments)
     app.add_middleware(ConcurrencyLimit, limits=limits, traffic=Traffic(registry))
     app.add_middleware(Traced)  # outside of the limit, so that refusals are traced too
+    if origins:
+        app.add_middleware(
+            CORSMiddleware, allow_origins=origins, allow_methods=METHODS, allow_headers=REQUEST_HEADERS,
+            expose_headers=["retry-after"],
+        )  # fmt: skip
     routes.describe(app)
     return app
 

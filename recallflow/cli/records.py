@@ -206,12 +206,16 @@ def run_dlq_list(options: argparse.Namespace) -> int:
         count += 1
         # Earlier versions stored dead letters unmasked.
         text = None if letter.value is None else mask(letter.value)[0].decode(errors="replace")
+        headers = [(name, mask(value or b"")[0].decode(errors="replace")) for name, value in letter.headers]
         if options.json:
-            json_line({"position": str(letter.position), "error": letter.error, "record": text})
+            shown = {"position": str(letter.position), "error": letter.error, "headers": headers, "record": text}
+            json_line(shown)
         else:
             error = letter.error
             print(paragraph(f"{error['source']} {error['code']}: {error['detail']}"))
             print(paragraph("(no value: a tombstone)" if text is None else text[:SHOWN_CHARACTERS], "    "))
+            if headers:
+                print(paragraph(f"headers: {', '.join(map('='.join, headers))}"[:SHOWN_CHARACTERS], "    "))
             for missing in letter.missing:
                 print(paragraph(f"({missing})", "    "))
     if not options.json:

@@ -95,11 +95,18 @@ def run_mcp(options: argparse.Namespace) -> int:
         at = mcp.parse_address(options.http) if options.http else None
         place = ServerScope(options.tenant, options.environment, options.project)
         open_engine = gateway.embedded if options.state_dir else gateway.behind_kafka
-        with open_engine(config, decisions(options)) as behind:
-            if at is None:
-                mcp.serve_user(config, behind, place, options.user or "user")
-            else:
-                mcp.serve_http(config, behind, place, at)
+
+        def serve() -> None:
+            with open_engine(config, decisions(options)) as engine:
+                if at is None:
+                    mcp.serve_user(config, engine, place, options.user or "user")
+                else:
+                    mcp.serve_http(config, engine, place, at)
+
+        if at is None or options.state_dir is not None:  # a client of standard input starts no server again
+            serve()
+        else:
+            run_until_renewed(config.kafka, serve)
 
     return run_until_stopped(options, run)
 

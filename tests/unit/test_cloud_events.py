@@ -70,8 +70,9 @@ def test_absent_time_and_unknown_attributes_change_nothing() -> None:
 @pytest.mark.parametrize(
     ("value", "headers", "named"),
     [
-        (b"{}", BINARY[:-1], "id"), (b"{}", (*BINARY, ("ce_time", b"yesterday")), ""),
-        (b"{}", (*BINARY[1:], ("ce_specversion", b"0.3")), "specversion"), (b"{}", BINARY[:1], "source"),
+        (b"{}", BINARY[:-1], "ce_id"), (b"{}", (*BINARY, ("ce_time", b"yesterday")), "ce_time"),
+        (b"{}", (*BINARY[1:], ("ce_specversion", b"0.3")), "ce_specversion"), (b"{}", BINARY[:1], "ce_type"),
+        (b"\x0a\x01x", (*BINARY, ("content-type", b"application/protobuf")), "content-type"),
         (b"[1]", STRUCTURED, ""), (b"\xff", STRUCTURED, ""), (b"{" * 9_000, STRUCTURED, ""),
         (b"{}", STRUCTURED, "source"),
         (b"[]", (("content-type", b"application/cloudevents-batch+json"),), "content-type"),

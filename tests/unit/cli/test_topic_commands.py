@@ -91,7 +91,8 @@ def test_dead_letters_are_listed_by_code(cli: Cli, topics: Topics) -> None:
     listed = cli("dlq", "list", *SERVERS).stdout
     assert [code in listed for code in ("invalid_json", "internal_error", "too_large", "9000")] == [True] * 4
     (line,) = cli("dlq", "list", "--code", "invalid_json", "--json", *SERVERS).stdout.splitlines()
-    assert orjson.loads(line)["record"] == "{"
+    assert (orjson.loads(line)["record"], orjson.loads(line)["headers"]) == ("{", [["trace", "1"]])
+    assert "headers: trace=1" in listed
 
 
 @pytest.mark.parametrize(

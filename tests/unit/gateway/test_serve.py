@@ -19,9 +19,10 @@ from recallflow.connectors.http.app import build_app
 from recallflow.connectors.http.requests import Limits
 from recallflow.control import ControlHistory, OwnerMapping
 from recallflow.credentials import ApiKeyText, Headers
-from recallflow.errors import FieldProblem, InvalidRecord
+from recallflow.errors import FieldProblem, InvalidRecord, UsageError
 from recallflow.events import Event
 from recallflow.flows.admission import LiveAdmission
+from recallflow.flows.config import ServeSettings
 from recallflow.flows.gateway import TenantRollouts, to_file
 from recallflow.flows.settings import AuthSettings
 from recallflow.operators.authorise import Authoriser, Trust
@@ -235,6 +236,19 @@ def test_pending_query_is_answered_before_the_end() -> None:
         Timer(0.2, engine.release.set).start()  # after the server was told to stop
     asking.join()
     assert answers == [200]
+
+
+def test_only_pages_of_configured_origins_may_call() -> None:
+    page = "https://chat.example.com"
+    app = build_app(Engine(), Everybody(), Undecided(), Limits(), CollectorRegistry(), origins=(page,))
+    method = {"access-control-request-method": "POST", "access-control-request-headers": "x-api-key"}
+    with served(app) as url:
+        asked = [httpx.options(f"{url}/memory/query", headers=method | {"origin": one}) for one in (page, "https://b")]
+        refused = httpx.post(f"{url}/memory/query", headers={"origin": page})
+    assert [one.status_code for one in asked] == [200, 400]
+    assert (refused.status_code, refused.headers["access-control-allow-origin"]) == (415, page)
+    with pytest.raises(UsageError, match="cors_origins"):
+        ServeSettings(cors_origins=("*",))
 
 
 def test_unwritable_decision_is_not_an_internal_error(tmp_path: Path) -> None:

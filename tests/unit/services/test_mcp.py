@@ -15,6 +15,7 @@ import pytest
 from mcp.client.client import Client
 from mcp_types import CallToolResult
 
+from recallflow.cli import main, services
 from recallflow.connectors.mcp.server import build_server
 from recallflow.connectors.mcp.tools import TEXT_CHARACTERS, TEXTS_CHARACTERS, Caller, Performer, ServerScope
 from recallflow.control import ControlHistory
@@ -362,6 +363,13 @@ def test_unconfirmed_write_is_reported_as_not_applied() -> None:
     unknown = called(lambda _: StoredEvent(position, receipt), "forget_memory", memory_id="m")
     assert unknown.is_error
     assert text(unknown).startswith("not_found: ")
+
+
+def test_server_over_http_ends_for_renewed_certificates(monkeypatch: pytest.MonkeyPatch) -> None:
+    watched = list[str]()
+    monkeypatch.setattr(services, "run_until_renewed", lambda kafka, _: watched.append(kafka.bootstrap_servers))
+    assert main(["mcp", "--http", "127.0.0.1:0", "--bootstrap-servers", "127.0.0.1:1"]) == 0
+    assert watched == ["127.0.0.1:1"]
 
 
 def test_unknown_tool_is_answered_with_the_known_ones() -> None:
