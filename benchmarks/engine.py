@@ -29,11 +29,11 @@ from benchmarks.command_line import quick_arguments, write_json
 from benchmarks.conversation_events import message_lines
 from benchmarks.locomo import Conversation, load, shared
 from recallflow.connectors.embedders import load_embedder
-from recallflow.connectors.local_inputs import Delivered, IteratorFeed
+from recallflow.connectors.local_inputs import Delivered, batched
 from recallflow.flows.embedded import EmbeddedEngine, Processed, process, run_lines
 from recallflow.flows.gc_policy import ONE_THREAD
 from recallflow.flows.settings import Settings
-from recallflow.state.description import ONE_RUNS_LOG
+from recallflow.state.description import SINGLE_RUN_LOG
 from recallflow.state.encryption import UNENCRYPTED, AtRest
 
 MEMORIES, MIDDLE = 1_000, 20_000
@@ -113,7 +113,7 @@ def ingest(
         tempfile.TemporaryDirectory() as folder,
         EmbeddedEngine.open(settings, state_dir or Path(folder) / "state", at_rest=at_rest) as embedded,
     ):
-        run_lines(embedded, "bench", lambda *_: IteratorFeed(feed()), lambda *_: None, rewinds=False)
+        run_lines(embedded, "bench", lambda *_: batched(feed()), lambda *_: None, rewinds=False)
         ((wall_s, processor_s),) = started
         count = len(lines)
         return IngestCost(count / (time.perf_counter() - wall_s), (time.process_time() - processor_s) / count * 1e6)
@@ -166,7 +166,7 @@ def timed(lines: list[bytes], state_dir: Path) -> tuple[list[dict[str, Any]], li
 
     with EmbeddedEngine.open(Settings(partitions=1), state_dir) as embedded:
         began_s = time.process_time()
-        run_lines(embedded, ONE_RUNS_LOG, lambda *_: IteratorFeed(iter(lines)), deliver, rewinds=False)
+        run_lines(embedded, SINGLE_RUN_LOG, lambda *_: batched(iter(lines)), deliver, rewinds=False)
     return processed.responses, whole_ms
 
 

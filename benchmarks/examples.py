@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from benchmarks.conversation_events import TENANT, message_lines
 from benchmarks.locomo import Conversation
-from recallflow.connectors.local_inputs import IteratorFeed
+from recallflow.connectors.local_inputs import batched
 from recallflow.embedder import Embedder, embed_texts
 from recallflow.flows.embedded import EmbeddedEngine, run_lines
 from recallflow.flows.settings import Settings
@@ -48,7 +48,7 @@ def examples(settings: Settings, kind: str, conversations: Sequence[Conversation
     """Every question's columns, from the indexes of the real flow."""
     with EmbeddedEngine.open(settings, None) as embedded:
         lines = [line for conversation in conversations for line in message_lines(conversation)]
-        run_lines(embedded, kind, lambda *_: IteratorFeed(iter(lines)), lambda *_: None, rewinds=False)
+        run_lines(embedded, kind, lambda *_: batched(iter(lines)), lambda *_: None, rewinds=False)
         return [
             _of_one(kind, search_index(embedded, settings, conversation), embedded.embedder, conversation)
             for conversation in conversations

@@ -106,7 +106,7 @@ class Round:
         then wait for models."""
         completions, ready = models.runtime.completions, deque[Record]()
         with StateDirectory.open(state_dir, settings.fingerprint(embedder), settings.cache_bytes) as directory:
-            rules = replace(settings.rules(embedder, QUERIES, input_ends=False), comes_again=False)
+            rules = replace(settings.rules(embedder, QUERIES, input_ends=False), is_replayable=False)
             loop = StateLoop(directory, embedder, rules, None, models=models)
             threading.Thread(target=self._send, args=(ready, completions.wake), daemon=True, name="schedule").start()
             while len(self.answers) < len(self.questions):

@@ -63,7 +63,7 @@ def fill(folder: Path, memories: int, owners: int) -> float:
     lines = events(load(shared("data", "locomo_dev.json")), memories * owners, owners)
     with EmbeddedEngine.open(ONE_PARTITION, folder) as embedded, engine_process():
         loop = embedded.loop(embedded.rules(QUERY_TOPIC, input_ends=False))
-        loop.begin([EVENTS_TOPIC, QUERY_TOPIC])
+        loop.continue_logs([EVENTS_TOPIC, QUERY_TOPIC])
         began_s = time.process_time()
         for start in range(0, len(lines), BATCH):
             loop.apply([_record(EVENTS_TOPIC, at, line) for at, line in enumerate(lines[start : start + BATCH], start)])
@@ -85,7 +85,7 @@ def ask_owners(folder: Path, owners: int) -> dict[str, Any]:
         began_s, spent_s = time.perf_counter(), time.process_time()
         with EmbeddedEngine.open(ONE_PARTITION, folder) as embedded:
             loop = embedded.loop(embedded.rules(QUERY_TOPIC, input_ends=False))
-            offset = loop.begin([EVENTS_TOPIC, QUERY_TOPIC])[QUERY_TOPIC]
+            offset = loop.continue_logs([EVENTS_TOPIC, QUERY_TOPIC])[QUERY_TOPIC]
             opened = {"s": time.perf_counter() - began_s, "cpu_s": time.process_time() - spent_s}
 
             def spent_ms(line: bytes) -> float:

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from benchmarks.conversation_events import TENANT, message_lines
 from benchmarks.locomo import Conversation, Question
-from recallflow.connectors.local_inputs import IteratorFeed
+from recallflow.connectors.local_inputs import batched
 from recallflow.embedder import NO_FLOATS, TextVectors, embed_texts
 from recallflow.flows.embedded import EmbeddedEngine, run_lines
 from recallflow.flows.settings import Settings
@@ -84,7 +84,7 @@ def ask_stores(
     """All questions to stores of all sizes. `words`: by the words alone, as without the question's vector."""
     with EmbeddedEngine.open(settings, None) as embedded:
         lines = [line for conversation in conversations for line in message_lines(conversation)]
-        run_lines(embedded, kind, lambda *_: IteratorFeed(iter(lines)), lambda *_: None, rewinds=False)
+        run_lines(embedded, kind, lambda *_: batched(iter(lines)), lambda *_: None, rewinds=False)
         known: dict[str, TextVectors] = {}
 
         def embed(text: str) -> TextVectors:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
 from itertools import islice
-from typing import BinaryIO, Protocol
+from typing import BinaryIO
 
 from recallflow.credentials import Headers
 from recallflow.errors import SourceError
@@ -57,73 +57,54 @@ def batches_of_lines(file: io.BufferedIOBase, limit_bytes: int) -> Iterator[list
         yield [rest]
 
 
-class Feed(Protocol):
-    def take(self) -> list[bytes]:
-        """Return the next lines, at most a batch; none after a short wait. Raise StopIteration at the end."""
+def batched(lines: Iterator[bytes]) -> Iterator[list[bytes]]:
+    """Yield available lines, of a list or a file, in batches."""
+    return iter(lambda: [*islice(lines, BATCH_RECORDS)], [])
 
 
-class IteratorFeed:
-    """Feed of available lines: a list, a file."""
-
-    def __init__(self, lines: Iterator[bytes]) -> None:
-        self._lines = lines
-
-    def take(self) -> list[bytes]:
-        if not (batch := list(islice(self._lines, BATCH_RECORDS))):
-            raise StopIteration
-        return batch
-
-
-class PumpFeed:
-    """Feed of an input that may be slow: a thread reads ahead, so that the loop never blocks on it."""
-
-    def __init__(self, batches: Iterator[list[bytes]]) -> None:
-        self._queue: queue.Queue[list[bytes] | BaseException] = queue.Queue(PUMPED_READS)
-        threading.Thread(target=self._pump, args=(batches,), daemon=True, name="recallflow-input").start()
-
-    def _pump(self, batches: Iterator[list[bytes]]) -> None:
-        try:
-            for lines in batches:
-                self._queue.put(lines)
-            self._queue.put(StopIteration())
-        except BaseException as error:  # noqa: BLE001 handed to the loop, which raises it
-            self._queue.put(error)
-
-    def take(self) -> list[bytes]:
+def read_ahead(batches: Iterator[list[bytes]]) -> Iterator[list[bytes]]:
+    """Yield the lines of an input that may be slow: none after a short wait. A thread reads them, so that the caller
+    never blocks. Raise the error of the input."""
+    read: queue.Queue[list[bytes] | BaseException] = queue.Queue(PUMPED_READS)
+    threading.Thread(target=_pump, args=(batches, read), daemon=True, name="recallflow-input").start()
+    end: BaseException | None = None
+    while end is None:
         batch: list[bytes] = []
-        while len(batch) < BATCH_RECORDS:
+        while len(batch) < BATCH_RECORDS and end is None:
             try:
-                got = self._queue.get(block=not batch, timeout=WAIT_S)
+                got = read.get(block=not batch, timeout=WAIT_S)
             except queue.Empty:
-                return batch
-            if isinstance(got, BaseException):
-                if batch:
-                    self._queue.put(got)
-                    return batch
-                raise got
-            batch += got
-        return batch
-
-
-class TurnFeed:
-    """Feed in batches that each end with the last line of a turn."""
-
-    def __init__(self, feed: Feed, ends_turn: Callable[[bytes], bool]) -> None:
-        self._feed, self._ends_turn = feed, ends_turn
-        self._held: deque[bytes] = deque()
-
-    def take(self) -> list[bytes]:
-        if not self._held:
-            self._held.extend(self._feed.take())
-        batch: list[bytes] = []
-        while self._held:
-            batch.append(self._held.popleft())
-            if self._ends_turn(batch[-1]):
                 break
-        return batch
+            if isinstance(got, BaseException):
+                end = got
+            else:
+                batch += got
+        if batch or end is None:
+            yield batch
+    if not isinstance(end, StopIteration):
+        raise end
 
 
-Outcome = Answer | Receipted | DeadLetter
+def _pump(batches: Iterator[list[bytes]], read: queue.Queue[list[bytes] | BaseException]) -> None:
+    try:
+        for lines in batches:
+            read.put(lines)
+        read.put(StopIteration())
+    except BaseException as error:  # noqa: BLE001 - the reader of the queue raises it
+        read.put(error)
+
+
+def split_at_turns(batches: Iterator[list[bytes]], ends_turn: Callable[[bytes], bool]) -> Iterator[list[bytes]]:
+    """Yield the lines in batches that each end with the last line of a turn."""
+    for lines in batches:
+        begin = 0
+        for end, line in enumerate(lines, 1):
+            if ends_turn(line):
+                yield lines[begin:end]
+                begin = end
+        if begin < len(lines) or not lines:
+            yield lines[begin:]
+
 
 # A batch takes about 10 ms, which delays a query of another tenant.
 EVENTS_BATCH, QUERIES_BATCH = 4, 1
@@ -142,7 +123,7 @@ class LocalCall:
     def __init__(self, value: bytes, headers: Headers, placed: Placed) -> None:
         self.value, self.headers, self.placed = value, headers, placed
         self.is_wanted = True
-        self.outcome: Future[Outcome] = Future()
+        self.outcome: Future[Delivered] = Future()
         self.outcome.set_running_or_notify_cancel()  # the caller may give up; a later outcome is dropped
 
 
@@ -290,7 +271,7 @@ class LocalCalls:
         self.given[topic] += len(records)
         return records
 
-    def deliver(self, outputs: Iterable[Outcome | Done]) -> None:
+    def deliver(self, outputs: Iterable[Delivered | Done]) -> None:
         """Give each output to its waiting caller. Outputs of records of an earlier process have none."""
         for output in outputs:
             if isinstance(output, Done):

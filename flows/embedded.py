@@ -2,7 +2,8 @@
 it on one thread, without Bytewax: read, apply, commit, deliver.
 
 The applied position of each state partition is committed in the same write batch as the effects. When a log is read
-again, records up to that position change nothing. A file resumes at its settled position."""
+again, records up to that position change nothing. Reading of a file resumes at the position up to which outputs were
+delivered."""
 
 import contextlib
 import tempfile
@@ -19,7 +20,7 @@ from typing import Any
 import orjson
 
 from recallflow.connectors.embedders import load_embedder
-from recallflow.connectors.local_inputs import Delivered, Delivery, Feed, IteratorFeed, LocalCalls, TurnFeed
+from recallflow.connectors.local_inputs import Delivered, Delivery, LocalCalls, batched, split_at_turns
 from recallflow.connectors.model_embedders import load_tiktoken
 from recallflow.control import ControlHistory
 from recallflow.embedder import Embedder
@@ -39,7 +40,7 @@ from recallflow.outputs import Answer, Audited, DeadLetter, Done, Moved, Output,
 from recallflow.parsing import ends_turn
 from recallflow.records import Position, Record
 from recallflow.responses import ErrorBody
-from recallflow.state.description import ONE_RUNS_LOG, kept_fingerprint
+from recallflow.state.description import SINGLE_RUN_LOG, kept_fingerprint
 from recallflow.state.directory import StateDirectory
 from recallflow.state.encryption import UNENCRYPTED, AtRest
 
@@ -84,16 +85,16 @@ class StateLoop:
         self._steps = {key_of_partition(number): open_step(number) for number in numbers}
         self._sync_s, self._sync_at_s = sync_s, float("inf")
 
-    def begin(self, topics: Iterable[str]) -> dict[str, int]:
-        """Finish events of logs that cannot be read again, and return the first unused offset of each log."""
+    def continue_logs(self, topics: Iterable[str]) -> dict[str, int]:
+        """Hold unfinished events of logs that cannot be read again. Return the first unused offset of each log."""
         sources = {topic: f"{topic}:0" for topic in topics}
-        for step in self._steps.values():
+        steps = self._steps.values()
+        for step in steps:
             for source in sources.values():
                 step.go_on(source)
-        steps = self._steps.values()
         return {topic: max((step.next_offset(one) for step in steps), default=0) for topic, one in sources.items()}
 
-    def resume(self, topic: str) -> tuple[int, str]:
+    def resume_point(self, topic: str) -> tuple[int, str]:
         """Return the lowest offset that may be unapplied or undelivered, and the digest of the lines before it."""
         offset, digest = min((step.settled(f"{topic}:0") for step in self._steps.values()), default=(-1, ""))
         return offset + 1, digest
@@ -112,7 +113,7 @@ class StateLoop:
         outputs = [output for key, values in given.items() for output in self._steps[key].take(values)]
         if self._sync_s is not None:
             self._sync_at_s = min(self._sync_at_s, time.monotonic() + self._sync_s)
-        return self._decided(outputs)
+        return self._visible_outputs(outputs)
 
     def advance(self) -> list[Delivered | Done]:
         """Take one step in each state partition that is due. Raise StorageError where the directory is broken."""
@@ -120,7 +121,7 @@ class StateLoop:
             raise error
         now_ms = time.time_ns() // 1_000_000
         due = [step for step in self._steps.values() if (at := step.due_ms()) is not None and at <= now_ms]
-        return self._decided([output for step in due for output in step.advance()])
+        return self._visible_outputs([output for step in due for output in step.advance()])
 
     def is_sync_due(self) -> bool:
         return time.monotonic() >= self._sync_at_s
@@ -128,8 +129,8 @@ class StateLoop:
     def begin_sync(self) -> None:
         for step in self._steps.values():
             step.commit()
-        is_covered = self._directory.begin_syncs()
-        self._sync_at_s = float("inf") if is_covered else time.monotonic() + (self._sync_s or 0.0)
+        are_all_started = self._directory.begin_syncs()
+        self._sync_at_s = float("inf") if are_all_started else time.monotonic() + (self._sync_s or 0.0)
 
     def settle(self, position: Position, digest: str) -> None:
         """Sync the directory, and let a log resume after a position. `digest` is of all lines up to it."""
@@ -149,14 +150,14 @@ class StateLoop:
         return max(0.0, min(idle_s)) if idle_s else None
 
     def end(self) -> list[Delivered | Done]:
-        outputs = self._decided([output for step in self._steps.values() for output in step.end()])
+        outputs = self._visible_outputs([output for step in self._steps.values() for output in step.end()])
         if self._sync_s is not None:
             self._directory.sync()
         return outputs
 
     def serve(self, calls: LocalCalls) -> None:
         """Apply and answer the records of callers until they end."""
-        calls.begin(self.begin(calls.topics))
+        calls.begin(self.continue_logs(calls.topics))
         with suppress(StopIteration):
             while True:
                 calls.wake.clear()
@@ -176,8 +177,8 @@ class StateLoop:
         items = prepare(self._embedder, [self._decode(one) for one in read if isinstance(one, Record)])
         return items if self._complete is None else self._complete(items)
 
-    def _decided(self, outputs: Iterable[Output]) -> list[Delivered | Done]:
-        """Apply verdicts at once, because no log returns them, and drop outputs without a reader here."""
+    def _visible_outputs(self, outputs: Iterable[Output]) -> list[Delivered | Done]:
+        """Apply verdicts at once, because no control topic returns them, and drop outputs without a reader here."""
         found: list[Delivered | Done] = []
         for output in outputs:
             self._observe(output)
@@ -217,23 +218,23 @@ def process(
     """Apply lines of events to a state directory, or to a temporary one. Return their outputs."""
     processed, first = Processed(), list[int]()
 
-    def open_feed(offset: int, _: Callable[[bytes], object]) -> Feed:
+    def open_feed(offset: int, _: Callable[[bytes], object]) -> Iterator[list[bytes]]:
         first.append(offset)
-        return IteratorFeed(iter(lines))
+        return batched(iter(lines))
 
     def deliver(offset: int, outputs: list[Delivered]) -> None:
         for output in outputs:
             processed.add(offset - first[0] + 1, output)
 
     with EmbeddedEngine.open(settings, state_dir, decisions, models, at_rest) as embedded:
-        run_lines(embedded, ONE_RUNS_LOG, open_feed, deliver, rewinds=False)
+        run_lines(embedded, SINGLE_RUN_LOG, open_feed, deliver, rewinds=False)
     return processed
 
 
 def run_lines(
     embedded: "EmbeddedEngine",
     topic: str,  # the name of the feed in positions
-    open_feed: Callable[[int, Callable[[bytes], object]], Feed],
+    open_feed: Callable[[int, Callable[[bytes], object]], Iterator[list[bytes]]],
     deliver: Delivery,  # called for every line with its offset and outputs
     *,
     rewinds: bool,
@@ -247,40 +248,39 @@ def run_lines(
     outputs are stored until they are delivered. Other feeds bring new lines only, after the applied ones."""
     complete = None if embedded.batch_embedder is None else embedded.batch_embedder.embed
     with engine_process():
-        loop = embedded.loop(replace(embedded.rules(), comes_again=rewinds), complete=complete)
-        offset, known = loop.resume(topic) if rewinds else (loop.begin([topic])[topic], "")
+        loop = embedded.loop(replace(embedded.rules(), is_replayable=rewinds), complete=complete)
+        offset, known = loop.resume_point(topic) if rewinds else (loop.continue_logs([topic])[topic], "")
         digest = blake2b(digest_size=16)
 
-        def pass_over(line: bytes) -> None:
-            digest.update(line + b"\n")  # the separator makes moved line ends visible
+        def add_to_digest(line: bytes) -> None:
+            digest.update(line + b"\n")  # without it, lines that are split elsewhere would have the same digest
 
         while loop.idle_s() == 0:
             loop.advance()
-        feed = TurnFeed(open_feed(offset, pass_over), ends_turn)
+        feed = open_feed(offset, add_to_digest)
         if known and digest.hexdigest() != known:
             raise LogChanged(
                 f"the first {offset:,} events differ from those of an earlier replay: the log was changed. Replay "
                 "it under another file name. Only events with ids are then deduplicated"
             )
-        with contextlib.suppress(StopIteration):
-            while True:
-                lines, now_ms = feed.take(), clock_ms()
-                records = [
-                    Record(Position(topic, 0, at), line, now_ms, append_logged=False)
-                    for at, line in enumerate(lines, offset)
-                ]
-                outputs: dict[int, list[Delivered]] = {at: [] for at in range(offset, offset + len(lines))}
-                for output in loop.apply(records) if records else ():
-                    if not isinstance(output, Done):
-                        outputs[output.position.offset].append(output)
-                for at, delivered in outputs.items():
-                    deliver(at, delivered)
-                for line in lines if rewinds else ():
-                    pass_over(line)
-                offset += len(lines)
-                loop.advance()
-                if loop.is_sync_due():
-                    loop.settle(Position(topic, 0, offset - 1), digest.hexdigest()) if rewinds else loop.begin_sync()
+        for lines in split_at_turns(feed, ends_turn):
+            now_ms = clock_ms()
+            records = [
+                Record(Position(topic, 0, at), line, now_ms, append_logged=False)
+                for at, line in enumerate(lines, offset)
+            ]
+            outputs: dict[int, list[Delivered]] = {at: [] for at in range(offset, offset + len(lines))}
+            for output in loop.apply(records) if records else ():
+                if not isinstance(output, Done):
+                    outputs[output.position.offset].append(output)
+            for at, delivered in outputs.items():
+                deliver(at, delivered)
+            for line in lines if rewinds else ():
+                add_to_digest(line)
+            offset += len(lines)
+            loop.advance()
+            if loop.is_sync_due():
+                loop.settle(Position(topic, 0, offset - 1), digest.hexdigest()) if rewinds else loop.begin_sync()
         loop.end()
         if rewinds and offset:
             loop.settle(Position(topic, 0, offset - 1), digest.hexdigest())
@@ -299,7 +299,7 @@ class EmbeddedEngine:
     settings: Settings
     lasting: bool
     decisions: ControlHistory | None = None
-    asked: Models | None = None
+    query_models: Models | None = None  # which queries may call
     batch_embedder: BatchEmbedder | None = None
 
     @classmethod
@@ -316,7 +316,7 @@ class EmbeddedEngine:
         with contextlib.ExitStack() as stack:
             chosen = models or ModelSettings()
             embedder = stack.enter_context(open_embedder(settings, chosen.embedding, "line", decisions, state_dir))
-            asked = stack.enter_context(open_question_models(settings, chosen, embedder, decisions)).asked
+            query_models, _ = stack.enter_context(open_question_models(settings, chosen, embedder, decisions))
             path = state_dir or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="recallflow-")))
             fingerprint = kept_fingerprint(path, settings.fingerprint(embedder))
             opened = StateDirectory.open(path, fingerprint, settings.cache_bytes, at_rest=at_rest)
@@ -325,7 +325,7 @@ class EmbeddedEngine:
             if isinstance(embedder, RemoteEmbedder):
                 batch_embedder = stack.enter_context(BatchEmbedder.of(embedder, directory))
             directory.open_all()
-            yield cls(directory, embedder, settings, state_dir is not None, decisions, asked, batch_embedder)
+            yield cls(directory, embedder, settings, state_dir is not None, decisions, query_models, batch_embedder)
 
     def loop(
         self,
@@ -336,7 +336,7 @@ class EmbeddedEngine:
         complete: BeforeApplied | None = None,
     ) -> StateLoop:
         sync_s = self.settings.sync_ms / 1000 if self.lasting else None
-        make = partial(StateLoop, self.directory, self.embedder, rules, sync_s, models=self.asked)
+        make = partial(StateLoop, self.directory, self.embedder, rules, sync_s, models=self.query_models)
         return make(decode=decode, observe=observe, complete=complete)
 
     def rules(self, query_topic: str | None = None, *, input_ends: bool = True) -> Rules:

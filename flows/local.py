@@ -187,7 +187,7 @@ def open_local(config: Config, decisions: ControlHistory, *, lists_owners: bool 
         opened = EmbeddedEngine.open(config.engine, config.state_dir, decisions, config.models, at_rest)
         embedded = stack.enter_context(opened)
         trust = stack.enter_context(_trust(config.auth, decisions))
-        wake = None if embedded.asked is None else embedded.asked.runtime.completions.wake
+        wake = None if embedded.query_models is None else embedded.query_models.runtime.completions.wake
         embedding = None if embedded.batch_embedder is None else CallerEmbedder(embedded.batch_embedder)
         calls = LocalCalls(EVENTS, QUERIES, wake)
         authoriser, rates = Authoriser(decisions, trust), Rates(decisions, "", (EVENTS, QUERIES))
@@ -215,7 +215,7 @@ def _running(
         return rates.judge(authoriser.authorise(decode(record)))
 
     def open_engine() -> StateLoop:
-        rules = replace(embedded.rules(calls.queries, input_ends=False), comes_again=False)
+        rules = replace(embedded.rules(calls.queries, input_ends=False), is_replayable=False)
         complete = None if embedding is None else embedding.attach
         return embedded.loop(rules, decode=judge, observe=metrics.output_counter.observe, complete=complete)
 

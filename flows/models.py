@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import Self
 
 import numpy as np
 
@@ -181,13 +181,6 @@ class CallerEmbedder:
                 future.set_result(one)
 
 
-class QuestionModels(NamedTuple):
-    """The models for queries; None if there are none. `meters` count the calls that cost."""
-
-    asked: Models | None = None
-    meters: tuple[Meter, ...] = ()
-
-
 @contextmanager
 def open_question_models(
     engine: Settings,  # the settings with the reranker
@@ -196,21 +189,22 @@ def open_question_models(
     decisions: ControlHistory | None = None,  # see `load_model`
     spending: Path | None = None,  # see `load_model`
     around: Callable[[Position], AbstractContextManager[object]] = lambda _: nullcontext(),  # see `Models`
-) -> Iterator[QuestionModels]:
-    """Open the models for queries. Raise UsageError for an invalid address."""
+) -> Iterator[tuple[Models | None, tuple[Meter, ...]]]:
+    """Open the models for queries, None if there are none. Yield them with the meters of paid models. Raise UsageError
+    for an invalid address."""
     model, reranker = chosen.llm.load_model("question", decisions, spending), engine.load_reranker()
     service = embedder.service if isinstance(embedder, RemoteEmbedder) else None
     if model is None and service is None and reranker is None:
-        yield QuestionModels()
+        yield None, ()
         return
     language = None if model is None else Within(model, chosen.llm.query_timeout_ms / 1000)
     embeddings = None if service is None else Within(service, chosen.embedding.query_timeout_ms / 1000)
     best = None if reranker is None else Within(reranker, engine.rerank_timeout_ms / 1000)
-    asked = Models(language, embeddings, best, around=around)
+    models = Models(language, embeddings, best, around=around)
     try:
-        with asked:
+        with models:
             paid = (one for one in (model, service) if one is not None and hasattr(one, "meter"))
-            yield QuestionModels(asked, tuple(one.meter for one in paid))
+            yield models, tuple(one.meter for one in paid)
     finally:
         if model is not None:
-            asked.runtime.run(model.close())
+            models.runtime.run(model.close())

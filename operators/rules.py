@@ -42,4 +42,4 @@ class Rules:
     skips: frozenset[Position] = frozenset()  # positions of records to refuse unread
     wanted: EnrichmentTasks | None = None  # the enrichment tasks; None without an enrichment flow
     audited: bool = False  # the access log is written
-    comes_again: bool = True  # a record may be read again after a crash
+    is_replayable: bool = True  # a record may be read again after a crash

@@ -173,7 +173,7 @@ class MemoryWrites:
 
     def _kept(self, record: Record, outputs: Sequence[Kept], owner: Owner | None = None) -> Values:
         """Return the stored form of a record's outputs; nothing if no process would send them again."""
-        if record.silent or not self._rules.comes_again:
+        if record.silent or not self._rules.is_replayable:
             return {}
         return outbox.encode(self._partition, record, outputs, owner)
 

@@ -26,7 +26,7 @@ DESCRIPTION = "recallflow.json"
 RESTORING = "recallflow.json.restoring"  # the description while a checkpoint is being restored
 TOPICS = "topics.json"  # the registry of input topics, written before the first record
 MOVED = "moved.json"  # in directories between which partitions were moved
-CALLERS_LOG, ONE_RUNS_LOG = "local", "lines"  # names of logs in positions: of calls, and of one command's lines
+CALLERS_LOG, SINGLE_RUN_LOG = "local", "lines"  # names of logs in positions: of calls, and of one command's lines
 
 
 @dataclass(frozen=True)

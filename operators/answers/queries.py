@@ -60,7 +60,7 @@ class Queries:
         self._expansions, self._rules, self._now_ms, self._behind = expansions, rules, now_ms, behind
         self._model_queries = model_queries
         self._received: list[ParkedQuery] = []
-        self._marks = Marks(partition) if rules.comes_again and not rules.input_ends else None
+        self._marks = Marks(partition) if rules.is_replayable and not rules.input_ends else None
         self._pasts = PastQueryQueue(owners, answerer.embedder, rules.episode_gap_ms)
         self._subqueries = Subqueries(answerer)
         self._lines = SteppedQueries()

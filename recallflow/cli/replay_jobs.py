@@ -19,7 +19,7 @@ import orjson
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 from recallflow.cli.output import clean, console, error, heading, json_line, note, table
-from recallflow.connectors.local_inputs import BATCH_RECORDS, Delivery, Feed, IteratorFeed
+from recallflow.connectors.local_inputs import BATCH_RECORDS, Delivery, batched
 from recallflow.connectors.logs.log_format import ImportScope
 from recallflow.connectors.logs.registry import Log, Registry, log_name
 from recallflow.connectors.logs.sources import REJECTS, STANDARD_INPUT, open_source
@@ -235,19 +235,15 @@ class ProgressMeter:
         return self.events / max(time.monotonic() - self._begun, 1e-3)
 
 
-class PacedFeed:
-    """Feed under a rate limit."""
-
-    def __init__(self, lines: Iterator[bytes], pace: Pace) -> None:
-        self._lines, self._pace = lines, pace
-
-    def take(self) -> list[bytes]:
-        if (room := min(self._pace.room(), BATCH_RECORDS)) < 1:
-            return []
-        if not (batch := list(islice(self._lines, room))):
-            raise StopIteration
-        self._pace.take(len(batch))
-        return batch
+def _paced(lines: Iterator[bytes], pace: Pace) -> Iterator[list[bytes]]:
+    """Yield lines in batches under a rate limit; none while it is reached."""
+    while True:
+        room = min(pace.room(), BATCH_RECORDS)
+        batch = [*islice(lines, max(0, room))]
+        if room >= 1 and not batch:
+            return
+        pace.take(len(batch))
+        yield batch
 
 
 # ---------------------------------------------------------------------- to a state directory
@@ -278,12 +274,12 @@ def _replay(embedded: EmbeddedEngine, job: ReplayJob, pace: Pace | None) -> Repl
     counts: Counter[str] = Counter()
     with ProgressMeter(job.shown, lambda: job.log.source.done_bytes, job.log.source.bytes) as meter:
 
-        def open_feed(offset: int, pass_over: Callable[[bytes], object]) -> Feed:
+        def open_feed(offset: int, add_to_digest: Callable[[bytes], object]) -> Iterator[list[bytes]]:
             counts["before"] = offset
             values = job.values()
             for value in islice(values, offset):
-                pass_over(value)
-            return IteratorFeed(values) if pace is None else PacedFeed(values, pace)
+                add_to_digest(value)
+            return batched(values) if pace is None else _paced(values, pace)
 
         name = log_name(job.log, job.scope)
         try:

@@ -27,7 +27,7 @@ from recallflow.errors import UsageError
 from recallflow.limits import RECORD_BYTES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from recallflow.connectors.local_inputs import Delivery
     from recallflow.flows.config import Config
@@ -196,7 +196,7 @@ def run_pipe(options: argparse.Namespace) -> int:
     query order; refused lines go to stderr as JSON {line, error}.
     $ recallflow pipe --state-dir memory < conversations.jsonl
     $ recallflow pipe --state-dir new --create --receipts < conversations.jsonl"""
-    from recallflow.connectors.local_inputs import PumpFeed, batches_of_lines
+    from recallflow.connectors.local_inputs import batches_of_lines, read_ahead
     from recallflow.flows.embedded import EmbeddedEngine, run_lines
 
     logging.disable(logging.WARNING)  # scripts parse stderr: only refused lines, or the final error
@@ -208,9 +208,9 @@ def run_pipe(options: argparse.Namespace) -> int:
         batches = batches_of_lines(_stdin(), RECORD_BYTES + 1)
         first: list[int] = []
 
-        def open_feed(offset: int, _: "Callable[[bytes], object]") -> PumpFeed:
+        def open_feed(offset: int, _: "Callable[[bytes], object]") -> "Iterator[list[bytes]]":
             first.append(offset)
-            return PumpFeed(batches)
+            return read_ahead(batches)
 
         run_lines(embedded, STDIN_TOPIC, open_feed, _printer(first, receipts=options.receipts), rewinds=False)
     return 0

@@ -35,9 +35,9 @@ LINES = b"".join(
         {"type": "recall", "query": "Where?"},
     )
 )
-SOURCE = "connectors.local_inputs.TurnFeed.take"
+SOURCE = "connectors.local_inputs.split_at_turns"
 STEP = "operators.step.StateStep.take"
-PLACES = [SOURCE, STEP, "flows.embedded.StateLoop.begin", "state.directory.StateDirectory.sync"]
+PLACES = [SOURCE, STEP, "flows.embedded.StateLoop.continue_logs", "state.directory.StateDirectory.sync"]
 Broken = Callable[..., subprocess.CompletedProcess[bytes]]
 
 

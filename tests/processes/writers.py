@@ -39,16 +39,9 @@ def write_calls(state_dir: Path, run: str) -> None:
         asyncio.run(write_all(opened))
 
 
-class Few:
-    """A feed of a few lines at a time, so that a kill falls between them."""
-
-    def __init__(self, lines: Iterator[bytes]) -> None:
-        self._lines = lines
-
-    def take(self) -> list[bytes]:
-        if not (some := [*islice(self._lines, 8)]):
-            raise StopIteration
-        return some
+def few(lines: Iterator[bytes]) -> Iterator[list[bytes]]:
+    """A few lines at a time, so that a kill falls between them."""
+    return iter(lambda: [*islice(lines, 8)], [])
 
 
 def endless_lines(run: str) -> Iterator[bytes]:
@@ -58,12 +51,12 @@ def endless_lines(run: str) -> Iterator[bytes]:
         yield orjson.dumps(event | {"id": f"{run}-{number}", "content": said})
 
 
-def log_from(first: int, pass_over: Callable[[bytes], object]) -> Few:
+def log_from(first: int, pass_over: Callable[[bytes], object]) -> Iterator[list[bytes]]:
     event = {"type": "memory", "tenant_id": "acme", "user_id": READER, "receipt": True}
     lines = (orjson.dumps(event | {"content": f"{PART} {number}"}) for number in range(LOG_LINES))
     for line in islice(lines, first):
         pass_over(line)
-    return Few(lines)
+    return few(lines)
 
 
 def print_receipts(_: int, outputs: list[Delivered]) -> None:
@@ -79,4 +72,4 @@ def write_lines(state_dir: Path, run: str) -> None:
         if run == LOG:
             run_lines(embedded, LOG, log_from, print_receipts, rewinds=True)
         else:
-            run_lines(embedded, "stdin", lambda *_: Few(endless_lines(run)), print_receipts, rewinds=False)
+            run_lines(embedded, "stdin", lambda *_: few(endless_lines(run)), print_receipts, rewinds=False)

@@ -37,14 +37,6 @@ class Crash(BaseException):
     """The simulated end of the process."""
 
 
-class Batches:
-    def __init__(self, lines: Sequence[bytes]) -> None:
-        self._batches = iter([[*lines[at : at + BATCH]] for at in range(0, len(lines), BATCH)])
-
-    def take(self) -> list[bytes]:
-        return next(self._batches)
-
-
 class Replay:
     """A log that is replayed into a directory, with its rejects file and its answers by offset."""
 
@@ -58,11 +50,12 @@ class Replay:
     def run(self) -> None:
         rejects = Rejects(self._rejects)
 
-        def open_feed(offset: int, pass_over: Callable[[bytes], object]) -> Batches:
+        def open_feed(offset: int, pass_over: Callable[[bytes], object]) -> Iterator[list[bytes]]:
             self.resumed.append(offset)
             for line in self._lines[:offset]:
                 pass_over(line)
-            return Batches(self._lines[offset:])
+            lines = self._lines[offset:]
+            return iter([[*lines[at : at + BATCH]] for at in range(0, len(lines), BATCH)])
 
         def deliver(offset: int, outputs: list[Delivered]) -> None:
             for output in outputs:

@@ -11,7 +11,7 @@ import pytest
 from threadpoolctl import threadpool_info, threadpool_limits
 
 from recallflow.connectors.embedders import HashEmbedder
-from recallflow.connectors.local_inputs import IteratorFeed
+from recallflow.connectors.local_inputs import batched
 from recallflow.embedder import Matrix
 from recallflow.flows.embedded import EmbeddedEngine, run_lines
 from recallflow.flows.settings import Settings
@@ -126,7 +126,7 @@ def test_native_libraries_use_one_thread_for_state_work(tmp_path: Path) -> None:
     looking = Looking()
     with threadpool_limits(4), EmbeddedEngine.open(Settings(), tmp_path / "state") as embedded:
         embedded.embedder = looking
-        run_lines(embedded, "lines", lambda *_: IteratorFeed(iter(lines)), lambda *_: None, rewinds=False)
+        run_lines(embedded, "lines", lambda *_: batched(iter(lines)), lambda *_: None, rewinds=False)
         after = {one["num_threads"] for one in threadpool_info()}
     assert [*looking.threads.values()] == [{1}]
     assert after == {4}  # as before

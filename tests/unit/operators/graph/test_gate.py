@@ -216,19 +216,12 @@ REGRESSION = BaselineComparison(0.0, {}, 30_000)
 TIMES = ("processing_time_ms", "sla_target_ms", "sla_met", "routing_info")
 
 
-class Chunks:
-    def __init__(self, lines: list[bytes], sizes: list[int]) -> None:
-        self._chunks = self._cut(lines, sizes)
-
-    def _cut(self, lines: list[bytes], sizes: list[int]) -> Iterator[list[bytes]]:
-        at = 0
-        for size in sizes:
-            yield lines[at : at + size]
-            at += size
-        yield lines[at:]
-
-    def take(self) -> list[bytes]:
-        return next(self._chunks)
+def chunks(lines: list[bytes], sizes: list[int]) -> Iterator[list[bytes]]:
+    at = 0
+    for size in sizes:
+        yield lines[at : at + size]
+        at += size
+    yield lines[at:]
 
 
 def answered(lines: list[bytes], sizes: list[int], partitions: int = 1) -> list[dict[str, Any]]:
@@ -239,7 +232,7 @@ def answered(lines: list[bytes], sizes: list[int], partitions: int = 1) -> list[
         found.extend(orjson.loads(output.body) for output in outputs if isinstance(output, Answer))
 
     with EmbeddedEngine.open(Settings(partitions=partitions), None, history) as embedded:
-        run_lines(embedded, "lines", lambda *_: Chunks(lines, sizes), deliver, rewinds=False, clock_ms=lambda: DAY_MS)
+        run_lines(embedded, "lines", lambda *_: chunks(lines, sizes), deliver, rewinds=False, clock_ms=lambda: DAY_MS)
     return [{name: value for name, value in one.items() if name not in TIMES} for one in found]
 
 
