@@ -249,6 +249,7 @@ def questions(memories: int) -> Iterator[tuple[str, list[Event]]]:
     yield "of different words, 8,000 characters", recall(_distinct_words(8_000))
     yield "of words that are known, 8,000 characters", recall(" ".join(WORDS[:1_100]))
     yield "of 1 MB", recall("word1 " * 170_000)
+    yield "the first about 50 texts of 1 MB of new words", recall(**worst_models.NEW_WORDS)
     for mode in ("balanced", "entity_focused", "relevance", "recency", "decayed", "episode", "auto"):
         yield f"mode {mode}", recall(mode=mode)
     yield "whole episodes at their limit", recall(mode="episode", k=50, whole_episodes=True, max_tokens=4_000)

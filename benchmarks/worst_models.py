@@ -19,6 +19,7 @@ CATEGORIES = 1_000  # that there is a summary of
 SUMMARY = "A summary of much that was said about word1, word7 and all the others. "
 PARENTS = ("parent", "another parent")
 OTHER = {"user_id": "other"}  # whose memories are large; among those of the first they would be in every answer
+NEW_WORDS = {"user_id": "new words"}  # whose memories have a million different words
 LARGE = [f"large {number}" for number in range(limits.SOURCES_MAX + 1)]  # memories of texts as long as may be
 TENANT_FROM_MS = 0
 AUTHORS_QUERY = " ".join(f"Author{number}" for number in range(900))
@@ -83,6 +84,9 @@ def shapes() -> Iterator[list[Event]]:
         ]
     for large in LARGE:
         yield [{"type": "memory", "id": large, "content": text_of(large)} | OTHER]
+    for number in range(50):
+        words = " ".join(f"{number}z{n:x}" for n in range(limits.RECORD_BYTES // 8))
+        yield [{"type": "memory", "id": f"words {number}", "content": words[: limits.RECORD_BYTES - 1_000]} | NEW_WORDS]
     for parent in PARENTS:
         yield [{"type": "memory", "id": parent, "content": f"{parent} of word1"}]
         source = {"memory_id": parent, "content_hash": content_hash(f"{parent} of word1")}

@@ -76,7 +76,7 @@ class StateStep:
         )
         forget = partial(_forget, directory, self._partition, self._queries, shared)
         self._writes = MemoryWrites(self._partition, owners, rules, expansions, forget)
-        self._queue = Queue(self._writes.is_at_work, rules.query_topic)
+        self._queue = Queue(self._is_at_work, rules.query_topic)
         self._received: dict[str, int] = {}
         # The completed offsets of each source at the last two barriers. Places of the older one are surely committed.
         self._through: tuple[dict[str, int], dict[str, int]] = ({}, self._through_now())
@@ -127,16 +127,17 @@ class StateStep:
         return outputs
 
     def receive(self, calls: list[int]) -> list[Output]:
-        return self._queries.receive(calls, self._writes.is_at_work)
+        return self._queries.receive(calls, self._is_at_work)
 
     def advance(self, *, end: bool = False) -> list[Output]:
         """Do one step of each task, process due items, and commit. At the `end` no query waits any longer."""
         outputs: list[Output] = []
         if self._has_steps():
             self._writes.advance()
+            self._hot_owners.advance(self._partition)
             for item in self._queue.released():
                 outputs += self._apply(item)
-        outputs += self._queries.advance(self._writes.is_at_work, end)
+        outputs += self._queries.advance(self._is_at_work, end)
         self._partition.commit_due()
         self._hot_owners.keep_segments(self._embedder.name, self._embedder.dimension)
         self._hot_owners.shrink()
@@ -157,7 +158,10 @@ class StateStep:
         return 0 if self._has_steps() else self._queries.due_ms()
 
     def _has_steps(self) -> bool:
-        return bool(self._queue) or self._writes.has_steps
+        return bool(self._queue) or self._writes.has_steps or self._hot_owners.has_steps(self._partition)
+
+    def _is_at_work(self, owner: Owner) -> bool:
+        return self._writes.is_at_work(owner) or self._hot_owners.is_at_work(owner)
 
     def _apply(self, item: Item) -> Sequence[Output]:
         outputs = self._applied(item)
@@ -168,7 +172,10 @@ class StateStep:
     def _applied(self, item: Item) -> Sequence[Output]:
         match item:
             case Ask():
-                return self._queries.ask(item)
+                answered = self._queries.ask(item)
+                if answered is None:
+                    self._queue.hold(item, first=True)
+                return answered or []
             case Misrouted():
                 self._writes.count(item.record.position)
                 moved = Moved(item.record, item.owner.record_key, item.home)

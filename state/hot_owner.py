@@ -3,7 +3,7 @@
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
+from functools import partial
 from operator import attrgetter
 
 from recallflow.errors import DecryptionFailed
@@ -18,6 +18,7 @@ from recallflow.state.rows import Current, EpisodeRow, EpisodeSummaryRow, OwnerH
 from recallflow.state.scoped import ScopedIndex
 from recallflow.state.segments import Segments
 from recallflow.state.usage import OwnerUsage, Usage, decode_seqs
+from recallflow.stepped import SteppedWork
 
 _OWNER_BYTES = 1_000
 _EPISODE_BYTES = 300
@@ -95,25 +96,33 @@ class HotOwner:
             self._hot_graph = HotGraph(self.partition, self.key, was_empty=self._was_empty)
         return self._hot_graph
 
+    def has_index(self) -> bool:
+        return self.index is not None and not self.index.wasted()
+
     def search_index(self, model: str, dimension: int) -> OwnerIndex:
         """Return the owner's index, loaded from commits on first use."""
         if self.index is None or self.index.wasted():
             segments = self._stored_segments(model, dimension)
-            self.index = OwnerIndex(model, dimension, segments.read_vectors)
-            self.index.load_episodes({keys.sequence(key): value for key, value in self.scan(keys.EPISODE)})
-            segments.load(self.index, self.next_seq)
+            index = OwnerIndex(model, dimension, segments.read_vectors)
+            index.load_episodes({keys.sequence(key): value for key, value in self.scan(keys.EPISODE)})
+            segments.load(index, self.next_seq)
+            self.index = index
         return self.index
 
     def keep_segment(self, model: str, dimension: int) -> int:
         """Pack the next complete range of the index. Return its size. Only between batches: it reads commits."""
-        return self._stored_segments(model, dimension).keep(self.next_seq)
+        try:
+            return self._stored_segments(model, dimension).keep(self.next_seq)
+        except DecryptionFailed:  # the next reader of the owner reports it
+            return 0
 
     def keep_tail(self) -> int:
         """Pack the newest memories before the owner's eviction. Return their number. Only between batches."""
         if self._segments is None or self.partition.is_staging:
             return 0
+        packing = SteppedWork(partial(self._segments.keep_tail, self.next_seq))
         try:
-            return self._segments.keep_tail(self.next_seq)
+            return packing.outcome if any(packing.step() for _ in range(TAIL_STEPS)) else 0
         except DecryptionFailed:
             return 0
 
@@ -173,6 +182,7 @@ def _standing(episodes: Iterable[EpisodeRow]) -> list[EpisodeRow]:
 
 
 PACKED_MOST = 2_048  # memories per gap between batches
+TAIL_STEPS = 4  # of packing an evicted owner's newest memories; with more, their texts are too long to be packed
 PACKED_AT_END = 16_384  # memories at the end of a process, over all its workers, in about half a second
 
 
@@ -187,6 +197,7 @@ class HotOwners:
         self._owners: OrderedDict[Owner, HotOwner] = OrderedDict()
         self._weights: dict[Owner, int] = {}
         self._touched: set[Owner] = set()
+        self._stepped: dict[Owner, Callable[[], bool]] = {}  # unfinished work on owners, whose events wait for it
         self._total_bytes = 0
 
     def get(self, partition: Partition, owner: Owner) -> HotOwner:
@@ -203,20 +214,45 @@ class HotOwners:
         """Evict an owner, if it is in memory. It is loaded again from the store."""
         if self._owners.pop(owner, None) is not None:
             self._touched.discard(owner)
+            self._stepped.pop(owner, None)
             self._total_bytes -= self._weights.pop(owner, 0)
 
     def drop_all(self, owners: Callable[[Owner], bool]) -> None:
         for owner in [owner for owner in self._owners if owners(owner)]:
             self.drop(owner)
 
+    def begin(self, owner: Owner, step: Callable[[], bool]) -> bool:
+        """Take the first step of work on an owner, and return whether there are more: `advance` takes them. `step`
+        returns whether it was the last."""
+        if step():
+            return False
+        self._stepped[owner] = step
+        return True
+
+    def is_at_work(self, owner: Owner) -> bool:
+        return owner in self._stepped
+
+    def has_steps(self, partition: Partition) -> bool:
+        return any(self._owners[owner].partition is partition for owner in self._stepped)
+
+    def advance(self, partition: Partition) -> None:
+        """Take one step of the work on one owner of a partition; the other owners precede its next step."""
+        for owner in self._stepped:
+            if self._owners[owner].partition is partition:
+                self.begin(owner, self._stepped.pop(owner))
+                self._touched.add(owner)
+                return
+
     def keep_segments(self, model: str, dimension: int) -> None:
         """Pack complete ranges of the owners used since the last `shrink`, within a work limit, because it delays other
         work. The rest waits for the owner's next use."""
         packed = 0
-        for owner in self._touched:
-            with suppress(DecryptionFailed):  # the next reader of the owner reports it
-                while packed < PACKED_MOST and (memories := self._owners[owner].keep_segment(model, dimension)):
-                    packed += memories
+        for owner in self._touched - self._stepped.keys():
+            while packed < PACKED_MOST:
+                packing = SteppedWork(partial(self._owners[owner].keep_segment, model, dimension))
+                if self.begin(owner, packing.step) or not packing.outcome:
+                    break
+                packed += packing.outcome
 
     def shrink(self) -> None:
         """Measure the owners used since the last call, and evict the least recently used ones over the budget."""
@@ -226,8 +262,12 @@ class HotOwners:
             self._weights[owner] = weight
         self._touched.clear()
         packed = 0
-        while self._total_bytes > self._budget_bytes and self._owners:
-            owner, hot = self._owners.popitem(last=False)
+        for owner in [*self._owners] if self._total_bytes > self._budget_bytes else ():
+            if self._total_bytes <= self._budget_bytes:
+                return
+            if owner in self._stepped:
+                continue
+            hot = self._owners.pop(owner)
             self._total_bytes -= self._weights.pop(owner)
             if packed < PACKED_MOST:
                 hot.partition.commit()
@@ -263,6 +303,9 @@ class Owners:
 
     def get(self, owner: Owner) -> HotOwner:
         return self._hot_owners.get(self._partition, owner)
+
+    def begin(self, owner: Owner, step: Callable[[], bool]) -> bool:
+        return self._hot_owners.begin(owner, step)
 
     def drop(self, owner: Owner) -> None:
         """Commit, and evict an owner whose in-memory state may be inconsistent. Raise StorageError."""

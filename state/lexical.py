@@ -18,6 +18,7 @@ from recallflow.caching import Kept
 from recallflow.language import grams, is_character
 from recallflow.state.arrays import Array, Column, GrowingArray, Ints, Unsigned, best_part, ranges
 from recallflow.state.segment import Words
+from recallflow.stepped import spend
 
 FEATURES = 1 << 16
 _NOWHERE: Unsigned = np.zeros(0, np.uint32)
@@ -27,6 +28,7 @@ _AT_ONCE = 32_768  # occurrences per chunk
 _POSTING_BYTES = 250  # of Python objects per posting
 FEW_WORDS = 10  # added to a text's number of words, so that short texts score lower
 _STEM_BYTES = 200
+STEMS_A_READ = 100  # packed stems that cost as much as the read of a record
 
 
 class Spelling(int):
@@ -146,13 +148,15 @@ class LexicalIndex:
     def add(self, texts: Iterable[Sequence[str]], parts: Mapping[int, Sequence[int]] = _WHOLE) -> None:
         """Append the next slots, each with its stems in order. `parts` are stems per passage, by number of the texts
         with several passages."""
-        self._unpack()
+        self.unpack()
         flat: list[int] = []
         lengths: list[int] = []
         known, number, spelling = len(self._numbers), self._numbers.__getitem__, _spellings.__getitem__
         for stems in texts:
+            seen = len(self._numbers)
             flat += map(number, map(spelling, stems))
             lengths.append(len(stems))
+            spend(len(self._numbers) - seen)
         first_seen: Iterable[Any] = islice(self._numbers, known, None)
         added = [stem.features for stem in first_seen]
         counts: Ints = np.array([len(features) // 2 for features in added], np.int64)
@@ -168,7 +172,7 @@ class LexicalIndex:
         """Append the slots of a segment. Arrays are copied, so that the segment's bytes can be freed."""
         self._packed.append(Words(*map(np.array, words)))
 
-    def _unpack(self) -> None:
+    def unpack(self) -> None:
         """Decode all appended segments together, because each contains most of the owner's words."""
         if not self._packed:
             return
@@ -176,11 +180,13 @@ class LexicalIndex:
         known = len(self._numbers)
         stems = np.concatenate([np.fromiter(self._numbers, np.uint64, known), *(words.stems for words in packed)])
         once, firsts, which = _distinct_of(stems)
+        spend(len(stems) // STEMS_A_READ)
         numbers = np.full(len(once), -1)
         numbers[which[:known]] = np.arange(known)
         new = np.flatnonzero(numbers < 0)
         numbers[new] = np.arange(known, len(once))
         self._numbers.update(zip(once[new].tolist(), islice(self._next, len(new)), strict=True))
+        spend(len(new) // STEMS_A_READ)
         counts: Ints = np.concatenate([words.counts for words in packed], dtype=np.int64)
         starts, added = counts.cumsum() - counts, firsts[new] - known
         features = np.concatenate([words.features for words in packed])
@@ -198,7 +204,7 @@ class LexicalIndex:
 
     def packed(self) -> Words:
         """Return all slots in the form that `append` takes."""
-        self._unpack()
+        self.unpack()
         stems = np.fromiter(self._numbers, np.uint64, len(self._numbers))
         features, cuts = (self._feature_counts.view, self._features.view), (self._cuts.view, self._cut_slots.view)
         return Words(stems, self._flat.view, self._lengths.view, *features, *cuts)
@@ -211,19 +217,19 @@ class LexicalIndex:
 
     def lengths(self) -> Ints:
         """Return the number of stems per slot."""
-        self._unpack()
+        self.unpack()
         return self._lengths.view
 
     def shares(self, slots: Ints) -> Column:
         """Return each word's share of all occurrences in these slots, by its number."""
-        self._unpack()
+        self.unpack()
         counts = np.bincount(self._words_of(slots), minlength=len(self._numbers))
         shares: Column = counts / max(counts.sum(), 1)
         return shares
 
     def telling(self, slots: Ints, shares: Column) -> Column:
         """Return the information content of each slot's words: the mean of -ln(share), reduced for short texts."""
-        self._unpack()
+        self.unpack()
         lengths = self._lengths.view[slots]
         of = np.repeat(np.arange(len(slots)), lengths)
         worth = -np.log(shares.take(self._words_of(slots)))
@@ -236,7 +242,7 @@ class LexicalIndex:
 
     def number(self, stem: str) -> int | None:
         """Return the number of a stem; None if no memory holds it."""
-        self._unpack()
+        self.unpack()
         return self._numbers.get(_spellings[stem])
 
     def occurrences(self, stem: str) -> Unsigned:
@@ -262,7 +268,7 @@ class LexicalIndex:
 
     def _standing(self, stem: str) -> _Posting:
         """Return the posting list of the stem. Only occurrences added since the last call are scanned."""
-        self._unpack()
+        self.unpack()
         spelling, within = _spellings[stem], is_character(stem)
         number = spelling if within else self._numbers.get(spelling)
         if number is None:
@@ -294,12 +300,12 @@ class LexicalIndex:
     @property
     def divided(self) -> bool:
         """Return whether any memory has several parts. Otherwise parts equal slots."""
-        self._unpack()
+        self.unpack()
         return len(self._cuts) > 0
 
     def parts(self) -> Parts:
         """Return the parts of all slots. Later additions have higher numbers."""
-        self._unpack()
+        self.unpack()
         if self._parts is None:
             slots, of_cuts = np.arange(len(self._lengths)), self._cut_slots.view
             firsts = slots + of_cuts.searchsorted(slots)
@@ -317,7 +323,7 @@ class LexicalIndex:
 
         The best part has the highest weighted sum of similarities. Similarity is the cosine of the two words' sets of
         spelling features: |a ∩ b| / √(|a|·|b|)."""
-        self._unpack()
+        self.unpack()
         words = len(self._numbers)
         best = np.zeros((len(stems), len(slots)), np.float32)
         if not words or not len(slots) or not stems:

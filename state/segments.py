@@ -20,9 +20,11 @@ from recallflow.errors import DecryptionFailed
 from recallflow.state import keys
 from recallflow.state.arrays import Ints
 from recallflow.state.index import OwnerIndex
+from recallflow.state.lexical import STEMS_A_READ
 from recallflow.state.partition import Partition
 from recallflow.state.rows import Entry, Vectors
 from recallflow.state.segment import VERSION, Segment
+from recallflow.stepped import spend
 
 SMALL, LARGE = 128, 2_048  # memories
 MARKED_MOST = 1 / 8  # share of a segment's memories; with more marks it is rebuilt
@@ -78,6 +80,7 @@ class Segments:
             index.append(tail)
         self._add(index, Stretch(small.end if tail is None else tail.end, next_seq))
         self._renew(index, marked)
+        index.words.unpack()  # here, where it may pause: nothing else reads the index yet
 
     def keep(self, next_seq: int) -> int:
         """Create the next segment if all its memories exist. Return its number of memories."""
@@ -128,6 +131,7 @@ class Segments:
         else:
             self._add(index, Stretch(stretch.first, end))
         packed = index.packed(end)
+        spend(len(packed.words.stems) // STEMS_A_READ)
         data = packed.encode(self._model)
         if len(data) <= BYTES_MOST:
             gone = [keys.segment(self._owner, *part) for part in parts]

@@ -29,13 +29,16 @@ from recallflow.operators.events import Ask, Refused, key_of
 from recallflow.operators.graph.rollout import Expansions
 from recallflow.operators.guard import once, twice
 from recallflow.operators.recall.model_calls import NOTHING, Wanted
+from recallflow.operators.recall.moment import Moment
 from recallflow.operators.recall.stages import ComposedAnswer, Effects, Find, find_nothing
 from recallflow.operators.rules import Rules
 from recallflow.outputs import Answer, DeadLetter, Output, Verdict
 from recallflow.owner import Owner
 from recallflow.queries import Recall, ReplyTo
+from recallflow.records import Position
 from recallflow.responses import ErrorBody, Response, Warn
 from recallflow.state.hot_owner import Owners
+from recallflow.state.index import OwnerIndex
 from recallflow.state.partition import Partition
 from recallflow.stepped import Rotation, SteppedWork
 
@@ -68,13 +71,16 @@ class Queries:
         self._had_turn = False  # the first subquery of this batch has been answered
         self._waiting: list[WaitingQuery] = []
         self._absences = HeldQueries()
+        self._loaded: set[Position] = set()  # of queries whose owner's index is being loaded in steps
 
-    def ask(self, ask: Ask) -> list[Output]:
-        """Answer a query, or park it."""
+    def ask(self, ask: Ask) -> list[Output] | None:
+        """Answer a query, or park it. Return None if the owner's index is loaded first: ask again afterwards."""
         if ask.record.silent:
             return []
         waiting = WaitingQuery(ask)
         if not waiting.missing(self._partition.applied):
+            if self._must_load(ask):
+                return None
             # During catch-up, every answer has a warning already.
             return self._begin(ask, [] if self._behind() else unread_warning(ask.record))
         if self._rules.input_ends:  # no later record is applied before this query
@@ -108,11 +114,30 @@ class Queries:
         self._waiting = []
         for query in waiting:
             missing = query.missing(self._partition.applied) and now_ms < query.deadline_ms
-            if is_at_work(query.ask.owner) or (missing and not end):
+            if is_at_work(query.ask.owner) or (not end and (missing or self._must_load(query.ask))):
                 self._waiting.append(query)
             else:
                 outputs += self._begin(query.ask, query.stale(self._partition.applied))
         return outputs
+
+    def _must_load(self, ask: Ask) -> bool:
+        """Begin to load the index that a query needs. Return whether steps are left. After an error in any of them, the
+        query is answered without a loaded index, so that the answer reports the error."""
+        moment, position = Moment.of_ask(ask), ask.record.position
+        if position in self._loaded:
+            self._loaded.remove(position)
+            return False
+        if moment is None or not moment.is_of_present or moment.projects is not None:
+            return False
+        with suppress(DecryptionFailed):
+            hot = self._owners.get(ask.owner)
+            if not hot.has_index():
+                embedder = self._answerer.embedder
+                work = SteppedWork(partial(hot.search_index, embedder.name, embedder.dimension))
+                if self._owners.begin(ask.owner, partial(_step_load, position, work)):
+                    self._loaded.add(position)
+                    return True
+        return False
 
     def _enter_rotation(self) -> None:
         self._rotation.update(self._partition.number, {*self._lines.tenants(), *self._pasts.tenants()})
@@ -357,6 +382,13 @@ class Queries:
 
     def _applied(self) -> list[str]:
         return [f"{source}:{offset}" for source, offset in sorted(self._partition.applied.items())]
+
+
+def _step_load(position: Position, work: SteppedWork[OwnerIndex]) -> bool:
+    try:
+        return once(STEP, position, work.step)
+    except (InvalidRecord, DecryptionFailed):
+        return True
 
 
 def _checked_reply(wanted: ReplyTo | None, known: Mapping[str, int] | None) -> ReplyTo | None:

@@ -37,7 +37,7 @@ def ask(engine: Harness, query_type: str, query_id: str, tenant: str = "noisy", 
     ("query_type", "fields"),
     [
         ("graph.trace", TRACE), ("graph.explore", {"whole": True}), ("graph.explore", {"hops": 3}),
-        ("graph.facts", {"query": "Who met Ann?"}), ("graph.status", {}), ("memories.list", {}),
+        ("graph.facts", {"query": "Who met Ann?"}), ("graph.status", {}),
     ],
 )  # fmt: skip
 def test_large_query_lets_another_tenant_ahead_and_answers_the_same(
@@ -65,6 +65,22 @@ def test_owner_event_follows_the_answer_begun_before_it(engine: Harness) -> None
     (second,) = answers(engine.advance_to_end())
     assert second["query_id"] == "t2"
     assert "m1" not in {one["id"] for one in second["graph_trace"]["seeds"]}
+
+
+def test_new_words_enter_the_index_in_steps_before_later_events(
+    engine: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stepped, "STEP_COST", 2_000)
+    texts = [" ".join(f"tea{number}x{n}" for n in range(1_500)) for number in range(6)]
+    engine.run(MEMORIES, *(make_event("memory", n, id=f"t{n}", content=text) for n, text in enumerate(texts)))
+    recall = make_event("recall", 99, id="first", query="tea1x7", timestamp=99)
+    assert answers(engine.run(QUERIES, recall)) == []
+    later = make_event("memory", 50, id="later", content="tea1x7")
+    (first,) = answers([*engine.run(MEMORIES, later), *engine.advance_to_end()])
+    (again,) = answers(engine.run(QUERIES, recall | {"id": "again"}))
+    assert first["memories"][0]["id"] == "t1"
+    assert "later" not in {memory["id"] for memory in first["memories"]}
+    assert "later" in {memory["id"] for memory in again["memories"]}
 
 
 def test_query_in_steps_is_asked_anew_after_a_kill(engine: Harness) -> None:
