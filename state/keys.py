@@ -1,133 +1,78 @@
-"""The layout of a state partition's RocksDB: every key there is, and why.
+"""The layout of a state partition's RocksDB: every key.
 
-A partition's own records come first, then everything of each owner under one prefix, so that an owner's data can be
-read, or deleted, as one range and can never be reached from another owner's prefix.
+A partition's own records come first, then all records of each owner under one prefix. So an owner's data can be read or
+deleted as one range, and no key of one owner begins like another's.
 
-    00 name                                   the partition's own
-       format                                 format version and partition number
-       applied: source                        last applied offset of each source partition
-       counts                                 how many owners and current memories there are
-       settled: source                        last offset of a replayed file whose outputs are all delivered, and
-                                              a digest of the file up to there
-       complete                               all folders of the directory were created, in one process's directory
-       place                                  how far the log is read and answered (encoded by the reader)
-    01 owner(16) table(1) …                   one owner's
-       H                                      head: who the owner is, next sequence number, ingestion clock,
-                                              language
-       C name(16)                             memory id → sequence number, version, content digest, forgotten or not
-       R name(16) version(4)                  a memory's row, one per version: history is kept, not overwritten
-       E seq(8)                               index entry of the current version: the source of the in-memory indexes
-       V seq(8)                               vectors of the current version
-       P seq(8) version(4)                    index entry of a version that an update replaced
-       Q seq(8) version(4)                    its vectors
-       G first(8) end(8)                      a segment (state/segments.py): memories from one sequence number up to
-                                              another, packed
-       W                                      how far segments reach
-       Y seq(8)                               memories that changed since their segment was packed
-       X change(8)                            episode marks, which no entry contains: explicit ends, and
-                                              where forgotten messages stood
-       B name(16) change(8)                   category summaries, every one there was
-       S name(16) number(8)                   episodes, by session
-       e number(8)                            the summary of an episode
-       d seq(8)                               memories and summaries derived from a memory
-       D name(16)                             ids of applied events that create no memory: each applies once
-       N node(16)                             the graph (docs/internals/graph.md): a node
-       L node(16) seq'(8)                     a memory's link to a node, newest first
-       M seq(8)                               a memory's contributions to the graph, so that it can be removed
-       O name(16)                             an edge, by its ends and type
-       A node(16) number'(8)                  names of the edges at a node, out of it and into it, newest first
-       J seq(8)                               a memory's most similar ones
-       Z seq(8)                               by which memories a memory is superseded
-       T node(16)                             which other names an entity is joined to (state/entity_names.py)
-       c                                      names in scripts without case (state/entity_names.py)
-       F seq(8)                               memories whose graph could not be written
-       m seq(8) version(4)                    the graph contributions of a replaced version
-       l node(16) seq'(8)                     a memory's link to a node that it lost
-       o name(16) seq(8) part(1) change(8)    former statements on an edge: by which memory, or all
-                                              ones; when it was deleted
-       a node(16) number'(8)                  edges that were at a node
-       j seq(8) seq(8) change(8)              a former neighbour, or an earlier archive mark of one
-       i name(16) number(8)                   names that an edge joined formerly
-       n node(16) change(8)                   a node before it was archived, put back or deleted
-       U seq(8)                               what queries and feedback cause (usage): no part of the state hash
-       K session name(16)                     memories returned in a session, for its continuity
-       I                                      ids of the owner's latest queries: one asked twice counts once
-    02 source name(16) offset(8)              outbox: outputs not yet known to be delivered
-    03 source name(16) offset(8)              queries whose effects are in: a query answered again has them once
-    04 owner(16)                              progress of an event that is applied in several steps
-    05 owner(16)                              the owner's key, wrapped, and which user it is of
-    06 user(16) owner(16)                     the owners that a user has, one in each environment
-    07 user(16)                               up to which event time a user was erased, in all environments
-    07 user(16) owner(16)                     the same, in one
-    08 tenant(16)                             the tenant's key, wrapped
-    09 owner(16) user(16)                     an erased owner whose data may still be in files
-    0a original(16)                           a record that was forwarded here and is applied
-
-`owner`, `user`, `tenant`, `name` and `original` are keyed hashes: no key holds a user's own words. Integers are
-big-endian, so that byte order is number order. `seq` numbers an owner's memories in order of arrival and never changes;
-`change` counts an owner's events that changed something; `number` is the `seq` of the message that opened the
-episode, or counts edges. A prime means counted backwards from 2^64 - 1. `node` is a `name`, of a memory's id or of
-another node's key."""
+`owner`, `user`, `tenant`, `name`, `node` and `original` are keyed hashes of 16 bytes: no key contains a user's own
+words. A `node` is the `name` of a memory's id or of another node's key. Integers are big-endian, so that byte order is
+number order; `version` has 4 bytes, and all others have 8. `seq` numbers an owner's memories in order of arrival and
+never changes; `change` counts an owner's events that changed something; `number` is the `seq` of the message that
+opened the episode, or counts edges. A prime means 2^64 - 1 minus the number: the newest first."""
 
 import struct
 from collections.abc import Callable, Iterable
 
 FORMAT_VERSION = 9
 
-FORMAT = b"\x00format"
-APPLIED = b"\x00applied:"
-SETTLED = b"\x00settled:"
-COUNTS = b"\x00counts"
-COMPLETE = b"\x00complete"
-PROGRESS = b"\x00place"
-OWNERS = b"\x01"
-OUTBOX = b"\x02"
-EFFECTS = b"\x03"
-WORK = b"\x04"
-OWNER_KEYS = b"\x05"
-USERS = b"\x06"
-ERASED = b"\x07"
-TENANT_KEYS = b"\x08"
-UNCLEANED = b"\x09"
-FORWARDED = b"\x0a"
-END = b"\xff"  # behind every key
+# ------------------------------------------------------------------ key prefixes, and the rest of each key
 
-HEAD = b"H"
-CURRENT = b"C"
-ROW = b"R"
-ENTRY = b"E"
-VECTORS = b"V"
-PAST_ENTRY = b"P"
-PAST_VECTORS = b"Q"
-SEGMENT = b"G"
-REACH = b"W"
-RENEWED = b"Y"
-EPISODE_LOG = b"X"
-CATEGORY_SUMMARY = b"B"
-EPISODE = b"S"
-EVENT_ID = b"D"
-MADE = b"d"
-EPISODE_SUMMARY = b"e"
-NODE = b"N"
-MEMBER = b"L"
-LINKS = b"M"
-EDGE = b"O"
-ADJACENCY = b"A"
-SIMILAR = b"J"
-SUPERSEDED = b"Z"
-UNSYNCED = b"F"
-JOINED = b"T"
-PAST_LINKS = b"m"
-PAST_MEMBER = b"l"
-PAST_EDGE = b"o"
-PAST_ADJACENCY = b"a"
-PAST_SIMILAR = b"j"
-PAST_NODE = b"n"
-PAST_JOINED = b"i"
-CASELESS = b"c"
-USAGE = b"U"
-SESSION = b"K"
-ASKED = b"I"
+FORMAT = b"\x00format"  # format version and partition number
+APPLIED = b"\x00applied:"  # source: the last applied offset of a source partition
+SETTLED = b"\x00settled:"  # source: the last offset of a replayed file with delivered outputs, and a digest up to there
+COUNTS = b"\x00counts"  # the numbers of owners and of current memories
+COMPLETE = b"\x00complete"  # all folders of the directory were created, in the directory of one process
+PROGRESS = b"\x00place"  # how far the log is read and answered (encoded by the reader)
+OWNERS = b"\x01"  # owner, a table's letter, the rest of the table's key: one owner's records, see below
+OUTBOX = b"\x02"  # source name, offset: outputs that may not be delivered yet
+EFFECTS = b"\x03"  # source name, offset: queries whose effects are stored: a repeated answer has no second effect
+WORK = b"\x04"  # owner: the progress of an event that is applied in several steps
+OWNER_KEYS = b"\x05"  # owner: the owner's wrapped key, and its user
+USERS = b"\x06"  # user, owner: the owners of a user, one in each environment
+ERASED = b"\x07"  # user: the event time up to which a user was erased everywhere; user, owner: in one environment
+TENANT_KEYS = b"\x08"  # tenant: the tenant's wrapped key
+UNCLEANED = b"\x09"  # owner, user: an erased owner whose data may still be in files
+FORWARDED = b"\x0a"  # original: a record that was forwarded here and is applied
+END = b"\xff"  # after every key
+
+# Tables of an owner.
+HEAD = b"H"  # identity, next sequence number, ingestion clock, language
+CURRENT = b"C"  # name: sequence number, version, content digest of a memory id, and whether it is deleted
+ROW = b"R"  # name, version: a memory's row; each version is kept
+ENTRY = b"E"  # seq: the index entry of the current version, from which in-memory indexes are built
+VECTORS = b"V"  # seq: the vectors of the current version
+PAST_ENTRY = b"P"  # seq, version: the index entry of a version that an update replaced
+PAST_VECTORS = b"Q"  # seq, version: its vectors
+SEGMENT = b"G"  # first seq, end seq: a segment (state/segments.py) of packed memories
+REACH = b"W"  # the end of the last segment
+RENEWED = b"Y"  # seq: memories that changed since their segment was packed
+EPISODE_LOG = b"X"  # change: episode marks, which no entry contains: explicit ends, and deleted members
+CATEGORY_SUMMARY = b"B"  # name, change: the summaries of a category, former ones included
+EPISODE = b"S"  # name, number: the episodes of a session
+EVENT_ID = b"D"  # name: ids of applied events that create no memory: each applies once
+MADE = b"d"  # seq: memories and summaries derived from a memory
+EPISODE_SUMMARY = b"e"  # number: the summary of an episode
+# The graph (docs/internals/graph.md).
+NODE = b"N"  # node: a node
+MEMBER = b"L"  # node, seq': a memory's link to a node
+LINKS = b"M"  # seq: a memory's contributions to the graph, for their removal
+EDGE = b"O"  # name: an edge, by its ends and type
+ADJACENCY = b"A"  # node, number': the names of the edges at a node, in both directions
+SIMILAR = b"J"  # seq: a memory's most similar memories
+SUPERSEDED = b"Z"  # seq: the memories that supersede a memory
+UNSYNCED = b"F"  # seq: memories whose graph could not be written
+JOINED = b"T"  # node: the other names that an entity is joined to (state/entity_names.py)
+PAST_LINKS = b"m"  # seq, version: the graph contributions of a replaced version
+PAST_MEMBER = b"l"  # node, seq': a memory's former link to a node
+PAST_EDGE = b"o"  # name, seq, part (1 byte), change: former statements on an edge, by one memory or all, and their end
+PAST_ADJACENCY = b"a"  # node, number': former edges at a node
+PAST_SIMILAR = b"j"  # seq, seq, change: a former neighbour, or an earlier archive mark of one
+PAST_NODE = b"n"  # node, change: a node before it was archived, restored or deleted
+PAST_JOINED = b"i"  # name, number: names that an edge joined formerly
+CASELESS = b"c"  # names in scripts without case (state/entity_names.py)
+# Effects of queries.
+USAGE = b"U"  # seq: returns and feedback; not in the state hash
+SESSION = b"K"  # session name: memories returned in a session, for its continuity
+ASKED = b"I"  # ids of the owner's latest queries: a repeated query counts once
 
 OWNER_BYTES = 16
 NAME_BYTES = 16
