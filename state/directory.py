@@ -13,7 +13,7 @@ from typing import Self
 from recallflow import process
 from recallflow.errors import PartitionMissing, StateError, StorageError
 from recallflow.process import exponential
-from recallflow.state import keys
+from recallflow.state import folders, keys
 from recallflow.state.database import SharedMemory
 from recallflow.state.description import (
     DESCRIPTION,
@@ -28,18 +28,6 @@ from recallflow.state.description import (
     using,
 )
 from recallflow.state.encryption import UNENCRYPTED, AtRest, Keyring
-from recallflow.state.folders import (
-    check_whole,
-    format_partitions,
-    held_numbers,
-    numbers_in,
-    partition_folder,
-    put_folder,
-    read_secret,
-    released_since_ms,
-    remove_folder,
-    remove_leftovers,
-)
 from recallflow.state.hot_owner import PACKED_AT_END, PACKED_MOST, HotOwners
 from recallflow.state.lock import WAIT_S
 from recallflow.state.partition import Counts, Partition
@@ -115,7 +103,7 @@ class StateDirectory:
             check_settings(path, stored.fingerprint, fingerprint)
             partition_wait_s = WAIT_S if lock_wait_s is None else lock_wait_s
             directory = cls(path, stored, at_rest, cache_bytes, partition_wait_s, disk)
-            remove_leftovers(path)
+            folders.remove_leftovers(path)
             directory._lock = lock.pop_all()
         return directory
 
@@ -131,8 +119,8 @@ class StateDirectory:
         """Return the open partition. Raise StateInUse, or StateError if the directory does not hold it."""
         with self._opening:
             if number not in self._partitions:
-                folder = partition_folder(self.path, number)
-                if not self.begins and released_since_ms(folder) is not None:
+                folder = folders.partition_folder(self.path, number)
+                if not self.begins and folders.released_since_ms(folder) is not None:
                     raise StateError(
                         f"another member went on with {folder.name} of {self.path}: name that one's directory, or ask "
                         "through Kafka; what is held here is of before"
@@ -142,7 +130,7 @@ class StateDirectory:
                         f"{self.path} does not hold {folder.name}: name the directory that does (recallflow state "
                         "info), or bring them together (recallflow state merge)"
                     )
-                check_whole(folder)
+                folders.check_whole(folder)
                 opened = Partition(folder, number, self._keyring_of(folder), self._memory, self._lock_wait_s)
                 self._partitions[number] = opened
                 self._unopened_purges.pop(number, None)
@@ -151,7 +139,7 @@ class StateDirectory:
 
     def _keyring_of(self, folder: Path) -> Keyring:
         """Return the keyring of the secret in a partition's folder, or else the directory's."""
-        secret = read_secret(folder) or self._keyring.stored
+        secret = folders.read_secret(folder) or self._keyring.stored
         return self._keyring if secret == self._keyring.stored else Keyring.opened(secret, folder, self._at_rest)
 
     def partitions(self) -> list[Partition]:
@@ -161,7 +149,7 @@ class StateDirectory:
     def existing_numbers(self) -> list[int]:
         """Return the partitions with a folder. Other directories may hold the rest. Partitions that another member
         continues are included only for a member itself."""
-        found = numbers_in(self.path) if self.begins else held_numbers(self.path)
+        found = folders.numbers_in(self.path) if self.begins else folders.held_numbers(self.path)
         return [number for number in found if number < self.fingerprint.partitions]
 
     def existing_partitions(self) -> list[Partition]:
@@ -209,20 +197,20 @@ class StateDirectory:
         self._keyring_of(source)
         self.close_partition(number)
         with self._opening, using(self.path):
-            put_folder(self.path, number, source)
+            folders.put_folder(self.path, number, source)
 
     def forget_folder(self, number: int) -> None:
         """Remove the folder of a partition that was moved or starts again. Raise StorageError."""
         self.close_partition(number)
         with using(self.path):
-            remove_folder(self.path, number)
+            folders.remove_folder(self.path, number)
 
     def forget_closed(self, number: int) -> bool:
         """Remove the folder of a partition unless it is open. Return whether it was removed. Raise StorageError."""
         with self._opening, using(self.path):
             if number in self._partitions:
                 return False
-            remove_folder(self.path, number)
+            folders.remove_folder(self.path, number)
             return True
 
     def open_all(self) -> None:
@@ -236,11 +224,11 @@ class StateDirectory:
 
     def check_complete(self) -> None:
         """Raise PartitionMissing if a folder is lost. A shared directory may hold a part of the folders."""
-        lost = {*range(self.fingerprint.partitions)} - {*numbers_in(self.path)}
+        lost = {*range(self.fingerprint.partitions)} - {*folders.numbers_in(self.path)}
         if not lost or self.is_shared_out():
             return
         if any(one.get(keys.COMPLETE) is not None for one in self.existing_partitions()):
-            names = format_partitions(lost)
+            names = folders.format_partitions(lost)
             raise PartitionMissing(f"{self.path} has lost {names}: put the folders back, or restore a checkpoint")
 
     def is_shared_out(self) -> bool:

@@ -18,26 +18,9 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from recallflow.fields import EPOCH_MS_MIN
+from recallflow.state import graph_codec as codec
 from recallflow.state import keys
 from recallflow.state.entity_names import NameJoin, Unions
-from recallflow.state.graph_codec import (
-    ENTITY_KIND,
-    MEMORY_KIND,
-    SELF_ROLE,
-    SIMILAR_TO,
-    SYMMETRIC,
-    EdgeRow,
-    LinksRow,
-    NodeKey,
-    NodeRow,
-    StoredNeighbour,
-    Superseded,
-    Unsynced,
-    decode_neighbours,
-    decode_superseded,
-    node_key,
-    nodes_called,
-)
 from recallflow.state.partition import Partition
 from recallflow.state.rows import Current
 
@@ -47,7 +30,7 @@ _SEQS_MOST = 10_000
 
 
 class Node(NamedTuple):
-    key: NodeKey
+    key: codec.NodeKey
     kind: str  # memory, type, tag, category, topic, repo, entity, episode or condition
     name: str
     urn: str | None
@@ -59,8 +42,8 @@ class Node(NamedTuple):
 class Edge(NamedTuple):
     """A typed edge. Its validity depends on the time of the query."""
 
-    source: NodeKey
-    target: NodeKey
+    source: codec.NodeKey
+    target: codec.NodeKey
     type: str
     weight: float
     confidence: float
@@ -76,7 +59,7 @@ class Edge(NamedTuple):
     @property
     def is_stated(self) -> bool:
         """Return whether the edge is stated; similarity alone is derived."""
-        return self.type != SIMILAR_TO or self.said_ms != EPOCH_MS_MIN
+        return self.type != codec.SIMILAR_TO or self.said_ms != EPOCH_MS_MIN
 
 
 class OwnerGraph:
@@ -86,35 +69,35 @@ class OwnerGraph:
     def __init__(self, partition: Partition, owner: bytes) -> None:
         self._partition = partition
         self._owner = owner
-        self._superseded: dict[int, list[Superseded]] | None = None
+        self._superseded: dict[int, list[codec.Superseded]] | None = None
         self._unions: Unions | None = None
         self._has_stated: bool | None = None
         self._seqs: dict[str, int | None] = {}
 
     # ------------------------------------------------------------------ nodes
 
-    def node(self, key: NodeKey) -> Node | None:
+    def node(self, key: codec.NodeKey) -> Node | None:
         """Return the node, or None. An entity with several names has its main key and name."""
         rows = [row for name in self._names(key) if (row := self._visible_row(name)) is not None]
         if rows:
             return _node(rows)
         return memory_node(key.text) if key.memory and self._seq(key) is not None else None
 
-    def is_archived(self, key: NodeKey) -> bool:
+    def is_archived(self, key: codec.NodeKey) -> bool:
         """Return whether traversal skips the node."""
         rows = map(self._row, self._names(key))
         return any(row is not None and row.archived for row in rows)
 
-    def find(self, text: str) -> NodeKey | None:
+    def find(self, text: str) -> codec.NodeKey | None:
         """Return the memory or node that a text names; None if there is none."""
-        found = (self.node(key) for key in nodes_called(text))
+        found = (self.node(key) for key in codec.nodes_called(text))
         return next((node.key for node in found if node is not None), None)
 
-    def by_urn(self, urn: str) -> list[NodeKey]:
-        node = self.node(NodeKey(node_key(ENTITY_KIND, urn)))
+    def by_urn(self, urn: str) -> list[codec.NodeKey]:
+        node = self.node(codec.NodeKey(codec.node_key(codec.ENTITY_KIND, urn)))
         return [] if node is None else [node.key]
 
-    def members(self, key: NodeKey, limit: int) -> list[int]:
+    def members(self, key: codec.NodeKey, limit: int) -> list[int]:
         """Return the `seq` of memories linked to the node, newest first; for a memory, its own."""
         if key.memory:
             seq = self._seq(key)
@@ -125,24 +108,24 @@ class OwnerGraph:
             found |= dict.fromkeys(map(keys.reversed_sequence, stored))
         return sorted(found, reverse=True)[:limit]
 
-    def links(self, seq: int) -> list[tuple[NodeKey, str]]:
+    def links(self, seq: int) -> list[tuple[codec.NodeKey, str]]:
         """Return node and role of each link of a memory, the memory itself first; none if it is not in the graph."""
         stored = self._partition.get(keys.links(self._owner, seq))
         if stored is None:
             return []
-        row = LinksRow.decode(stored)
-        shared: dict[NodeKey, str] = {}
+        row = codec.LinksRow.decode(stored)
+        shared: dict[codec.NodeKey, str] = {}
         unions = self.unions()
         for text, role in row.links.items():
-            shared.setdefault(unions.names(NodeKey(text))[0], role)
-        return [(NodeKey(row.id, memory=True), SELF_ROLE), *shared.items()]
+            shared.setdefault(unions.names(codec.NodeKey(text))[0], role)
+        return [(codec.NodeKey(row.id, memory=True), codec.SELF_ROLE), *shared.items()]
 
     # ------------------------------------------------------------------ edges
 
-    def edges(self, key: NodeKey, limit: int) -> list[Edge]:
+    def edges(self, key: codec.NodeKey, limit: int) -> list[Edge]:
         """Return the node's edges in both directions: similar memories first, then all others, newest first."""
         stated = self._explicit_edges(key, limit)
-        pairs = {(edge.source, edge.target) for edge in stated if edge.type == SIMILAR_TO}
+        pairs = {(edge.source, edge.target) for edge in stated if edge.type == codec.SIMILAR_TO}
         seq = self._seq(key) if key.memory else None
         similar = [edge for edge in self._similar(key, seq) if (edge.source, edge.target) not in pairs]
         return [*similar, *stated][:limit]
@@ -153,10 +136,12 @@ class OwnerGraph:
             self._has_stated = next(self._scan(keys.EDGE), None) is not None
         return self._has_stated
 
-    def superseded(self) -> dict[int, list[Superseded]]:
+    def superseded(self) -> dict[int, list[codec.Superseded]]:
         """Return the refinements of each superseded memory by `seq`. The result is cached, and must not be changed."""
         if self._superseded is None:
-            stored = ((keys.sequence(key), decode_superseded(value)) for key, value in self._scan(keys.SUPERSEDED))
+            stored = (
+                (keys.sequence(key), codec.decode_superseded(value)) for key, value in self._scan(keys.SUPERSEDED)
+            )
             self._superseded = {seq: found for seq, by in stored if (found := self._refinements_in_force(seq, by))}
         return self._superseded
 
@@ -166,7 +151,7 @@ class OwnerGraph:
             self._unions = Unions(value for _, value in self._scan(keys.JOINED))
         return self._unions
 
-    def publish(self, superseded: dict[int, list[Superseded]], joined: Mapping[str, Sequence[NameJoin]]) -> None:
+    def publish(self, superseded: dict[int, list[codec.Superseded]], joined: Mapping[str, Sequence[NameJoin]]) -> None:
         self._has_stated = None
         self._seqs.clear()
         if self._unions is not None:
@@ -183,17 +168,17 @@ class OwnerGraph:
 
     # ------------------------------------------------------------------ everything
 
-    def entities(self) -> Iterator[NodeKey]:
+    def entities(self) -> Iterator[codec.NodeKey]:
         """Yield every node other than memories, possibly repeatedly, in no particular order."""
         for _, value in self._scan(keys.NODE):
-            key = NodeRow.decode(value).key
+            key = codec.NodeRow.decode(value).key
             if not key.memory:
                 yield self._canonical(key)
 
     def nodes(self) -> Iterator[Node]:
         archived = set()
         for _, value in self._scan(keys.NODE):
-            row = NodeRow.decode(value)
+            row = codec.NodeRow.decode(value)
             if row.key.memory:
                 archived.add(row.key.text)
             if self._canonical(row.key) == row.key and (node := self.node(row.key)) is not None:
@@ -206,13 +191,13 @@ class OwnerGraph:
         """Yield every edge in no particular order, and symmetric ones in both directions."""
         pairs = set()
         # edges between names of the same entities
-        shared: dict[tuple[NodeKey, NodeKey, str], list[tuple[int, Edge]]] = {}
+        shared: dict[tuple[codec.NodeKey, codec.NodeKey, str], list[tuple[int, Edge]]] = {}
         for _, value in self._scan(keys.EDGE):
-            row = EdgeRow.decode(value)
+            row = codec.EdgeRow.decode(value)
             directions = [(row.source, row.target)]
-            if row.type in SYMMETRIC:
+            if row.type in codec.SYMMETRIC:
                 directions.append((row.target, row.source))
-            if row.type == SIMILAR_TO:
+            if row.type == codec.SIMILAR_TO:
                 pairs.update(directions)
             edges = [self._entity_edge(edge_of(row, source)) for source, _ in directions]
             yield from (edge for edge in edges if edge is not None and not self._is_shared(edge))
@@ -222,7 +207,7 @@ class OwnerGraph:
         for alike in shared.values():
             yield _merged([edge for _, edge in sorted(alike, key=lambda one: one[0])])
         for key, value in self._scan(keys.LINKS):
-            own = NodeKey(LinksRow.decode(value).id, memory=True)
+            own = codec.NodeKey(codec.LinksRow.decode(value).id, memory=True)
             for edge in self._similar(own, keys.sequence(key)):
                 if (edge.source, edge.target) not in pairs:
                     yield edge
@@ -234,7 +219,7 @@ class OwnerGraph:
         """Return four bytes that identify the order of `edges_behind`, which differs between stores."""
         return self._partition.keyring.name(self._owner, "")[:4]
 
-    def edges_behind(self, behind: bytes) -> Iterator[tuple[bytes, Edge | NodeKey | None, int]]:
+    def edges_behind(self, behind: bytes) -> Iterator[tuple[bytes, Edge | codec.NodeKey | None, int]]:
         """Yield all edges after a name, except derived similarity, in a stable order.
 
         Each item has the stored name, the edge, and the number of name pairs examined. A symmetric edge is yielded
@@ -251,7 +236,7 @@ class OwnerGraph:
         key, _ = links[0]
         return [edge for edge in self._similar(key, seq) if not self._is_stated(edge)]
 
-    def described(self, key: NodeKey) -> Node | None:
+    def described(self, key: codec.NodeKey) -> Node | None:
         """Return a node that is known to exist."""
         return OwnerGraph.node(self, key)
 
@@ -271,10 +256,10 @@ class OwnerGraph:
         stored = self._partition.get(keys.edge(self._owner, name))
         if stored is None:
             return None
-        row = EdgeRow.decode(stored)
+        row = codec.EdgeRow.decode(stored)
         return row.number, edge_of(row, row.source)
 
-    def _examined_edge(self, name: bytes) -> tuple[Edge | NodeKey | None, int]:
+    def _examined_edge(self, name: bytes) -> tuple[Edge | codec.NodeKey | None, int]:
         """Return the edge between the entities of a stored edge's ends, or the entity if both are the same; and the
         number of name pairs examined. Of several equal edges, the one of the first names counts."""
         found = self._stored_edge(name)
@@ -285,7 +270,7 @@ class OwnerGraph:
             return self._canonical(found[1].source), 1
         if not self._is_shared(edge):
             return edge, 1
-        ends = [edge[:2], edge[1::-1]] if edge.type in SYMMETRIC else [edge[:2]]
+        ends = [edge[:2], edge[1::-1]] if edge.type in codec.SYMMETRIC else [edge[:2]]
         unions = self.unions()
         pairs = [(one, other) for a, b in ends for one in unions.names(a) for other in unions.names(b)]
         names = {self._name_between(*pair, edge.type) for pair in pairs}
@@ -301,26 +286,26 @@ class OwnerGraph:
         ends = ((edge.source, edge.target), (edge.target, edge.source))
         return any(self._stored_edge(self._name_between(*pair, edge.type)) is not None for pair in ends)
 
-    def _name_between(self, source: NodeKey, target: NodeKey, kind: str) -> bytes:
+    def _name_between(self, source: codec.NodeKey, target: codec.NodeKey, kind: str) -> bytes:
         return self._partition.keyring.edge(self._owner, self.name(source), self.name(target), kind)
 
-    def _refinements_in_force(self, _seq: int, refinements: Iterable[Superseded]) -> list[Superseded]:
+    def _refinements_in_force(self, _seq: int, refinements: Iterable[codec.Superseded]) -> list[codec.Superseded]:
         """Return the current refinements of a memory. Subclasses return those of another time."""
         return [one for one in refinements if one.until_ms is None]
 
-    def name(self, key: NodeKey) -> bytes:
+    def name(self, key: codec.NodeKey) -> bytes:
         keyring = self._partition.keyring
         return keyring.name(self._owner, key.text) if key.memory else keyring.node(self._owner, key.text)
 
-    def _row(self, key: NodeKey) -> NodeRow | None:
+    def _row(self, key: codec.NodeKey) -> codec.NodeRow | None:
         stored = self._partition.get(keys.node(self._owner, self.name(key)))
-        return None if stored is None else NodeRow.decode(stored)
+        return None if stored is None else codec.NodeRow.decode(stored)
 
-    def _visible_row(self, key: NodeKey) -> NodeRow | None:
+    def _visible_row(self, key: codec.NodeKey) -> codec.NodeRow | None:
         """Return the record with the properties that readers may see. Subclasses override it."""
         return self._row(key)
 
-    def _seq(self, key: NodeKey) -> int | None:
+    def _seq(self, key: codec.NodeKey) -> int | None:
         if key.text not in self._seqs:
             if len(self._seqs) == _SEQS_MOST:
                 self._seqs.clear()
@@ -329,10 +314,10 @@ class OwnerGraph:
             self._seqs[key.text] = None if current is None or current.forgotten else current.seq
         return self._seqs[key.text]
 
-    def _explicit_edges(self, key: NodeKey, limit: int) -> list[Edge]:
+    def _explicit_edges(self, key: codec.NodeKey, limit: int) -> list[Edge]:
         if not self.has_stated():
             return []
-        listed: list[tuple[int, bytes, NodeKey]] = []
+        listed: list[tuple[int, bytes, codec.NodeKey]] = []
         for own in self._names(key):
             scanned = self._partition.scan(keys.adjacency_of(self._owner, self.name(own)))
             # Edges that join the names are skipped.
@@ -340,7 +325,7 @@ class OwnerGraph:
             listed += [(-keys.reversed_sequence(stored), name, own) for stored, name in found]
         listed.sort()
         rows = self._partition.get_many([keys.edge(self._owner, name) for _, name, _ in listed])
-        seen = [edge_of(EdgeRow.decode(row), own) for row, (_, _, own) in zip(rows, listed, strict=True) if row]
+        seen = [edge_of(codec.EdgeRow.decode(row), own) for row, (_, _, own) in zip(rows, listed, strict=True) if row]
         if self._unions is not None and not self._unions:
             return seen
         merged = self._between_entities(seen)
@@ -349,17 +334,17 @@ class OwnerGraph:
 
     def _between_entities(self, seen: Iterable[Edge]) -> list[Edge]:
         """Return the edges between entities, without duplicates, in order."""
-        shared: dict[tuple[NodeKey, NodeKey, str], list[Edge]] = {}
+        shared: dict[tuple[codec.NodeKey, codec.NodeKey, str], list[Edge]] = {}
         for edge in map(self._entity_edge, seen):
             if edge is not None:
                 shared.setdefault((edge.source, edge.target, edge.type), []).append(edge)
         return [_merged(edges) for edges in shared.values()]
 
-    def _names(self, key: NodeKey) -> tuple[NodeKey, ...]:
+    def _names(self, key: codec.NodeKey) -> tuple[codec.NodeKey, ...]:
         """Return all names of a node's entity, the main one first. A memory has one, so that unions are not read."""
         return (key,) if key.memory else self.unions().names(key)
 
-    def _canonical(self, key: NodeKey) -> NodeKey:
+    def _canonical(self, key: codec.NodeKey) -> codec.NodeKey:
         """Return the main key of a node, which differs for an entity with several names."""
         return self._names(key)[0]
 
@@ -374,25 +359,25 @@ class OwnerGraph:
         """Return whether an end has several names, so that several stored edges may be equal."""
         return any(len(self.unions().names(end)) > 1 for end in edge[:2])
 
-    def _similar(self, key: NodeKey, seq: int | None) -> list[Edge]:
+    def _similar(self, key: codec.NodeKey, seq: int | None) -> list[Edge]:
         stored = None if seq is None else self._partition.get(keys.similar(self._owner, seq))
-        return [similar_edge(key, neighbour) for neighbour in decode_neighbours(stored)] if stored else []
+        return [similar_edge(key, neighbour) for neighbour in codec.decode_neighbours(stored)] if stored else []
 
     def _memory_ids(self) -> Iterator[str]:
         """Return ids of the current memories. Records of an unsynced memory may be missing or outdated."""
-        unsynced = {keys.sequence(key): Unsynced.decode(value).id for key, value in self._scan(keys.UNSYNCED)}
+        unsynced = {keys.sequence(key): codec.Unsynced.decode(value).id for key, value in self._scan(keys.UNSYNCED)}
         for key, value in self._scan(keys.LINKS):
             if keys.sequence(key) not in unsynced:
-                yield LinksRow.decode(value).id
+                yield codec.LinksRow.decode(value).id
         for memory_id in unsynced.values():
-            if self._seq(NodeKey(memory_id, memory=True)) is not None:
+            if self._seq(codec.NodeKey(memory_id, memory=True)) is not None:
                 yield memory_id
 
     def _scan(self, table: bytes) -> Iterator[tuple[bytes, bytes]]:
         return self._partition.scan(keys.table(self._owner, table))
 
 
-def _node(rows: Sequence[NodeRow]) -> Node:
+def _node(rows: Sequence[codec.NodeRow]) -> Node:
     """Return the node of these names, with the main one first, and their combined descriptions."""
     first = rows[0]
     properties = {field: value for row in reversed(rows) for field, value in (row.properties or {}).items()}
@@ -415,13 +400,13 @@ def _merged(edges: Sequence[Edge]) -> Edge:
 
 
 def memory_node(memory_id: str) -> Node:
-    return Node(NodeKey(memory_id, memory=True), MEMORY_KIND, memory_id, None, False, {})
+    return Node(codec.NodeKey(memory_id, memory=True), codec.MEMORY_KIND, memory_id, None, False, {})
 
 
-def edge_of(row: EdgeRow, seen_from: NodeKey) -> Edge:
+def edge_of(row: codec.EdgeRow, seen_from: codec.NodeKey) -> Edge:
     """Return the edge in the direction in which an end lists it."""
     source, target = row.source, row.target
-    if row.type in SYMMETRIC and seen_from == target:
+    if row.type in codec.SYMMETRIC and seen_from == target:
         source, target = target, source
     given = row.given
     stated = [statement.properties or {} for statement in row.statements] + ([given.properties] if given else [])
@@ -442,8 +427,8 @@ def edge_of(row: EdgeRow, seen_from: NodeKey) -> Edge:
     )
 
 
-def similar_edge(source: NodeKey, neighbour: StoredNeighbour) -> Edge:
-    target = NodeKey(neighbour.id, memory=True)
+def similar_edge(source: codec.NodeKey, neighbour: codec.StoredNeighbour) -> Edge:
+    target = codec.NodeKey(neighbour.id, memory=True)
     return Edge(
-        source, target, SIMILAR_TO, neighbour.weight, 1.0, [], None, neighbour.archived, neighbour.ingested_ms, {}
+        source, target, codec.SIMILAR_TO, neighbour.weight, 1.0, [], None, neighbour.archived, neighbour.ingested_ms, {}
     )

@@ -18,22 +18,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from recallflow.errors import DiskFull, StateError, UsageError
+from recallflow.state import folders
 from recallflow.state.checkpoint import CACHE_BYTES
 from recallflow.state.description import DESCRIPTION, check_same, describe, hold, note_move, read_logs
 from recallflow.state.directory import StateDirectory
 from recallflow.state.encryption import AtRest, StoredSecret
-from recallflow.state.folders import (
-    arriving_folder,
-    copy_partition,
-    format_partitions,
-    held_numbers,
-    mark_moving,
-    mark_released,
-    moves_to,
-    partition_folder,
-    read_secret,
-    unmark_moving,
-)
 from recallflow.state.partition import Partition
 
 
@@ -105,7 +94,9 @@ def split(source: Path, targets: Mapping[Path, Collection[int]], at_rest: AtRest
     """Move partitions to several directories, which are created if they do not exist."""
     wanted = Counter(number for numbers in targets.values() for number in numbers)
     if repeated := [number for number, count in wanted.items() if count > 1]:
-        raise UsageError(f"{format_partitions(repeated)} cannot go to two directories: name each partition once")
+        raise UsageError(
+            f"{folders.format_partitions(repeated)} cannot go to two directories: name each partition once"
+        )
     with _held([source, *targets]):
         return _carry_out([one for target in targets for one in _plan(source, target, targets[target])], at_rest)
 
@@ -119,10 +110,10 @@ def merge(sources: Sequence[Path], target: Path, at_rest: AtRest, progress_of: R
         older = _mark_older([*sources, target], at_rest, progress_of, now_ms)
         holders: dict[int, Path] = {}
         for path in sources:
-            for number in held_numbers(path):
+            for number in folders.held_numbers(path):
                 if (other := holders.setdefault(number, path)) != path:
                     raise _conflicting_copies([number], other, path)
-        plan = [one for path in sources for one in _plan(path, target, held_numbers(path))]
+        plan = [one for path in sources for one in _plan(path, target, folders.held_numbers(path))]
         return Merge(_carry_out(plan, at_rest), older)
 
 
@@ -140,8 +131,8 @@ def _mark_older(paths: Sequence[Path], at_rest: AtRest, progress_of: ReadProgres
     copies cannot be compared. A folder that is being moved is not a copy."""
     holders = defaultdict[int, list[Path]](list)
     for path in {path.resolve(): path for path in paths}.values():
-        for number in held_numbers(path):
-            if moves_to(partition_folder(path, number)) is None:
+        for number in folders.held_numbers(path):
+            if folders.moves_to(folders.partition_folder(path, number)) is None:
                 holders[number].append(path)
     several = {number: found for number, found in holders.items() if len(found) > 1}
     older = list[OlderCopy]()
@@ -161,7 +152,7 @@ def _mark_older(paths: Sequence[Path], at_rest: AtRest, progress_of: ReadProgres
                 newest.partition.commit()
                 newest.partition.sync()
     for one in older:
-        mark_released(partition_folder(one.path, one.number), now_ms)
+        folders.mark_released(folders.partition_folder(one.path, one.number), now_ms)
     return older
 
 
@@ -199,31 +190,33 @@ def _plan(source: Path, target: Path, numbers: Collection[int]) -> list[Move]:
     if (target / DESCRIPTION).exists():
         check_same(source, fingerprint, target, describe(target).fingerprint)
     if absent := [number for number in numbers if number >= fingerprint.partitions]:
-        existing = f"p000 to {format_partitions([fingerprint.partitions - 1])}"
-        raise UsageError(f"{source} has state partitions {existing}, so {format_partitions(absent)} does not exist")
-    in_source, in_target = ({*held_numbers(path)} for path in (source, target))
+        existing = f"p000 to {folders.format_partitions([fingerprint.partitions - 1])}"
+        raise UsageError(
+            f"{source} has state partitions {existing}, so {folders.format_partitions(absent)} does not exist"
+        )
+    in_source, in_target = ({*folders.held_numbers(path)} for path in (source, target))
     if missing := {*numbers} - in_source - in_target:
-        missing_names = format_partitions(missing)
+        missing_names = folders.format_partitions(missing)
         raise StateError(f"{source} does not hold {missing_names}: find its directory with `recallflow state info`")
     remaining = sorted(in_source.intersection(numbers))
     for number in remaining:
-        pending_target = moves_to(partition_folder(source, number))
+        pending_target = folders.moves_to(folders.partition_folder(source, number))
         if number in in_target and (pending_target is None or _secret(source, number) != _secret(target, number)):
             raise _conflicting_copies([number], source, target)
         if pending_target is not None and pending_target != target.resolve():
-            name = format_partitions([number])
+            name = folders.format_partitions([number])
             raise StateError(f"the move of {name} from {source} to {pending_target} is incomplete: repeat it first")
     return [Move(number, source, target) for number in remaining]
 
 
 def _secret(path: Path, number: int) -> StoredSecret:
     """Return the secret of a partition. Copies of a partition share it, and no other directory has it."""
-    return read_secret(partition_folder(path, number)) or describe(path).secret
+    return folders.read_secret(folders.partition_folder(path, number)) or describe(path).secret
 
 
 def _conflicting_copies(numbers: Collection[int], one: Path, other: Path) -> StateError:
     return StateError(
-        f"{one} and {other} both hold {format_partitions(numbers)}, and neither is known to be an older copy. If they "
+        f"{one} and {other} both hold {folders.format_partitions(numbers)}, and neither is known to be an older copy. If they "
         f"are of one deployment, find the one that has applied more (`recallflow state hash {one} {other}`) and remove "
         "the other folder. If they are separate states, removing either loses memories: export one (`recallflow export "
         "--memories`) and replay it into the other"
@@ -237,7 +230,7 @@ def _check_room(plan: Iterable[Move]) -> None:
         disk = target.stat().st_dev
         if source.stat().st_dev != disk:
             targets[disk] = target
-            wanted[disk] += sum(file.stat().st_size for file in partition_folder(source, number).iterdir())
+            wanted[disk] += sum(file.stat().st_size for file in folders.partition_folder(source, number).iterdir())
     for disk, target in targets.items():
         if wanted[disk] > (free := shutil.disk_usage(target).free):
             raise DiskFull(
@@ -264,14 +257,14 @@ def _carry_out(plan: list[Move], at_rest: AtRest) -> list[Move]:
 
 
 def _move(number: int, source: StateDirectory, target: StateDirectory) -> None:
-    if number not in held_numbers(target.path):
-        folder = partition_folder(source.path, number)
-        unmark_moving(folder)  # left by a move that was interrupted before the copy was renamed
+    if number not in folders.held_numbers(target.path):
+        folder = folders.partition_folder(source.path, number)
+        folders.unmark_moving(folder)  # left by a move that was interrupted before the copy was renamed
         partition = source.partition(number)
         partition.clean()
-        arriving = arriving_folder(target.path, number)
-        copy_partition(partition, arriving)
+        arriving = folders.arriving_folder(target.path, number)
+        folders.copy_partition(partition, arriving)
         source.close_partition(number)
-        mark_moving(folder, target.path)
+        folders.mark_moving(folder, target.path)
         target.replace_folder(number, arriving)
     source.forget_folder(number)

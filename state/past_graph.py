@@ -14,30 +14,10 @@ import numpy as np
 import orjson
 
 from recallflow.fields import EPOCH_MS_MAX
+from recallflow.state import graph_codec as codec
 from recallflow.state import keys
 from recallflow.state.entity_names import AliasJoin, PastUnions, Unions, decode_all_joined
 from recallflow.state.graph import Edge, Node, OwnerGraph, edge_of, similar_edge
-from recallflow.state.graph_codec import (
-    EPISODE_KIND,
-    EVIDENCE,
-    GIVEN,
-    LIFE,
-    OVERRIDE,
-    RELATION,
-    SAME_AS,
-    SELF_ROLE,
-    SUPERSEDES,
-    EdgeRow,
-    Life,
-    LinksRow,
-    NodeKey,
-    NodeRow,
-    StoredNeighbour,
-    Superseded,
-    decode_neighbours,
-    edge_part,
-    node_key,
-)
 from recallflow.state.index import OwnerIndex
 from recallflow.state.partition import Partition
 from recallflow.state.rows import Entry
@@ -50,8 +30,8 @@ class _ListedEdge(NamedTuple):
 
     number: int
     name: bytes
-    row: EdgeRow | None
-    end: NodeKey
+    row: codec.EdgeRow | None
+    end: codec.NodeKey
 
 
 class PastGraph(OwnerGraph):
@@ -73,11 +53,11 @@ class PastGraph(OwnerGraph):
         self._happened_ms = EPOCH_MS_MAX if happened_by_ms is None else happened_by_ms
         happened = index.facts["created_ms"] <= self._happened_ms
         self._newest = int(index.facts["seq"].max(initial=-1, where=happened))
-        self._links: dict[tuple[int, int], list[tuple[NodeKey, str]]] = {}
+        self._links: dict[tuple[int, int], list[tuple[codec.NodeKey, str]]] = {}
         self._episode_keys = {} if known_by_ms is None and not self.has_own_episodes else _episodes(index)
         self._episodes = {key: number for number, key in self._episode_keys.items()}
 
-    def node(self, key: NodeKey) -> Node | None:
+    def node(self, key: codec.NodeKey) -> Node | None:
         if key.memory:
             exists = self._seq(key) is not None
         else:
@@ -87,14 +67,14 @@ class PastGraph(OwnerGraph):
             )
         return super().node(key) if exists else None
 
-    def entities(self) -> Iterator[NodeKey]:
+    def entities(self) -> Iterator[codec.NodeKey]:
         yield from super().entities()
         for _, value in self._scan(keys.PAST_NODE):
             _, stored = orjson.loads(value)
-            if stored is not None and not (key := NodeKey(*stored[0])).memory:
+            if stored is not None and not (key := codec.NodeKey(*stored[0])).memory:
                 yield self._canonical(key)
 
-    def members(self, key: NodeKey, limit: int) -> list[int]:
+    def members(self, key: codec.NodeKey, limit: int) -> list[int]:
         if key.memory:
             return super().members(key, limit)
         candidates: Iterable[int]
@@ -105,7 +85,7 @@ class PastGraph(OwnerGraph):
             own, candidates = self._canonical(key), self._ever_linked(key, limit)
         return [*islice((seq for seq in candidates if any(node == own for node, _ in self.links(seq))), limit)]
 
-    def links(self, seq: int) -> list[tuple[NodeKey, str]]:
+    def links(self, seq: int) -> list[tuple[codec.NodeKey, str]]:
         slot = self._slot(seq)
         return [] if slot is None else self._links_of(seq, int(self._index.facts["version"][slot]))
 
@@ -118,7 +98,7 @@ class PastGraph(OwnerGraph):
         """Return whether any edge other than similarity exists or existed."""
         return super().has_stated() or next(self._scan(keys.PAST_ADJACENCY), None) is not None
 
-    def _refinements_in_force(self, seq: int, refinements: Iterable[Superseded]) -> list[Superseded]:
+    def _refinements_in_force(self, seq: int, refinements: Iterable[codec.Superseded]) -> list[codec.Superseded]:
         """Return the refinements in force at that time. Those with `needs_edge` are derived from their edges."""
         stored, known_ms = [*refinements], self._known_ms
         from_edges = dict.fromkeys(one.by for one in stored if one.needs_edge)
@@ -128,22 +108,22 @@ class PastGraph(OwnerGraph):
         in_force += [one for by_id in from_edges if (one := self._refinement_by(seq, by_id)) is not None]
         return [one for one in in_force if one.happened(self._happened_ms)]
 
-    def _refinement_by(self, seq: int, by: str) -> Superseded | None:
+    def _refinement_by(self, seq: int, by: str) -> codec.Superseded | None:
         """Return the refinement of a memory by another, if the edge between them had that effect at that time."""
         stored = self._partition.get(keys.links(self._owner, seq))
         if stored is None:
             return None
-        target = NodeKey(LinksRow.decode(stored).id, memory=True)
-        edge = next(self._rows_of(self._name_between(NodeKey(by, memory=True), target, SUPERSEDES)), None)
+        target = codec.NodeKey(codec.LinksRow.decode(stored).id, memory=True)
+        edge = next(self._rows_of(self._name_between(codec.NodeKey(by, memory=True), target, codec.SUPERSEDES)), None)
         if edge is None or not edge.hides:
             return None
-        return Superseded(by, edge.ingested_ms, edge.ends_ms, edge.word.valid_from_ms, said_ms=edge.said_ms)
+        return codec.Superseded(by, edge.ingested_ms, edge.ends_ms, edge.word.valid_from_ms, said_ms=edge.said_ms)
 
-    def _row(self, key: NodeKey) -> NodeRow | None:
+    def _row(self, key: codec.NodeKey) -> codec.NodeRow | None:
         row_then, past_row = super()._row(key), None
         for _, value in self._partition.scan(keys.past_nodes(self._owner, self.name(key))):
             until_ms, stored = orjson.loads(value)
-            row = None if stored is None else NodeRow(NodeKey(*stored[0]), *stored[1:])
+            row = None if stored is None else codec.NodeRow(codec.NodeKey(*stored[0]), *stored[1:])
             if until_ms > self._known_ms:
                 row_then = row if row is None or row_then is None else row_then._replace(archived=row.archived)
                 break
@@ -152,7 +132,7 @@ class PastGraph(OwnerGraph):
         # A memory's record only says whether it was archived.
         return row_then if key.memory else row_then or past_row
 
-    def _seq(self, key: NodeKey) -> int | None:
+    def _seq(self, key: codec.NodeKey) -> int | None:
         seq = super()._seq(key)
         return None if seq is None or self._slot(seq) is None else seq
 
@@ -165,7 +145,7 @@ class PastGraph(OwnerGraph):
         first, end = keys.members_from(self._owner, table, node, self._newest)
         return (keys.reversed_sequence(key) for key, _ in self._partition.scan_range(first, end))
 
-    def _ever_linked(self, key: NodeKey, limit: int) -> Iterable[int]:
+    def _ever_linked(self, key: codec.NodeKey, limit: int) -> Iterable[int]:
         """Return the `seq` of memories that some version links to the node, newest first, up to the read limit."""
         if self._newest < 0:
             return []
@@ -173,34 +153,34 @@ class PastGraph(OwnerGraph):
         linked = (self._linked(table, self.name(name)) for table in tables for name in names)
         return dict.fromkeys(islice(heapq.merge(*linked, reverse=True), READ_FACTOR * limit))
 
-    def _links_of(self, seq: int, version: int) -> list[tuple[NodeKey, str]]:
+    def _links_of(self, seq: int, version: int) -> list[tuple[codec.NodeKey, str]]:
         if (seq, version) not in self._links:
             self._links[seq, version] = [*self._read_links(seq, version)]
         return self._links[seq, version]
 
-    def _read_links(self, seq: int, version: int) -> Iterator[tuple[NodeKey, str]]:
+    def _read_links(self, seq: int, version: int) -> Iterator[tuple[codec.NodeKey, str]]:
         slot = self._slot(seq)
         row = None if slot is None else self._links_row(seq, version)
         if row is None:
             return
-        yield NodeKey(row.id, memory=True), SELF_ROLE
-        shared: dict[NodeKey, str] = {}
+        yield codec.NodeKey(row.id, memory=True), codec.SELF_ROLE
+        shared: dict[codec.NodeKey, str] = {}
         for text, role in row.links.items():
-            if role != EPISODE_KIND or not self._episode_keys:
-                shared.setdefault(self._canonical(NodeKey(text)), role)
+            if role != codec.EPISODE_KIND or not self._episode_keys:
+                shared.setdefault(self._canonical(codec.NodeKey(text)), role)
         yield from shared.items()
         episode = self._episode_keys.get(int(self._index.facts["episode"][slot]))
         if episode is not None:
-            yield episode, EPISODE_KIND
+            yield episode, codec.EPISODE_KIND
 
-    def _links_row(self, seq: int, version: int) -> LinksRow | None:
+    def _links_row(self, seq: int, version: int) -> codec.LinksRow | None:
         """Return the graph contributions of a version. They are stored at changes, under their last version."""
         end = keys.after(keys.past_links_of(self._owner, seq))
         past = next(self._partition.scan_range(keys.past_links(self._owner, seq, version), end), None)
         stored = self._partition.get(keys.links(self._owner, seq)) if past is None else past[1]
-        return None if stored is None else LinksRow.decode(stored)
+        return None if stored is None else codec.LinksRow.decode(stored)
 
-    def _explicit_edges(self, key: NodeKey, limit: int) -> list[Edge]:
+    def _explicit_edges(self, key: codec.NodeKey, limit: int) -> list[Edge]:
         names = self._names(key)
         listed = heapq.merge(*map(self._listed_edges, names), key=lambda one: one.number, reverse=True)
         enough = limit if key.memory else limit + sum(map(self.unions().joins, names))  # joins are skipped
@@ -229,8 +209,8 @@ class PastGraph(OwnerGraph):
 
     def _join_edge(self, source: str, target: str, number: int) -> Edge | None:
         """Return the edge of this number, if it joined two names at that time."""
-        ends = NodeKey(source), NodeKey(target)
-        rows = self._rows_of(self._name_between(*ends, SAME_AS))
+        ends = codec.NodeKey(source), codec.NodeKey(target)
+        rows = self._rows_of(self._name_between(*ends, codec.SAME_AS))
         row = next((one for one in rows if one.number == number), None)
         edge = edge_of(row, ends[0]) if row is not None and row.joins else None
         return edge if edge is not None and self._happened(edge) else None
@@ -243,12 +223,12 @@ class PastGraph(OwnerGraph):
         found = ((row.number, edge_of(row, row.source)) for row in self._rows_of(name))
         return next((one for one in found if self._happened(one[1])), None)
 
-    def _rows_of(self, name: bytes) -> Iterator[EdgeRow]:
+    def _rows_of(self, name: bytes) -> Iterator[codec.EdgeRow]:
         """Yield the records of an edge at that time, a current one before deleted ones."""
         stored = self._partition.get(keys.edge(self._owner, name))
-        row = None if stored is None else EdgeRow.decode(stored)
+        row = None if stored is None else codec.EdgeRow.decode(stored)
         rows = [row if row is not None and row.added_ms <= self._known_ms else None]
-        for _, value in self._partition.scan_back(keys.past_edge_of(self._owner, name, None) + LIFE):
+        for _, value in self._partition.scan_back(keys.past_edge_of(self._owner, name, None) + codec.LIFE):
             rows.append(self._past_life(*orjson.loads(value)))
         yield from (then for row in rows if row is not None and (then := self._edge_row(name, row)) is not None)
 
@@ -257,14 +237,14 @@ class PastGraph(OwnerGraph):
         begin_ms = edge.said_ms if edge.valid_from_ms is None else edge.valid_from_ms
         return begin_ms <= self._happened_ms
 
-    def _listed_edges(self, key: NodeKey) -> Iterator[_ListedEdge]:
+    def _listed_edges(self, key: codec.NodeKey) -> Iterator[_ListedEdge]:
         """Yield current and deleted edges of a node, the newest first."""
         node = self.name(key)
 
         def current() -> Iterator[_ListedEdge]:
             for at, name in self._partition.scan(keys.adjacency_of(self._owner, node)):
                 stored = self._partition.get(keys.edge(self._owner, name))
-                row = None if stored is None else EdgeRow.decode(stored)
+                row = None if stored is None else codec.EdgeRow.decode(stored)
                 existed = row is not None and row.added_ms <= self._known_ms
                 yield _ListedEdge(keys.reversed_sequence(at), name, row if existed else None, key)
 
@@ -276,28 +256,28 @@ class PastGraph(OwnerGraph):
 
         return heapq.merge(current(), past(), key=lambda one: one.number, reverse=True)
 
-    def _past_life(self, until_ms: int, stored: list[Any]) -> EdgeRow | None:
+    def _past_life(self, until_ms: int, stored: list[Any]) -> codec.EdgeRow | None:
         """Return the row, without its statements, of a later deleted edge, if the edge existed at that time."""
-        life = Life.of(stored)
+        life = codec.Life.of(stored)
         # An edit removed statements, but the version before it still has them.
         existed = life.added_ms <= self._known_ms and (self._known_ms < until_ms or self._happened_ms < EPOCH_MS_MAX)
-        return EdgeRow(*life[:4], added_ms=life.added_ms) if existed else None
+        return codec.EdgeRow(*life[:4], added_ms=life.added_ms) if existed else None
 
-    def _edge_row(self, name: bytes, row: EdgeRow) -> EdgeRow | None:
+    def _edge_row(self, name: bytes, row: codec.EdgeRow) -> codec.EdgeRow | None:
         """Return the edge at that time, from current statements and those replaced or withdrawn since."""
         parts: dict[tuple[bytes, int | None], Any] = {
-            (RELATION if one.relation else EVIDENCE, one.seq): one for one in row.statements
+            (codec.RELATION if one.relation else codec.EVIDENCE, one.seq): one for one in row.statements
         }
-        parts[GIVEN, None], parts[OVERRIDE, None] = row.given, row.archived
+        parts[codec.GIVEN, None], parts[codec.OVERRIDE, None] = row.given, row.archived
         replaced = set()
         for key, value in self._partition.scan(keys.past_edges(self._owner, name)):
             part, seq = keys.edge_part(key)
             until_ms, content = orjson.loads(value)
-            later = until_ms > self._known_ms or (part == RELATION and self._is_later(seq, keys.sequence(key)))
-            if part != LIFE and later and (part, seq) not in replaced:
+            later = until_ms > self._known_ms or (part == codec.RELATION and self._is_later(seq, keys.sequence(key)))
+            if part != codec.LIFE and later and (part, seq) not in replaced:
                 replaced.add((part, seq))
-                parts[part, seq] = edge_part(part, content)
-        given, archived = parts.pop((GIVEN, None)), parts.pop((OVERRIDE, None))
+                parts[part, seq] = codec.edge_part(part, content)
+        given, archived = parts.pop((codec.GIVEN, None)), parts.pop((codec.OVERRIDE, None))
         statements = sorted(
             (one for one in parts.values() if one.ingested_ms <= self._known_ms),
             key=lambda one: (one.seq, one.relation),
@@ -319,15 +299,15 @@ class PastGraph(OwnerGraph):
         stored = self._partition.get(keys.past_entry(self._owner, seq, version))
         return stored is not None and Entry.decode(stored).change < change
 
-    def _similar(self, key: NodeKey, seq: int | None) -> list[Edge]:
+    def _similar(self, key: codec.NodeKey, seq: int | None) -> list[Edge]:
         if seq is None:
             return []
         stored = self._partition.get(keys.similar(self._owner, seq))
-        near = {one.seq: one for one in decode_neighbours(stored)} if stored else {}
+        near = {one.seq: one for one in codec.decode_neighbours(stored)} if stored else {}
         replaced = set()
         for _, value in self._partition.scan(keys.past_similar_of(self._owner, seq)):
             until_ms, content = orjson.loads(value)
-            one = StoredNeighbour(*content)
+            one = codec.StoredNeighbour(*content)
             if until_ms > self._known_ms and one.seq not in replaced:
                 replaced.add(one.seq)
                 near[one.seq] = one
@@ -335,17 +315,19 @@ class PastGraph(OwnerGraph):
         return [similar_edge(key, one) for one in sorted(then, key=lambda one: (-one.weight, -one.seq))]
 
 
-def _episodes(index: OwnerIndex) -> dict[int, NodeKey]:
+def _episodes(index: OwnerIndex) -> dict[int, codec.NodeKey]:
     """Return the node of each episode with memories in the index, by number."""
     numbers = np.unique(index.conversation.facts["episode"]).tolist()
     found = ((number, index.episode(number)) for number in numbers if number >= 0)
-    return {number: NodeKey(node_key(EPISODE_KIND, one.id)) for number, one in found if one is not None}
+    return {
+        number: codec.NodeKey(codec.node_key(codec.EPISODE_KIND, one.id)) for number, one in found if one is not None
+    }
 
 
 class VersionGraph(PastGraph):
     """A graph in which a memory has the links of all its versions."""
 
-    def members(self, key: NodeKey, limit: int) -> list[int]:
+    def members(self, key: codec.NodeKey, limit: int) -> list[int]:
         """Return the `seq` of memories with a version linked to the node, newest first; for a memory, its own."""
         if key.memory or key in self._episodes:
             return super().members(key, limit)
@@ -354,7 +336,7 @@ class VersionGraph(PastGraph):
         linked = (seq for seq in candidates if any(self.was_linked(seq, one, own) for one in versions.get(seq, ())))
         return [*islice(linked, limit)]
 
-    def was_linked(self, seq: int, version: int, key: NodeKey) -> bool:
+    def was_linked(self, seq: int, version: int, key: codec.NodeKey) -> bool:
         return any(node == key for node, _ in self._links_of(seq, version))
 
     def _versions(self, seqs: list[int]) -> dict[int, list[int]]:

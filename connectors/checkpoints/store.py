@@ -10,19 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple, Self
 
-from recallflow.connectors.checkpoints.generation import (
-    MANIFEST_BYTES_MAX,
-    CheckpointDownload,
-    CheckpointOrigin,
-    CheckpointUpload,
-    Manifest,
-    TableDigests,
-    decode,
-    digest_of,
-    encode,
-    in_parallel,
-    stem,
-)
+from recallflow.connectors.checkpoints import generation
+from recallflow.connectors.checkpoints.generation import MANIFEST_BYTES_MAX, CheckpointOrigin, Manifest, in_parallel
 from recallflow.connectors.checkpoints.objects import ListedObject, Objects, StoreRetries, locate
 from recallflow.errors import CheckpointBroken, CheckpointError, UsageError
 from recallflow.private_files import make_private_folder
@@ -65,7 +54,7 @@ class CheckpointStore:
     def __init__(self, objects: Objects, grace_s: float = GRACE_S) -> None:
         self._objects, self._grace_s = objects, grace_s
         self._read = dict[tuple[int, str], Manifest]()  # a cache: manifests are immutable
-        self._hashed = dict[int, TableDigests]()
+        self._hashed = dict[int, generation.TableDigests]()
         self._noted = set[tuple[int, str]]()
 
     @classmethod
@@ -98,12 +87,14 @@ class CheckpointStore:
         save = uuid.uuid4().hex[:12]
         listed = self._objects.listing(f"{_part(number)}/objects")
         has = {
-            digest_of(name): name
+            generation.digest_of(name): name
             for manifest in self._found(number).generations
             for name, size in manifest.objects().items()
             if name in listed and listed[name].size == size
         }
-        sending = CheckpointUpload(self._objects, f"{_part(number)}/objects", save, has, self._hashed.get(number, {}))
+        sending = generation.CheckpointUpload(
+            self._objects, f"{_part(number)}/objects", save, has, self._hashed.get(number, {})
+        )
         files = sending.send(sorted(folder.iterdir()))
         if not files:
             raise CheckpointError(f"{folder} is empty: there is nothing to save of state partition {number}")
@@ -113,8 +104,8 @@ class CheckpointStore:
                 "was sent first may be removed by now"
             )
         self._hashed[number] = sending.hashed
-        manifest = Manifest(f"{stem(about)}{save}.json", about, files)
-        self._objects.put(f"{_part(number)}/manifests/{manifest.name}", encode(manifest))
+        manifest = Manifest(f"{generation.stem(about)}{save}.json", about, files)
+        self._objects.put(f"{_part(number)}/manifests/{manifest.name}", generation.encode(manifest))
         return SavedGeneration(manifest, sending.sent_bytes, sending.sent_objects)
 
     def partitions(self) -> list[int]:
@@ -192,8 +183,8 @@ class CheckpointStore:
         in_parallel(lambda name: self._retire(number, name), beyond)
         return PruneCounts(len(beyond), self._sweep(number, objects))
 
-    def _fetching(self, manifest: Manifest) -> CheckpointDownload:
-        return CheckpointDownload(self._objects, f"{_part(manifest.about.partition)}/objects", manifest.name)
+    def _fetching(self, manifest: Manifest) -> generation.CheckpointDownload:
+        return generation.CheckpointDownload(self._objects, f"{_part(manifest.about.partition)}/objects", manifest.name)
 
     def _retire(self, number: int, name: str) -> None:
         old = f"{_part(number)}/manifests/{name}"
@@ -237,7 +228,7 @@ class CheckpointStore:
             if manifest is None:
                 try:
                     data = self._objects.get(f"{_part(number)}/{folder}/{name}", MANIFEST_BYTES_MAX)
-                    manifest = decode(name, data, number)
+                    manifest = generation.decode(name, data, number)
                 except FileNotFoundError:
                     continue  # it was pruned since it was listed
                 except CheckpointBroken as error:
