@@ -1,6 +1,8 @@
 """The check that an owner's graph hangs together: no edge dangles, no node is left over, both ends list the same."""
 
-from collections.abc import Iterator, Mapping
+import struct
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
 
 import orjson
 
@@ -16,25 +18,37 @@ from recallflow.state.entity_names import (
     names_of,
 )
 
-# What each table is called, and the bytes of its keys behind the table's letter.
+
+class CheckedTable(NamedTuple):
+    name: str
+    key_bytes: int  # the length of a key after the table's letter
+    key_of: Callable[[bytes], Any] = bytes  # decodes that part of a key
+    decode: Callable[[bytes], Any] = bytes
+
+
+def _of_node(key: bytes) -> tuple[bytes, int]:
+    return key[:16], keys.reversed_sequence(key)
+
+
+_TRIPLE = struct.Struct(">QQQ")  # `seq` of a memory and of its former neighbour, and the change
 TABLES = {
-    keys.NODE: ("graph nodes", 16),
-    keys.MEMBER: ("graph members", 24),
-    keys.LINKS: ("graph links", 8),
-    keys.EDGE: ("graph edges", 16),
-    keys.ADJACENCY: ("adjacency", 24),
-    keys.SIMILAR: ("similar memories", 8),
-    keys.SUPERSEDED: ("superseded memories", 8),
-    keys.JOINED: ("names joined", 16),
-    keys.CASELESS: ("names without case", 0),
-    keys.UNSYNCED: ("memories out of step", 8),
-    keys.PAST_LINKS: ("past graph links", 12),
-    keys.PAST_MEMBER: ("past graph members", 24),
-    keys.PAST_EDGE: ("past graph edges", 33),
-    keys.PAST_ADJACENCY: ("past adjacency", 24),
-    keys.PAST_SIMILAR: ("past similar memories", 24),
-    keys.PAST_NODE: ("past graph nodes", 24),
-    keys.PAST_JOINED: ("names once joined", 24),
+    keys.NODE: CheckedTable("graph nodes", 16, bytes, codec.NodeRow.decode),
+    keys.MEMBER: CheckedTable("graph members", 24, _of_node, lambda value: codec.decode_member(value)[0]),
+    keys.LINKS: CheckedTable("graph links", 8, keys.sequence, codec.LinksRow.decode),
+    keys.EDGE: CheckedTable("graph edges", 16, bytes, codec.EdgeRow.decode),
+    keys.ADJACENCY: CheckedTable("adjacency", 24, _of_node),
+    keys.SIMILAR: CheckedTable("similar memories", 8, keys.sequence, codec.decode_neighbours),
+    keys.SUPERSEDED: CheckedTable("superseded memories", 8, keys.sequence, codec.decode_superseded),
+    keys.JOINED: CheckedTable("names joined", 16, bytes, decode_joined),
+    keys.CASELESS: CheckedTable("names without case", 0, bytes, decode_names),
+    keys.UNSYNCED: CheckedTable("memories out of step", 8, keys.sequence, codec.Unsynced.decode),
+    keys.PAST_LINKS: CheckedTable("past graph links", 12, keys.seq_and_version, codec.LinksRow.decode),
+    keys.PAST_MEMBER: CheckedTable("past graph members", 24, _of_node),
+    keys.PAST_EDGE: CheckedTable("past graph edges", 33, bytes, orjson.loads),
+    keys.PAST_ADJACENCY: CheckedTable("past adjacency", 24, _of_node),
+    keys.PAST_SIMILAR: CheckedTable("past similar memories", 24, _TRIPLE.unpack),
+    keys.PAST_NODE: CheckedTable("past graph nodes", 24, bytes, orjson.loads),
+    keys.PAST_JOINED: CheckedTable("names once joined", 24, lambda key: (key[:16], keys.sequence(key))),
 }
 
 
@@ -44,66 +58,22 @@ class GraphCheck:
     def __init__(self, keyring: Keyring, owner: bytes) -> None:
         self._keyring = keyring
         self._owner = owner
-        self._nodes: dict[bytes, codec.NodeRow] = {}
-        self._members: dict[tuple[bytes, int], str] = {}
-        self._links: dict[int, codec.LinksRow] = {}
-        self._edges: dict[bytes, codec.EdgeRow] = {}
-        self._adjacent: dict[tuple[bytes, int], bytes] = {}
-        self._similar: dict[int, list[codec.StoredNeighbour]] = {}
-        self._superseded: dict[int, list[codec.Superseded]] = {}
-        self._unsynced: dict[int, codec.Unsynced] = {}
-        self._joined: dict[bytes, tuple[str, list[NameJoin]]] = {}
-        self._past: dict[int, list[codec.LinksRow]] = {}  # what replaced versions brought in
-        self._past_members: set[tuple[bytes, int]] = set()
-        self._past_neighbours: set[tuple[int, int, int]] = set()
-        self._lives: set[tuple[bytes, int]] = set()
-        self._past_adjacent: set[tuple[bytes, int]] = set()
-        self._past_joined: set[tuple[bytes, int]] = set()
-        self._caseless: list[str] = []
+        self._records: dict[bytes, dict[Any, Any]] = {table: {} for table in TABLES}  # by table and decoded key
+        self._nodes: dict[bytes, codec.NodeRow] = self._records[keys.NODE]
+        self._members: dict[tuple[bytes, int], str] = self._records[keys.MEMBER]
+        self._links: dict[int, codec.LinksRow] = self._records[keys.LINKS]
+        self._edges: dict[bytes, codec.EdgeRow] = self._records[keys.EDGE]
+        self._adjacent: dict[tuple[bytes, int], bytes] = self._records[keys.ADJACENCY]
+        self._similar: dict[int, list[codec.StoredNeighbour]] = self._records[keys.SIMILAR]
+        self._unsynced: dict[int, codec.Unsynced] = self._records[keys.UNSYNCED]
+        self._lives: set[tuple[bytes, int]] = set()  # ends and numbers of deleted edges
 
     def add(self, table: bytes, rest: bytes, value: bytes) -> None:
-        match table:
-            case keys.NODE:
-                self._nodes[rest] = codec.NodeRow.decode(value)
-            case keys.MEMBER:
-                self._members[rest[:16], keys.reversed_sequence(rest)], _ = codec.decode_member(value)
-            case keys.LINKS:
-                self._links[keys.sequence(rest)] = codec.LinksRow.decode(value)
-            case keys.EDGE:
-                self._edges[rest] = codec.EdgeRow.decode(value)
-            case keys.ADJACENCY:
-                self._adjacent[rest[:16], keys.reversed_sequence(rest)] = value
-            case keys.SIMILAR:
-                self._similar[keys.sequence(rest)] = codec.decode_neighbours(value)
-            case keys.SUPERSEDED:
-                self._superseded[keys.sequence(rest)] = codec.decode_superseded(value)
-            case keys.JOINED:
-                self._joined[rest] = decode_joined(value)
-            case keys.CASELESS:
-                self._caseless = decode_names(value)
-            case keys.UNSYNCED:
-                self._unsynced[keys.sequence(rest)] = codec.Unsynced.decode(value)
-            case _:
-                self._add_past(table, rest, value)
-
-    def _add_past(self, table: bytes, rest: bytes, value: bytes) -> None:
-        match table:
-            case keys.PAST_LINKS:
-                self._past.setdefault(keys.sequence(rest[:8]), []).append(codec.LinksRow.decode(value))
-            case keys.PAST_MEMBER:
-                self._past_members.add((rest[:16], keys.reversed_sequence(rest)))
-            case keys.PAST_SIMILAR:
-                seq, other, change = (keys.sequence(rest[at : at + 8]) for at in (0, 8, 16))
-                self._past_neighbours.add((seq, other, change))
-            case keys.PAST_ADJACENCY:
-                self._past_adjacent.add((rest[:16], keys.reversed_sequence(rest)))
-            case keys.PAST_JOINED:
-                self._past_joined.add((rest[:16], keys.sequence(rest)))
-            case keys.PAST_EDGE if keys.edge_part(rest)[0] == codec.LIFE:
-                life = codec.Life.of(orjson.loads(value)[1])
-                self._lives |= {(self._name(end), life.number) for end in (life.source, life.target)}
-            case _:
-                orjson.loads(value)
+        """Decode and keep a record. `rest` is its key after the table's letter."""
+        decoded = self._records[table][TABLES[table].key_of(rest)] = TABLES[table].decode(value)
+        if table == keys.PAST_EDGE and keys.edge_part(rest)[0] == codec.LIFE:
+            life = codec.Life.of(decoded[1])
+            self._lives |= {(self._name(end), life.number) for end in (life.source, life.target)}
 
     @property
     def edges(self) -> int:
@@ -188,7 +158,7 @@ class GraphCheck:
         stand = {(self._name(row.target), row.source.text) for row in self._edges.values() if row.hides}
         stored = {
             (self._memories.get(seq, b""), one.by)
-            for seq, found in self._superseded.items()
+            for seq, found in self._records[keys.SUPERSEDED].items()
             for one in found
             if one.until_ms is None
         }
@@ -198,8 +168,9 @@ class GraphCheck:
     def _of_joined(self) -> Iterator[str]:
         """Yield inconsistencies of joins. An edge above the limit of names joins nothing."""
         edges = {(row.source.text, row.target.text, row.number) for row in self._edges.values() if row.joins}
-        names = dict(self._joined.values())
-        for name, (own, joined) in self._joined.items():
+        records: dict[bytes, tuple[str, list[NameJoin]]] = self._records[keys.JOINED]
+        names = dict(records.values())
+        for name, (own, joined) in records.items():
             if self._name(codec.NodeKey(own)) != name:
                 yield f"names joined to {name.hex()}: says it is another"
             for one in joined:
@@ -212,30 +183,28 @@ class GraphCheck:
                 yield f"names joined to {name.hex()}: more than {JOINED_NAMES_MAX}"
 
     def _of_past(self) -> Iterator[str]:
-        seqs = {*self._past, *(seq for _, seq in self._past_members), *(seq for seq, _, _ in self._past_neighbours)}
+        links: dict[tuple[int, int], codec.LinksRow] = self._records[keys.PAST_LINKS]
+        members, neighbours = self._records[keys.PAST_MEMBER].keys(), self._records[keys.PAST_SIMILAR].keys()
+        seqs = {seq for seq, _ in links} | {seq for _, seq in members} | {seq for seq, _, _ in neighbours}
         for seq in sorted(seqs - self._memories.keys()):
             yield f"past of memory {seq}: it is not remembered"
-        linked = {
-            (self._name(codec.NodeKey(key)), seq)
-            for seq, rows in self._past.items()
-            for row in rows
-            for key in row.links
-        }
-        for node, seq in sorted(self._past_members - linked):
+        linked = {(self._name(codec.NodeKey(key)), seq) for (seq, _), row in links.items() for key in row.links}
+        for node, seq in sorted(members - linked):
             yield f"node {node.hex()} and memory {seq}: do not say the same of a past link"
-        for seq, other, change in sorted(self._past_neighbours):
-            if (other, seq, change) not in self._past_neighbours:
+        for seq, other, change in sorted(neighbours):
+            if (other, seq, change) not in neighbours:
                 yield f"memories {seq} and {other}: were not similar both ways"
-        for node, number in sorted(self._lives ^ self._past_adjacent):
+        for node, number in sorted(self._lives ^ self._records[keys.PAST_ADJACENCY].keys()):
             yield f"node {node.hex()}: does not agree with past edge number {number} that it was an end of it"
-        for node, number in sorted(self._past_joined - self._lives - self._adjacent.keys()):
+        for node, number in sorted(self._records[keys.PAST_JOINED].keys() - self._lives - self._adjacent.keys()):
             yield f"node {node.hex()}: nothing is left of edge number {number}, which joined it to another once"
 
     def _of_caseless(self) -> Iterator[str]:
-        for name in self._caseless:
+        names: list[str] = self._records[keys.CASELESS].get(b"", [])
+        for name in names:
             if self._name(codec.NodeKey(codec.node_key(codec.ENTITY_KIND, name))) not in self._nodes:
                 yield "names without case: one has no node"
-        if len({*self._caseless}) < len(self._caseless) or len(self._caseless) > CASELESS_NAMES_MAX:
+        if len({*names}) < len(names) or len(names) > CASELESS_NAMES_MAX:
             yield "names without case: too many"
 
     def _name(self, key: codec.NodeKey) -> bytes:

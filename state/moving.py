@@ -216,10 +216,10 @@ def _secret(path: Path, number: int) -> StoredSecret:
 
 def _conflicting_copies(numbers: Collection[int], one: Path, other: Path) -> StateError:
     return StateError(
-        f"{one} and {other} both hold {folders.format_partitions(numbers)}, and neither is known to be an older copy. If they "
-        f"are of one deployment, find the one that has applied more (`recallflow state hash {one} {other}`) and remove "
-        "the other folder. If they are separate states, removing either loses memories: export one (`recallflow export "
-        "--memories`) and replay it into the other"
+        f"{one} and {other} both hold {folders.format_partitions(numbers)}, and neither is known to be an older copy. "
+        "If they are of one deployment, find the one that has applied more (`recallflow state hash "
+        f"{one} {other}`) and remove the other folder. If they are separate states, removing either loses memories: "
+        "export one (`recallflow export --memories`) and replay it into the other"
     )
 
 

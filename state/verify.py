@@ -76,7 +76,7 @@ TABLES = {
     keys.USAGE: ("usage", 8),
     keys.SESSION: ("sessions", 16),
     keys.ASKED: ("latest queries", 0),
-    **graph_check.TABLES,
+    **{table: one[:2] for table, one in graph_check.TABLES.items()},
 }
 # Name of each table of a partition besides the owners', and the numbers of key bytes after the table's letter.
 PARTITION_TABLES: dict[bytes, tuple[str, tuple[int, ...]]] = {

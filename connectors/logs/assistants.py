@@ -11,7 +11,6 @@ from recallflow.connectors.logs.log_format import (
     OTHER_BRANCH,
     ImportScope,
     LogFormat,
-    LoggedMessage,
     author,
     branch,
     broken,
@@ -132,8 +131,9 @@ def chatgpt_events(conversation: Any, scope: ImportScope, owner: str, where: str
             scope.leave_out(reason)
             continue
         model = field_of(message.get("metadata"), "model_slug")
-        logged = LoggedMessage(
-            id=word(message.get("id")) or key,
+        yield from scope.message_events(
+            owner,
+            message_id=word(message.get("id")) or key,
             session=word(session),
             role=field_of(message.get("author"), "role"),
             content=text,
@@ -141,7 +141,6 @@ def chatgpt_events(conversation: Any, scope: ImportScope, owner: str, where: str
             metadata={"source": "chatgpt", **about, **({"model": model} if isinstance(model, str) else {})},
         )
         about = {}
-        yield from scope.message_events(owner, logged)
 
 
 def _leaf(conversation: dict[str, Any], mapping: dict[str, Any]) -> object:
@@ -249,8 +248,9 @@ def claude_events(conversation: Any, scope: ImportScope, owner: str, where: str)
                 scope.leave_out(EMPTY)
             continue
         sender = message.get("sender")
-        logged = LoggedMessage(
-            id=word(message.get("uuid")) or f"{session}-{number}",
+        yield from scope.message_events(
+            owner,
+            message_id=word(message.get("uuid")) or f"{session}-{number}",
             session=session,
             role=_ROLES.get(sender, sender) if isinstance(sender, str) else None,
             content=text,
@@ -258,7 +258,6 @@ def claude_events(conversation: Any, scope: ImportScope, owner: str, where: str)
             metadata={"source": "claude", **about},
         )
         about = {}
-        yield from scope.message_events(owner, logged)
 
 
 def _shown(messages: list[Any], leaf: object) -> list[Any]:

@@ -40,21 +40,6 @@ OTHER_BRANCH = "messages of other branches"
 
 
 @dataclass(frozen=True, slots=True)
-class LoggedMessage:
-    """One message of a log. `time` is epoch milliseconds, or a text in the event's format. `edited` is the identity
-    and time of the latest edit."""
-
-    id: str
-    session: str
-    role: object
-    content: str
-    time: int | str | None = None
-    name: str | None = None
-    metadata: Mapping[str, object] = field(default_factory=dict)
-    edited: tuple[str, int | str | None] | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class ImportScope:
     """Defaults of an import, and the events that it makes.
 
@@ -92,21 +77,34 @@ class ImportScope:
                 return broken(str(event.get("id")), "is nested too deeply")
             return self.encode_event(json.loads(_sound(written)))[:EVENT_BYTES]
 
-    def message_events(self, owner: str, logged: LoggedMessage) -> Iterator[bytes]:
-        """Yield the message, and the update of its edit."""
+    def message_events(
+        self,
+        owner: str,
+        *,
+        message_id: str,
+        session: str,
+        role: object,
+        content: str,
+        time: int | str | None,
+        metadata: Mapping[str, object],
+        name: str | None = None,
+        edited: tuple[str, int | str | None] | None = None,
+    ) -> Iterator[bytes]:
+        """Yield a message, and the update of its latest edit, if `edited` gives identity and time of one. Times are
+        epoch milliseconds, or texts in the event's format."""
         event = {
             "type": "message",
-            "id": identifier(logged.id),
-            "session_id": identifier(logged.session),
-            "role": logged.role if isinstance(logged.role, str) else None,
-            "content": logged.content,
-            **({} if logged.time is None else {"timestamp": logged.time}),
-            **({} if logged.name is None else {"name": logged.name}),
-            **({"metadata": dict(logged.metadata)} if logged.metadata else {}),
+            "id": identifier(message_id),
+            "session_id": identifier(session),
+            "role": role if isinstance(role, str) else None,
+            "content": content,
+            **({} if time is None else {"timestamp": time}),
+            **({} if name is None else {"name": name}),
+            "metadata": metadata,
         }
         yield self.encode_owned_event(owner, event)
-        if logged.edited is not None:
-            yield self.edit(owner, identifier(logged.id), logged.edited, {"content": logged.content})
+        if edited is not None:
+            yield self.edit(owner, identifier(message_id), edited, {"content": content})
 
     def edit(
         self, owner: str, memory_id: str, edited: tuple[str, int | str | None], changed: Mapping[str, object]

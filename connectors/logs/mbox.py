@@ -26,7 +26,6 @@ from recallflow.connectors.logs.log_format import (
     EMPTY,
     ImportScope,
     LogFormat,
-    LoggedMessage,
     author,
     broken,
     file_name,
@@ -103,8 +102,9 @@ def mail_events(mail: bytes, scope: ImportScope, where: str) -> Iterator[bytes]:
     thread = next((ids[0] for name in ("References", "In-Reply-To") if (ids := _ids(parsed, name))), mail_id)
     name, address = next(iter(getaddresses([sender])), ("", ""))
     begins = bool(subject) and thread == mail_id  # a reply repeats the subject of its thread
-    logged = LoggedMessage(
-        id=mail_id,
+    yield from scope.message_events(
+        scope.user_id,
+        message_id=mail_id,
         session=_header(parsed, "X-GM-THRID") or thread,
         role="user",
         content="\n\n".join(part for part in (subject if begins or not text else "", text) if part),
@@ -112,7 +112,6 @@ def mail_events(mail: bytes, scope: ImportScope, where: str) -> Iterator[bytes]:
         name=author(name) or author(address) or author(sender),
         metadata={"source": "mbox", "subject": subject[:500], "from": address[:500]},
     )
-    yield from scope.message_events(scope.user_id, logged)
 
 
 def _header(mail: Message, name: str) -> str:

@@ -38,7 +38,6 @@ from recallflow.connectors.logs.log_format import (
     EMPTY,
     ImportScope,
     LogFormat,
-    LoggedMessage,
     author,
     broken,
     field_of,
@@ -280,8 +279,9 @@ def _message(message: Any, session: str, owner: str, scope: ImportScope, where: 
         scope.leave_out(EMPTY)
         return
     role, kind = message.get("role"), message.get("role_type")
-    logged = LoggedMessage(
-        id=word(message.get("uuid")) or where,
+    yield from scope.message_events(
+        owner,
+        message_id=word(message.get("uuid")) or where,
         session=session,
         role=_role(kind or role),
         content=content,
@@ -289,7 +289,6 @@ def _message(message: Any, session: str, owner: str, scope: ImportScope, where: 
         name=author(message.get("name")) or (author(role) if kind is not None and role != kind else None),
         metadata={"source": "zep"},
     )
-    yield from scope.message_events(owner, logged)
 
 
 def _role(given: object) -> object:
@@ -334,8 +333,9 @@ def _episode(episode: dict[str, Any], scope: ImportScope, where: str) -> Iterato
     name = author(spoken["name"] if spoken else episode.get("role"))
     has_session = episode.get("thread_id") or episode.get("session_id")
     role = _role(episode.get("role_type") or (name if name in ("assistant", "system", "tool") else "user"))
-    logged = LoggedMessage(
-        id=key,
+    yield from scope.message_events(
+        owner,
+        message_id=key,
         session=_session({**episode, "uuid": None}, where) if has_session else owner,
         role=role,
         content=spoken["text"] if spoken else content,
@@ -343,4 +343,3 @@ def _episode(episode: dict[str, Any], scope: ImportScope, where: str) -> Iterato
         name=None if name in ("user", "assistant", "system", "tool") else name,
         metadata={"source": "zep"},
     )
-    yield from scope.message_events(owner, logged)

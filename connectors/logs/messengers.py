@@ -37,7 +37,6 @@ from recallflow.connectors.logs.log_format import (
     DateOrder,
     ImportScope,
     LogFormat,
-    LoggedMessage,
     author,
     broken,
     epoch_ms,
@@ -139,8 +138,9 @@ def telegram_message(message: Any, chat: dict[str, Any], owner: str, scope: Impo
     answered, edited = message.get("reply_to_message_id"), _time(message, "edited", scope)
     # A bot's messages in its own chat have the chat's id.
     is_bot = chat.get("type") == "bot_chat" and word(message.get("from_id")) == f"user{word(chat.get('id'))}"
-    logged = LoggedMessage(
-        id=f"{chat_id}-{word(message.get('id')) or where}",
+    yield from scope.message_events(
+        owner,
+        message_id=f"{chat_id}-{word(message.get('id')) or where}",
         session=chat_id,
         role="assistant" if is_bot else "user",
         content=text,
@@ -149,7 +149,6 @@ def telegram_message(message: Any, chat: dict[str, Any], owner: str, scope: Impo
         metadata={"source": "telegram", **({} if answered is None else {"reply_to": f"{chat_id}-{word(answered)}"})},
         edited=None if edited is None else (str(edited), edited),
     )
-    yield from scope.message_events(owner, logged)
 
 
 def _owner(chat: dict[str, Any], alike: Set[str], scope: ImportScope) -> str:
@@ -423,8 +422,9 @@ def _events(
     content = f"{entry.wall.isoformat()}\n{name}\n{text}"
     same[content] += 1
     key = hashlib.sha256(f"{chat}\n{content}\n{same[content]}".encode(errors="replace")).hexdigest()[:32]
-    logged = LoggedMessage(
-        id=f"whatsapp-{key}",
+    yield from scope.message_events(
+        owner,
+        message_id=f"whatsapp-{key}",
         session=chat,
         role="user",
         content=text,
@@ -432,7 +432,6 @@ def _events(
         name=name,
         metadata={"source": "whatsapp"},
     )
-    yield from scope.message_events(owner, logged)
 
 
 def _person(written: str) -> str | None:

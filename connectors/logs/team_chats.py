@@ -36,7 +36,6 @@ from recallflow.connectors.logs.log_format import (
     OTHER_FILE,
     ImportScope,
     LogFormat,
-    LoggedMessage,
     author,
     broken,
     epoch_ms,
@@ -147,8 +146,9 @@ def slack_message(
         yield broken(where, "has no time (ts)", message)
         return
     answered = thread if isinstance(thread, str) and thread != ts else None
-    logged = LoggedMessage(
-        id=f"{channel.id}-{word(ts)}",
+    yield from scope.message_events(
+        scope.user_id if scope.user_given else identifier(channel.name),
+        message_id=f"{channel.id}-{word(ts)}",
         # The first message of a thread stays in the channel: before the first answer it was not in a thread.
         session=f"{channel.id}-{answered}" if answered else channel.id,
         role="assistant" if kind == "bot_message" or message.get("bot_id") else "user",
@@ -159,7 +159,6 @@ def slack_message(
         | ({"thread": f"{channel.id}-{answered}"} if answered else {}),
         edited=(word(edited["ts"]), epoch_ms(edited["ts"])) if isinstance(edited, dict) and edited.get("ts") else None,
     )
-    yield from scope.message_events(scope.user_id if scope.user_given else identifier(channel.name), logged)
 
 
 def _author(message: dict[str, Any], people: Mapping[str, str]) -> str | None:
@@ -290,20 +289,20 @@ def discord_message(
     metadata = {"source": "discord", "channel": word(channel.get("name")), "guild": word(guild.get("name"))}
     if isinstance(answered, dict) and kind == "Reply":
         metadata["reply_to"] = f"{session}-{word(answered.get('messageId'))}"
-    logged = LoggedMessage(
-        id=f"{session}-{message_id or where}",
+    if (time := stamp(message.get("timestamp"))) is None:
+        yield broken(where, "has no timestamp", message)
+        return
+    yield from scope.message_events(
+        owner,
+        message_id=f"{session}-{message_id or where}",
         session=session,
         role="assistant" if written.get("isBot") is True else "user",
         content=text,
-        time=stamp(message.get("timestamp")),
+        time=time,
         name=author(written.get("nickname")) or author(written.get("name")) or author(word(written.get("id"))),
         metadata=metadata,
         edited=None if edited is None else (edited, edited),
     )
-    if logged.time is None:
-        yield broken(where, "has no timestamp", message)
-        return
-    yield from scope.message_events(owner, logged)
 
 
 def _discord_text(message: dict[str, Any]) -> str:
