@@ -34,7 +34,7 @@ from recallflow.owner import Owner
 from recallflow.records import Mark, Open, Position, Signal
 from recallflow.state import keys
 from recallflow.state.directory import StateDirectory
-from recallflow.state.hot_owner import Owners
+from recallflow.state.hot_owner import HotOwners, Owners
 from recallflow.state.partition import Partition
 
 
@@ -76,6 +76,7 @@ class StateStep:
         )
         forget = partial(_forget, directory, self._partition, self._queries, shared)
         self._writes = MemoryWrites(self._partition, owners, rules, expansions, forget)
+        self._is_at_work = partial(_is_at_work, self._writes, self._hot_owners)
         self._queue = Queue(self._is_at_work, rules.query_topic)
         self._received: dict[str, int] = {}
         # The completed offsets of each source at the last two barriers. Places of the older one are surely committed.
@@ -159,9 +160,6 @@ class StateStep:
 
     def _has_steps(self) -> bool:
         return bool(self._queue) or self._writes.has_steps or self._hot_owners.has_steps(self._partition)
-
-    def _is_at_work(self, owner: Owner) -> bool:
-        return self._writes.is_at_work(owner) or self._hot_owners.is_at_work(owner)
 
     def _apply(self, item: Item) -> Sequence[Output]:
         outputs = self._applied(item)
@@ -253,6 +251,11 @@ class StateStep:
             source, offset = item.record.position.source, item.record.position.offset
             through[source] = min(through.get(source, offset - 1), offset - 1)
         return through
+
+
+def _is_at_work(writes: MemoryWrites, hot_owners: HotOwners, owner: Owner) -> bool:
+    """Return whether an owner's event or index has steps left, for which its items wait."""
+    return writes.is_at_work(owner) or hot_owners.is_at_work(owner)
 
 
 def _forget(
