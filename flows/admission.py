@@ -3,8 +3,8 @@
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping, MutableMapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Collection, Iterator, Mapping, MutableMapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -60,7 +60,7 @@ class TokenKeys:
         self._missing: set[str] = set()  # names that the last refresh did not find
         self._reported: Collection[str] = ()  # problems of keys in the last refresh
         self._error: Exception | None = None
-        self._stopping = threading.Event()
+        self.stopping = threading.Event()
 
     def load(self) -> None:
         """Read the keys before any record that may need them.
@@ -77,10 +77,6 @@ class TokenKeys:
             if not self._own and not self._held():
                 raise SourceError(f"{error}; no signing key is known yet, so no token can be verified") from None
             _log.warning("%s; tokens are verified with the known keys", error)
-
-    def running(self) -> AbstractContextManager[None]:
-        """Refresh the keys periodically on a separate thread."""
-        return background_thread(self._run, "token-keys", self._stopping)
 
     def check(self, _: object) -> None:
         """Raise SourceError if the refresh thread has failed."""
@@ -115,9 +111,10 @@ class TokenKeys:
         if trouble is not None:
             raise trouble
 
-    def _run(self) -> None:
+    def run(self) -> None:
+        """Refresh the keys periodically."""
         wait_s = self._refresh_s
-        while not self._stopping.wait(wait_s):
+        while not self.stopping.wait(wait_s):
             wait_s = self._refresh_s
             try:
                 self.refresh()
@@ -159,6 +156,20 @@ class TokenKeys:
 
     def _origin(self, why: str) -> dict[str, object]:
         return {"timestamp": now_ms(), "by": BY, "why": why}
+
+
+@contextmanager
+def follow_token_keys(
+    auth: AuthSettings, history: ControlHistory, secrets: MutableMapping[str, bytes], announce: Announce
+) -> Iterator[TokenKeys | None]:
+    """Announce the configured signing keys, and later differences, within the block. Yield None without keys."""
+    if auth.mode == "off" or (auth.jwks is None and auth.secret is None):
+        yield None
+        return
+    token_keys = TokenKeys(auth, key_source(auth), history, secrets, announce)
+    token_keys.load()
+    with background_thread(token_keys.run, "token-keys", token_keys.stopping):
+        yield token_keys
 
 
 def trust_of(auth: AuthSettings, secrets: Mapping[str, bytes]) -> Trust:

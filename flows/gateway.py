@@ -74,10 +74,9 @@ def _gate(verdict: Decision) -> GateShown:
 
 def to_topic(options: KafkaOptions, topic: str, secret: str | None) -> KeepDecision:
     """Return a function that sends decisions to the control topic, signed if there is a secret."""
-    from recallflow.connectors.kafka.control import DecisionSender  # the Kafka client is optional
+    from recallflow.connectors.kafka.control import send_decisions  # the Kafka client is optional
 
-    send = DecisionSender(options, topic, secret)
-    return lambda rollout: send([rollout])
+    return lambda rollout: send_decisions(options, topic, secret, [rollout])
 
 
 def to_file(path: Path | None, decisions: ControlHistory) -> KeepDecision:

@@ -23,14 +23,14 @@ from typing import TYPE_CHECKING
 
 from recallflow.connectors.checkpoints.store import CheckpointStore
 from recallflow.connectors.kafka.cluster import EndOffsets
-from recallflow.connectors.kafka.control import DecisionSender
+from recallflow.connectors.kafka.control import send_decisions
 from recallflow.connectors.kafka.lease import Holder, holders
 from recallflow.connectors.kafka.topic_reader import TopicReader
 from recallflow.connectors.llm.policy import Meter
 from recallflow.control import ControlHistory
 from recallflow.embedder import Embedder
 from recallflow.errors import UsageError
-from recallflow.flows.admission import TokenKeys, key_source, trust_of
+from recallflow.flows.admission import follow_token_keys, trust_of
 from recallflow.flows.config import Config, read_config
 from recallflow.flows.embedded import opener
 from recallflow.flows.engine_metrics import OutputCounter, Stages
@@ -142,12 +142,10 @@ class MainFlowMember(GroupMember):
     def start(self) -> None:
         super().start()
         auth = self.config.auth
-        if auth.mode != "off" and (auth.jwks is not None or auth.secret is not None):
-            announce = DecisionSender(self.options, self.topics.control, auth.control_secret)
-            token_keys = TokenKeys(auth, key_source(auth), self.decisions, self._secrets, announce)
-            token_keys.load()
+        announce = partial(send_decisions, self.options, self.topics.control, auth.control_secret)
+        following = follow_token_keys(auth, self.decisions, self._secrets, announce)
+        if (token_keys := self._stack.enter_context(following)) is not None:
             self.watch.call(token_keys.check)
-            self._stack.enter_context(token_keys.running())
         _log.warning(self.authoriser.describe())
         self.authoriser.warn()
 
@@ -193,7 +191,7 @@ class MainFlowMember(GroupMember):
 
     def _open_control(self) -> None:
         """Read the control table to its end, before any record, and set up authorisation."""
-        auth, self._secrets = self.config.auth, dict[str, bytes]()  # `TokenKeys` fills it
+        auth, self._secrets = self.config.auth, dict[str, bytes]()  # `follow_token_keys` fills it
         self.authoriser = Authoriser(self.decisions, trust_of(auth, self._secrets))
         self._open_table(self.decisions)
 

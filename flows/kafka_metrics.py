@@ -137,7 +137,7 @@ def input_metrics(source: OwnedSource) -> Iterator[Metric]:
     retried = sum(reader.retried for reader in readers)
     yield CounterMetricFamily("recallflow_retried_reads", "Failed reads that were retried", retried)
     help_text = "Time of the last barrier of the partition that is furthest behind"
-    yield gauge("snapshot_timestamp_seconds", help_text, source.progress.oldest_snapshot_s())
+    yield gauge("snapshot_timestamp_seconds", help_text, source.oldest_barrier_s())
 
 
 class EnrichmentCounter:

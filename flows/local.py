@@ -36,7 +36,7 @@ from recallflow.errors import (
     trace_of,
 )
 from recallflow.events import MemoryEvent, UserErase
-from recallflow.flows.admission import TokenKeys, key_source, record_now, trust_of
+from recallflow.flows.admission import follow_token_keys, record_now, trust_of
 from recallflow.flows.config import Config
 from recallflow.flows.embedded import EmbeddedEngine, StateLoop
 from recallflow.flows.engine_metrics import LocalMetrics
@@ -275,20 +275,14 @@ def _serve(embedded: EmbeddedEngine, calls: LocalCalls, open_engine: Callable[[]
 def _trust(auth: AuthSettings, decisions: ControlHistory) -> Iterator[Trust]:
     """Open the trust settings. Token keys apply as soon as they are read: no earlier record was judged without them."""
     secrets: dict[str, bytes] = {}
-    trust = trust_of(auth, secrets)
-    if auth.mode == "off" or (auth.jwks is None and auth.secret is None):
-        yield trust
-        return
 
     def announce(events: Sequence[TokenKey]) -> None:
         now_ms = time.time_ns() // 1_000_000
         for event in events:
             decisions.add(now_ms - SETTLED_MS, event)
 
-    token_keys = TokenKeys(auth, key_source(auth), decisions, secrets, announce)
-    token_keys.load()
-    with token_keys.running():
-        yield trust
+    with follow_token_keys(auth, decisions, secrets, announce):
+        yield trust_of(auth, secrets)
 
 
 def _encoded(event: MemoryEvent | QueryEvent) -> bytes:

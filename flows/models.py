@@ -19,7 +19,7 @@ from recallflow.errors import EmbedderError, ModelError
 from recallflow.events import MemoryEvent, MemoryFields, Message, text_to_embed
 from recallflow.flows.model_settings import Asker, EmbeddingSettings, ModelSettings
 from recallflow.flows.settings import Settings
-from recallflow.llm import ONE_TO_BLAME, EmbeddingService, RemoteEmbedder
+from recallflow.llm import TEXT_FAILURES, EmbeddingService, RemoteEmbedder
 from recallflow.operators.answers.models import Models, Within
 from recallflow.operators.async_call import Completions, Runtime
 from recallflow.operators.events import Item, Write
@@ -94,7 +94,7 @@ class BatchEmbedder:
             failed = ModelError("malformed", str(error))
         except ModelError as error:
             failed = error
-        if failed.code in ONE_TO_BLAME and len(texts) > 1:
+        if failed.code in TEXT_FAILURES and len(texts) > 1:
             half = len(texts) // 2
             return [*await self.ask(tenant_id, texts[:half]), *await self.ask(tenant_id, texts[half:])]
         if not self._warned:

@@ -4,8 +4,8 @@ The memory topic is replayed into a temporary state directory, as an engine with
 current texts count: changed, forgotten and erased ones cost nothing, and existing vectors of the model are not computed
 again. Memory use is that of an engine, and disk use that of its state.
 
-A misrouted record counts once an engine has forwarded it. Until then, a vector would precede its memory in the log, and
-an engine would skip the vector."""
+A misrouted record is taken into account only after an engine has forwarded it. Until then, a vector would precede its
+memory in the log, and an engine would skip the vector."""
 
 import asyncio
 import contextlib
@@ -30,20 +30,19 @@ from recallflow.errors import EmbedderError, ModelError, RecallflowError
 from recallflow.events import content_hash, text_to_embed
 from recallflow.flows.admission import known_secrets, trust_of
 from recallflow.flows.config import Config
+from recallflow.flows.embedded import StateLoop
 from recallflow.flows.router import deployment_name
 from recallflow.flows.settings import open_at_rest
-from recallflow.flows.topic_checks import kept_partitions, stamped_by_log
+from recallflow.flows.topic_checks import stamped_by_log, state_partitions
 from recallflow.kafka_options import KafkaOptions
-from recallflow.llm import ONE_TO_BLAME, EmbeddingService
+from recallflow.llm import TEXT_FAILURES, EmbeddingService
 from recallflow.operators.async_call import Runtime
 from recallflow.operators.authorise import Authoriser
-from recallflow.operators.events import Decoded, Item, Refused, Write, by_partition, decode, partition_hashed
-from recallflow.operators.prepare import prepare
+from recallflow.operators.events import Decoded, Item, Misrouted, Refused, Write, decode, partition_hashed
 from recallflow.operators.quotas import Rates
 from recallflow.operators.rules import Rules
-from recallflow.operators.step import PartitionLogic, StateStep
 from recallflow.owner import Owner
-from recallflow.records import Position
+from recallflow.records import Position, Record
 from recallflow.state import keys
 from recallflow.state.directory import StateDirectory
 from recallflow.state.partition import Partition
@@ -53,7 +52,7 @@ from recallflow.state.state_hash import owners
 READ_AT_ONCE, READ_BYTES = 500, 8 * 1024 * 1024  # records per batch, and their size
 ROWS_AT_ONCE = 32  # a row may be as large as a record
 QUEUED = {"queued.max.messages.kbytes": 2 * 1024}  # per partition
-TOGETHER = 256  # texts between two flushes; at most these are paid twice after a crash
+FLUSH_TEXTS = 256  # texts between two flushes; at most these are paid twice after a crash
 CALL_TEXTS = 64
 CALLS_AT_ONCE = 4
 GIVE_UP = 8  # refused texts without any accepted one; then the settings are wrong, not the texts
@@ -67,7 +66,7 @@ class TextToEmbed(NamedTuple):
 
     owner: Owner
     memory_id: str
-    shown: str
+    text: str
     content_hash: str
 
 
@@ -96,8 +95,8 @@ class MemoryTopicReplay:
         with contextlib.ExitStack() as stack:
             with TopicReader(config.kafka, {"group.id": deployment_name(config, topic)}) as reader:
                 spans = reader.spans([topic])
-                kept = kept_partitions(reader, topic, len(spans))
-            settings = replace(config.engine, partitions=len(spans) if kept is None else kept)
+                stored = state_partitions(reader, topic, len(spans))
+            settings = replace(config.engine, partitions=len(spans) if stored is None else stored)
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="recallflow-reembed-")))
             fingerprint, at_rest = settings.fingerprint(embedder), open_at_rest(config.encryption)
             opened = StateDirectory.open(folder / "state", fingerprint, settings.cache_bytes, at_rest=at_rest)
@@ -110,7 +109,7 @@ class MemoryTopicReplay:
             authoriser.warn()
             stamped = stamped_by_log(config.kafka, [topic])
             rates = Rates(decisions, config.topics.queries, stamped)
-            replay = _Replay(directory, embedder, rules, lambda item: rates.judge(authoriser.authorise(item)))
+            replay = TopicReplay(directory, embedder, rules, lambda item: rates.judge(authoriser.authorise(item)))
             total(sum(high - low for low, high in spans.values()))
             for messages in _batches(_merged(config.kafka, spans)):
                 replay.apply(messages)
@@ -124,10 +123,10 @@ class MemoryTopicReplay:
 
     def cost(self, counter: TokenCounter) -> Cost:
         found = Cost(refused=self.refused, misrouted=self.misrouted)
-        for text in self.missing():
+        for one in self.missing():
             found.texts += 1
-            found.characters += len(text.shown)
-            found.tokens += counter.count_tokens(text.shown)
+            found.characters += len(one.text)
+            found.tokens += counter.count_tokens(one.text)
         return found
 
 
@@ -152,35 +151,32 @@ def _batches(messages: Iterable[Any]) -> Iterator[list[Any]]:
         yield batch
 
 
-class _Replay:
-    """Applies records to a state directory and discards outputs."""
+class TopicReplay:
+    """Applies the memory events of a topic to a temporary state directory, and discards outputs."""
 
     def __init__(
         self, directory: StateDirectory, embedder: Embedder, rules: Rules, judge: Callable[[Decoded], Item]
     ) -> None:
         self.refused: Counter[str] = Counter()
         self.misrouted: set[Position] = set()  # misrouted records that were not forwarded yet
-        self._judge = judge
+        self._judge, self._skips = judge, rules.skips
         self._partition_of = partial(partition_hashed, partitions=directory.fingerprint.partitions)
-        self._embedder, self._skips = embedder, rules.skips
-        self._open_step = StateStep.opener(directory, embedder, rules)
-        self._logics: dict[str, PartitionLogic] = {}
+        self._loop = StateLoop(directory, embedder, rules, None, decode=self._decode, complete=self._writes)
 
     def apply(self, messages: Sequence[Any]) -> None:
-        owned: list[Decoded] = []
-        for message in messages:
-            item = decode(record_of(message), self._skips)
-            if isinstance(item, Refused) or item.record.position.partition == self._partition_of(item):
-                owned.append(item)
-                self.misrouted.discard(item.record.known_as)
-            else:
-                self.misrouted.add(item.record.position)
-        items = prepare(self._embedder, [self._judge(item) for item in owned])
-        self.refused.update(item.error.code for item in items if isinstance(item, Refused))
-        for key, batch in by_partition([item for item in items if isinstance(item, Write)], self._partition_of):
-            if key not in self._logics:
-                self._logics[key] = PartitionLogic(self._open_step)
-            self._logics[key].on_batch([batch])
+        self._loop.apply([record_of(message) for message in messages])
+
+    def _decode(self, record: Record) -> Item:
+        item = decode(record, self._skips)
+        if isinstance(item, Refused) or record.position.partition == self._partition_of(item):
+            self.misrouted.discard(record.known_as)
+            return self._judge(item)
+        self.misrouted.add(record.position)
+        return Misrouted(record, item.owner, self._partition_of(item))
+
+    def _writes(self, prepared: Sequence[Item]) -> list[Item]:
+        self.refused.update(item.error.code for item in prepared if isinstance(item, Refused))
+        return [item for item in prepared if isinstance(item, Write)]
 
 
 def _missing_of(partition: Partition, key: bytes, owner: Owner) -> Iterator[TextToEmbed]:
@@ -201,15 +197,15 @@ class Reembedding:
 
     service: EmbeddingService
     runtime: Runtime
-    goes_on: bool = False  # the topic has vectors of the model, so a failure is due to a text, not to the settings
+    has_vectors: bool = False  # the topic has vectors of the model, so a failure is due to a text, not to the settings
     written: int = 0
     refused: int = 0  # texts that the service refuses
-    _taken: int = 0
+    _accepted: int = 0  # texts
 
     def run(self, texts: Iterator[TextToEmbed], publisher: Publisher, progress: Progress) -> None:
         """Compute and send the vectors of texts. Raise RecallflowError if the service fails permanently, EmbedderError
         if the first vectors have another dimension, and SinkError."""
-        for some in _parts(texts, TOGETHER):
+        for some in _parts(texts, FLUSH_TEXTS):
             try:
                 found = self.runtime.run(self._embed_all(some))
             except ModelError as error:
@@ -244,44 +240,38 @@ class Reembedding:
 
     async def _embed(self, texts: Sequence[TextToEmbed]) -> list[Matrix | None]:
         """Return the vectors of one call. If the service refuses the call, send each text separately."""
-        found: list[Matrix | None] = []
-        try:
-            return [*await self._call(texts)]
-        except _CallRefused as failed:
-            why = failed.error
+        found = await self._call(texts)
+        if not isinstance(found, ModelError):
+            return [*found]
+        vectors: list[Matrix | None] = []
         for text in texts:
             try:
-                found.extend(await self._call([text]))
+                one = await self._call([text])
             except ModelError as error:
-                raise (why if error.code == "left_alone" else error) from None
-            except _CallRefused as failed:
-                self.refused += 1
-                if not self._taken and self.refused >= (GIVE_UP if self.goes_on else min(GIVE_UP, len(texts))):
-                    raise failed.error from None
-                found.append(None)
-        return found
-
-    async def _call(self, texts: Sequence[TextToEmbed]) -> Matrix:
-        try:
-            vectors = (await self.service.embed(texts[0].owner.tenant_id, [text.shown for text in texts])).vectors
-        except ModelError as error:
-            if error.code in ONE_TO_BLAME:
-                raise _CallRefused(error) from None
-            raise
-        except EmbedderError as error:
-            if self.goes_on:
-                raise _CallRefused(ModelError("malformed", str(error))) from None
-            raise
-        self._taken += len(texts)
+                raise (found if error.code == "left_alone" else error) from None
+            if not isinstance(one, ModelError):
+                vectors.extend(one)
+                continue
+            self.refused += 1
+            if not self._accepted and self.refused >= (GIVE_UP if self.has_vectors else min(GIVE_UP, len(texts))):
+                raise one
+            vectors.append(None)
         return vectors
 
-
-class _CallRefused(Exception):
-    """A call that the service refused, possibly because of one text."""
-
-    def __init__(self, error: ModelError) -> None:
-        super().__init__()
-        self.error = error
+    async def _call(self, texts: Sequence[TextToEmbed]) -> Matrix | ModelError:
+        """Return the vectors of texts, or the error of a call that the service refused."""
+        try:
+            vectors = (await self.service.embed(texts[0].owner.tenant_id, [one.text for one in texts])).vectors
+        except ModelError as error:
+            if error.code in TEXT_FAILURES:
+                return error
+            raise
+        except EmbedderError as error:
+            if self.has_vectors:
+                return ModelError("malformed", str(error))
+            raise
+        self._accepted += len(texts)
+        return vectors
 
 
 def _parts(every: Iterable[T], count: int) -> Iterator[list[T]]:

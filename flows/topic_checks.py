@@ -144,7 +144,7 @@ def deployed(
                 "queries are read by one process, so give both as many (kafka-topics.sh --alter --partitions)"
             )
         agree(name, settings, reader.ask(lambda: holders(reader, topics.queries, range(queries))).values())
-        kept = kept_partitions(reader, topics.memory, memory)
+        kept = state_partitions(reader, topics.memory, memory)
         if kept is None:
             _check_memories(reader, topics.memory)
     if kept is not None:
@@ -152,7 +152,7 @@ def deployed(
     return describe(state_dir).fingerprint.partitions if reads_topics(state_dir) else memory
 
 
-def kept_partitions(reader: TopicReader, topic: str, count: int) -> int | None:
+def state_partitions(reader: TopicReader, topic: str, count: int) -> int | None:
     """Return the number of state partitions in the metadata of the group's committed offsets; None if there is none."""
     wanted = [TopicPartition(topic, number) for number in range(count)]
     kept = reader.ask(lambda: reader.consumer.committed(wanted, timeout=ASK_S))

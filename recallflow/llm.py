@@ -28,7 +28,7 @@ Task = Literal[
 ]
 
 # A single text of several may cause the refusal of a batch: then each is sent separately.
-ONE_TO_BLAME: frozenset[ModelFailure] = frozenset(("rejected", "refused", "malformed"))
+TEXT_FAILURES: frozenset[ModelFailure] = frozenset(("rejected", "refused", "malformed"))
 
 
 class Prompt(NamedTuple):

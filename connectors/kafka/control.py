@@ -1,4 +1,4 @@
-"""Control table: the decisions of each tenant's operators, and the sender of decisions.
+"""Control table: the decisions of each tenant's operators, and the sending of decisions.
 
 The table is read to its end before any other topic, and kept up to date. With a secret, only signed decisions count. A
 replayed decision has no effect: it carries its time, and is older than the decision in force."""
@@ -7,7 +7,7 @@ import logging
 import threading
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from confluent_kafka import Consumer
 
@@ -102,47 +102,34 @@ class ControlTable:
         if message is None:
             return
         self._newest = max(self._newest, (time_ms(message), bears_signature(headers_of(message))))
-        if (left_out := take(message, self.history, self._secret)) is not None:
-            self.left_out[left_out.reason] += 1
-            place = f"{self._topic}:{message.partition()}:{message.offset()}"
-            _log.warning("%s %s%s", place, LEFT_OUT[left_out.reason], left_out.detail)
+        if (ignored := self._add(message)) is not None:
+            reason, detail = ignored
+            self.left_out[reason] += 1
+            at = f"{self._topic}:{message.partition()}:{message.offset()}"
+            _log.warning("%s %s%s", at, LEFT_OUT[reason], detail)
+
+    def _add(self, message: Any) -> tuple[str, str] | None:
+        """Add the decision of a record to the history, or return the reason for ignoring it, with details."""
+        try:
+            event = parse_control(message.value() or b"")
+        except InvalidRecord as error:
+            return "no_event", f": {error}"
+        append_ms, key = time_ms(message), message.key()
+        if self._secret is None:
+            self.history.add(append_ms, event)
+            return None
+        if key != event.record_key or not is_signed(self._secret, key, message.value(), headers_of(message)):
+            return "not_signed", ""
+        if event.timestamp is None or event.timestamp > append_ms + AHEAD_MS:
+            return "wrong_time", ""
+        return None if self.history.add_signed(append_ms, event) else ("replayed", "")
 
 
-class IgnoredDecision(NamedTuple):
-    """Reason for ignoring a record of the control topic, with details."""
-
-    reason: str
-    detail: str = ""
-
-
-def take(message: Any, history: ControlHistory, secret: str | None) -> IgnoredDecision | None:
-    """Add the decision of a record to the history, or return the reason for ignoring it."""
-    try:
-        event = parse_control(message.value() or b"")
-    except InvalidRecord as error:
-        return IgnoredDecision("no_event", f": {error}")
-    append_ms, key = time_ms(message), message.key()
-    if secret is None:
-        history.add(append_ms, event)
-        return None
-    if key != event.record_key or not is_signed(secret, key, message.value(), headers_of(message)):
-        return IgnoredDecision("not_signed")
-    if event.timestamp is None or event.timestamp > append_ms + AHEAD_MS:
-        return IgnoredDecision("wrong_time")
-    return None if history.add_signed(append_ms, event) else IgnoredDecision("replayed")
-
-
-class DecisionSender:
-    """Sender of decisions, signed with a secret if there is one. Several processes may send the same one."""
-
-    def __init__(self, options: KafkaOptions, topic: str, secret: str | None) -> None:
-        self._options, self._topic, self._secret = options, topic, secret
-
-    def __call__(self, events: Sequence[Control]) -> None:
-        """Return once the brokers have acknowledged all events. Raise SinkError."""
-        most_bytes = {self._topic: ask_configs(self._options, [self._topic])[self._topic].most_bytes}
-        sender = Sender(self._options, most_bytes, then="they are sent again")
-        for event in events:
-            key, value = event.record_key, event.model_dump_json(exclude_none=True).encode()
-            sender.send(self._topic, value, key, headers=signed(self._secret, key, value))
-        sender.flush(Patience())
+def send_decisions(options: KafkaOptions, topic: str, secret: str | None, events: Sequence[Control]) -> None:
+    """Send decisions, signed with a secret if there is one. Return once the brokers have acknowledged them. Several
+    processes may send the same ones. Raise SinkError."""
+    sender = Sender(options, {topic: ask_configs(options, [topic])[topic].most_bytes}, then="they are sent again")
+    for event in events:
+        key, value = event.record_key, event.model_dump_json(exclude_none=True).encode()
+        sender.send(topic, value, key, headers=signed(secret, key, value))
+    sender.flush(Patience())

@@ -11,7 +11,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
-from concurrent.futures import Future
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -49,25 +49,11 @@ _log = logging.getLogger(__name__)
 class Assignee(Protocol):
     """Owner of the work on the partitions."""
 
-    def gain(self, places: dict[int, str | None]) -> None:
+    def gain(self, texts: dict[int, str | None]) -> None:
         """Begin work on partitions, with the text that the last owner committed for each, or None. Return at once."""
 
     def give_up(self, partitions: Collection[int]) -> dict[int, Committed]:
         """Hand over partitions. Return the final commit of each started one, once nothing of them is in flight."""
-
-
-def _begin_hand_over(assignee: Assignee, partitions: frozenset[int]) -> Future[dict[int, Committed]]:
-    """Hand over partitions on a thread, while the calling thread continues to renew."""
-    handed_over: Future[dict[int, Committed]] = Future()
-
-    def give_up() -> None:
-        try:
-            handed_over.set_result(assignee.give_up(partitions))
-        except Exception as error:  # noqa: BLE001 - `result` raises it
-            handed_over.set_exception(error)
-
-    threading.Thread(target=give_up, daemon=True, name="recallflow-hand-over").start()
-    return handed_over
 
 
 class PreviousStaticMember:
@@ -144,6 +130,7 @@ class Membership:
         self._lease = Lease(session_s, clock_s)
         self._is_rebalancing = is_rebalancing or group_members.RebalanceProbe(options, name).is_rebalancing
         self._hand_over_s = max(HAND_OVER_MIN_S, session_s)
+        self._handing_over = ThreadPoolExecutor(1, "recallflow-hand-over")  # the membership thread renews meanwhile
         self._consumer = GroupConsumer(
             options,
             name,
@@ -178,8 +165,7 @@ class Membership:
 
     @property
     def member_id(self) -> str | None:
-        """Return our member id, None before the first join."""
-        return self._consumer.member_id
+        return self._consumer.member_id  # None before the first join
 
     @property
     def expected(self) -> frozenset[int]:
@@ -195,15 +181,6 @@ class Membership:
     def outage_s(self) -> float:
         """Return how long a record may wait in a producer's queue."""
         return self._lease.outage_s
-
-    @property
-    def held(self) -> bool:
-        """Return whether no other member can own our partitions."""
-        return self.seconds_left() > 0
-
-    def seconds_left(self) -> float:
-        """Return for how long `held` stays true without news from the coordinator."""
-        return self._lease.seconds_left()
 
     def failure(self) -> Exception | None:
         """Return the error that ended the membership."""
@@ -346,7 +323,8 @@ class Membership:
     def _hand_over(self, moving: frozenset[int]) -> None:
         if not moving:
             return
-        handed_over, until_s = _begin_hand_over(self._assignee, moving), self._clock_s() + self._hand_over_s
+        until_s = self._clock_s() + self._hand_over_s
+        handed_over = self._handing_over.submit(self._assignee.give_up, moving)
         self._renew_until(lambda: handed_over.done() or self._clock_s() >= until_s)
         if not handed_over.done():
             raise MembershipLost(f"deployment {self.name}: what moves was not through within {self._hand_over_s:.0f} s")

@@ -36,8 +36,6 @@ class RecordCounters:
     def __init__(self) -> None:
         self.given: Counter[str] = Counter()
         self.through: Counter[str] = Counter()
-        self._began_s = time.time()
-        self._snapshots_s: dict[str, float] = {}  # partition → time of its last barrier
         # A lost increment would stay in flight for ever.
         self._counting = threading.Lock()
 
@@ -57,14 +55,6 @@ class RecordCounters:
         with self._counting:
             return self.given[topic] - self.through[topic]
 
-    def snapped(self, part: str) -> None:
-        """Note the time of a partition's barrier."""
-        self._snapshots_s[part] = time.time()
-
-    def oldest_snapshot_s(self) -> float:
-        """Return the time of the oldest last barrier of a partition; the start time before the first one."""
-        return min([*self._snapshots_s.values()], default=self._began_s)
-
 
 class BarrierProgress(NamedTuple):
     """Progress of one partition at a barrier, and the output offsets from which its later outputs lie."""
@@ -81,6 +71,7 @@ class _Owned:
 
     memory: Lane
     queries: Lane
+    barrier_s: float  # time of the last barrier, or of the opening
     marks: int = 0
     marked_s: float = 0.0
     moved: bool = True  # whether records were delivered since the last barrier, or are still open
@@ -181,6 +172,10 @@ class OwnedSource:
 
     def partitions(self) -> frozenset[int]:
         return frozenset(self._owned)
+
+    def oldest_barrier_s(self) -> float:
+        """Return the time of the oldest last barrier of an owned partition; now if none is owned."""
+        return min((owned.barrier_s for owned in [*self._owned.values()]), default=time.time())
 
     def ready(self) -> bool:
         return self._began and not self.stopping.is_set()
@@ -283,7 +278,7 @@ class OwnedSource:
             reader.add(lane)
             reader.start()
         self.catch_up.begin(memory.source, memory.next_offset, memory.end)
-        self._owned[partition] = _Owned(memory, queries, marked_s=self._clock_s())
+        self._owned[partition] = _Owned(memory, queries, time.time(), marked_s=self._clock_s())
         if warm is None:
             yield Open(partition)
 
@@ -313,7 +308,7 @@ class OwnedSource:
         self._given[partition, owned.marks] = BarrierProgress(memory, queries, tails, tails_ms)
         mark = Mark(partition, owned.marks, owned.place, last)
         owned.marks, owned.place = owned.marks + 1, None
-        self.progress.snapped(str(partition))
+        owned.barrier_s = time.time()
         return mark
 
 

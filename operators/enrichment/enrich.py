@@ -20,7 +20,7 @@ from recallflow.embedder import Matrix
 from recallflow.errors import EmbedderError, InvalidRecord, ModelError
 from recallflow.events import EnrichmentRequest, EnrichmentResult
 from recallflow.fields import written_time
-from recallflow.llm import ONE_TO_BLAME, EmbeddingService, LanguageModel, Spent, Task
+from recallflow.llm import TEXT_FAILURES, EmbeddingService, LanguageModel, Spent, Task
 from recallflow.operators.async_call import AsyncCall, CallCompletion, CallError, Runtime, call_numbers
 from recallflow.operators.enrichment.facts_and_summaries import categorise, facts, summarise
 from recallflow.operators.enrichment.prompt_frame import CHARACTERS
@@ -141,7 +141,7 @@ class _Work(NamedTuple):
         try:
             completion = await self.model.complete(first.request.tenant_id, step.prompt)
         except ModelError as error:
-            if error.code in ONE_TO_BLAME and len(step.requests) > 1:
+            if error.code in TEXT_FAILURES and len(step.requests) > 1:
                 each = await asyncio.gather(*map(self.ask, self.plan.alone(step)))
                 return [part for group in each for part in group]
             return self._failed(step.prompt.task, step.requests, str(error), Spent(*error.spent))
@@ -164,7 +164,7 @@ class _Work(NamedTuple):
         try:
             embedded = await self.embeddings.embed(requests[0].tenant_id, texts)
         except (ModelError, EmbedderError) as error:
-            if len(numbers) > 1 and (isinstance(error, EmbedderError) or error.code in ONE_TO_BLAME):
+            if len(numbers) > 1 and (isinstance(error, EmbedderError) or error.code in TEXT_FAILURES):
                 each = await asyncio.gather(*(self.embed([number]) for number in numbers))
                 return [part for group in each for part in group]
             cost = Spent(*error.spent) if isinstance(error, ModelError) else _NO_COST

@@ -19,7 +19,7 @@ from benchmarks.broker import Cluster
 from recallflow.client import QueryTimeout, RecallClient
 from recallflow.connectors.kafka.messages import NUMBER_HEADER, SOURCE_HEADER
 from recallflow.events import content_hash
-from recallflow.flows.reembed import TOGETHER
+from recallflow.flows.reembed import FLUSH_TEXTS
 from recallflow.flows.settings import TopicNames
 from recallflow.operators.enrichment.prompt_frame import DATA, DATA_END
 from recallflow.state.trace_search import Findings, Pieces, RecordFilter, search_folder
@@ -294,21 +294,21 @@ def test_each_current_text_gets_one_vector(
 def test_a_killed_run_continues_without_repeated_vectors(
     command: Command, start: Start, broker: Cluster, memory: str, reembed: list[str], llm_server: LlmServer
 ) -> None:
-    count = 3 * TOGETHER
+    count = 3 * FLUSH_TEXTS
     produce(broker, memory, *notes(count))
     llm_server.fail(Fault("delay"), times=4)
     llm_server.fail("hang", times=None)
     process = start(*reembed, "--yes")
     llm_server.wait_for(lambda now: now.held == 4)
     process.send_signal(signal.SIGKILL)
-    assert (process.wait(), len(vectors(broker, memory))) == (-signal.SIGKILL, TOGETHER)
+    assert (process.wait(), len(vectors(broker, memory))) == (-signal.SIGKILL, FLUSH_TEXTS)
     llm_server.heal()
     done = command(*reembed, "--yes")
     assert done.returncode == 0, done.stderr
     each = Counter(event["memory_id"] for event in vectors(broker, memory))
     assert each == dict.fromkeys((f"m{n}" for n in range(count)), 1)
     paid = Counter(text for asked in llm_server.requests for text in asked.texts)
-    assert sum(paid.values()) - count <= TOGETHER
+    assert sum(paid.values()) - count <= FLUSH_TEXTS
 
 
 ROOT = Path(__file__).parents[2]

@@ -35,7 +35,7 @@ LINES = b"".join(
         {"type": "recall", "query": "Where?"},
     )
 )
-SOURCE = "connectors.local_inputs.split_at_turns"
+SOURCE = "flows.embedded.split_at_turns"
 STEP = "operators.step.StateStep.take"
 PLACES = [SOURCE, STEP, "flows.embedded.StateLoop.continue_logs", "state.directory.StateDirectory.sync"]
 Broken = Callable[..., subprocess.CompletedProcess[bytes]]

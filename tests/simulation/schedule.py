@@ -261,7 +261,7 @@ class Watch(Watcher):
 
     def has_gained(self, member: Member, partitions: Collection[int]) -> None:
         for other in self.members:
-            if other is member or other.membership is None or not other.membership.held:
+            if other is member or other.membership is None or other.membership._lease.seconds_left() == 0:
                 continue
             if both := other.membership.partitions & frozenset(partitions):
                 self.fail(f"{member.name} and {other.name} own partitions {sorted(both)} at the same time")

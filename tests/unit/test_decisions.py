@@ -19,6 +19,7 @@ from recallflow.fields import EPOCH_MS_MAX
 from recallflow.flows.admission import TokenKeys, key_source
 from recallflow.flows.settings import AuthSettings
 from recallflow.parsing import parse_control
+from recallflow.process import background_thread
 from tests.jwks_server import SECRET, JwksServer, document, es256, oct_key, rs256
 
 MODES = st.sampled_from(["off", "shadow", "canary"])
@@ -367,7 +368,7 @@ def test_a_thread_looks_on_and_says_why_it_ends(log: Log, server: JwksServer, mo
     keys.load()
     server.body, server.failures = document(rs256("one"), es256("two")), 3
     log.called.clear()
-    with keys.running():
+    with background_thread(keys.run, "keys", keys.stopping):
         assert log.called.wait(GIVE_UP_S)
     assert ("two", False) in log.news()
     assert len(server.asked) >= 5
@@ -384,7 +385,7 @@ def test_a_defect_stops_the_flow(log: Log, server: JwksServer) -> None:
 
     keys = TokenKeys(AuthSettings(jwks=server.url, jwks_refresh_s=1), open_jwks(server.url), log.history, {}, fail)
     keys._refresh_s = 0.01
-    with keys.running():
+    with background_thread(keys.run, "keys", keys.stopping):
         assert failed.wait(GIVE_UP_S)
     with pytest.raises(SourceError, match="the refresh of signing keys has stopped"):
         keys.check(None)

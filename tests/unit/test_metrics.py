@@ -116,7 +116,7 @@ def running(tally: OutputCounter, tmp_path: Path) -> Any:
         source=OwnedSource(KafkaOptions("127.0.0.1:1"), MEMORIES, QUERIES, sync_s=1.0, tails=lambda: ({}, 0)),
         directory=directory,
         output_counter=tally,
-        membership=Mock(spec=Membership, held=True, joined=True, expected=frozenset()),
+        membership=Mock(spec=Membership, joined=True, expected=frozenset()),
         watch=Watch(dict, {MEMORIES: TopicDescription("m", 2)}),
         connection=Mock(spec=BrokerConnection, connected=True),
         owning_partitions=OwningPartitions(1),
@@ -210,15 +210,11 @@ def test_readiness_names_the_obstacle(running: Any, monkeypatch: pytest.MonkeyPa
     assert shown(metrics)["recallflow_connected"] == 0
 
 
-def test_oldest_snapshot_shows_a_stalled_part(running: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    metrics, progress = MainFlowMetrics(), running.source.progress
+def test_oldest_barrier_of_owned_partitions_is_shown(running: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    metrics = MainFlowMetrics()
     metrics.attach(running)
-    for at_s, part in ((10.0, "0"), (11.0, "1"), (12.5, "1")):
-        monkeypatch.setattr("time.time", lambda at_s=at_s: at_s)
-        progress.snapped(part)
+    monkeypatch.setattr(running.source, "_owned", {0: Mock(barrier_s=11.0), 1: Mock(barrier_s=10.0)})
     assert shown(metrics)["recallflow_snapshot_timestamp_seconds"] == 10.0
-    progress.snapped("0")
-    assert shown(metrics)["recallflow_snapshot_timestamp_seconds"] == 12.5
 
 
 def test_results_are_counted_by_task_code_and_reason(running: Any) -> None:

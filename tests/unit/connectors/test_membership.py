@@ -119,8 +119,8 @@ class Flow:
         self.through.set()
         self.began = threading.Event()
 
-    def gain(self, places: dict[int, str | None]) -> None:
-        self.gained |= places
+    def gain(self, texts: dict[int, str | None]) -> None:
+        self.gained |= texts
 
     def give_up(self, partitions: Collection[int]) -> dict[int, Committed]:
         self.began.set()
@@ -249,7 +249,7 @@ def test_revoked_partition_is_released_when_no_rebalance_begins(group: Group) ->
     for _ in range(45):
         assert not group.flow.began.is_set()
         group.clock.now_s += 1
-        until(lambda: member.seconds_left() > SESSION_S - 1)
+        until(lambda: member._lease.seconds_left() > SESSION_S - 1)
     group.clock.now_s += 3
     thread.join(GIVE_UP_S)
     assert group.flow.given == {1}
@@ -286,7 +286,7 @@ def test_kept_partitions_are_renewed_during_a_revocation(group: Group) -> None:
     assert group.flow.began.wait(GIVE_UP_S)
     for _ in range(20):
         group.clock.now_s += 1.1
-        until(lambda: member.seconds_left() > SESSION_S - 1)
+        until(lambda: member._lease.seconds_left() > SESSION_S - 1)
     assert 1 in group.consumer.assigned
     group.flow.through.set()
     thread.join(GIVE_UP_S)
@@ -300,10 +300,10 @@ def test_late_handover_ends_membership_and_keeps_partitions(group: Group) -> Non
     assert group.flow.began.wait(GIVE_UP_S)
     while member.failure() is None:
         group.clock.now_s += 1
-        until(lambda: member.seconds_left() > SESSION_S - 1 or member.failure() is not None)
+        until(lambda: member._lease.seconds_left() > SESSION_S - 1 or member.failure() is not None)
     with pytest.raises(MembershipLost):
         group.may_send(member)
-    assert not member.held
+    assert member._lease.seconds_left() == 0
     assert group.consumer.assigned == {0, 1}
     member.close()
     thread.join(GIVE_UP_S)
@@ -380,7 +380,7 @@ def test_partition_of_previous_static_member_moves_late(group: Group, tmp_path: 
     thread = group.begin_revocation(member, 0)
     for _ in range(40):
         group.clock.now_s += 1.1
-        until(lambda: member.seconds_left() > SESSION_S - 1)
+        until(lambda: member._lease.seconds_left() > SESSION_S - 1)
     assert group.consumer.assigned == {0, 1}
     group.clock.now_s += 2
     thread.join(GIVE_UP_S)
@@ -421,7 +421,7 @@ def test_other_settings_in_a_note_refuse_the_member(group: Group, tmp_path: Path
     with pytest.raises(UsageError, match=re.escape("other settings: gap is 30.0 there and 20.0 here. ")):
         member.step()
     assert group.flow.gained == {}
-    assert not member.held
+    assert member._lease.seconds_left() == 0
 
 
 def test_settings_of_a_new_deployment_come_from_the_first_partition(group: Group, tmp_path: Path) -> None:

@@ -102,6 +102,17 @@ def fill(kafka: FakeKafka, topic: str, partition: int, words: str) -> None:
         kafka.append(topic, partition, word.encode(), word[:1].encode() + b"/ann", append_ms=5)
 
 
+def test_released_partition_has_no_oldest_barrier(member: Member, monkeypatch: pytest.MonkeyPatch) -> None:
+    member.own(0)
+    monkeypatch.setattr("time.time", lambda: 10.0)
+    member.batch()
+    assert member.source.oldest_barrier_s() == 10.0
+    member.source.give_up([0])
+    member.batch()
+    monkeypatch.setattr("time.time", lambda: 500.0)
+    assert member.source.oldest_barrier_s() == 500.0  # an alert compares it with the time
+
+
 def test_a_partition_that_rests_is_marked_seldom(kafka: FakeKafka, member: Member) -> None:
     member.own(0)
     member.batch()
