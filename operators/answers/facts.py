@@ -14,7 +14,7 @@ from recallflow.language.places import find_stems
 from recallflow.operators.answers.explore import edge_fields
 from recallflow.operators.graph.reader import (
     has_weight,
-    is_form,
+    is_type_node,
     marks,
     named_entities,
     nodes_called,
@@ -99,7 +99,7 @@ class FactSearch:
         self._complete = len(seqs) <= MEMORIES
         yield from named_entities(self._graph, self._query.query) if self._query.query else ()
         for seq in dict.fromkeys([*best, *seqs[:MEMORIES]]):
-            yield from (key for key, _ in self._graph.links(seq) if not is_form(key))
+            yield from (key for key, _ in self._graph.links(seq) if not is_type_node(key))
         yield from self._graph.entities()
 
     def _candidates(self, begin: Iterator[NodeKey]) -> list[Edge]:

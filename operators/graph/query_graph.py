@@ -30,12 +30,12 @@ from recallflow.operators.graph.paths import (
 )
 from recallflow.operators.graph.quality_gate import BaselineComparison, compare
 from recallflow.operators.graph.reader import (
-    NOTHING_KNOWN,
+    NO_ENTITIES,
     EntityContext,
     TraversalScope,
     entity_context,
     given_entities,
-    is_form,
+    is_type_node,
     named_entities,
     other_end,
     read_once,
@@ -102,7 +102,7 @@ class _Search:
 
     def _add_edges(self, hop: int, own: NodeKey, memories: list[int], nodes: list[NodeKey]) -> None:
         edges = self._graph.edges(own, self._scope.bounds.fan_out)
-        others = [other_end(edge, own) for edge in edges if self._scope.holds(edge)]
+        others = [other_end(edge, own) for edge in edges if self._scope.is_valid(edge)]
         self._add_memories(hop, [seq for key in others if key.memory for seq in self._graph.members(key, 1)], memories)
         self._add_nodes(others, nodes)
 
@@ -117,7 +117,7 @@ class _Search:
         for key in found:
             if not key.memory and key not in self._nodes:
                 self._nodes.add(key)
-                if not is_form(key) and not self._graph.is_archived(key):
+                if not is_type_node(key) and not self._graph.is_archived(key):
                     nodes.append(key)
 
     def _may_read(self) -> bool:
@@ -133,7 +133,7 @@ SEED_ODDS = 3.0
 BOOSTED_MAX = 50  # boosted neighbours of the seeds
 # Memories reached only over names in texts, authors, episodes and similarity are no better than the next ranked ones:
 # a larger k has the same effect on every kind of chat. So they add nothing.
-WORKED_OUT_COUNTS = 0.0
+DERIVED_FACTOR = 0.0
 LOOKED_AT = 100  # best memories whose links are read, for shared nodes with many memories
 
 T = TypeVar("T")
@@ -193,7 +193,7 @@ class QueryGraph:
             permitted = self._scope.allowed if filtered else None
             return entity_context(self._reader, self._about(urns, question), self.now_ms, permitted)
 
-        return self._guarded(known, "what it knows of entities") or NOTHING_KNOWN
+        return self._guarded(known, "what it knows of entities") or NO_ENTITIES
 
     def names(self, urns: Sequence[str], question: str, seq: int | None = None) -> list[str]:
         """Return the names of the entities that the query gives or names; optionally only those linked to a memory."""
@@ -225,7 +225,7 @@ class QueryGraph:
         answered = np.zeros(len(self._place), np.bool_)
         answered[seqs[ranked]] = True
         scope = replace(self._scope, fit=self._fit)
-        expansion = expand(Walk(scope, self.seeds(ranked), hops, steps), besides={*seqs[ranked].tolist()})
+        expansion = expand(Walk(scope, self.seeds(ranked), hops, steps), exclude={*seqs[ranked].tolist()})
         left_out = self.permitted[~answered[seqs[self.permitted]]]
         added = self._places(expansion.items)
         types = [item.why["edge_type"] for item in expansion.items]
@@ -289,7 +289,7 @@ class QueryGraph:
 
     def _fit(self, seq: int, given: bool) -> float:
         """Return the odds of a memory relative to the best permitted one, for given or derived links."""
-        return math.exp(self._preference(seq) - self._highest) * (1.0 if given else WORKED_OUT_COUNTS)
+        return math.exp(self._preference(seq) - self._highest) * (1.0 if given else DERIVED_FACTOR)
 
     @cached_property
     def _highest(self) -> float:

@@ -14,7 +14,7 @@ from recallflow.state.graph import Edge, Node, OwnerGraph
 from recallflow.state.graph_codec import ENTITY_KIND, MEMORY_KIND, NodeKey, begins_like_a_key, node_key
 from recallflow.state.rows import MemoryRow
 
-GIVEN_ROLES = frozenset({"category", "topic", "tag", "repo", "entity"})
+ATTACHED_ROLES = frozenset({"category", "topic", "tag", "repo", "entity"})
 
 
 def read_once(graph: OwnerGraph) -> OwnerGraph:
@@ -48,8 +48,8 @@ class Caps:
 
 @dataclass(frozen=True, slots=True)
 class TraversalScope:
-    """The part of a graph that one query may traverse: `allowed` memories (by `seq`), and edges that hold at `now_ms`
-    (epoch ms; None: at any time)."""
+    """The part of a graph that one query may traverse: `allowed` memories (by `seq`), and edges that are valid at
+    `now_ms` (epoch ms; None: at any time)."""
 
     graph: OwnerGraph
     now_ms: int | None = None
@@ -57,7 +57,8 @@ class TraversalScope:
     prefer: Callable[[int], float] = lambda _: 0.0  # orders memories of equal score or over a limit, highest first
     # A shared node's memories among the best matches of the question.
     best: Callable[[NodeKey], Sequence[int]] = lambda _: ()
-    # The factor, 0 to 1, of a path without a stated edge, for given or derived links.
+    # The score factor, 0 to 1, of a path to a memory (`seq`) without a stated edge. The flag is true for a link that
+    # is attached to its memory, and false for a derived connection.
     fit: Callable[[int, bool], float] = lambda _, __: 1.0
     bounds: LoadBounds = LoadBounds()
 
@@ -68,12 +69,12 @@ class TraversalScope:
             found = [*dict.fromkeys([*found, *self.best(key)])]
         return sorted(found, key=lambda seq: (-self.prefer(seq), -seq))
 
-    def is_given(self, seq: int, key: NodeKey) -> bool:
-        """Return whether a memory's link to a node was given with the memory."""
-        return any(node == key and role in GIVEN_ROLES for node, role in self.graph.links(seq))
+    def is_attached(self, seq: int, key: NodeKey) -> bool:
+        """Return whether the event of a memory gave its link to a node."""
+        return any(node == key and role in ATTACHED_ROLES for node, role in self.graph.links(seq))
 
-    def holds(self, edge: Edge) -> bool:
-        """Return whether a path may use an edge. An edge without weight is not used."""
+    def is_valid(self, edge: Edge) -> bool:
+        """Return whether a path may use an edge: it has a weight, and is valid at the query's time."""
         return has_weight(edge) if self.now_ms is None else is_live(edge, self.now_ms)
 
     def own_key(self, seq: int) -> NodeKey | None:
@@ -82,8 +83,8 @@ class TraversalScope:
         return links[0][0] if links and not self.graph.is_archived(links[0][0]) else None
 
 
-def is_form(key: NodeKey) -> bool:
-    """Return whether a node (`type:…`) describes the form of a memory, not its subject."""
+def is_type_node(key: NodeKey) -> bool:
+    """Return whether a node is `type:…`, which describes the form of a memory and not its subject."""
     return not key.memory and key.text.startswith("type:")
 
 
@@ -92,29 +93,27 @@ def has_weight(edge: Edge) -> bool:
 
 
 def is_live(edge: Edge, now_ms: int) -> bool:
-    """Return whether an edge counts at a time (epoch ms)."""
+    """Return whether an edge has a weight and is valid at a time (epoch ms)."""
     return has_weight(edge) and not marks(edge, now_ms)
 
 
 def marks(edge: Edge, now_ms: int) -> list[Mark]:
-    """Return the reasons why an edge does not hold at a time (epoch ms)."""
-    found: list[Mark] = ["archived"] if edge.archived else []
-    if edge.valid_from_ms is not None and now_ms < edge.valid_from_ms:
-        found.append("not_yet_valid")
-    if any(end is not None and now_ms >= end for end in (edge.valid_to_ms, edge.expires_ms)):
-        found.append("expired")
-    return found
+    """Return the reasons why an edge is not valid at a time (epoch ms)."""
+    return _marks(edge, edge.archived, now_ms)
 
 
 def memory_marks(graph: OwnerGraph, row: MemoryRow, now_ms: int, hidden: set[int]) -> list[Mark]:
-    """Return the reasons why a memory does not count at a time (epoch ms)."""
-    found: list[Mark] = ["archived"] if graph.is_archived(NodeKey(row.id, memory=True)) else []
-    if row.valid_from_ms is not None and now_ms < row.valid_from_ms:
+    """Return the reasons why a memory is not valid at a time (epoch ms). `hidden`: the superseded memories."""
+    found = _marks(row, graph.is_archived(NodeKey(row.id, memory=True)), now_ms)
+    return [*found, "superseded"] if row.seq in hidden else found
+
+
+def _marks(item: Edge | MemoryRow, is_archived: bool, now_ms: int) -> list[Mark]:
+    found: list[Mark] = ["archived"] if is_archived else []
+    if item.valid_from_ms is not None and now_ms < item.valid_from_ms:
         found.append("not_yet_valid")
-    if any(end is not None and now_ms >= end for end in (row.valid_to_ms, row.expires_ms)):
+    if any(end is not None and now_ms >= end for end in (item.valid_to_ms, item.expires_ms)):
         found.append("expired")
-    if row.seq in hidden:
-        found.append("superseded")
     return found
 
 
@@ -126,7 +125,7 @@ def other_end(edge: Edge, key: NodeKey) -> NodeKey:
 def superseded(graph: OwnerGraph, now_ms: int) -> set[int]:
     """Return the memories (`seq`) that others supersede at `now_ms`. In a cycle of memories that supersede each other,
     the newest by order of arrival stays visible."""
-    by: dict[int, list[int]] = {}
+    newer_of: dict[int, list[int]] = {}
     for seq, refinements in graph.superseded().items():
         for one in refinements:
             if one.expires_ms is not None and now_ms >= one.expires_ms:
@@ -134,30 +133,30 @@ def superseded(graph: OwnerGraph, now_ms: int) -> set[int]:
             if one.valid_from_ms is not None and now_ms < one.valid_from_ms:
                 continue
             if newer := graph.members(NodeKey(one.by, memory=True), 1):
-                by.setdefault(seq, []).append(newer[0])
-    return by.keys() - _newest_of_circles(by)
+                newer_of.setdefault(seq, []).append(newer[0])
+    return newer_of.keys() - _newest_of_cycles(newer_of)
 
 
-def _newest_of_circles(by: Mapping[int, list[int]]) -> set[int]:
+def _newest_of_cycles(newer_of: Mapping[int, list[int]]) -> set[int]:
     """Return the newest memory of each cycle, unless a memory outside of the cycle supersedes it."""
-    if all(seq < newer for seq, found in by.items() for newer in found):
+    if all(seq < newer for seq, found in newer_of.items() for newer in found):
         return set()  # strictly increasing edges have no cycle
-    circles = (circle for circle in _components(by) if len(circle) > 1)
-    return {newest for circle in circles if circle.issuperset(by[newest := max(circle)])}
+    cycles = (cycle for cycle in _components(newer_of) if len(cycle) > 1)
+    return {newest for cycle in cycles if cycle.issuperset(newer_of[newest := max(cycle)])}
 
 
 def _components(edges: Mapping[int, list[int]]) -> Iterator[set[int]]:
     """Yield the strongly connected components of a graph, by Kosaraju's algorithm in linear time. Recall
     would need networkx (19 MB) for this function only."""
-    against: dict[int, list[int]] = {}
+    reverse_edges: dict[int, list[int]] = {}
     for node, others in edges.items():
         for other in others:
-            against.setdefault(other, []).append(node)
+            reverse_edges.setdefault(other, []).append(node)
     reached: set[int] = set()
     finished = [node for root in edges for node in _finished(root, edges, reached)]
     reached = set()
     for root in reversed(finished):
-        if component := {*_finished(root, against, reached)}:
+        if component := {*_finished(root, reverse_edges, reached)}:
             yield component
 
 
@@ -183,7 +182,7 @@ NAME_WORDS = 5
 CONTEXT_HOPS = 2
 CONTEXT_ENTRIES = 20
 RELATIONSHIPS = 24  # the newest relationships of an entity
-TELLING_MOST = 1_000  # memories of an entity that are checked against the filters
+LINKED_MAX = 1_000  # memories of an entity that are checked against the filters
 
 _WORD = re.compile(r"\w+")
 _SYMBOLS = re.compile(r"[^\w\s]*")
@@ -192,7 +191,7 @@ _OPENING = "([{\"'‘“«¿¡@#"
 
 
 def nodes_called(graph: OwnerGraph, wanted: Sequence[str], field: str) -> list[NodeKey]:
-    """Return the nodes that keys, memory ids, URNs or names call. Raise InvalidRecord for missing ones."""
+    """Return the nodes of keys, memory ids, URNs or names. Raise InvalidRecord for missing ones."""
     found: list[NodeKey] = []
     missing: list[FieldProblem] = []
     for at, text in enumerate(wanted):
@@ -228,14 +227,14 @@ def named_entities(graph: OwnerGraph, question: str) -> list[NodeKey]:
         for first in range(len(words) - length + 1):
             if any(used[first : first + length]):
                 continue
-            key = _called(graph, question, words[first][0], words[first + length - 1][1])
+            key = _entity_named(graph, question, words[first][0], words[first + length - 1][1])
             if key is not None:
                 used[first : first + length] = [True] * length
                 found[first] = key
     return list(dict.fromkeys(found[first] for first in sorted(found)))
 
 
-def _called(graph: OwnerGraph, question: str, start: int, end: int) -> NodeKey | None:
+def _entity_named(graph: OwnerGraph, question: str, start: int, end: int) -> NodeKey | None:
     """Return the entity that a part of the question names, with adjacent symbols (C++) or without."""
     for spelling in _spellings(question, start, end):
         # A function word counts as a name only if it is capitalised within the sentence.
@@ -258,13 +257,13 @@ def _spellings(question: str, start: int, end: int) -> Iterator[str]:
 
 
 class EntityContext(NamedTuple):
-    """The graph's knowledge about entities, and the number of entities that the query's filters exclude."""
+    """Entities with their properties and relationships."""
 
     entries: list[dict[str, Any]]
-    kept_out: int
+    excluded: int  # the number of entities that the query's filters exclude
 
 
-NOTHING_KNOWN = EntityContext([], 0)
+NO_ENTITIES = EntityContext([], 0)
 
 
 def entity_context(
@@ -276,15 +275,15 @@ def entity_context(
     `permitted` decides which memories (`seq`) pass the query's filters. Entities without a link to such a memory are
     excluded, and relations that no such memory states."""
     entries: list[dict[str, Any]] = []
-    reached, at, kept_out = list(dict.fromkeys(entities)), 0, 0
+    reached, at, excluded = list(dict.fromkeys(entities)), 0, 0
     hops = dict.fromkeys(reached, 0)
     while at < len(reached) and len(entries) < CONTEXT_ENTRIES:
         key, at = reached[at], at + 1
         node = graph.node(key)
         if node is None or node.archived:
             continue
-        if not _is_told(graph, key, permitted):
-            kept_out += 1
+        if not _is_linked(graph, key, permitted):
+            excluded += 1
             continue
         relationships = []
         for edge in graph.edges(key, RELATIONSHIPS):
@@ -297,20 +296,20 @@ def entity_context(
             if edge.source == key and (target := graph.node(other)) is not None and not target.archived:
                 relationships.append({"type": edge.type, "target": target.name})
         entries.append(_entry(node, relationships))
-    return EntityContext(entries, kept_out)
+    return EntityContext(entries, excluded)
 
 
-def _is_told(graph: OwnerGraph, key: NodeKey, permitted: Callable[[int], bool] | None) -> bool:
+def _is_linked(graph: OwnerGraph, key: NodeKey, permitted: Callable[[int], bool] | None) -> bool:
     """Return whether a permitted memory is linked to a node."""
-    return permitted is None or any(map(permitted, graph.members(key, TELLING_MOST)))
+    return permitted is None or any(map(permitted, graph.members(key, LINKED_MAX)))
 
 
 def _is_stated(graph: OwnerGraph, edge: Edge, permitted: Callable[[int], bool] | None) -> bool:
-    """Return whether permitted memories state an edge; without evidence, whether both its ends have some."""
+    """Return whether permitted memories state an edge; without evidence, whether both its ends are linked to some."""
     if permitted is None:
         return True
     if not edge.evidence:
-        return all(_is_told(graph, end, permitted) for end in (edge.source, edge.target))
+        return all(_is_linked(graph, end, permitted) for end in (edge.source, edge.target))
     seqs = (graph.members(NodeKey(one, memory=True), 1) for one in edge.evidence)
     return any(permitted(seq) for found in seqs for seq in found)
 

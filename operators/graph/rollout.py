@@ -94,7 +94,7 @@ class Expansions:
                 applied = AppliedExpansion((), "graph_expansion_error", (warning,))
             else:
                 outcome = "late" if is_late() else "expanded"
-                counts = {"reached": expansion.considered, "worked_out": expansion.worked_out}
+                counts = {"reached": expansion.considered, "worked_out": expansion.derived_only}
                 routing = {**counts, "caps": expansion.caps.counts()}
                 applied = AppliedExpansion(expansion.items, None, (), routing)
         blocked = blocks(self.verdict_held(tenant_id, at_ms))

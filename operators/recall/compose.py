@@ -11,7 +11,7 @@ import numpy as np
 from recallflow.fields import format_time
 from recallflow.operators import redaction
 from recallflow.operators.derived import known_summary
-from recallflow.operators.graph.reader import NOTHING_KNOWN, is_live
+from recallflow.operators.graph.reader import NO_ENTITIES, is_live
 from recallflow.operators.recall import model_calls, signal, why
 from recallflow.operators.recall.context import context, excerpts, summaries_alone
 from recallflow.operators.recall.deadline import REST, TARGET_MS, Step, tier_of
@@ -144,7 +144,7 @@ def compose_answer(
         there = len(ranking.places) > 0
         episodes = _episodes(run, ranking, memories) if there else []
     run.timings.end("compose")
-    entities = NOTHING_KNOWN
+    entities = NO_ENTITIES
     if model_calls.context_tokens(query) is not None:
         filtered = query.filters != Filters() or query.project_id is not None
         entities = ranked.graph.context(query.entity_urns, run.question.text, filtered=filtered)

@@ -130,7 +130,7 @@ def context(
     held = {(item.id, item.version) for item in assembled.relevant_items}.union(repeated).difference(beyond)
     assembled.omitted.update(
         _omitted(answer, len(chosen), assembled),
-        relevant_items=Omitted(filters=answer.permitted.kept_out, budget=count - len(held)),
+        relevant_items=Omitted(filters=answer.permitted.excluded, budget=count - len(held)),
     )
     if not unread:
         return assembled, []
@@ -159,9 +159,9 @@ def _omitted(answer: ComposedAnswer, chosen: int, assembled: Context) -> dict[st
     every, entities = answer.summaries.every, answer.entities
     return {
         "summaries": Omitted(filters=len(every) - chosen, budget=chosen - len(assembled.summaries)),
-        "relevant_items": Omitted(filters=answer.permitted.kept_out, budget=0),
+        "relevant_items": Omitted(filters=answer.permitted.excluded, budget=0),
         "graph_context": Omitted(
-            filters=entities.kept_out, budget=len(entities.entries) - len(assembled.graph_context)
+            filters=entities.excluded, budget=len(entities.entries) - len(assembled.graph_context)
         ),
     }
 

@@ -116,7 +116,7 @@ class Permitted(NamedTuple):
 
     places: Places
     warnings: list[Warn]  # of the filters
-    kept_out: int  # the number of memories that the filters exclude
+    excluded: int  # the number of memories that the filters exclude
 
 
 class Candidates(NamedTuple):

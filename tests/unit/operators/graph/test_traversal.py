@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from recallflow.operators.graph.paths import SHARED_NODE, TYPE_WEIGHTS, boosts, expand, strength
+from recallflow.operators.graph.paths import SHARED_NODE, TYPE_WEIGHTS, boosts, edge_weight, expand
 from recallflow.operators.graph.query_graph import OPENED, proximity
 from recallflow.operators.graph.reader import (
     CONTEXT_ENTRIES,
@@ -199,7 +199,7 @@ def test_derived_edges_are_traversed_but_not_added() -> None:
     }  # fmt: skip
     expansion = expand(walk(StubGraph(links, edges), "m0", hops=2, fit=fits(0.5)))
     assert [(item.seq, item.score) for item in expansion.items] == [(3, 0.75), (4, 0.125), (5, 0.0625)]
-    assert (expansion.considered, expansion.worked_out) == (5, 2)
+    assert (expansion.considered, expansion.derived_only) == (5, 2)
 
 
 class Half(StubGraph):
@@ -310,7 +310,7 @@ def paths(model: nx.MultiGraph, target: str, hops: int) -> Iterator[tuple[int, f
             scored = last or between
             between = None if source in MEMORIES else last
         if length <= hops:
-            yield length, round(strength(scored) / length, 9)
+            yield length, round(edge_weight(scored) / length, 9)
 
 
 @given(LINKS, ANY_EDGES, st.integers(1, 3))
