@@ -157,8 +157,8 @@ class Answerer:
 
     def _trace(self, query: GraphTrace, ask: Ask, results: ModelResults) -> Trace:
         ranked = ranked_only(self._engine, self._to_request(_traced(query), ask), results)
-        held_back = self._expansions.held_back(ask.owner.tenant_id, ask.record.append_ms)
-        return trace(ranked.graph, ranked.ranking.places, ranked.ranking.scores, query.traversal_depth, held_back)
+        fallback = self._expansions.fallback(ask.owner.tenant_id, ask.record.append_ms)
+        return trace(ranked.graph, ranked.ranking.places, ranked.ranking.scores, query.traversal_depth, fallback)
 
     def _facts(self, query: GraphFacts, ask: Ask, results: ModelResults) -> Facts:
         hot, moment = self._owners.get(ask.owner), Moment.of(query, ask.asked_ms, ask.projects)

@@ -18,9 +18,9 @@ from recallflow.operators.graph.quality_gate import (
     BaselineComparison,
     ExpansionOutcome,
     Failure,
+    FeedbackSubject,
     GateObservations,
     Outcome,
-    Part,
     QualityGates,
     blocks,
 )
@@ -43,7 +43,7 @@ Fallback = Literal[
 
 
 class AppliedExpansion(NamedTuple):
-    """The applied part of an expansion. Without items, `fallback` gives the reason."""
+    """The part of an expansion that is in the answer. Without items, `fallback` gives the reason."""
 
     items: tuple[Related, ...]
     fallback: Fallback | None
@@ -55,16 +55,16 @@ class AppliedExpansion(NamedTuple):
 
     @property
     def ran(self) -> bool:
-        """Whether the graph was followed, applied or not."""
+        """Whether the graph was traversed, applied or not."""
         return self.fallback not in ("feature_flag_disabled", "rollout_off", "rollout_guardrail")
 
 
 class Expansions:
-    """The expansions of one state partition. Its memory of answers is lost with the process."""
+    """The expansions of one state partition. The answers that may receive feedback are lost with the process."""
 
     def __init__(self, decisions: ControlHistory, gates: QualityGates, *, enabled: bool = True) -> None:
         self.enabled, self._decisions, self._gates = enabled, decisions, gates
-        self._answered: OrderedDict[tuple[Owner, str], Part] = OrderedDict()
+        self._answered: OrderedDict[tuple[Owner, str], FeedbackSubject] = OrderedDict()
 
     def run(
         self,
@@ -78,9 +78,9 @@ class Expansions:
         `expand` returns the expansion and its comparison with the baseline. Its failure only leaves out the expansion.
         `no_time`: the query's deadline leaves no time for it. `is_late` returns whether the deadline has passed."""
         tenant_id, at_ms = request.owner.tenant_id, request.at_ms
-        held_back = self.held_back(tenant_id, at_ms)
+        fallback = self.fallback(tenant_id, at_ms)
         if not self.is_on(tenant_id, at_ms):
-            return AppliedExpansion((), held_back)
+            return AppliedExpansion((), fallback)
         outcome: Outcome = "stopped"
         compared, failure = None, None
         applied = AppliedExpansion((), "rollout_guardrail")
@@ -97,23 +97,23 @@ class Expansions:
                 counts = {"reached": expansion.considered, "worked_out": expansion.derived_only}
                 routing = {**counts, "caps": expansion.caps.counts()}
                 applied = AppliedExpansion(expansion.items, None, (), routing)
-        blocked = blocks(self.verdict_held(tenant_id, at_ms))
+        blocked = blocks(self.verdict_at(tenant_id, at_ms))
         self._gates.observe(tenant_id, ExpansionOutcome(at_ms, outcome, compared), blocked, failure)
-        return applied if held_back is None else AppliedExpansion((), held_back)
+        return applied if fallback is None else AppliedExpansion((), fallback)
 
     def answered(self, request: QueryContext, ranked: Sequence[str], added: Sequence[str]) -> None:
-        """Expect feedback on the memories of an answer, by id. With the rollout `off`, there is no comparison."""
+        """Expect feedback on the memories of an answer, by id; none while the rollout is `off`."""
         if not self.is_on(request.owner.tenant_id, request.at_ms):
             return
-        parts: dict[str, Part] = dict.fromkeys(ranked, "beside" if added else "without") | dict.fromkeys(added, "added")
-        for memory_id, part in parts.items():
-            self._answered[request.owner, memory_id] = part
+        subjects: dict[str, FeedbackSubject] = dict.fromkeys(ranked, "ranked" if added else "without")
+        for memory_id, subject in (subjects | dict.fromkeys(added, "added")).items():
+            self._answered[request.owner, memory_id] = subject
             self._answered.move_to_end((request.owner, memory_id))
         while len(self._answered) > FEEDBACK_MAX:
             self._answered.popitem(last=False)
 
     def is_on(self, tenant_id: str, at_ms: int) -> bool:
-        """Return whether the graph is followed for the tenant at a time, at least for measurement."""
+        """Return whether the graph is traversed for the tenant at a time, at least for measurement."""
         return self.enabled and self.mode(tenant_id, at_ms)[0] != "off"
 
     def mode(self, tenant_id: str, at_ms: int) -> tuple[RolloutMode, Decision | None]:
@@ -123,22 +123,22 @@ class Expansions:
             return "off", None
         return decision.event.mode, decision
 
-    def verdict_held(self, tenant_id: str, at_ms: int) -> Decision | None:
+    def verdict_at(self, tenant_id: str, at_ms: int) -> Decision | None:
         return self._decisions.decision(tenant_id, "gate.verdict", DEFAULT, at_ms)
 
-    def held_back(self, tenant_id: str, at_ms: int) -> Fallback | None:
+    def fallback(self, tenant_id: str, at_ms: int) -> Fallback | None:
         """Return the reason why expansions may not be in the tenant's answers at a time; None if they may."""
         mode, _ = self.mode(tenant_id, at_ms)
         if not self.enabled:
             return "feature_flag_disabled"
         if mode != "canary":
             return "rollout_off" if mode == "off" else "shadow_mode"
-        return "quality_gate_blocked" if blocks(self.verdict_held(tenant_id, at_ms)) else None
+        return "quality_gate_blocked" if blocks(self.verdict_at(tenant_id, at_ms)) else None
 
     def feedback(self, owner: Owner, memory_id: str, useful: bool, at_ms: int) -> None:
         """Count a user's feedback on a memory, once, for the last answer that contained it."""
-        if (part := self._answered.pop((owner, memory_id), None)) is not None:
-            self._gates.feedback(owner.tenant_id, at_ms, useful, part)
+        if (subject := self._answered.pop((owner, memory_id), None)) is not None:
+            self._gates.feedback(owner.tenant_id, at_ms, useful, subject)
 
     def forget(self, owners: Collection[Owner]) -> None:
         for answered in [answered for answered in self._answered if answered[0] in owners]:
@@ -147,33 +147,33 @@ class Expansions:
 
     def verdict(self, tenant_id: str) -> GateVerdict | None:
         """Return a new verdict of the tenant's gate, if it differs from the one in force."""
-        return self._gates.verdict(tenant_id, lambda at_ms: self.verdict_held(tenant_id, at_ms))
+        return self._gates.verdict(tenant_id, lambda at_ms: self.verdict_at(tenant_id, at_ms))
 
-    def watched(self, tenant_id: str) -> GateObservations:
-        return self._gates.watched(tenant_id)
+    def observations(self, tenant_id: str) -> GateObservations:
+        return self._gates.observations(tenant_id)
 
 
-COUNTED = 5_000  # counted nodes, and as many edges; more would delay other queries
+COUNTED_MAX = 5_000  # counted nodes, and as many edges; more would delay other queries
 
 
 def status(graph: OwnerGraph, expansions: Expansions, tenant_id: str, at_ms: int) -> GraphReport:
     """Return the report for `graph.status`. Edges of a symmetric type are counted in both directions."""
-    nodes = Counter(node.kind for node in islice(graph.nodes(), COUNTED))
-    edges = Counter(edge.type for edge in islice(graph.all_edges(), COUNTED))
-    watched = expansions.watched(tenant_id)
+    nodes = Counter(node.kind for node in islice(graph.nodes(), COUNTED_MAX))
+    edges = Counter(edge.type for edge in islice(graph.all_edges(), COUNTED_MAX))
+    observed = expansions.observations(tenant_id)
     mode, decision = expansions.mode(tenant_id, at_ms)
-    verdict = expansions.verdict_held(tenant_id, at_ms)
+    verdict = expansions.verdict_at(tenant_id, at_ms)
     return GraphReport(
         nodes=dict(sorted(nodes.items())),
         edges=dict(sorted(edges.items())),
-        complete=max(nodes.total(), edges.total()) < COUNTED,
+        complete=max(nodes.total(), edges.total()) < COUNTED_MAX,
         rollout=RolloutState(mode=mode, enabled=expansions.enabled, **_provenance(decision)),
         gate=GateState(
-            blocked=blocks(verdict), **_provenance(verdict), windows=watched.figures, edge_types=watched.types
+            blocked=blocks(verdict), **_provenance(verdict), windows=observed.figures, edge_types=observed.types
         ),
         failures=[
             GraphFailure(at=format_time(failure.at_ms), query_id=failure.query_id, error=failure.error)
-            for failure in watched.failures
+            for failure in observed.failures
         ],
     )
 

@@ -139,10 +139,10 @@ def test_erasure_removes_owner_from_gate_failures_and_keeps_figures() -> None:
         gates.observe(
             "acme", ExpansionOutcome(1, "failed", None), False, Failure(1, f"of {owner.user_id}", "KeyError", owner)
         )
-    figures = gates.watched("acme").figures
+    figures = gates.observations("acme").figures
     gates.forget([ann, Owner("other", "prod", "ann")])
-    assert [one.query_id for one in gates.watched("acme").failures] == ["of bo"]
-    assert gates.watched("acme").figures == figures
+    assert [one.query_id for one in gates.observations("acme").failures] == ["of bo"]
+    assert gates.observations("acme").figures == figures
 
 
 @pytest.mark.parametrize(("days", "outcome"), [(1, "erased"), (2.5, "unchanged")])

@@ -11,15 +11,14 @@ from hypothesis import strategies as st
 
 from recallflow.flows.embedded import EmbeddedEngine, run_lines
 from recallflow.flows.settings import Settings
-from recallflow.operators.graph import query_graph
+from recallflow.operators.graph import quality_gate, query_graph
 from recallflow.operators.graph.quality_gate import (
     BOUNDS,
-    TYPES_MOST,
+    TYPES_MAX,
     BaselineComparison,
     ExpansionOutcome,
     Outcome,
     QualityGate,
-    Window,
     compare,
 )
 from recallflow.outputs import Answer
@@ -28,13 +27,25 @@ from tests.unit.operators.graph.engine import rolled_out
 from tests.unit.operators.harness import DAY_MS, make_event
 
 SPAN_MS = 1_000
-WINDOW = Window(span_ms=SPAN_MS, most=100, answers=10, feedback=4)
 GOOD, BAD = BaselineComparison(0.2, {"similar_to": 0.8}, 30), BaselineComparison(0.0, {"similar_to": 0.1}, 30)
 HUGE = BaselineComparison(0.0, {}, 5_000)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def small_window() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in (
+            ("WINDOW_MS", SPAN_MS),
+            ("OBSERVATIONS_MAX", 100),
+            ("ANSWERS_MIN", 10),
+            ("FEEDBACK_MIN", 4),
+        ):
+            patch.setattr(quality_gate, name, value)
+        yield
+
+
 def gate(*outcomes: tuple[int, Outcome], compared: BaselineComparison | None = None) -> QualityGate:
-    watching = QualityGate(WINDOW)
+    watching = QualityGate()
     for count, outcome in outcomes:
         for _ in range(count):
             watching.observe(ExpansionOutcome(0, outcome, compared))
@@ -45,7 +56,7 @@ def test_figures() -> None:
     watching = gate((15, "expanded"), compared=GOOD)
     for outcome in ("failed", "stopped", "stopped", "late", "expanded"):
         watching.observe(ExpansionOutcome(0, outcome))
-    for part, said in (("added", "1011"), ("beside", "1111"), ("without", "1110")):
+    for part, said in (("added", "1011"), ("ranked", "1111"), ("without", "1110")):
         for useful in said:
             watching.feedback(0, useful == "1", part)  # type: ignore[arg-type]
     assert watching.figures() == {
@@ -114,10 +125,10 @@ def test_figures_while_blocked_are_not_compared_later() -> None:
 
 
 def test_only_so_many_types_of_edges_are_remembered() -> None:
-    watching = QualityGate(WINDOW)
-    for number in range(10 * TYPES_MOST):
+    watching = QualityGate()
+    for number in range(10 * TYPES_MAX):
         watching.observe(ExpansionOutcome(0, "expanded", BaselineComparison(0.0, {f"type {number}": 0.5}, 1)))
-    assert len(watching.types()) == WINDOW.most + TYPES_MOST
+    assert len(watching.types()) == 100 + TYPES_MAX
 
 
 def told(**said: str) -> QualityGate:
@@ -134,7 +145,7 @@ def told(**said: str) -> QualityGate:
     [
         ({"added": "0001"}, "harm_rate 0.75"),
         ({"added": "0001", "without": "0111"}, "useful_loss 0.5, harm_rate 0.75"),
-        ({"beside": "0011", "without": "1111"}, "useful_loss 0.5"),  # what is added spoils the rest
+        ({"ranked": "0011", "without": "1111"}, "useful_loss 0.5"),  # what is added spoils the rest
     ],
 )
 def test_negative_feedback_blocks(said: dict[str, str], reason: str) -> None:
@@ -148,8 +159,8 @@ def test_negative_feedback_blocks(said: dict[str, str], reason: str) -> None:
         {"added": "0011"},  # as much use as harm
         {"added": "0001", "without": "0001"},  # who only ever complains does so of any answer
         {"added": "0001", "without": "0000"},
-        {"added": "1111", "beside": "1111", "without": "0000"},
-        {"beside": "0000"},  # of ranked memories alone, and nothing to hold it against
+        {"added": "1111", "ranked": "1111", "without": "0000"},
+        {"ranked": "0000"},  # of ranked memories alone, and nothing to hold it against
         {"added": "000", "without": "1111"},  # too little
     ],
 )
@@ -177,7 +188,7 @@ def test_a_restart_forgets_and_counts_from_then_on() -> None:
     )
 )  # fmt: skip
 def test_figures_that_block_do_not_free(seen: list[ExpansionOutcome]) -> None:
-    watching = QualityGate(WINDOW)
+    watching = QualityGate()
     for one in seen:
         watching.observe(one)
         assert not watching.blocks(False) or watching.blocks(True)

@@ -59,7 +59,7 @@ def test_status_reports_rollout_and_blocking_verdict() -> None:
 
 
 def test_a_very_large_graph_is_counted_in_part(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(status_module, "COUNTED", 3)
+    monkeypatch.setattr(status_module, "COUNTED_MAX", 3)
     (response,) = run_flow(told(make_event("graph.status"))).responses
     report = response["graph_status"]
     assert not report["complete"]

@@ -8,9 +8,9 @@ import pytest
 from recallflow.control import DEFAULT, ControlHistory, GateVerdict, Rollout
 from recallflow.errors import StorageError
 from recallflow.operators.events import QueryContext
-from recallflow.operators.graph import rollout
+from recallflow.operators.graph import quality_gate, rollout
 from recallflow.operators.graph.paths import Expansion, Related
-from recallflow.operators.graph.quality_gate import REPEAT_MS, BaselineComparison, QualityGates, Window
+from recallflow.operators.graph.quality_gate import REPEAT_MS, BaselineComparison, QualityGates
 from recallflow.operators.graph.reader import Caps
 from recallflow.operators.graph.rollout import AppliedExpansion, Expansions, Fallback
 from recallflow.owner import Owner
@@ -19,7 +19,12 @@ from recallflow.records import Position
 TENANT, OTHER = "acme", "other"
 ADDED = Related(7, "m7", 0.25, {"reason": "graph_expansion"})
 GOOD, BAD = BaselineComparison(0.0, {"caused_by": 0.1}, 30), BaselineComparison(0.0, {"caused_by": 0.1}, 30_000)
-WINDOW = Window(span_ms=1_000, most=100, answers=10, feedback=3)
+
+
+@pytest.fixture(autouse=True)
+def small_window(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("WINDOW_MS", 1_000), ("OBSERVATIONS_MAX", 100), ("ANSWERS_MIN", 10), ("FEEDBACK_MIN", 3)):
+        monkeypatch.setattr(quality_gate, name, value)
 
 
 def rolled_out(
@@ -35,7 +40,7 @@ def decided(history: ControlHistory, blocked: bool, at_ms: int, name: str = DEFA
 
 
 def expansions_of(history: ControlHistory, gates: QualityGates | None = None, *, enabled: bool = True) -> Expansions:
-    return Expansions(history, gates or QualityGates(WINDOW), enabled=enabled)
+    return Expansions(history, gates or QualityGates(), enabled=enabled)
 
 
 def request(at_ms: int = 0, tenant_id: str = TENANT, user_id: str = "ann") -> QueryContext:
@@ -90,7 +95,7 @@ def test_a_failed_expansion_falls_back_with_a_warning() -> None:
     applied = run(expansions, 5, expand=fails)
     assert (applied.items, applied.fallback) == ((), "graph_expansion_error")
     assert [warning.code for warning in applied.warnings] == ["graph_expansion_error"]
-    (failure,) = expansions.watched(TENANT).failures
+    (failure,) = expansions.observations(TENANT).failures
     assert (failure.at_ms, failure.query_id) == (5, "q5")
     assert "KeyError" in failure.error
     assert "what a memory says" not in failure.error
@@ -100,7 +105,7 @@ def test_only_the_last_failures_are_kept() -> None:
     expansions = expansions_of(rolled_out("canary"))
     for at_ms in range(20):
         run(expansions, at_ms, expand=fails)
-    assert [failure.at_ms for failure in expansions.watched(TENANT).failures] == [*range(10, 20)]
+    assert [failure.at_ms for failure in expansions.observations(TENANT).failures] == [*range(10, 20)]
 
 
 def test_a_storage_error_is_no_fallback() -> None:
@@ -166,11 +171,11 @@ def test_graph_answer_past_its_deadline_counts_as_without_time() -> None:
     expansions = expansions_of(rolled_out("canary"))
     for _ in range(10):
         assert run(expansions, is_late=True).items == (ADDED,)
-    assert expansions.watched(TENANT).figures["fallback_rate"] == 1
+    assert expansions.observations(TENANT).figures["fallback_rate"] == 1
 
 
 def test_lagging_partitions_judge_by_current_decisions() -> None:
-    history, gates = rolled_out("canary"), QualityGates(WINDOW)
+    history, gates = rolled_out("canary"), QualityGates()
     ahead, behind = expansions_of(history, gates), expansions_of(history, gates)
     assert play(ahead, history, range(500, 520), BAD) == [(509, True)]
     assert play(behind, history, range(400, 420), BAD) == []
@@ -206,12 +211,13 @@ def test_block_by_an_operator_is_freed_by_an_operator() -> None:
 
 
 def heard(expansions: Expansions) -> dict[str, Any]:
-    figures = expansions.watched(TENANT).figures
+    figures = expansions.observations(TENANT).figures
     return {name: figures[name] for name in ("feedback", "useful_added", "useful_with", "useful_without")}
 
 
-def test_feedback_counts_once_for_the_last_answer() -> None:
-    expansions = Expansions(rolled_out("canary"), QualityGates(Window(feedback=1)))
+def test_feedback_counts_once_for_the_last_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(quality_gate, "FEEDBACK_MIN", 1)
+    expansions = Expansions(rolled_out("canary"), QualityGates())
     owner = request().owner
     expansions.answered(request(), ["m1", "m7"], [])
     expansions.answered(request(), ["m2", "m3"], ["m7"])
