@@ -22,7 +22,7 @@ from recallflow.errors import ErrorCode, ModelFailure, OverQuota
 from recallflow.events import DERIVED_TYPES
 from recallflow.limits import QUOTAS
 from recallflow.operators.authorise import JUDGED_BY, Authoriser
-from recallflow.operators.enrichment.requests import TASKS
+from recallflow.operators.enrichment.results import MISSING_RESULTS
 from recallflow.outputs import Answer, Audited, DeadLetter, Done, Moved, Output, Receipted, Requested, Verdict
 from recallflow.parsing import EVENT_TYPES, QUERY_TYPES
 from recallflow.records import Position
@@ -221,7 +221,9 @@ def _unfit(counts: Mapping[tuple[str, str], int]) -> Metric:
 
 def output_metrics(output_counter: OutputCounter) -> Iterator[Metric]:
     yield counter("outputs", "Records handed to the output topics", "kind", output_counter.outputs, KINDS)
-    yield counter("enrichment_tasks", "Tasks handed to the enrichment flow", "task", output_counter.requested, TASKS)
+    yield counter(
+        "enrichment_tasks", "Tasks handed to the enrichment flow", "task", output_counter.requested, MISSING_RESULTS
+    )
     yield counter("dead_letters", "Refused records", "code", output_counter.dead_letters, get_args(ErrorCode))
     yield counter("over_quota_records", "Records over a tenant's quota", "quota", output_counter.over_quota, QUOTAS)
     yield counter("responses", "Responses", "status", output_counter.responses, STATUSES)

@@ -26,8 +26,7 @@ from recallflow.flows.partition_copies import RESULTS
 from recallflow.flows.router import REASONS
 from recallflow.llm import Spent
 from recallflow.operators.authorise import JUDGED_BY
-from recallflow.operators.enrichment.requests import TASKS
-from recallflow.operators.enrichment.results import LACKS, PARTIAL_DEGRADE, REFUSALS, RELATIONSHIPS
+from recallflow.operators.enrichment.results import MISSING_RESULTS, PARTIAL_DEGRADE, REFUSAL_REASONS, RELATIONSHIPS
 from recallflow.outputs import DeadLetter, Derived, Enriched, EnrichmentOutput, Receipted
 from recallflow.owner import ranges_of
 
@@ -38,7 +37,7 @@ if TYPE_CHECKING:
 
 KINDS = {Enriched: "result", Derived: "event", Receipted: "receipt", DeadLetter: "dead_letter"}
 OUTCOMES = ("done", "failed")
-CODES = {PARTIAL_DEGRADE, *(lack.code for lack in LACKS.values())}
+CODES = {PARTIAL_DEGRADE, *(one.code for one in MISSING_RESULTS.values())}
 
 
 M = TypeVar("M", bound="GroupMember")
@@ -177,11 +176,9 @@ class EnrichmentCounter:
 
 def _results(counts: EnrichmentCounter) -> Iterator[Metric]:
     tasks = CounterMetricFamily("recallflow_enriched_tasks", "Completed tasks of requests", labels=["task", "outcome"])
-    for task in TASKS:
+    for task in MISSING_RESULTS:
         for outcome in OUTCOMES:
             tasks.add_metric([task, outcome], counts.tasks[task, outcome])
     yield tasks
-    yield counter("enrichment_failures", "Failed enrichment tasks by error code", "code", counts.failures, CODES)
-    yield counter("refused_claims", "Rejected claims of models", "reason", counts.refused, REFUSALS)
-    yield counter("outputs", "Records handed to the output topics", "kind", counts.outputs, KINDS.values())
-    yield counter("dead_letters", "Refused records", "code", counts.dead_letters, get_args(ErrorCode))
+from recallflow.operators.authorise import JUDGED_BY
+from recallflow.operators.enrichment.results import MISSING_RESULTS, PARTIAL_DEGRADE, REFUSAL_REASONS, RELATIONSHIPS

@@ -2,7 +2,8 @@
 
 A new memory, or one with a new text, makes one request for all its tasks. A derived memory is only compared with
 similar ones, to find contradictions; nothing is derived from it again. Facts are extracted from messages of users and
-of the assistant, which may promise or recommend, but not from texts of systems and tools."""
+of the assistant, because it may promise or recommend something. They are not extracted from texts of systems and tools.
+"""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -28,7 +29,6 @@ from recallflow.events import (
 )
 from recallflow.language import sentences, stems
 from recallflow.llm import Task
-from recallflow.operators.enrichment.results import LACKS
 from recallflow.operators.events import Write
 from recallflow.operators.graph.write import DIGITS, RememberedMemory, cosines
 from recallflow.operators.rules import EnrichmentTasks
@@ -38,13 +38,13 @@ from recallflow.state.graph_codec import EPISODE_KIND, NodeKey, is_entity, node_
 from recallflow.state.hot_graph import max_differing_bits
 from recallflow.state.rows import Entry, EpisodeRow, MemoryRow, Vectors
 
-OWN_CHARACTERS = 8_000  # of the memory of a request
-SHOWN_CHARACTERS = 2_000  # of each memory in its context
-EPISODES_BACK = 2  # episodes of a session that are searched for its newest memories
+TEXT_CHARACTERS = 8_000  # the maximum length of the enriched memory's text
+CONTEXT_CHARACTERS = 2_000  # the maximum length of each other memory's text
+LATEST_EPISODES = 2  # episodes of a session that are searched for its newest memories
 
 
-def shown(row: MemoryRow, characters: int = SHOWN_CHARACTERS, similarity: float | None = None) -> ShownMemory:
-    """Return a memory in the form of a request. Stored fields are valid, so they are not validated again."""
+def shown(row: MemoryRow, characters: int = CONTEXT_CHARACTERS, similarity: float | None = None) -> ShownMemory:
+    """Convert a stored memory into a memory of a request. Stored fields are valid, so they are not validated again."""
     return ShownMemory.model_construct(
         memory_id=row.id,
         content=row.content[:characters],
@@ -65,8 +65,8 @@ def recent(view: View, row: MemoryRow, most: int) -> list[ShownMemory]:
     if not most:
         return []
     seqs = dict[int, None]()
-    if row.session_id is not None or row.role is not None:  # not a fact without a conversation
-        for episode in view.episodes(row.session_id)[: -EPISODES_BACK - 1 : -1]:
+    if row.session_id is not None or row.role is not None:  # facts without a session have no episode
+        for episode in view.episodes(row.session_id)[: -LATEST_EPISODES - 1 : -1]:
             seqs |= dict.fromkeys(view.graph.members(node_key(EPISODE_KIND, episode.id), most + 1))
     seqs |= dict.fromkeys(range(view.newest, max(-1, view.newest - most - 1), -1))
     seqs.pop(row.seq, None)
@@ -79,7 +79,7 @@ def is_blank(content: str) -> bool:
 
 
 _CONTEXT = ("recent", "entities", "similar")  # in the order of removal
-_LEAST_CHARACTERS = 100
+_CHARACTERS_MIN = 100
 
 
 def fitted_request(requested: Requested, most_bytes: int) -> Requested:
@@ -88,15 +88,15 @@ def fitted_request(requested: Requested, most_bytes: int) -> Requested:
         return requested
     request = EnrichmentRequest.model_validate_json(requested.body)
     while len(body := request.model_dump_json(exclude_none=True).encode()) > most_bytes:
-        smaller = _without_the_last(request) or _with_half_of_the_texts(request)
+        smaller = _with_half_of_context(request) or _with_half_of_texts(request)
         if smaller is None:
             break
         request = smaller
     return replace(requested, body=body)
 
 
-def _without_the_last(request: EnrichmentRequest) -> EnrichmentRequest | None:
-    """Return the request without half of its least important context; None without context."""
+def _with_half_of_context(request: EnrichmentRequest) -> EnrichmentRequest | None:
+    """Return the request with half of its least important context; None without context."""
     for name in _CONTEXT:
         if context := getattr(request, name):
             return request.model_copy(update={name: context[: len(context) // 2]})
@@ -105,10 +105,10 @@ def _without_the_last(request: EnrichmentRequest) -> EnrichmentRequest | None:
     return None
 
 
-def _with_half_of_the_texts(request: EnrichmentRequest) -> EnrichmentRequest | None:
+def _with_half_of_texts(request: EnrichmentRequest) -> EnrichmentRequest | None:
     (memory,) = request.memories
     half = len(memory.content) // 2
-    if half < _LEAST_CHARACTERS:
+    if half < _CHARACTERS_MIN:
         return None
     text = None if request.text is None else request.text[:half]
     summary = None if request.summary is None else request.summary[:half]
@@ -116,32 +116,39 @@ def _with_half_of_the_texts(request: EnrichmentRequest) -> EnrichmentRequest | N
     return request.model_copy(update={"memories": [cut], "text": text, "summary": summary})
 
 
-ENTITIES_MOST = 20
-_NAMES = 8  # per text
-_TOLD_CHARACTERS = 300
+ENTITIES_MAX = 20
+_NAMED_MAX = 8  # entities that a text names
+_SENTENCE_CHARACTERS = 300
 
 
 def entities(view: View, row: MemoryRow) -> tuple[list[ShownEntity], bool]:
-    """Return the known entities that a memory's text may mean, the ones in the text first, and whether a new name may
-    mean one of them: entities that it names, and entities whose name contains
-    a new name or is part of it. A name is resolved when it first appears: `Ana` if `Ana García` is known, or the other
-    way round. Later texts use the result in the graph."""
-    links = view.graph.links(row.seq)
-    named = [key for key in ({} if links is None else links.links) if is_entity(NodeKey(key))][:_NAMES]
-    tellers = {key: next((seq for seq in view.graph.members(key, 2) if seq != row.seq), None) for key in named}
-    new = [key for key, told_by in tellers.items() if told_by is None]
+    """Return the known entities that a memory's text may mean, and whether a new name may mean one of them.
+
+    First come the entities that the text names. Then come entities whose name contains a new name of the text, or is
+    part of it. A name is resolved when it first appears: `Ana` if `Ana García` is known, or the other way round. Later
+    texts use the result in the graph."""
+    named = _entities_of(view, row.seq)[:_NAMED_MAX]
+    mentions = {key: next((seq for seq in view.graph.members(key, 2) if seq != row.seq), None) for key in named}
+    new = [key for key, seq in mentions.items() if seq is None]
     others = dict.fromkeys(other for key in new for other in view.graph.alike(key))
-    tellers |= {key: next(iter(view.graph.members(key, 1)), None) for key in [*others][:ENTITIES_MOST]}
-    known = [(key, told_by) for key, told_by in tellers.items() if told_by is not None]
-    found = [_shown(view, key, told_by) for key, told_by in known[:ENTITIES_MOST]]
+    mentions |= {key: next(iter(view.graph.members(key, 1)), None) for key in [*others][:ENTITIES_MAX]}
+    known = [(key, seq) for key, seq in mentions.items() if seq is not None]
+    found = [_request_entity(view, key, seq) for key, seq in known[:ENTITIES_MAX]]
     return [one for one in found if one is not None], bool(others)
 
 
-def _shown(view: View, key: str, told_by: int) -> ShownEntity | None:
+def _entities_of(view: View, seq: int) -> list[str]:
+    """Return the node keys of the entities linked to a memory."""
+    links = view.graph.links(seq)
+    return [key for key in ({} if links is None else links.links) if is_entity(NodeKey(key))]
+
+
+def _request_entity(view: View, key: str, mentioned_in: int) -> ShownEntity | None:
+    """Return an entity with a sentence of a memory (`seq`) that names it; None if it is archived or invalid."""
     node = view.graph.node(NodeKey(key))
     if node is None or node.archived:
         return None
-    kind, sentence = (node.properties or {}).get("type"), _sentence(view, told_by, node.name)
+    kind, sentence = (node.properties or {}).get("type"), _sentence(view, mentioned_in, node.name)
     try:
         return ShownEntity(key=key, name=node.name, type=kind, urn=node.urn, told_by=sentence)
     except ValidationError:  # names in texts are not validated like names in events
@@ -151,17 +158,17 @@ def _shown(view: View, key: str, told_by: int) -> ShownEntity | None:
 def _sentence(view: View, seq: int, name: str) -> str | None:
     """Return the sentence of a memory that names an entity, or else its first sentence."""
     for row in view.rows(view.entries_of([seq])):
-        found = sentences(row.content[:SHOWN_CHARACTERS])
+        found = sentences(row.content[:CONTEXT_CHARACTERS])
         naming = (one for one in found if name.casefold() in one.casefold())
-        return next((one[:_TOLD_CHARACTERS] for one in (*naming, *found)), None)
+        return next((one[:_SENTENCE_CHARACTERS] for one in (*naming, *found)), None)
     return None
 
 
 EPISODE_MESSAGES = 50  # the newest messages of an episode
 EPISODE_CHARACTERS = 20_000
-LEAST_MESSAGES = 2  # a single message needs no summary
+EPISODE_MESSAGES_MIN = 2  # a single message needs no summary
 CATEGORY_MEMORIES = 40  # the newest memories of a category
-GROWN = (5, 10, 20, 40)
+SUMMARY_SIZES = (5, 10, 20, 40)  # sizes of a category at which it is summarised
 
 
 def ended_episode(view: View, event: Event) -> EpisodeRow | None:
@@ -176,21 +183,23 @@ def ended_episode(view: View, event: Event) -> EpisodeRow | None:
     return None
 
 
-def grown_category(view: View, memory: RememberedMemory) -> str | None:
-    """Return the category that the memory joined, if a summary is due: at 5, 10, 20 and 40 memories. Larger categories
-    are not counted; then the hash of the memory's id triggers a summary for one memory in 40."""
+def category_due(view: View, memory: RememberedMemory) -> str | None:
+    """Return the category that a memory joined, if its summary is due: at each of `SUMMARY_SIZES`. Larger categories
+    are not counted; then the hash of the memory's id makes a summary due for one memory in 40."""
     row = memory.row
     if row.category is None or (row.version and view.row(row.id, row.version - 1).category == row.category):
         return None
-    others = [seq for seq in view.graph.members(node_key("category", row.category), GROWN[-1] + 1) if seq != row.seq]
-    count = 1 + len(others)
-    due = count in GROWN or (count > GROWN[-1] and crc32(row.id.encode()) % GROWN[-1] == 0)
-    return row.category if due else None
+    largest = SUMMARY_SIZES[-1]
+    members = view.graph.members(node_key("category", row.category), largest + 1)
+    count = 1 + sum(seq != row.seq for seq in members)
+    is_due = count in SUMMARY_SIZES or (count > largest and crc32(row.id.encode()) % largest == 0)
+    return row.category if is_due else None
 
 
-def _within(rows: list[MemoryRow], characters: int) -> Iterator[ShownMemory]:
+def _within_budget(rows: list[MemoryRow], characters: int) -> Iterator[ShownMemory]:
+    """Yield memories up to a number of characters, and cut the last one."""
     for row in rows:
-        one = shown(row, min(SHOWN_CHARACTERS, characters))
+        one = shown(row, min(CONTEXT_CHARACTERS, characters))
         characters -= len(one.content)
         if not is_blank(one.content):
             yield one
@@ -198,14 +207,16 @@ def _within(rows: list[MemoryRow], characters: int) -> Iterator[ShownMemory]:
             return
 
 
-SIMILAR_MOST = 10
-LOOKED_AT = 32  # memories compared by sketch
-_ENTITIES, _MEMBERS = 8, 8  # entities, and the newest memories of each
-_KNOWN_MEMBERS = 64  # memories per entity that are known to be about it
+SIMILAR_MAX = 10
+COMPARED_MAX = 32  # memories compared by sketch
+_ENTITIES, _NEWEST_MEMBERS = 8, 8  # compared entities, and the newest memories of each
+_MEMBERS_MAX = 64  # the newest memories of an entity that are recognised as about it
 _FACTS = 16  # the newest facts of a kind
-_SPEAKERS = frozenset(stems("user assistant"))  # the names of speakers in facts
-_IN_COMMON = 2  # common words of two messages of one author; one less for the same entity, and one less for facts
-_SPELT_ALIKE = 0.3  # the least cosine of spellings; texts with a common word exceed it
+_SPEAKER_STEMS = frozenset(stems("user assistant"))  # the names of speakers in facts
+# The minimum number of shared words of two messages of one author. It is one less for the same entity, and one less for
+# facts.
+_SHARED_WORDS_MIN = 2
+_SPELLING_COSINE_MIN = 0.3  # texts that share a word have spelling vectors with a larger cosine
 
 _Pair = tuple[Entry, float | None]  # a memory and its similarity
 
@@ -213,11 +224,11 @@ _Pair = tuple[Entry, float | None]  # a memory and its similarity
 def similar(view: View, memory: RememberedMemory, wanted: EnrichmentTasks) -> list[ShownMemory]:
     """Return the memories that a new memory may agree with, refine or contradict; none while its vector is missing.
 
-    With semantic vectors, these are memories whose cosine is in the ambiguous range, the closest first. Vectors of
-    spellings are less reliable. Then memories are compared that share a subject and further words. A subject is an
-    entity, the user that facts are about, or the author. The author is the subject of all their messages, so two common
-    words are needed; one is enough for other subjects. Facts are short and need one word less. Most common words come
-    first, then the newest.
+    With semantic vectors, these are memories whose cosine is in the ambiguous range, the closest first. Without them,
+    because vectors of spellings are less reliable, these are memories that share a subject and further words. A subject
+    is an entity, the user that facts are about, or the author. The author is the subject of all their messages, so two
+    shared words are needed; one is enough for other subjects. Facts are short and need one word less. Memories are
+    ordered by the number of shared words, then newest first.
 
     The number of compared memories is limited: the closest by sketch among the newest, the newest of each named entity,
     and for a fact the newest of its kind."""
@@ -228,14 +239,15 @@ def similar(view: View, memory: RememberedMemory, wanted: EnrichmentTasks) -> li
     if wanted.by_meaning and sketch and memory.vectors is not None:
         pairs = _by_meaning(view, memory.seq, memory.vectors, sketch, wanted)
     else:
-        about = [key for key in ({} if links is None else links.links) if is_entity(NodeKey(key))][:_ENTITIES]
-        pairs = _by_words(view, memory, sketch, about)
-    current = [*islice((one for one in pairs if not view.graph.is_superseded(one[0].seq)), SIMILAR_MOST)]
+        pairs = _by_words(view, memory, sketch, _entities_of(view, memory.seq)[:_ENTITIES])
+    current = [*islice((one for one in pairs if not view.graph.is_superseded(one[0].seq)), SIMILAR_MAX)]
     rows = zip(view.rows([entry for entry, _ in current]), current, strict=True)
-    return [shown(row, similarity=similarity) for row, (_, similarity) in rows if not _is_kin(memory.row, row)]
+    return [
+        shown(row, similarity=similarity) for row, (_, similarity) in rows if not _have_same_source(memory.row, row)
+    ]
 
 
-def _is_kin(one: MemoryRow, other: MemoryRow) -> bool:
+def _have_same_source(one: MemoryRow, other: MemoryRow) -> bool:
     """Return whether one memory was derived from the other, or both from the same: these cannot contradict."""
     sources = [row.id if row.derived_from is None else row.derived_from["memory_id"] for row in (one, other)]
     return sources[0] == sources[1]
@@ -243,51 +255,48 @@ def _is_kin(one: MemoryRow, other: MemoryRow) -> bool:
 
 def _by_meaning(view: View, own: int, vectors: Vectors, sketch: bytes, wanted: EnrichmentTasks) -> list[_Pair]:
     near = _near(view, own, sketch, wanted.similarity_min)
-    seqs, wholes = view.graph.hot_graph.memory_vectors(near, vectors.model, len(vectors.whole))
-    weights = cosines(vectors.whole, wholes)
-    found = [(round(weight, DIGITS), seq) for weight, seq in zip(weights, seqs, strict=True)]
-    ambiguous = sorted((-weight, -seq) for weight, seq in found if wanted.similarity_min <= weight)
-    ambiguous = [one for one in ambiguous if -one[0] <= wanted.similarity_max]
-    entries = {entry.seq: entry for entry in view.entries_of([-seq for _, seq in ambiguous])}
-    return [(entries[-seq], -weight) for weight, seq in ambiguous if -seq in entries]
+    seqs, whole_texts = view.graph.hot_graph.memory_vectors(near, vectors.model, len(vectors.whole))
+    rounded = zip((round(weight, DIGITS) for weight in cosines(vectors.whole, whole_texts)), seqs, strict=True)
+    found = [one for one in rounded if wanted.similarity_min <= one[0] <= wanted.similarity_max]
+    found.sort(reverse=True)
+    entries = {entry.seq: entry for entry in view.entries_of([seq for _, seq in found])}
+    return [(entries[seq], weight) for weight, seq in found if seq in entries]
 
 
 def _by_words(view: View, memory: RememberedMemory, sketch: bytes, about: list[str]) -> list[_Pair]:
     own, members = view.entry(memory.seq), view.graph.members
-    near = _near(view, memory.seq, sketch, _SPELT_ALIKE) if sketch else []
-    by_entity = [members(key, _KNOWN_MEMBERS) for key in about]
-    of_entity, newest = ({seq for each in by_entity for seq in each[:most]} for most in (_KNOWN_MEMBERS, _MEMBERS))
+    near = _near(view, memory.seq, sketch, _SPELLING_COSINE_MIN) if sketch else []
+    by_entity = [members(key, _MEMBERS_MAX) for key in about]
+    of_entity, newest = ({seq for each in by_entity for seq in each[:most]} for most in (_MEMBERS_MAX, _NEWEST_MEMBERS))
     facts = members(node_key("type", own.kind), _FACTS) if own.role is None else []
     stemmed = {*own.stems.split()}
-    words = stemmed - _SPEAKERS - {stem for key in about for stem in stems(key.partition(":")[2])}
+    words = stemmed - _SPEAKER_STEMS - {stem for key in about for stem in stems(key.partition(":")[2])}
     found = []
     for entry in view.entries_of(sorted({*near, *newest, *facts} - {memory.seq})):
         theirs = {*entry.stems.split()}
-        is_about = entry.seq in of_entity or not _SPEAKERS.isdisjoint(stemmed & theirs)
-        in_common = len(words & theirs)
+        is_about = entry.seq in of_entity or not _SPEAKER_STEMS.isdisjoint(stemmed & theirs)
+        shared = len(words & theirs)
         are_facts = own.role is entry.role is None
-        if in_common >= _IN_COMMON - is_about - are_facts and (is_about or entry.author == own.author):
-            found.append((in_common, entry))
+        if shared >= _SHARED_WORDS_MIN - is_about - are_facts and (is_about or entry.author == own.author):
+            found.append((shared, entry))
     found.sort(key=lambda one: (-one[0], -one[1].seq))
     return [(entry, None) for _, entry in found]
 
 
 def _near(view: View, own: int, sketch: bytes, cosine: float) -> list[int]:
     found = view.graph.hot_graph.window(view.newest).near(sketch, max_differing_bits(cosine), view.newest)
-    return [seq for seq in found[: LOOKED_AT + 1] if seq != own][:LOOKED_AT]
+    return [seq for seq in found[: COMPARED_MAX + 1] if seq != own][:COMPARED_MAX]
 
 
-# Tasks of requests. Further tasks belong to queries, which wait for them.
-TASKS: tuple[Task, ...] = (*LACKS,)
-MEMORY, EPISODE, CATEGORY = 10, 11, 12  # output numbers of requests by subject
-SPEAKERS = frozenset(("user", "assistant"))
-_IN_CONTEXT = frozenset(("extract", "facts", "resolve"))
+MEMORY, EPISODE, CATEGORY = 10, 11, 12  # the numbers of the requests among the outputs of a record
+_SPEAKER_ROLES = frozenset(("user", "assistant"))
+_CONTEXT_TASKS = frozenset(("extract", "facts", "resolve"))
 
 
 def requests(
     view: View, write: Write, wanted: EnrichmentTasks, decisions: ControlHistory
 ) -> list[tuple[int, EnrichmentRequest]]:
-    """Return the requests of an applied event, each with its output number."""
+    """Return the requests of an applied event, each with its number among the event's outputs."""
     memory = next((one for one in view.touched if isinstance(one, RememberedMemory)), None)
     made: list[tuple[int, EnrichmentRequest | None]] = []
     if memory is not None:
@@ -306,30 +315,32 @@ def _of_memory(
     is_embedded = isinstance(event, MemoryEmbedding)
     if is_blank(row.content) or not (is_embedded or _has_new_text(view, event, row)):
         return None
-    reads = not is_embedded and row.derived_from is None
+    is_original = not is_embedded and row.derived_from is None  # only original texts are analysed
     alike = similar(view, memory, wanted) if wanted.relationships else []
-    known, in_doubt = entities(view, row) if reads and (wanted.relationships or wanted.facts) else ([], False)
-    in_force = decisions, event.tenant_id, write.record.append_ms
-    is_spoken = row.role in SPEAKERS or (row.role is not None and row.name is not None)  # by a person or the assistant
+    known, in_doubt = entities(view, row) if is_original and (wanted.relationships or wanted.facts) else ([], False)
+    is_spoken = row.role in _SPEAKER_ROLES or (
+        row.role is not None and row.name is not None
+    )  # by a person or the assistant
     asks: dict[Task, bool] = {
         "embed": wanted.embed and memory.vectors is None,
         "classify": bool(alike),
-        "extract": reads and wanted.relationships and len(row.content) >= wanted.min_chars,
-        "facts": reads and wanted.facts and is_spoken,
+        "extract": is_original and wanted.relationships and len(row.content) >= wanted.min_chars,
+        "facts": is_original and wanted.facts and is_spoken,
         "resolve": wanted.relationships and in_doubt,
-        "categorise": reads and wanted.categories and row.category is None and bool(categories(*in_force)),
     }
     tasks = [task for task, is_asked in asks.items() if is_asked]
+    if is_original and wanted.categories and row.category is None:
+        tasks += ["categorise"] if categories(decisions, event.tenant_id, write.record.append_ms) else []
     if not tasks:
         return None
-    in_context = not _IN_CONTEXT.isdisjoint(tasks)
+    needs_context = not _CONTEXT_TASKS.isdisjoint(tasks)
     return EnrichmentRequest.model_construct(
         **_scope(write),
         tasks=tasks,
-        memories=[shown(row, OWN_CHARACTERS)],
+        memories=[shown(row, TEXT_CHARACTERS)],
         similar=alike,
-        recent=recent(view, row, wanted.recent) if in_context else [],
-        entities=known if in_context else [],
+        recent=recent(view, row, wanted.recent) if needs_context else [],
+        entities=known if needs_context else [],
         text=text_to_embed(row.author, row.content) if asks["embed"] else None,
     )
 
@@ -341,16 +352,16 @@ def _of_episode(view: View, write: Write) -> EnrichmentRequest | None:
     seqs = view.graph.members(node_key(EPISODE_KIND, episode.id), 2 * EPISODE_MESSAGES)
     spoken = [entry for entry in view.entries_of(seqs) if entry.role is not None]
     spoken.sort(key=lambda entry: (-entry.created_ms, -entry.seq))
-    messages = [*_within(view.rows(spoken[:EPISODE_MESSAGES]), EPISODE_CHARACTERS)]
-    if len(messages) < LEAST_MESSAGES:
+    messages = [*_within_budget(view.rows(spoken[:EPISODE_MESSAGES]), EPISODE_CHARACTERS)]
+    if len(messages) < EPISODE_MESSAGES_MIN:
         return None
     scope = _scope(write) | {"session_id": episode.session_id, "episode_id": episode.id}
     return EnrichmentRequest.model_construct(**scope, tasks=["summarise_episode"], memories=messages[::-1])
 
 
 def _of_category(view: View, write: Write, memory: RememberedMemory) -> EnrichmentRequest | None:
-    """Return the request for a grown category, with its newest memories, newest first."""
-    if (category := grown_category(view, memory)) is None:
+    """Return the request for a category whose summary is due, with its newest memories, newest first."""
+    if (category := category_due(view, memory)) is None:
         return None
     members = view.graph.members(node_key("category", category), CATEGORY_MEMORIES)
     seqs = [seq for seq in members if seq != memory.seq]
@@ -358,10 +369,8 @@ def _of_category(view: View, write: Write, memory: RememberedMemory) -> Enrichme
     memories = [shown(row) for row in rows if not is_blank(row.content)]
     if not memories:
         return None
-    so_far = view.summary(category)
-    return EnrichmentRequest.model_construct(
-        **_scope(write), tasks=["summarise_category"], memories=memories, category=category, summary=so_far
-    )
+    scope = _scope(write) | {"category": category, "summary": view.summary(category)}
+    return EnrichmentRequest.model_construct(**scope, tasks=["summarise_category"], memories=memories)
 
 
 def _has_new_text(view: View, event: Event, row: MemoryRow) -> bool:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from hashlib import sha256
 from types import MappingProxyType
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import orjson
 
@@ -21,6 +21,7 @@ from recallflow.records import Position
 
 CLAIMS_MAX = 200  # per answer; prompts ask for fewer
 
+# Why a claim is rejected; docs/how-to/models.md has the meanings.
 Reason = Literal[
     "unknown_id",
     "own_memory",
@@ -36,23 +37,7 @@ Reason = Literal[
     "duplicate",
     "unfit",
 ]
-REFUSALS: Mapping[Reason, str] = MappingProxyType(
-    {
-        "unknown_id": "it names a memory, an entity or a category that the model was not shown",
-        "own_memory": "it relates a memory to itself, or to what it was made from or together with",
-        "wrong_end": "it is of a type that does not lead from, or to, such a thing, or leaves the memory out",
-        "no_evidence": "the quote that should bear it out does not stand in the memory",
-        "not_in_texts": "it has a name or a number that no text shown has",
-        "out_of_bounds": "a confidence or a weight is outside 0 to 1",
-        "low_confidence": "the model is less sure of it than the settings ask for",
-        "wrong_date": "a date in it is none, or ends before it begins",
-        "empty": "it has no text",
-        "too_long": "its text is longer than such a text may be",
-        "too_many": "the answer has more of its kind than are kept of one memory",
-        "duplicate": "the same answer says it twice, or says two things of one",
-        "unfit": "no valid event can be made of it",
-    }
-)
+REFUSAL_REASONS: tuple[Reason, ...] = get_args(Reason)
 
 
 class Draft(NamedTuple):
@@ -137,7 +122,7 @@ def check_time(text: str | None) -> int | None:
         raise RejectedClaim("wrong_date") from None
 
 
-PARTIAL_DEGRADE = "GRAPH_RELATIONSHIP_PARTIAL_DEGRADE"  # metric code of each failure of these tasks
+PARTIAL_DEGRADE = "GRAPH_RELATIONSHIP_PARTIAL_DEGRADE"  # the metric code of all failed relationship tasks
 RELATIONSHIPS = frozenset[Task](("classify", "extract", "resolve"))
 
 
@@ -148,7 +133,7 @@ class MissingResult(NamedTuple):
     text: str
 
 
-LACKS: Mapping[Task, MissingResult] = MappingProxyType(
+MISSING_RESULTS: Mapping[Task, MissingResult] = MappingProxyType(
     {
         "embed": MissingResult("EMBEDDING_FAILED", "the memory is found by its words, and not by its meaning"),
         "classify": MissingResult(
@@ -173,7 +158,8 @@ LACKS: Mapping[Task, MissingResult] = MappingProxyType(
 
 
 def failure(task: Task, why: str) -> TaskFailure:
-    return TaskFailure(task=task, code=LACKS[task].code, detail=f"{LACKS[task].text} ({why})")
+    code, text = MISSING_RESULTS[task]
+    return TaskFailure(task=task, code=code, detail=f"{text} ({why})")
 
 
 _ID_DIGITS = 32

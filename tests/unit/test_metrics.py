@@ -40,8 +40,7 @@ from recallflow.flows.router import REASONS, OwningPartitions
 from recallflow.flows.settings import Settings
 from recallflow.kafka_options import KafkaOptions
 from recallflow.operators.authorise import Authoriser, Trust
-from recallflow.operators.enrichment.requests import TASKS
-from recallflow.operators.enrichment.results import failure
+from recallflow.operators.enrichment.results import MISSING_RESULTS, failure
 from recallflow.operators.events import decode
 from recallflow.outputs import Answer, DeadLetter, Derived, Done, Receipted, Requested
 from recallflow.parsing import EVENT_TYPES, QUERY_TYPES
@@ -169,7 +168,7 @@ def test_every_counter_is_there_before_anything_is_counted(running: Any) -> None
     expected += [f"recallflow_response_warnings_total{{'code': '{code}'}}" for code in WARNINGS]
     expected += [f"recallflow_response_errors_total{{'code': '{code}'}}" for code in get_args(ErrorCode)]
     expected += [f"recallflow_dead_letters_total{{'code': '{code}'}}" for code in get_args(ErrorCode)]
-    expected += [f"recallflow_enrichment_tasks_total{{'task': '{task}'}}" for task in TASKS]
+    expected += [f"recallflow_enrichment_tasks_total{{'task': '{task}'}}" for task in MISSING_RESULTS]
     expected += [f"recallflow_records_total{{'topic': '{topic}'}}" for topic in (MEMORIES, QUERIES)]
     expected += [f"recallflow_misrouted_records_total{{'reason': '{reason}'}}" for reason in REASONS]
     expected += [f"recallflow_control_events_left_out_total{{'reason': '{reason}'}}" for reason in LEFT_OUT]
