@@ -79,17 +79,6 @@ class Ask(NamedTuple):
         return self.record.first_ms if self.query.timestamp is None else self.query.timestamp
 
 
-class QueryContext(NamedTuple):
-    """The context of a query: owner, log position, id of the answer, append time (epoch ms), and the projects that its
-    sender may read (None: all)."""
-
-    owner: Owner
-    position: Position
-    query_id: str
-    at_ms: int
-    projects: tuple[str, ...] | None = None
-
-
 class Refused(NamedTuple):
     """A record that cannot be applied or answered. It stays in the dataflow, so that its position advances in order.
     `query_id` is set for a query, which also gets an error response."""

@@ -27,7 +27,7 @@ from recallflow.operators.answers.explore import explore, explored_edge
 from recallflow.operators.answers.facts import FactSearch
 from recallflow.operators.answers.models import Answers
 from recallflow.operators.erase import erasure_state
-from recallflow.operators.events import Ask, QueryContext
+from recallflow.operators.events import Ask
 from recallflow.operators.grants import check_all_projects
 from recallflow.operators.graph.query_graph import trace
 from recallflow.operators.graph.rollout import Expansions, status
@@ -110,7 +110,7 @@ class Answerer:
             memories = [memory.id for memory in recalled.response.memories or ()]
             added = [*recalled.added.intersection(memories)]
             ranked = [one for one in memories if one not in recalled.added]
-            self._expansions.answered(_request(ask), ranked, added)
+            self._expansions.answered(ask, ranked, added)
             return recalled.response, recalled.effects
         response, warnings = self._look_up(ask, results), unread(ask.query)
         return response.model_copy(update={"warnings": [*response.warnings, *warnings]}), None
@@ -153,7 +153,7 @@ class Answerer:
         with_context = model_calls.context_tokens(query) is not None
         known = categories(self._decisions, tenant_id, at_ms) if with_context else []
         about = {category.name: category.description for category in known}
-        return RecallRequest(self._owners.get(ask.owner), query, _request(ask), ask.asked_ms, tenant, about)
+        return RecallRequest(self._owners.get(ask.owner), query, ask, tenant, about)
 
     def _trace(self, query: GraphTrace, ask: Ask, results: ModelResults) -> Trace:
         ranked = ranked_only(self._engine, self._to_request(_traced(query), ask), results)
@@ -295,10 +295,6 @@ class Answerer:
     def _index(self, ask: Ask) -> OwnerIndex:
         """Return the current index of the memories that the sender may read."""
         return self._engine.index_at(self._owners.get(ask.owner), Moment(ask.asked_ms, projects=ask.projects))
-
-
-def _request(ask: Ask) -> QueryContext:
-    return QueryContext(ask.owner, ask.record.position, ask.query_id, ask.record.append_ms, ask.projects)
 
 
 _SAME_FIELDS = ("query", "tenant_id", "user_id", "environment", "timestamp", "as_of")

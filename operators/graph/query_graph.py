@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from recallflow.errors import InvalidRecord
 from recallflow.graphs import Trace, TracedMemory, TracedStep
-from recallflow.operators.events import QueryContext
+from recallflow.operators.events import Ask
 from recallflow.operators.graph.paths import (
     Expansion,
     Related,
@@ -149,7 +149,7 @@ class QueryGraph:
     permitted: Places  # the places that may be in the answer
     now_ms: int  # the time at which edges must hold
     expansions: Expansions
-    request: QueryContext
+    ask: Ask
     warnings: list[Warn] = field(default_factory=list)  # warnings for the response
     ran: bool = False  # whether links and edges were followed; then the answer has the tier `graph`
     _entities: list[NodeKey] | None = None
@@ -211,7 +211,7 @@ class QueryGraph:
     ) -> tuple[AppliedExpansion, Places]:
         """Return the expansion after the ranked memories, subject to the rollout, and its places. `no_time`: the
         query's deadline leaves no time for it. `is_late` returns whether the deadline has passed."""
-        applied = self.expansions.run(self.request, partial(self.measured, ranked, hops), no_time, is_late)
+        applied = self.expansions.run(self.ask, partial(self.measured, ranked, hops), no_time, is_late)
         self.warnings += applied.warnings
         self.ran |= applied.ran and not no_time
         return applied, self._places(applied.items)
@@ -253,7 +253,7 @@ class QueryGraph:
         if not self.expansions.enabled:
             return None
         try:
-            return once(STEP, self.request.position, work)
+            return once(STEP, self.ask.record.position, work)
         except InvalidRecord:
             self.warnings.append(Warn(code="graph_failed", detail=f"the graph failed: the answer goes without {what}"))
             return None

@@ -12,7 +12,7 @@ from recallflow.control import DEFAULT, ControlHistory, Decision, GateVerdict, R
 from recallflow.errors import InvalidRecord
 from recallflow.fields import format_time
 from recallflow.graphs import GateState, GraphFailure, GraphReport, RolloutState
-from recallflow.operators.events import QueryContext
+from recallflow.operators.events import Ask
 from recallflow.operators.graph.paths import Expansion, Related
 from recallflow.operators.graph.quality_gate import (
     BaselineComparison,
@@ -68,7 +68,7 @@ class Expansions:
 
     def run(
         self,
-        request: QueryContext,
+        ask: Ask,
         expand: Callable[[], tuple[Expansion, BaselineComparison | None]],
         no_time: bool = False,
         is_late: Callable[[], bool] = lambda: False,
@@ -77,7 +77,7 @@ class Expansions:
 
         `expand` returns the expansion and its comparison with the baseline. Its failure only leaves out the expansion.
         `no_time`: the query's deadline leaves no time for it. `is_late` returns whether the deadline has passed."""
-        tenant_id, at_ms = request.owner.tenant_id, request.at_ms
+        tenant_id, at_ms = ask.owner.tenant_id, ask.record.append_ms
         fallback = self.fallback(tenant_id, at_ms)
         if not self.is_on(tenant_id, at_ms):
             return AppliedExpansion((), fallback)
@@ -86,10 +86,10 @@ class Expansions:
         applied = AppliedExpansion((), "rollout_guardrail")
         if not no_time:
             try:
-                expansion, compared = once(STEP, request.position, expand)
+                expansion, compared = once(STEP, ask.record.position, expand)
             except InvalidRecord as error:
                 outcome = "failed"
-                failure = Failure(at_ms, request.query_id, error.fields[0].problem, request.owner)
+                failure = Failure(at_ms, ask.query_id, error.fields[0].problem, ask.owner)
                 warning = Warn(code="graph_expansion_error", detail="the graph added nothing: its expansion failed")
                 applied = AppliedExpansion((), "graph_expansion_error", (warning,))
             else:
@@ -101,14 +101,14 @@ class Expansions:
         self._gates.observe(tenant_id, ExpansionOutcome(at_ms, outcome, compared), blocked, failure)
         return applied if fallback is None else AppliedExpansion((), fallback)
 
-    def answered(self, request: QueryContext, ranked: Sequence[str], added: Sequence[str]) -> None:
+    def answered(self, ask: Ask, ranked: Sequence[str], added: Sequence[str]) -> None:
         """Expect feedback on the memories of an answer, by id; none while the rollout is `off`."""
-        if not self.is_on(request.owner.tenant_id, request.at_ms):
+        if not self.is_on(ask.owner.tenant_id, ask.record.append_ms):
             return
         subjects: dict[str, FeedbackSubject] = dict.fromkeys(ranked, "ranked" if added else "without")
         for memory_id, subject in (subjects | dict.fromkeys(added, "added")).items():
-            self._answered[request.owner, memory_id] = subject
-            self._answered.move_to_end((request.owner, memory_id))
+            self._answered[ask.owner, memory_id] = subject
+            self._answered.move_to_end((ask.owner, memory_id))
         while len(self._answered) > FEEDBACK_MAX:
             self._answered.popitem(last=False)
 

@@ -287,7 +287,9 @@ def finish(found: ComposedAnswer, results: ModelResults, rewritten: list[str]) -
     response = _response(found, results, rewritten, memories, optional, warnings)
     effects = None
     if run.moment.is_now:
-        effects = Effects(tuple(found.seqs[memory.id] for memory in memories), query.session_id, run.request.asked_ms)
+        effects = Effects(
+            tuple(found.seqs[memory.id] for memory in memories), query.session_id, run.request.ask.asked_ms
+        )
     return Recalled(response, effects, found.added)
 
 
@@ -330,7 +332,7 @@ def _response(
         routing["graph"] = applied.routing
     return unchecked(
         Response,
-        query_id=run.request.context.query_id,
+        query_id=run.request.ask.query_id,
         status=status_of(warnings),
         memories=memories,
         answerable=None if found.answerable is None else round(found.answerable, 6),
@@ -352,7 +354,7 @@ def _current(run: QueryRun, places: Places) -> list[bool]:
     if run.moment.is_now:
         return [True] * len(places)
     index, hot, facts = run.index, run.request.hot, run.index.conversation.facts
-    now = Moment(run.request.asked_ms, projects=run.request.context.projects)
+    now = Moment(run.request.ask.asked_ms, projects=run.request.ask.projects)
     late, holds = superseded(graph_at(hot, index, now), index, now), valid(index, now)
     found = []
     for place in places.tolist():

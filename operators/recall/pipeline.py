@@ -141,7 +141,7 @@ def _may_rerank(engine: Engine, results: ModelResults, tuning: Tuning) -> bool:
 
 
 def _begin(engine: Engine, request: RecallRequest, results: ModelResults) -> QueryRun:
-    timings, moment = (StepTimings(engine.timer), Moment.of(request.query, request.asked_ms, request.context.projects))
+    timings, moment = (StepTimings(engine.timer), Moment.of(request.query, request.ask.asked_ms, request.ask.projects))
     index, graph = engine.at(request.hot, moment)
     timings.end("index")
     if results.ended or results.scored is not None:
@@ -164,14 +164,14 @@ def _understood(
     results: ModelResults,
     rows: dict[int, MemoryRow | None],
 ) -> QueryRun:
-    query, context, shared = request.query, request.context, engine.shared
+    query, ask, shared = request.query, request.ask, engine.shared
     question = _read(index, query.query.strip()[:QUERY_CHARACTERS])
     intent = intent_of(question)
     tuning = tuned(query, mode_for(query.mode, intent), request.tenant)
     dropped = [*results.dropped]
     if query.sla_target_ms is not None:
         ahead: list[Step] = []
-        if query.strategy == "hybrid_graph" and engine.expansions.is_on(context.owner.tenant_id, context.at_ms):
+        if query.strategy == "hybrid_graph" and engine.expansions.is_on(ask.owner.tenant_id, ask.record.append_ms):
             ahead.append("graph")
         if query.traversal_depth > HOPS_MIN and tuning.wants_neighbours:
             ahead.append("boosts")

@@ -76,7 +76,7 @@ def _read_input(run: QueryRun, candidates: Candidates, most: int) -> tuple[Ranki
         permitted=candidates.permitted.places,
         now_ms=moment.now_ms,
         expansions=run.engine.expansions,
-        request=run.request.context,
+        ask=run.request.ask,
     )
     if query.entity_urns:
         graph.warn_of_unknown(query.entity_urns)

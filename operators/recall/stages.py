@@ -12,7 +12,7 @@ import numpy as np
 from recallflow.control import RecallSettings
 from recallflow.embedder import Embedder
 from recallflow.language import Intent
-from recallflow.operators.events import QueryContext
+from recallflow.operators.events import Ask
 from recallflow.operators.graph.paths import Related
 from recallflow.operators.graph.query_graph import QueryGraph
 from recallflow.operators.graph.reader import EntityContext
@@ -77,8 +77,7 @@ class RecallRequest(NamedTuple):
 
     hot: HotOwner
     query: Recall
-    context: QueryContext
-    asked_ms: int  # the time of the query
+    ask: Ask
     tenant: RecallSettings
     categories: Mapping[str, str]  # the tenant's categories with their descriptions
 

@@ -7,14 +7,15 @@ import pytest
 
 from recallflow.control import DEFAULT, ControlHistory, GateVerdict, Rollout
 from recallflow.errors import StorageError
-from recallflow.operators.events import QueryContext
+from recallflow.operators.events import Ask
 from recallflow.operators.graph import quality_gate, rollout
 from recallflow.operators.graph.paths import Expansion, Related
 from recallflow.operators.graph.quality_gate import REPEAT_MS, BaselineComparison, QualityGates
 from recallflow.operators.graph.reader import Caps
 from recallflow.operators.graph.rollout import AppliedExpansion, Expansions, Fallback
 from recallflow.owner import Owner
-from recallflow.records import Position
+from recallflow.queries import GraphStatus
+from recallflow.records import Position, Record
 
 TENANT, OTHER = "acme", "other"
 ADDED = Related(7, "m7", 0.25, {"reason": "graph_expansion"})
@@ -43,8 +44,9 @@ def expansions_of(history: ControlHistory, gates: QualityGates | None = None, *,
     return Expansions(history, gates or QualityGates(), enabled=enabled)
 
 
-def request(at_ms: int = 0, tenant_id: str = TENANT, user_id: str = "ann") -> QueryContext:
-    return QueryContext(Owner(tenant_id, "prod", user_id), Position("q", 0, at_ms), f"q{at_ms}", at_ms)
+def request(at_ms: int = 0, tenant_id: str = TENANT, user_id: str = "ann") -> Ask:
+    query = GraphStatus(type="graph.status", environment="prod", tenant_id=tenant_id, user_id=user_id, id=f"q{at_ms}")
+    return Ask(Record(Position("q", 0, at_ms), b"", at_ms), query, Owner(tenant_id, "prod", user_id))
 
 
 def found(caps: Caps | None = None) -> Callable[[], Expansion]:
