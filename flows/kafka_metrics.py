@@ -180,5 +180,7 @@ def _results(counts: EnrichmentCounter) -> Iterator[Metric]:
         for outcome in OUTCOMES:
             tasks.add_metric([task, outcome], counts.tasks[task, outcome])
     yield tasks
-from recallflow.operators.authorise import JUDGED_BY
-from recallflow.operators.enrichment.results import MISSING_RESULTS, PARTIAL_DEGRADE, REFUSAL_REASONS, RELATIONSHIPS
+    yield counter("enrichment_failures", "Failed enrichment tasks by error code", "code", counts.failures, CODES)
+    yield counter("refused_claims", "Rejected claims of models", "reason", counts.refused, REFUSAL_REASONS)
+    yield counter("outputs", "Records handed to the output topics", "kind", counts.outputs, KINDS.values())
+    yield counter("dead_letters", "Refused records", "code", counts.dead_letters, get_args(ErrorCode))
