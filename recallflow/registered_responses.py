@@ -33,16 +33,18 @@ class _Type:
     required: tuple[str, ...] = ()
     item: "_Type | None" = None
 
-    def pack(self, value: Any) -> Any:
-        """Return a JSON value as one of this type."""
+    def pack(self, value: Any, *, marks_empty: bool = False) -> Any:
+        """Return a JSON value as one of this type. `marks_empty`: list empty lists and maps in `_EMPTY` of a record."""
         match self.kind:
             case "record":
-                given = {name: one for name, one in value.items() if one is not None and name in self.fields}
-                return {name: self.fields[name].pack(one) for name, one in given.items()}
+                known = {name: one for name, one in value.items() if one is not None and name in self.fields}
+                packed = {name: self.fields[name].pack(one, marks_empty=marks_empty) for name, one in known.items()}
+                empty = [name for name, one in packed.items() if self.fields[name].kind in ("array", "map") and not one]
+                return packed | {_EMPTY: empty} if marks_empty and empty else packed
             case "array":
-                return [self.of.pack(one) for one in value]
+                return [self.of.pack(one, marks_empty=marks_empty) for one in value]
             case "map":
-                return {key: self.of.pack(one) for key, one in value.items()}
+                return {key: self.of.pack(one, marks_empty=marks_empty) for key, one in value.items()}
             case "opaque":
                 return orjson.dumps(value).decode()
         return float(value) if self.kind == "double" else value
@@ -71,18 +73,10 @@ class _Type:
             raise TypeError(f"{self.kind} has no items")
         return self.item
 
-    def records(self, found: "dict[str, _Type]") -> "dict[str, _Type]":
-        """Return all records in this type, by name."""
-        if self.kind != "record" or self.name not in found:
-            if self.kind == "record":
-                found[self.name] = self
-            for one in (*self.fields.values(), *((self.item,) if self.item else ())):
-                one.records(found)
-        return found
-
 
 @cache
-def response_type() -> _Type:
+def record_types() -> dict[str, _Type]:
+    """Return the records of the model by name, `Response` first."""
     schema = TypeAdapter(Response).json_schema()
     known: dict[str, _Type] = {}
 
@@ -108,7 +102,8 @@ def response_type() -> _Type:
             return _Type("opaque") if item.kind in ("array", "map") else _Type("map", item=item)
         return _Type("opaque")
 
-    return read(schema, "Response")
+    read(schema, "Response")
+    return known
 
 
 def avro_schema() -> dict[str, Any]:
@@ -127,7 +122,7 @@ def avro_schema() -> dict[str, Any]:
         fields = [{"name": name, "type": ["null", write(of)], "default": None} for name, of in one.fields.items()]
         return {"type": "record", "name": one.name, "fields": fields}
 
-    return {"namespace": _PACKAGE, **write(response_type())}
+    return {"namespace": _PACKAGE, **write(record_types()["Response"])}
 
 
 @cache
@@ -148,7 +143,7 @@ def _proto() -> tuple[Any, Any]:
             made.proto3_optional, made.oneof_index = True, len(message.oneof_decl)
             message.oneof_decl.add(name=f"_{name}")
 
-    for record in response_type().records({}).values():  # `Response` is the first
+    for record in record_types().values():
         message = file.message_type.add(name=record.name)
         for name, one in record.fields.items():
             if one.kind == "map":
@@ -177,16 +172,16 @@ def encode(body: bytes, response_format: str, schema_id: int) -> bytes:
     frame = b"\0" + schema_id.to_bytes(4, "big")
     if response_format == JSON_SCHEMA:
         return frame + body
-    packed = response_type().pack(orjson.loads(body))
+    packed = record_types()["Response"].pack(orjson.loads(body), marks_empty=response_format != AVRO)
     if response_format == AVRO:
         import fastavro
 
         written = BytesIO()
         fastavro.schemaless_writer(written, _parsed_avro(), packed)
         return frame + written.getvalue()
-    message = _proto()[0]()
-    _fill(message, response_type(), packed)
-    content: bytes = message.SerializeToString()
+    from google.protobuf.json_format import ParseDict
+
+    content: bytes = ParseDict(packed, _proto()[0]()).SerializeToString()
     return frame + b"\0" + content  # the zero: it is the first message of its file
 
 
@@ -195,26 +190,3 @@ def _parsed_avro() -> Any:
     import fastavro
 
     return fastavro.parse_schema(avro_schema())
-
-
-def _fill(message: Any, record: _Type, packed: dict[str, Any]) -> None:
-    """Set the fields of a message."""
-    for name, value in packed.items():
-        one = record.fields[name]
-        if one.kind in ("array", "map") and not value:
-            getattr(message, _EMPTY).append(name)
-        elif one.kind == "record":
-            getattr(message, name).SetInParent()
-            _fill(getattr(message, name), one, value)
-        elif one.kind == "array" and one.of.kind == "record":
-            for item in value:
-                _fill(getattr(message, name).add(), one.of, item)
-        elif one.kind == "map" and one.of.kind == "record":
-            for key, item in value.items():
-                _fill(getattr(message, name)[key], one.of, item)
-        elif one.kind == "array":
-            getattr(message, name).extend(value)
-        elif one.kind == "map":
-            getattr(message, name).update(value)
-        else:
-            setattr(message, name, value)

@@ -104,6 +104,11 @@ class SchemaRegistry:
         except _UnknownSchemaError:
             problem = f"schema {schema_id} is not in the registry {self.url}; register it there, then replay the record"
             return _refused(value, "unknown_schema", problem)
+        except _TextSchemaError:
+            problem = (
+                f"the registry {self.url} returns the Protobuf schema {schema_id} as text; register its serialized"
+            )
+            return _refused(value, "undecodable", f"{problem} form, as serializers in Python do")
         except Exception as error:  # noqa: BLE001 - a decoder raises errors of any type for arbitrary bytes
             problem = f"cannot be read with its schema {schema_id}: {type(error).__name__}"
             return _refused(value, "undecodable", f"{problem}; send it with the serializer of that schema")
@@ -171,7 +176,7 @@ class SchemaRegistry:
                 avro: Callable[[bytes], Any] = AvroDeserializer(self.client)
                 named = orjson.loads(schema.schema_str or "")
                 is_ours = isinstance(named, dict) and f"{named.get('namespace')}.{named.get('name')}" == RESPONSE_NAME
-                return lambda value: _json(_given(avro(value)), is_ours)
+                return lambda value: _json(_without_nulls(avro(value)), is_ours)
             case "PROTOBUF":
                 return self._protobuf_decoder(schema_id)
             case "JSON":
@@ -187,7 +192,10 @@ class SchemaRegistry:
 
         with self._new_client() as client:  # another one, as its cache of schemas ignores the format
             codec = ProtobufDeserializer(Struct, {"use.deprecated.format": False}, client)
-            file, pool = codec._get_parsed_schema(client.get_schema(schema_id, fmt="serialized"))
+            schema = client.get_schema(schema_id, fmt="serialized")
+            if "{" in (schema.schema_str or ""):  # no character of base64
+                raise _TextSchemaError
+            file, pool = codec._get_parsed_schema(schema)
         described = pool.FindFileByName(file.name)
 
         def decode(value: bytes) -> bytes:
@@ -195,13 +203,17 @@ class SchemaRegistry:
             payload = prefix_schema_id_deserializer(value, None, named)
             message = GetMessageClass(codec._get_message_desc(pool, described, named.message_indexes or [0]))()
             message.ParseFromString(payload.read())
-            return _json(_fields(message), message.DESCRIPTOR.full_name == RESPONSE_NAME)
+            return _json(_message_fields(message), message.DESCRIPTOR.full_name == RESPONSE_NAME)
 
         return decode
 
 
 class _UnknownSchemaError(Exception):
     """The registry has no schema of an id."""
+
+
+class _TextSchemaError(Exception):
+    """The registry returns a Protobuf schema as text, for which there is no parser."""
 
 
 def _refused(value: bytes, code: ErrorCode, problem: str) -> Registered:
@@ -211,20 +223,20 @@ def _refused(value: bytes, code: ErrorCode, problem: str) -> Registered:
 def _json(content: Any, is_ours: bool) -> bytes:
     """Return a decoded record as JSON; one of our own responses in the form of a plain one."""
     if is_ours:
-        from recallflow.registered_responses import response_type
+        from recallflow.registered_responses import record_types
 
-        content = response_type().unpack(content)
+        content = record_types()["Response"].unpack(content)
     return orjson.dumps(content)
 
 
-def _given(value: Any) -> Any:
+def _without_nulls(value: Any) -> Any:
     """Return an Avro value without nulls: Avro has no other way to leave a field out."""
     if isinstance(value, dict):
-        return {name: _given(one) for name, one in value.items() if one is not None}
-    return [_given(one) for one in value] if isinstance(value, list) else value
+        return {name: _without_nulls(one) for name, one in value.items() if one is not None}
+    return [_without_nulls(one) for one in value] if isinstance(value, list) else value
 
 
-def _fields(message: Any) -> Any:
+def _message_fields(message: Any) -> Any:
     """Return the given fields of a Protobuf message under their names in the schema."""
     from google.protobuf.json_format import MessageToDict
 
@@ -236,13 +248,13 @@ def _fields(message: Any) -> Any:
 def _field(field: Any, value: Any) -> Any:
     if field.message_type is not None and field.message_type.GetOptions().map_entry:
         of = field.message_type.fields_by_name["value"]
-        return {str(key): _one(of, one) for key, one in value.items()}
-    return [_one(field, one) for one in value] if field.is_repeated else _one(field, value)
+        return {str(key): _field_item(of, one) for key, one in value.items()}
+    return [_field_item(field, one) for one in value] if field.is_repeated else _field_item(field, value)
 
 
-def _one(field: Any, value: Any) -> Any:
+def _field_item(field: Any, value: Any) -> Any:
     if field.enum_type is not None:
         return field.enum_type.values_by_number[value].name
     if isinstance(value, bytes):
         return base64.b64encode(value).decode()
-    return value if field.message_type is None else _fields(value)
+    return value if field.message_type is None else _message_fields(value)

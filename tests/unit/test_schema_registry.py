@@ -72,6 +72,12 @@ def test_doctor_examines_the_registry(status: int, body: object, expected: str) 
     assert (found.status, bool(found.todo)) == (expected, expected == "FAIL")
 
 
+def test_protobuf_schema_as_text_is_named() -> None:
+    body = {"schema": "syntax = 'proto3'; message M {}", "schemaType": "PROTOBUF"}
+    with pytest.raises(InvalidRecord, match="as text"):
+        read(200, body, b"\0\0\0\0\7\0")
+
+
 @pytest.mark.parametrize(
     ("status", "body", "error"),
     [
