@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Sequence
-from typing import Any, ClassVar, cast
+from typing import Any
 
 import orjson
 from fastapi import APIRouter, Request, Response
@@ -18,7 +18,6 @@ from recallflow.errors import RecallflowError
 from recallflow.events import PRODUCTION, MemoryEvent
 from recallflow.fields import EPOCH_MS_MAX, format_time
 from recallflow.parsing import parse
-from recallflow.queries import QueryEvent
 from recallflow.responses import MemoryPage, QueryFailed, Receipt
 
 _SCHEMES = (b"token ", b"api-key ")  # prefixes of API keys of mem0 and Zep in the Authorization header
@@ -40,8 +39,7 @@ class ClientCalls:
 
     async def ask(self, user_id: str, fields: dict[str, Any]) -> responses.Response:
         """Return the response to a query. Raise RecallflowError, also for an error response."""
-        query = cast(QueryEvent, self._event(user_id, fields))
-        response = await self._handler.answer(query, self._headers)
+        response = await self._handler.answer(self._event(user_id, fields), self._headers)
         if response.error is not None:
             raise QueryFailed(response.query_id, response.error)
         return response
@@ -49,9 +47,7 @@ class ClientCalls:
     async def apply(self, user_id: str, events: Sequence[dict[str, Any]]) -> list[tuple[MemoryEvent, Receipt | None]]:
         """Store events in order, and wait for each receipt; check all events before storing the first. A receipt
         that does not come in time is None. Raise RecallflowError."""
-        parsed = [cast(MemoryEvent, self._event(user_id, fields)) for fields in events]
-        for event in parsed:
-            self._handler.admission.check(event, self._headers)
+        parsed: list[MemoryEvent] = [self.check(user_id, fields) for fields in events]
         applied = []
         with self._handler.slot(self.tenant_id):
             for event in parsed:
@@ -75,6 +71,12 @@ class ClientCalls:
             if error.error.code == "not_found":
                 return None
             raise
+
+    def check(self, user_id: str, fields: dict[str, Any]) -> Any:
+        """Return an event of a user, once it and the credentials are valid. Raise InvalidRecord."""
+        event = self._event(user_id, fields)
+        self._handler.admission.check(event, self._headers)
+        return event
 
     def _event(self, user_id: str, fields: dict[str, Any]) -> Any:
         try:
@@ -112,35 +114,32 @@ Operations = Sequence[tuple[str, Callable[[Any], Awaitable[Any]], type[BaseModel
 Answer = Callable[[Request], Coroutine[Any, Any, Response]]
 
 
-class CompatibleRoute(AddressedRoute):
-    """Route whose errors contain their message in the field that the product's clients read."""
+def _route_class(message_field: str) -> type[AddressedRoute]:
+    """Return the class of routes whose errors contain their message in the field that the product's clients read."""
 
-    MESSAGE: ClassVar = "detail"
+    class Route(AddressedRoute):
+        def get_route_handler(self) -> Answer:
+            handle = super().get_route_handler()
 
-    def get_route_handler(self) -> Answer:
-        handle = super().get_route_handler()
+            async def answered(request: Request) -> Response:
+                try:
+                    return await handle(request)
+                except RecallflowError as error:
+                    body = error.error if isinstance(error, QueryFailed) else body_of(error)
+                    content = {message_field: body.message, "error": body.model_dump(exclude={"truncated"})}
+                    return Response(orjson.dumps(content), status_of(body.code), headers_of(body.code), JSON)
 
-        async def answered(request: Request) -> Response:
-            try:
-                return await handle(request)
-            except RecallflowError as error:
-                body = error.error if isinstance(error, QueryFailed) else body_of(error)
-                content = {self.MESSAGE: body.message, "error": body.model_dump(exclude={"truncated"})}
-                return Response(orjson.dumps(content), status_of(body.code), headers_of(body.code), JSON)
+            return answered
 
-        return answered
+    return Route
 
 
 def routes(
-    handler: RequestHandler,
-    product: str,
-    calls: type[ClientCalls],
-    route: type[CompatibleRoute],
-    operations: Operations,
+    handler: RequestHandler, product: str, calls: type[ClientCalls], message_field: str, operations: Operations
 ) -> APIRouter:
     """Return the routes of a product's interface below /PRODUCT/TENANT; all other paths there answer 501."""
     name = product.lower()
-    router = APIRouter(route_class=route, include_in_schema=False)
+    router = APIRouter(route_class=_route_class(message_field), include_in_schema=False)
 
     def answer_of(operation: Callable[[Any], Awaitable[Any]], parameters: type[BaseModel]) -> Answer:
         async def answer(request: Request) -> Response:
@@ -150,10 +149,11 @@ def routes(
         return answer
 
     async def refuse(request: Request) -> Response:
-        asked = f"{request.method} {request.url.path}"
-        message = f"recallflow has no such part of {product}: {asked}; the client's URL must end in /{name}/TENANT (and"
-        message += f" what docs/how-to/{name}-clients.md adds for the client), and that page lists all parts"
-        return Response(orjson.dumps({route.MESSAGE: message}), 501, media_type=JSON)
+        message = (
+            f"{request.method} {request.url.path} of {product} is not supported; the client's URL must end in "
+            f"/{name}/TENANT, and docs/how-to/{name}-clients.md lists all supported requests"
+        )
+        return Response(orjson.dumps({message_field: message}), 501, media_type=JSON)
 
     # The second prefix also matches paths of the first, so the first comes first.
     for prefix in (f"/{name}/{{tenant_id}}/environments/{{environment}}", f"/{name}/{{tenant_id}}"):

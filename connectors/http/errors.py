@@ -131,7 +131,7 @@ def add_handlers(app: FastAPI) -> None:
     async def answer_routing(_: Request, error: Exception) -> Response:
         found = cast(HTTPException, error)
         code = _OF_STATUS.get(found.status_code, "invalid_event")
-        return refusal(ErrorBody(code=code, message=f"{found.detail}; GET /openapi.json names what there is"))
+        return refusal(ErrorBody(code=code, message=f"{found.detail}; GET /openapi.json lists all routes"))
 
     app.add_exception_handler(RecallflowError, answer)
     app.add_exception_handler(HTTPException, answer_routing)

@@ -4,10 +4,10 @@ The explorer shows a person's graph and episodes, and how one question was answe
 /memory/query, with the credentials that its user enters."""
 
 import hashlib
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from functools import partial
 from importlib.metadata import PackageNotFoundError, distribution
 from importlib.resources import files as resources
-from typing import Any
 
 import orjson
 from fastapi import APIRouter, Request
@@ -69,32 +69,22 @@ def routes(handler: RequestHandler) -> APIRouter:
     files = dict(_contents())
     etags = {name: f'"{hashlib.sha256(content).hexdigest()[:32]}"' for name, content in files.items()}
 
-    def sent(name: str, request: Request) -> Response:
+    async def send(name: str, request: Request) -> Response:
+        if name not in files:
+            raise Problem("not_found", "the explorer has no such file; GET /explore is its page")
         headers = {**HEADERS, "etag": etags[name]}
         if request.headers.get("if-none-match") == etags[name]:
             return Response(status_code=304, headers=headers)
         return Response(files[name], headers=headers, media_type=_MEDIA_TYPES[name.rpartition(".")[2]])
-
-    def page(name: str) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        async def send(request: Request) -> Response:
-            return sent(name, request)
-
-        return send
-
-    for path, name in (("/", HOME), ("/docs", REFERENCE), ("/explore", PAGE)):
-        router.add_api_route(path, page(name))
 
     @router.get("/explore/owners")
     async def owners(request: Request) -> Response:
         found = [one._asdict() for one in permitted_owners(handler, credentials_of(request))]
         return Response(orjson.dumps({"owners": found}), media_type=JSON)
 
-    @router.get("/explore/{name:path}")
-    async def file(name: str, request: Request) -> Response:
-        if name not in files:
-            raise Problem("not_found", "the explorer has no such file; GET /explore is its page")
-        return sent(name, request)
-
+    for path, name in (("/", HOME), ("/docs", REFERENCE), ("/explore", PAGE)):
+        router.add_api_route(path, partial(send, name))
+    router.add_api_route("/explore/{name:path}", send)
     return router
 
 

@@ -85,46 +85,40 @@ _WAITS = {None: False, "stored": False, "applied": True}
 class RequestHandler:
     def __init__(self, service: Service, admission: Admission, limits: Limits, mappings: Mappings) -> None:
         self.service, self.admission, self.limits, self.mappings = service, admission, limits, mappings
-        self._batches = 0
-        self._under_way = Counter[tuple[str, object]]()  # requests by tenant, bodies and batches by credential
+        self._in_progress = Counter[tuple[str, object]]()  # requests by tenant, bodies and batches by credential
 
     def slot(self, tenant_id: str) -> AbstractContextManager[None]:
-        """Count a request of a tenant in flight. Raise Problem above the tenant's limit."""
-        return self._share(("tenant", tenant_id), self.limits.tenant_concurrency)
+        """Count a request of a tenant in progress. Raise Problem (`too_many_requests`) above the tenant's limit."""
+        return self._share("this tenant's requests", tenant_id, self.limits.tenant_concurrency)
 
     @contextmanager
-    def _share(self, holder: tuple[str, object], most: int) -> Iterator[None]:
-        """Count a request of one holder in flight. Raise Problem (`too_many_requests`) above the limit."""
-        if self._under_way[holder] >= most:
-            raise Problem("too_many_requests", f"{most} requests of this {holder[0]} are under way: come back later")
-        self._under_way[holder] += 1
+    def _share(self, kind: str, holder: object, limit: int) -> Iterator[None]:
+        """Count a request of one holder in progress. Raise Problem (`too_many_requests`) above the limit."""
+        if self._in_progress[kind, holder] >= limit:
+            raise Problem("too_many_requests", f"{limit} of {kind} are in progress: send it again in a second")
+        self._in_progress[kind, holder] += 1
         try:
             yield
         finally:
-            self._under_way[holder] -= 1
-            if not self._under_way[holder]:
-                del self._under_way[holder]
+            self._in_progress[kind, holder] -= 1
+            if not self._in_progress[kind, holder]:
+                del self._in_progress[kind, holder]
 
     @contextmanager
     def batch_slot(self, headers: Headers) -> Iterator[None]:
-        """Hold a batch slot; one credential has at most half of them. Raise Problem (`too_many_requests`)."""
-        if self._batches >= self.limits.batches:
-            raise Problem("too_many_requests", "too many batches are under way: come back in a second")
-        self._batches += 1
-        try:
-            with self._credential_share("batch", headers, max(1, self.limits.batches // 2)):
-                yield
-        finally:
-            self._batches -= 1
+        """Count a batch in progress; one credential has at most half of the slots. Raise Problem as `slot` does."""
+        most = self.limits.batches
+        with self._share("all batches", "", most), self._credential_share("batches", headers, max(1, most // 2)):
+            yield
 
     def body_slot(self, headers: Headers) -> AbstractContextManager[None]:
         """Count a body of a credential that is being read. Raise Problem as `slot` does."""
-        return self._credential_share("body", headers, self.limits.tenant_concurrency)
+        return self._credential_share("bodies", headers, self.limits.tenant_concurrency)
 
-    def _credential_share(self, kind: str, headers: Headers, most: int) -> AbstractContextManager[None]:
+    def _credential_share(self, kind: str, headers: Headers, limit: int) -> AbstractContextManager[None]:
         """Limit the requests of one credential before its tenant is known; without one there is no limit."""
         secrets = tuple(value for name, value in headers if name in (TOKEN_HEADER, KEY_HEADER))
-        return self._share((f"credential's {kind}", secrets), most) if secrets else nullcontext()
+        return self._share(f"this credential's {kind}", secrets, limit) if secrets else nullcontext()
 
     def admit(self, request: Request, headers: Headers | None = None) -> None:
         """Authenticate a request before its body is read. `headers` are the credentials of an interface that defines
@@ -162,12 +156,8 @@ class RequestHandler:
                 raise Problem("unavailable", f"no answer in time: {obstacle}") from error
             raise
 
-    async def store(self, request: Request, event: MemoryEvent, *, waits: bool) -> Response:
-        """Store an event and return its position; with `waits` also its receipt. Raise RecallflowError."""
-        return accepted(await self.stored(request, event, waits=waits))
-
-    async def stored(self, request: Request, event: MemoryEvent, *, waits: bool) -> StoredEvent:
-        """Store an event as `store` does, without a response."""
+    async def store(self, request: Request, event: MemoryEvent, *, waits: bool) -> StoredEvent:
+        """Store an event; with `waits`, wait for its receipt. Raise RecallflowError."""
         event, headers = route_to_workspace(request, event, credentials_of(request), self.mappings)
         self.admission.check(event, headers)
         mark_admitted(request.scope)
@@ -180,17 +170,17 @@ class RequestHandler:
         """Parse a query, with missing ids from its credentials. Raise InvalidRecord and Problem."""
         query = self._completed(body, headers)
         if query.type not in QUERY_TYPES:  # type: ignore[attr-defined]
-            raise Problem("invalid_event", "stores, and asks nothing: POST /memory/events takes it", "type")
+            raise Problem("invalid_event", "names an event, and no query: send it to POST /memory/events", "type")
         found = cast(QueryEvent, query)
         if found.reply_to is not None:
-            raise Problem("invalid_event", "the answer comes back here: leave it out", "reply_to")
+            raise Problem("invalid_event", "is not for HTTP, which returns the response: leave it out", "reply_to")
         return found
 
     def event(self, body: bytes, headers: Headers) -> MemoryEvent:
         """Parse an event of memory likewise. Raise InvalidRecord for an invalid event, and Problem for a query."""
         event = self._completed(body, headers)
         if event.type in QUERY_TYPES:  # type: ignore[attr-defined]
-            raise Problem("invalid_event", "asks, and stores nothing: POST /memory/query takes it", "type")
+            raise Problem("invalid_event", "names a query, and no event: send it to POST /memory/query", "type")
         return cast(MemoryEvent, event)
 
     def _completed(self, body: bytes, headers: Headers) -> Event:
@@ -228,8 +218,8 @@ def waits(request: Request) -> bool:
     return _WAITS[wait]
 
 
-LINES_UNDER_WAY = 1_024
-BYTES_UNDER_WAY = 4 * 1024 * 1024
+PENDING_LINES = 1_024
+PENDING_BYTES = 4 * 1024 * 1024
 BODY_BYTES_PER_S = 16 * 1024  # a body may take longer than `body_timeout_s` if lines come at least this fast
 LINE_S = 0.1  # extra time per line, because a client may wait for its result before it sends the next
 BODY_S = 1_800.0  # limit of the whole time, without the time in which nothing is read
@@ -247,10 +237,10 @@ class Results(Response):
     async def __call__(self, _scope: Scope, _receive: Receive, send: Send) -> None:
         with self._handler.batch_slot(credentials_of(self._request)):
             await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-            under_way = _UnderWay()
-            reading = asyncio.create_task(_read(self._handler, self._request, under_way))
+            pending = _PendingLines()
+            reading = asyncio.create_task(_read(self._handler, self._request, pending))
             try:
-                while (ready := await under_way.ready()) is not None:
+                while (ready := await pending.ready()) is not None:
                     await send({"type": "http.response.body", "body": ready, "more_body": True})
                 await reading
             finally:
@@ -258,7 +248,7 @@ class Results(Response):
             await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-class _UnderWay:
+class _PendingLines:
     """Lines that are being stored, in order. Adding a line waits above the limits."""
 
     def __init__(self) -> None:
@@ -269,7 +259,7 @@ class _UnderWay:
     async def add(self, size: int, result: "asyncio.Task[bytes]") -> None:
         self._lines.put_nowait((size, result))
         self._bytes += size
-        while self._lines.qsize() >= LINES_UNDER_WAY or self._bytes >= BYTES_UNDER_WAY:
+        while self._lines.qsize() >= PENDING_LINES or self._bytes >= PENDING_BYTES:
             self._room.clear()
             await self._room.wait()
 
@@ -284,81 +274,57 @@ class _UnderWay:
             found.append(await result)
             self._bytes -= size
             self._room.set()
-            if self._lines.empty() or len(found) >= LINES_UNDER_WAY:
+            if self._lines.empty() or len(found) >= PENDING_LINES:
                 return b"".join(found)
         if found:
             self.end()
         return b"".join(found) or None
 
 
-async def _read(handler: RequestHandler, request: Request, under_way: _UnderWay) -> None:
+async def _read(handler: RequestHandler, request: Request, pending: _PendingLines) -> None:
     """Store every line. The client may disconnect before the end: stored events stay."""
     credentials = credentials_of(request)
     try:
         async for number, line in lines(request, handler.limits.body_bytes, handler.limits.body_timeout_s):
             size = 0 if isinstance(line, Problem) else len(line)
-            await under_way.add(size, asyncio.create_task(_result(handler, request, number, line, credentials)))
+            await pending.add(size, asyncio.create_task(_result(handler, request, number, line, credentials)))
     finally:
-        under_way.end()
-
-
-class _BodyClock:
-    """Time limit of a batch's body. Unread time does not count, and blank lines do not extend it."""
-
-    def __init__(self, within_s: float) -> None:
-        self._now_s = asyncio.get_running_loop().time
-        self._within_s = within_s
-        self._waited_s = 0.0
-        self._since_s = 0.0
-        self._lines = self._bytes = self._blank_bytes = 0
-
-    def begin_waiting(self) -> float:
-        """Return the time on the event loop's clock by which the next bytes have to come."""
-        self._since_s = self._now_s()
-        may_take_s = min(BODY_S, self._within_s + self._bytes / BODY_BYTES_PER_S + self._lines * LINE_S)
-        return self._since_s + may_take_s - self._waited_s
-
-    def end_waiting(self, size: int) -> None:
-        self._waited_s += self._now_s() - self._since_s
-        self._bytes += size
-
-    def add_line(self) -> None:
-        self._lines += 1
-
-    def add_blank(self, size: int) -> Problem | None:
-        """Count a blank line. Return the problem where there are too many."""
-        self._bytes -= size
-        self._blank_bytes += size
-        if self._blank_bytes <= BLANK_BYTES + max(0, self._bytes):
-            return None
-        return Problem("invalid_event", "has more blank lines than events: leave them out")
+        pending.end()
 
 
 async def lines(request: Request, most: int, within_s: float) -> AsyncIterator[tuple[int, bytes | Problem]]:
     """Yield the lines of a body that are not blank, each with its number, and a Problem for a line that is too long.
-    A body that is too slow or mostly blank ends with a Problem."""
-    stream, clock = request.stream(), _BodyClock(within_s)
+    A body that is too slow or mostly blank ends with a Problem. Time without reading does not count, and blank lines do
+    not extend the time limit."""
+    stream, now_s = request.stream(), asyncio.get_running_loop().time
     held, size, number = list[bytes](), 0, 1
+    waited_s, count, counted_bytes, blank_bytes = 0.0, 0, 0, 0
     while True:
+        since_s = now_s()
+        allowed_s = min(BODY_S, within_s + counted_bytes / BODY_BYTES_PER_S + count * LINE_S)
         try:
-            async with asyncio.timeout_at(clock.begin_waiting()):
+            async with asyncio.timeout_at(since_s + allowed_s - waited_s):
                 chunk = await anext(stream, None)
         except TimeoutError:
-            yield number, Problem("slow_body", f"lines came too slowly ({within_s:g} s): send what is left anew")
+            yield number, Problem("slow_body", f"lines came too slowly ({within_s:g} s): send the other lines again")
             return
         except ClientDisconnect:
             return
-        clock.end_waiting(len(chunk or b""))
+        waited_s += now_s() - since_s
+        counted_bytes += len(chunk or b"")
         *ends, rest = [b"", b""] if chunk is None else chunk.split(b"\n")  # the last line needs no line feed
         for end in ends:
             size += len(end)
             line = b"".join([*held, end]) if size <= most else too_large(most)
             if isinstance(line, Problem) or line.strip():
-                clock.add_line()
+                count += 1
                 yield number, line
-            elif (problem := clock.add_blank(size + 1)) is not None:
-                yield number, problem
-                return
+            else:
+                counted_bytes -= size + 1
+                blank_bytes += size + 1
+                if blank_bytes > BLANK_BYTES + max(0, counted_bytes):
+                    yield number, Problem("invalid_event", "has more blank lines than events: leave them out")
+                    return
             held, size, number = [], 0, number + 1
         if chunk is None:
             return

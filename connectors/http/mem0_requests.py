@@ -7,7 +7,7 @@ name."""
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import Annotated, Any, Literal, NamedTuple, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 from urllib.parse import quote, unquote
 
 import orjson
@@ -23,11 +23,6 @@ AGENT_LABEL = AGENT  # metadata field of the agent
 _PREFIXES = {AGENT: "agent:", APP: "app:", RUN: "run:"}
 
 
-class OwnerFields(NamedTuple):
-    user_id: str
-    fields: dict[str, Any]
-
-
 def owner_of(entities: Mapping[str, str]) -> tuple[str, str]:
     """Return our name of the owner, and its entity kind. Raise InvalidRecord without an entity."""
     for kind in ENTITIES:
@@ -40,7 +35,7 @@ def owner_of(entities: Mapping[str, str]) -> tuple[str, str]:
     raise invalid(USER, f"is missing: give one of {', '.join(ENTITIES)}, at the top or in filters")
 
 
-def owned(entities: Mapping[str, str], metadata: Mapping[str, Any] | None) -> OwnerFields:
+def owned(entities: Mapping[str, str], metadata: Mapping[str, Any] | None) -> tuple[str, dict[str, Any]]:
     """Return the owner and the further fields of a new memory: a run becomes the session, an app the project, and an
     agent goes into the metadata. Raise InvalidRecord."""
     user_id, _ = owner_of(entities)
@@ -51,7 +46,7 @@ def owned(entities: Mapping[str, str], metadata: Mapping[str, Any] | None) -> Ow
         fields["project_id"] = app
     if labelled := dict(metadata or {}) | ({AGENT_LABEL: agent} if (agent := entities.get(AGENT)) else {}):
         fields["metadata"] = labelled
-    return OwnerFields(user_id, fields)
+    return user_id, fields
 
 
 def shown_entities(user_id: str, version: Mapping[str, Any]) -> dict[str, str | None]:
@@ -204,18 +199,20 @@ def merged(body: bytes, parameters: Mapping[str, str]) -> bytes:
     return orjson.dumps(fields | dict(parameters))
 
 
+def time_ms(field: str, given: Any) -> int:
+    """Return a time in epoch milliseconds. Raise InvalidRecord."""
+    try:
+        return parse_time(given)
+    except ValueError as error:
+        raise invalid(field, str(error)) from None
+
+
 def between(start_date: str | None, end_date: str | None) -> dict[str, int]:
     """Return filters for memories from one date to another, both included. Raise InvalidRecord."""
-    filters = {}
-    for name, field, given in (("start_date", "created_after", start_date), ("end_date", "created_before", end_date)):
-        if given is None:
-            continue
-        try:
-            at_ms = parse_time(given)
-        except ValueError as error:
-            raise invalid(name, str(error)) from None
-        is_day = len(given) == len("2026-01-31")
-        filters[field] = at_ms if name == "start_date" else at_ms + (DAY_MS if is_day else 1)
+    filters = {} if start_date is None else {"created_after": time_ms("start_date", start_date)}
+    if end_date is not None:
+        is_day = len(end_date) == len("2026-01-31")
+        filters["created_before"] = time_ms("end_date", end_date) + (DAY_MS if is_day else 1)
     return filters
 
 
@@ -346,21 +343,22 @@ _MAKERS: Mapping[str, _Maker] = {
 }
 
 
-def _span(value: Any) -> dict[str, Any]:
-    """Return a time filter; ours is inclusive at the start and exclusive at the end, in milliseconds."""
+# Operator → our filter, which includes its start and excludes its end; milliseconds to add; the stricter of two.
+_SPANS: Mapping[str, tuple[str, int, Callable[[int, int], int]]] = {
+    "gt": ("created_after", 1, max), "gte": ("created_after", 0, max),
+    "lt": ("created_before", 0, min), "lte": ("created_before", 1, min),
+}  # fmt: skip
+
+
+def _span(value: Any) -> dict[str, int]:
+    """Return a time filter."""
     if not isinstance(value, dict) or not value:
         raise invalid("filters.created_at", "give an object of gt, gte, lt, lte")
-    span: dict[str, Any] = {}
+    span: dict[str, int] = {}
     for operator, moment in value.items():
-        try:
-            at_ms = parse_time(moment)
-        except ValueError as error:
-            raise invalid(f"filters.created_at.{operator}", str(error)) from None
-        match operator:
-            case "gte" | "gt":
-                span["created_after"] = max(at_ms + (operator == "gt"), span.get("created_after", at_ms))
-            case "lt" | "lte":
-                span["created_before"] = min(at_ms + (operator == "lte"), span.get("created_before", at_ms + 1))
-            case _:
-                raise invalid(f"filters.created_at.{operator}", "is not supported; there are gt, gte, lt, lte")
+        if operator not in _SPANS:
+            raise invalid(f"filters.created_at.{operator}", "is not supported; there are gt, gte, lt, lte")
+        field, added_ms, stricter = _SPANS[operator]
+        at_ms = time_ms(f"filters.created_at.{operator}", moment) + added_ms
+        span[field] = stricter(at_ms, span.get(field, at_ms))
     return span

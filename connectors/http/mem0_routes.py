@@ -4,7 +4,7 @@ The routes are those of mem0's platform and of its open-source server, below /me
 messages are stored unchanged."""
 
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any, cast
 
@@ -17,9 +17,9 @@ from recallflow.connectors.http.errors import Problem
 from recallflow.connectors.http.handler import RequestHandler
 from recallflow.connectors.http.mem0_requests import AGENT_LABEL, RUN, USER, IgnoredParameters
 from recallflow.errors import InvalidRecord
-from recallflow.events import MemoryAdd, MemoryEvent, Message
+from recallflow.events import MemoryAdd, Message
 from recallflow.fields import format_time
-from recallflow.queries import K_MAX, QueryEvent
+from recallflow.queries import K_MAX
 from recallflow.service import check_forgotten
 
 
@@ -27,15 +27,6 @@ class Mem0Calls(ClientCalls):
     def memory(self) -> tuple[str, str]:
         """Return the owner and the id of the memory in the path. Raise InvalidRecord (`not_found`)."""
         return requests.our_id(self.request.path_params["memory_id"])
-
-    async def check_key(self) -> None:
-        """Raise InvalidRecord for unknown credentials. Permissions are not checked."""
-        question = cast(QueryEvent, self._event("anyone", {"type": "user.stats"}))
-        try:
-            self._handler.admission.check(question, self._headers)
-        except InvalidRecord as error:
-            if error.code != "forbidden":  # a key for one user is valid, but a ping names no user
-                raise
 
 
 def shown(user_id: str, version: Mapping[str, Any]) -> dict[str, Any]:
@@ -56,8 +47,10 @@ def shown(user_id: str, version: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def history(user_id: str, versions: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+async def list_versions(calls: Mem0Calls) -> list[dict[str, Any]]:
     """Return the versions of a memory in mem0's format, oldest first."""
+    user_id, memory_id = calls.memory()
+    versions = (await calls.ask(user_id, {"type": "memory.history", "memory_id": memory_id})).versions or []
     earlier = [None, *(version["content"] for version in versions)]
     return [
         {
@@ -80,15 +73,15 @@ _KEPT = ("role", "content", "name")  # stored fields of a message
 async def add(calls: Mem0Calls) -> dict[str, Any]:
     """Store each message as one memory."""
     body = requests.read(requests.Add, await calls.body())
-    whose = requests.owned(requests.entities_alone(body.filters, body.entities), body.metadata)
-    shared = dict(whose.fields)
+    user_id, shared = requests.owned(requests.entities_alone(body.filters, body.entities), body.metadata)
     if body.timestamp is not None:
         shared["timestamp"] = format_time(round(body.timestamp * 1000))
     expires_at = requests.expires_at(body.expiration_date)
     events = [_event(message, expires_at) | shared | {"id": str(uuid.uuid4())} for message in body.messages]
     results = []
-    for event, receipt in await calls.apply(whose.user_id, events):
-        result = {"id": requests.mem0_id(whose.user_id, event.id or ""), "memory": _text(event), "event": "ADD"}
+    for event, receipt in await calls.apply(user_id, events):
+        content = event.text() if isinstance(event, Message) else cast(MemoryAdd, event).content
+        result = {"id": requests.mem0_id(user_id, event.id or ""), "memory": content, "event": "ADD"}
         results.append(result if receipt is not None else result | {"status": "PENDING"})
     return {"results": results}
 
@@ -100,12 +93,6 @@ def _event(message: dict[str, Any], expires_at: str | None) -> dict[str, Any]:
         return {"type": "message"} | kept
     event = {"type": "memory", "kind": "message", "name": kept.get("name") or kept.get("role", "user")}
     return event | {"content": kept.get("content"), "expires_at": expires_at}
-
-
-def _text(event: MemoryEvent) -> str:
-    if isinstance(event, Message):
-        return event.text()
-    return event.content if isinstance(event, MemoryAdd) else ""
 
 
 async def search(calls: Mem0Calls) -> dict[str, Any]:
@@ -140,23 +127,23 @@ async def get_all(calls: Mem0Calls) -> dict[str, Any]:
         given = requests.merged(await calls.body(), calls.request.query_params)
     body = requests.read(requests.GetAll, given)
     user_id, filters = _narrowed(body)
-    first, behind = (body.page - 1) * body.page_size, body.page * body.page_size
-    if behind > requests.DEEPEST:
-        raise requests.invalid("page", f"ends behind {requests.DEEPEST:,} memories: narrow it down with filters")
+    first, end = (body.page - 1) * body.page_size, body.page * body.page_size
+    if end > requests.DEEPEST:
+        raise requests.invalid("page", f"ends after {requests.DEEPEST:,} memories: narrow the request with filters")
     results: list[dict[str, Any]] = []
-    place, count, size = 0, 0, 0
-    async for page in pages(calls, user_id, filters, behind):
+    position, count, size = 0, 0, 0
+    async for page in pages(calls, user_id, filters, end):
         count = page.total
         for memory in page.memories:
-            if place >= first and "expired" not in memory.marks:
+            if position >= first and "expired" not in memory.marks:
                 size += len(memory.content)
                 results.append(shown(user_id, memory.model_dump()))
-            place += 1
+            position += 1
         if size > requests.PAGE_CHARACTERS:
             raise Problem("too_large", f"over {requests.PAGE_CHARACTERS:,} characters: give a smaller one", "page_size")
-    following = body.page + 1 if count > behind else None
-    before = body.page - 1 if body.page > 1 else None
-    return {"count": count, "next": _link(following, body), "previous": _link(before, body), "results": results}
+    following = body.page + 1 if count > end else None
+    previous = body.page - 1 if body.page > 1 else None
+    return {"count": count, "next": _link(following, body), "previous": _link(previous, body), "results": results}
 
 
 def _link(page: int | None, body: requests.GetAll) -> str | None:
@@ -207,20 +194,18 @@ async def delete_all(calls: Mem0Calls) -> dict[str, Any]:
     return {"message": "Memories deleted successfully!"}
 
 
-async def list_versions(calls: Mem0Calls) -> list[dict[str, Any]]:
-    user_id, memory_id = calls.memory()
-    response = await calls.ask(user_id, {"type": "memory.history", "memory_id": memory_id})
-    return history(user_id, response.versions or [])
-
-
 async def ping(calls: Mem0Calls) -> dict[str, Any]:
-    """Check the credentials."""
-    await calls.check_key()
+    """Check the credentials, and no permissions: a request without a user may be forbidden for a valid key."""
+    try:
+        calls.check("anyone", {"type": "user.stats"})
+    except InvalidRecord as error:
+        if error.code != "forbidden":
+            raise
     return {"status": "ok", "org_id": calls.tenant_id, "project_id": calls.environment, "user_email": None}
 
 
 def routes(handler: RequestHandler) -> APIRouter:
-    return compatible.routes(handler, "mem0", Mem0Calls, compatible.CompatibleRoute, OPERATIONS)
+    return compatible.routes(handler, "mem0", Mem0Calls, "detail", OPERATIONS)
 
 
 OPERATIONS: compatible.Operations = (

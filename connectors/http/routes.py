@@ -47,76 +47,58 @@ _REFERENCE = "#/components/schemas/{model}"
 _MODE: JsonSchemaMode = "validation"
 _UNIONS: Mapping[str, Any] = {"MemoryEvent": MemoryEvent, "QueryEvent": QueryEvent}
 _MODELS = (
-    responses.Response,
-    responses.Receipt,
-    responses.ErrorBody,
-    responses.MemoryVersion,
-    MemoryFields,
-    RolloutShown,
-)
+    responses.Response, responses.Receipt, responses.ErrorBody, responses.MemoryVersion, MemoryFields, RolloutShown,
+)  # fmt: skip
+_ERROR, _RECEIPT = ({"$ref": _REFERENCE.format(model=model)} for model in ("ErrorBody", "Receipt"))
 _REFUSED = {
-    "code": "invalid_event",
-    "message": "query: is blank",
-    "fields": [{"field": "query", "problem": "is blank"}],
-}
+    "code": "invalid_event", "message": "query: is blank", "fields": [{"field": "query", "problem": "is blank"}],
+}  # fmt: skip
+
+
+def _object(description: str, required: Sequence[str], properties: Mapping[str, Any], **more: Any) -> dict[str, Any]:
+    return {"type": "object", "description": description, "properties": properties, "required": required, **more}
+
+
+_STRING, _INTEGER = {"type": "string"}, {"type": "integer"}
 _OWN = {
-    "Error": {
-        "type": "object",
-        "description": "Why a request could not be done, every wrong field at once. Of a query, with its answer's "
-        "other fields.",
-        "properties": {"error": {"$ref": "#/components/schemas/ErrorBody"}},
-        "required": ["error"],
-        "examples": [{"error": _REFUSED}],
-    },
-    "RolloutDecision": {
-        "type": "object",
-        "description": "What is to become of what the graph adds to a tenant's answers; `by` whom and `why` are kept.",
-        "properties": {
+    "Error": _object(
+        "Reason of a failed request, with every wrong field. For a query, with the other fields of its response.",
+        ["error"], {"error": _ERROR}, examples=[{"error": _REFUSED}],
+    ),
+    "RolloutDecision": _object(
+        "Decision about the effect of the graph on a tenant's answers; `by` whom and `why` are stored with it.",
+        ["tenant_id", "mode", "by", "why"],
+        {
             "tenant_id": {"type": "string", "minLength": 1, "maxLength": 128},
             "mode": {"enum": ["off", "shadow", "canary"]},
             "by": {"type": "string", "minLength": 1, "maxLength": 512},
             "why": {"type": "string", "minLength": 1, "maxLength": 20_000},
         },
-        "required": ["tenant_id", "mode", "by", "why"],
-    },
-    "Accepted": {
-        "type": "object",
-        "description": "An event that is stored. `position`: where it stands in its log, which is what `wait_for` "
-        "takes, and its memory's id where it brings none. `applied`: whether it is known to be; then the receipt says "
-        "what became of it.",
-        "properties": {
-            "position": {"type": "string"},
-            "applied": {"type": "boolean"},
-            "receipt": {"$ref": "#/components/schemas/Receipt"},
-        },
-        "required": ["position", "applied"],
-        "examples": [{"position": "memory.events:3:1042", "applied": False}],
-    },
-    "BatchResult": {
-        "type": "object",
-        "description": "Result of one line of a batch, counted from 1: the `position` of its event, or an `error`.",
-        "properties": {
-            "line": {"type": "integer"},
-            "position": {"type": "string"},
-            "receipt": {"$ref": "#/components/schemas/Receipt"},
-            "error": {"$ref": "#/components/schemas/ErrorBody"},
-        },
-        "required": ["line"],
-    },
-}
+    ),
+    "Accepted": _object(
+        "Stored event. `position`: its position in the log, for `wait_for`; the memory's id if the event has none. "
+        "`applied`: whether it is applied; then the receipt states its effect.",
+        ["position", "applied"], {"position": _STRING, "applied": {"type": "boolean"}, "receipt": _RECEIPT},
+        examples=[{"position": "memory.events:3:1042", "applied": False}],
+    ),
+    "BatchResult": _object(
+        "Result of one line of a batch, counted from 1: the `position` of its event, or an `error`.",
+        ["line"], {"line": _INTEGER, "position": _STRING, "receipt": _RECEIPT, "error": _ERROR},
+    ),
+}  # fmt: skip
 _ALWAYS = (400, 401, 403, 408, 429, 500, 503)  # possible errors of any request
 _REFUSALS = {
-    400: "something is wrong with it: every wrong field at once",
-    401: "no credentials, or none that hold",
-    403: "the credentials are not for this",
-    404: "there is no such memory",
-    408: "it took too long",
+    400: "the request is invalid; the error names every wrong field",
+    401: "no valid credentials",
+    403: "the credentials do not permit this",
+    404: "the memory does not exist",
+    408: "a time limit has passed",
     409: "the id was used for other content",
-    413: "it is too large",
-    415: "its body is of another type",
-    429: "too many at once, or over a tenant's quota: after `Retry-After` seconds there may be room",
-    500: "a defect of ours, or memories whose key is lost",
-    503: "Kafka, or the engine, is unavailable",
+    413: "the body is too large",
+    415: "the body has another type",
+    429: "too many concurrent requests, or a quota of the tenant is reached; repeat after `Retry-After` seconds",
+    500: "a defect of recallflow, or memories whose key is lost",
+    503: "Kafka or the engine is unavailable",
 }
 
 
@@ -124,9 +106,9 @@ def _optional(where: str, name: str, description: str, schema: Mapping[str, Any]
     return {"name": name, "in": where, "required": False, "description": description, "schema": schema}
 
 
-_WAITS = "`applied`: answer once the event is applied, with its receipt, or after the time limit"
+_WAITS = "`applied`: respond once the event is applied, with its receipt, or after the time limit"
 _WAIT = _optional("query", "wait", _WAITS, {"enum": ["stored", "applied"], "default": "stored"})
-_ROUTED = "`auto`: the event or query goes to the workspace of its `project_id`, if that has one"
+_ROUTED = "`auto`: the event or query goes to the workspace of its `project_id`, if it has one"
 _ORGANISATIONS = "with `auto`: the organisations that the user is a member of, separated by commas"
 _ROUTING = (
     _optional("header", "x-workspace-routing", _ROUTED, {"enum": ["auto"]}),
@@ -266,7 +248,7 @@ def event_routes(handler: RequestHandler) -> APIRouter:
     async def events(request: Request) -> Response:
         waiting = waits(request)
         event = handler.event(await handler.body(request), credentials_of(request))
-        return await handler.store(request, event, waits=waiting)
+        return accepted(await handler.store(request, event, waits=waiting))
 
     lines = operation("Store many events, a line each", body={LINES: {"schema": {"type": "string"}}})
     lines["responses"]["200"] = {"description": _RESULTS, "content": {LINES: {"schema": {"type": "string"}}}}
@@ -315,21 +297,21 @@ def memory_routes(handler: RequestHandler) -> APIRouter:
     _add_query(router, handler, one, "get", get, "One memory", _FOUND)
     _add_query(router, handler, f"{one}/history", "history", history, "Its versions", _FOUND)
 
-    changed = accepting("Change it", parameters=_UPDATE, body=_CHANGES)
+    changed = accepting("Change a memory", parameters=_UPDATE, body=_CHANGES)
 
     @router.patch(one, status_code=202, openapi_extra=changed)
     async def update(request: Request) -> Response:
         scope, waiting = _UPDATE.fields(request, **request.path_params), waits(request)
         event = handler.event(with_fields(await handler.body(request), scope), credentials_of(request))
-        return await handler.store(request, event, waits=waiting)
+        return accepted(await handler.store(request, event, waits=waiting))
 
-    forgotten = accepting("Forget it, for good", parameters=_FORGET)
+    forgotten = accepting("Forget a memory", parameters=_FORGET)
 
     @router.delete(one, status_code=202, openapi_extra=forgotten)
     async def forget(request: Request) -> Response:
         waiting = waits(request)
         event = handler.event(_FORGET.event(request, **request.path_params), credentials_of(request))
-        stored = await handler.stored(request, event, waits=waiting)
+        stored = await handler.store(request, event, waits=waiting)
         check_forgotten(stored.receipt)
         return accepted(stored)
 
@@ -344,8 +326,8 @@ _EXPLORED = json_body(reference("GraphExplore"), around={"type": "graph.explore"
 def graph_routes(handler: RequestHandler) -> APIRouter:
     router = APIRouter(route_class=DescribedRoute)
     status, trace = Parameters(GraphStatus), Parameters(GraphTrace)
-    _add_query(router, handler, "/graph/status", "status", status, "The graph in numbers, and its rollout")
-    _add_query(router, handler, "/graph/trace", "trace", trace, "What the graph adds to an answer")
+    _add_query(router, handler, "/graph/status", "status", status, "Figures of the graph, and its rollout")
+    _add_query(router, handler, "/graph/trace", "trace", trace, "Effect of the graph on an answer")
 
     @router.post("/graph/trace", openapi_extra=operation("The same, with any filters", body=_TRACED))
     async def post_trace(request: Request) -> Response:
@@ -372,7 +354,7 @@ async def _ask_typed(handler: RequestHandler, request: Request, kind: str) -> Re
     body = await handler.body(request)
     query = handler.query(body if raw_query(body) else with_fields(body, {"type": kind}), credentials_of(request))
     if query.type != kind:
-        raise Problem("invalid_event", f"give {kind}, or leave it out; POST /memory/query takes any", "type")
+        raise Problem("invalid_event", f"must be {kind} or absent; POST /memory/query accepts every type", "type")
     return await handler.ask(request, query)
 
 
@@ -385,9 +367,7 @@ _DECISION = json_body(
 
 def rollout_routes(handler: RequestHandler, rollouts: Rollouts) -> APIRouter:
     router = APIRouter(route_class=DescribedRoute)
-    shown = operation(
-        "What was decided of a tenant's graph", parameters=_TENANT_PARAMETERS, answer="RolloutShown", routed=False
-    )
+    shown = operation("Rollout of a tenant's graph", parameters=_TENANT_PARAMETERS, answer="RolloutShown", routed=False)
 
     @router.get("/graph/rollout", openapi_extra=shown)
     async def state(request: Request) -> Response:
@@ -397,7 +377,7 @@ def rollout_routes(handler: RequestHandler, rollouts: Rollouts) -> APIRouter:
         found = rollouts.state(fields["tenant_id"], credentials_of(request))
         return Response(found.model_dump_json(), media_type=JSON)
 
-    decided = operation("Decide it anew", body=_DECISION, status=202, answer="RolloutDecision", routed=False)
+    decided = operation("Change the rollout", body=_DECISION, status=202, answer="RolloutDecision", routed=False)
 
     @router.post("/graph/rollout", status_code=202, openapi_extra=decided)
     async def decide(request: Request) -> Response:
@@ -406,7 +386,7 @@ def rollout_routes(handler: RequestHandler, rollouts: Rollouts) -> APIRouter:
         rollout = cast(Rollout, parse_control(with_fields(await handler.body(request), fields)))
         for name in ("by", "why"):
             if not getattr(rollout, name):
-                raise Problem("invalid_event", "is missing: decisions are kept, with who made them and why", name)
+                raise Problem("invalid_event", "is missing: the decision is stored with its author and reason", name)
         await rollouts.decide(rollout, credentials_of(request), handler.limits.timeout_s)
         content = {name: getattr(rollout, name) for name in ("tenant_id", "mode", "by", "why")}
         return Response(orjson.dumps(content), ACCEPTED, media_type=JSON)

@@ -28,15 +28,24 @@ from recallflow.telemetry import TRACE_HEADER, fail, parent_in, trace_headers, t
 LOCAL = frozenset({"localhost", "127.0.0.1", "[::1]"})
 _MISDIRECTED = ErrorBody(
     code="misdirected",
-    message="host: this server listens for this machine alone, and answers as localhost, 127.0.0.1, [::1] and the host "
-    "that it was told to listen at; ask it by one of these, and have a proxy before it send one as host",
+    message="host: this server listens on this machine only, and accepts the hosts localhost, 127.0.0.1, [::1] and its "
+    "--host; send one of them, also from a proxy",
 )
 
 
-def under_own_names(app: ASGIApp, listening: socket.socket, host: str) -> ASGIApp:
-    """Wrap an app on a loopback socket so that it answers under local names and `host` only."""
-    at = listening.getsockname()[0]
-    return _Named(app, LOCAL | {bracketed(at), bracketed(host)}) if is_loopback(at) else app
+def restrict_hosts(app: ASGIApp, listening: socket.socket, host: str) -> ASGIApp:
+    """Wrap an app on a loopback socket so that it accepts local host names and `host` only, against DNS rebinding."""
+    bound = listening.getsockname()[0]
+    if not is_loopback(bound):
+        return app
+    names = LOCAL | {bracketed(bound), bracketed(host)}
+
+    async def restricted(scope: Scope, receive: Receive, send: Send) -> None:
+        hosts = [value.decode("latin-1").lower() for name, value in scope.get("headers", ()) if name == b"host"]
+        accepted = scope["type"] != "http" or (hosts and all(_without_port(one) in names for one in hosts))
+        await (app if accepted else refusal(_MISDIRECTED))(scope, receive, send)
+
+    return restricted
 
 
 def is_loopback(host: str) -> bool:
@@ -50,23 +59,6 @@ def is_loopback(host: str) -> bool:
 def bracketed(host: str) -> str:
     """Return a host for use before a port: an IPv6 address gets brackets."""
     return f"[{host}]" if ":" in host else host.lower()
-
-
-class _Named:
-    """Check of the host header."""
-
-    def __init__(self, app: ASGIApp, names: frozenset[str]) -> None:
-        self._app, self._names = app, names
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or self._knows(scope):
-            await self._app(scope, receive, send)
-        else:
-            await refusal(_MISDIRECTED)(scope, receive, send)
-
-    def _knows(self, scope: Scope) -> bool:
-        given = [value.decode("latin-1").lower() for name, value in scope["headers"] if name == b"host"]
-        return bool(given) and all(_without_port(one) in self._names for one in given)
 
 
 def _without_port(host: str) -> str:
@@ -102,23 +94,23 @@ class ConnectionPool:
 
     def __init__(self, most: int) -> None:
         self.most = most
-        self._strangers: dict[HttpConnection, None] = {}  # in the order in which they became idle
+        self._unadmitted: dict[HttpConnection, None] = {}  # in the order in which they became idle
         self._admitted: dict[HttpConnection, None] = {}
         self._logged_s = float("-inf")
 
     def add_idle(self, connection: "HttpConnection") -> None:
-        (self._admitted if connection.is_admitted else self._strangers)[connection] = None
+        (self._admitted if connection.is_admitted else self._unadmitted)[connection] = None
 
     def remove(self, connection: "HttpConnection") -> None:
-        self._strangers.pop(connection, None)
+        self._unadmitted.pop(connection, None)
         self._admitted.pop(connection, None)
 
     def make_room(self) -> bool:
         """Close the next idle connection. Return False where every connection is active."""
         if (now_s := time.monotonic()) >= self._logged_s + LOG_AGAIN_S:
             self._logged_s = now_s
-            _log.warning("%s connections are open, the most there may be: idle ones are closed", f"{self.most:,}")
-        for idle in (self._strangers, self._admitted):
+            _log.warning("%s connections are open, which is the limit: idle ones are closed", f"{self.most:,}")
+        for idle in (self._unadmitted, self._admitted):
             if idle:
                 first = next(iter(idle))
                 del idle[first]
@@ -228,7 +220,7 @@ class Server(uvicorn.Server):
         super().__init__(config)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        _log.warning("stopping: what is under way is answered; a second signal stops at once")
+        _log.warning("stopping after the requests in progress; a second signal stops at once")
         await super().shutdown(sockets)
 
     def capture_signals(self) -> AbstractContextManager[None]:  # type: ignore[override]
@@ -247,12 +239,12 @@ def listen(host: str, port: int) -> socket.socket:
 def address(listening: socket.socket) -> str:
     """Return the URL of a listening socket."""
     host, port = listening.getsockname()[:2]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    return f"http://{bracketed(host)}:{port}"
 
 
 def serve(app: ASGIApp, listening: socket.socket, host: str, stop_timeout_s: float) -> None:
     """Serve until SIGTERM or SIGINT, then finish requests in flight for at most `stop_timeout_s`."""
-    server = Server(under_own_names(app, listening, host), stop_timeout_s)
+    server = Server(restrict_hosts(app, listening, host), stop_timeout_s)
 
     def stop(number: int, _: object) -> None:
         if server.should_exit:
@@ -283,7 +275,7 @@ class Traffic:
             buckets=_BOUNDS_S,
             registry=registry,
         )
-        self.under_way = Gauge("recallflow_http_requests_under_way", "Requests under way", registry=registry)
+        self.in_progress = Gauge("recallflow_http_requests_under_way", "Requests under way", registry=registry)
 
 
 class ConcurrencyLimit:
@@ -291,7 +283,7 @@ class ConcurrencyLimit:
 
     def __init__(self, app: ASGIApp, limits: Limits, traffic: Traffic) -> None:
         self._app, self._limits, self._traffic = app, limits, traffic
-        self._under_way = 0
+        self._in_progress = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or scope["path"] in PROBES:
@@ -305,11 +297,11 @@ class ConcurrencyLimit:
                 status = message["status"]
             await send(message)
 
-        self._under_way += 1
-        self._traffic.under_way.inc()
+        self._in_progress += 1
+        self._traffic.in_progress.inc()
         try:
-            if self._under_way > self._limits.concurrency:
-                problem = Problem("too_many_requests", "too many requests are under way: come back in a second")
+            if self._in_progress > self._limits.concurrency:
+                problem = Problem("too_many_requests", "too many requests are in progress: send it again in a second")
                 await refusal(body_of(problem))(scope, receive, note)
             else:
                 await self._app(scope, receive, note)
@@ -318,8 +310,8 @@ class ConcurrencyLimit:
             if not status:
                 await refusal(body)(scope, receive, note)
         finally:
-            self._under_way -= 1
-            self._traffic.under_way.dec()
+            self._in_progress -= 1
+            self._traffic.in_progress.dec()
             route = route_of(scope)
             self._traffic.requests.labels(route, scope["method"], status).inc()
             self._traffic.seconds.labels(route).observe(time.perf_counter() - began_s)
@@ -351,7 +343,7 @@ class Traced:
 
         async def send_traced(message: Message) -> None:
             if message["type"] == "http.response.start":
-                _tell(span, method, scope, message["status"])
+                _describe(span, method, scope, message["status"])
                 names = [(name.encode(), value) for name, value in trace_headers() if value is not None]
                 message = {**message, "headers": [*message.get("headers", ()), *names]}
             await send(message)
@@ -364,7 +356,7 @@ class Traced:
                 raise
 
 
-def _tell(span: trace.Span, method: str, scope: Scope, status: int) -> None:
+def _describe(span: trace.Span, method: str, scope: Scope, status: int) -> None:
     if (path := route_of(scope)) != _NO_ROUTE:
         span.update_name(f"{method} {path}")
         span.set_attribute("http.route", path)

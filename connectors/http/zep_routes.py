@@ -447,12 +447,8 @@ async def list_sessions(calls: ZepCalls) -> list[Any]:
     return [sessions] if calls.request.headers.get("x-fern-sdk-name") == "zep-python" else sessions
 
 
-class _ZepRoute(compatible.CompatibleRoute):
-    MESSAGE = "message"
-
-
 def routes(handler: RequestHandler) -> APIRouter:
-    return compatible.routes(handler, "Zep", ZepCalls, _ZepRoute, OPERATIONS)
+    return compatible.routes(handler, "Zep", ZepCalls, "message", OPERATIONS)
 
 
 _API, _SESSION, _USER = "/api/v2", "/api/v2/sessions/{session_id}", "/api/v2/users/{user_id}"

@@ -121,8 +121,8 @@ def memory_events(memory: Any, scope: ImportScope, where: str) -> Iterator[bytes
 def _owned(memory: dict[str, Any], scope: ImportScope) -> tuple[str, dict[str, Any]]:
     named = {kind: name for kind in ENTITIES if isinstance(name := identifier_text(memory.get(kind)), str) and name}
     metadata = memory.get("metadata")
-    found = owned(named or {ENTITIES[0]: scope.user_id}, metadata if isinstance(metadata, dict) else None)
-    return (scope.user_id if scope.user_given else found.user_id), found.fields
+    owner, fields = owned(named or {ENTITIES[0]: scope.user_id}, metadata if isinstance(metadata, dict) else None)
+    return (scope.user_id if scope.user_given else owner), fields
 
 
 def _unclear(memory: dict[str, Any], scope: ImportScope) -> list[str]:

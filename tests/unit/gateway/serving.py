@@ -20,7 +20,7 @@ from prometheus_client import CollectorRegistry
 
 from recallflow.connectors.http.app import build_app
 from recallflow.connectors.http.requests import Limits
-from recallflow.connectors.http.server import Server, address, listen, under_own_names
+from recallflow.connectors.http.server import Server, address, listen, restrict_hosts
 from recallflow.control import Rollout
 from recallflow.credentials import Headers
 from recallflow.events import Event, MemoryEvent
@@ -143,7 +143,7 @@ def served_flow(module: ModuleType, run: Callable[[], None]) -> Iterator[str]:
     opened: SimpleQueue[tuple[str, Server] | Exception] = SimpleQueue()
 
     def serve(app: Any, listening: Any, host: str, stop_timeout_s: float) -> None:
-        server = Server(under_own_names(app, listening, host), stop_timeout_s)
+        server = Server(restrict_hosts(app, listening, host), stop_timeout_s)
         opened.put((address(listening), server))
         server.run([listening])
 

@@ -18,7 +18,7 @@ from starlette.types import Message
 from recallflow.connectors.http import handler
 from recallflow.connectors.http.app import build_app
 from recallflow.connectors.http.errors import Problem
-from recallflow.connectors.http.handler import BYTES_UNDER_WAY, LINES_UNDER_WAY, lines
+from recallflow.connectors.http.handler import PENDING_BYTES, PENDING_LINES, lines
 from recallflow.connectors.http.requests import Limits
 from recallflow.events import Event
 from tests.unit.gateway.serving import Engine, Everybody, Undecided, gateway
@@ -151,9 +151,9 @@ def test_no_more_is_read_than_can_be_stored(engine: Engine, size: int) -> None:
         engine.release.set()
 
     asyncio.run(run())
-    assert 1 < reads <= LINES_UNDER_WAY + 1
-    assert reads * len(sent) <= BYTES_UNDER_WAY + 2 * len(sent)
-    assert reads in (LINES_UNDER_WAY, BYTES_UNDER_WAY // len(sent) + 1)
+    assert 1 < reads <= PENDING_LINES + 1
+    assert reads * len(sent) <= PENDING_BYTES + 2 * len(sent)
+    assert reads in (PENDING_LINES, PENDING_BYTES // len(sent) + 1)
 
 
 WITHIN_S = 10.0

@@ -155,8 +155,8 @@ def test_user_is_changed_and_erased_with_the_sessions(zep: Any, user: str, sessi
 @pytest.mark.parametrize(
     ("call", "status", "says"),
     [
-        (lambda zep: zep.memory.list_sessions(), 501, "no such part of Zep"),
-        (lambda zep: zep.user.list_ordered(), 501, "no such part of Zep"),
+        (lambda zep: zep.memory.list_sessions(), 501, "of Zep is not supported"),
+        (lambda zep: zep.user.list_ordered(), 501, "of Zep is not supported"),
         (lambda zep: zep.memory.search_sessions(text="x"), 400, "user_id: is missing"),
         (lambda zep: zep.memory.search_sessions(text="x", user_id="u", search_scope="summary"), 400, "search_scope"),
         (lambda zep: zep.memory.search_sessions(text="x", user_id="u", record_filter={"a": 1}), 400, "record_filter"),
