@@ -1,13 +1,16 @@
-"""The README, the pages of docs/ and the chat service on Kafka work as shown, but for the broker's address.
+"""The README, pages of docs/, examples of the help and quick benchmarks work as shown, but for addresses and topics.
 
-They use the topics of everybody's names, so they share a broker of this module's own, one page after another."""
+Pages use default topic names, so they share a broker of this module's own, one page after another. Figures of
+benchmarks are not judged."""
 
+import os
 import re
 import shlex
 import shutil
 import signal
 import subprocess
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,12 +20,16 @@ import orjson
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from benchmarks.broker import Broker, free_ports
+from benchmarks.broker import BOOTSTRAP_VARIABLE, Broker, Cluster, free_ports
+from benchmarks.kafka import SCENARIOS
 from recallflow import MemoryUpdate, RecallClient
+from recallflow.cli.commands import commands
+from recallflow.cli.parser import leaves
+from recallflow.samples import sample_path
 from tests import example_pages
 from tests.chat_model import Messages, chat_model
-from tests.conftest import GIVE_UP_S
-from tests.kafka.harness import until, watched
+from tests.kafka.engine import READY, Engine
+from tests.kafka.harness import GIVE_UP_S, Start, until, watched
 from tests.pages import DOCS, blocks, environment, readme, run, running
 from tests.process import Process
 from tests.unit.test_pages import WITH_A_BROKER
@@ -152,3 +159,77 @@ def test_page_commands_print_the_shown_output(servers: str, page: str, tmp_path:
                 else:
                     printed += run(language, command, tmp_path, KAFKA_BOOTSTRAP_SERVERS=servers)
             assert [line for line in shows if line not in printed] == [], printed
+
+
+EXAMPLES = [example for one in leaves(commands()) for example in one.examples if LOCAL in example]
+UNTIL_STOPPED = ("recallflow run", "recallflow serve", "recallflow enrich", "recallflow mcp")
+# test_models.py and test_keys.py have these: one needs a service of models, one a key that was made before.
+ELSEWHERE = ("recallflow reembed", "recallflow keys revoke")
+SERVES = (READY, "serving at", "http://")
+Cli = Callable[..., subprocess.CompletedProcess[str]]
+
+
+def _makes_a_key(example: str) -> bool:
+    """From then on each record needs one: such an example comes last."""
+    return example.startswith("recallflow keys create")
+
+
+RUN_HERE: list[str] = sorted((one for one in EXAMPLES if not one.startswith(ELSEWHERE)), key=_makes_a_key)
+
+
+@pytest.fixture(scope="module")
+def folder(deserted_topics: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    folder = tmp_path_factory.mktemp("examples")
+    shutil.copy(sample_path("conversations.jsonl"), folder)
+    with deserted_topics.running(folder / "beside"):
+        yield folder
+
+
+@pytest.mark.parametrize("example", RUN_HERE)
+def test_example_of_the_help_works(
+    deserted_topics: Engine, folder: Path, cli: Cli, start: Start, monkeypatch: pytest.MonkeyPatch, example: str
+) -> None:
+    monkeypatch.chdir(folder)
+    for field, name in vars(deserted_topics.topics).items():
+        if isinstance(name, str):
+            monkeypatch.setenv(f"RECALLFLOW_TOPICS_{field.upper()}", name)
+    monkeypatch.setenv("OPENAI_API_KEY", "none")
+    monkeypatch.setenv("XDG_STATE_HOME", str(folder))
+    words = shlex.split(example.replace(LOCAL, deserted_topics.broker.bootstrap_servers))[1:]
+    words = words[: next((at for at, word in enumerate(words) if word in "|>"), len(words))]
+    ended = run_until_ready(start, words) if example.startswith(UNTIL_STOPPED) else cli(*words)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+def run_until_ready(start: Start, words: list[str]) -> subprocess.CompletedProcess[str]:
+    """Run a command that serves, and stop it once it is ready."""
+    if words[0] == "run":
+        words = [*words, "--deployment", "beside", "--session-timeout-s", "6"]
+    process = start(*words)
+    assert process.stderr is not None
+    said = ""
+    for line in process.stderr:
+        said += line
+        if any(sign in line for sign in SERVES):
+            break
+    process.send_signal(signal.SIGTERM)
+    out, err = process.communicate(timeout=GIVE_UP_S)
+    return subprocess.CompletedProcess(words, process.returncode, out, said + err)
+
+
+TREE = Path(__file__).parents[2]
+QUICK = sorted(path.stem for path in (TREE / "benchmarks").glob("*.py") if "[--quick]" in path.read_text())
+COMMANDS = [name for name in QUICK if name != "kafka"] + [f"kafka {scenario}" for scenario in SCENARIOS]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_quick_benchmark_prints_figures_and_is_documented(command: str, broker: Cluster) -> None:
+    name, *scenario = command.split()
+    done = subprocess.run(
+        [sys.executable, "-m", f"benchmarks.{name}", *scenario, "--quick"], cwd=TREE,
+        env=os.environ | {BOOTSTRAP_VARIABLE: broker.bootstrap_servers}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert any(character.isdecimal() for character in done.stdout)
+    assert f"benchmarks.{command}" in (TREE / "docs" / "figures.md").read_text()

@@ -1,4 +1,4 @@
-"""Killed processes, full disks and flipped bytes lose nothing that was acknowledged."""
+"""Kills at any step, full disks and flipped bytes lose nothing that was acknowledged; the next process goes on."""
 
 import asyncio
 import contextlib
@@ -26,13 +26,15 @@ from recallflow.state.description import TOPICS
 from recallflow.state.files import write_checked
 from tests.event_log import CHANGES, CREATIONS, QUERIES, hash_of, make_log
 from tests.processes.conftest import pipe
+from tests.processes.crash import MOVED
 from tests.processes.writers import LOG, LOG_LINES, READER, SETTINGS, write_lines
+from tests.unit.state.member import PARTITIONS, Member, told
 
 Replay = Callable[..., None]
 Start = Callable[..., subprocess.Popen[bytes]]
 
 ANSWER_S = 60.0
-PARTITIONS = ("--partitions", "2")
+TWO_WORKERS = ("--partitions", "2")
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +43,7 @@ def replayed(tmp_path_factory: pytest.TempPathFactory, replay: Replay) -> tuple[
     folder = tmp_path_factory.mktemp("replayed")
     log, noted = folder / "log.jsonl", folder / "rejects.jsonl"
     log.write_bytes(b"\n".join(make_log(seed=5, count=1_500, nameless=[*CREATIONS, *CHANGES, *QUERIES])))
-    replay(folder / "s", log, *PARTITIONS, "--rejects", str(noted))
+    replay(folder / "s", log, *TWO_WORKERS, "--rejects", str(noted))
     rejects = noted.read_bytes().splitlines()
     codes = {orjson.loads(line)["error"]["code"] for line in rejects}
     assert codes >= {"invalid_json", "invalid_event", "unknown_type", "wrong_dimension", "id_conflict", "not_found"}
@@ -53,7 +55,7 @@ def test_killed_replay_continues_to_the_same_state(
 ) -> None:
     log, state_hash, rejects = replayed
     noted = tmp_path / "rejects.jsonl"
-    options = [*PARTITIONS, "--rejects", str(noted)]
+    options = [*TWO_WORKERS, "--rejects", str(noted)]
     for share in (0.3, 0.7):
         engine = start("replay", log, "--embedded", "--create", "--state-dir", tmp_path / "s", *options)
         while not noted.exists() or noted.read_bytes().count(b"\n") < share * len(rejects):
@@ -248,3 +250,59 @@ def test_flipped_byte_is_found_or_harmless(filled: Path, tmp_path: Path, kind: s
 
 
 ASK = orjson.dumps({"type": "user.stats"} | OWNERS[0])
+
+
+DRIVER = "import sys; from tests.processes.crash import main; main(*sys.argv[1:])"
+
+
+def outcomes(start: Start, scenario: str, path: Path, *words: str) -> tuple[list[str], list[int], list[str]]:
+    """Run a scenario of kills. Return its lines of output, the counts behind them, and its lines of errors."""
+    process = start(scenario, path, *words, script=DRIVER)
+    out, err = process.communicate(timeout=300)
+    assert process.returncode == 0, err.decode()
+    *lines, last = [line for line in out.decode().splitlines() if not line.startswith("created: ")]
+    return lines, [*map(int, last.split())], err.decode().splitlines()
+
+
+def test_kill_at_any_step_of_an_erasure_is_finished_later(start: Start, tmp_path: Path) -> None:
+    broken, (kills, uncleaned), _ = outcomes(start, "erasing", tmp_path / "s")
+    assert broken == []
+    assert kills > uncleaned > 5
+
+
+def test_interrupted_first_start_leaves_a_directory_that_starts(start: Start, tmp_path: Path) -> None:
+    broken, (moments, full_disks), errors = outcomes(
+        start, "first_start", tmp_path / "s", "remember", "tea", "--partitions", "1"
+    )
+    assert broken == []
+    assert moments > 5
+    assert full_disks >= 4
+    assert len(errors) == full_disks  # one line for each
+    assert all(re.fullmatch(r"recallflow: .+", line) for line in errors)
+
+
+def test_interrupted_move_of_partitions_is_completed_by_repeating_it(start: Start, tmp_path: Path) -> None:
+    every = [*range(PARTITIONS)]
+    with Member.on(tmp_path / "from") as member:
+        member.take(*every)
+        member.run(told(0, 3))
+        before = member.hash()
+    with Member.on(tmp_path / "to"):
+        pass
+    lines, (kills,), _ = outcomes(start, "moving", tmp_path)
+    found = [orjson.loads(line) for line in lines]
+    assert len(found) == kills > 20
+    blocked = 0
+    for one in found:
+        source, target = one["killed"]["held"]
+        assert {*source, *target} == {*every}, one
+        assert len({*source} & {*target}) <= 1
+        of_source, of_target = one["killed"]["problems"]
+        assert of_target == [], one  # a whole partition or none
+        assert all("was interrupted" in problem for problem in of_source)  # of a partition that may be in both
+        blocked += bool(of_source)
+        stays = [number for number in every if number not in MOVED]
+        assert one["done"] == {"held": [stays, [*MOVED]], "problems": [[], []], "left": []}, one
+        assert one["hash"] == before
+    assert 0 < blocked < kills
+    assert {one["again"] for one in found} >= {1, 2}

@@ -153,7 +153,7 @@ def log(tmp_path: Path) -> str:
 
 def test_every_command_that_creates_directories_is_tested() -> None:
     makers = [one.prog for one in LEAVES if "--create" in one._option_string_actions]
-    elsewhere = {"state"}  # tests/processes/test_crash.py
+    elsewhere = {"state"}  # tests/processes/test_killed.py
     assert {prog.split()[1] for prog in makers} - elsewhere == set(FILL)
 
 
