@@ -55,10 +55,10 @@ class Site:
         assert len(outputs) == len({*outputs})
 
 
-def start_site(broker: Cluster, folder: Path, config: dict[str, dict[str, str]], partitions: int) -> Iterator[Site]:
+def start_site(broker: Cluster, folder: Path, partitions: int) -> Iterator[Site]:
     topics = Topics(broker)
     for kind in (*INPUTS, *OUTPUTS, REPLY):
-        topics.make_one(kind, partitions, config.get(kind))
+        topics.make_one(kind, partitions)
     options = ("--sync-ms", "100", *SHORT_SESSION, "--reply-topic", topics.of(REPLY))
     with ExitStack() as stack:
         engine = stack.enter_context(Engine(topics, folder, *options))

@@ -27,7 +27,7 @@ QUESTION = "Where is the bicycle?"
 
 @pytest.fixture(scope="module")
 def site(broker: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    yield from start_site(broker, tmp_path_factory.mktemp("flow"), {}, 2)
+    yield from start_site(broker, tmp_path_factory.mktemp("flow"), 2)
 
 
 def test_outputs_go_to_their_topics_with_the_owners_key(site: Site) -> None:
@@ -117,33 +117,12 @@ def test_runners_in_turn_answer_and_put_out_once(deployment: Deployment, tmp_pat
 
 @pytest.fixture(scope="module")
 def output_site(broker: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    config = {"memory": {"max.message.bytes": "3000000"}, "response": {"max.message.bytes": "600000"}}
-    yield from start_site(broker, tmp_path_factory.mktemp("outputs"), config, 1)
+    yield from start_site(broker, tmp_path_factory.mktemp("outputs"), 1)
 
 
 @pytest.fixture
 def letters(output_site: Site) -> list[str]:
     return [*output_site.servers(), "--dead-letter-topic", output_site.topics.of("dead-letter")]
-
-
-def test_large_answers_are_cut_in_their_largest_texts(output_site: Site) -> None:
-    ann = output_site.user()
-    giant = "The bicycle is in the cellar. " + "x" * 999_600
-    first = output_site.tell(ann, content=giant)
-    others = [output_site.tell(ann, content=f"The bicycle number {number} is red.") for number in range(9)]
-    answer = output_site.ask(ann, "recall", query=QUESTION, wait_for=others[-1].position)
-    assert (answer["status"], answer["warnings"][-1]["code"]) == ("degraded", "content_cut")
-    shown = {memory["id"]: memory for memory in answer["memories"]}
-    cut = shown.pop(first.query_id)
-    assert cut["truncated"] is True
-    assert giant.startswith(cut["content"])
-    assert len(cut["content"]) > 500_000
-    assert {name: one["content"] for name, one in shown.items()} == {
-        sent.query_id: (sent.event or {})["content"] for sent in others
-    }
-    context = output_site.ask(ann, "recall", query=QUESTION, max_tokens=1_000_000)["context"]
-    items = {item["id"]: item for item in context["relevant_items"]}
-    assert (items[first.query_id]["truncated"], "truncated" in items[others[0].query_id]) == (True, False)
 
 
 def test_a_record_can_be_skipped_and_replayed(output_site: Site, letters: list[str], command: Command) -> None:

@@ -3,9 +3,8 @@
 import contextlib
 import io
 import logging
-import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +12,6 @@ import orjson
 import pytest
 
 from recallflow.cli import main
-
-REFUSED = 1  # the exit status of a replay that refused lines
 
 
 def pipe(state_dir: Path, lines: Sequence[bytes]) -> list[dict[str, Any]]:
@@ -28,15 +25,3 @@ def pipe(state_dir: Path, lines: Sequence[bytes]) -> list[dict[str, Any]]:
     assert code == 0
     said.seek(0)
     return [orjson.loads(line) for line in said.buffer]
-
-
-@pytest.fixture(scope="module")
-def replay(start: Callable[..., subprocess.Popen[bytes]]) -> Callable[..., None]:
-    """Replay a log with refused lines in a process of its own, because Bytewax would print later tracebacks again."""
-
-    def run(state_dir: Path, log: Path, *options: str) -> None:
-        engine = start("replay", log, "--embedded", "--create", "--state-dir", state_dir, *options)
-        _, err = engine.communicate()
-        assert engine.returncode == REFUSED, err
-
-    return run

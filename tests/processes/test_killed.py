@@ -8,7 +8,6 @@ import re
 import shutil
 import signal
 import subprocess
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -24,48 +23,15 @@ from recallflow.flows.settings import Settings
 from recallflow.parsing import parse
 from recallflow.state.description import TOPICS
 from recallflow.state.files import write_checked
-from tests.event_log import CHANGES, CREATIONS, QUERIES, hash_of, make_log
+from tests.event_log import hash_of, make_log
 from tests.processes.conftest import pipe
 from tests.processes.crash import MOVED
 from tests.processes.writers import LOG, LOG_LINES, READER, SETTINGS, write_lines
 from tests.unit.state.member import PARTITIONS, Member, told
 
-Replay = Callable[..., None]
 Start = Callable[..., subprocess.Popen[bytes]]
 
 ANSWER_S = 60.0
-TWO_WORKERS = ("--partitions", "2")
-
-
-@pytest.fixture(scope="module")
-def replayed(tmp_path_factory: pytest.TempPathFactory, replay: Replay) -> tuple[Path, str, list[bytes]]:
-    """Replay a log without kills. Many lines have no id, so that a line that is applied twice changes the hash."""
-    folder = tmp_path_factory.mktemp("replayed")
-    log, noted = folder / "log.jsonl", folder / "rejects.jsonl"
-    log.write_bytes(b"\n".join(make_log(seed=5, count=1_500, nameless=[*CREATIONS, *CHANGES, *QUERIES])))
-    replay(folder / "s", log, *TWO_WORKERS, "--rejects", str(noted))
-    rejects = noted.read_bytes().splitlines()
-    codes = {orjson.loads(line)["error"]["code"] for line in rejects}
-    assert codes >= {"invalid_json", "invalid_event", "unknown_type", "wrong_dimension", "id_conflict", "not_found"}
-    return log, hash_of(folder / "s"), rejects
-
-
-def test_killed_replay_continues_to_the_same_state(
-    replayed: tuple[Path, str, list[bytes]], tmp_path: Path, start: Start, replay: Replay
-) -> None:
-    log, state_hash, rejects = replayed
-    noted = tmp_path / "rejects.jsonl"
-    options = [*TWO_WORKERS, "--rejects", str(noted)]
-    for share in (0.3, 0.7):
-        engine = start("replay", log, "--embedded", "--create", "--state-dir", tmp_path / "s", *options)
-        while not noted.exists() or noted.read_bytes().count(b"\n") < share * len(rejects):
-            assert engine.poll() is None
-            time.sleep(0.01)
-        kill(engine)
-    assert hash_of(tmp_path / "s") != state_hash  # it was killed in the middle
-    replay(tmp_path / "s", log, *options)
-    assert hash_of(tmp_path / "s") == state_hash
-    assert sorted(noted.read_bytes().splitlines()) == sorted(rejects)
 
 
 def test_engines_killed_in_turns_lose_and_repeat_nothing(tmp_path: Path, start: Start) -> None:

@@ -37,9 +37,6 @@ REQUEST = {
     "type": "enrichment.request", "tenant_id": "acme", "user_id": "kim", "tasks": ["facts"],
     "source": "memory.events:0:0", "memories": [MEMORY | {"created_at": 0}],
 }  # fmt: skip
-TENANT = ("--tenant", "acme")
-SCOPE = '"tenant_id": "acme", "user_id": "kim"'
-LINES = f'{{"type": "memory", "content": "{TEXT}", {SCOPE}}}\n{{"type": "recall", "query": "Porto", {SCOPE}}}\n'
 
 
 @pytest.fixture(scope="module")
@@ -78,17 +75,6 @@ def test_memory_and_the_commands_of_every_day_work(newer: Environment) -> None:
         "recallflow", "ask", "Who is allergic?", "--state-dir", "memories", "--user", "ann"
     )
     assert newer.run("recallflow", "demo").returncode == 0
-
-
-def test_pipe_and_replay_answer_from_lines(newer: Environment) -> None:
-    (newer.folder / "lines.jsonl").write_text(LINES)
-    replayed = newer.run("recallflow", "replay", "lines.jsonl", "--embedded", "--state-dir", "replayed", "--create")
-    assert replayed.returncode == 0, replayed.stderr
-    assert TEXT in newer.shown("recallflow", "ask", "Where?", "--state-dir", "replayed", "--user", "kim", *TENANT)
-    piped = subprocess.run(
-        [newer.folder / "env" / "bin" / "recallflow", "pipe"], input=LINES, capture_output=True, text=True, timeout=60
-    )
-    assert (piped.returncode, piped.stdout.count(TEXT)) == (0, 1), piped.stderr
 
 
 def test_run_and_enrich_work_on_a_broker(newer: Environment, broker: Cluster) -> None:

@@ -139,19 +139,6 @@ def test_search_applies_prefix_filter_and_offset(store: RecallStore) -> None:
     assert store.search((USER,), query="green kite")[0].score is not None
 
 
-def test_list_namespaces_applies_prefix_suffix_and_depth(store: RecallStore) -> None:
-    for labels in (("a", "v1"), ("a", "b", "v1"), ("a", "b", "v2"), ("c", "v1")):
-        store.put((USER, *labels), "k", {"text": "x"})
-
-    def listed(*prefix: str, **asked: Any) -> list[tuple[str, ...]]:
-        return [labels[1:] for labels in store.list_namespaces(prefix=(USER, *prefix), **asked)]
-
-    assert listed() == [("a", "b", "v1"), ("a", "b", "v2"), ("a", "v1"), ("c", "v1")]
-    assert listed("a", suffix=("v1",)) == [("a", "b", "v1"), ("a", "v1")]
-    assert listed("*", "b") == [("a", "b", "v1"), ("a", "b", "v2")]
-    assert listed(max_depth=2, limit=1, offset=1) == [("c",)]
-
-
 def put_twice(client: Engine) -> None:
     """Write a new item as two processes do at the same moment."""
     for text in ("likes tea", "likes green tea"):

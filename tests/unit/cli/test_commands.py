@@ -26,7 +26,6 @@ from recallflow.state.description import describe
 from recallflow.state.files import read_checked, write_checked
 from tests.llm_server import LlmServer
 from tests.unit.cli.harness import Cli, Start, assert_error, closed_reader, event, jsonl, on_files, parsed, streams
-from tests.unit.operators.harness import ids
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -301,16 +300,6 @@ def test_answer_sees_exactly_the_writes_before_it(pipe: Pipe) -> None:
     assert ([[memory["id"] for memory in answer["memories"]] for answer in answers], refused) == (expected, [])
 
 
-def test_query_sees_every_kind_of_write_before_it(pipe: Pipe) -> None:
-    get = event("memory.get", memory_id="a")
-    (first, second, third), _ = pipe(
-        event("memory", id="a", content="tea"), get, event("memory.update", memory_id="a", content="coffee"), get,
-        event("memory.forget", memory_id="a"), get,
-    )  # fmt: skip
-    assert (first["versions"][0]["content"], second["versions"][0]["content"]) == ("tea", "coffee")
-    assert third["error"]["code"] == "not_found"
-
-
 @pytest.mark.usefixtures("partitioned")
 def test_each_query_line_gives_one_response_line_in_order(pipe: Pipe) -> None:
     draw = random.Random(5)
@@ -372,15 +361,6 @@ def test_lines_that_the_state_refuses_are_printed_in_line_order(pipe: Pipe) -> N
     )  # fmt: skip
     codes = ["id_conflict", "invalid_json", "not_found", "not_found", "invalid_event"]
     assert refused == [*enumerate(codes, 2)]
-
-
-def test_line_over_the_users_quota_is_refused(cli: Cli, tmp_path: Path) -> None:
-    quota = {"type": "quota", "tenant_id": "acme", "name": "memories_per_user", "limit": 1, "timestamp": 0}
-    (tmp_path / "control.jsonl").write_bytes(jsonl(quota))
-    memories = jsonl(*(event("memory", content=content) for content in ("a bicycle in the cellar", "a key")))
-    (refused,) = parsed(cli("pipe", "--control", tmp_path / "control.jsonl", stdin=memories).stderr)
-    assert (refused["line"], refused["error"]["code"]) == (2, "over_quota")
-    assert "memories_per_user" in refused["error"]["message"]
 
 
 def converse(*turns: list[dict[str, Any]]) -> Iterator[Any]:
@@ -477,40 +457,3 @@ def test_line_ends_of_every_kind_are_read(cli: Cli, end: bytes) -> None:
     lines = jsonl(event("message", id="a", content="hello"), event("memory.get", memory_id="a")).splitlines()
     (answer,) = parsed(cli("pipe", stdin=(end or b"\n").join(lines) + end).stdout)
     assert answer["status"] == "ok"
-
-
-MINUTE_MS, DAY_MS = 60_000, 86_400_000
-MODEL = "urn:acme:model:leaver"
-
-
-def test_conversation_is_recalled_in_order_with_its_entity(cli: Cli) -> None:
-    """Ask in a session with a key entity: the conversation about the entity comes whole, in order, and first."""
-    meeting = [
-        ("m1", "Mia", "Morning, shall we begin?"),
-        ("m2", "Mia", "Our Leaver flags accounts that are about to cancel."),
-        ("m3", "Raj", "Yes, and Leaver got better with the support tickets."),
-        ("m4", "Mia", "Fine. We decided to retrain it every 14 days."),
-        ("m5", "Raj", "See you."),
-    ]
-    chatter = [("c1", "Raj", "A customer forgot a hat here."), ("c2", "Mia", "No idea.")]
-    told = [
-        event("message", day * DAY_MS + at * MINUTE_MS, id=name, session_id=session, name=author, content=text)
-        for day, session, said in ((1, "review", meeting), (2, "lunch", chatter))
-        for at, (name, author, text) in enumerate(said)
-    ]
-    entity = {"name": "Leaver", "type": "model", "urn": MODEL}
-    fact = event("memory", 3 * DAY_MS, id="f1", session_id="review", content="Its owner is Mia.", entities=[entity])
-    question = {"query": "What do we know about the customer model?", "session_id": "next", "mode": "episode", "k": 20}
-    asked = [event("recall", 5 * DAY_MS, **question), event("recall", 5 * DAY_MS, **question, entity_urns=[MODEL])]
-    done = cli("pipe", stdin=jsonl(*told, fact, *asked))
-    assert done.stderr == ""
-    by_words, by_entity = parsed(done.stdout)
-    whole = [*(name for name, *_ in meeting), "f1"]
-    assert ids(by_words) == ["c1", "c2", *whole], "words alone lead to the forgotten hat"
-    assert ids(by_entity) == [*whole, "c1", "c2"]
-    first, _ = by_entity["episodes"]
-    assert (first["session_id"], first["size"], first["members_returned"]) == ("review", 6, 6)
-    assert "We decided to retrain it every 14 days." in first["summary"]
-    assert "See you." not in first["summary"]
-    scores = [memory["score"] for memory in by_entity["memories"]]
-    assert scores == sorted(scores, reverse=True)

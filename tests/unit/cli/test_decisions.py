@@ -181,14 +181,6 @@ def test_rollout_and_gate_decide_whether_answers_use_the_graph(cli: Cli, told: P
     assert answer["fallback"] is None
 
 
-@pytest.mark.parametrize(("flag", "fallback"), [("true", None), ("false", "feature_flag_disabled")])
-def test_flag_turns_the_graph_off(flag: str, fallback: str | None, cli: Cli, told: Path, tmp_path: Path) -> None:
-    control = ("--control", tmp_path / "control.jsonl")
-    cli("graph", "rollout", "acme", "canary", *DECIDED, *control)
-    (answer,) = parsed(cli("pipe", "--state-dir", told, *control, "--graph-enabled", flag, stdin=ASK).stdout)
-    assert answer["fallback"] == fallback
-
-
 def test_trace_shows_every_step(cli: Cli, told: Path) -> None:
     words = ("graph", "trace", "rollout alarms", "-k", 1, "--hops", 2, "--state-dir", told, *OURS)
     said = cli(*words).stdout.splitlines()
