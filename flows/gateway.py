@@ -165,11 +165,11 @@ def _serve(config: Config, engine: ServedEngine, decisions: ControlHistory, keep
     registry = registry_of(engine.metrics)
     app = build_app(engine.service, engine.admission, rollouts, limits, registry, mappings, chosen.cors_origins)
     with listen(chosen.host, chosen.port) as listening:
-        warn_where_open(chosen.host, engine.authoriser)
+        warn_if_unauthenticated(chosen.host, engine.authoriser)
         serve(app, listening, chosen.host, chosen.stop_timeout_s)
 
 
-def warn_where_open(host: str, authoriser: Authoriser) -> None:
+def warn_if_unauthenticated(host: str, authoriser: Authoriser) -> None:
     """Log a warning if other machines can connect without credentials."""
     if not authoriser.asks() and not is_loopback(host):
         what = "accepts connections from other machines without credentials"

@@ -1,13 +1,13 @@
-"""First offsets of partitions without a committed place: in a new deployment, or after Kafka and the folders lost it.
+"""Initial progress of partitions without a committed one: in a new deployment, or after Kafka and the folders lost it.
 
 A new state directory reads memories, or enrichment results, from their beginning. An earlier engine may have sent their
-outputs already; then these records give no outputs. Close to the last record with an output, a crashed engine has sent
-some outputs and not others, so each of these is compared with the output topic. In a new deployment, memory is read
-from its beginning and queries from their end."""
+outputs already; then these records give no outputs. Before a crash, an engine may have sent only some of the outputs of
+its last records. So the last 20,000 records with outputs are compared with the output topics one by one. In a new
+deployment, memory is read from its beginning and queries from their end."""
 
 import logging
 from collections import defaultdict, deque
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -35,7 +35,8 @@ class DeliveredOffsets(NamedTuple):
 
 
 class _Source(NamedTuple):
-    """The current range of a source partition. Earlier outputs come from a deleted topic of the same name."""
+    """The current range of a source partition. Outputs from before `begins_ms` are ignored: they belong to a deleted
+    topic of the same name."""
 
     low: int
     high: int
@@ -46,7 +47,7 @@ def sent_before(
     options: KafkaOptions, topic: str, outputs: Sequence[str], new_consumer: NewConsumer = Consumer
 ) -> DeliveredOffsets:
     """Read the output topics from the time of the first record of `topic`. Raise SourceError."""
-    places: dict[str, dict[str, deque[tuple[int, int]]]] = {}  # part → source → (record offset, output offset)
+    output_offsets: dict[str, dict[str, deque[tuple[int, int]]]] = {}  # part → source → (record offset, output offset)
     last: dict[str, int] = defaultdict(lambda: -1)
     with TopicReader(options, TAIL, new_consumer=new_consumer) as reader:
         sources = _sources(reader, topic)
@@ -54,14 +55,14 @@ def sent_before(
         for (output, number), (_, high) in reader.spans(outputs).items() if sources else ():
             if (begin := reader.offset_at(output, number, begins_ms)) >= high:
                 continue
-            found = places.setdefault(f"{output}:{number}", defaultdict(lambda: deque(maxlen=COMPARED)))
+            found = output_offsets.setdefault(f"{output}:{number}", defaultdict(lambda: deque(maxlen=COMPARED)))
             for message in reader.read_to_end(output, number, begin):
                 if (position := _source_of(message, sources)) is not None:
                     found[position.source].append((position.offset, message.offset()))
                     last[position.source] = max(last[position.source], position.offset)
     below = {source: max(0, offset + 1 - COMPARED) for source, offset in last.items()}
     tails: dict[str, int] = {}
-    for part, by_source in places.items():
+    for part, by_source in output_offsets.items():
         compared = [at for source, pairs in by_source.items() for offset, at in pairs if offset >= below[source]]
         if compared:
             tails[part] = min(compared)
@@ -91,49 +92,50 @@ def initial_progress(
     deployment: str,
     numbers: Collection[int],
 ) -> dict[int, PartitionProgress]:
-    """Return a place for each partition.
+    """Return the initial progress of each partition.
 
     Partitions beyond the state's count were added to the topics later, and are read from their beginning. For all
-    others, an engine of another deployment may have sent outputs, even if a member of this deployment has started
-    already. Raise SourceError."""
+    others the output topics are searched, because an engine of another deployment may have sent outputs, even if a
+    member of this deployment has started already. Raise SourceError."""
     own = directory.fingerprint.partitions
-    looks = any(number < own for number in numbers)
-    now, at_ms = ends.latest()
+    end_offsets, at_ms = ends.latest()
     inputs = {topics.memory, topics.queries}
-    outputs = [topic for topic, lasts in now.items() if topic not in {*inputs, topics.control} and any(lasts.values())]
-    memory = sent_before(options, topics.memory, outputs) if looks else DeliveredOffsets({}, {})
-    queries = sent_before(options, topics.queries, outputs) if looks else DeliveredOffsets({}, {})
-    # Rerouted records may be anywhere in the log, sent by any deployment. The outputs of another deployment need not be
-    # in our topics.
-    anywhere = inputs if looks else set[str]()
+    memory = queries = DeliveredOffsets({}, {})
+    searched_whole = set[str]()
+    if any(number < own for number in numbers):
+        filled = [topic for topic, lasts in end_offsets.items() if any(lasts.values())]
+        outputs = [topic for topic in filled if topic not in {*inputs, topics.control}]
+        memory, queries = (sent_before(options, topic, outputs) for topic in (topics.memory, topics.queries))
+        # Any deployment may have forwarded misrouted records, to any offset of an input topic.
+        searched_whole = inputs
+    compared = [memory.tails, queries.tails]
     tails: Tails = {
         topic: {
-            number: 0 if topic in anywhere else _least(f"{topic}:{number}", memory, queries, end)
+            number: 0 if topic in searched_whole else min(found.get(f"{topic}:{number}", end) for found in compared)
             for number, end in lasts.items()
         }
-        for topic, lasts in now.items()
+        for topic, lasts in end_offsets.items()
     }
-    places: dict[int, PartitionProgress] = {}
+    progress: dict[int, PartitionProgress] = {}
     with TopicReader(options) as reader:
         tails = since_first_record(reader, tails, [(topic, n) for n in numbers if n >= own for topic in inputs])
         for number in numbers:
             low = reader.span(topics.memory, number)[0]
             first, last = reader.span(topics.queries, number)
-            asked = queries.below.get(f"{topics.queries}:{number}", last if number < own else first)
-            known = memory.below.get(f"{topics.memory}:{number}", low)
-            places[number] = PartitionProgress(
-                LogProgress(max(low, known)), LogProgress(max(first, asked)), own, tails, at_ms,
+            query_start = queries.below.get(f"{topics.queries}:{number}", last if number < own else first)
+            memory_start = memory.below.get(f"{topics.memory}:{number}", low)
+            progress[number] = PartitionProgress(
+                LogProgress(max(low, memory_start)), LogProgress(max(first, query_start)), own, tails, at_ms,
                 deployment=deployment, began=low,
             )  # fmt: skip
     for source, offset in (memory.below | queries.below).items():
         _log.info("%s: outputs of records below offset %d were sent before, and are not sent again", source, offset)
-    return places
+    return progress
 
 
 def since_first_record(reader: TopicReader, tails: Tails, added: Collection[tuple[str, int]]) -> Tails:
-    """Return tails that begin no later than the first record of the added partitions (topic, number).
-
-    Records of an added partition were rerouted after that time, if Kafka has lost the place of the partition."""
+    """Return tails that begin no later than the first record of the added partitions (topic, number): their misrouted
+    records were forwarded after it."""
     spans = {part: reader.span(*part) for part in added}
     times_ms = [time_ms(first) for first in reader.firsts(spans).values()]
     if not times_ms:
@@ -144,19 +146,14 @@ def since_first_record(reader: TopicReader, tails: Tails, added: Collection[tupl
     }
 
 
-def _least(part: str, memory: DeliveredOffsets, queries: DeliveredOffsets, end: int) -> int:
-    found: Mapping[str, int] = memory.tails
-    return min(found.get(part, end), queries.tails.get(part, end))
-
-
 def initial_enrichment_progress(
     options: KafkaOptions, topics: TopicNames, ends: Ends, deployment: str, numbers: Collection[int]
 ) -> dict[int, PartitionProgress]:
-    """Return a place for each partition of requests and results: requests with an output are done."""
-    now, at_ms = ends.latest()
+    """Return the progress of each partition of requests and results: requests with an output are done."""
+    end_offsets, at_ms = ends.latest()
     sent = sent_before(options, topics.results, (topics.memory, topics.receipts, topics.dead_letters))
     answered = answered_requests(options, topics)
-    places: dict[int, PartitionProgress] = {}
+    progress: dict[int, PartitionProgress] = {}
     with TopicReader(options, UNCOMMITTED) as reader:
         spans = reader.spans((topics.results, topics.enrichment))
         for number in numbers:
@@ -165,12 +162,12 @@ def initial_enrichment_progress(
             requests = answered.get(number, LogProgress(spans[topics.enrichment, number][0]))
             tails = {
                 topic: {part: sent.tails.get(f"{topic}:{part}", end) for part, end in lasts.items()}
-                for topic, lasts in now.items()
+                for topic, lasts in end_offsets.items()
             }
-            places[number] = PartitionProgress(
-                LogProgress(results), requests, len(now[topics.results]), tails, at_ms, deployment=deployment
+            progress[number] = PartitionProgress(
+                LogProgress(results), requests, len(end_offsets[topics.results]), tails, at_ms, deployment=deployment
             )
-    return places
+    return progress
 
 
 def answered_requests(options: KafkaOptions, topics: TopicNames) -> dict[int, LogProgress]:
@@ -183,21 +180,21 @@ def answered_requests(options: KafkaOptions, topics: TopicNames) -> dict[int, Lo
         for (topic, number), (low, _) in outputs.items():
             for message in reader.read_to_end(topic, number, low):
                 if topic == topics.results and message.offset() == low > 0:
-                    for asked, mark in marks.items():
-                        older = reader.offset_at(topics.enrichment, asked, time_ms(message))
-                        mark[: max(0, older - spans[asked][0])] = True
+                    for part, mark in marks.items():
+                        older = reader.offset_at(topics.enrichment, part, time_ms(message))
+                        mark[: max(0, older - spans[part][0])] = True
                 for position in _positions_in(message):
-                    low_asked, high_asked = spans.get(position.partition, (0, 0))
-                    if position.topic == topics.enrichment and low_asked <= position.offset < high_asked:
-                        marks[position.partition][position.offset - low_asked] = True
-    return {number: _reached(mark, spans[number][0]) for number, mark in marks.items()}
+                    first, end = spans.get(position.partition, (0, 0))
+                    if position.topic == topics.enrichment and first <= position.offset < end:
+                        marks[position.partition][position.offset - first] = True
+    return {number: _answered_progress(mark, spans[number][0]) for number, mark in marks.items()}
 
 
-def _reached(mark: "np.ndarray[Any, np.dtype[np.bool_]]", low: int) -> LogProgress:
+def _answered_progress(mark: "np.ndarray[Any, np.dtype[np.bool_]]", low: int) -> LogProgress:
     answered = np.flatnonzero(mark)
     after = int(answered[-1]) + 1 if len(answered) else 0
-    still = np.flatnonzero(~mark[:after]) + low
-    return LogProgress(low + after, 0, tuple(still.tolist()))
+    unanswered = np.flatnonzero(~mark[:after]) + low
+    return LogProgress(low + after, 0, tuple(unanswered.tolist()))
 
 
 def _positions_in(message: Any) -> Iterator[Position]:

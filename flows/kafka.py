@@ -222,7 +222,7 @@ class MainFlowMember(GroupMember):
                 self.topics.memory,
                 self.name,
                 every_s=60 * self.chosen.checkpoint_minutes,
-                keep=self.chosen.checkpoint_keep,
+                generations=self.chosen.checkpoint_keep,
                 owned=self.source.partitions,
             )
             self._stack.enter_context(self.checkpoints.running())
@@ -262,15 +262,15 @@ class MainFlowMember(GroupMember):
             theirs = {number: at for number, at in found.items() if (at.host, at.directory) != own}
             return frozenset(number for number, holder in theirs.items() if not holder.released)
 
-        def can_come_again(number: int) -> bool:
+        def is_recoverable(number: int) -> bool:
             return self.checkpoints is not None or reader.span(self.topics.memory, number)[0] == 0
 
         released = ReleasedPartitions(
             self.directory,
             others=others,
             ours=lambda: self.membership.expected,
-            warm=self.source.kept_warm,
-            can_come_again=can_come_again,
+            standbys=self.source.standbys,
+            is_recoverable=is_recoverable,
             stopping=self.stopping,
         )
         self._stack.enter_context(released.running())

@@ -180,7 +180,7 @@ def open_local(config: Config, decisions: ControlHistory, *, lists_owners: bool 
     """Open the engine over `config.state_dir`, or over a temporary directory, on a separate thread. At exit it refuses
     new calls and finishes the calls in progress. `lists_owners`: read the owners with memories at the start. Raise the
     errors of a start."""
-    if (warning := config.enrichment.unavailable()) is not None:
+    if (warning := config.enrichment.unavailable_warning()) is not None:
         _log.warning(warning)
     with ExitStack() as stack:
         at_rest = open_at_rest(config.encryption)

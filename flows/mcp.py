@@ -14,7 +14,7 @@ from recallflow.credentials import USER_HEADER
 from recallflow.errors import UsageError
 from recallflow.flows.config import Config
 from recallflow.flows.engine_metrics import registry_of
-from recallflow.flows.gateway import ServedEngine, warn_where_open
+from recallflow.flows.gateway import ServedEngine, warn_if_unauthenticated
 
 _log = logging.getLogger(__name__)
 
@@ -27,23 +27,23 @@ def parse_address(text: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
-def serve_user(config: Config, engine: ServedEngine, place: ServerScope, user_id: str) -> None:
+def serve_user(config: Config, engine: ServedEngine, scope: ServerScope, user_id: str) -> None:
     """Serve one user on standard input and output until the input ends, with the credentials of the configuration."""
-    caller = Caller(place, user_id, (*config.auth.credentials, (USER_HEADER, user_id.encode())))
+    caller = Caller(scope, user_id, (*config.auth.credentials, (USER_HEADER, user_id.encode())))
     performer = Performer(engine.service, engine.admission, config.serve.timeout_s)
     asyncio.run(serve_stdio(build_server(performer, lambda _: caller)))
 
 
-def serve_http(config: Config, engine: ServedEngine, place: ServerScope, at: tuple[str, int]) -> None:
+def serve_http(config: Config, engine: ServedEngine, scope: ServerScope, at: tuple[str, int]) -> None:
     """Serve over HTTP until SIGTERM or SIGINT. Each request brings credentials and names its user."""
     admission = engine.admission
-    server = build_server(Performer(engine.service, admission, config.serve.timeout_s), partial(caller_in, place))
+    server = build_server(Performer(engine.service, admission, config.serve.timeout_s), partial(caller_in, scope))
     chosen = config.serve
     limits = Limits(chosen.timeout_s, chosen.body_timeout_s, chosen.concurrency)
     registry = registry_of(engine.metrics)
     probes = probe_routes(engine.service, registry)
-    inner = build_http(server, place, admission, at[0], limits, probes)
+    inner = build_http(server, scope, admission, at[0], limits, probes)
     app: Any = ConcurrencyLimit(inner, limits, Traffic(registry))
     with listen(*at) as listening:
-        warn_where_open(at[0], engine.authoriser)
+        warn_if_unauthenticated(at[0], engine.authoriser)
         serve(app, listening, at[0], chosen.stop_timeout_s)

@@ -17,10 +17,11 @@ from recallflow.operators.rules import EnrichmentTasks
 if TYPE_CHECKING:
     from recallflow.connectors.llm.calls import OpenAiEmbeddings, OpenAiModel
 
-# The caller of a model, which decides how long a call may wait: "question" makes one attempt, "line" makes a few,
-# "bulk" also waits out rate limits, and "enrichment" waits until a failed service is back.
-Asker = Literal["question", "line", "bulk", "enrichment"]
-_WAITS: Mapping[Asker, Waits] = {"bulk": "for a limit", "enrichment": "always"}
+# The caller of a model, which decides how long a call may wait: "question" is a query, and makes one attempt; "line" is
+# the embedded engine, and makes a few; "bulk" is `reembed`, and also waits out rate limits; "enrichment" is the
+# enrichment flow, and waits until a failed service is back.
+CallerKind = Literal["question", "line", "bulk", "enrichment"]
+_WAITS: Mapping[CallerKind, Waits] = {"bulk": "for a limit", "enrichment": "always"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,11 +49,13 @@ class ServiceSettings:
         )
         self._endpoint("enrichment").check()
 
-    def _endpoint(self, asker: Asker) -> Endpoint:
-        timeout_ms = self.query_timeout_ms if asker == "question" else self.timeout_ms
+    def _endpoint(self, caller: CallerKind) -> Endpoint:
+        timeout_ms = self.query_timeout_ms if caller == "question" else self.timeout_ms
         return Endpoint(self.base_url, self.key, self.headers, timeout_ms / 1000)
 
-    def _policy(self, asker: Asker, quota: str, decisions: ControlHistory | None, spending: Path | None) -> Policy:
+    def _policy(
+        self, caller: CallerKind, quota: str, decisions: ControlHistory | None, spending: Path | None
+    ) -> Policy:
         """Return the call policy. `quota` names the control event with a tenant's daily limit."""
 
         def limit(tenant_id: str) -> int | None:
@@ -61,9 +64,9 @@ class ServiceSettings:
             return found.limit if isinstance(found, Quota) else self.tokens_per_day
 
         return Policy(
-            attempts=1 if asker == "question" else self.attempts,
-            waits=_WAITS.get(asker, "never"),
-            capacity=self.capacity if asker in ("question", "enrichment") else None,
+            attempts=1 if caller == "question" else self.attempts,
+            waits=_WAITS.get(caller, "never"),
+            capacity=self.capacity if caller in ("question", "enrichment") else None,
             limit=limit,
             spending=spending,
         )
@@ -76,16 +79,16 @@ class LlmSettings(ServiceSettings):
     model: str | None = None
 
     def load_model(
-        self, asker: Asker, decisions: ControlHistory | None = None, spending: Path | None = None
+        self, caller: CallerKind, decisions: ControlHistory | None = None, spending: Path | None = None
     ) -> "OpenAiModel | None":
-        """Return the language model, if one is configured. Close it on the event loop that uses it. `asker` decides
-        about attempts and limits, `decisions` about quotas; the file `spending` keeps spending over restarts."""
+        """Return the language model, if one is configured. Close it on the event loop that uses it. `caller` decides
+        about attempts and limits, `decisions` about quotas; the file `spending` preserves spent tokens across restarts."""
         if self.model is None:
             return None
         from recallflow.connectors.llm.calls import OpenAiModel  # the official client takes a second to import
 
-        policy = self._policy(asker, LLM_TOKENS_PER_DAY, decisions, spending)
-        return OpenAiModel(self.model, self._endpoint(asker), policy)
+        policy = self._policy(caller, LLM_TOKENS_PER_DAY, decisions, spending)
+        return OpenAiModel(self.model, self._endpoint(caller), policy)
 
 
 @dataclass(frozen=True)
@@ -101,12 +104,12 @@ class EmbeddingSettings(ServiceSettings):
         refuse_unless(self, ("dimension", "1 to 8,192", 1 <= self.dimension <= 8_192))
 
     def load_service(
-        self, asker: Asker = "line", decisions: ControlHistory | None = None, spending: Path | None = None
+        self, caller: CallerKind = "line", decisions: ControlHistory | None = None, spending: Path | None = None
     ) -> "OpenAiEmbeddings":
-        from recallflow.connectors.llm.calls import OpenAiEmbeddings  # likewise
+        from recallflow.connectors.llm.calls import OpenAiEmbeddings  # the official client takes a second to import
 
-        policy = self._policy(asker, EMBEDDING_TOKENS_PER_DAY, decisions, spending)
-        return OpenAiEmbeddings(self.model, self.dimension, self._endpoint(asker), policy)
+        policy = self._policy(caller, EMBEDDING_TOKENS_PER_DAY, decisions, spending)
+        return OpenAiEmbeddings(self.model, self.dimension, self._endpoint(caller), policy)
 
 
 class ModelSettings(NamedTuple):
@@ -144,7 +147,7 @@ class EnrichmentSettings:
             ("batch_wait_ms", "0 to 60,000", 0 <= self.batch_wait_ms <= 60_000),
         )
 
-    def unavailable(self) -> str | None:
+    def unavailable_warning(self) -> str | None:
         """Return the warning for an engine without an enrichment flow; None if no task is configured."""
         if not (wanted := self.llm_tasks()):
             return None

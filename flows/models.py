@@ -17,7 +17,7 @@ from recallflow.control import ControlHistory
 from recallflow.embedder import Embedder, Matrix
 from recallflow.errors import EmbedderError, ModelError
 from recallflow.events import MemoryEvent, MemoryFields, Message, text_to_embed
-from recallflow.flows.model_settings import Asker, EmbeddingSettings, ModelSettings
+from recallflow.flows.model_settings import CallerKind, EmbeddingSettings, ModelSettings
 from recallflow.flows.settings import Settings
 from recallflow.llm import TEXT_FAILURES, EmbeddingService, RemoteEmbedder
 from recallflow.operators.answers.models import Models, Within
@@ -39,7 +39,7 @@ _log = logging.getLogger(__name__)
 def open_embedder(
     engine: Settings,  # the settings with the embedder's name
     embedding: EmbeddingSettings,
-    asker: Asker = "line",  # the caller, which decides about attempts and limits
+    caller: CallerKind = "line",  # the caller, which decides about attempts and limits
     decisions: ControlHistory | None = None,  # the control events with tenants' quotas
     state_dir: Path | None = None,  # the directory that keeps the spending
 ) -> Iterator[Embedder]:
@@ -47,7 +47,7 @@ def open_embedder(
     if engine.embedder != REMOTE:
         yield engine.load_embedder()
         return
-    service = embedding.load_service(asker, decisions, state_dir and state_dir / SPENT)
+    service = embedding.load_service(caller, decisions, state_dir and state_dir / SPENT)
     with Runtime(Completions()) as runtime:
         try:
             yield load_remote(service, engine.model_path)

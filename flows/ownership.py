@@ -161,8 +161,8 @@ class Ownership:
         return found
 
     def _fetch(self, number: int, arrival: _Arrival, restore: Restore) -> None:
-        # A warm partition is open, so its folder cannot be replaced.
-        restore(number, lambda: self._coming.get(number) is arrival.token and number not in self.source.kept_warm())
+        # A standby partition is open, so its folder cannot be replaced.
+        restore(number, lambda: self._coming.get(number) is arrival.token and number not in self.source.standbys())
         if self._coming.get(number) is arrival.token:
             self._moving.submit(self._keeping_failures, self._take, {number: arrival})
 

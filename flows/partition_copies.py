@@ -2,13 +2,13 @@
 
 `Checkpoints` uploads open partitions periodically, and restores missing or outdated folders.
 
-A standby applies the memories of a partition without outputs, up to the offset that its owner has delivered. So little
-is left to read when it becomes the owner. Every member computes from the public assignment which partitions it would
-receive if their owner failed, and keeps copies of these. During a rebalance the views may differ; then a partition
-briefly has two standby copies or none.
+A standby applies the memories of a partition without outputs, up to the offset that its owner has delivered. Therefore,
+little is left to read when the standby becomes the owner. Every member computes from the public assignment which
+partitions it would receive if their owner failed, and keeps copies of these. During a rebalance the views may differ;
+then a partition briefly has two standby copies or none.
 
-The folder of a released partition is marked, and no command uses it. It is kept for a day: if the partition returns,
-only the tail of its log is read. Then it is removed, because later erasures do not reach it."""
+The folder of a released partition is marked, and commands such as `recall` ignore it. It is kept for a day: if the
+partition returns, only the tail of its log is read. Then it is removed, because later erasures do not reach it."""
 
 import logging
 import shutil
@@ -27,7 +27,7 @@ from confluent_kafka.admin import AdminClient
 
 from recallflow.connectors.checkpoints.generation import CheckpointOrigin
 from recallflow.connectors.checkpoints.store import CheckpointSaver, CheckpointStore
-from recallflow.connectors.kafka.group_members import Shares, ask_shares
+from recallflow.connectors.kafka.group_members import Assignment, fetch_assignment
 from recallflow.connectors.kafka.owned import OwnedSource
 from recallflow.connectors.kafka.partition import Lane
 from recallflow.connectors.kafka.topic_reader import ASK_S, TopicReader
@@ -47,13 +47,13 @@ from recallflow.state.folders import (
 
 FAR_BEHIND = 20_000  # records; fetching a folder takes less time than reading these again
 CHECK_INTERVAL_S, RELEASED_INTERVAL_S, STANDBY_INTERVAL_S = 1.0, 2.0, 1.0
-KEPT_MS = 24 * 3_600_000  # of a released folder
-NEVER = 2**63 - 1  # a standby sends no outputs
+RELEASED_MS = 24 * 3_600_000  # how long a released folder is kept
+NEVER = 2**63 - 1  # an offset that is never reached, so a standby sends no outputs
 RESULTS = ("kept", "failed")
 
 _log = logging.getLogger(__name__)
 
-Numbers = Callable[[], frozenset[int]]
+PartitionsGetter = Callable[[], frozenset[int]]
 Restore = Callable[[int, Callable[[], bool]], None]  # restores a partition if the second argument returns true
 
 
@@ -65,26 +65,25 @@ class Checkpoints:
     deployment: str
     _: KW_ONLY
     every_s: float  # the interval of checkpoints of a partition with new records
-    keep: int  # the number of generations
+    generations: int  # the number that is kept
     owned: Callable[[], frozenset[int]]  # returns the open partitions
 
     def __post_init__(self) -> None:
-        self._keeper = CheckpointSaver(self.store, self.directory.path, self.keep)
+        self._saver = CheckpointSaver(self.store, self.directory.path, self.generations)
         self.results = Counter[str]()
         self._run_id = uuid.uuid4().hex
-        self._kept: dict[int, int] = {}  # partition → the offset applied at its last checkpoint
+        self._saved: dict[int, int] = {}  # partition → the offset applied at its last checkpoint
         self._due_s: dict[int, float] = {}
         self._stopping = threading.Event()
         self._restoring = defaultdict[int, threading.Lock](threading.Lock)  # by partition
 
     def running(self) -> AbstractContextManager[None]:
-        """Write checkpoints on a separate thread."""
         return background_thread(self._run, "checkpoints", self._stopping)
 
     def restore(self, number: int, wanted: Callable[[], bool]) -> None:
         """Replace the folder of a closed partition by its newest checkpoint if the folder is missing or far behind.
-        Failures are logged only, because the log has all records. One thread at a time restores a partition; `wanted`
-        is called once it has its turn."""
+        Failures are logged only, because the log has all records. `wanted` is called after the partition's lock is
+        taken, and returns whether the restore is still needed."""
         with self._restoring[number]:
             if not wanted():
                 return
@@ -105,7 +104,7 @@ class Checkpoints:
         if found is None:
             return
         try:
-            self._check(number, found.about, applied)  # an older one, if the newest was incomplete
+            self._check(number, found.about, applied)  # it is older than `newest`, if that is incomplete
             self.directory.replace_folder(number, folder)
         except (CheckpointError, MasterKeyError):
             shutil.rmtree(folder, ignore_errors=True)
@@ -116,17 +115,19 @@ class Checkpoints:
             number, found.size, took_s, found.about.offset,
         )  # fmt: skip
 
-    def _check(self, number: int, about: CheckpointOrigin, applied: int) -> None:
+    def _check(self, number: int, origin: CheckpointOrigin, applied: int) -> None:
         """Raise CheckpointError for a checkpoint of another topic or configuration, or older than the folder."""
-        if about.source != self._source(number):
-            what = f"holds checkpoints of {about.source}"
-            raise CheckpointError(f"{self.store.shown} {what}: give each topic its own --checkpoint-to")
-        if about.state_format != keys.FORMAT_VERSION:
-            raise CheckpointError(f"{self.store.shown}: another version wrote it, in format {about.state_format}")
-        if about.fingerprint != asdict(self.directory.fingerprint):
-            raise CheckpointError(f"{self.store.shown}: it was written with other settings")
-        if about.offset <= applied:
-            raise CheckpointError(f"{self.store.shown}: the newest complete checkpoint is older than the local folder")
+        problem = None
+        if origin.source != self._source(number):
+            problem = f" holds checkpoints of {origin.source}: give each topic its own --checkpoint-to"
+        elif origin.state_format != keys.FORMAT_VERSION:
+            problem = f": another version wrote it, in format {origin.state_format}"
+        elif origin.fingerprint != asdict(self.directory.fingerprint):
+            problem = ": it was written with other settings"
+        elif origin.offset <= applied:
+            problem = ": the newest complete checkpoint is older than the local folder"
+        if problem is not None:
+            raise CheckpointError(self.store.shown + problem)
 
     def _source(self, number: int) -> str:
         return f"{self.memory_topic}:{number}"
@@ -137,26 +138,26 @@ class Checkpoints:
             for number in sorted(self.owned()):
                 due_s = self._due_s.setdefault(number, now_s + self.every_s * (number % 8 + 1) / 8)  # staggered
                 if now_s >= due_s and not self._stopping.is_set():
-                    self._keep(number)
+                    self._save(number)
                     self._due_s[number] = time.monotonic() + self.every_s
 
-    def _keep(self, number: int) -> None:
+    def _save(self, number: int) -> None:
         applied = self.directory.partition(number).applied.get(self._source(number), -1)
-        if applied < 0 or applied == self._kept.get(number):
+        if applied < 0 or applied == self._saved.get(number):
             return
         try:
-            saved = self._keeper.keep(number, lambda folder: self._copied(number, folder))
+            saved = self._saver.keep(number, lambda folder: self._copied(number, folder))
         except (CheckpointError, StorageError, OSError) as error:  # also if the partition was closed meanwhile
             self.results["failed"] += 1
             _log.warning("the checkpoint of partition %d failed: %s", number, error)
             return
         self.results["kept"] += 1
-        self._kept[number] = saved.manifest.about.offset
+        self._saved[number] = saved.manifest.about.offset
         _log.info("wrote a checkpoint of partition %d: %d bytes sent", number, saved.sent_bytes)
 
     def _copied(self, number: int, folder: Path) -> CheckpointOrigin:
         """Copy the committed state of a partition into a folder, after the cleaning of erased data. Return its
-        description. The copy may hold more than the offsets in the description."""
+        description. The copy may include records after these offsets."""
         partition = self.directory.partition(number)
         partition.clean()
         partition.sync()
@@ -177,15 +178,15 @@ class Checkpoints:
 
 @dataclass(eq=False)
 class ReleasedPartitions:
-    """The released partitions of one member's state directory. `StateDirectory` ignores the mark of a released folder,
-    and `run` removes it when the partition is assigned again."""
+    """The released partitions of one member's state directory. `Ownership` removes the mark of a folder when its
+    partition is assigned again."""
 
     directory: StateDirectory
     _: KW_ONLY
-    others: Numbers  # returns the partitions that other members own, as they last reported
-    ours: Numbers  # returns the partitions that are or will be ours
-    warm: Numbers  # returns the partitions with a standby copy here, whose folders stay
-    can_come_again: Callable[[int], bool]  # returns whether a folder's data also exists outside of state directories
+    others: PartitionsGetter  # returns the partitions that other members own, as they last reported
+    ours: PartitionsGetter  # returns the partitions that are or will be ours
+    standbys: PartitionsGetter  # returns the partitions with a standby copy here, whose folders stay
+    is_recoverable: Callable[[int], bool]  # returns whether the data of a folder can be restored from elsewhere
     stopping: threading.Event  # set while the process stops
     clock_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000
 
@@ -194,7 +195,7 @@ class ReleasedPartitions:
         self._ending = threading.Event()
 
     def running(self) -> AbstractContextManager[None]:
-        return background_thread(self._run, "elsewhere", self._ending)
+        return background_thread(self._run, "released", self._ending)
 
     def _run(self) -> None:
         while not self._ending.wait(RELEASED_INTERVAL_S):
@@ -212,14 +213,14 @@ class ReleasedPartitions:
 
     def _mark_or_remove(self, number: int) -> None:
         folder, now_ms = partition_folder(self.directory.path, number), self.clock_ms()
-        since_ms, warm = released_since_ms(folder), number in self.warm()
-        if since_ms is None or (warm and now_ms - since_ms >= KEPT_MS // 2):
+        since_ms, is_standby = released_since_ms(folder), number in self.standbys()
+        if since_ms is None or (is_standby and now_ms - since_ms >= RELEASED_MS // 2):
             mark_released(folder, now_ms)
             if number in self.ours():  # the partition was assigned concurrently
                 unmark_released(folder)
             return
-        over = not warm and now_ms - since_ms >= KEPT_MS and self.can_come_again(number)
-        if over and self.directory.forget_closed(number):
+        is_expired = not is_standby and now_ms - since_ms >= RELEASED_MS and self.is_recoverable(number)
+        if is_expired and self.directory.forget_closed(number):
             _log.info("partition %d moved to another member a day ago: its local folder was removed", number)
 
 
@@ -234,11 +235,11 @@ class Standby:
     count: int  # of standby copies of each partition
     _: KW_ONLY
     restore: Restore | None  # restores the folder of a partition from a checkpoint
-    expected: Numbers  # returns the partitions that are or will be ours, whose folders are not touched here
+    expected: PartitionsGetter  # returns the partitions that are or will be ours, whose folders are not touched here
 
     def __post_init__(self) -> None:
         self._admin = AdminClient(self.options.admin())
-        self._seen: tuple[str | None, Shares] = None, {}
+        self._seen: tuple[str | None, Assignment] = None, {}
         self._wanted: frozenset[int] = frozenset()  # partitions to follow, by the last assignment
         self._stopping = threading.Event()
 
@@ -255,22 +256,22 @@ class Standby:
 
     def _check(self, reader: TopicReader) -> None:
         reader.consumer.list_topics(self.memory_topic, timeout=ASK_S)  # fails early if Kafka is down
-        if (seen := (self.member_id(), ask_shares(self._admin, self.name, self.memory_topic))) != self._seen:
-            self._seen, self._wanted = seen, warm_at(*seen, self.count)
+        if (seen := (self.member_id(), fetch_assignment(self._admin, self.name, self.memory_topic))) != self._seen:
+            self._seen, self._wanted = seen, standby_partitions(*seen, self.count)
         wanted = self._wanted - self.source.partitions()
-        for number in self.source.kept_warm() - wanted:
-            self.source.cool(number)
+        for number in self.source.standbys() - wanted:
+            self.source.drop_standby(number)
         if not wanted:
             return
         asked = [TopicPartition(self.memory_topic, number) for number in sorted(wanted)]
         for found in reader.consumer.committed(asked, timeout=ASK_S):
             if found.error is None and found.offset >= 0:
-                self._go_on(reader, found.partition, found.offset)
+                self._follow(reader, found.partition, found.offset)
 
-    def _go_on(self, reader: TopicReader, number: int, limit: int) -> None:
+    def _follow(self, reader: TopicReader, number: int, limit: int) -> None:
         """Follow a partition up to `limit`."""
-        if number in self.source.kept_warm():
-            self.source.allow(number, limit)
+        if number in self.source.standbys():
+            self.source.limit_standby(number, limit)
             return
         if self.restore is not None:
             self.restore(number, lambda: number not in self.expected())
@@ -280,31 +281,32 @@ class Standby:
             _log.warning("partition %d has no standby copy here: its log starts only at offset %d", number, low)
             return
         lane = Lane(self.memory_topic, number, applied + 1, high, answered_from=NEVER, limit=limit)
-        self.source.warm(number, lane)
+        self.source.add_standby(number, lane)
 
 
-def warm_at(me: str | None, assigned: Shares, count: int) -> frozenset[int]:
-    """Return the partitions that this member receives if their owner fails. With a higher `count`, further successive
-    failures of new owners are included."""
+def standby_partitions(me: str | None, assigned: Assignment, count: int) -> frozenset[int]:
+    """Return the partitions that this member receives if their owner fails. `count` is the number of successive
+    failures to cover: with 2, also those that it receives if the next owner fails too."""
     if me not in assigned:
         return frozenset()
     others = ((owner, share) for owner, share in assigned.items() if owner != me)
-    return frozenset().union(*(_coming(me, assigned, owner, share, count) for owner, share in others))
+    return frozenset().union(*(_inherited(me, assigned, owner, share, count) for owner, share in others))
 
 
-def _coming(me: str, assigned: Shares, lost: str, share: frozenset[int], count: int) -> frozenset[int]:
-    """Return the partitions of a failed member that this member receives, after it or its successors failed."""
+def _inherited(me: str, assigned: Assignment, lost: str, share: frozenset[int], count: int) -> frozenset[int]:
+    """Return the partitions among `share` of the member `lost` that this member receives, after `count` failures."""
     left = without(assigned, lost)
-    coming = left[me] & share
+    inherited = left[me] & share
     if count > 1:
         next_shares = {other: has & share for other, has in left.items() if other != me and has & share}
-        coming = coming.union(*(_coming(me, left, other, has, count - 1) for other, has in next_shares.items()))
-    return coming
+        further = (_inherited(me, left, other, has, count - 1) for other, has in next_shares.items())
+        inherited = inherited.union(*further)
+    return inherited
 
 
-def without(assigned: Shares, lost: str) -> Shares:
+def without(assigned: Assignment, lost: str) -> Assignment:
     """Return the assignment without one member. librdkafka's cooperative-sticky assignor assigns the highest partition
-    first, each to the member with the fewest partitions, and of equals to the least id."""
+    first, each to the member with the fewest partitions; ties go to the smallest member id."""
     left = {member: set(share) for member, share in assigned.items() if member != lost}
     by_load = [(len(share), member) for member, share in left.items()]
     heapify(by_load)

@@ -23,7 +23,7 @@ ASK_S = 5.0
 PROBE_S = 0.05
 # A description that times out may end the process (librdkafka issue 4605), so the timeout is long.
 PROBE_TIMEOUT_S = 30.0
-Shares = dict[str, frozenset[int]]  # the partitions of each member
+Assignment = dict[str, frozenset[int]]  # the partitions of each member
 
 
 def agree(name: str, ours: Mapping[str, object], holders: Iterable[Holder]) -> bool:
@@ -117,7 +117,7 @@ class RebalanceProbe:
             return not is_retriable(error.args[0])
 
 
-def ask_shares(admin: AdminClient, name: str, topic: str) -> Shares:
+def fetch_assignment(admin: AdminClient, name: str, topic: str) -> Assignment:
     """Return the partitions of a topic of every member of a group. Raise KafkaException."""
     described: Any = admin.describe_consumer_groups([name], request_timeout=PROBE_TIMEOUT_S)
     return {

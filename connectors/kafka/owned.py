@@ -112,7 +112,7 @@ class OwnedSource:
         self._sync_s, self._tails, self._clock_s = sync_s, tails, clock_s
         self._finished, self._closing, self._settle = finished, closing or Closing(), settle
         self._owned: dict[int, _Owned] = {}
-        self._kept_warm: dict[int, Lane] = {}  # standby partitions, owned by another member
+        self._standbys: dict[int, Lane] = {}  # standby partitions, owned by another member
         self._given: dict[tuple[int, int], BarrierProgress] = {}
         self._changes: deque[Callable[[], Iterator[Signal]]] = deque()
         self._queries_most = queries_in_flight_max
@@ -141,24 +141,24 @@ class OwnedSource:
         self._changes.append(lambda: self._close(partitions))
         self._hub.wake.set()
 
-    def warm(self, partition: int, memory: Lane) -> None:
+    def add_standby(self, partition: int, memory: Lane) -> None:
         """Apply the memories of another member's partition, without outputs, as a standby."""
-        self._changes.append(lambda: self._warm(partition, memory))
+        self._changes.append(lambda: self._open_standby(partition, memory))
         self._hub.wake.set()
 
-    def allow(self, partition: int, limit: int) -> None:
+    def limit_standby(self, partition: int, limit: int) -> None:
         """Set the limit up to which a standby partition is read."""
-        if (lane := self._kept_warm.get(partition)) is not None:
+        if (lane := self._standbys.get(partition)) is not None:
             lane.limit = limit
             self._hub.wake.set()
 
-    def cool(self, partition: int) -> None:
-        self._changes.append(lambda: self._cool(partition))
+    def drop_standby(self, partition: int) -> None:
+        self._changes.append(lambda: self._close_standby(partition))
         self._hub.wake.set()
 
-    def kept_warm(self) -> frozenset[int]:
+    def standbys(self) -> frozenset[int]:
         """Return the standby partitions."""
-        return frozenset(self._kept_warm)
+        return frozenset(self._standbys)
 
     def given(self, partition: int, number: int) -> BarrierProgress | None:
         """Return the progress of a partition at a barrier; each barrier can be looked up once."""
@@ -204,8 +204,8 @@ class OwnedSource:
         if self.stopping.is_set():
             self._ended = True
             signals += self._close([*self._owned])
-            for partition in [*self._kept_warm]:
-                signals += self._cool(partition)
+            for partition in [*self._standbys]:
+                signals += self._close_standby(partition)
             return [*signals, *self._finished()]
         self._hub.begin()
         read = self._records()
@@ -229,7 +229,7 @@ class OwnedSource:
         if allowed := hub.memories_allowed():
             memories = [record for number, one in owned.items() for record in self._memories(number, one, allowed)]
             if not memories:  # owned partitions before standby partitions
-                memories = [record for lane in self._kept_warm.values() for record in records_of(lane, allowed)]
+                memories = [record for lane in self._standbys.values() for record in records_of(lane, allowed)]
             hub.count_given(len(memories))
         for records in (queries, memories):
             if records:
@@ -252,24 +252,24 @@ class OwnedSource:
 
     # ------------------------------------------------------------------ signals
 
-    def _warm(self, partition: int, memory: Lane) -> Iterator[Signal]:
-        if partition in self._owned or partition in self._kept_warm:
+    def _open_standby(self, partition: int, memory: Lane) -> Iterator[Signal]:
+        if partition in self._owned or partition in self._standbys:
             return
-        self._kept_warm[partition] = memory
+        self._standbys[partition] = memory
         self._hub.memories.add(memory)
         self._hub.memories.start()
-        _log.info("partition %d is kept warm, from offset %d on", partition, memory.next_offset)
+        _log.info("partition %d has a standby copy, from offset %d on", partition, memory.next_offset)
         yield Open(partition)
 
-    def _cool(self, partition: int) -> Iterator[Signal]:
-        if (lane := self._kept_warm.pop(partition, None)) is not None:
+    def _close_standby(self, partition: int) -> Iterator[Signal]:
+        if (lane := self._standbys.pop(partition, None)) is not None:
             self._hub.memories.remove(lane)
             yield Mark(partition, NOT_OURS, last=True)
 
     def _open(self, partition: int, memory: Lane, queries: Lane) -> Iterator[Signal]:
-        warm = self._kept_warm.pop(partition, None)
-        if warm is not None:
-            self._hub.memories.remove(warm)
+        standby = self._standbys.pop(partition, None)
+        if standby is not None:
+            self._hub.memories.remove(standby)
         if self._waits:
             queries.wait_for_writes(memory, self._clock_s)
         for lane, reader in ((queries, self._hub.queries), (memory, self._hub.memories)):
@@ -279,7 +279,7 @@ class OwnedSource:
             reader.start()
         self.catch_up.begin(memory.source, memory.next_offset, memory.end)
         self._owned[partition] = _Owned(memory, queries, time.time(), marked_s=self._clock_s())
-        if warm is None:
+        if standby is None:
             yield Open(partition)
 
     def _close(self, partitions: Collection[int]) -> Iterator[Signal]:

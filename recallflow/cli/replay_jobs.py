@@ -263,7 +263,7 @@ def report(results: Iterable[Replayed], *, as_json: bool) -> int:
 
 def to_directory(chosen: Config, state_dir: Path, jobs: list[ReplayJob], pace: Pace | None, *, as_json: bool) -> int:
     """Replay to a state directory. Return the number of refused records."""
-    if (warning := chosen.enrichment.unavailable()) is not None:
+    if (warning := chosen.enrichment.unavailable_warning()) is not None:
         note(warning)
     at_rest = open_at_rest(chosen.encryption)
     with EmbeddedEngine.open(chosen.engine, state_dir, models=chosen.models, at_rest=at_rest) as embedded:

@@ -201,7 +201,7 @@ def run_pipe(options: argparse.Namespace) -> int:
 
     logging.disable(logging.WARNING)  # scripts parse stderr: only refused lines, or the final error
     chosen = config(options)
-    if (warning := chosen.enrichment.unavailable()) is not None:
+    if (warning := chosen.enrichment.unavailable_warning()) is not None:
         note(warning)
     history, encryption = decisions(options), at_rest(chosen)
     with EmbeddedEngine.open(chosen.engine, chosen.state_dir, history, chosen.models, encryption) as embedded:

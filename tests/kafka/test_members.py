@@ -17,7 +17,7 @@ from confluent_kafka import Consumer, TopicPartition
 from benchmarks.broker import Cluster
 from benchmarks.kafka_flow import own_topics
 from recallflow.connectors.kafka.group_consumer import SHARING
-from recallflow.connectors.kafka.group_members import Shares
+from recallflow.connectors.kafka.group_members import Assignment
 from recallflow.flows.partition_copies import without
 from recallflow.members import member_name
 from recallflow.owner import state_partition
@@ -112,7 +112,7 @@ def test_lost_partitions_are_shared_out_as_predicted(broker: Cluster, count: int
     with ExitStack() as stack:
         members = [stack.enter_context(closing(Member(broker, topic))) for _ in range(count)]
 
-        def shared() -> Shares | None:
+        def shared() -> Assignment | None:
             for one in members:
                 one.poll()
             sizes = [len(one.share) for one in members]

@@ -24,7 +24,7 @@ from recallflow.errors import ModelError, UsageError
 from recallflow.flows.config import VARIABLES, Config, RawSetting, RunSettings, default_file, printed, read_config
 from recallflow.flows.engine_metrics import model_metrics
 from recallflow.flows.enrich import EnrichFlow
-from recallflow.flows.model_settings import Asker, EmbeddingSettings, EnrichmentSettings, LlmSettings
+from recallflow.flows.model_settings import CallerKind, EmbeddingSettings, EnrichmentSettings, LlmSettings
 from recallflow.flows.settings import Settings, TopicNames
 from recallflow.kafka_options import KafkaOptions
 from recallflow.llm import Prompt, Spent
@@ -307,16 +307,16 @@ def test_the_graph_names_of_old_still_hold() -> None:
     assert (config.enrichment.relationships, config.llm.model) == (True, "anthropic/some-model")
 
 
-@pytest.mark.parametrize(("asker", "calls"), [("question", 1), ("line", 3)])
+@pytest.mark.parametrize(("caller", "calls"), [("question", 1), ("line", 3)])
 def test_question_is_tried_once(
-    llm_server: LlmServer, monkeypatch: pytest.MonkeyPatch, asker: Asker, calls: int
+    llm_server: LlmServer, monkeypatch: pytest.MonkeyPatch, caller: CallerKind, calls: int
 ) -> None:
     monkeypatch.setattr("recallflow.connectors.llm.policy.FIRST_WAIT_S", 0.0)
     settings = LlmSettings("m", base_url=llm_server.url, attempts=3)
     llm_server.fail(Fault("status"), times=None)
 
     async def asked() -> None:
-        model = settings.load_model(asker)
+        model = settings.load_model(caller)
         assert model is not None
         with pytest.raises(ModelError, match="unavailable"):
             await model.complete("acme", PROMPT)
@@ -324,7 +324,7 @@ def test_question_is_tried_once(
 
     asyncio.run(asked())
     assert llm_server.calls["classify"] == calls
-    assert LlmSettings().load_model(asker) is None
+    assert LlmSettings().load_model(caller) is None
 
 
 def test_a_tenants_quota_comes_before_the_limit_of_the_settings(llm_server: LlmServer) -> None:
@@ -363,14 +363,14 @@ def test_a_tenants_quota_comes_before_the_limit_of_the_settings(llm_server: LlmS
 def unavailable(monkeypatch: pytest.MonkeyPatch) -> str:
     """Set a task of the enrichment flow, and return the warning about it."""
     monkeypatch.setenv("GRAPH_LLM_EXTRACTION_ENABLED", "true")
-    return EnrichmentSettings(relationships=True).unavailable() or ""
+    return EnrichmentSettings(relationships=True).unavailable_warning() or ""
 
 
 def test_engine_without_kafka_warns_that_enrichment_does_nothing(
     unavailable: str, tmp_path: Path, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert "enrichment.relationships" in unavailable
-    assert EnrichmentSettings().unavailable() is None
+    assert EnrichmentSettings().unavailable_warning() is None
     with Memory(tmp_path / "memory", embedder="hash"):  # which opens its engine as `serve` and `mcp` do
         pass
     assert unavailable in caplog.messages

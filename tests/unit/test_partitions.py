@@ -26,12 +26,12 @@ from recallflow.connectors.master_keys import LocalMasterKey
 from recallflow.errors import FieldProblem, InvalidRecord
 from recallflow.flows.partition_copies import (
     FAR_BEHIND,
-    KEPT_MS,
     NEVER,
+    RELEASED_MS,
     Checkpoints,
     ReleasedPartitions,
     Standby,
-    warm_at,
+    standby_partitions,
     without,
 )
 from recallflow.flows.router import OwningPartitions
@@ -129,13 +129,13 @@ class Life:
     def __init__(self, path: Path, member: Member) -> None:
         self.path, self.now_ms = path, BEGAN_MS
         self.others, self.ours, self.warm = frozenset(EVERY), frozenset[int](), frozenset[int]()
-        self.can_come_again, self.stopping = True, threading.Event()
+        self.is_recoverable, self.stopping = True, threading.Event()
         self._elsewhere = ReleasedPartitions(
             member.directory,
             others=lambda: self.others,
             ours=lambda: self.ours,
-            warm=lambda: self.warm,
-            can_come_again=lambda _: self.can_come_again,
+            standbys=lambda: self.warm,
+            is_recoverable=lambda _: self.is_recoverable,
             stopping=self.stopping,
             clock_ms=lambda: self.now_ms,
         )
@@ -186,27 +186,27 @@ def test_partition_regained_while_marked_is_kept(life: Life) -> None:
 
 def test_a_folder_goes_after_a_day(life: Life) -> None:
     life.look(2)
-    life.look(after_ms=KEPT_MS - 1)
+    life.look(after_ms=RELEASED_MS - 1)
     assert numbers_in(life.path) == [*EVERY]
     unmark_released(partition_folder(life.path, 1))  # it was ours in between
     life.look(after_ms=1)
-    assert (numbers_in(life.path), life.marked()) == ([1], {1: BEGAN_MS + KEPT_MS})
+    assert (numbers_in(life.path), life.marked()) == ([1], {1: BEGAN_MS + RELEASED_MS})
 
 
 def test_folder_with_expired_log_records_is_kept(life: Life) -> None:
-    life.can_come_again = False
+    life.is_recoverable = False
     life.look(2)
-    life.look(after_ms=KEPT_MS)
+    life.look(after_ms=RELEASED_MS)
     assert numbers_in(life.path) == [*EVERY]
 
 
-def test_warm_folder_is_kept_a_day_after_cooling(life: Life) -> None:
+def test_folder_of_a_dropped_standby_is_kept_a_day(life: Life) -> None:
     life.warm = frozenset({2})
     life.look(2)
-    life.look(after_ms=KEPT_MS)
-    assert (numbers_in(life.path), life.marked()) == ([2], {2: BEGAN_MS + KEPT_MS})
+    life.look(after_ms=RELEASED_MS)
+    assert (numbers_in(life.path), life.marked()) == ([2], {2: BEGAN_MS + RELEASED_MS})
     life.warm = frozenset()
-    life.look(after_ms=KEPT_MS - 1)
+    life.look(after_ms=RELEASED_MS - 1)
     assert numbers_in(life.path) == [2]
     life.look(after_ms=1)
     assert numbers_in(life.path) == []
@@ -221,7 +221,7 @@ class Kept:
     def __init__(self, directory: StateDirectory, store: Path, topic: str) -> None:
         self.directory, self._topic = directory, topic
         self.store = CheckpointStore.open(store.as_uri(), patience_s=0, create=True)
-        self.checkpoints = Checkpoints(self.store, directory, topic, "d", every_s=1, keep=3, owned=frozenset)
+        self.checkpoints = Checkpoints(self.store, directory, topic, "d", every_s=1, generations=3, owned=frozenset)
 
     def apply(self, offset: int) -> None:
         self.stage(offset)
@@ -231,7 +231,7 @@ class Kept:
         self.directory.partition(2).stage({b"k": b"%d" % offset}, Position(self._topic, 2, offset))
 
     def keep(self) -> None:
-        self.checkpoints._keep(2)
+        self.checkpoints._save(2)
 
     def restored(self, wanted: bool = True) -> int:
         self.checkpoints.restore(2, lambda: wanted)
@@ -396,7 +396,7 @@ def test_added_partition_has_a_folder(made: Made) -> None:
         if offset >= 0:
             kept.directory.partition(added).stage({b"k": b"v"}, Position(TOPIC, added, offset))
             kept.directory.partition(added).commit()
-            kept.checkpoints._keep(added)
+            kept.checkpoints._save(added)
         kept.checkpoints.restore(added, lambda: True)
         assert kept.directory.partition(added).applied == {f"{TOPIC}:{added}": 10}
 
@@ -410,7 +410,7 @@ OTHERS = 7  # a partition of another topic
 def test_partition_is_warm_at_enough_other_members(shares: dict[str, int], count: int) -> None:
     numbers = iter(range(100))
     assigned = {follower: frozenset(next(numbers) for _ in range(share)) for follower, share in shares.items()}
-    warm = {follower: warm_at(follower, assigned, count) for follower in assigned}
+    warm = {follower: standby_partitions(follower, assigned, count) for follower in assigned}
     for follower, own in assigned.items():
         assert not warm[follower] & own
         for number in own:
@@ -420,15 +420,15 @@ def test_partition_is_warm_at_enough_other_members(shares: dict[str, int], count
 def test_lost_partition_goes_to_the_least_loaded_member() -> None:
     shares = {"a": frozenset({3, 9}), "b": frozenset({1, 10, 2}), "c": frozenset({4})}
     assert without(shares, "b") == {"a": frozenset({3, 9, 2}), "c": frozenset({4, 10, 1})}
-    assert warm_at("c", shares, 1) == {10, 1, 3, 9}
-    assert warm_at("a", shares, 1) == {2, 4}
-    assert warm_at("a", shares, 2) == {1, 2, 4, 10}  # where c is lost behind b
+    assert standby_partitions("c", shares, 1) == {10, 1, 3, 9}
+    assert standby_partitions("a", shares, 1) == {2, 4}
+    assert standby_partitions("a", shares, 2) == {1, 2, 4, 10}  # where c is lost behind b
     assert without({"a": frozenset({3})}, "a") == {}
 
 
 @pytest.mark.parametrize("me", [None, "another"])
 def test_non_members_stand_by_for_no_partition(me: str | None) -> None:
-    assert warm_at(me, {"a": frozenset({0}), "b": frozenset({1})}, 1) == frozenset()
+    assert standby_partitions(me, {"a": frozenset({0}), "b": frozenset({1})}, 1) == frozenset()
 
 
 class Follower:
@@ -455,7 +455,7 @@ class Follower:
         self.group(**assigned)
 
     def has(self, *, owned: Iterable[int] = (), warm: Iterable[int] = ()) -> None:
-        self.source.partitions.return_value, self.source.kept_warm.return_value = frozenset(owned), frozenset(warm)
+        self.source.partitions.return_value, self.source.standbys.return_value = frozenset(owned), frozenset(warm)
 
     def group(self, **assigned: Iterable[int]) -> None:
         """Members with their partitions, as the coordinator describes them; each has another topic's as well."""
@@ -480,7 +480,7 @@ class Follower:
         reader = Mock(spec=TopicReader, span=lambda *_: (LOG_BEGINS, LOG_ENDS))
         reader.consumer = Mock(committed=self._committed)
         self.standby._check(reader)
-        return [one for one in self.source.mock_calls if one not in (call.partitions(), call.kept_warm())]
+        return [one for one in self.source.mock_calls if one not in (call.partitions(), call.standbys())]
 
     def _restore(self, number: int, wanted: Callable[[], bool]) -> None:
         if wanted():
@@ -497,20 +497,20 @@ def test_warm_partition_follows_its_owner() -> None:
     follower = Follower(a=(1, 2), me=(0,))
     follower.applied, follower.committed = {1: 40}, {1: 50, OTHERS: 50}  # of 2 its owner has said nothing yet
     ((name, (number, lane), _),) = follower.look()
-    assert (name, number, follower.restored) == ("warm", 1, [1])
+    assert (name, number, follower.restored) == ("add_standby", 1, [1])
     assert (lane.source, lane.next_offset, lane.limit, lane.answered_from) == ("log:1", 41, 50, NEVER)
     follower.has(owned=(0,), warm=(1,))
     follower.committed = {1: 60}
-    assert follower.look() == [call.allow(1, 60)]
+    assert follower.look() == [call.limit_standby(1, 60)]
     assert follower.restored == [1]  # never in the place of a folder that is open
 
 
-def test_partition_of_another_standby_is_cooled() -> None:
+def test_partition_of_another_standby_is_dropped() -> None:
     follower = Follower(n=(1,), a=(2,), me=(0,))  # of a and me, a's id is the first, and of me and n, mine
     follower.has(owned=(0,), warm=(1,))
     follower.committed, follower.applied = {1: 50, 2: 50}, {2: 49}
-    assert [one[:2] for one in follower.look()[:1]] == [("cool", (1,))]
-    assert [one[0] for one in follower.look()] == ["cool", "warm"]
+    assert [one[:2] for one in follower.look()[:1]] == [("drop_standby", (1,))]
+    assert [one[0] for one in follower.look()] == ["drop_standby", "add_standby"]
     follower.has(owned=(0, 2))  # it is ours already, and the coordinator does not know yet
     assert follower.look() == []
 
@@ -529,4 +529,4 @@ def test_log_with_a_gap_is_not_followed(caplog: pytest.LogCaptureFixture) -> Non
     assert follower.look() == []
     assert caplog.messages == ["partition 1 has no standby copy here: its log starts only at offset 3"]
     follower.applied = {1: LOG_BEGINS - 1}
-    assert [one[0] for one in follower.look()] == ["warm"]
+    assert [one[0] for one in follower.look()] == ["add_standby"]

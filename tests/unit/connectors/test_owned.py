@@ -139,30 +139,30 @@ def test_warm_partition_is_given_up_to_its_limit(kafka: FakeKafka, member: Membe
     fill(kafka, MEMORIES, 1, "a b c")
     lane = lane_at(MEMORIES, 1, LogProgress(0), 3)
     lane.limit, lane.answered_from = 2, 2**63 - 1
-    member.source.warm(1, lane)
+    member.source.add_standby(1, lane)
     found = member.records(2)
     kafka.await_(lambda: lane.reached == 3)
     assert (found[0], values(found), member.batch()) == (Open(1), ["a", "b"], [])
     assert all(one.silent for one in found[1:])
-    member.source.allow(1, 3)
+    member.source.limit_standby(1, 3)
     assert values(member.records(1)) == ["c"]
-    member.source.cool(1)
+    member.source.drop_standby(1)
     assert member.batch() == [Mark(1, NOT_OURS, last=True)]
-    assert (member.source.kept_warm(), member.source.given(1, NOT_OURS)) == (frozenset(), None)
+    assert (member.source.standbys(), member.source.given(1, NOT_OURS)) == (frozenset(), None)
 
 
 def test_owned_warm_partition_stays_open(kafka: FakeKafka, member: Member) -> None:
     fill(kafka, MEMORIES, 1, "a b c")
     warm = lane_at(MEMORIES, 1, LogProgress(0), 3)
     warm.limit, warm.answered_from = 2, 2**63 - 1
-    member.source.warm(1, warm)
+    member.source.add_standby(1, warm)
     member.records(2)
     member.own(1, LogProgress(2))
-    member.source.cool(1)
-    member.source.warm(1, lane_at(MEMORIES, 1, LogProgress(0), 3))
+    member.source.drop_standby(1)
+    member.source.add_standby(1, lane_at(MEMORIES, 1, LogProgress(0), 3))
     found = member.records(1)
     assert (signals(found), values(found), found[0].silent) == ([], ["c"], False)
-    assert (member.source.kept_warm(), member.source.partitions()) == (frozenset(), frozenset({1}))
+    assert (member.source.standbys(), member.source.partitions()) == (frozenset(), frozenset({1}))
     fill(kafka, MEMORIES, 1, "d")
     assert values(member.records(1)) == ["d"]  # once, of two that would read it
     assert [lane for one in member.source.readers() for lane in one.lanes.values() if lane is warm] == []
@@ -170,7 +170,7 @@ def test_owned_warm_partition_stays_open(kafka: FakeKafka, member: Member) -> No
 
 def test_own_partitions_precede_standby_partitions(kafka: FakeKafka, member: Member) -> None:
     warm = lane_at(MEMORIES, 1, LogProgress(0), 1)
-    member.source.warm(1, warm)
+    member.source.add_standby(1, warm)
     mine, _ = member.own(0)
     assert member.batch() == [Open(1), Open(0)]
     fill(kafka, MEMORIES, 1, "theirs")
