@@ -82,7 +82,7 @@ class LlmSettings(ServiceSettings):
         self, caller: CallerKind, decisions: ControlHistory | None = None, spending: Path | None = None
     ) -> "OpenAiModel | None":
         """Return the language model, if one is configured. Close it on the event loop that uses it. `caller` decides
-        about attempts and limits, `decisions` about quotas; the file `spending` preserves spent tokens across restarts."""
+        about attempts and limits, `decisions` about quotas; the file `spending` keeps spent tokens across restarts."""
         if self.model is None:
             return None
         from recallflow.connectors.llm.calls import OpenAiModel  # the official client takes a second to import
