@@ -14,6 +14,7 @@ from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
+import confluent_kafka
 from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, ConsumerGroupState, KafkaError, KafkaException, TopicPartition
 
 from tests.simulation.world import EPOCH_S, Killed, Process, Task, World
@@ -46,50 +47,22 @@ def failure(code: int) -> KafkaException:
     return KafkaException(KafkaError(code))
 
 
-class Message:
+class Message(confluent_kafka.Message):
     """A record as a consumer is given it, or a consumer's event."""
 
-    __slots__ = ("_error", "_headers", "_key", "_offset", "_part", "_value", "append_ms", "sender", "visible_s")
+    visible_s = 0.0
+    sender: Process | None = None
 
-    def __init__(
-        self, part: Part, offset: int, key: bytes | None = None, value: bytes | None = None, headers: Headers = (),
-        append_ms: int = 0, error: KafkaError | None = None,
-    ) -> None:  # fmt: skip
-        self._part, self._offset, self._key, self._value = part, offset, key, value
-        self._headers, self.append_ms, self._error = headers, append_ms, error
-        self.visible_s = 0.0
-        self.sender: Process | None = None
-
-    def topic(self) -> str:
-        return self._part[0]
-
-    def partition(self) -> int:
-        return self._part[1]
-
-    def offset(self) -> int:
-        return self._offset
-
-    def key(self) -> bytes | None:
-        return self._key
-
-    def value(self) -> bytes | None:
-        return self._value
-
-    def headers(self) -> list[tuple[str, bytes | None]] | None:
-        return [*self._headers] or None
-
-    def timestamp(self) -> tuple[int, int]:
-        return TIMESTAMP_LOG_APPEND_TIME, self.append_ms
-
-    def error(self) -> KafkaError | None:
-        return self._error
+    def __init__(self, part: Part, offset: int, append_ms: int = 0, **fields: Any) -> None:
+        super().__init__(*part, offset, timestamp=(TIMESTAMP_LOG_APPEND_TIME, append_ms), **fields)
+        self.append_ms = append_ms
 
 
 @dataclass
 class Log:
     """One partition. Offset n is `records[n]`; records below `low` are gone."""
 
-    records: list[Message] = field(default_factory=list)
+    records: list[Any] = field(default_factory=list)
     low: int = 0
 
     @property
@@ -197,9 +170,10 @@ class Broker:
         *,
         append_ms: int | None = None,
         sender: Process | None = None,
-    ) -> Message:
+    ) -> Any:
         log = self.logs[part]
-        message = Message(part, log.end, key, value, headers, self.now_ms() if append_ms is None else append_ms)
+        at_ms = self.now_ms() if append_ms is None else append_ms
+        message = Message(part, log.end, at_ms, key=key, value=value, headers=[*headers] or None)
         message.visible_s = self.world.now_s + self.latency_s()
         message.sender = sender
         log.records.append(message)
@@ -531,7 +505,7 @@ class Consumer:
                 return found
             self.world.block(self._waiters, left_s)
 
-    def _next(self) -> Message | None:
+    def _next(self) -> Any:
         if self._broker.is_away_for(self.process) or self.topics:
             return None
         for part, offset in self.assigned.items():

@@ -204,7 +204,7 @@ class Watch(Watcher):
     def is_complete(self) -> bool:
         return self.expected <= self.delivered
 
-    def _appended(self, message: model.Message) -> None:
+    def _appended(self, message: Any) -> None:
         for identity in identity_of(message):
             where = f"{message.topic()}:{message.partition()}:{message.offset()}"
             if (before := self.outputs.get(identity)) is not None:
@@ -225,7 +225,7 @@ class Watch(Watcher):
         """An erasure takes receipts that are kept until they are delivered."""
         self.expected = {one for one in self.expected if one[0] != TOPICS.memory or self.owner_of[one] != owner}
 
-    def _check_owner(self, message: model.Message, owner: Owner) -> None:
+    def _check_owner(self, message: Any, owner: Owner) -> None:
         body = orjson.loads(message.value() or b"{}")
         if message.key() != "/".join(owner).encode():
             self.fail(f"a response to {owner} has the key {message.key()!r}")

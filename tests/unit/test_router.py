@@ -8,6 +8,7 @@ from pathlib import Path
 
 import orjson
 import pytest
+from confluent_kafka import Message
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -27,7 +28,6 @@ from recallflow.queries import ReplyTo
 from recallflow.records import Position, Record
 from recallflow.responses import Receipt, Response
 from tests.groups import share
-from tests.unit.connectors.fake_consumer import Message
 from tests.unit.operators.harness import MEMORIES, QUERIES, Harness
 
 TOPICS = TopicNames(replies=("replies",))
@@ -319,7 +319,7 @@ def records(found: Found) -> list[Record]:
 
 
 def as_message(topic: str, outgoing: Outgoing) -> Message:
-    return Message(topic, 0, 0, outgoing.value, outgoing.key, headed=outgoing.all_headers)  # type: ignore[arg-type]
+    return Message(topic, 0, 0, outgoing.key, outgoing.value, [*outgoing.all_headers])
 
 
 def routed(outputs: list[Output]) -> list[tuple[Output, str, Outgoing]]:

@@ -46,7 +46,8 @@ from recallflow.process import OUTAGE_S
 from recallflow.records import MOVED_HEADER
 from recallflow.state.description import TOPICS as TOPICS_FILE
 from recallflow.state.directory import StateDirectory
-from tests.unit.connectors.fake_consumer import FakeKafka, Message
+from tests.unit.connectors.fake_consumer import FakeKafka
+from tests.unit.connectors.fake_consumer import message as made_message
 from tests.unit.connectors.fake_kafka import FakeProducer
 from tests.unit.operators.harness import CLOCKS, HASHING, MEMORIES, QUERIES, FlatEmbedder
 
@@ -427,16 +428,14 @@ EMBEDDER = Later()
 class LateLog:
     def __init__(self, directory: StateDirectory) -> None:
         self._directory = directory
-        self.messages: list[Message] = []
+        self.messages: list[Any] = []
 
-    def add(self, partition: int, moved_from: Message | None = None, **fields: Any) -> Message:
+    def add(self, partition: int, moved_from: Any = None, **fields: Any) -> Any:
         """A record; `moved_from`: where it was before an engine sent it on."""
         event = {"type": "memory", "tenant_id": "acme", "user_id": "ann", **fields}
         at = len(self.messages)
-        came = (
-            () if moved_from is None else ((MOVED_HEADER, f"log:{moved_from.of_partition}:{moved_from.at}".encode()),)
-        )
-        self.messages.append(Message("log", partition, at, orjson.dumps(event), b"acme/ann", at + 1, headed=came))
+        came = [(MOVED_HEADER, f"log:{one.partition()}:{one.offset()}".encode()) for one in (moved_from,) if one]
+        self.messages.append(made_message("log", partition, at, orjson.dumps(event), b"acme/ann", at + 1, headers=came))
         return self.messages[-1]
 
     def standing(self) -> tuple[dict[str, str], int]:

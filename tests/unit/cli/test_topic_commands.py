@@ -39,7 +39,7 @@ class Topics:
         fields = {"code": code, "detail": "a reason", "source": "memory.events:0:7", "time": "5"} | error
         headers = (("trace", b"1"), *((f"error.{name}", text.encode()) for name, text in fields.items()))
         at_ms = len(self.kafka.topics["dead.letters"][0].messages) * 1_000
-        self.kafka.append("dead.letters", 0, value, b"acme/ann", headed=headers, append_ms=at_ms)
+        self.kafka.append("dead.letters", 0, value, b"acme/ann", headers=headers, append_ms=at_ms)
 
 
 @pytest.fixture
@@ -121,7 +121,7 @@ def test_replay_sends_whole_records_of_allowed_senders(
 def test_incomplete_letters_are_completed_from_their_topic(cli: Cli, topics: Topics) -> None:
     secret, large = b'{"password": "hunter2"}', b"x" * 9_000
     for value in (secret, large, b"another record"):
-        topics.kafka.append("memory.events", 0, value, b"acme/ann", headed=(("trace", b"1"), ("x-api-key", b"k")))
+        topics.kafka.append("memory.events", 0, value, b"acme/ann", headers=(("trace", b"1"), ("x-api-key", b"k")))
     whole = {"size": "9000", "sha256": hashlib.sha256(large).hexdigest()}
     topics.refuse(mask(secret)[0], "internal_error", masked="1", source="memory.events:0:0")
     topics.refuse(large[:50], "internal_error", source="memory.events:0:1", **whole)

@@ -6,57 +6,26 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from confluent_kafka import TIMESTAMP_CREATE_TIME, TIMESTAMP_LOG_APPEND_TIME, KafkaError, TopicPartition
+from confluent_kafka import TIMESTAMP_CREATE_TIME, TIMESTAMP_LOG_APPEND_TIME, KafkaError, Message, TopicPartition
 
 from recallflow.connectors.kafka.messages import Outgoing
 
 GIVE_UP_S = 30.0
 
 
-@dataclass(frozen=True)
-class Message:
-    """A message for a consumer. Offsets may have gaps, as after compaction."""
-
-    of_topic: str
-    of_partition: int
-    at: int
-    held: bytes | None = b""
-    keyed: bytes | None = None
-    append_ms: int = 0
-    logged: bool = True
-    failed: KafkaError | None = None
-    headed: tuple[tuple[str, bytes], ...] = ()
-
-    def topic(self) -> str:
-        return self.of_topic
-
-    def partition(self) -> int:
-        return self.of_partition
-
-    def offset(self) -> int:
-        return self.at
-
-    def value(self) -> bytes | None:
-        return self.held
-
-    def key(self) -> bytes | None:
-        return self.keyed
-
-    def timestamp(self) -> tuple[int, int]:
-        return TIMESTAMP_LOG_APPEND_TIME if self.logged else TIMESTAMP_CREATE_TIME, self.append_ms
-
-    def headers(self) -> list[tuple[str, bytes]] | None:
-        return [*self.headed] or None
-
-    def error(self) -> KafkaError | None:
-        return self.failed
+def message(
+    topic: str, partition: int, offset: int, value: bytes | None = b"", key: bytes | None = None,
+    append_ms: int = 0, *, logged: bool = True, headers: Sequence[tuple[str, bytes | None]] = (),
+) -> Any:  # fmt: skip
+    time = TIMESTAMP_LOG_APPEND_TIME if logged else TIMESTAMP_CREATE_TIME, append_ms
+    return Message(topic, partition, offset, key, value, headers=[*headers] or None, timestamp=time)
 
 
 @dataclass
 class Log:
     """One partition. It may begin above 0, and end behind its last record."""
 
-    messages: list[Message] = field(default_factory=list)
+    messages: list[Any] = field(default_factory=list)
     low: int = 0
     end: int = 0
 
@@ -77,19 +46,19 @@ class FakeKafka:
         self.consumers.append(FakeConsumer(self, options))
         return self.consumers[-1]
 
-    def append(self, topic: str, partition: int, value: bytes | None, key: bytes | None = None, **more: Any) -> Message:
+    def append(self, topic: str, partition: int, value: bytes | None, key: bytes | None = None, **more: Any) -> Any:
         with self.changed:
             log = self.topics[topic][partition]
-            message = Message(topic, partition, more.pop("at", log.end), value, key, **more)
-            log.messages.append(message)
-            log.end = message.at + 1
+            made = message(topic, partition, more.pop("at", log.end), value, key, **more)
+            log.messages.append(made)
+            log.end = made.offset() + 1
             self.changed.notify_all()
-        return message
+        return made
 
     def append_output(self, topic: str, partition: int, source: str, at_ms: int = 500) -> None:
         """Append an output of the record at a position."""
-        headed = tuple((name, value or b"") for name, value in Outgoing(source, 0, None, None).all_headers)
-        self.append(topic, partition, b"{}", append_ms=at_ms, headed=headed)
+        headers = tuple((name, value or b"") for name, value in Outgoing(source, 0, None, None).all_headers)
+        self.append(topic, partition, b"{}", append_ms=at_ms, headers=headers)
 
     def grow(self, topic: str, partitions: int) -> None:
         self.topics[topic] += [Log() for _ in range(partitions - len(self.topics[topic]))]
@@ -97,7 +66,7 @@ class FakeKafka:
     def fail(self, topic: str, partition: int, code: int) -> None:
         with self.changed:
             log = self.topics[topic][partition]
-            log.messages.append(Message(topic, partition, log.end, failed=KafkaError(code)))
+            log.messages.append(Message(topic, partition, log.end, error=KafkaError(code)))
             self.changed.notify_all()
 
     def end(self, topic: str, partition: int) -> int:
@@ -139,7 +108,7 @@ class FakeConsumer:
         found = []
         for part in parts:
             messages = self._kafka.topics[part.topic][part.partition].messages
-            at = next((message.at for message in messages if message.append_ms >= part.offset), -1)
+            at = next((message.offset() for message in messages if message.timestamp()[1] >= part.offset), -1)
             found.append(TopicPartition(part.topic, part.partition, at))
         return found
 
@@ -153,7 +122,7 @@ class FakeConsumer:
             for part in parts:
                 assert (part.topic, part.partition) not in self.given  # librdkafka refuses it
                 messages = self._kafka.topics[part.topic][part.partition].messages
-                self.given[part.topic, part.partition] = sum(message.at < part.offset for message in messages)
+                self.given[part.topic, part.partition] = sum(message.offset() < part.offset for message in messages)
 
     def incremental_unassign(self, parts: Sequence[TopicPartition]) -> None:
         with self._kafka.changed:
@@ -167,7 +136,7 @@ class FakeConsumer:
     def resume(self, parts: Sequence[TopicPartition]) -> None:
         self.paused -= {(part.topic, part.partition) for part in parts}
 
-    def poll(self, timeout: float) -> Message | None:
+    def poll(self, timeout: float) -> Any:
         with self._kafka.changed:
             message = self._next()
             if message is None:
@@ -185,7 +154,7 @@ class FakeConsumer:
     def close(self) -> None:
         self.closed = True
 
-    def _next(self) -> Message | None:
+    def _next(self) -> Any:
         given = self.given or {}
         for part, place in given.items():
             if part in self.paused:
@@ -196,5 +165,5 @@ class FakeConsumer:
                 return log.messages[place]
             if self.options.get("enable.partition.eof") and self._ended.get(part) != log.end:
                 self._ended[part] = log.end
-                return Message(*part, log.end, failed=KafkaError(KafkaError._PARTITION_EOF))
+                return Message(*part, log.end, error=KafkaError(KafkaError._PARTITION_EOF))
         return None

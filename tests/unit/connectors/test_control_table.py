@@ -120,7 +120,7 @@ def decide(
     fields = {"type": "graph.rollout", "tenant_id": "acme", "name": "graph", "mode": mode, "timestamp": said_ms}
     key, value = b"acme/graph.rollout/graph", orjson.dumps(fields)
     kafka.append(
-        TOPIC, 0, value, more.get("key", key), headed=signed(secret, more.get("signed_key", key), value),
+        TOPIC, 0, value, more.get("key", key), headers=signed(secret, more.get("signed_key", key), value),
         append_ms=append_ms,
     )  # fmt: skip
 

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from confluent_kafka import Message
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -20,7 +21,7 @@ from recallflow.connectors.kafka.owned import (
 from recallflow.connectors.kafka.partition import REACH, WAIT_S, Lane, LogProgress, RoundRobinQueue
 from recallflow.kafka_options import KafkaOptions
 from recallflow.records import Mark, Open, Record
-from tests.unit.connectors.fake_consumer import FakeKafka, Message
+from tests.unit.connectors.fake_consumer import FakeKafka
 
 MEMORIES, QUERIES = "memories", "queries"
 SYNC_S = 1.0
@@ -216,8 +217,8 @@ def test_a_null_value_is_an_empty_one(kafka: FakeKafka, member: Member) -> None:
 TENANTS = st.sampled_from((b"a/x", b"a/y", b"b/x", b"", b"c", None))
 
 
-def message(offset: int, key: bytes | None) -> Message:
-    return Message("queries", 0, offset, b"", key)
+def message(offset: int, key: bytes | None) -> Any:
+    return Message("queries", 0, offset, key, b"")
 
 
 def tenant(key: bytes | None) -> bytes:
@@ -226,7 +227,7 @@ def tenant(key: bytes | None) -> bytes:
 
 @given(steps=st.lists(TENANTS.map(lambda key: (key,)) | st.none(), max_size=60))
 def test_each_record_is_given_once_and_each_tenants_in_order(steps: list[tuple[bytes | None] | None]) -> None:
-    turns, log, given_, next_offset = RoundRobinQueue(), list[Message](), list[Message](), 0
+    turns, log, given_, next_offset = RoundRobinQueue(), list[Any](), list[Any](), 0
     for step in [*steps, *[None] * len(steps)]:
         if step is not None:
             log.append(message(len(log), *step))
@@ -260,7 +261,7 @@ def test_each_tenant_has_one_turn_before_a_second(counts: dict[bytes, int]) -> N
 
 def test_early_records_stay_within_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("recallflow.connectors.kafka.partition.AHEAD_MAX", 30)
-    turns, log, given_, most = RoundRobinQueue(), list[Message](), list[int](), 0
+    turns, log, given_, most = RoundRobinQueue(), list[Any](), list[int](), 0
     while len(given_) < 1_000:
         while len(turns) < 50 and len(log) < 1_000:
             log.append(message(len(log), b"waits/ann" if len(log) < 50 else b"%d/ann" % len(log)))
@@ -288,14 +289,14 @@ class Partition:
 
     def fetch(self, key: bytes | None, offset: int | None = None) -> None:
         at = self.memory.reached if offset is None else offset
-        self.memory.queue.append(Message(MEMORIES, 0, at, b"m", key))
+        self.memory.queue.append(Message(MEMORIES, 0, at, key, b"m"))
         self.memory.note_key(key, at)
         self.memory.reached = at + 1
 
     def ask(self, key: bytes | None, end: int) -> None:
         assert self.queries.barriers is not None
         self.queries.barriers.add(self.asked, end)
-        self.queries.queue.append(Message(QUERIES, 0, self.asked, b"q", key))
+        self.queries.queue.append(Message(QUERIES, 0, self.asked, key, b"q"))
         self.asked += 1
 
     def give(self, count: int = 1) -> None:

@@ -83,7 +83,7 @@ class Brokers:
 
     def sources(self, topic: str) -> Counter[tuple[bytes, bytes]]:
         """Return how often each output is in a topic."""
-        headers = [dict(one.headed) for log in self.kafka.topics[topic] for one in log.messages]
+        headers = [dict(one.headers()) for log in self.kafka.topics[topic] for one in log.messages]
         return Counter((one[SOURCE_HEADER], one[NUMBER_HEADER]) for one in headers)
 
     def check_once(self) -> None:
@@ -129,8 +129,8 @@ class LogSender:
     def _send(self) -> None:
         topic, number, outgoing = self._queue.pop(0)
         self._sent += 1
-        headed = tuple((name, value or b"") for name, value in outgoing.all_headers)
-        self._brokers.kafka.append(topic, number, outgoing.value, outgoing.key, append_ms=1_000, headed=headed)
+        kafka, headers = self._brokers.kafka, outgoing.all_headers
+        kafka.append(topic, number, outgoing.value, outgoing.key, append_ms=1_000, headers=headers)
 
 
 class FakeEnds(Ends):
