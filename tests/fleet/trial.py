@@ -1,8 +1,8 @@
-"""A trial of one deployment: members, traffic and faults, then the verdict and its table."""
+"""A trial of one deployment: members, traffic and faults, then the verdict."""
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -149,34 +149,3 @@ class Trial:
         self.report.records = len(self.log.sent)
         self.report.starts = sum(member.starts for member in self.fleet.members)
         self._open.close()
-
-
-SHOWN = 5
-
-
-def show(report: Report) -> None:
-    plan, found = report.plan, report.findings
-    print(f"seed {plan.seed}, {plan.members} members, {plan.partitions} partitions")
-    for name, figure in rows(report):
-        print(f"  {name:<52} {figure:>16}")
-    for kind in ("lost", "twice", "unasked", "wrong"):
-        for line in getattr(found, kind)[:SHOWN]:
-            print(f"{kind}: {line}")
-    for line in report.broken[:SHOWN]:
-        print(f"FOUND {line}")
-
-
-def rows(report: Report) -> Iterator[tuple[str, object]]:
-    found = report.findings
-    yield "faults", sum(report.faults.values())
-    yield from ((f"  {name}", count) for name, count in sorted(report.faults.items()))
-    yield "starts", report.starts
-    yield "records sent", report.records
-    yield "  of them astray", report.astray
-    yield "outputs", found.outputs
-    yield from ((f"  {name}", len(getattr(found, name))) for name in ("lost", "twice", "unasked", "wrong"))
-    yield "answers that had what they waited for", found.waited
-    yield "  that said why not", found.excused
-    yield "memories and lists asked for at the end", found.audited
-    yield "state hash", "equal" if report.state_equal else "DIFFERENT"
-    yield "partitions of each member at the end", "/".join(map(str, report.spread))

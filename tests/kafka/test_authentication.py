@@ -1,8 +1,7 @@
 """Logins as clouds have them, on a real broker: OAUTHBEARER with an OIDC server or AWS IAM, SCRAM, and mutual TLS."""
 
-import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -21,10 +20,8 @@ from benchmarks.broker import HOST, Broker, Cluster
 from benchmarks.kafka_flow import create, own_topics
 from benchmarks.logins import CLIENT, SCRAM, SECRET, TokenProvider, add_scram_user, broker_with_logins, variables
 from tests.kafka.engine import Engine
-from tests.kafka.harness import GIVE_UP_S
+from tests.kafka.harness import GIVE_UP_S, Command
 from tests.process import Process
-
-Cli = Callable[..., subprocess.CompletedProcess[str]]
 
 WRONG = "walnut-9"
 LIFE_S = 8.0
@@ -155,7 +152,7 @@ def test_engine_outlives_its_tokens_and_an_outage_of_their_provider(
     "action", [["run"], ["topics", "create"], ["dlq", "list"], ["ask", "tea?"], ["doctor"]], ids=" ".join
 )
 def test_wrong_credentials_end_a_command_with_one_line(
-    engine: Engine, oidc: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Cli,
+    engine: Engine, oidc: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Command,
     login: str, action: list[str],
 ) -> None:  # fmt: skip
     options = oidc | {"sasl.oauthbearer.client.secret": WRONG} if login == "oidc" else SCRAM | {"sasl.password": WRONG}
@@ -204,7 +201,7 @@ def test_engine_and_client_work_with_tokens_of_msk(
 
 
 def test_engine_takes_a_renewed_certificate(
-    guarded: Broker, engine: Engine, authority: Authority, tmp_path: Path, cli: Cli
+    guarded: Broker, engine: Engine, authority: Authority, tmp_path: Path, cli: Command
 ) -> None:
     authority.issue("client")
     here = authority.folder

@@ -3,7 +3,6 @@
 import json
 import select
 import signal
-import subprocess
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -18,10 +17,8 @@ from recallflow.flows.topic_checks import check_control
 from recallflow.kafka_options import KafkaOptions
 from tests.fleet.engine import Topics
 from tests.kafka.engine import Engine
-from tests.kafka.harness import FLAGS, GIVE_UP_S, Names, Start, flags, own_topics, read_topic, until
+from tests.kafka.harness import FLAGS, GIVE_UP_S, Command, Names, Start, flags, own_topics, read_topic, until
 from tests.process import Process, command
-
-Cli = Callable[..., subprocess.CompletedProcess[str]]
 
 
 @pytest.fixture
@@ -30,7 +27,7 @@ def at(broker: Cluster) -> list[str]:
 
 
 @pytest.fixture
-def created(cli: Cli, at: list[str], topics: Names) -> list[str]:
+def created(cli: Command, at: list[str], topics: Names) -> list[str]:
     done = cli("topics", "create", "--partitions", 2, *at, *flags(topics), *enrichment(topics))
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()
@@ -41,7 +38,7 @@ def enrichment(topics: Names) -> list[str]:
 
 
 def test_topics_are_created_once(
-    cli: Cli, broker: Cluster, created: list[str], at: list[str], topics: Names, caplog: pytest.LogCaptureFixture
+    cli: Command, broker: Cluster, created: list[str], at: list[str], topics: Names, caplog: pytest.LogCaptureFixture
 ) -> None:
     named = [*flags(topics), *enrichment(topics)]
     names = {*named[1::2]}
@@ -54,7 +51,7 @@ def test_topics_are_created_once(
 
 @pytest.mark.usefixtures("created")
 def test_run_names_a_missing_topic_or_broker(
-    cli: Cli, at: list[str], topics: Names, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cli: Command, at: list[str], topics: Names, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     state = ["--state-dir", str(tmp_path / "s")]
     for flag in FLAGS:
@@ -65,7 +62,7 @@ def test_run_names_a_missing_topic_or_broker(
     assert (done.returncode, done.stdout, "127.0.0.1:1" in done.stderr) == (1, "", True), done.stderr
 
 
-def test_demo_through_a_broker_equals_the_local_one(cli: Cli, at: list[str], broker: Cluster) -> None:
+def test_demo_through_a_broker_equals_the_local_one(cli: Command, at: list[str], broker: Cluster) -> None:
     def demo_topics() -> set[str]:
         found = AdminClient({"bootstrap.servers": broker.bootstrap_servers}).list_topics(timeout=GIVE_UP_S).topics
         return {name for name in found if "demo" in name}
@@ -97,7 +94,7 @@ def ours(engine: Engine, user: str) -> list[str]:
     return [*without_control(engine), "--timeout-s", "60", "--tenant", "acme", "--user", user]
 
 
-def test_remembered_fact_is_found_listed_shown_and_forgotten(cli: Cli, ours: list[str], engine: Engine) -> None:
+def test_remembered_fact_is_found_listed_shown_and_forgotten(cli: Command, ours: list[str], engine: Engine) -> None:
     stored = cli("remember", "Ana is allergic to walnuts", "--tag", "food", *ours)
     assert (stored.returncode, stored.stderr) == (0, "")
     outcome, memory_id = stored.stdout.strip().split(": ")
@@ -112,7 +109,7 @@ def test_remembered_fact_is_found_listed_shown_and_forgotten(cli: Cli, ours: lis
 
 
 def test_flag_overrides_the_engine_of_the_environment(
-    cli: Cli, ours: list[str], engine: Engine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    cli: Command, ours: list[str], engine: Engine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("KAFKA_BOOTSTRAP_SERVERS", engine.broker.bootstrap_servers)
     monkeypatch.setenv("RECALLFLOW_STATE_DIR", str(tmp_path / "the-engines-own"))  # its settings name both
@@ -121,7 +118,7 @@ def test_flag_overrides_the_engine_of_the_environment(
     assert cli("ask", "tea?", *ours, "--state-dir", tmp_path / "none").returncode == 2  # two engines
 
 
-def test_missing_engine_topics_and_brokers_are_named(cli: Cli, deserted: Engine) -> None:
+def test_missing_engine_topics_and_brokers_are_named(cli: Command, deserted: Engine) -> None:
     topics = deserted.topics
     where = [*without_control(deserted), "--timeout-s", "0.5"]
     asked = cli("ask", "tea?", *where)
@@ -140,7 +137,7 @@ def test_missing_engine_topics_and_brokers_are_named(cli: Cli, deserted: Engine)
     assert "127.0.0.1:1" in away.stderr
 
 
-def test_tail_shows_malformed_records(cli: Cli, deserted: Engine) -> None:
+def test_tail_shows_malformed_records(cli: Command, deserted: Engine) -> None:
     topics = deserted.topics
     deserted.produce(topics.memory, "x/y", b"{no json", b"\xff\x1b[2J", b"[1]", {"type": 7, "content": {"a": 1}})
     deserted.produce(topics.responses, "x/y", {"memories": "many"}, {"processing_time_ms": "fast", "memories": [1]})
@@ -186,7 +183,7 @@ def named(topics: Names) -> TopicNames:
 
 
 @pytest.fixture
-def diagnose(named: TopicNames, broker: Cluster, cli: Cli) -> Diagnosis:
+def diagnose(named: TopicNames, broker: Cluster, cli: Command) -> Diagnosis:
     """Return a function that runs the command: check → status, finding and remedy."""
 
     def run(*more: str | Path) -> dict[str, tuple[str, str]]:
@@ -213,7 +210,7 @@ def failed(found: Mapping[str, tuple[str, str]]) -> set[str]:
 
 
 def test_sound_deployment_passes_with_readable_lines(
-    diagnose: Diagnosis, cli: Cli, named: TopicNames, broker: Cluster, tmp_path: Path
+    diagnose: Diagnosis, cli: Command, named: TopicNames, broker: Cluster, tmp_path: Path
 ) -> None:
     make_topics(broker, named)
     found = diagnose("--state-dir", tmp_path / "s")
@@ -246,7 +243,7 @@ ANN, BOB = "ann.of.green.gables@example.com", "bob.the.builder@example.com"
 KEY = f"acme/{ANN}".encode()
 
 
-def test_erasure_without_engine_fails_with_the_event_stored(broker: Cluster, topics: Names, cli: Cli) -> None:
+def test_erasure_without_engine_fails_with_the_event_stored(broker: Cluster, topics: Names, cli: Command) -> None:
     where = ["--bootstrap-servers", broker.bootstrap_servers, *flags(topics)]
     assert cli("topics", "create", *where).returncode == 0
     done = cli("erase", "acme", ANN, "--timeout-s", "0", *where)

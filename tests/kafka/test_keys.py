@@ -5,9 +5,8 @@ import contextlib
 import json
 import re
 import shutil
-import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -191,8 +190,6 @@ def test_signing_keys_change_under_a_running_engine(
     assert announced(deployment) == seen
 
 
-Cli = Callable[..., subprocess.CompletedProcess[str]]
-
 ANN, BOB = ("ann", "walnut-7"), ("bob", "walnut-8")  # Ann may do everything, Bob what a test grants
 WRONG = "walnut-9"
 PASSWORD_VARIABLE = "RECALLFLOW_KAFKA_LIBRDKAFKA_SASL_PASSWORD"  # not on a command line, which others see
@@ -222,7 +219,7 @@ def grant(broker: Broker, user: str, kind: ResourceType, name: str, *operations:
         created.result()
 
 
-def test_doctor_names_missing_rights(guarded: Broker, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_names_missing_rights(guarded: Broker, cli: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     named = new_topics()
     create(guarded, named, 1)
     engine = Engine(Cluster(guarded.guarded_servers), named)

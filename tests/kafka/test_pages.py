@@ -10,7 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ from recallflow.samples import sample_path
 from tests import example_pages
 from tests.chat_model import Messages, chat_model
 from tests.kafka.engine import READY, Engine
-from tests.kafka.harness import GIVE_UP_S, Start, until, watched
+from tests.kafka.harness import GIVE_UP_S, Command, Start, until, watched
 from tests.pages import DOCS, blocks, environment, readme, run, running
 from tests.process import Process
 from tests.unit.test_pages import WITH_A_BROKER
@@ -166,7 +166,6 @@ UNTIL_STOPPED = ("recallflow run", "recallflow serve", "recallflow enrich", "rec
 # test_models.py and test_keys.py have these: one needs a service of models, one a key that was made before.
 ELSEWHERE = ("recallflow reembed", "recallflow keys revoke")
 SERVES = (READY, "serving at", "http://")
-Cli = Callable[..., subprocess.CompletedProcess[str]]
 
 
 def _makes_a_key(example: str) -> bool:
@@ -187,7 +186,7 @@ def folder(deserted_topics: Engine, tmp_path_factory: pytest.TempPathFactory) ->
 
 @pytest.mark.parametrize("example", RUN_HERE)
 def test_example_of_the_help_works(
-    deserted_topics: Engine, folder: Path, cli: Cli, start: Start, monkeypatch: pytest.MonkeyPatch, example: str
+    deserted_topics: Engine, folder: Path, cli: Command, start: Start, monkeypatch: pytest.MonkeyPatch, example: str
 ) -> None:
     monkeypatch.chdir(folder)
     for field, name in vars(deserted_topics.topics).items():
