@@ -8,11 +8,9 @@ AT = "2026-03-01T12:00:00Z"  # questions and answers are of then: a clock's time
 TALK: list[dict[str, Any]] = [
     {"role": "user", "name": "Ann", "content": "I'm off to Oslo", "timestamp": "2026-02-01T10:00:00Z", "id": "t1"},
     {
-        "role": "assistant",
-        "content": None,
+        "role": "assistant", "content": None,
         "tool_calls": [{"id": "c1", "type": "function", "function": {"name": "book", "arguments": "{}"}}],
-        "timestamp": "2026-02-01T10:00:05Z",
-        "id": "t2",
+        "timestamp": "2026-02-01T10:00:05Z", "id": "t2",
     },
     {
         "role": "tool", "tool_call_id": "c1", "content": [{"type": "text", "text": "Booked: flight to Oslo"}],

@@ -98,14 +98,9 @@ class Starts:
         theirs.close()
 
     def start(
-        self,
-        script: str,
-        arguments: list[str],
-        environment: dict[str, str] | None = None,
-        *,
-        text: bool = False,
+        self, script: str, arguments: list[str], environment: dict[str, str] | None = None, *, text: bool = False,
         output: int | None = None,
-    ) -> Started:
+    ) -> Started:  # fmt: skip
         """Run a Python script with these arguments in a new process. `environment`: None is this process's. `output`: a
         descriptor for both output streams in place of pipes."""
         (stdin, to_it), (from_it, stdout), (errors, stderr), (status, told) = (os.pipe() for _ in range(4))

@@ -26,15 +26,13 @@ def produce(servers: str, topic: str, partition: int, key: bytes, value: bytes, 
         ctypes.c_void_p(headers), name, ctypes.c_ssize_t(len(name)), told, ctypes.c_ssize_t(len(told))
     )
     failed = lib.rd_kafka_producev(
-        ctypes.c_void_p(client),
-        *(ctypes.c_int(V_TOPIC), ctypes.c_char_p(topic.encode())),
+        ctypes.c_void_p(client), *(ctypes.c_int(V_TOPIC), ctypes.c_char_p(topic.encode())),
         *(ctypes.c_int(V_PARTITION), ctypes.c_int32(partition)),
         *(ctypes.c_int(V_VALUE), ctypes.c_char_p(value), ctypes.c_size_t(len(value))),
         *(ctypes.c_int(V_KEY), ctypes.c_char_p(key), ctypes.c_size_t(len(key))),
-        *(ctypes.c_int(V_MSGFLAGS), ctypes.c_int(COPY)),
-        *(ctypes.c_int(V_HEADERS), ctypes.c_void_p(headers)),
+        *(ctypes.c_int(V_MSGFLAGS), ctypes.c_int(COPY)), *(ctypes.c_int(V_HEADERS), ctypes.c_void_p(headers)),
         ctypes.c_int(V_END),
-    )
+    )  # fmt: skip
     late = lib.rd_kafka_flush(ctypes.c_void_p(client), TIMEOUT_MS)
     lib.rd_kafka_destroy(ctypes.c_void_p(client))
     if failed or late:

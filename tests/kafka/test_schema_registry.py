@@ -125,13 +125,9 @@ def test_registered_and_plain_records_share_a_topic_through_an_outage(
 
 @pytest.mark.parametrize("response_format", ["avro", "protobuf"])
 def test_responses_are_written_and_read_in_a_registered_format(
-    registry: Registry,
-    client: SchemaRegistryClient,
-    broker: Cluster,
-    topics: Names,
-    tmp_path: Path,
+    registry: Registry, client: SchemaRegistryClient, broker: Cluster, topics: Names, tmp_path: Path,
     response_format: str,
-) -> None:
+) -> None:  # fmt: skip
     config = tmp_path / "recallflow.toml"
     config.write_text(f'[run]\nresponse_format = "{response_format}"\n[kafka.librdkafka]\n"{URL}" = "{registry.url}"\n')
     flow = deployed(broker, topics, tmp_path / "state", flags=("--config", str(config)))

@@ -162,15 +162,9 @@ class Broker:
         return int((EPOCH_S + self.world.now_s) * 1000)
 
     def append(
-        self,
-        part: Part,
-        key: bytes | None,
-        value: bytes | None,
-        headers: Headers = (),
-        *,
-        append_ms: int | None = None,
-        sender: Process | None = None,
-    ) -> Any:
+        self, part: Part, key: bytes | None, value: bytes | None, headers: Headers = (), *,
+        append_ms: int | None = None, sender: Process | None = None,
+    ) -> Any:  # fmt: skip
         log = self.logs[part]
         at_ms = self.now_ms() if append_ms is None else append_ms
         message = Message(part, log.end, at_ms, key=key, value=value, headers=[*headers] or None)

@@ -121,12 +121,10 @@ def test_a_tombstone_stays_null() -> None:
 
 
 @given(
-    st.binary(max_size=50),
-    st.integers(0, 40_000),
-    st.one_of(st.none(), st.integers(0, 9_000)),
+    st.binary(max_size=50), st.integers(0, 40_000), st.one_of(st.none(), st.integers(0, 9_000)),
     st.lists(st.tuples(st.text(max_size=9), st.one_of(st.none(), st.binary(max_size=5_000))), max_size=4),
     st.integers(LEAST_BYTES, 30_000),
-)
+)  # fmt: skip
 def test_any_dead_letter_fits_and_names_cut_parts(
     begins: bytes, length: int, key_bytes: int | None, headers: list[tuple[str, bytes | None]], most_bytes: int
 ) -> None:

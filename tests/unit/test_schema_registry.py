@@ -81,15 +81,13 @@ def test_protobuf_schema_as_text_is_named() -> None:
 @pytest.mark.parametrize(
     ("status", "body", "error"),
     [
-        (401, {"error_code": 401, "message": "Unauthorized"}, SourceError),
-        (404, {"no": "registry"}, SourceError),
-        (429, {"error_code": 429, "message": "slow down"}, RegistryUnavailable),
-        (503, {}, RegistryUnavailable),
+        (401, {"error_code": 401, "message": "Unauthorized"}, SourceError), (404, {"no": "registry"}, SourceError),
+        (429, {"error_code": 429, "message": "slow down"}, RegistryUnavailable), (503, {}, RegistryUnavailable),
         (404, {"error_code": 40403, "message": "Schema not found"}, InvalidRecord),
         (200, {"schema": '"long"', "schemaType": "AVRO"}, InvalidRecord),
         (200, {"schema": "syntax = 'proto3';", "schemaType": "PROTOBUF"}, InvalidRecord),
     ],
-)
+)  # fmt: skip
 def test_errors_of_the_registry_stop_wait_or_refuse(status: int, body: object, error: type[Exception]) -> None:
     with pytest.raises(error) as raised:
         read(status, body, b"\0\0\0\0\7")

@@ -64,18 +64,16 @@ def test_quota_is_set_changed_and_removed(decide: DecisionSender, tmp_path: Path
 @pytest.mark.parametrize(
     ("words", "code", "token"),
     [
-        (["quota", "set", "acme", "events"], 2, "events_per_s"),
-        (["quota", "set", "acme", "events_per_s"], 2, "LIMIT"),
+        (["quota", "set", "acme", "events"], 2, "events_per_s"), (["quota", "set", "acme", "events_per_s"], 2, "LIMIT"),
         (["quota", "set", "acme", "events_per_s", "many"], 2, "many"),
         (["quota", "set", "acme", "events_per_s", "-1"], 1, "limit"),
-        (["quota", "set", " ", "events_per_s", "1"], 1, "tenant_id"),
-        (["quota", "remove", "acme"], 2, "NAME"),
+        (["quota", "set", " ", "events_per_s", "1"], 1, "tenant_id"), (["quota", "remove", "acme"], 2, "NAME"),
         (["categories", "set", "acme", "food"], 2, "--description"),
         (["categories", "set", "acme", " ", "--description", "x"], 1, "name"),
         (["categories", "set", "acme", "food", "--description", "x" * 20_001], 1, "description"),
         (["categories", "remove", "acme"], 2, "NAME"),
     ],
-)
+)  # fmt: skip
 def test_invalid_decision_is_refused(cli: Cli, tmp_path: Path, words: list[str], code: int, token: str) -> None:
     done = cli(*words, "--control", tmp_path / "control.jsonl")
     assert (done.returncode, token in done.stderr) == (code, True)

@@ -591,14 +591,12 @@ def other(name: str, renewals: int, **fields: object) -> Holder:
 
 A, B = other("a", 3), other("b", 7)
 WAITS: dict[str, tuple[list[list[Holder]], float]] = {
-    "nobody": ([[]], 0),
-    "released": ([[replace(A, released=True)]], 0),
+    "nobody": ([[]], 0), "released": ([[replace(A, released=True)]], 0),
     "active members": ([[A, B], [other("a", 4), other("b", 8)]], 2.5),
     "one silent until its partitions move": ([*([other("a", n), B] for n in range(5)), [other("a", 6)]], 12.5),
-    "one silent for a session": ([[other("a", n), B] for n in range(100)], 47.5),
-    "all silent": ([[A, B]], 2.5),
+    "one silent for a session": ([[other("a", n), B] for n in range(100)], 47.5), "all silent": ([[A, B]], 2.5),
     "a run that renews its partitions in turn": ([[A, other("a", 4)], [A, other("a", 5)]], 2.5),
-}
+}  # fmt: skip
 
 
 def wait(me: Holder, *looks: list[Holder]) -> float:

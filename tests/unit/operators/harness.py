@@ -66,22 +66,12 @@ class Harness:
     everything is in `memories`, which ends."""
 
     def __init__(
-        self,
-        path: Path,
-        embedder: Embedder = HASHING,
-        *,
-        settings: Settings | None = None,
-        one_log: bool = False,
-        rules: Mapping[str, Any] | None = None,
-        clocks: Clocks = CLOCKS,
-        fallback: Embedder | None = None,
-        behind: Callable[[int], str] = lambda _: "",
-        append_ms: Callable[[int], int] = lambda offset: offset,
-        record: Mapping[str, Any] | None = None,
-        models: Models | None = None,
-        decode: Callable[[Record], Item] = decode,
-        at_rest: AtRest = UNENCRYPTED,
-    ) -> None:
+        self, path: Path, embedder: Embedder = HASHING, *, settings: Settings | None = None, one_log: bool = False,
+        rules: Mapping[str, Any] | None = None, clocks: Clocks = CLOCKS, fallback: Embedder | None = None,
+        behind: Callable[[int], str] = lambda _: "", append_ms: Callable[[int], int] = lambda offset: offset,
+        record: Mapping[str, Any] | None = None, models: Models | None = None,
+        decode: Callable[[Record], Item] = decode, at_rest: AtRest = UNENCRYPTED,
+    ) -> None:  # fmt: skip
         """`rules` and `record`: fields of the rules, and of every record, that are other than usual. `append_ms` of an
         offset."""
         self._decode = decode
@@ -270,22 +260,13 @@ def indexed(entries: Sequence[Entry], vectors: Mapping[int, Sequence[float]] | N
 
 
 def make_inputs(
-    mode: Mode,
-    entries: Sequence[Entry],
-    semantic: Iterable[float],
-    *,
-    now_ms: int = 0,
-    vectors: Mapping[int, Sequence[float]] | None = None,
-    asked: npt.ArrayLike | None = None,
-    allowed: Sequence[int] | None = None,
-    proximity: Sequence[float] | None = None,
-    relationship: Mapping[int, float] | None = None,
-    usage: Mapping[int, Usage] | None = None,
-    returned: Sequence[int] = (),
-    relevance: Sequence[float] | None = None,
-    tenant: RecallSettings | None = None,
+    mode: Mode, entries: Sequence[Entry], semantic: Iterable[float], *, now_ms: int = 0,
+    vectors: Mapping[int, Sequence[float]] | None = None, asked: npt.ArrayLike | None = None,
+    allowed: Sequence[int] | None = None, proximity: Sequence[float] | None = None,
+    relationship: Mapping[int, float] | None = None, usage: Mapping[int, Usage] | None = None,
+    returned: Sequence[int] = (), relevance: Sequence[float] | None = None, tenant: RecallSettings | None = None,
     **query: Any,
-) -> RankingInput:
+) -> RankingInput:  # fmt: skip
     """Return the input of a ranking. `semantic`, `allowed`, `proximity` and `relevance` are in the order of `entries`,
     which must be in conversation order; `vectors`, `relationship` and `usage` are by `seq`."""
     index = indexed(entries, vectors)

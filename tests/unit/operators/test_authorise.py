@@ -538,12 +538,10 @@ def test_log_of_expired_credentials_replays_to_the_same_verdicts(make_engine: Ca
 @pytest.mark.parametrize(
     "verdict",
     [
-        {"principal": Principal("service", ("x", "y"))},
-        {"principal": Principal("service")},
-        {"refusal": Refusal("authorise", "forbidden", "user_id", "not yours")},
-        {},
+        {"principal": Principal("service", ("x", "y"))}, {"principal": Principal("service")},
+        {"refusal": Refusal("authorise", "forbidden", "user_id", "not yours")}, {},
     ],
-)
+)  # fmt: skip
 def test_a_verdict_is_stored_with_its_record(verdict: dict[str, Any]) -> None:
     record = Record(Position("memory.events", 0, 1), b"{}", 1, headers=(("a", None),), **verdict)
     assert decode_record(orjson.loads(orjson.dumps(encode_record(record)))) == record

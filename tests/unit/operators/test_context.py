@@ -105,11 +105,9 @@ texts = st.lists(st.integers(0, 40).map("x".__mul__), max_size=12)
 
 
 @given(
-    st.integers(1, 200),
-    texts,
-    texts,
+    st.integers(1, 200), texts, texts,
     st.lists(st.dictionaries(st.sampled_from("ab"), st.integers(0, 10**9)), max_size=8),
-)
+)  # fmt: skip
 def test_sections_keep_their_bounds_and_order(
     max_tokens: int, said: list[str], contents: list[str], graph: list[dict[str, Any]]
 ) -> None:

@@ -108,12 +108,10 @@ class Shadow:
     def questions(self) -> list[dict[str, Any]]:
         return [
             self.event("recall", query="secret", k=50, mode="recency"),
-            self.event("recall", query="everyone's secret", k=50),
-            self.event("user.stats"),
-            self.event("episodes.list"),
-            *(self.event("memory.get", memory_id=memory_id) for memory_id in MEMORIES),
+            self.event("recall", query="everyone's secret", k=50), self.event("user.stats"),
+            self.event("episodes.list"), *(self.event("memory.get", memory_id=memory_id) for memory_id in MEMORIES),
             *(self.event("memory.history", memory_id=memory_id) for memory_id in MEMORIES),
-        ]
+        ]  # fmt: skip
 
     def check(self, answers: list[dict[str, Any]]) -> None:
         recency, hybrid, stats, episodes, *looked_up = answers

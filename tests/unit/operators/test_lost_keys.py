@@ -92,11 +92,9 @@ KINDS = ("recall", "memories.list", "memory.get", "memory.history", "episodes.li
 def every_question(user: str) -> list[dict[str, Any]]:
     fields: dict[str, dict[str, Any]] = {
         "recall": {"query": "Where is the violin, is the kettle broken?", "traversal_depth": 2},
-        "memory.get": {"memory_id": f"{user}fact"},
-        "memory.history": {"memory_id": f"{user}fact"},
-        "graph.trace": {"query": "violin kettle"},
-        "graph.explore": {"nodes": ["tag:a"]},
-    }
+        "memory.get": {"memory_id": f"{user}fact"}, "memory.history": {"memory_id": f"{user}fact"},
+        "graph.trace": {"query": "violin kettle"}, "graph.explore": {"nodes": ["tag:a"]},
+    }  # fmt: skip
     asked = [make_event(kind, 900_000, user_id=user, **fields.get(kind, {})) for kind in KINDS]
     past = make_event("recall", 900_000, user_id=user, query="violin kettle", as_of={"event_time": 180_000})
     return [*asked, past]

@@ -39,22 +39,18 @@ rows = st.fixed_dictionaries(
 contexts = st.fixed_dictionaries(
     {
         "summaries": st.dictionaries(st.text(max_size=8), texts, max_size=3),
-        "relevant_items": st.lists(rows, max_size=3),
-        "graph_context": st.just([]),
-        "token_count": st.integers(0, 9),
+        "relevant_items": st.lists(rows, max_size=3), "graph_context": st.just([]), "token_count": st.integers(0, 9),
         "counted_by": st.just("words"),
     }
-)
+)  # fmt: skip
 documents = st.fixed_dictionaries(
     {"query_id": st.text(min_size=1, max_size=128), "status": st.sampled_from(["ok", "degraded"])},
     optional={
-        "versions": st.lists(rows, max_size=6),
-        "context": contexts,
-        "stats": free,
+        "versions": st.lists(rows, max_size=6), "context": contexts, "stats": free,
         "warnings": st.just([{"code": "unknown_field", "detail": "x"}]),
         "applied": st.lists(st.just("memory.events:3:12345"), max_size=200),
     },
-)
+)  # fmt: skip
 
 
 def answer(document: dict[str, Any]) -> Answer:
@@ -195,14 +191,12 @@ def test_returned_memories_are_counted_with_the_latest_time() -> None:
     ("asked", "count"),
     [
         *(([ask(mode=mode)], 1) for mode in ("hybrid", "relevance", "recency", "episode", "decayed", "balanced")),
-        ([ask(as_of={"event_time": 6_000})], 0),
-        ([ask(as_of={"ingestion_time": 6_000})], 0),
+        ([ask(as_of={"event_time": 6_000})], 0), ([ask(as_of={"ingestion_time": 6_000})], 0),
         ([ask(include_history=True)], 0),
         ([make_event("memory.get", memory_id="m0"), make_event("memory.history", memory_id="m0")], 0),
-        ([ask(id="q"), ask(id="q"), ask(id="other"), ask(), ask()], 4),
-        ([ask(id="q", user_id="bob"), ask(id="q")], 1),
+        ([ask(id="q"), ask(id="q"), ask(id="other"), ask(), ask()], 4), ([ask(id="q", user_id="bob"), ask(id="q")], 1),
     ],
-)
+)  # fmt: skip
 def test_answers_about_now_count_once_per_query_id(asked: list[dict[str, Any]], count: int) -> None:
     assert used([*said("the red bike"), *asked], "m0")[0]["count"] == count
 

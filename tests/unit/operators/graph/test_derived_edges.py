@@ -59,15 +59,13 @@ BOTH = {"old", "new"}
 @pytest.mark.parametrize(
     "event",
     [
-        forget(memory_id="new"),
-        update("new", content="I may move to Porto"),
-        update("old", content="I have always lived in Lisbon"),
-        given(archived=True),
+        forget(memory_id="new"), update("new", content="I may move to Porto"),
+        update("old", content="I have always lived in Lisbon"), given(archived=True),
         ("graph.archive", {"edges": [{"source": "memory:new", "target": "memory:old", "type": "supersedes"}]}),
         ("graph.archive", {"entities": ["memory:new"]}),
     ],
     ids=["forgotten", "newer edited", "older edited", "archived edge", "archived", "archived memory"],
-)
+)  # fmt: skip
 def test_undone_supersession_makes_the_memory_current(do: Do, event: Event) -> None:
     done = do(OLD, NEW, between("new", "old"), asked(), event, asked())
     assert "old" not in answers(done)[0]

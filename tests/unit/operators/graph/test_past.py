@@ -205,16 +205,14 @@ def edge_fields(edge: Edge) -> tuple[Any, ...]:
 ID = st.sampled_from(IDS[:3])
 SOME = st.lists(
     st.one_of(
-        st.tuples(st.just("update"), ID, CHANGED),
-        st.tuples(st.just("update"), ID, CHANGED),
+        st.tuples(st.just("update"), ID, CHANGED), st.tuples(st.just("update"), ID, CHANGED),
         st.tuples(st.just("relate"), EDGE),
         st.tuples(st.just("archive"), st.sampled_from([*IDS[:3], *NODES]), st.booleans()),
-        st.tuples(st.just("archive_edge"), EDGE),
-        st.tuples(st.just("remember"), st.sampled_from(IDS), SAID),
+        st.tuples(st.just("archive_edge"), EDGE), st.tuples(st.just("remember"), st.sampled_from(IDS), SAID),
     ),
     min_size=8,
     max_size=16,
-)
+)  # fmt: skip
 BEGIN = [
     event("memory", id="m1", content="Then Ann met Bob", tags=["tea"], embedding=[1, 0, 0, 0], relations=RELATIONS[:1]),
     event("memory", id="m2", content="so it was", topics=["x"], embedding=[0.94, 0, 0.342, 0]),

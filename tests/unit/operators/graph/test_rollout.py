@@ -58,15 +58,9 @@ def fails() -> Expansion:
 
 
 def run(
-    expansions: Expansions,
-    at_ms: int = 0,
-    *,
-    expand: Callable[[], Expansion] | None = None,
-    compared: BaselineComparison = GOOD,
-    no_time: bool = False,
-    is_late: bool = False,
-    tenant_id: str = TENANT,
-) -> AppliedExpansion:
+    expansions: Expansions, at_ms: int = 0, *, expand: Callable[[], Expansion] | None = None,
+    compared: BaselineComparison = GOOD, no_time: bool = False, is_late: bool = False, tenant_id: str = TENANT,
+) -> AppliedExpansion:  # fmt: skip
     work = expand or found()
     return expansions.run(request(at_ms, tenant_id), lambda: (work(), compared), no_time, lambda: is_late)
 
