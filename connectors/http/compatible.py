@@ -1,7 +1,7 @@
 """Common parts of the interfaces of other products: calls of the service, errors, and routes."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from typing import Any
 
 import orjson
@@ -60,9 +60,12 @@ class ClientCalls:
         response = await self.ask(user_id, {"type": "memory.get", "memory_id": memory_id})
         return (response.versions or [{}])[0]
 
-    async def versions(self, user_id: str, memory_ids: Iterable[str]) -> list[dict[str, Any] | None]:
-        """Return the current versions of memories; None for a forgotten one."""
-        return await asyncio.gather(*(self._version_if_any(user_id, memory_id) for memory_id in memory_ids))
+    async def recall(self, user_id: str, query: str, least: float = 0.0, **fields: Any) -> list[dict[str, Any]]:
+        """Return the current versions of the best memories with their owners and scores, which are at least `least`."""
+        response = await self.ask(user_id, {"type": "recall", "query": query, **fields})
+        scores = {memory.id: memory.relevance for memory in response.memories or [] if memory.relevance >= least}
+        versions = await asyncio.gather(*(self._version_if_any(user_id, memory_id) for memory_id in scores))
+        return [one | {"score": scores[one["id"]], "owner": user_id} for one in versions if one is not None]
 
     async def _version_if_any(self, user_id: str, memory_id: str) -> dict[str, Any] | None:
         try:

@@ -68,12 +68,16 @@ def our_id(given: str) -> tuple[str, str]:
     """Return owner and memory id of such an id. Raise InvalidRecord (`not_found`)."""
     user_id, colon, memory_id = given.partition(":")
     if not (user_id and colon and memory_id):
-        raise InvalidRecord("not_found", [FieldProblem("memory_id", "is no id that was given out here")])
+        raise missing("memory_id", "is not an id of recallflow")
     return unquote(user_id), unquote(memory_id)
 
 
 def invalid(field: str, problem: str) -> InvalidRecord:
     return InvalidRecord("invalid_event", [FieldProblem(field, problem)])
+
+
+def missing(field: str, problem: str) -> InvalidRecord:
+    return InvalidRecord("not_found", [FieldProblem(field, problem)])
 
 
 MESSAGES_MAX = 100
@@ -86,10 +90,12 @@ _PROBLEMS = {"extra_forbidden": "is not supported here: leave it out"}
 T = TypeVar("T", bound=BaseModel)
 
 
-class IgnoredParameters(BaseModel):
-    """Parameters without effect: mem0's choices of processing."""
-
+class Fields(BaseModel):
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+
+
+class IgnoredParameters(Fields):
+    """Parameters without effect: mem0's choices of processing."""
 
     async_mode: bool | None = None
     enable_graph: bool | None = None
@@ -164,10 +170,8 @@ class Delete(IgnoredParameters):
     delete_linked: bool = False
 
 
-class Update(BaseModel):
+class Update(Fields):
     """PUT /v1/memories/ID/"""
-
-    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
     text: str | None = None
     metadata: dict[str, Any] | None = None

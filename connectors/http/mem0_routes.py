@@ -99,12 +99,8 @@ async def search(calls: Mem0Calls) -> dict[str, Any]:
     """Return the best memories with their scores."""
     body = requests.read(requests.Search, await calls.body())
     user_id, filters = _narrowed(body)
-    query = {"type": "recall", "query": body.query, "k": min(body.top_k, K_MAX), "filters": filters}
-    response = await calls.ask(user_id, query)
-    recalled = {memory.id: memory.relevance for memory in response.memories or []}
-    wanted = [memory_id for memory_id, sure in recalled.items() if sure >= (body.threshold or 0.0)]
-    found = filter(None, await calls.versions(user_id, wanted))
-    results = [shown(user_id, version) | {"score": recalled[version["id"]]} for version in found]
+    found = await calls.recall(user_id, body.query, body.threshold or 0.0, k=min(body.top_k, K_MAX), filters=filters)
+    results = [shown(user_id, version) | {"score": version["score"]} for version in found]
     if body.fields is not None:
         results = [{name: value for name, value in result.items() if name in body.fields} for result in results]
     return {"results": results}

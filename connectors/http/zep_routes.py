@@ -12,14 +12,24 @@ from typing import Annotated, Any, Literal, get_args
 
 import orjson
 from fastapi import APIRouter
-from pydantic import AliasChoices, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AliasChoices, Field, model_validator
 
 from recallflow.connectors.http import compatible
 from recallflow.connectors.http.compatible import ClientCalls, pages
 from recallflow.connectors.http.errors import Problem
 from recallflow.connectors.http.handler import RequestHandler
-from recallflow.connectors.http.mem0_requests import DEEPEST, MESSAGES_MAX, RUN, USER, invalid, owner_of, read
-from recallflow.errors import FieldProblem, InvalidRecord
+from recallflow.connectors.http.mem0_requests import (
+    DEEPEST,
+    MESSAGES_MAX,
+    RUN,
+    USER,
+    Fields,
+    invalid,
+    missing,
+    owner_of,
+    read,
+)
+from recallflow.errors import InvalidRecord
 from recallflow.fields import Role, Share
 from recallflow.graphs import Fact
 from recallflow.queries import K_MAX
@@ -31,10 +41,6 @@ ROLES = {"norole": "user", "ai": "assistant", "human": "user"}  # roles of Zep's
 OK = {"message": "OK"}
 
 Scope = Literal["facts", "messages", "edges", "episodes"]  # of sessions the first two, of the graph the others
-
-
-class Fields(BaseModel):
-    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
 
 class UrlParameters(Fields):
@@ -182,13 +188,6 @@ class ZepCalls(ClientCalls):
             await self.remember(own, zep="owner", owner=owner)
         return owner
 
-    async def recall(self, user_id: str, **fields: Any) -> list[dict[str, Any]]:
-        """Return the best memories with their owners and scores."""
-        response = await self.ask(user_id, {"type": "recall", **fields})
-        scores = {memory.id: memory.relevance for memory in response.memories or []}
-        versions = filter(None, await self.versions(user_id, scores))
-        return [version | {"score": scores[version["id"]], "owner": user_id} for version in versions]
-
     async def messages(self, owner: str, most: int) -> list[dict[str, Any]]:
         """Return the newest messages of the session, oldest first."""
         found = pages(self, owner, {"session_ids": [self.session_id], "kinds": ["message"]}, most)
@@ -199,10 +198,6 @@ def own_name(session_id: str) -> str:
     if len(session_id) > SESSION_CHARACTERS:
         raise invalid("session_id", f"is longer than {SESSION_CHARACTERS} characters")
     return owner_of({RUN: session_id})[0]
-
-
-def missing(field: str, problem: str) -> InvalidRecord:
-    return InvalidRecord("not_found", [FieldProblem(field, problem)])
 
 
 def shown(record: Mapping[str, Any], **fields: Any) -> dict[str, Any]:
@@ -349,7 +344,7 @@ async def _found(calls: ZepCalls, body: ZepSearch) -> list[dict[str, Any]]:
     if body.scope == "messages":
         filters["kinds"] = ["message"]
     most = min(body.limit or calls.parameters.limit or 10, K_MAX)
-    chosen = {"query": body.text, "k": most, "filters": filters, "min_relevance": body.least}
+    chosen: dict[str, Any] = {"query": body.text, "k": most, "filters": filters, "min_relevance": body.least}
     found = [memory for owner in sorted(owners) for memory in await calls.recall(owner, **chosen)]
     return found if len(owners) == 1 else sorted(found, key=lambda memory: -memory["score"])[:most]
 
