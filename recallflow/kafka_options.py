@@ -28,20 +28,19 @@ SESSION_S = 15.0
 SESSION_MIN_S = 6.0  # broker default
 SESSION_MAX_S = 1_800.0  # as its default allows
 
-# Options that recallflow's guarantees depend on, some under two names. Users cannot set them; all other options of
-# librdkafka are theirs.
-_OURS = {
+# Options of librdkafka that users cannot set, because recallflow's guarantees depend on them. Some have two names.
+_FIXED = {
     # each output once, in order, acknowledged, and expired before another engine can take over
     "enable.idempotence", "enable.gapless.guarantee", "transactional.id", "acks", "request.required.acks", "retries",
     "message.send.max.retries", "max.in.flight", "max.in.flight.requests.per.connection", "message.timeout.ms",
     "delivery.timeout.ms", "delivery.report.only.error", "partitioner",
-    "queuing.strategy",  # the last one first, as some like it
+    "queuing.strategy",  # records must leave in order
     # no output size limit below the topic's: it would stop the flow again and again
     "message.max.bytes", "queue.buffering.max.kbytes",
     # every record is read once, up to the end of the leader's log
     "auto.offset.reset", "enable.auto.commit", "auto.commit.enable", "enable.auto.offset.store", "offset.store.method",
     "enable.partition.eof", "isolation.level",
-    "client.rack",  # a follower's end is not the end
+    "client.rack",  # a follower may lag behind the end of the log
     # one engine per deployment
     "group.id", "group.instance.id", "group.protocol", "group.protocol.type", "group.remote.assignor",
     "partition.assignment.strategy", "session.timeout.ms", "heartbeat.interval.ms", "max.poll.interval.ms",
@@ -50,7 +49,7 @@ _OURS = {
 }  # fmt: skip
 _INSTEAD = {"group.id": "run --deployment", "session.timeout.ms": "run --session-timeout-s"}
 PORT_MAX = 65_535
-READER_GROUP = "recallflow"  # librdkafka wants one; nothing is ever committed under it
+READER_GROUP = "recallflow"  # librdkafka requires a group; nothing is committed for it
 _SERVERS = frozenset(("bootstrap.servers", "metadata.broker.list"))
 
 
@@ -166,7 +165,7 @@ class KafkaOptions:
             _, colon, port = server.strip().rpartition(":")
             if colon and port.isdecimal() and int(port) > PORT_MAX:  # librdkafka would use the low 16 bits
                 raise UsageError(f"bootstrap_servers: {server.strip()}: ports are 1 to {PORT_MAX:,}")
-        if reserved := sorted(_OURS & self.librdkafka.keys()):
+        if reserved := sorted(_FIXED & self.librdkafka.keys()):
             instead = "".join(f"; give {_INSTEAD[name]}" for name in reserved if name in _INSTEAD)
             names = ", ".join(reserved)
             raise UsageError(f"{names} cannot be set: recallflow's guarantees rest on its own choice{instead}")

@@ -18,8 +18,8 @@ from recallflow.service import Admission, Rollouts, Service
 from recallflow.telemetry import TRACE_HEADER
 
 # FastAPI's own spans contain URLs with parameters, and exception messages: questions and user ids.
-UNTOLD: TelemetryConfig = {"tracing": False, "metrics": False, "logs": False}
-# Aliases for clients of memories.sh: its SDK asks under the first prefix, its dashboard for `explore` under the other.
+NO_TELEMETRY: TelemetryConfig = {"tracing": False, "metrics": False, "logs": False}
+# Prefixes of clients of memories.sh: of its SDK, and of `explore` in its dashboard.
 SDK_PREFIX, DASHBOARD_PREFIX = "/api/sdk/v1", "/api"
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 REQUEST_HEADERS = (
@@ -38,7 +38,7 @@ def build_app(
 ) -> FastAPI:
     """Return the application for a service."""
     # No documentation pages: FastAPI's load scripts from other hosts.
-    app = FastAPI(title="recallflow", version=__version__, docs_url=None, redoc_url=None, telemetry=UNTOLD)
+    app = FastAPI(title="recallflow", version=__version__, docs_url=None, redoc_url=None, telemetry=NO_TELEMETRY)
     errors.add_handlers(app)
     handler = RequestHandler(service, admission, limits, mappings)
     app.include_router(routes.probe_routes(service, registry))

@@ -34,15 +34,17 @@ STATUSES = {
     "too_many_requests": 429, "over_quota": 429, "internal_error": 500, "unreadable": 500, "catching_up": 503,
     "unavailable": 503,
 }  # fmt: skip
-_PASSING = ("over_quota", "too_many_requests", "catching_up", "unavailable")  # a later request may succeed
+_TEMPORARY = ("over_quota", "too_many_requests", "catching_up", "unavailable")  # a later request may succeed
 _HEADERS = {
     "unauthenticated": {"www-authenticate": "Bearer"},
     "slow_body": {"connection": "close"},
-    **{code: {"retry-after": str(RETRY_AFTER_S)} for code in _PASSING},
+    **{code: {"retry-after": str(RETRY_AFTER_S)} for code in _TEMPORARY},
 }
-_MISTAKES = frozenset(("invalid_json", "invalid_event", "unknown_type", "too_large", "unauthenticated", "forbidden"))
+_CLIENT_ERRORS = frozenset(
+    ("invalid_json", "invalid_event", "unknown_type", "too_large", "unauthenticated", "forbidden")
+)
 REFUSALS_PER_S, REFUSAL_WAIT_S = 5, 1.0
-REFUSALS_HELD = 32  # limit of delayed refusals, because each occupies a connection and a request slot
+DELAYED_REFUSALS_MAX = 32  # limit of delayed refusals, because each occupies a connection and a request slot
 _OF_STATUS = {404: "not_found", 405: "method_not_allowed"}  # errors of the router
 
 _defects = DefectLog(logging.getLogger(__name__))
@@ -102,7 +104,7 @@ class RefusalPace:
 
     async def wait(self) -> None:
         """Delay a refusal, unless the delayed refusals would occupy the slots of other requests."""
-        if not (wait_s := self.wait_s()) or self._held >= REFUSALS_HELD:
+        if not (wait_s := self.wait_s()) or self._held >= DELAYED_REFUSALS_MAX:
             return
         self._held += 1
         try:
@@ -124,7 +126,7 @@ def add_handlers(app: FastAPI) -> None:
 
     async def answer(_: Request, error: Exception) -> Response:
         body = body_of(cast(RecallflowError, error))
-        if body.code in _MISTAKES:
+        if body.code in _CLIENT_ERRORS:
             await pace.wait()
         return refusal(body)
 

@@ -1,8 +1,7 @@
 """Requests of mem0's interface: entities as owners, ids, bodies and filters.
 
-mem0 attaches a memory to any of a user, an agent, an app and a run. Ours belongs to one owner: the first of these four
-that is given. An owner that is not a user is named after its kind (`agent:planner`), and so no user may have such a
-name."""
+A memory of mem0 belongs to any of a user, an agent, an app and a run; ours has one owner, the first of them. An owner
+that is no user has a name with its kind (`agent:planner`); users with such names are refused."""
 
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
@@ -29,10 +28,11 @@ def owner_of(entities: Mapping[str, str]) -> tuple[str, str]:
         if name := entities.get(kind):
             for reserved, prefix in _PREFIXES.items() if kind == USER else ():
                 if name.startswith(prefix):
-                    made = f"as the owners that a {reserved} makes do"
-                    raise invalid(USER, f"begins with {prefix}, {made}: give the {reserved} instead")
+                    raise invalid(
+                        USER, f"begins with {prefix}, which is reserved for {reserved}: give {reserved} instead"
+                    )
             return _PREFIXES.get(kind, "") + name, kind
-    raise invalid(USER, f"is missing: give one of {', '.join(ENTITIES)}, at the top or in filters")
+    raise invalid(USER, f"is missing: give one of {', '.join(ENTITIES)}, at the top level or in filters")
 
 
 def owned(entities: Mapping[str, str], metadata: Mapping[str, Any] | None) -> tuple[str, dict[str, Any]]:
@@ -234,31 +234,33 @@ def expires_at(date: str | None) -> str | None:
 _LOGIC = {"AND": "all", "OR": "any", "NOT": "not"}
 _FIELDS = (AGENT, APP, RUN, "categories", "created_at", "metadata")
 _ANY = "*"
-_Maker = Callable[[list[Any]], dict[str, Any]]  # values → a filter of ours
+_FilterMaker = Callable[[list[Any]], dict[str, Any]]  # values → a filter of ours
 
 
 def parse_filters(given: Mapping[str, Any] | None, entities: Mapping[str, str]) -> tuple[str, dict[str, Any]]:
     """Return the owner and our filters of `filters` and the entities outside of them. Raise InvalidRecord."""
-    named, conditions = _split(given or {}, entities)
+    named, conditions = _split_entities(given or {}, entities)
     user_id, kind = owner_of(named)
     conditions += [{entity: name} for entity, name in named.items() if entity != kind]
-    ours = [one for condition in conditions for one in _converted(condition, 1)]
+    ours = [one for condition in conditions for one in _convert(condition, 1)]
     return user_id, {"all": ours} if ours else {}
 
 
 def entities_alone(given: Mapping[str, Any] | None, entities: Mapping[str, str]) -> dict[str, str]:
     """Return the entities where filters may name nothing else. Raise InvalidRecord."""
-    named, conditions = _split(given or {}, entities)
+    named, conditions = _split_entities(given or {}, entities)
     if conditions:
         raise invalid(f"filters.{next(iter(conditions[0]))}", f"is no entity; there are {', '.join(ENTITIES)}")
     return named
 
 
-def _split(given: Mapping[str, Any], entities: Mapping[str, str]) -> tuple[dict[str, str], list[dict[str, Any]]]:
+def _split_entities(
+    given: Mapping[str, Any], entities: Mapping[str, str]
+) -> tuple[dict[str, str], list[dict[str, Any]]]:
     """Split filters into required entities and the other conditions."""
     named, conditions = dict(entities), []
-    for field, value in _at_the_root(given):
-        name = _one_name(value)
+    for field, value in _required_conditions(given):
+        name = _single_name(value)
         if field not in ENTITIES or name is None:
             conditions.append({field: value})
         elif named.setdefault(field, name) != name:
@@ -266,7 +268,7 @@ def _split(given: Mapping[str, Any], entities: Mapping[str, str]) -> tuple[dict[
     return named, conditions
 
 
-def _at_the_root(given: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+def _required_conditions(given: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """Yield the conditions that must all hold: conditions at the top level and inside a top-level AND."""
     for field, value in given.items():
         if field == "AND":
@@ -276,7 +278,7 @@ def _at_the_root(given: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
             yield field, value
 
 
-def _one_name(value: Any) -> str | None:
+def _single_name(value: Any) -> str | None:
     if isinstance(value, dict) and value.keys() == {"eq"}:
         value = value["eq"]
     if isinstance(value, dict) and value.keys() == {"in"} and isinstance(value["in"], list) and len(value["in"]) == 1:
@@ -291,13 +293,13 @@ def _conditions(field: str, value: Any) -> list[dict[str, Any]]:
     return several
 
 
-def _converted(condition: Mapping[str, Any], level: int) -> Iterator[dict[str, Any]]:
+def _convert(condition: Mapping[str, Any], level: int) -> Iterator[dict[str, Any]]:
     """Yield our filters for a condition; all must hold. Raise InvalidRecord."""
     if level > FILTER_LEVELS_MAX:
         raise invalid("filters", f"nests more than {FILTER_LEVELS_MAX} levels deep; flatten it")
     for field, value in condition.items():
         if field in _LOGIC:
-            inner = [[*_converted(one, level + 1)] for one in _conditions(field, value)]
+            inner = [[*_convert(one, level + 1)] for one in _conditions(field, value)]
             yield {_LOGIC[field]: [{"all": every} if len(every) != 1 else every[0] for every in inner if every]}
         elif field == "created_at":
             yield _span(value)
@@ -305,17 +307,20 @@ def _converted(condition: Mapping[str, Any], level: int) -> Iterator[dict[str, A
             if not isinstance(value, dict) or not value:
                 raise invalid("filters.metadata", "is no object of fields and values")
             for name, wanted in value.items():
-                yield from _compared(f"metadata.{name}", wanted, partial(_metadata, name))
+                yield from _comparisons(f"metadata.{name}", wanted, partial(_metadata, name))
         elif field in _FIELDS:
-            yield from _compared(field, value, _MAKERS[field])
+            yield from _comparisons(field, value, _FILTER_MAKERS[field])
         elif field == USER:
-            raise invalid("filters.user_id", "may be one user, at the top or in its AND: each user's memory is apart")
+            raise invalid(
+                "filters.user_id",
+                "must be one user, at the top level or in AND: a request reads the memories of one user",
+            )
         else:
             known = ", ".join((*ENTITIES, *_FIELDS[3:], *_LOGIC))
             raise invalid(f"filters.{field}", f"is not supported; there are {known}")
 
 
-def _compared(field: str, value: Any, make: _Maker) -> Iterator[dict[str, Any]]:
+def _comparisons(field: str, value: Any, make: _FilterMaker) -> Iterator[dict[str, Any]]:
     """Yield filters for equality with one value or any of several, or their negation."""
     operators = value if isinstance(value, dict) else {"in" if isinstance(value, list) else "eq": value}
     if not operators:
@@ -339,7 +344,7 @@ def _metadata(name: str, values: list[Any]) -> dict[str, Any]:
     return {"metadata": {name: values}}
 
 
-_MAKERS: Mapping[str, _Maker] = {
+_FILTER_MAKERS: Mapping[str, _FilterMaker] = {
     AGENT: partial(_metadata, AGENT_LABEL),
     APP: lambda values: {"any": [{"project_id": value} for value in values]},
     RUN: lambda values: {"session_ids": values},

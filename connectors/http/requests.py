@@ -48,7 +48,7 @@ class Limits:
         return max(self.concurrency // TENANT_SHARE, min(self.concurrency, TENANT_LEAST))
 
 
-_NOT_OF_A_URL = {"type", "reply_to", "receipt", "schema_version"}
+_NO_PARAMETERS = {"type", "reply_to", "receipt", "schema_version"}
 _WHOLE = re.compile(r"[+-]?[0-9]{1,18}")
 _NUMBER = re.compile(r"[+-]?[0-9]{1,18}(\.[0-9]{1,18})?")
 _TRUTHS = {"true": True, "false": False}
@@ -59,7 +59,7 @@ class Parameter(NamedTuple):
 
     name: str
     schema: Mapping[str, Any]
-    often: bool
+    repeated: bool
     required: bool
 
     def value(self, text: str) -> object:
@@ -98,7 +98,7 @@ class Parameters:
                 continue
             values = [parameter.value(text) for text in given.getlist(name)]
             part, _, field = name.rpartition(".")
-            (event.setdefault(part, {}) if part else event)[field] = values if parameter.often else values[0]
+            (event.setdefault(part, {}) if part else event)[field] = values if parameter.repeated else values[0]
         return event
 
 
@@ -115,7 +115,7 @@ def _parameters(model: type[BaseModel]) -> Iterator[Parameter]:
     parts = schema.get("$defs", {})
     required = schema.get("required", [])
     for name, field in schema["properties"].items():
-        if name in _NOT_OF_A_URL:
+        if name in _NO_PARAMETERS:
             continue
         part = _without_null(field).get("$ref", "").rpartition("/")[2]
         if part in parts:  # fields one level deep; nested conditions need a body
@@ -127,11 +127,11 @@ def _parameters(model: type[BaseModel]) -> Iterator[Parameter]:
 
 def _parameter(name: str, field: Mapping[str, Any], required: bool) -> Iterator[Parameter]:
     schema = _without_null(field)
-    often = schema.get("type") == "array"
-    if often:
+    repeated = schema.get("type") == "array"
+    if repeated:
         schema = schema["items"]
     if "$ref" not in str(schema) and schema.get("type") not in ("object", "array"):
-        yield Parameter(name, schema, often, required)
+        yield Parameter(name, schema, repeated, required)
 
 
 def _without_null(field: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -233,33 +233,33 @@ class AddressedRoute(APIRoute):
     def get_route_handler(self) -> Handler:
         handle = super().get_route_handler()
 
-        async def judged(request: Request) -> Response:
+        async def checked(request: Request) -> Response:
             request.scope["path_params"] = {name: _text(value) for name, value in request.path_params.items()}
             _text(request.scope["query_string"].decode("latin-1"))
             self.check(request)
             return await handle(request)
 
-        return judged
+        return checked
 
-    def check(self, request: Request, often: Collection[str] = ()) -> None:
-        """Check the parameters. `often` are those that may be repeated."""
+    def check(self, request: Request, repeated: Collection[str] = ()) -> None:
+        """Check the parameters. `repeated` are those that may be repeated."""
         given = request.query_params
         for name in given:
-            if name not in often and len(given.getlist(name)) > 1:
+            if name not in repeated and len(given.getlist(name)) > 1:
                 raise Problem("invalid_event", "is given twice; give it once", name)
 
 
 class DescribedRoute(AddressedRoute):
     """Route that refuses undescribed parameters: a misspelt one would give an unintended result."""
 
-    def check(self, request: Request, often: Collection[str] = ()) -> None:
+    def check(self, request: Request, repeated: Collection[str] = ()) -> None:
         listed = {one["name"]: one["schema"] for one in (self.openapi_extra or {}).get("parameters", ())
                   if one["in"] == "query"}  # fmt: skip
         for name in request.query_params:
             if name not in listed:
                 remedy = fix(name, listed) if listed else "the route takes none; the body states what is asked for"
                 raise Problem("invalid_event", f"no such parameter; {remedy}", name)
-        super().check(request, {*often, *(name for name, schema in listed.items() if schema.get("type") == "array")})
+        super().check(request, {*repeated, *(name for name, schema in listed.items() if schema.get("type") == "array")})
 
 
 def _text(quoted: str) -> str:

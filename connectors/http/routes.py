@@ -155,7 +155,7 @@ def reference(name: str) -> dict[str, str]:
 
 
 def _parameter(where: str, one: Parameter) -> dict[str, Any]:
-    schema = {"type": "array", "items": one.schema} if one.often else one.schema
+    schema = {"type": "array", "items": one.schema} if one.repeated else one.schema
     return {"name": one.name, "in": where, "required": one.required, "schema": schema}
 
 

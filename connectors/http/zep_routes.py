@@ -1,8 +1,8 @@
 """REST interface of Zep (version 2), as far as it maps: its clients can use recallflow by changing a URL.
 
-A request of Zep's names a session without its user. So each session has a record, a message without text, which is
-stored and never ranked: in the memory of its user, or in its own (`run:SESSION`) without one. A session with a user has
-a second record there, which names the user."""
+Zep's requests name a session, and not its user. A session is therefore stored as a record: a message without text,
+which is never ranked. The record is in the memory of the session's user, or in the memory `run:SESSION` if the session
+has no user. For a session with a user, a second record in `run:SESSION` names the user."""
 
 import contextlib
 import uuid
@@ -36,7 +36,7 @@ from recallflow.queries import K_MAX
 from recallflow.service import check_forgotten
 
 SESSION_CHARACTERS = 120  # of an id, since the owner `run:ID` is an identifier of at most 128
-FACTS, QUESTION_MESSAGES = 5, 4  # of a session's memory: relevant facts, and the newest messages that they match
+FACTS_MAX, QUESTION_MESSAGES = 5, 4  # of a session's memory: relevant facts, and the newest messages that they match
 ROLES = {"norole": "user", "ai": "assistant", "human": "user"}  # roles of Zep's and of LangChain's clients
 OK = {"message": "OK"}
 
@@ -44,11 +44,11 @@ Scope = Literal["facts", "messages", "edges", "episodes"]  # of sessions the fir
 
 
 class UrlParameters(Fields):
-    """Parameters of a URL. Zep's client sends an empty value for one that is not given."""
+    """Parameters of a URL. Zep's client sends an absent parameter as an empty value."""
 
     @model_validator(mode="before")
     @classmethod
-    def _given(cls, parameters: dict[str, str]) -> dict[str, str]:
+    def _without_empty(cls, parameters: dict[str, str]) -> dict[str, str]:
         return {name: value for name, value in parameters.items() if value}
 
 
@@ -65,7 +65,7 @@ class ZepPage(UrlParameters):
 
 
 class Changes(Fields):
-    """Changes of a session or a message. Nothing is rated: the instruction has no effect."""
+    """Changes of a session or a message. The rating instruction has no effect."""
 
     metadata: dict[str, Any] | None = None
     fact_rating_instruction: Any = Field(default=None, exclude=True)
@@ -84,7 +84,7 @@ class Profile(Changes):
 
 
 class NewMessage(Fields):
-    """A message of a request. The last three fields are the server's, and have no effect."""
+    """A message of a request. The last three fields are those of a response, and have no effect."""
 
     content: str
     role: str | None = None
@@ -97,7 +97,7 @@ class NewMessage(Fields):
     updated_at: Any = None
 
     def event(self, session_id: str) -> dict[str, Any]:
-        """Return the event: the type of the role is our role, the role our name of the author. Raise InvalidRecord."""
+        """Return the event: `role_type` becomes its role, and `role` the name of its author. Raise InvalidRecord."""
         kind = self.role_type or self.role or ""
         role = ROLES.get(kind, kind)
         if role not in get_args(Role):
@@ -117,7 +117,7 @@ class NewMemory(Fields):
 
 
 class ZepSearch(Fields):
-    """Search of sessions, or of the graph under other names. Choices of processing have no effect."""
+    """Search of sessions, or of the graph, whose fields have other names. The last three fields have no effect."""
 
     text: Annotated[str, Field(validation_alias=AliasChoices("text", "query"))]
     scope: Annotated[Scope, Field(validation_alias=AliasChoices("search_scope", "scope"))] = "facts"
@@ -131,7 +131,7 @@ class ZepSearch(Fields):
     search_type: Any = None
 
     @property
-    def least(self) -> float:
+    def min_relevance(self) -> float:
         return max(self.min_fact_rating, self.min_score)
 
 
@@ -167,7 +167,7 @@ class ZepCalls(ClientCalls):
 
     async def owner(self, session_id: str) -> str:
         """Return the owner of a session's memories. Raise InvalidRecord (`not_found`)."""
-        own = own_name(session_id)
+        own = session_owner(session_id)
         for record in await self.records(own, zep=["session", "owner"]):
             return str(record["metadata"].get("owner", own))
         raise missing("session_id", f"no session has the id {session_id!r}: add_session makes one")
@@ -181,7 +181,7 @@ class ZepCalls(ClientCalls):
 
     async def open_session(self, session: NewSession) -> str:
         """Store a session. Return the owner of its memories."""
-        own = own_name(session.session_id)
+        own = session_owner(session.session_id)
         owner = owner_of({USER: session.user_id})[0] if session.user_id else own
         await self.remember(owner, zep="session", session_id=session.session_id, metadata=session.metadata)
         if owner != own:
@@ -194,20 +194,20 @@ class ZepCalls(ClientCalls):
         return [memory.model_dump() async for page in found for memory in page.memories][::-1]
 
 
-def own_name(session_id: str) -> str:
+def session_owner(session_id: str) -> str:
     if len(session_id) > SESSION_CHARACTERS:
         raise invalid("session_id", f"is longer than {SESSION_CHARACTERS} characters")
     return owner_of({RUN: session_id})[0]
 
 
 def shown(record: Mapping[str, Any], **fields: Any) -> dict[str, Any]:
-    """Return an object of Zep's with the fields that all have."""
+    """Return a Zep object with the common fields."""
     return {"uuid": record["id"], "created_at": record["created_at"], "updated_at": record["updated_at"], **fields}
 
 
 def shown_session(owner: str, record: Mapping[str, Any]) -> dict[str, Any]:
     session_id, metadata = record["metadata"]["session_id"], record["metadata"]["metadata"]
-    user_id = None if owner == own_name(session_id) else owner
+    user_id = None if owner == session_owner(session_id) else owner
     return shown(record, session_id=session_id, user_id=user_id, metadata=metadata)
 
 
@@ -268,15 +268,17 @@ async def get_memory(calls: ZepCalls) -> dict[str, Any]:
     return await _memory(calls, await calls.owner(calls.session_id), given.lastn or 6, given.min_rating)
 
 
-async def _memory(calls: ZepCalls, owner: str, most: int, least: float) -> dict[str, Any]:
+async def _memory(calls: ZepCalls, owner: str, most: int, min_relevance: float) -> dict[str, Any]:
     newest = await calls.messages(owner, max(most, QUESTION_MESSAGES))
     question = "\n".join(message["content"] for message in newest[-QUESTION_MESSAGES:])
     messages, facts = newest[-most:], list[dict[str, Any]]()
     if question.strip():
         in_view = {message["id"] for message in messages}
-        k = min(FACTS + len(in_view), K_MAX)
-        recalled = await calls.recall(owner, query=question, k=k, session_id=calls.session_id, min_relevance=least)
-        facts = [shown_fact(memory) for memory in recalled if memory["id"] not in in_view][:FACTS]
+        k = min(FACTS_MAX + len(in_view), K_MAX)
+        recalled = await calls.recall(
+            owner, query=question, k=k, session_id=calls.session_id, min_relevance=min_relevance
+        )
+        facts = [shown_fact(memory) for memory in recalled if memory["id"] not in in_view][:FACTS_MAX]
     return {
         "messages": [*map(shown_message, messages)],
         "relevant_facts": facts,
@@ -291,7 +293,7 @@ async def delete_memory(calls: ZepCalls) -> dict[str, Any]:
     await calls.forget(owner, filter={"session_id": calls.session_id})
     for record in await calls.records(owner, zep="session", session_id=calls.session_id):
         await calls.forget(owner, memory_id=record["id"])
-    await calls.forget(own_name(calls.session_id), filter=compatible.EVERYTHING)
+    await calls.forget(session_owner(calls.session_id), filter=compatible.EVERYTHING)
     return OK
 
 
@@ -328,12 +330,12 @@ async def update_message(calls: ZepCalls) -> dict[str, Any]:
 async def search_sessions(calls: ZepCalls) -> dict[str, Any]:
     """Return the best memories of a user, or of sessions, as facts or messages."""
     body = read(ZepSearch, await calls.body())
-    found = await _found(calls, body)
+    found = await _search(calls, body)
     what, show = ("message", shown_message) if body.scope == "messages" else ("fact", shown_fact)
     return {"results": [{what: show(m), "session_id": m["session_id"], "score": m["score"]} for m in found]}
 
 
-async def _found(calls: ZepCalls, body: ZepSearch) -> list[dict[str, Any]]:
+async def _search(calls: ZepCalls, body: ZepSearch) -> list[dict[str, Any]]:
     if body.user_id:
         owners = {owner_of({USER: body.user_id})[0]}
     elif body.session_ids:
@@ -344,7 +346,7 @@ async def _found(calls: ZepCalls, body: ZepSearch) -> list[dict[str, Any]]:
     if body.scope == "messages":
         filters["kinds"] = ["message"]
     most = min(body.limit or calls.parameters.limit or 10, K_MAX)
-    chosen: dict[str, Any] = {"query": body.text, "k": most, "filters": filters, "min_relevance": body.least}
+    chosen: dict[str, Any] = {"query": body.text, "k": most, "filters": filters, "min_relevance": body.min_relevance}
     found = [memory for owner in sorted(owners) for memory in await calls.recall(owner, **chosen)]
     return found if len(owners) == 1 else sorted(found, key=lambda memory: -memory["score"])[:most]
 
@@ -353,12 +355,12 @@ async def search_graph(calls: ZepCalls) -> dict[str, Any]:
     """Return relations of a user (edges), or the best memories (episodes)."""
     body = read(ZepSearch, await calls.body())
     if body.scope == "episodes":
-        found = await _found(calls, body)
+        found = await _search(calls, body)
         return {"episodes": [shown_message(m) | {"session_id": m["session_id"], "score": m["score"]} for m in found]}
     query = {"type": "graph.facts", "query": body.text, "limit": min(body.limit or 10, K_MAX)}
     response = await calls.ask(owner_of({USER: body.user_id or ""})[0], query)
     facts = [] if response.graph_facts is None else response.graph_facts.facts
-    return {"edges": [_edge(fact) for fact in facts if fact.score >= body.least]}
+    return {"edges": [_edge(fact) for fact in facts if fact.score >= body.min_relevance]}
 
 
 def _edge(fact: Fact) -> dict[str, Any]:
@@ -384,7 +386,7 @@ def _fact(calls: ZepCalls) -> tuple[str, str]:
     try:
         owner, memory_id = map(str, orjson.loads(urlsafe_b64decode(given + "=" * (-len(given) % 4))))
     except (ValueError, TypeError):
-        raise missing("fact_uuid", f"{given!r} is no id that was given out here") from None
+        raise missing("fact_uuid", f"{given!r} is not an id of a fact") from None
     return owner, memory_id
 
 
@@ -428,9 +430,9 @@ async def update_user(calls: ZepCalls) -> dict[str, Any]:
 
 
 async def delete_user(calls: ZepCalls) -> dict[str, Any]:
-    """Erase a user, and forget which sessions were theirs."""
+    """Erase a user, and the records that name the user of a session."""
     for record in await calls.records(calls.user_id, zep="session"):
-        await calls.forget(own_name(record["metadata"]["session_id"]), filter=compatible.EVERYTHING)
+        await calls.forget(session_owner(record["metadata"]["session_id"]), filter=compatible.EVERYTHING)
     await calls.apply(calls.user_id, [{"type": "user.erase"}])
     return OK
 
@@ -438,7 +440,7 @@ async def delete_user(calls: ZepCalls) -> dict[str, Any]:
 async def list_sessions(calls: ZepCalls) -> list[Any]:
     owner = calls.user_id
     sessions = [shown_session(owner, record) for record in await calls.records(owner, zep="session")]
-    # zep-python takes a list of lists here, all others a list.
+    # zep-python expects a list of lists, and every other client a list.
     return [sessions] if calls.request.headers.get("x-fern-sdk-name") == "zep-python" else sessions
 
 

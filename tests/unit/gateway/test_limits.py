@@ -24,7 +24,7 @@ from recallflow.connectors.http import server
 from recallflow.connectors.http.app import build_app
 from recallflow.connectors.http.errors import (
     REFUSAL_WAIT_S,
-    REFUSALS_HELD,
+    DELAYED_REFUSALS_MAX,
     REFUSALS_PER_S,
     Problem,
     RefusalPace,
@@ -326,7 +326,7 @@ def test_many_refusals_wait_and_few_do_not() -> None:
 def test_delayed_refusals_are_few() -> None:
     async def held() -> int:
         pace = RefusalPace(lambda: 0.0)
-        waiting = [asyncio.ensure_future(pace.wait()) for _ in range(REFUSALS_PER_S + 2 * REFUSALS_HELD)]
+        waiting = [asyncio.ensure_future(pace.wait()) for _ in range(REFUSALS_PER_S + 2 * DELAYED_REFUSALS_MAX)]
         await asyncio.sleep(0)
         delayed = [one for one in waiting if not one.done()]
         for one in delayed:
@@ -334,7 +334,7 @@ def test_delayed_refusals_are_few() -> None:
         await asyncio.gather(*delayed, return_exceptions=True)
         return len(delayed)
 
-    assert asyncio.run(held()) == REFUSALS_HELD
+    assert asyncio.run(held()) == DELAYED_REFUSALS_MAX
 
 
 def test_one_credential_holds_a_share_of_bodies_and_batches() -> None:
