@@ -23,8 +23,8 @@ from recallflow import process
 from recallflow.connectors.http import server
 from recallflow.connectors.http.app import build_app
 from recallflow.connectors.http.errors import (
-    REFUSAL_WAIT_S,
     DELAYED_REFUSALS_MAX,
+    REFUSAL_WAIT_S,
     REFUSALS_PER_S,
     Problem,
     RefusalPace,
