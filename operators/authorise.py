@@ -1,8 +1,8 @@
 """Authorisation of records, as of their append time.
 
-It is a pure function of the record, of earlier decisions, and of the secrets that sign tokens. So it gives the same
-verdict a year later, after tokens and keys have expired. Decisions apply SETTLED_MS after their append, because a
-running engine reads them with a delay."""
+It is a pure function of the record, of earlier control events, and of the secrets that sign tokens. So it gives the
+same verdict a year later, after tokens and keys have expired. A control event applies SETTLED_MS after its append,
+because a running engine reads control events with a delay."""
 
 import logging
 from collections import Counter
@@ -51,7 +51,7 @@ class Authoriser:
 
     def authorise(self, item: Decoded) -> Decoded:
         """Return the item with its sender and without credentials, or a refusal (`unauthenticated`, `forbidden`)."""
-        # Set before any lookup: a decision that arrives later compares its time with this.
+        # It is set before any lookup, because `_learn` compares the times of later control events with it.
         self._newest_ms = max(self._newest_ms, item.record.append_ms)
         headers, record = item.record.headers, item.record
         bare = record if not headers else record._replace(headers=without_credentials(headers))
@@ -84,7 +84,7 @@ class Authoriser:
             self._grant(record, ALL_TENANTS)  # a token names its own tenant
 
     def check_tenant(self, record: Record, tenant_id: str, *, decides: bool) -> str | None:
-        """Check whether a record's sender may read a tenant's decisions, or make new ones (`decides`). Return the
+        """Check whether a record's sender may read a tenant's control events, or send new ones (`decides`). Return the
         sender's name; None if credentials are not required. Raise InvalidRecord (`unauthenticated`, `forbidden`)."""
         if not self._is_judged(record.append_ms):
             return None
@@ -93,9 +93,9 @@ class Authoriser:
         return grant.name
 
     def ids(self, record: Record) -> dict[str, str]:
-        """Return the ids that a record's credentials determine uniquely, by event field. None if credentials are not
-        required. The secret of an API key is not checked: `check` judges the completed event. Raise InvalidRecord
-        (`unauthenticated`)."""
+        """Return the ids that a record's credentials determine uniquely, by event field; none if credentials are not
+        required. The secret of an API key is not checked here, but by `check` of the completed event. Raise
+        InvalidRecord (`unauthenticated`)."""
         if not self._is_judged(record.append_ms):
             return {}
         given, at_ms = _read(record.headers), record.append_ms - SETTLED_MS
@@ -103,7 +103,7 @@ class Authoriser:
         if given.token is not None:
             grant = self._tokens.grant(given.token, record.append_ms, at_ms)
         elif given.key is not None:
-            grant = self._api_keys.claimed(given.key, at_ms)
+            grant = self._api_keys.unverified_grant(given.key, at_ms)
         return {} if grant is None else grant.ids(given.end_user)
 
     def describe(self) -> str:
@@ -128,12 +128,12 @@ class Authoriser:
             )
 
     def _learn(self, append_ms: int, event: Control) -> None:
-        """Log a decision that arrived after records it applies to. The thread that reads decisions calls it."""
+        """Log a control event that arrived after records it applies to. The thread that reads control events calls it."""
         kind: str = event.type  # type: ignore[attr-defined]
         if kind in JUDGED_BY and append_ms + SETTLED_MS <= self._newest_ms:
             self.late[kind] += 1
             _log.warning(
-                "%s %s of %s was decided at %s, and came after records of up to %s were judged: a rebuild judges those "
+                "the %s %s of %s from %s arrived after records up to %s were authorised: a rebuild authorises those "
                 "by it, and its state may differ",
                 kind, event.name, event.tenant_id, format_time(append_ms), format_time(self._newest_ms),
             )  # fmt: skip
@@ -150,7 +150,7 @@ class Authoriser:
         return began_ms is not None and append_ms >= began_ms
 
     def _grant(self, record: Record, tenant_id: str) -> tuple[Grant, str | None]:
-        """Return the rights of a record with a tenant's memories, and its end user. Raise InvalidRecord."""
+        """Return the rights that a record has on a tenant's memories, and its end user. Raise InvalidRecord."""
         given, at_ms = _read(record.headers), record.append_ms - SETTLED_MS
         if given.token is not None and given.key is not None:
             raise refusal("unauthenticated", "", f"both {TOKEN_HEADER} and {KEY_HEADER} are given: leave one out")

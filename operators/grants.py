@@ -1,8 +1,8 @@
 """Rights of senders, by their API keys and JWTs as of any time.
 
-Senders with credentials for some projects may change memories of these projects, and nothing shared. Memories of other
-projects are treated as missing. Ids are an exception: they belong to the owner, so an id used in another project is
-taken."""
+Senders with credentials for some projects may change memories of these projects, but no data that all projects of a
+user share. Memories of other projects are treated as missing. Ids are an exception: they belong to the owner, so an id
+that is used in another project is taken."""
 
 import hmac
 from collections.abc import Mapping
@@ -24,8 +24,8 @@ KEY_KINDS = API_KEY, SIGNING_KEY = ("api_key", "token_key")
 
 
 class Grant(NamedTuple):
-    """The rights of credentials. None means any: tenant, or the tenant's projects, environments and users. `name`
-    identifies the holder to operators."""
+    """The rights of credentials. None in a field means no restriction. `name` identifies the sender to
+    administrators."""
 
     name: str
     tenant_id: str | None
@@ -34,8 +34,8 @@ class Grant(NamedTuple):
     end_users: frozenset[str] | None
 
     def check(self, event: Event, end_user: str | None) -> None:
-        """Raise InvalidRecord (`forbidden`) for an event that is not allowed. `end_user` is the declared user of the
-        request. Projects are checked where memories are read."""
+        """Raise InvalidRecord (`forbidden`) for an event that is not allowed. `end_user` is the value of the header
+        x-end-user-id. Projects are checked where memories are read."""
         if self.tenant_id not in (None, event.tenant_id):
             raise refusal("forbidden", "tenant_id", "the credentials are for another tenant")
         if self.environments is not None and event.environment not in self.environments:
@@ -46,12 +46,12 @@ class Grant(NamedTuple):
             raise refusal("forbidden", "user_id", "x-end-user-id names another user: it must be the event's user_id")
 
     def check_tenant(self, tenant_id: str, end_user: str | None, *, decides: bool) -> None:
-        """Raise InvalidRecord (`forbidden`) if the credentials do not permit reading a tenant's decisions, or making
-        new ones (`decides`), which needs a key for any tenant."""
+        """Raise InvalidRecord (`forbidden`) if the credentials do not permit reading a tenant's control events, or
+        sending new ones (`decides`), which needs a key for all tenants."""
         if self.tenant_id not in (None, tenant_id):
             raise refusal("forbidden", "tenant_id", "the credentials are for another tenant")
         if (self.projects, self.environments, self.end_users, end_user) != (None, None, None, None):
-            raise refusal("forbidden", "", "the credentials are for a part of the tenant, and this needs all of it")
+            raise refusal("forbidden", "", "the credentials are for a part of the tenant; this needs the whole tenant")
         if decides and self.tenant_id is not None:
             raise refusal("forbidden", "", "control events need a key for all tenants (recallflow keys create '*')")
 
@@ -73,7 +73,7 @@ def refusal(code: ErrorCode, field: str, problem: str) -> InvalidRecord:
 
 
 def check_projects(write: Write) -> None:
-    """Raise InvalidRecord for an event that its sender may not send, regardless of stored data."""
+    """Raise InvalidRecord for an event that its sender may never send, whatever is stored."""
     event, projects = write.event, write.projects
     if projects is None:
         return
@@ -101,7 +101,7 @@ def _too_wide(kind: str, what: str) -> InvalidRecord:
     return refusal("forbidden", "type", f"{kind} {what}: send it with credentials that are for all projects")
 
 
-UNKNOWN = (
+UNKNOWN_KEY = (
     "the tenant has no such API key: check tenant and key, wait a second with a new key, or have a key created "
     "(recallflow keys create)"
 )
@@ -119,19 +119,19 @@ class ApiKeys:
         (`unauthenticated`)."""
         given = ApiKeyText.parse(text)
         if given is None:
-            raise refusal("unauthenticated", KEY_HEADER, "not an API key: send the whole key that was printed, rfk_…")
+            raise refusal("unauthenticated", KEY_HEADER, "not an API key: send the key as recallflow printed it, rfk_…")
         holder, key = self._find(tenant_id, given.name, at_ms)
         salt, stored = (_NO_SALT, _NO_HASH) if key is None else (key.salt, key.hash)
         same = hmac.compare_digest(hash_of(salt, given.secret).encode(), stored.encode())
         if key is None or not same:
-            raise refusal("unauthenticated", KEY_HEADER, UNKNOWN)
+            raise refusal("unauthenticated", KEY_HEADER, UNKNOWN_KEY)
         if self._decisions.is_revoked(holder, API_KEY, given.name, at_ms):  # only a holder of the secret learns it
             raise refusal("unauthenticated", KEY_HEADER, "the API key was revoked: ask for a new one")
         return self._grant(holder, key)
 
-    def claimed(self, text: str, at_ms: int) -> Grant | None:
-        """Return the rights of the only key of this name, if there is one. The secret is not checked: call `grant`
-        before any action."""
+    def unverified_grant(self, text: str, at_ms: int) -> Grant | None:
+        """Return the rights of the key with this name, if only one tenant has one. The secret is not checked: call
+        `grant` before any action."""
         given = ApiKeyText.parse(text)
         holders = [] if given is None else self._decisions.tenants(API_KEY, given.name)
         if given is None or len(holders) != 1:
@@ -151,11 +151,12 @@ class ApiKeys:
         self.grant(text, last, at_ms)
 
     def _find(self, tenant_id: str, name: str, at_ms: int) -> tuple[str, ApiKey | None]:
-        """Return the holder of a named key, and the key. Both holders are looked up, for constant time."""
-        own, deployments = (self._decisions.as_of(holder, API_KEY, name, at_ms) for holder in (tenant_id, ALL_TENANTS))
+        """Return the key with a name, and its holder: the tenant, or `*` for a key for all tenants. Both are looked up,
+        so that the time does not reveal which one exists."""
+        own, general = (self._decisions.as_of(holder, API_KEY, name, at_ms) for holder in (tenant_id, ALL_TENANTS))
         if isinstance(own, ApiKey):
             return tenant_id, own
-        return ALL_TENANTS, deployments if isinstance(deployments, ApiKey) else None
+        return ALL_TENANTS, general if isinstance(general, ApiKey) else None
 
     def _grant(self, holder: str, key: ApiKey) -> Grant:
         """Return the rights of a key. They are cached, because their lists may be long."""
@@ -205,16 +206,16 @@ class TokenVerifier:
         self._verified: Kept[tuple[str, str, str], Verified] = Kept(self._verify, VERIFIED_BYTES)
 
     def grant(self, token: str, append_ms: int, at_ms: int) -> Grant:
-        """Return the rights of a token in a record appended at `append_ms`, by the keys in force at `at_ms`. Raise
+        """Return the rights of a token in a record appended at `append_ms`, by the signing keys at `at_ms`. Raise
         InvalidRecord (`unauthenticated`)."""
         if len(token) > TOKEN_CHARACTERS:
             raise _refusal(f"the token has over {TOKEN_CHARACTERS:,} characters")
         kid, algorithm = self._heads[token]
         key = self._only_key(algorithm, at_ms) if kid is None else self._key(kid, at_ms)
         if key is None:
-            raise _refusal("the key of the token is unknown or revoked: get a new token")
+            raise _refusal("the token's signing key is unknown or revoked: get a new token")
         if algorithm != key.algorithm:
-            raise _refusal("the token's alg differs from that of its key")
+            raise _refusal("the token's alg differs from the algorithm of its key")
         self._learn(key)
         grant, begin_ms, end_ms = self._verified[token, key.algorithm, key.fingerprint]
         if append_ms < begin_ms:
@@ -266,16 +267,16 @@ class TokenVerifier:
         token, algorithm, fingerprint = given
         key = self._secrets.get(fingerprint) if algorithm == "HS256" else self._public.get(fingerprint)
         if key is None:
-            raise _refusal("the key that the token is signed with is not known here: ask the operator")
+            raise _refusal("this engine lacks the token's signing key: ask its administrator")
         issuer, audience, _ = self._issuer
         try:
             claims = jwt.decode(token, key, algorithms=[algorithm], issuer=issuer, audience=audience, options=_OPTIONS)
         except jwt.InvalidSignatureError:
-            raise _refusal("the token's signature is not that of its key") from None
+            raise _refusal("the token's signature does not match its signing key") from None
         except jwt.InvalidAudienceError:
-            raise _refusal("the token is for another audience: auth.audience names ours") from None
+            raise _refusal("the token is for another audience than auth.audience") from None
         except jwt.InvalidIssuerError:
-            raise _refusal("the token is of another issuer: auth.issuer names ours") from None
+            raise _refusal("the token is from another issuer than auth.issuer") from None
         except jwt.MissingRequiredClaimError as error:
             raise _refusal(f"the token lacks the claim {error.claim}") from None
         except (jwt.PyJWTError, ValueError, TypeError, RecursionError):
@@ -309,7 +310,7 @@ def _name(claims: dict[str, Any], claim: str) -> str:
     try:
         return _NAME.validate_python(claims.get(claim), strict=True)
     except ValidationError:
-        raise _refusal(f"the token's claim {claim} is no name") from None
+        raise _refusal(f"the token's claim {claim} is not a name") from None
 
 
 def _names(claims: dict[str, Any], claim: str) -> tuple[str, ...] | None:
@@ -319,13 +320,13 @@ def _names(claims: dict[str, Any], claim: str) -> tuple[str, ...] | None:
     try:
         return tuple(_NAMES.validate_python(claims[claim], strict=True))
     except ValidationError:
-        raise _refusal(f"the token's claim {claim} is no list of names") from None
+        raise _refusal(f"the token's claim {claim} is not a list of names") from None
 
 
 def _time_ms(claims: dict[str, Any], claim: str) -> int:
     value = claims[claim]
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= EPOCH_MS_MAX // _SECOND_MS:
-        raise _refusal(f"the token's claim {claim} is no time in seconds")
+        raise _refusal(f"the token's claim {claim} is not a time in seconds")
     return int(value * _SECOND_MS)
 
 
@@ -334,4 +335,4 @@ def _refusal(problem: str) -> InvalidRecord:
 
 
 def _unreadable() -> InvalidRecord:
-    return _refusal("no token that can be read: send Bearer, a space, and a JWT")
+    return _refusal("not a readable token: send Bearer, a space, and a JWT")
