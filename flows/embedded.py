@@ -32,7 +32,7 @@ from recallflow.flows.settings import Settings
 from recallflow.llm import RemoteEmbedder
 from recallflow.operators.answers.models import Models
 from recallflow.operators.async_call import CallCompletion
-from recallflow.operators.events import Batch, Item, by_partition, decode, key_of_partition, partition_hashed
+from recallflow.operators.events import Batch, Item, by_partition, decode, key_of_partition, partition_by_owner
 from recallflow.operators.prepare import prepare
 from recallflow.operators.rules import Rules
 from recallflow.operators.step import StateStep
@@ -79,7 +79,7 @@ class StateLoop:
         self._directory, self._decisions, self._observe, self._models = directory, rules.decisions, observe, models
         self._embedder, self._decode, self._complete = embedder, decode, complete
         partitions = directory.fingerprint.partitions
-        self._partition_of = partial(partition_hashed, partitions=partitions)
+        self._partition_of = partial(partition_by_owner, partitions=partitions)
         open_step = opener(directory, embedder, rules, models)
         numbers = range(partitions) if directory.begins else directory.existing_numbers()
         self._steps = {key_of_partition(number): open_step(number) for number in numbers}

@@ -40,7 +40,7 @@ from recallflow.operators.enrichment.enrich import (
 )
 from recallflow.operators.enrichment.results import PositionedRequest
 from recallflow.operators.events import key_of_partition
-from recallflow.operators.guard import twice
+from recallflow.operators.guard import retry_once
 from recallflow.outputs import DeadLetter, Derived, Done, EnrichmentOutput, Receipted
 from recallflow.owner import Owner
 from recallflow.parsing import parse_request, parse_result
@@ -87,9 +87,9 @@ class RequestReader:
             return (done,)
         try:
             if is_request:
-                request = twice(READ, position, parse_request, record.value)
+                request = retry_once(READ, position, parse_request, record.value)
                 return PendingRequest(PositionedRequest(position, request), record.append_ms, _key(request))
-            return (*_sent(record, twice(READ, position, parse_result, record.value)), done)
+            return (*_sent(record, retry_once(READ, position, parse_result, record.value)), done)
         except InvalidRecord as error:
             return DeadLetter(record, 0, error, READ), done
 

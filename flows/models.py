@@ -119,7 +119,7 @@ def with_vector(item: Item, found: Matrix | str) -> Item:
     assert isinstance(item, Write)  # noqa: S101 only writes have text to embed
     assert item.analysis is not None  # noqa: S101
     if isinstance(found, str):
-        return item._replace(analysis=item.analysis._replace(unembedded=found))
+        return item._replace(analysis=item.analysis._replace(embedding_failure=found))
     return item._replace(analysis=item.analysis._replace(vectors=found[np.newaxis]))
 
 

@@ -38,7 +38,7 @@ from recallflow.kafka_options import KafkaOptions
 from recallflow.llm import TEXT_FAILURES, EmbeddingService
 from recallflow.operators.async_call import Runtime
 from recallflow.operators.authorise import Authoriser
-from recallflow.operators.events import Decoded, Item, Misrouted, Refused, Write, decode, partition_hashed
+from recallflow.operators.events import Decoded, Item, Misrouted, Refused, Write, decode, partition_by_owner
 from recallflow.operators.quotas import Rates
 from recallflow.operators.rules import Rules
 from recallflow.owner import Owner
@@ -160,7 +160,7 @@ class TopicReplay:
         self.refused: Counter[str] = Counter()
         self.misrouted: set[Position] = set()  # misrouted records that were not forwarded yet
         self._judge, self._skips = judge, rules.skips
-        self._partition_of = partial(partition_hashed, partitions=directory.fingerprint.partitions)
+        self._partition_of = partial(partition_by_owner, partitions=directory.fingerprint.partitions)
         self._loop = StateLoop(directory, embedder, rules, None, decode=self._decode, complete=self._writes)
 
     def apply(self, messages: Sequence[Any]) -> None:
@@ -169,7 +169,7 @@ class TopicReplay:
     def _decode(self, record: Record) -> Item:
         item = decode(record, self._skips)
         if isinstance(item, Refused) or record.position.partition == self._partition_of(item):
-            self.misrouted.discard(record.known_as)
+            self.misrouted.discard(record.original_position)
             return self._judge(item)
         self.misrouted.add(record.position)
         return Misrouted(record, item.owner, self._partition_of(item))

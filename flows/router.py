@@ -142,7 +142,7 @@ class Router:
                 outgoing = replace(outgoing, instead=lambda _: bare) if fits else bare
             case Moved():
                 topic, outgoing = output.position.topic, _moved(output)
-                return ToSend(topic, output.home, outgoing)
+                return ToSend(topic, output.owning_partition, outgoing)
             case Derived():
                 topic = self.topics.memory
                 outgoing = self._outgoing(output, output.key, output.body, self.auth.credentials)

@@ -178,7 +178,7 @@ def apply(view: View, write: Write, rules: Rules, work: Work | None = None) -> l
     digest = view.digest(_content(event))
     outcome: Outcome
     if isinstance(event, Message | MemoryAdd):
-        outcome = _create(view, write, event, event.id or str(write.record.known_as), digest, rules)
+        outcome = _create(view, write, event, event.id or str(write.record.original_position), digest, rules)
     else:
         outcome = _once(view, write, digest, rules, work)
     view.unfit = outcome if outcome in _UNFIT else None
@@ -196,7 +196,7 @@ def receipts(write: Write, outcome: Outcome, missing: tuple[str, str] | None = N
     event = write.event
     if missing is None and not event.receipt:
         return []
-    position, (code, detail) = str(write.record.known_as), missing or (None, None)
+    position, (code, detail) = str(write.record.original_position), missing or (None, None)
     memory_id: str | None = None
     if isinstance(event, Message | MemoryAdd):
         memory_id = event.id or position
@@ -212,8 +212,8 @@ def receipts(write: Write, outcome: Outcome, missing: tuple[str, str] | None = N
 
 def _missing(analysis: Analysis) -> tuple[str, str] | None:
     """Return the code and text of a missing part of a memory, if any."""
-    if analysis.unembedded is not None:
-        return EMBEDDING_FAILED, _EMBEDDING_FAILED.format(analysis.unembedded)
+    if analysis.embedding_failure is not None:
+        return EMBEDDING_FAILED, _EMBEDDING_FAILED.format(analysis.embedding_failure)
     return (READ_IN_PART, _READ_IN_PART) if analysis.cut else None
 
 
@@ -341,9 +341,9 @@ def _embed(view: View, event: MemoryEmbedding, rules: Rules) -> Outcome:
     return "updated"
 
 
-def _relate(view: View, event: GraphEdges, said_ms: int) -> Outcome:
+def _relate(view: View, event: GraphEdges, stated_ms: int) -> Outcome:
     try:
-        return "updated" if relate(view.graph, event, said_ms) else "unchanged"
+        return "updated" if relate(view.graph, event, stated_ms) else "unchanged"
     except InvalidRecord as error:
         if event.derived_from is None or error.code != "not_found":
             raise
@@ -352,7 +352,7 @@ def _relate(view: View, event: GraphEdges, said_ms: int) -> Outcome:
 
 def _in_own_language(view: View, analysis: Analysis, text: str) -> Analysis:
     """Return an analysis, repeated in the owner's last known language if the text's language is uncertain."""
-    if analysis.sure:
+    if analysis.is_language_certain:
         view.language = language_in(analysis.flags)
     elif view.language and analysis.stems:
         text = text[:READ_CHARACTERS]

@@ -17,7 +17,7 @@ from recallflow.events import Event
 from recallflow.fields import format_time
 from recallflow.operators.events import Ask, Decoded, Refused, refused
 from recallflow.operators.grants import KEY_KINDS, ApiKeys, Grant, Issuer, TokenVerifier, refusal
-from recallflow.operators.guard import twice
+from recallflow.operators.guard import retry_once
 from recallflow.records import Record, Refusal
 
 STEP = "authorise"
@@ -59,9 +59,9 @@ class Authoriser:
             return item._replace(record=bare)
         event: Event = item.query if isinstance(item, Ask) else item.event
         try:
-            grant, end_user = twice(STEP, record.position, self._grant, record, event.tenant_id)
+            grant, end_user = retry_once(STEP, record.position, self._grant, record, event.tenant_id)
             bare = bare._replace(principal=grant.principal)
-            twice(STEP, record.position, grant.check, event, end_user)
+            retry_once(STEP, record.position, grant.check, event, end_user)
         except InvalidRecord as error:
             return refused(bare, Refusal(STEP, error.code, *error.fields[0]))
         return item._replace(record=bare)
@@ -128,7 +128,7 @@ class Authoriser:
             )
 
     def _learn(self, append_ms: int, event: Control) -> None:
-        """Log a control event that arrived after records it applies to. The thread that reads control events calls it."""
+        """Log a control event that arrived after records it applies to. The thread of the control topic calls it."""
         kind: str = event.type  # type: ignore[attr-defined]
         if kind in JUDGED_BY and append_ms + SETTLED_MS <= self._newest_ms:
             self.late[kind] += 1

@@ -21,7 +21,7 @@ import orjson
 from recallflow.events import Event, MemoryAdd, Message
 from recallflow.owner import Owner
 from recallflow.state.hot_owner import with_changes
-from recallflow.state.rows import Entry, EpisodeMark, EpisodeRow, MemoryRow, Vectors
+from recallflow.state.rows import Entry, EpisodeLogEntry, EpisodeRow, MemoryRow, Vectors
 from recallflow.state.scoped import ScopedIndex
 
 
@@ -150,7 +150,7 @@ def follow_change(
     owner: Owner,
     entries: Iterable[tuple[Entry, Vectors | None]],
     removed: Iterable[int],
-    ends: Iterable[EpisodeMark],
+    ends: Iterable[EpisodeLogEntry],
 ) -> None:
     """Apply the changes of an event that belong to the index's projects: current memories with vectors, removed
     memories, and ended episodes."""

@@ -18,7 +18,7 @@ from recallflow.errors import DecryptionFailed, InvalidRecord
 from recallflow.events import UserErase
 from recallflow.operators import outbox
 from recallflow.operators.events import Write, event_time
-from recallflow.operators.guard import twice
+from recallflow.operators.guard import retry_once
 from recallflow.owner import Owner
 from recallflow.records import Position
 from recallflow.state import keys
@@ -109,7 +109,7 @@ class LargeErasures:
             if some:
                 # After an internal error or an unreadable tombstone, the event itself is refused in the end.
                 with suppress(InvalidRecord, DecryptionFailed):
-                    erasure = twice(STEP, position, plan, self._partition, write, event, some)
+                    erasure = retry_once(STEP, position, plan, self._partition, write, event, some)
                     carry_out(self._partition, self._owners, erasure, {}, None, self._forget)
             else:
                 del self._left[owner]

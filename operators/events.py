@@ -1,4 +1,4 @@
-"""Items of the dataflow up to the state: records decoded into events or refusals, and batches by partition."""
+"""Items of the dataflow before the state step: records decoded into events or refusals, and batches by partition."""
 
 from collections import defaultdict
 from collections.abc import Callable, Container, Iterable
@@ -8,7 +8,7 @@ from recallflow.embedder import Matrix
 from recallflow.errors import FieldProblem, InvalidRecord
 from recallflow.events import MemoryEvent
 from recallflow.operators.graph.names import TextNames
-from recallflow.operators.guard import twice
+from recallflow.operators.guard import retry_once
 from recallflow.owner import Owner, partition_of, state_partition
 from recallflow.parsing import QUERY_TYPES, parse, raw_query
 from recallflow.queries import QUERY_IDS, QueryEvent
@@ -20,7 +20,7 @@ _DECODE = "decode"  # the step in reports of internal errors
 
 
 class Analysis(NamedTuple):
-    """The analysis of a memory's text, made before the state."""
+    """The analysis of a memory's text, computed before the state step."""
 
     stems: str
     flags: int
@@ -30,9 +30,9 @@ class Analysis(NamedTuple):
     named: TextNames = TextNames()  # the names in the text, for the graph
     sketch: bytes = b""  # the sketch of the vector, for the graph
     cut: bool = False  # only the beginning of the text was read
-    sure: bool = False  # the language of the text is certain
+    is_language_certain: bool = False
     sizes: tuple[int, ...] = ()  # the number of tokens per passage
-    unembedded: str | None = None  # the code of the failure of an embedding service
+    embedding_failure: str | None = None  # the error code of the embedding service
 
 
 class Write(NamedTuple):
@@ -50,7 +50,7 @@ class Write(NamedTuple):
 
 
 def event_time(write: Write) -> tuple[int, bool]:
-    """Return the event time, and whether a replay of the log gives the same time."""
+    """Return the event time (epoch ms), and whether a replay of the log gives the same time."""
     if write.event.timestamp is not None:
         return write.event.timestamp, True
     return write.record.first_ms, write.record.append_logged
@@ -66,7 +66,7 @@ class Ask(NamedTuple):
     @property
     def query_id(self) -> str:
         """The id of the answer: the query's own, or else its position."""
-        return self.query.id or str(self.record.known_as)
+        return self.query.id or str(self.record.original_position)
 
     @property
     def projects(self) -> tuple[str, ...] | None:
@@ -80,8 +80,8 @@ class Ask(NamedTuple):
 
 
 class Refused(NamedTuple):
-    """A record that cannot be applied or answered. It stays in the dataflow, so that its position advances in order.
-    `query_id` is set for a query, which also gets an error response."""
+    """A record that cannot be applied or answered. It stays in the dataflow, so that the applied position of its log
+    advances in order. `query_id` is set for a query, which also gets an error response."""
 
     record: Record
     error: InvalidRecord
@@ -90,11 +90,11 @@ class Refused(NamedTuple):
 
 
 class Misrouted(NamedTuple):
-    """A valid record outside of its owner's partition. It is forwarded to partition `home`, and counts there."""
+    """A valid record outside of its owner's partition. It is forwarded to that partition, and applied there."""
 
     record: Record
     owner: Owner
-    home: int
+    owning_partition: int
 
 
 Decoded = Write | Ask | Refused
@@ -119,18 +119,18 @@ def key_of(item: Decoded) -> bytes:
 def decode(record: Record, skips: Container[Position] = ()) -> Decoded:
     """Return the event of a record. Invalid events, internal errors, and positions in `skips` give `Refused`."""
     if skips and record.position in skips:
-        skipped = InvalidRecord("skipped", [FieldProblem("", "skipped without reading, as run --skip asks")])
+        skipped = InvalidRecord("skipped", [FieldProblem("", "skipped without decoding, as requested by run --skip")])
         return Refused(record, skipped, _DECODE)
     if record.refusal is not None:
         return refused(record, record.refusal)
     try:
-        return twice(_DECODE, record.position, _event_of, record)
+        return retry_once(_DECODE, record.position, _event_of, record)
     except InvalidRecord as error:
         return Refused(record, error, _DECODE, _query_id(record))
 
 
 def refused(record: Record, refusal: Refusal) -> Refused:
-    """Return a refused record, with its verdict attached."""
+    """Return a record as refused, with the refusal attached for its later readings."""
     error = InvalidRecord(refusal.code, [FieldProblem(refusal.field, refusal.problem)])
     return Refused(record._replace(refusal=refusal), error, refusal.step, _query_id(record))
 
@@ -159,8 +159,8 @@ def by_partition(items: Iterable[Item], partition_of: Callable[[Item], int]) -> 
     return [(key_of_partition(number), Batch(number, found)) for number, found in batches.items()]
 
 
-def partition_read(item: Item) -> int:
-    """Return the partition of a topic that has the partitions of the state."""
+def topic_partition(item: Item) -> int:
+    """Return the topic partition of a record, for topics that are partitioned like the state."""
     return item.record.position.partition
 
 
@@ -169,9 +169,8 @@ def key_of_partition(number: int) -> str:
     return f"{number:03d}"
 
 
-def partition_hashed(item: Item, partitions: int) -> int:
-    """Return the state partition of a record by its owner. A refused record goes to the partition of its key, so that
-    its position advances for that user."""
+def partition_by_owner(item: Item, partitions: int) -> int:
+    """Return the state partition of a record by its owner; of a refused record, whose owner is unknown, by its key."""
     if isinstance(item, Refused):
         return partition_of(item.record.key or b"", partitions)
     return state_partition(item.owner.tenant_id, item.owner.user_id, partitions)

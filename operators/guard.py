@@ -17,11 +17,11 @@ Undo = Callable[[], None]
 _defects = DefectLog(logging.getLogger(__name__))
 
 
-def twice(
+def retry_once(
     step: str, position: Position, work: Callable[[*Arguments], T], *arguments: *Arguments, undo: Undo | None = None
 ) -> T:
-    """Return what `work` returns, at the second attempt if the first fails. The log has one record of both. Raise
-    InvalidRecord (`internal_error`) with its id if both fail."""
+    """Return the result of `work`, of the second attempt if the first fails. Raise InvalidRecord (`internal_error`)
+    with the id of the log record if both fail."""
     try:
         return work(*arguments)
     except (RecallflowError, MemoryError):

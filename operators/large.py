@@ -25,7 +25,7 @@ from recallflow.operators.episodes import join
 from recallflow.operators.events import Item, Refused, Write, decode, event_time
 from recallflow.operators.graph.graph_events import attempt, sync
 from recallflow.operators.graph.write import GraphWriter
-from recallflow.operators.guard import twice
+from recallflow.operators.guard import retry_once
 from recallflow.operators.rules import Rules
 from recallflow.operators.view import View
 from recallflow.owner import Owner
@@ -270,7 +270,7 @@ class LargeEvents:
             if not work.done:
                 position = work.write.record.position
                 try:
-                    twice(STEP, position, self._step, owner, undo=partial(self._owners.drop, owner))
+                    retry_once(STEP, position, self._step, owner, undo=partial(self._owners.drop, owner))
                 except InvalidRecord as error:
                     work.done, work.error = True, error
                 except DecryptionFailed:

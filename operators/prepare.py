@@ -253,7 +253,7 @@ def _analyse(write: Write, text: _Text, embedded: _Vectors | None, sketch: bytes
         named=read_names(text.whole, reading),
         sketch=sketch if given is None else b"",  # the sketch of a given vector is made on use
         cut=text.cut,
-        sure=reading.sure,
+        is_language_certain=reading.sure,
         sizes=sizes,
     )
 

@@ -176,7 +176,7 @@ class StateStep:
                 return answered or []
             case Misrouted():
                 self._writes.count(item.record.position)
-                moved = Moved(item.record, item.owner.record_key, item.home)
+                moved = Moved(item.record, item.owner.record_key, item.owning_partition)
                 return [] if item.record.silent else [moved]
             case Refused():
                 letters = self._writes.refuse(item)

@@ -16,7 +16,7 @@ from recallflow.state.rows import (
     CategorySummaryRow,
     Current,
     Entry,
-    EpisodeMark,
+    EpisodeLogEntry,
     EpisodeRow,
     EpisodeSummaryRow,
     Held,
@@ -44,7 +44,7 @@ class View:
         self._added: list[tuple[Entry, Vectors | None]] = []
         self._embedded: list[tuple[Entry, Vectors | None]] = []
         self._removed: list[int] = []
-        self._ends: list[EpisodeMark] = []
+        self._ends: list[EpisodeLogEntry] = []
         self.touched: list[RememberedMemory | ForgottenMemory] = []
         self.unfit: str | None = None  # the reason why the event has no effect, if it does not match stored data
         self._graph: GraphChanges | None = None
@@ -216,7 +216,7 @@ class View:
         first = self._first_entry(entry)
         if first.episode >= 0:
             self.drop_episode_summary(entry)
-            self._mark(EpisodeMark.of_member(first, opening(self.owner, first)))
+            self._mark(EpisodeLogEntry.of_member(first, opening(self.owner, first)))
         self._forget_versions(name, current.seq, self._versions(name, current.version))
         self._staged |= dict.fromkeys([*segments.of_memory(key, current.seq), keys.renewed(key, current.seq)])
         self._staged[keys.entry(key, current.seq)] = None
@@ -245,7 +245,7 @@ class View:
 
     def end_episode(self, session_id: str | None, at_ms: int, ended: EpisodeRow) -> None:
         """Store an explicitly ended episode, and the position of its end."""
-        self._ends.append(EpisodeMark(self.change, self.ingested_ms, session_id, at_ms, None))
+        self._ends.append(EpisodeLogEntry(self.change, self.ingested_ms, session_id, at_ms, None))
         self._mark(self._ends[-1])
         self.put_episodes(session_id, [ended])
 
@@ -407,7 +407,7 @@ class View:
             raise KeyError(f"episode {number} of a current memory is missing")
         return EpisodeRow.decode(stored)
 
-    def _mark(self, mark: EpisodeMark) -> None:
+    def _mark(self, mark: EpisodeLogEntry) -> None:
         self._staged[keys.episode_log(self._hot.key, mark.change)] = mark.encode()
 
 

@@ -19,7 +19,7 @@ from recallflow.operators.erase import Forget, LargeErasures, is_erased
 from recallflow.operators.events import Decoded, Item, Refused, Write
 from recallflow.operators.grants import check_projects
 from recallflow.operators.graph.rollout import Expansions
-from recallflow.operators.guard import once, twice
+from recallflow.operators.guard import once, retry_once
 from recallflow.operators.large import STEP, LargeEvents
 from recallflow.operators.outbox import Kept
 from recallflow.operators.rules import EnrichmentTasks, Rules
@@ -82,7 +82,7 @@ class MemoryWrites:
         try:
             self._check_topic(write)
             check_projects(write)
-            applied = twice(STEP, record.position, self._applied, write, undo=drop)
+            applied = retry_once(STEP, record.position, self._applied, write, undo=drop)
             if applied is None:
                 return None
             view, outputs = applied
@@ -121,7 +121,7 @@ class MemoryWrites:
             if self._erasures.begin(write, event):
                 return None
             was_large = self._erasures.end(write.owner)
-            erasure = twice(STEP, record.position, erase.plan, self._partition, write, event)
+            erasure = retry_once(STEP, record.position, erase.plan, self._partition, write, event)
             outputs = receipts(write, "erased" if was_large or erasure.owners else "unchanged")
         except InvalidRecord as error:
             refusal = error

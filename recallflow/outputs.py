@@ -99,7 +99,7 @@ class Moved:
 
     record: Record
     key: bytes
-    home: int
+    owning_partition: int
     number: int = 0
 
     @property

@@ -105,7 +105,7 @@ class Record(NamedTuple):
         return next((value or b"" for name, value in self.headers or () if name == wanted), b"")
 
     @property
-    def known_as(self) -> Position:
+    def original_position(self) -> Position:
         """Return the position that its producer knows."""
         return self.moved_from or self.position
 

@@ -54,12 +54,12 @@ class Edge(NamedTuple):
     properties: dict[str, Any]
     valid_from_ms: int | None = None
     valid_to_ms: int | None = None
-    said_ms: int = EPOCH_MS_MIN  # the event time of the first statement
+    stated_ms: int = EPOCH_MS_MIN  # the event time of the first statement
 
     @property
     def is_stated(self) -> bool:
         """Return whether the edge is stated; similarity alone is derived."""
-        return self.type != codec.SIMILAR_TO or self.said_ms != EPOCH_MS_MIN
+        return self.type != codec.SIMILAR_TO or self.stated_ms != EPOCH_MS_MIN
 
 
 class OwnerGraph:
@@ -423,7 +423,7 @@ def edge_of(row: codec.EdgeRow, seen_from: codec.NodeKey) -> Edge:
         properties={name: value for properties in stated for name, value in properties.items()},
         valid_from_ms=row.word.valid_from_ms,
         valid_to_ms=row.word.valid_to_ms,
-        said_ms=row.said_ms,
+        stated_ms=row.stated_ms,
     )
 
 

@@ -140,7 +140,7 @@ class Statement(NamedTuple):
     confidence: float = 1.0
     valid_from_ms: int | None = None
     valid_to_ms: int | None = None
-    said_ms: int = EPOCH_MS_MIN  # its event time
+    stated_ms: int = EPOCH_MS_MIN  # its event time
     derived: bool = False  # whether it was extracted from the memory and the memories at the edge's ends
 
 
@@ -156,7 +156,7 @@ class GivenEdge(NamedTuple):
     stands: bool  # whether it was given without evidence, so that it remains when all evidence is removed
     valid_from_ms: int | None = None
     valid_to_ms: int | None = None
-    said_ms: int = EPOCH_MS_MIN  # of the first such event
+    stated_ms: int = EPOCH_MS_MIN  # of the first such event
 
 
 class EdgeRow(NamedTuple):
@@ -211,8 +211,8 @@ class EdgeRow(NamedTuple):
         return min(one.ingested_ms for one in self._words)
 
     @property
-    def said_ms(self) -> int:
-        return min(one.said_ms for one in self._words)
+    def stated_ms(self) -> int:
+        return min(one.stated_ms for one in self._words)
 
     @property
     def ends_ms(self) -> int | None:
@@ -258,12 +258,12 @@ class Superseded(NamedTuple):
     expires_ms: int | None  # the end of its validity; None without an end
     valid_from_ms: int | None = None  # the start of its validity; None without a start
     until_ms: int | None = None  # the time until which it was known; None if it is current
-    said_ms: int = EPOCH_MS_MIN  # the event time of the first statement
+    stated_ms: int = EPOCH_MS_MIN  # the event time of the first statement
     needs_edge: bool = False  # its times must be derived from the edge: a memory that stated it was deleted
 
     def happened(self, by_ms: int) -> bool:
         """Return whether the refinement applies at a time: from `valid_from_ms`, or else from its event time."""
-        return (self.said_ms if self.valid_from_ms is None else self.valid_from_ms) <= by_ms
+        return (self.stated_ms if self.valid_from_ms is None else self.valid_from_ms) <= by_ms
 
 
 def encode_rows(rows: Sequence[StoredNeighbour] | Sequence[Superseded]) -> bytes:

@@ -117,7 +117,7 @@ class PastGraph(OwnerGraph):
         edge = next(self._rows_of(self._name_between(codec.NodeKey(by, memory=True), target, codec.SUPERSEDES)), None)
         if edge is None or not edge.hides:
             return None
-        return codec.Superseded(by, edge.ingested_ms, edge.ends_ms, edge.word.valid_from_ms, said_ms=edge.said_ms)
+        return codec.Superseded(by, edge.ingested_ms, edge.ends_ms, edge.word.valid_from_ms, stated_ms=edge.stated_ms)
 
     def _row(self, key: codec.NodeKey) -> codec.NodeRow | None:
         row_then, past_row = super()._row(key), None
@@ -234,7 +234,7 @@ class PastGraph(OwnerGraph):
 
     def _happened(self, edge: Edge) -> bool:
         """Return whether an edge applies at that time: from its start of validity, or else from its event time."""
-        begin_ms = edge.said_ms if edge.valid_from_ms is None else edge.valid_from_ms
+        begin_ms = edge.stated_ms if edge.valid_from_ms is None else edge.valid_from_ms
         return begin_ms <= self._happened_ms
 
     def _listed_edges(self, key: codec.NodeKey) -> Iterator[_ListedEdge]:

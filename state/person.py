@@ -148,7 +148,7 @@ def _made(person: Person, key: bytes, value: bytes) -> Fields:
 
 
 def _mark(_: Person, __: bytes, value: bytes) -> Fields:
-    mark = rows.EpisodeMark.decode(value)
+    mark = rows.EpisodeLogEntry.decode(value)
     return mark._asdict() | {"opened": None if mark.opened is None else mark.opened._asdict()}
 
 

@@ -221,7 +221,7 @@ class Current(NamedTuple):
         return cls._make(orjson.loads(data))
 
 
-class EpisodeMark(NamedTuple):
+class EpisodeLogEntry(NamedTuple):
     """An influence on episodes without an entry: an explicit end at `ended_ms`, or a deleted member."""
 
     change: int
@@ -232,14 +232,14 @@ class EpisodeMark(NamedTuple):
     project_id: str | None = None  # the project of the deleted member
 
     @classmethod
-    def of_member(cls, member: Entry, opened: EpisodeRow) -> "EpisodeMark":
+    def of_member(cls, member: Entry, opened: EpisodeRow) -> "EpisodeLogEntry":
         return cls(member.change, member.ingested_ms, member.session_id, None, opened, member.project_id)
 
     def encode(self) -> bytes:
         return orjson.dumps(tuple(self), default=tuple)
 
     @classmethod
-    def decode(cls, data: bytes) -> "EpisodeMark":
+    def decode(cls, data: bytes) -> "EpisodeLogEntry":
         change, ingested_ms, session_id, ended_ms, opened, project_id = orjson.loads(data)
         return cls(change, ingested_ms, session_id, ended_ms, EpisodeRow(*opened) if opened else None, project_id)
 

@@ -144,8 +144,8 @@ class ScopedVersionGraph(ScopedGraph, VersionGraph):
 def _bare(given: codec.GivenEdge, statements: tuple[Any, ...]) -> codec.GivenEdge:
     """Return the values of an edge given by an event, without free text, because the memories state it."""
     ingested_ms = min((one.ingested_ms for one in statements), default=given.ingested_ms)
-    said_ms = min((one.said_ms for one in statements), default=given.said_ms)
-    return given._replace(properties={}, ingested_ms=ingested_ms, said_ms=said_ms)
+    stated_ms = min((one.stated_ms for one in statements), default=given.stated_ms)
+    return given._replace(properties={}, ingested_ms=ingested_ms, stated_ms=stated_ms)
 
 
 def _spelt_in(row: MemoryRow, key: codec.NodeKey) -> str | None:

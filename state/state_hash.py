@@ -63,7 +63,7 @@ def digests(partition: Partition) -> Iterator[tuple[Owner, bytes]]:
 
 
 def _episode_mark(value: bytes) -> list[Any]:
-    mark = rows.EpisodeMark.decode(value)
+    mark = rows.EpisodeLogEntry.decode(value)
     return [mark.change, mark.session_id, mark.opened is None]
 
 
@@ -90,7 +90,7 @@ def _edge(row: codec.EdgeRow) -> list[Any]:
 
 def _timeless(part: Any) -> Any:
     """Return a part of the graph without ingestion and event times."""
-    times = {"ingested_ms": 0, "said_ms": 0, "added_ms": 0}
+    times = {"ingested_ms": 0, "stated_ms": 0, "added_ms": 0}
     fields = getattr(part, "_fields", ())
     return _plain(part._replace(**{name: 0 for name in times if name in fields})) if fields else part
 

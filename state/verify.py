@@ -267,7 +267,7 @@ class _OwnerCheck:
             case keys.RENEWED:
                 self._renewed.add(keys.sequence(rest))
             case keys.EPISODE_LOG:
-                if (change := rows.EpisodeMark.decode(value).change) != keys.sequence(rest):
+                if (change := rows.EpisodeLogEntry.decode(value).change) != keys.sequence(rest):
                     yield f"says it is of change {change}"
             case keys.EPISODE:
                 yield from self._read_episode(rest, rows.EpisodeRow.decode(value))

@@ -27,7 +27,7 @@ from recallflow.operators.answers.parked_queries import (
 )
 from recallflow.operators.events import Ask, Refused, key_of
 from recallflow.operators.graph.rollout import Expansions
-from recallflow.operators.guard import once, twice
+from recallflow.operators.guard import once, retry_once
 from recallflow.operators.recall.model_calls import NOTHING, Wanted
 from recallflow.operators.recall.moment import Moment
 from recallflow.operators.recall.stages import ComposedAnswer, Effects, Find, find_nothing
@@ -307,8 +307,8 @@ class Queries:
         # After an internal error the second attempt starts without earlier results.
         attempts = iter((question, question._replace(found=None, subanswers=())))
         drop = partial(self._owners.drop, ask.owner)
-        respond = partial(twice, STEP, ask.record.position, lambda: self._respond(next(attempts), reply_to), undo=drop)
-        answering = Answering(question, reply_to, SteppedWork(respond))
+        position, work = ask.record.position, lambda: self._respond(next(attempts), reply_to)
+        answering = Answering(question, reply_to, SteppedWork(partial(retry_once, STEP, position, work, undo=drop)))
         return self._continue(answering, to_end=self._rules.input_ends)
 
     def _continue(self, answering: Answering, *, to_end: bool = False) -> list[Output]:

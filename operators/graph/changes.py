@@ -196,7 +196,7 @@ class GraphChanges(GraphHistory):
         after = None
         if hides:
             times_ms = row.ends_ms, row.word.valid_from_ms
-            after = Superseded(row.source.text, ingested_ms, *times_ms, said_ms=row.said_ms)
+            after = Superseded(row.source.text, ingested_ms, *times_ms, stated_ms=row.stated_ms)
         if before is not None and after is not None and before._replace(ingested_ms=ingested_ms) == after:
             return
         others = [one for one in by if one != before]

@@ -50,7 +50,7 @@ class EdgeEnd(NamedTuple):
     name: str
 
 
-def relate(changes: GraphChanges, event: GraphEdges, said_ms: int) -> bool:
+def relate(changes: GraphChanges, event: GraphEdges, stated_ms: int) -> bool:
     """Write the event's edges, all or none. Return whether anything changed. Raise InvalidRecord."""
     problems: list[FieldProblem] = []
     found: list[tuple[GraphEdge, EdgeEnd, EdgeEnd]] = []
@@ -70,7 +70,7 @@ def relate(changes: GraphChanges, event: GraphEdges, said_ms: int) -> bool:
     if loops:
         raise InvalidRecord("invalid_event", [FieldProblem(f"edges.{number}.target", _TO_ITSELF) for number in loops])
     by = None if event.derived_from is None else event.derived_from.memory_id
-    changed = [_give(changes, edge, source, target, said_ms, by) for edge, source, target in found]
+    changed = [_give(changes, edge, source, target, stated_ms, by) for edge, source, target in found]
     return any(changed)
 
 
@@ -118,7 +118,7 @@ def _parsed(text: str, condition: bool) -> tuple[str, str, str]:
 
 
 def _give(
-    changes: GraphChanges, edge: GraphEdge, source: EdgeEnd, target: EdgeEnd, said_ms: int, derived_from: str | None
+    changes: GraphChanges, edge: GraphEdge, source: EdgeEnd, target: EdgeEnd, stated_ms: int, derived_from: str | None
 ) -> bool:
     name = changes.edge_name(source.key, target.key, edge.type)
     before = changes.edge(name)
@@ -137,9 +137,9 @@ def _give(
     memory_id = derived_from or edge.evidence
     evidence = None if memory_id is None else changes.seq(memory_id)
     if derived_from is None or evidence is None:
-        row = _with_given(row, edge, evidence, said_ms, changes.ingested_ms)
+        row = _with_given(row, edge, evidence, stated_ms, changes.ingested_ms)
     else:
-        row = _with_found(row, edge, Statement(derived_from, evidence, changes.ingested_ms, False, said_ms=said_ms))
+        row = _with_found(row, edge, Statement(derived_from, evidence, changes.ingested_ms, False, stated_ms=stated_ms))
     if row == before:
         return False
     if before is None:
@@ -165,16 +165,16 @@ def _with_found(row: EdgeRow, edge: GraphEdge, statement: Statement) -> EdgeRow:
     if earlier and not earlier[0].derived:
         return row
     if earlier:
-        statement = statement._replace(ingested_ms=earlier[0].ingested_ms, said_ms=earlier[0].said_ms)
+        statement = statement._replace(ingested_ms=earlier[0].ingested_ms, stated_ms=earlier[0].stated_ms)
     row = row._replace(statements=with_statement([one for one in row.statements if one not in earlier], statement))
     if row.archived is not None or (row.given is not None and row.given.stands):
         return row
-    times = (statement.ingested_ms, False, edge.valid_from, edge.valid_to, statement.said_ms)
+    times = (statement.ingested_ms, False, edge.valid_from, edge.valid_to, statement.stated_ms)
     given = GivenEdge(edge.weight, edge.confidence, edge.expires_at, edge.archived, {}, *times)
     return row._replace(given=given)
 
 
-def _with_given(row: EdgeRow, edge: GraphEdge, evidence: int | None, said_ms: int, ingested_ms: int) -> EdgeRow:
+def _with_given(row: EdgeRow, edge: GraphEdge, evidence: int | None, stated_ms: int, ingested_ms: int) -> EdgeRow:
     """Return the edge with the given values. Evidence that is not a memory id becomes a property."""
     properties = {"evidence": edge.evidence} if edge.evidence is not None and evidence is None else {}
     before = row.given
@@ -188,12 +188,12 @@ def _with_given(row: EdgeRow, edge: GraphEdge, evidence: int | None, said_ms: in
         stands=evidence is None or (before is not None and before.stands),
         valid_from_ms=edge.valid_from,
         valid_to_ms=edge.valid_to,
-        said_ms=min(before.said_ms, said_ms) if before else said_ms,
+        stated_ms=min(before.stated_ms, stated_ms) if before else stated_ms,
     )
     statements = row.statements
     known = any(not one.relation and one.memory_id == edge.evidence for one in statements)
     if evidence is not None and not known:
-        statement = Statement(str(edge.evidence), evidence, ingested_ms, relation=False, said_ms=said_ms)
+        statement = Statement(str(edge.evidence), evidence, ingested_ms, relation=False, stated_ms=stated_ms)
         statements = with_statement(statements, statement)
     return row._replace(given=given, statements=statements, archived=None)
 

@@ -420,7 +420,7 @@ class GraphWriter:
             return name
         earlier = next((one for one in edge.statements if _is_of(one, row.id, True)), statement)
         others = [one for one in edge.statements if not _is_of(one, row.id, True)]
-        since = statement._replace(ingested_ms=earlier.ingested_ms, said_ms=earlier.said_ms)
+        since = statement._replace(ingested_ms=earlier.ingested_ms, stated_ms=earlier.stated_ms)
         statements = with_statement(others, since)
         if statements != edge.statements:
             changes.put_edge(name, edge._replace(statements=statements))

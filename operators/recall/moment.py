@@ -23,7 +23,7 @@ from recallflow.state.graph import OwnerGraph
 from recallflow.state.hot_owner import HotOwner, with_changes
 from recallflow.state.index import OwnerIndex
 from recallflow.state.past_graph import PastGraph, VersionGraph
-from recallflow.state.rows import Entry, EpisodeMark, EpisodeRow, Vectors
+from recallflow.state.rows import Entry, EpisodeLogEntry, EpisodeRow, Vectors
 from recallflow.state.scoped import ScopedGraph, ScopedIndex, ScopedVersionGraph
 
 AT_ONCE = 1_000  # records per step: some 10 ms
@@ -276,14 +276,14 @@ def _episodes(
     episode_of = {entry.seq: entry.episode for entry in versions}
     if moment.known_by_ms is None and moment.projects is None:
         return (yield from _read(tables[keys.EPISODE], lambda _, value: EpisodeRow.decode(value))), episode_of
-    marks: list[EpisodeMark] = []
+    marks: list[EpisodeLogEntry] = []
     standing: dict[str | None, list[EpisodeRow]] = {}
     episodes: dict[int, EpisodeRow] = {}
     for some in _parts(versions):
         openers = (entry for entry in some if entry.version == 0 and entry.episode >= 0)
-        marks += [EpisodeMark.of_member(e, opening(owner, e)) for e in openers]
+        marks += [EpisodeLogEntry.of_member(e, opening(owner, e)) for e in openers]
         yield
-    stored = yield from _read(tables[keys.EPISODE_LOG], lambda _, value: EpisodeMark.decode(value))
+    stored = yield from _read(tables[keys.EPISODE_LOG], lambda _, value: EpisodeLogEntry.decode(value))
     # An end applies always, and a deleted member if its project is readable.
     known = (one for one in stored if moment.knows(one.ingested_ms))
     marks += [one for one in known if one.opened is None or moment.is_within(one.project_id)]

@@ -37,7 +37,7 @@ from recallflow.flows.partition_copies import (
 from recallflow.flows.router import OwningPartitions
 from recallflow.flows.settings import Settings
 from recallflow.kafka_options import KafkaOptions
-from recallflow.operators.events import Misrouted, Refused, by_partition, decode, partition_hashed
+from recallflow.operators.events import Misrouted, Refused, by_partition, decode, partition_by_owner
 from recallflow.owner import Owner, partition_of, state_partition
 from recallflow.records import MOVED_HEADER, Position, Record
 from recallflow.state import keys
@@ -71,7 +71,7 @@ def test_an_owner_is_in_the_partition_of_its_records(tenant: str, user: str, env
 def test_a_refused_record_goes_where_its_key_says(key: bytes | None, partitions: int) -> None:
     record = Record(Position("memory.events", 0, 7), b"{", 0, key)
     refused = Refused(record, InvalidRecord("invalid_json", [FieldProblem("", "is no JSON")]), "decode")
-    ((_, batch),) = by_partition([refused], partial(partition_hashed, partitions=partitions))
+    ((_, batch),) = by_partition([refused], partial(partition_by_owner, partitions=partitions))
     assert batch.partition == librdkafka()(key or b"", partitions)
 
 
@@ -94,7 +94,7 @@ def test_a_record_is_misplaced_where_its_owner_is_not(key: bytes | None, shift: 
     assert isinstance(item, Misrouted) == (reason is not None)
     assert homes.counts == ({} if reason is None else {reason: 1})
     if isinstance(item, Misrouted):
-        assert (item.home, item.owner.user_id) == (home, "ann")
+        assert (item.owning_partition, item.owner.user_id) == (home, "ann")
 
 
 def test_first_misrouted_record_alone_gives_a_warning(caplog: pytest.LogCaptureFixture) -> None:
@@ -116,7 +116,7 @@ def test_unreadable_record_is_refused_in_its_partition() -> None:
 def test_origin_is_another_partition_or_unknown(said: bytes, partition: int) -> None:
     one = Record(Position("memory.events", partition, 7), b"", 0, headers=((MOVED_HEADER, said),))
     assert one.moved_from is None or (one.moved_from.topic, one.moved_from.partition) != one.position[:2]
-    assert one.known_as == (one.moved_from or one.position)
+    assert one.original_position == (one.moved_from or one.position)
 
 
 BEGAN_MS = 1_000

@@ -65,7 +65,7 @@ class Deployment:
         for output in outputs:
             if isinstance(output, Moved):
                 came = (MOVED_HEADER, str(output.position).encode())
-                self._log.append(output.home, output.record.value, (*(output.record.headers or ()), came))
+                self._log.append(output.owning_partition, output.record.value, (*(output.record.headers or ()), came))
         return [output for output in outputs if not isinstance(output, Moved)]
 
     def rewind(self) -> None:

@@ -10,7 +10,7 @@ import orjson
 
 from recallflow.connectors.master_keys import LocalMasterKey
 from recallflow.flows.settings import Settings
-from recallflow.operators.events import by_partition, decode, partition_hashed
+from recallflow.operators.events import by_partition, decode, partition_by_owner
 from recallflow.operators.prepare import prepare
 from recallflow.operators.step import StateStep
 from recallflow.outputs import Output
@@ -76,7 +76,7 @@ class Member:
     def run(self, events: Sequence[Event], topic: str = "log") -> list[Output]:
         items = prepare(HASHING, [decode(Record(Position(topic, 0, 0), orjson.dumps(event), 0)) for event in events])
         outputs: list[Output] = []
-        for _, batch in by_partition(items, partial(partition_hashed, partitions=PARTITIONS)):
+        for _, batch in by_partition(items, partial(partition_by_owner, partitions=PARTITIONS)):
             if (step := self._steps.get(batch.partition)) is None:
                 continue
             first = self._offsets[batch.partition]

@@ -39,7 +39,7 @@ from recallflow.state.rows import (
     CategorySummaryRow,
     Current,
     Entry,
-    EpisodeMark,
+    EpisodeLogEntry,
     EpisodeRow,
     EpisodeSummaryRow,
     Held,
@@ -702,7 +702,7 @@ def test_the_properties_below_vary_every_field() -> None:
 SEQS = st.lists(SEQ, max_size=3)
 RECORDS: list[st.SearchStrategy[Any]] = [
     MEMORY_ROWS, st.builds(Entry, **ENTRY_FIELDS), EPISODES,
-    st.builds(EpisodeMark, SEQ, TIME, st.none() | TEXT, st.none() | TIME, st.none() | EPISODES),
+    st.builds(EpisodeLogEntry, SEQ, TIME, st.none() | TEXT, st.none() | TIME, st.none() | EPISODES),
     st.builds(EpisodeSummaryRow, SEQ, TIME, SEQ, TEXT),
     st.builds(Made, SEQS, st.lists(st.tuples(TEXT, SEQ), max_size=3), SEQS),
     st.builds(CategorySummaryRow, SEQ, TIME, TEXT, TEXT, SEQS),

@@ -192,7 +192,7 @@ def picture(graph: OwnerGraph, seqs: range) -> dict[str, Any]:
         "links": {seq: sorted(graph.links(seq)) for seq in seqs},
         "edges": {key: [*map(edge_fields, graph.edges(key, MOST))] for key in nodes},
         "superseded": {
-            seq: sorted((one.by, one.expires_ms or 0, one.valid_from_ms or 0, one.said_ms) for one in by)
+            seq: sorted((one.by, one.expires_ms or 0, one.valid_from_ms or 0, one.stated_ms) for one in by)
             for seq, by in graph.superseded().items()
         },
     }

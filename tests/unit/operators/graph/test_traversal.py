@@ -182,7 +182,7 @@ def fits(fit: float) -> Callable[[int, bool], float]:
 
 def test_stated_edges_count_fully_and_given_ones_by_fit() -> None:
     edges = [
-        edge("m0", "depends_on", "m1"), edge("m0", "similar_to", "m3", said_ms=0), edge("m0", "x", "tag:b"),
+        edge("m0", "depends_on", "m1"), edge("m0", "similar_to", "m3", stated_ms=0), edge("m0", "x", "tag:b"),
         edge("tag:a", "specializes", "tag:c"),
     ]  # fmt: skip
     links = {"m0": ["tag:a"], "m1": [], "m3": [], "m4": ["tag:a"], "m5": ["tag:b"], "m6": ["tag:c"]}
