@@ -29,7 +29,7 @@ from recallflow.limits import READ_CHARACTERS
 from recallflow.operators import derived
 from recallflow.operators.episodes import end, join_or_open, joins_episode
 from recallflow.operators.events import Analysis, Write, event_time, key_of
-from recallflow.operators.graph.graph_events import SYNC_FAILED, archive, check_relations, relate, sync
+from recallflow.operators.graph.graph_events import SYNC_FAILED, archive, check_relations, relate, update_graph
 from recallflow.operators.large import Work, to_forget
 from recallflow.operators.prepare import entry_stems, flags_of, passages
 from recallflow.operators.quotas import UserLimits
@@ -89,7 +89,8 @@ def new_row(view: View, event: Message | MemoryAdd, memory_id: str, created: tup
 
 
 def changed_columns(before: MemoryRow, event: MemoryUpdate) -> dict[str, Any]:
-    """Return the columns that an update changes. Derived values only fill empty ones, and go with their text."""
+    """Return the columns that an update changes. Derived values only fill empty columns, and are cleared when the text
+    changes; `filled` lists these columns."""
     columns = dict(_columns(event))
     if event.derived_from is not None:
         columns = {name: value for name, value in columns.items() if getattr(before, name) in (None, [])}
@@ -160,19 +161,22 @@ NO_EPISODE = -1
 # Fields that are not part of an event's content. A retrying producer may change the timestamp.
 _NOT_CONTENT = frozenset({"id", "receipt", "schema_version", "timestamp", "embedding"})
 READ_IN_PART = "READ_IN_PART"
-_READ_IN_PART = f"only the first {READ_CHARACTERS:,} characters of the text are searched: send it as several memories"
-_UNFIT = get_args(RefusalOutcome)
+_READ_IN_PART = (
+    f"only the first {READ_CHARACTERS:,} characters of the text are searchable: split it into several memories"
+)
+_REFUSAL_OUTCOMES = get_args(RefusalOutcome)
 EMBEDDING_FAILED = "EMBEDDING_FAILED"
 _EMBEDDING_FAILED = (
-    "the memory is stored, and found by its words: the embedding service gave no vector ({}). Send one as "
+    "the memory is stored, and found by its words only: the embedding service gave no vector ({}). Send one as "
     "memory.embedding, or replay into a new directory"
 )
-_OUT_OF_STEP = "the memory is stored; its graph was not updated, which the next event of this user repeats"
+_GRAPH_FAILED = "the memory is stored, but its graph update failed; it is retried with the next event of this user"
 
 
 def apply(view: View, write: Write, rules: Rules, work: Work | None = None) -> list[Receipted]:
-    """Apply one event through its view. `work` is what steps have already applied. Return a receipt if the event asks
-    for one, or could not take full effect. Raise InvalidRecord; then the view is dropped, and nothing has changed."""
+    """Apply one event through its view. `work` is the part of a large event that was already applied in steps. Return a
+    receipt if the event asks for one, or had only a part of its effect. Raise InvalidRecord; then the caller drops the
+    view, and nothing has changed."""
     event, position = write.event, write.record.position
     view.limits = UserLimits.of(rules.decisions, write.owner.tenant_id, write.record)
     digest = view.digest(_content(event))
@@ -181,18 +185,19 @@ def apply(view: View, write: Write, rules: Rules, work: Work | None = None) -> l
         outcome = _create(view, write, event, event.id or str(write.record.original_position), digest, rules)
     else:
         outcome = _once(view, write, digest, rules, work)
-    view.unfit = outcome if outcome in _UNFIT else None
+    view.refusal_outcome = outcome if outcome in _REFUSAL_OUTCOMES else None
     missing: tuple[str, str] | None = None
-    synced = sync(view, rules.graph_writer(view.graph, rules.similarity), write.analysis, position)
+    synced = update_graph(view, rules.graph_writer(view.graph, rules.similarity), write.analysis, position)
     if not synced or (work is not None and not work.synced):
-        missing = SYNC_FAILED, _OUT_OF_STEP
+        missing = SYNC_FAILED, _GRAPH_FAILED
     elif write.analysis is not None and outcome in ("created", "updated"):
         missing = _missing(write.analysis)
     return receipts(write, outcome, missing)
 
 
 def receipts(write: Write, outcome: Outcome, missing: tuple[str, str] | None = None) -> list[Receipted]:
-    """Return the receipt of an event as an output, if the event asks for one or is `missing` a part (code, detail)."""
+    """Return the receipt of an event as an output, if the event asks for one, or if `missing` (code, detail) names a
+    part that could not be applied."""
     event = write.event
     if missing is None and not event.receipt:
         return []
@@ -211,7 +216,7 @@ def receipts(write: Write, outcome: Outcome, missing: tuple[str, str] | None = N
 
 
 def _missing(analysis: Analysis) -> tuple[str, str] | None:
-    """Return the code and text of a missing part of a memory, if any."""
+    """Return code and text for a part of a memory that could not be stored, if any."""
     if analysis.embedding_failure is not None:
         return EMBEDDING_FAILED, _EMBEDDING_FAILED.format(analysis.embedding_failure)
     return (READ_IN_PART, _READ_IN_PART) if analysis.cut else None
@@ -249,7 +254,7 @@ def _once(view: View, write: Write, digest: str, rules: Rules, work: Work | None
     if before is not None:
         return _repeated(before, digest, "id")
     outcome = _change(view, write, rules, work)
-    if outcome not in _UNFIT:
+    if outcome not in _REFUSAL_OUTCOMES:
         view.mark_applied(event.id, digest)
     return outcome
 
@@ -351,7 +356,8 @@ def _relate(view: View, event: GraphEdges, stated_ms: int) -> Outcome:
 
 
 def _in_own_language(view: View, analysis: Analysis, text: str) -> Analysis:
-    """Return an analysis, repeated in the owner's last known language if the text's language is uncertain."""
+    """Return an analysis in the text's language, and store that as the owner's. If it is uncertain, analyse the text
+    again in the owner's language."""
     if analysis.is_language_certain:
         view.language = language_in(analysis.flags)
     elif view.language and analysis.stems:

@@ -1,13 +1,16 @@
 """Episodes: the grouping of a session's messages, as a function of the earlier log.
 
 A message joins the episode whose span, widened by the gap on both sides, contains its event time. The gap is the
-setting `episode_gap_minutes` in `flows/settings.py`. A message that matches two episodes merges them under the id of
-the older one. An explicit end excludes later messages regardless of the gap; a late message from before the end still
-joins. Open or closed is not stored: it depends on the time of the query.
+setting `episode_gap_minutes`. A message that matches two episodes merges them under the id of the older one. An
+explicit end excludes later messages regardless of the gap; a late message from before the end still joins. Whether an
+episode is open is not stored, because it depends on the time of the query.
 
 A fact of a session belongs to an episode without changing its span, because most facts are extracted after the
-conversation. It joins the episode within reach, or else the last one started by then, or else the first. Facts of a
-session without messages wait in an episode that the first message takes over."""
+conversation. It joins the episode whose widened span contains its event time; otherwise the last episode that started
+before it; otherwise the first. Facts of a session without messages are in an episode that its first message takes over.
+
+The functions take the current episodes of one session, sorted by time, without overlaps. In `EpisodeRow`, `logged`
+tells whether all its times come from the log, so that a replay gives the same times."""
 
 import hashlib
 from bisect import bisect_right
@@ -37,18 +40,18 @@ class JoinedEpisode(NamedTuple):
     changed: list[EpisodeRow]
 
 
-def join(episodes: Sequence[EpisodeRow], opened: EpisodeRow, gap_ms: int) -> JoinedEpisode:
-    """Return the memory's episode among the session's current ones, sorted by time. `opened` is the episode that the
-    memory would open: its event time as the span, and its own sequence number. It needs no id yet."""
-    at_ms = opened.start_ms
-    if opened.of_facts:
-        return _join_fact(episodes, opened, gap_ms)
+def join(episodes: Sequence[EpisodeRow], candidate: EpisodeRow, gap_ms: int) -> JoinedEpisode:
+    """Return the episode that a memory joins. `candidate` is the episode that the memory would open: its span is the
+    memory's event time, and its number the memory's `seq`. It needs no id."""
+    at_ms = candidate.start_ms
+    if candidate.of_facts:
+        return _join_fact(episodes, candidate, gap_ms)
     if episodes and episodes[0].of_facts:  # the only episode of the session
-        taken = episodes[0]._replace(start_ms=at_ms, last_ms=at_ms, logged=opened.logged, of_facts=False)
+        taken = episodes[0]._replace(start_ms=at_ms, last_ms=at_ms, logged=candidate.logged, of_facts=False)
         return JoinedEpisode(taken, [taken])
-    earlier, later = _around(episodes, at_ms, gap_ms)
+    earlier, later = _within_gap(episodes, at_ms, gap_ms)
     if earlier is not None and later is not None:
-        first, second = sorted((_widen(earlier, opened), later), key=lambda e: e.number)
+        first, second = sorted((_widen(earlier, candidate), later), key=lambda e: e.number)
         kept = first._replace(
             start_ms=min(first.start_ms, second.start_ms),
             last_ms=max(first.last_ms, second.last_ms),
@@ -57,23 +60,23 @@ def join(episodes: Sequence[EpisodeRow], opened: EpisodeRow, gap_ms: int) -> Joi
         )
         return JoinedEpisode(kept, [kept, second._replace(merged_into=kept.number)])
     found = earlier or later
-    episode = opened if found is None else _widen(found, opened)
+    episode = candidate if found is None else _widen(found, candidate)
     return JoinedEpisode(episode, [episode])
 
 
-def _join_fact(episodes: Sequence[EpisodeRow], opened: EpisodeRow, gap_ms: int) -> JoinedEpisode:
+def _join_fact(episodes: Sequence[EpisodeRow], candidate: EpisodeRow, gap_ms: int) -> JoinedEpisode:
     if not episodes or episodes[0].of_facts:
-        waiting = _widen(episodes[0], opened) if episodes else opened
-        return JoinedEpisode(waiting, [waiting])
-    earlier, later = _around(episodes, opened.start_ms, gap_ms)
-    return JoinedEpisode(earlier or later or episodes[max(_begun(episodes, opened.start_ms) - 1, 0)], [])
+        of_facts = _widen(episodes[0], candidate) if episodes else candidate
+        return JoinedEpisode(of_facts, [of_facts])
+    earlier, later = _within_gap(episodes, candidate.start_ms, gap_ms)
+    return JoinedEpisode(earlier or later or episodes[max(_started_count(episodes, candidate.start_ms) - 1, 0)], [])
 
 
 def end(episodes: Sequence[EpisodeRow], at_ms: int, gap_ms: int) -> EpisodeRow | None:
     """Return the episode that an explicit end at `at_ms` closes, in its closed state; None if none is open then."""
-    begun = (episodes[place] for place in range(_begun(episodes, at_ms) - 1, -1, -1))
-    # Episodes do not overlap, so those before an ended one have ended too.
-    for episode in takewhile(lambda one: at_ms <= one.last_ms + gap_ms, begun):
+    started = (episodes[number] for number in range(_started_count(episodes, at_ms) - 1, -1, -1))
+    # Episodes do not overlap, so all episodes before one outside of the gap are outside too.
+    for episode in takewhile(lambda one: at_ms <= one.last_ms + gap_ms, started):
         if episode.ended_ms is None and not episode.of_facts:
             return episode._replace(ended_ms=max(at_ms, episode.last_ms))
     return None
@@ -81,20 +84,20 @@ def end(episodes: Sequence[EpisodeRow], at_ms: int, gap_ms: int) -> EpisodeRow |
 
 def opening(owner: Owner, memory: Entry | MemoryRow) -> EpisodeRow:
     """Return the episode that a memory opens if it joins none: the span is its event time."""
-    return _moment(memory)._replace(id=episode_id(owner, memory.session_id, memory.id))
+    return _candidate(memory)._replace(id=episode_id(owner, memory.session_id, memory.id))
 
 
-def join_or_open(standing: Sequence[EpisodeRow], owner: Owner, memory: Entry | MemoryRow, gap_ms: int) -> JoinedEpisode:
-    """Return the memory's episode among the session's current ones, or a new one."""
-    joined = join(standing, _moment(memory), gap_ms)
+def join_or_open(episodes: Sequence[EpisodeRow], owner: Owner, memory: Entry | MemoryRow, gap_ms: int) -> JoinedEpisode:
+    """Return the episode that a memory joins, or a new one."""
+    joined = join(episodes, _candidate(memory), gap_ms)
     if joined.episode.number != memory.seq:
         return joined
     opened = opening(owner, memory)
     return JoinedEpisode(opened, [opened])
 
 
-def _moment(memory: Entry | MemoryRow) -> EpisodeRow:
-    """Return the episode of a memory's event time without an id, because few memories open an episode."""
+def _candidate(memory: Entry | MemoryRow) -> EpisodeRow:
+    """Return the episode that a memory would open, without its id: that is costly, and few memories open an episode."""
     at_ms, of_facts = memory.created_ms, memory.role is None
     return EpisodeRow(memory.seq, "", memory.session_id, at_ms, at_ms, logged=memory.created_logged, of_facts=of_facts)
 
@@ -110,36 +113,37 @@ def episode_id(owner: Owner, session_id: str | None, opener_id: str) -> str:
     return "ep_" + hashlib.blake2b(named, digest_size=8).hexdigest()
 
 
-def _around(episodes: Sequence[EpisodeRow], at_ms: int, gap_ms: int) -> tuple[EpisodeRow | None, EpisodeRow | None]:
-    """Return the episode that contains or precedes the time, and the one that follows, within reach."""
-    place = _begun(episodes, at_ms)
-    later = episodes[place] if place < len(episodes) and episodes[place].start_ms - at_ms <= gap_ms else None
-    if not place:
+def _within_gap(episodes: Sequence[EpisodeRow], at_ms: int, gap_ms: int) -> tuple[EpisodeRow | None, EpisodeRow | None]:
+    """Return the episode that contains or precedes a time, and the next one; None for each that is outside of the
+    gap."""
+    started = _started_count(episodes, at_ms)
+    later = episodes[started] if started < len(episodes) and episodes[started].start_ms - at_ms <= gap_ms else None
+    if not started:
         return None, later
-    earlier = episodes[place - 1]
+    earlier = episodes[started - 1]
     if at_ms > earlier.last_ms + gap_ms or (earlier.ended_ms is not None and at_ms >= earlier.ended_ms):
         return None, later
     # An explicitly ended episode is not merged with a later one.
     return earlier, None if earlier.ended_ms is not None else later
 
 
-def _begun(episodes: Sequence[EpisodeRow], at_ms: int) -> int:
+def _started_count(episodes: Sequence[EpisodeRow], at_ms: int) -> int:
     """Return the number of episodes that had started at a time."""
     if not episodes or episodes[-1].start_ms <= at_ms:  # most messages come in order
         return len(episodes)
     return bisect_right(episodes, at_ms, key=attrgetter("start_ms"))
 
 
-def _widen(episode: EpisodeRow, opened: EpisodeRow) -> EpisodeRow:
+def _widen(episode: EpisodeRow, candidate: EpisodeRow) -> EpisodeRow:
     return EpisodeRow(  # a hot path; `_replace` takes 50 % longer
         episode.number,
         episode.id,
         episode.session_id,
-        min(episode.start_ms, opened.start_ms),
-        max(episode.last_ms, opened.last_ms),
+        min(episode.start_ms, candidate.start_ms),
+        max(episode.last_ms, candidate.last_ms),
         episode.ended_ms,
         episode.merged_into,
-        episode.logged and opened.logged,
+        episode.logged and candidate.logged,
         episode.of_facts,
         episode.summarised,
     )
@@ -160,10 +164,10 @@ def follow_change(
         if scoped.holds(entry.project_id):
             own = entry._replace(episode=_episode_of(scoped, owner, entry))
             index.add([own], {(entry.seq, entry.version): vectors})
-    for mark in ends:
-        session = scoped.sessions.setdefault(mark.session_id, [])
-        if mark.ended_ms is not None and (ended := end(session, mark.ended_ms, scoped.gap_ms)) is not None:
-            _put(scoped, mark.session_id, [ended])
+    for explicit in ends:
+        session = scoped.sessions.setdefault(explicit.session_id, [])
+        if explicit.ended_ms is not None and (ended := end(session, explicit.ended_ms, scoped.gap_ms)) is not None:
+            _put(scoped, explicit.session_id, [ended])
 
 
 def _episode_of(scoped: ScopedIndex, owner: Owner, entry: Entry) -> int:

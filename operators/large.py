@@ -23,7 +23,7 @@ from recallflow.operators import redaction
 from recallflow.operators.derived import with_derived
 from recallflow.operators.episodes import join
 from recallflow.operators.events import Item, Refused, Write, decode, event_time
-from recallflow.operators.graph.graph_events import attempt, sync
+from recallflow.operators.graph.graph_events import attempt, update_graph
 from recallflow.operators.graph.write import GraphWriter
 from recallflow.operators.guard import retry_once
 from recallflow.operators.rules import Rules
@@ -131,7 +131,7 @@ def _forget(view: View, writer: GraphWriter, work: Work, event: MemoryForget) ->
             if not done:
                 break
         cursor = entry.seq + 1
-    synced = sync(view, writer, None, work.write.record.position, retries=0)
+    synced = update_graph(view, writer, None, work.write.record.position, retries=0)
     return work.next(cursor, found=left < SHARE, synced=synced, done=done)
 
 
@@ -191,8 +191,8 @@ def _merged(view: View, write: Write, gap_ms: int) -> tuple[str, str] | None:
         return None
     at_ms, logged = event_time(write)
     session_id = write.event.session_id
-    moment = EpisodeRow(view.newest + 1, "", session_id, at_ms, at_ms, logged=logged)
-    into, *merged = join(view.episodes(session_id), moment, gap_ms).changed
+    candidate = EpisodeRow(view.newest + 1, "", session_id, at_ms, at_ms, logged=logged)
+    into, *merged = join(view.episodes(session_id), candidate, gap_ms).changed
     return (merged[0].id, into.id) if merged else None
 
 

@@ -46,7 +46,7 @@ class View:
         self._removed: list[int] = []
         self._ends: list[EpisodeLogEntry] = []
         self.touched: list[RememberedMemory | ForgottenMemory] = []
-        self.unfit: str | None = None  # the reason why the event has no effect, if it does not match stored data
+        self.refusal_outcome: str | None = None  # why the event has no effect, if stored data excludes it
         self._graph: GraphChanges | None = None
         # The episodes that the event opened or changed, by session. `episodes` returns their earlier states.
         self.changed_episodes: dict[str | None, list[EpisodeRow]] = {}
@@ -148,7 +148,7 @@ class View:
 
     def episode_id(self, session_id: str | None, number: int) -> str | None:
         """Return the id of the current episode of a message in episode `number`; None for -1."""
-        episode = self._standing(session_id, number)
+        episode = self._current_episode(session_id, number)
         return None if episode is None else episode.id
 
     def merged_episodes(self) -> list[tuple[str, str]]:
@@ -216,7 +216,7 @@ class View:
         first = self._first_entry(entry)
         if first.episode >= 0:
             self.drop_episode_summary(entry)
-            self._mark(EpisodeLogEntry.of_member(first, opening(self.owner, first)))
+            self._log_episode(EpisodeLogEntry.of_member(first, opening(self.owner, first)))
         self._forget_versions(name, current.seq, self._versions(name, current.version))
         self._staged |= dict.fromkeys([*segments.of_memory(key, current.seq), keys.renewed(key, current.seq)])
         self._staged[keys.entry(key, current.seq)] = None
@@ -246,7 +246,7 @@ class View:
     def end_episode(self, session_id: str | None, at_ms: int, ended: EpisodeRow) -> None:
         """Store an explicitly ended episode, and the position of its end."""
         self._ends.append(EpisodeLogEntry(self.change, self.ingested_ms, session_id, at_ms, None))
-        self._mark(self._ends[-1])
+        self._log_episode(self._ends[-1])
         self.put_episodes(session_id, [ended])
 
     def put_vectors(self, row: MemoryRow, vectors: Vectors) -> None:
@@ -289,7 +289,7 @@ class View:
 
     def drop_episode_summary(self, entry: Entry) -> None:
         """Delete the summary of a changed memory's episode."""
-        episode = self._standing(entry.session_id, entry.episode)
+        episode = self._current_episode(entry.session_id, entry.episode)
         if episode is not None and episode.summarised:
             others = [one for one in self.changed_episodes.get(entry.session_id, []) if one.number != episode.number]
             self.grow_episodes(entry.session_id, [*others, episode])
@@ -391,7 +391,7 @@ class View:
             raise KeyError(f"the first version of memory {entry.seq} is missing")
         return Entry.decode(stored)
 
-    def _standing(self, session_id: str | None, number: int) -> EpisodeRow | None:
+    def _current_episode(self, session_id: str | None, number: int) -> EpisodeRow | None:
         """Return the current episode of a member of episode `number`; None for -1."""
         changed = {episode.number: episode for episode in self.changed_episodes.get(session_id, [])}
         into: int | None = number if number >= 0 else None
@@ -407,8 +407,8 @@ class View:
             raise KeyError(f"episode {number} of a current memory is missing")
         return EpisodeRow.decode(stored)
 
-    def _mark(self, mark: EpisodeLogEntry) -> None:
-        self._staged[keys.episode_log(self._hot.key, mark.change)] = mark.encode()
+    def _log_episode(self, entry: EpisodeLogEntry) -> None:
+        self._staged[keys.episode_log(self._hot.key, entry.change)] = entry.encode()
 
 
 def _ingestion(write: Write, clock_ms: int | None) -> tuple[int, bool, int | None]:

@@ -92,15 +92,15 @@ class MemoryWrites:
             drop()
             outputs = [DeadLetter(record, 0, redaction.unreadable(), STEP)]
         ended = self._large.end(owner)
-        whose = None if view is None or view.unfit == "erased" else owner
+        whose = None if view is None or view.refusal_outcome == "erased" else owner
         kept = ended | self._kept(record, outputs, whose)
         position = self._counted(record.position)
         if view is None:
             self._partition.stage(kept, position)
         else:
             view.stage(kept | forwarded, position)
-            if view.unfit is not None and not record.silent:
-                self._partition.unfit[write.event.type, view.unfit] += 1
+            if view.refusal_outcome is not None and not record.silent:
+                self._partition.unfit[write.event.type, view.refusal_outcome] += 1
             try:
                 once(STEP, record.position, view.publish, undo=drop)
             except InvalidRecord:  # the event is applied on disk already
@@ -188,7 +188,7 @@ class MemoryWrites:
         hot, work = self._owners.get(write.owner), self._large.done(write)
         if is_erased(hot, write):
             view = View(self._partition, hot, write)
-            view.unfit = "erased"
+            view.refusal_outcome = "erased"
             return view, receipts(write, "erased")
         if work is None:
             if self._large.begin(hot, write):

@@ -292,7 +292,7 @@ FAILURES_MAX = 5
 SYNC_FAILED = "GRAPH_RELATIONSHIP_SYNC_FAILED"
 
 
-def sync(
+def update_graph(
     view: View, writer: GraphWriter, analysis: Analysis | None, position: Position, retries: int = RETRIES
 ) -> bool:
     """Write the graph of an event, and retry earlier failures. Return False if this event's write failed."""

@@ -27,7 +27,7 @@ _CASED_MAX = 0x1_F000  # no script with case has larger code points
 
 
 class NamePart(NamedTuple):
-    """A possible name in a run of capitalised words. `begins`: its capital may be that of a sentence."""
+    """A possible name in a run of capitalised words. `begins`: it may be capitalised only as the start of a sentence."""
 
     name: str
     words: int
@@ -44,7 +44,7 @@ class NameWords:
     months: frozenset[str]
     titles: frozenset[str]
     ordinary: frozenset[str]
-    dating: frozenset[str]  # words that mark the following word as a month
+    before_months: frozenset[str]  # words that mark the following word as a month
     english: bool
     table: Table
     any_run: re.Pattern[str]  # finds runs of capitalised words
@@ -55,15 +55,15 @@ class NameWords:
 def name_words(text: str, reading: Reading) -> NameWords:
     """Return the word tables for the language of a text; if that is uncertain, the one with the most matches."""
     if not text.isascii() and _CYRILLIC.search(text):
-        return _of(-1)
+        return _tables_of(-1)
     if reading.sure:
-        return _of(reading.language)
+        return _tables_of(reading.language)
     words = {*_PLAIN_WORD.findall(text.lower())}
-    return max(map(_of, range(len(LATIN))), key=lambda known: len(known.no_names & words))
+    return max(map(_tables_of, range(len(LATIN))), key=lambda known: len(known.no_names & words))
 
 
 @cache
-def _of(language: int) -> NameWords:
+def _tables_of(language: int) -> NameWords:
     """Return the tables of a language by its index in `LATIN`; -1 is Russian."""
     table = LATIN[language] if language >= 0 else RUSSIAN
     grammar = table.function_words & table.accented_words
@@ -77,7 +77,7 @@ def _of(language: int) -> NameWords:
         months=frozenset(table.months),
         titles=table.titles,
         ordinary=ordinary,
-        dating=calendar | ({word.strip() for word in table.before_months} or grammar),
+        before_months=calendar | ({word.strip() for word in table.before_months} or grammar),
         english=language == 0,
         table=table,
         any_run=_run(rf"(?<!{_INSIDE})[A-Z{UPPER}]", f"A-Z{UPPER}", table),
@@ -116,7 +116,7 @@ def _run(first: str, upper: str, table: Table) -> re.Pattern[str]:
 class _Word(NamedTuple):
     text: str
     lowered: str
-    bent: bool  # with an apostrophe ending, which ends the name
+    is_inflected: bool  # it has an ending after an apostrophe, and no further word belongs to the name
     dotted: bool
 
 
@@ -124,8 +124,9 @@ def _words(run: str) -> Iterator[_Word]:
     for given in run.split():
         word = given.removesuffix(".")
         stem, apostrophe, rest = word.replace("’", "'").rpartition("'")
-        bent = bool(apostrophe) and rest.islower()
-        yield _Word(stem if bent else word, (stem if bent else word).lower(), bent, word != given)
+        is_inflected = bool(apostrophe) and rest.islower()
+        name = stem if is_inflected else word
+        yield _Word(name, name.lower(), is_inflected, word != given)
 
 
 class _Parts:
@@ -154,11 +155,11 @@ class _Parts:
             return
         elif self._within:  # Rio de Janeiro
             self._hold(word)
-        elif is_title or (word.bent and len(word.text) < 3) or lowered in known.calendar:
+        elif is_title or (word.is_inflected and len(word.text) < 3) or lowered in known.calendar:
             self._cut()
         elif lowered in known.grammar:
             # The article belongs to the name in Los Angeles and La Paz, but not in English.
-            if leads and not (known.english or last or word.bent or self._heading):
+            if leads and not (known.english or last or word.is_inflected or self._heading):
                 self._hold(word)
             else:
                 self._cut(joined=lowered in known.table.conjunctions)
@@ -173,7 +174,7 @@ class _Parts:
     def _hold(self, word: _Word) -> None:
         self._held += [*self._within, word.text]
         self._within = []
-        if word.bent:
+        if word.is_inflected:
             self._cut()
 
     def _cut(self, joined: bool = False) -> None:
@@ -276,7 +277,7 @@ class _Names:
         elif len(name) <= NAME_CHARACTERS:
             table = words.table
             is_noun = len(lowered) >= _NOUN_CHARACTERS and lowered.endswith(table.noun_endings)
-            # Some languages capitalise nouns: a word before it or its ending tells.
+            # In languages that capitalise nouns, a determiner before the word or its ending marks it as a noun.
             if table.determiners and (is_noun or self._before(match.start()) in table.determiners):
                 self._doubtful.append(name)
             elif begins and not self._is_listed(match.end()):
@@ -291,7 +292,7 @@ class _Names:
         if lowered not in words.calendar:
             return False
         before, after = self._before(match.start()), self._text[match.end() : match.end() + 2].strip()
-        return lowered not in words.months or before in words.dating or before.isdecimal() or after.isdecimal()
+        return lowered not in words.months or before in words.before_months or before.isdecimal() or after.isdecimal()
 
     def _is_listed(self, end: int) -> bool:
         """Return whether a list of names continues here."""
@@ -310,8 +311,8 @@ def _plain_words(text: str, words: NameWords) -> Iterator[str]:
     """Yield possible names in a text without case: uncommon words, and pairs of adjacent ones."""
     found = islice(_WORD.finditer(text), 2 * DOUBTFUL_MAX)
     plain = (match[0].lower().removesuffix("'s").removesuffix("’s") for match in found)
-    telling = [word if word not in words.no_names and len(word) > 2 else "" for word in plain]
-    for word, after in zip(telling, [*telling[1:], ""], strict=True):
+    uncommon = [word if word not in words.no_names and len(word) > 2 else "" for word in plain]
+    for word, after in zip(uncommon, [*uncommon[1:], ""], strict=True):
         if word and after:
             yield f"{word} {after}"
         if word:
@@ -331,14 +332,14 @@ def _distinct(names: Iterable[str], at_most: int = NAMES_MAX) -> tuple[str, ...]
 
 def with_known(named: TextNames, is_known: Callable[[str], bool], text: str, caseless: Sequence[str]) -> TextNames:
     """Return the names of a text with known ones added, up to a limit. `is_known` looks up the node key of a doubtful
-    name in constant time. The text is searched for `caseless` names too, the owner's in scripts without case."""
+    name. `caseless` are the owner's names in scripts without case; the text is searched for them too."""
     found: list[str] = []
     for name in named.doubtful:
         # A part of a longer known name is not a separate name.
         if not any(name in longer for longer in found) and is_known(node_key(ENTITY_KIND, name)):
             found.append(name)
     if caseless:
-        there = [*names_in(text[:READ_CHARACTERS], caseless)]
-        found += [name for name in there if not any(name in other and name != other for other in there)]
+        occurring = [*names_in(text[:READ_CHARACTERS], caseless)]
+        found += [name for name in occurring if not any(name in other and name != other for other in occurring)]
     entities = tuple(dict.fromkeys([*named.entities, *found]))[:NAMES_MAX]
     return named._replace(entities=entities, doubtful=()) if found else named
