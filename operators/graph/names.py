@@ -27,7 +27,7 @@ _CASED_MAX = 0x1_F000  # no script with case has larger code points
 
 
 class NamePart(NamedTuple):
-    """A possible name in a run of capitalised words. `begins`: it may be capitalised only as the start of a sentence."""
+    """A possible name in a run of capitalised words. `begins`: a sentence start may explain the capital."""
 
     name: str
     words: int
