@@ -53,27 +53,25 @@ def each_conversation(
     files = exported(source, _FILE, scope)
     is_shared = not scope.user_given and _has_several(files, account_field)
     for file in files:
-        with file.open() as opened:
-            for number, text in enumerate(elements(opened), start=1):
-                conversation, where = lenient(text), f"{file.name}, conversation {number}"
-                account = _account(conversation, account_field) if is_shared else ""
-                if is_shared and not account:
-                    yield broken(where, f"has no {account_field}, in an export of several", conversation)
-                else:
-                    owner = identifier(names.get(account, account)) if is_shared else scope.user_id
-                    yield from events_of(conversation, scope, owner, where)
+        for number, text in enumerate(elements(file), start=1):
+            conversation, where = lenient(text), f"{file.name}, conversation {number}"
+            account = _account(conversation, account_field) if is_shared else ""
+            if is_shared and not account:
+                yield broken(where, f"has no {account_field}, in an export of several", conversation)
+            else:
+                owner = identifier(names.get(account, account)) if is_shared else scope.user_id
+                yield from events_of(conversation, scope, owner, where)
 
 
 def _has_several(files: Sequence[LogFile], field: str) -> bool:
     """Return whether the files hold conversations of several accounts. Read only as much as needed."""
     first = ""
     for file in files:
-        with file.open() as opened:
-            for _, text in placed_elements(opened, EACH, field):
-                account = _account(lenient(text), field)
-                first = first or account
-                if account not in ("", first):
-                    return True
+        for _, text in placed_elements(file, EACH, field):
+            account = _account(lenient(text), field)
+            first = first or account
+            if account not in ("", first):
+                return True
     return False
 
 
@@ -211,10 +209,9 @@ def _people(source: LogFile) -> Iterator[tuple[str, str]]:
     """Yield account id and label of an organisation's accounts: names may repeat, addresses do not."""
     for file in source.members:
         if file_name(file.name) == "users.json":
-            with file.open() as opened:
-                for one in map(lenient, elements(opened)):
-                    if name := author(field_of(one, "email_address")) or author(field_of(one, "full_name")):
-                        yield word(one.get("uuid")), name
+            for one in map(lenient, elements(file)):
+                if name := author(field_of(one, "email_address")) or author(field_of(one, "full_name")):
+                    yield word(one.get("uuid")), name
 
 
 CLAUDE = LogFormat(

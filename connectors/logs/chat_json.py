@@ -23,7 +23,7 @@ from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from typing import Any
 
-from recallflow.connectors.logs.documents import elements, first_objects, is_document, members, parsed, written_lines
+from recallflow.connectors.logs.documents import elements, first_objects, is_document, members, parsed, records
 from recallflow.connectors.logs.log_format import EVENT_BYTES, ImportScope, LogFormat, field_of, identifier, word
 from recallflow.connectors.logs.owners import (
     ROLES,
@@ -33,7 +33,7 @@ from recallflow.connectors.logs.owners import (
     identifier_text,
     unclear_identities,
 )
-from recallflow.connectors.logs.sources import LogFile, start_of
+from recallflow.connectors.logs.sources import LogFile
 from recallflow.errors import UsageError
 from recallflow.fields import written_time
 
@@ -62,8 +62,7 @@ def _holds_messages(items: object) -> bool:
 
 
 def _read_openai(source: LogFile, scope: ImportScope) -> Iterator[bytes]:
-    with source.open() as file:
-        start = start_of(file)
+    start = source.start()
     first = first_objects(start)
     owned = any(owner_of(one, field_roles(one)) for one in first)
     conversations = Conversations(source.name, scope, owned=owned, is_table=False)
@@ -71,13 +70,12 @@ def _read_openai(source: LogFile, scope: ImportScope) -> Iterator[bytes]:
     if as_document and start.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"{"):
         yield from _one_object(source, conversations, next(filter(None, map(listed, first)), "messages"))
         return
-    with source.open() as file:
-        for number, text in enumerate(elements(file) if as_document else written_lines(file), start=1):
-            element = parsed(text)
-            if element is None and not (as_document and text == b"null"):
-                yield text[:EVENT_BYTES]
-            else:
-                yield from conversations.events(element, number)
+    for number, text in enumerate(records(source, as_document=as_document), start=1):
+        element = parsed(text)
+        if element is None and not (as_document and text == b"null"):
+            yield text[:EVENT_BYTES]
+        else:
+            yield from conversations.events(element, number)
 
 
 class Conversations:
@@ -214,19 +212,17 @@ def _unshared(message: dict[str, Any]) -> dict[str, Any]:
 
 def _one_object(source: LogFile, conversations: Conversations, name: str) -> Iterator[bytes]:
     """Read the fields of a conversation first, because they may follow any number of messages."""
-    with source.open() as file:
-        fields = members(file, without=frozenset((name,)))
+    fields = members(source, without=name)
     if "role" in fields:
         yield from conversations.events(fields, 1)
         return
     conversation, digest = conversations.named(fields, 1), ConversationDigest(conversations)
-    with source.open() as file:
-        for place, text in enumerate(elements(file, name), start=1):
-            message = parsed(text)
-            if message is None and text != b"null":
-                yield text[:EVENT_BYTES]
-            else:
-                yield digest.event(message, conversation, place)
+    for place, text in enumerate(elements(source, name), start=1):
+        message = parsed(text)
+        if message is None and text != b"null":
+            yield text[:EVENT_BYTES]
+        else:
+            yield digest.event(message, conversation, place)
 
 
 def _given(element: dict[str, Any], keys: Iterable[str], default: object = None) -> object:
@@ -270,13 +266,12 @@ _TIME = "%I:%M %p on %d %B, %Y"
 
 def _read_locomo(source: LogFile, scope: ImportScope) -> Iterator[bytes]:
     """Yield the events sample by sample, session by session in numeric order, turn by turn."""
-    with source.open() as file:
-        for text in elements(file):
-            sample = parsed(text)
-            if sample is None and text != b"null":
-                yield text[:EVENT_BYTES]
-            else:
-                yield from (scope.encode_event(event) for event in _events(sample, scope))
+    for text in elements(source):
+        sample = parsed(text)
+        if sample is None and text != b"null":
+            yield text[:EVENT_BYTES]
+        else:
+            yield from (scope.encode_event(event) for event in _events(sample, scope))
 
 
 def _events(sample: object, scope: ImportScope) -> Iterator[dict[str, Any]]:

@@ -15,7 +15,7 @@ import orjson
 from ijson.common import ObjectBuilder
 
 from recallflow.connectors.local_inputs import bounded_lines
-from recallflow.connectors.logs.sources import piece
+from recallflow.connectors.logs.sources import LogFile, piece
 from recallflow.parsing import unmarked
 
 ELEMENT_BYTES = 64 * 1024 * 1024  # an element may be a whole conversation
@@ -42,36 +42,38 @@ def parsed(text: bytes) -> object:
         return None
 
 
-def elements(file: BinaryIO, *path: str, most_bytes: int = ELEMENT_BYTES) -> Iterator[bytes]:
+def elements(source: LogFile, *path: str, most_bytes: int = ELEMENT_BYTES) -> Iterator[bytes]:
     """Yield the JSON of each element of the array at a path of keys (none: the document itself). A value that is no
     array is the only element. An element longer than `most_bytes` is cut one byte after it. Cut or broken elements
     are not JSON: pass them on unchanged, to be refused."""
-    for _, element in placed_elements(file, *path, EACH, most_bytes=most_bytes):
+    for _, element in placed_elements(source, *path, EACH, most_bytes=most_bytes):
         yield element
 
 
 def placed_elements(
-    file: BinaryIO, *path: str, most_bytes: int = ELEMENT_BYTES
+    source: LogFile, *path: str, most_bytes: int = ELEMENT_BYTES
 ) -> Iterator[tuple[dict[str, Any], bytes]]:
     """Yield the values at a path of keys and EACH, with the scalar fields that their parent objects had before them:
     `"chats", "list", EACH, "messages", EACH` gives each message with the name of its chat."""
-    scanner = _Scanner(file, most_bytes)
-    yield from _walk(scanner, path, {})
-    while scanner.peek(_BETWEEN) is not None:  # several documents, or invalid JSON
-        yield {}, scanner.value()
-    if scanner.is_broken:
-        yield {}, BROKEN
+    with source.open() as file:
+        scanner = _Scanner(file, most_bytes)
+        yield from _walk(scanner, path, {})
+        while scanner.peek(_BETWEEN) is not None:  # several documents, or invalid JSON
+            yield {}, scanner.value()
+        if scanner.is_broken:
+            yield {}, BROKEN
 
 
-def members(file: BinaryIO, without: frozenset[str] = frozenset()) -> dict[str, Any]:
+def members(source: LogFile, without: str) -> dict[str, Any]:
     """Return the members of a document's object, except the named, the invalid, and those over a megabyte."""
-    scanner, found = _Scanner(file, _CHUNK_BYTES), dict[str, Any]()
-    if scanner.peek(_WHITE) == b"{"[0]:
-        for key in scanner.at_keys():
-            if key in without:
-                scanner.value(kept=False)
-            elif (text := scanner.value()) == b"null" or parsed(text) is not None:
-                found[key] = parsed(text)
+    with source.open() as file:
+        scanner, found = _Scanner(file, _CHUNK_BYTES), dict[str, Any]()
+        if scanner.peek(_WHITE) == b"{"[0]:
+            for key in scanner.at_keys():
+                if key == without:
+                    scanner.value(kept=False)
+                elif (text := scanner.value()) == b"null" or parsed(text) is not None:
+                    found[key] = parsed(text)
     return found
 
 
@@ -103,11 +105,16 @@ def is_document(start: bytes) -> bool:
         return error.pos >= len(text) - 1  # the text is valid up to its cut end
 
 
-def written_lines(file: BinaryIO) -> Iterator[bytes]:
-    """Yield lines that are not blank, without a byte order mark; a line is cut to ELEMENT_BYTES."""
-    for number, line in enumerate(bounded_lines(file, ELEMENT_BYTES)):
-        if line.strip():
-            yield line if number else unmarked(line)
+def records(source: LogFile, *, as_document: bool) -> Iterator[bytes]:
+    """Yield the elements of a document, or else the lines that are not blank, without a byte order mark, each cut to
+    ELEMENT_BYTES."""
+    if as_document:
+        yield from elements(source)
+        return
+    with source.open() as file:
+        for number, line in enumerate(bounded_lines(file, ELEMENT_BYTES)):
+            if line.strip():
+                yield line if number else unmarked(line)
 
 
 def _closed(start: bytes) -> object:

@@ -49,10 +49,11 @@ from recallflow.connectors.logs.log_format import (
     word,
 )
 from recallflow.connectors.logs.owners import field_roles, first_named, identifier_text, is_scalar, unclear_identities
-from recallflow.connectors.logs.sources import LogFile, start_of
+from recallflow.connectors.logs.sources import LogFile
 from recallflow.errors import InvalidRecord, UsageError
 
 _MEM0_LISTS = ("results", "memories", "history")
+_FIRST_BYTES = 64 * 1024  # in which the names of the lists appear
 _NOT_MEMORIES = ("relations", "entities")
 
 
@@ -71,16 +72,12 @@ def _is_memory(one: dict[str, Any]) -> bool:
 
 
 def _read_mem0(source: LogFile, scope: ImportScope) -> Iterator[bytes]:
-    with source.open() as opened:
-        start = first_objects(start_of(opened, 64 * 1024))
+    start = first_objects(source.start(_FIRST_BYTES))
     listed = next((name for one in start for name in _MEM0_LISTS if name in one), None)
-    with source.open() as opened:
-        path = () if listed is None else (listed,)
-        for number, text in enumerate(elements(opened, *path), start=1):
-            value, where = lenient(text), f"{source.name}, {number}"
-            pages = field_of(value, listed) if listed else None  # a line may be a further page
-            for one in pages if isinstance(pages, list) else [value]:
-                yield from memory_events(one, scope, where)
+    for number, value in _values(source, *filter(None, [listed])):
+        pages = field_of(value, listed) if listed else None  # a line may be a further page
+        for one in pages if isinstance(pages, list) else [value]:
+            yield from memory_events(one, scope, f"{source.name}, {number}")
     if any(name in one for one in start for name in _NOT_MEMORIES):
         scope.leave_out("relations of mem0's graph")
 
@@ -193,13 +190,11 @@ def _is_episode(one: dict[str, Any]) -> bool:
 
 
 def _read_zep(source: LogFile, scope: ImportScope) -> Iterator[bytes]:
-    with source.open() as opened:
-        start = first_objects(start_of(opened, 64 * 1024))
+    start = first_objects(source.start(_FIRST_BYTES))
     listed = [name for name in _ZEP_LISTS if any(name in one for one in start)]
     about = {}
     if any("messages" in one for one in start):  # the owner may follow any number of messages
-        with source.open() as opened:
-            about = members(opened, without=frozenset(("messages",)))
+        about = members(source, without="messages")
     if listed and not any("thread_id" in one or "session_id" in one for one in start):
         names = dict(_nodes(source))
         for name in ("episodes", "messages", *_THREADS, *_FACTS):  # messages before the facts about them
@@ -221,9 +216,8 @@ ZEP = LogFormat(
 
 
 def _values(source: LogFile, *path: str) -> Iterator[tuple[int, Any]]:
-    with source.open() as opened:
-        for number, text in enumerate(elements(opened, *path), start=1):
-            yield number, lenient(text)
+    for number, text in enumerate(elements(source, *path), start=1):
+        yield number, lenient(text)
 
 
 def _nodes(source: LogFile) -> Iterator[tuple[str, str]]:

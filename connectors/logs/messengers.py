@@ -48,7 +48,7 @@ from recallflow.connectors.logs.log_format import (
     list_of,
     word,
 )
-from recallflow.connectors.logs.sources import LogFile, LogHead, start_of
+from recallflow.connectors.logs.sources import LogFile, LogHead
 from recallflow.errors import UsageError
 from recallflow.limits import RECORD_BYTES
 
@@ -77,10 +77,9 @@ def _read_telegram(source: LogFile, scope: ImportScope) -> Iterator[bytes]:
         paths = _paths(file)
         alike = frozenset[str]() if scope.user_given else _shared_names(file, paths)
         for path in paths:
-            with file.open() as opened:
-                for number, (chat, text) in enumerate(placed_elements(opened, *path), start=1):
-                    where = f"{file.name}, message {number}"
-                    yield from telegram_message(lenient(text), chat, _owner(chat, alike, scope), scope, where)
+            for number, (chat, text) in enumerate(placed_elements(file, *path), start=1):
+                where = f"{file.name}, message {number}"
+                yield from telegram_message(lenient(text), chat, _owner(chat, alike, scope), scope, where)
 
 
 def _shared_names(file: LogFile, paths: list[tuple[str, ...]]) -> frozenset[str]:
@@ -89,20 +88,17 @@ def _shared_names(file: LogFile, paths: list[tuple[str, ...]]) -> frozenset[str]
     shared: set[str] = set()
     people: set[str] = set()
     for path in paths:
-        with file.open() as opened:
-            for chat, text in placed_elements(opened, *path[:-2], "id"):
-                if name := author(chat.get("name")):
-                    chat_id = word(lenient(text))
-                    shared |= {name} if ids.setdefault(name, chat_id) != chat_id else set()
-                    people |= set() if chat.get("type") in _OF_GROUPS else {name}
+        for chat, text in placed_elements(file, *path[:-2], "id"):
+            if name := author(chat.get("name")):
+                chat_id = word(lenient(text))
+                shared |= {name} if ids.setdefault(name, chat_id) != chat_id else set()
+                people |= set() if chat.get("type") in _OF_GROUPS else {name}
     return frozenset(shared & people)
 
 
 def _paths(file: LogFile) -> list[tuple[str, ...]]:
     """Return the paths of messages: in an account, under current and left chats."""
-    with file.open() as opened:
-        start = first_objects(start_of(opened, 64 * 1024))
-    if any("messages" in one for one in start):
+    if any("messages" in one for one in first_objects(file.start(64 * 1024))):
         return [("messages", EACH)]
     return [("chats", "list", EACH, "messages", EACH), ("left_chats", "list", EACH, "messages", EACH)]
 

@@ -17,7 +17,7 @@ from recallflow.connectors.logs.log_format import EMPTY_FILE, EVENT_BYTES, Impor
 from recallflow.connectors.logs.mbox import MBOX
 from recallflow.connectors.logs.memory_stores import MEM0, ZEP
 from recallflow.connectors.logs.messengers import TELEGRAM, WHATSAPP
-from recallflow.connectors.logs.sources import LogFile, LogHead, start_of
+from recallflow.connectors.logs.sources import LogFile, LogHead
 from recallflow.connectors.logs.tables import csv_format, header_columns, lines_format, mapped, parquet_format
 from recallflow.connectors.logs.team_chats import DISCORD, SLACK
 from recallflow.errors import UsageError
@@ -35,12 +35,10 @@ def _recognises(head: LogHead) -> bool:
 
 
 def _read(source: LogFile, scope: ImportScope) -> Iterator[bytes]:  # noqa: ARG001 - events name their owners
+    if is_document(source.start()):
+        yield from elements(source, most_bytes=EVENT_BYTES - 1)
+        return
     with source.open() as file:
-        as_document = is_document(start_of(file))
-    with source.open() as file:
-        if as_document:
-            yield from elements(file, most_bytes=EVENT_BYTES - 1)
-            return
         for number, line in enumerate(bounded_lines(file, EVENT_BYTES)):
             yield line if number else unmarked(line)
 
@@ -188,8 +186,7 @@ def log_name(log: Log, scope: ImportScope) -> str:
     owner = scope.tenant_id, scope.user_id, scope.user_given, scope.environment, scope.date_order, str(scope.zone)
     given = "" if log.format.name == "events" else repr((log.format.name, log.columns, owner))
     if log.source.path is not None and log.format.name in _GROWING:
-        with log.source.open() as file:
-            start = start_of(file)
+        start = log.source.start()
         if not is_document(start):
             first = start.partition(b"\n")[0][:_LINE_BYTES].rstrip(b"\r\n")
             return _topic(os.fsencode(log.source.path.resolve()) + f"\n{given}".encode() + first)
@@ -204,11 +201,11 @@ def _content(source: LogFile) -> bytes:
     """Return a digest of size, beginning and end of each file: hashing gigabytes would take too long."""
     digest = hashlib.sha256()
     for one in source.members or (source,):
-        digest.update(f"{one.name}\n{one.bytes}\n{one.checksum}\n".encode())
+        digest.update(f"{one.name}\n{one.total_bytes}\n{one.checksum}\n".encode())
         if one.checksum is None and one.open_raw is not None:
             with one.open_raw() as file:
                 digest.update(file.read(_END_BYTES) or b"")
-                if one.bytes > _END_BYTES:
+                if one.total_bytes > _END_BYTES:
                     file.seek(-_END_BYTES, os.SEEK_END)
                     digest.update(file.read(_END_BYTES) or b"")
     return digest.digest()

@@ -53,26 +53,14 @@ def piece(file: BinaryIO, most_bytes: int) -> bytes:
     return cast("bytes", file.read1(most_bytes))  # type: ignore[attr-defined]
 
 
-def start_of(file: BinaryIO, most_bytes: int = HEAD_BYTES) -> bytes:
-    """Return the first bytes of a log, also of a truncated one."""
-    start = b""
-    try:
-        while len(start) < most_bytes and (more := piece(file, most_bytes - len(start))):
-            start += more
-    except UsageError:
-        if not start:
-            raise
-    return start
-
-
 @dataclass(slots=True)
 class LogFile:
-    """File, standard input, folder or archive, with progress. `bytes` is the size before decompression, and
+    """File, standard input, folder or archive, with progress. `total_bytes` is the size before decompression, and
     `done_bytes` the part read; `path` is that of a file; `checksum` is that of an archive entry."""
 
     name: str  # path within a folder or archive, or else the file name, without `.gz` and `.zst`
     where: str  # name in messages
-    bytes: int = 0
+    total_bytes: int = 0
     open_raw: Opens | None = None
     members: tuple["LogFile", ...] = ()  # files in a folder or an archive, by name; none for a single file
     path: Path | None = None
@@ -85,7 +73,7 @@ class LogFile:
     @property
     def done_bytes(self) -> int:
         own = 0 if self._reader is None else self._reader.done_bytes
-        return min(self.bytes, own + sum(one.done_bytes for one in self.members))
+        return min(self.total_bytes, own + sum(one.done_bytes for one in self.members))
 
     def open(self) -> BinaryIO:
         """Open the source at its beginning. Raise UsageError if it cannot be read, now or later."""
@@ -100,12 +88,20 @@ class LogFile:
         self._reader = _Checked(raw, self.where)
         return _decompressed(io.BufferedReader(self._reader, _SPOOLED_BYTES), self.where, self.unpacked_max)
 
-    def head(self) -> LogHead:
+    def start(self, most_bytes: int = HEAD_BYTES) -> bytes:
+        """Return the first bytes, also of a truncated file."""
         start = b""
-        if self.open_raw is not None:
-            with self.open() as file:
-                start = start_of(file)
-        return LogHead(start, tuple(one.name for one in self.members))
+        with self.open() as file:
+            try:
+                while len(start) < most_bytes and (more := piece(file, most_bytes - len(start))):
+                    start += more
+            except UsageError:
+                if not start:
+                    raise
+        return start
+
+    def head(self) -> LogHead:
+        return LogHead(b"" if self.open_raw is None else self.start(), tuple(one.name for one in self.members))
 
 
 def open_source(path: Path | str) -> LogFile:
@@ -184,7 +180,7 @@ def _folder(path: Path) -> LogFile:
             found.append(LogFile(shown, where, path=file, broken=broken))
     if not found:
         raise UsageError(f"{path}: a folder without files; give one that holds logs")
-    return LogFile(path.name, str(path), sum(one.bytes for one in found), members=tuple(found), empty=empty)
+    return LogFile(path.name, str(path), sum(one.total_bytes for one in found), members=tuple(found), empty=empty)
 
 
 def _archive(where: str, name: str, size: int, open_raw: Opens) -> LogFile:
@@ -215,7 +211,7 @@ def _archive(where: str, name: str, size: int, open_raw: Opens) -> LogFile:
     if not found:
         raise UsageError(f"{where}: an archive without files; give one that holds logs")
     empty = len(files) - len(found)
-    return LogFile(name, where, sum(one.bytes for one in found), members=tuple(found), empty=empty)
+    return LogFile(name, where, sum(one.total_bytes for one in found), members=tuple(found), empty=empty)
 
 
 def _check_archive(where: str, entries: list[zipfile.ZipInfo], size: int) -> None:

@@ -16,9 +16,9 @@ import orjson
 from recallflow.connectors.local_inputs import bounded_lines
 from recallflow.connectors.logs import owners
 from recallflow.connectors.logs.chat_json import Conversations, listed
-from recallflow.connectors.logs.documents import elements, first_objects, is_document, parsed, written_lines
+from recallflow.connectors.logs.documents import first_objects, is_document, parsed, records
 from recallflow.connectors.logs.log_format import EVENT_BYTES, ImportScope, LogFormat, broken
-from recallflow.connectors.logs.sources import LogFile, LogHead, start_of
+from recallflow.connectors.logs.sources import LogFile, LogHead
 from recallflow.errors import UsageError
 from recallflow.fields import written_time
 from recallflow.limits import RECORD_BYTES
@@ -201,19 +201,16 @@ def lines_format(columns: Columns) -> LogFormat:
     def read(source: LogFile, scope: ImportScope) -> Iterator[bytes]:
         table = TableReader(source.name, scope, columns)
         known: dict[tuple[str, ...], dict[str, str]] = {}  # columns → fields; each row may have other columns
-        with source.open() as file:
-            as_document = is_document(start_of(file))
-        with source.open() as file:
-            for number, text in enumerate(elements(file) if as_document else written_lines(file), start=1):
-                row = parsed(text)
-                if not isinstance(row, dict):
-                    yield text[:EVENT_BYTES] if row is None else orjson.dumps(row)
-                    continue
-                names = tuple(row)
-                if names not in known:
-                    known = known if len(known) < _COLUMNS_MAX else {}
-                    known[names] = table.fields(names, [row])
-                yield from table.events(row, known[names], number)
+        for number, text in enumerate(records(source, as_document=is_document(source.start())), start=1):
+            row = parsed(text)
+            if not isinstance(row, dict):
+                yield text[:EVENT_BYTES] if row is None else orjson.dumps(row)
+                continue
+            names = tuple(row)
+            if names not in known:
+                known = known if len(known) < _COLUMNS_MAX else {}
+                known[names] = table.fields(names, [row])
+            yield from table.events(row, known[names], number)
 
     return LogFormat("rows", "JSON lines of rows, with --column", lambda head: bool(first_objects(head.start)), read)
 
@@ -232,8 +229,7 @@ def csv_format(columns: Columns) -> LogFormat:
         return "content" in mapped(names, given).values()
 
     def read(source: LogFile, scope: ImportScope) -> Iterator[bytes]:
-        with source.open() as file:
-            delimiter, names = _header(start_of(file))
+        delimiter, names = _header(source.start())
         with source.open() as file:
             rows = _csv_rows(source.name, file, names, delimiter)
             yield from TableReader(source.name, scope, columns).read(names, rows)

@@ -81,9 +81,8 @@ def _read_slack(source: LogFile, scope: ImportScope) -> Iterator[bytes]:
                 scope.leave_out(OTHER_FILE)
             continue
         channel = channels.get(found["folder"], _Channel(found["folder"], found["folder"]))
-        with member.open() as opened:
-            for number, text in enumerate(elements(opened), start=1):
-                yield from slack_message(lenient(text), channel, people, scope, f"{member.name}, {number}")
+        for number, text in enumerate(elements(member), start=1):
+            yield from slack_message(lenient(text), channel, people, scope, f"{member.name}, {number}")
 
 
 SLACK = LogFormat("slack", "Slack's export of a workspace", _recognises_slack, _read_slack)
@@ -91,10 +90,9 @@ SLACK = LogFormat("slack", "Slack's export of a workspace", _recognises_slack, _
 
 def _listed_by_id(files: Iterator[LogFile]) -> Iterator[tuple[str, dict[str, Any]]]:
     for file in files:
-        with file.open() as opened:
-            for text in elements(opened):
-                if isinstance(value := lenient(text), dict) and isinstance(key := value.get("id"), str):
-                    yield key, value
+        for value in map(lenient, elements(file)):
+            if isinstance(value, dict) and isinstance(key := value.get("id"), str):
+                yield key, value
 
 
 def _people(files: Iterator[LogFile]) -> Iterator[tuple[str, str]]:
@@ -239,13 +237,11 @@ def _is_channel(one: dict[str, Any]) -> bool:
 
 
 def _read_discord(source: LogFile, scope: ImportScope) -> Iterator[bytes]:
-    with source.open() as file:
-        about = members(file, without=frozenset(("messages",)))
+    about = members(source, without="messages")
     guild, channel = (one if isinstance(one := about.get(name), dict) else {} for name in ("guild", "channel"))
     owner = scope.user_id if scope.user_given else _owner(guild, channel)
-    with source.open() as file:
-        for number, text in enumerate(elements(file, "messages"), start=1):
-            yield from discord_message(lenient(text), guild, channel, owner, scope, f"{source.name}, message {number}")
+    for number, text in enumerate(elements(source, "messages"), start=1):
+        yield from discord_message(lenient(text), guild, channel, owner, scope, f"{source.name}, message {number}")
 
 
 DISCORD = LogFormat(

@@ -96,7 +96,7 @@ def publish(options: KafkaOptions, topic: str, job: ReplayJob, pace: Pace | None
     progress = ReplayProgress(name, Target.of(options, topic))
     done, sent_before = progress.events, progress.sent
     sent, refused, saved_at = 0, 0, time.monotonic()
-    with ProgressMeter(job.shown, lambda: job.log.source.done_bytes, job.log.source.bytes) as meter:
+    with ProgressMeter(job.shown, lambda: job.log.source.done_bytes, job.log.source.total_bytes) as meter:
 
         def reached(handled: int) -> None:
             nonlocal saved_at

@@ -272,7 +272,7 @@ def to_directory(chosen: Config, state_dir: Path, jobs: list[ReplayJob], pace: P
 
 def _replay(embedded: EmbeddedEngine, job: ReplayJob, pace: Pace | None) -> Replayed:
     counts: Counter[str] = Counter()
-    with ProgressMeter(job.shown, lambda: job.log.source.done_bytes, job.log.source.bytes) as meter:
+    with ProgressMeter(job.shown, lambda: job.log.source.done_bytes, job.log.source.total_bytes) as meter:
 
         def open_feed(offset: int, add_to_digest: Callable[[bytes], object]) -> Iterator[list[bytes]]:
             counts["before"] = offset
@@ -385,7 +385,7 @@ def dry_run(jobs: Sequence[ReplayJob], embedder: Embedder, *, as_json: bool) -> 
 
 def _survey(job: ReplayJob, embedder: Embedder, survey: Survey) -> None:
     name = log_name(job.log, job.scope)
-    with ProgressMeter(job.shown, lambda: job.log.source.done_bytes, job.log.source.bytes) as meter:
+    with ProgressMeter(job.shown, lambda: job.log.source.done_bytes, job.log.source.total_bytes) as meter:
         for number, value in enumerate(job.values(), start=1):
             item = decode(Record(Position(name, 0, number - 1), value, 0))
             if isinstance(item, Write):
