@@ -92,17 +92,13 @@ class IndexFacts(dict[str, Array]):
         return column
 
 
-def _at(slots: Ints, column: Array) -> Array:
-    """Return a column's values at ascending slots, or the column itself if they are all slots."""
-    return column if len(slots) == len(column) else column[slots]
-
-
 class Conversation:
     """Live memories in conversation order: by episode, then event time, then arrival."""
 
     def __init__(self, facts: Mapping[str, Array]) -> None:
         live = np.flatnonzero(facts["live"])
-        episode, seqs, created_ms = (_at(live, facts[name]) for name in ("episode", "seq", "created_ms"))
+        columns = (facts[name] for name in ("episode", "seq", "created_ms"))
+        episode, seqs, created_ms = (one if len(live) == len(one) else one[live] for one in columns)
         episode = np.where(episode < 0, -1 - seqs, episode)
         order = np.lexsort((seqs, created_ms, episode))
         self.slots: Ints = live[order]  # (n,) the slot of each place
@@ -238,11 +234,6 @@ class StemOccurrences(NamedTuple):
     holders: int
 
 
-def _part_sizes(entry: Entry) -> list[int]:
-    """Return the number of stems of each of a memory's passages. The author's stems belong to the first."""
-    return [len(part.split()) for part in f"{entry.author_stems} {entry.stems}".split(PASSAGE_END)]
-
-
 class OwnerIndex:
     """Facts, words and vectors of one owner's current memories, by slot. Slots are never reused: the slot of a removed
     memory stays dead until the index is rebuilt."""
@@ -278,7 +269,7 @@ class OwnerIndex:
         if len(self):
             self.remove(*seqs)
         self._enter(np.array(seqs, np.int64), len(self.ids))
-        self._append(entries, vectors)
+        self.append_versions(entries, vectors)
 
     def append(self, segment: Segment) -> None:
         """Add the memories of a segment, which must not be in the index yet."""
@@ -310,7 +301,8 @@ class OwnerIndex:
         self.vectors.reserve(memories)
         self._slot_of_seq.reserve(memories)
 
-    def _append(self, entries: Sequence[Entry], vectors: Mapping[tuple[int, int], Vectors | None]) -> None:
+    def append_versions(self, entries: Sequence[Entry], vectors: Mapping[tuple[int, int], Vectors | None]) -> None:
+        """Append versions, in slots of their own. `vectors` are by sequence number and version."""
         if not entries:
             return
         first = len(self.ids)
@@ -330,8 +322,9 @@ class OwnerIndex:
         self.ids.add(entry.id for entry in entries)
         self.tags.add(first, (entry.tags for entry in entries))
         self.metadata.add(first, (entry.metadata for entry in entries))
-        parts = {at: _part_sizes(entry) for at, entry in enumerate(entries) if PASSAGE_END in entry.stems}
-        self.words.add((f"{entry.author_stems} {entry.stems}".split() for entry in entries), parts)
+        texts = [f"{entry.author_stems} {entry.stems}" for entry in entries]
+        divided = ((at, text.split(PASSAGE_END)) for at, text in enumerate(texts) if PASSAGE_END in text)
+        self.words.add(map(str.split, texts), {at: [len(part.split()) for part in parts] for at, parts in divided})
         self._changed()
 
     def _append_facts(self, entries: Sequence[Entry]) -> None:
@@ -376,20 +369,6 @@ class OwnerIndex:
                 chain.append(to)
             end = self._merged.get(chain[-1], chain[-1])
             self._merged.update((one, end) for one in chain if one != end)
-
-    def load(
-        self,
-        episodes: Iterable[EpisodeRow],
-        entries: Sequence[Entry],
-        vectors: Mapping[tuple[int, int], Vectors | None],
-        *,
-        past: Sequence[Entry] = (),
-    ) -> None:
-        """Fill an empty index from stored data. `past` are further versions, in addition to the current ones."""
-        for episode in sorted(episodes, key=lambda e: e.number):
-            self.put_episode(episode)
-        self._append(past, vectors)
-        self.add(entries, vectors)
 
     def _changed(self) -> None:
         """Drop values computed from the earlier memories."""

@@ -1,5 +1,5 @@
-"""Usage and feedback of one owner's memories, by `seq`: how often and when a query last returned each, and how often
-feedback called it useful or not useful. The state hash excludes them, because mostly queries change them."""
+"""Usage counters of one owner's memories, by `seq`: the number of returns by queries and the time of the last one, and
+the numbers of positive and negative feedback. The state hash excludes them, because mostly queries change them."""
 
 import bisect
 import struct
@@ -38,9 +38,7 @@ class Usage(NamedTuple):
         return cls._make(_RECORD.unpack(data))
 
     def judged(self, useful: bool) -> "Usage":
-        if useful:
-            return self._replace(useful=self.useful + 1)
-        return self._replace(not_useful=self.not_useful + 1)
+        return self._replace(useful=self.useful + useful, not_useful=self.not_useful + (not useful))
 
 
 class OwnerUsage:
@@ -51,7 +49,7 @@ class OwnerUsage:
         every = [*stored]
         self._records = bytearray()
         seqs = np.array([seq for seq, _ in every], np.int64)
-        self._reach(int(seqs.max(initial=-1)))
+        self._grow_to(int(seqs.max(initial=-1)))
         if any(len(data) != _RECORD.size for _, data in every):
             raise ValueError("a stored usage record has the wrong size")
         records = np.frombuffer(self._records, _RECORDS)
@@ -60,21 +58,21 @@ class OwnerUsage:
 
     def of(self, seqs: Ints) -> Records:
         """Return a copy of the records, (len(seqs),), with the fields of `Usage`."""
-        self._reach(int(seqs.max(initial=0)))
+        self._grow_to(int(seqs.max(initial=0)))
         records: Records = np.frombuffer(self._records, _RECORDS)[seqs]
         return records
 
     def put(self, seq: int, usage: Usage) -> None:
-        self._reach(seq)
+        self._grow_to(seq)
         _RECORD.pack_into(self._records, seq * _RECORD.size, *usage)
         at = bisect.bisect_left(self._liked, seq)
         is_in, is_liked = self._liked[at : at + 1] == [seq], usage.useful > usage.not_useful
         if is_in != is_liked:
             self._liked[at : at + is_in] = [seq] * is_liked
 
-    def count(self, seqs: Sequence[int], at_ms: int) -> list[bytes]:
-        """Count the return of these memories by an answer at `at_ms`, and return their encoded records."""
-        self._reach(max(seqs))
+    def record_returns(self, seqs: Sequence[int], at_ms: int) -> list[bytes]:
+        """Record that an answer at `at_ms` returned these memories, and return their encoded records."""
+        self._grow_to(max(seqs))
         encoded = []
         for seq in seqs:
             start = seq * _RECORD.size
@@ -85,13 +83,13 @@ class OwnerUsage:
         return encoded
 
     def liked(self) -> Iterator[int]:
-        """`seq` of memories that were more often said to be useful than not, the newest first."""
+        """Yield `seq` of the memories with more positive than negative feedback, the newest first."""
         return reversed(self._liked)
 
     def size_bytes(self) -> int:
         return len(self._records) + 8 * len(self._liked)
 
-    def _reach(self, seq: int) -> None:
+    def _grow_to(self, seq: int) -> None:
         missing = (seq + 1) * _RECORD.size - len(self._records)
         if missing > 0:
             self._records.extend(bytes(missing))

@@ -359,7 +359,7 @@ def stage_effects(
     if staged is None:
         return
     if effects.seqs and (ask.query.id is None or _is_new(partition, hot, ask.query.id, staged)):
-        counted = hot.usage().count(effects.seqs, effects.at_ms)
+        counted = hot.usage().record_returns(effects.seqs, effects.at_ms)
         staged |= {keys.usage(hot.key, seq): record for seq, record in zip(effects.seqs, counted, strict=True)}
         if effects.session_id is not None:
             again = set(effects.seqs)

@@ -176,7 +176,8 @@ def _built(
     index = OwnerIndex(model, dimension)
     index.projects = moment.projects
     for part in _parts(sorted(episodes, key=attrgetter("number"))):
-        index.load(part, (), {})
+        for episode in part:
+            index.put_episode(episode)
         yield
     past = yield from _read(
         tables[keys.PAST_VECTORS], lambda key, value: (keys.seq_and_version(key), Vectors.decode(value))
@@ -184,7 +185,7 @@ def _built(
     vectors: dict[tuple[int, int], Vectors | None] = dict(past)
     for some in _parts(known.versions) if moment.history else ():
         others = [entry for entry in some if known.latest[entry.seq] is not entry and moment.saw(entry.updated_ms)]
-        index.load((), (), vectors, past=[entry._replace(episode=episode_of[entry.seq]) for entry in others])
+        index.append_versions([entry._replace(episode=episode_of[entry.seq]) for entry in others], vectors)
         yield
     left = [*known.latest.values()]
     known.latest.clear()

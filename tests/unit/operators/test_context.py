@@ -216,7 +216,8 @@ def test_every_rule_and_working_memory_is_paid_for_once(mode: Mode) -> None:
 def test_context_holds_the_latest_version_of_a_rule() -> None:
     index = OwnerIndex("model", 2)
     old = make_entry(0, id="r", layer="rule", version=0, importance=0.9)
-    index.load([], [make_entry(0, id="r", layer="rule", version=1, importance=0.1)], {}, past=[old])
+    index.append_versions([old], {})
+    index.add([make_entry(0, id="r", layer="rule", version=1, importance=0.1)], {})
     read: list[int] = []
 
     def rows(slots: list[int]) -> list[MemoryRow]:

@@ -175,8 +175,8 @@ def test_stored_usage_is_found_and_others_are_zero(stored: dict[int, Usage], ask
 
 def test_answer_counts_once_per_memory_with_the_latest_time() -> None:
     usage = OwnerUsage([(3, Usage(500, 2, 1, 0).encode())])
-    assert [Usage.decode(data) for data in usage.count([7, 3], 400)] == [Usage(400, 1), Usage(500, 3, 1, 0)]
-    assert [Usage.decode(data) for data in usage.count([3], 600)] == [Usage(600, 4, 1, 0)]
+    assert [Usage.decode(data) for data in usage.record_returns([7, 3], 400)] == [Usage(400, 1), Usage(500, 3, 1, 0)]
+    assert [Usage.decode(data) for data in usage.record_returns([3], 600)] == [Usage(600, 4, 1, 0)]
     assert usage.of(np.array([7, 3, 5])).tolist() == [(400, 1, 0, 0), (600, 4, 1, 0), (0, 0, 0, 0)]
 
 
