@@ -1,4 +1,4 @@
-"""Checkpoints: copies of a state directory, whole or not there at all. Copying one in use raises StateInUse."""
+"""Checkpoints: complete copies of a closed state directory. A directory in use raises StateInUse."""
 
 import contextlib
 import os
@@ -13,21 +13,20 @@ from recallflow.state.description import DESCRIPTION, RESTORING, Fingerprint, de
 from recallflow.state.directory import StateDirectory
 from recallflow.state.encryption import UNENCRYPTED, AtRest, Keyring
 from recallflow.state.files import read_checked, sync, sync_tree, write_checked
-from recallflow.state.folders import numbers_in, partition_folder, read_secret, write_secret
+from recallflow.state.folders import copy_database, numbers_in, partition_folder, read_secret
 from recallflow.state.lock import LOCK, locked
-from recallflow.state.partition import Partition
 
 CACHE_BYTES = 1024 * 1024
-HELD = "checkpoint.json"  # of a checkpoint: which partitions it has, as a directory need not have all of them
-DATABASE_LOCK = "LOCK"  # RocksDB's: a database that was opened has one, a checkpoint of it has none
+HELD = "checkpoint.json"  # the partitions of a checkpoint: a directory may have a part of them
+DATABASE_LOCK = "LOCK"  # RocksDB's: an opened database has one, its checkpoint has none
 
 
 def checkpoint(state_dir: Path, target: Path, at_rest: AtRest = UNENCRYPTED) -> None:
     """Copy a closed state directory to `target`, an empty or new folder.
 
-    1. The directory is locked until the end. Files are cleaned of erased data. 2. Everything is written into a folder
-    beside the target: RocksDB checkpoints (hard links on the same disk), and the small files of flows. 3. That folder
-    is synced and renamed, so a crash leaves no partial target."""
+    1. The directory is locked until the end, and its files are cleaned of erased data. 2. RocksDB checkpoints (hard
+    links on the same disk) and the small files of flows are written into a temporary folder next to the target. 3. That
+    folder is synced and renamed, so a crash leaves no partial target."""
     with StateDirectory.existing(state_dir, CACHE_BYTES, at_rest) as directory:
         directory.check_complete()  # a copy of an incomplete directory would pass for a whole one
         if state_dir.resolve() in target.resolve().parents:
@@ -35,7 +34,7 @@ def checkpoint(state_dir: Path, target: Path, at_rest: AtRest = UNENCRYPTED) -> 
         directory.finish_cleaning()  # the copy must not contain erased data
         with _writing(target), _renamed(target) as new:
             for partition in directory.existing_partitions():
-                _copy_database(partition, partition_folder(new, partition.number))
+                copy_database(partition, partition_folder(new, partition.number), read_secret(partition.path))
             for file in state_dir.glob("*.json"):
                 shutil.copy2(file, new)
             write_checked(new / HELD, {"partitions": directory.existing_numbers()})
@@ -126,17 +125,8 @@ def _writing(target: Path) -> Iterator[None]:
         raise StorageError(f"cannot write {target}: {error}") from error
 
 
-def _copy_database(partition: Partition, folder: Path) -> None:
-    try:
-        partition.checkpoint(folder)
-        if (secret := read_secret(partition.path)) is not None:
-            write_secret(folder, secret)
-    except Exception as error:  # rocksdict raises bare Exception
-        raise StorageError(f"state partition {partition.number} could not be copied to {folder}: {error}") from error
-
-
 def _link_or_copy(source: str, target: str) -> None:
-    """RocksDB never changes a table file, so both directories can have it; all other files become copies."""
+    """Link a table file, which RocksDB never changes, and copy any other file."""
     if source.endswith(".sst"):
         with contextlib.suppress(OSError):  # another disk, or one without links
             os.link(source, target)

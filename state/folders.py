@@ -75,9 +75,15 @@ def copy_partition(partition: Partition, folder: Path) -> None:
     synced. It may contain erased data until the partition was cleaned (`Partition.clean`). Raise StorageError."""
     if folder.exists():
         raise StorageError(f"{folder} already exists: copy the state partition to a new folder")
+    copy_database(partition, folder, partition.keyring.stored)
+
+
+def copy_database(partition: Partition, folder: Path, secret: StoredSecret | None) -> None:
+    """Copy all commits of a partition, and a secret. Raise StorageError, and leave no folder then."""
     try:
         partition.checkpoint(folder)
-        write_secret(folder, partition.keyring.stored)
+        if secret is not None:
+            write_secret(folder, secret)
     except Exception as error:  # rocksdict raises bare Exception
         shutil.rmtree(folder, ignore_errors=True)
         check_room(folder.parent, error)
