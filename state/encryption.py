@@ -136,42 +136,38 @@ class Keyring:
 
     @cached_property
     def cipher(self) -> Cipher:
-        return Cipher(hashlib.blake2b(key=self._secret, person=b"directory key", digest_size=KEY_BYTES).digest())
+        return Cipher(self._hash(b"", b"directory key", size=KEY_BYTES))
 
     def owner(self, owner: Owner) -> bytes:
         """Return the owner's 16-byte key prefix. JSON distinguishes `a/b`+`c` from `a`+`b/c`."""
-        return hashlib.blake2b(orjson.dumps(tuple(owner)), key=self._secret, digest_size=keys.OWNER_BYTES).digest()
+        return self._hash(orjson.dumps(tuple(owner)), b"")
 
     def user(self, tenant_id: str, user_id: str) -> bytes:
-        return self._hash_parts(b"user", tenant_id, user_id)
+        return self._hash(orjson.dumps([tenant_id, user_id]), b"user")
 
     def tenant(self, tenant_id: str) -> bytes:
-        return self._hash_parts(b"tenant", tenant_id)
-
-    def _hash_parts(self, person: bytes, *parts: str) -> bytes:
-        size = keys.OWNER_BYTES
-        return hashlib.blake2b(orjson.dumps(parts), key=self._secret, person=person, digest_size=size).digest()
+        return self._hash(orjson.dumps([tenant_id]), b"tenant")
 
     def _name(self, owner: bytes, name: str) -> bytes:
-        return hashlib.blake2b(name.encode(), key=self._secret, person=owner, digest_size=keys.NAME_BYTES).digest()
+        return self._hash(name.encode(), owner)
 
     def node(self, owner: bytes, key: str) -> bytes:
         """Return the 16-byte key of a graph node other than a memory. A memory's key is `name` of its id."""
-        text, size = key.encode(), keys.NAME_BYTES
-        return hashlib.blake2b(text, key=self._secret, person=owner, salt=b"node", digest_size=size).digest()
+        return self._hash(key.encode(), owner, b"node")
 
     def edge(self, owner: bytes, source: bytes, target: bytes, kind: str) -> bytes:
         """Return the 16-byte key of an edge of a type between two nodes, given by their keys."""
-        ends = source + target + kind.encode()
-        return hashlib.blake2b(ends, key=self._secret, person=owner, salt=b"edge", digest_size=keys.NAME_BYTES).digest()
-
-    def cipher_of(self, content: bytes) -> Cipher:
-        digest = hashlib.blake2b(content, key=self._secret, person=b"content key", digest_size=KEY_BYTES)
-        return Cipher(digest.digest())
+        return self._hash(source + target + kind.encode(), owner, b"edge")
 
     def digest(self, owner: bytes, content: bytes) -> bytes:
         """Return a 16-byte fingerprint of content, which reveals nothing without the secret."""
-        return hashlib.blake2b(content, key=self._secret, person=owner, salt=b"content", digest_size=16).digest()
+        return self._hash(content, owner, b"content")
+
+    def cipher_of(self, content: bytes) -> Cipher:
+        return Cipher(self._hash(content, b"content key", size=KEY_BYTES))
+
+    def _hash(self, content: bytes, person: bytes, salt: bytes = b"", size: int = keys.NAME_BYTES) -> bytes:
+        return hashlib.blake2b(content, key=self._secret, person=person, salt=salt, digest_size=size).digest()
 
 
 CACHE_BYTES = 2 * 1024 * 1024  # of owners' keys, about ten thousand
@@ -219,18 +215,18 @@ class OwnerKeys:
 
     def _read_tenant(self, tenant: bytes) -> Cipher:
         place = keys.tenant_key(tenant)
-        stored = self._get(place)
-        if stored is None:
-            raise DecryptionFailed("the key of a tenant is lost")
-        return Cipher(self._keyring.cipher.open(place, stored))
+        return Cipher(self._keyring.cipher.open(place, self._wrapped(place, "tenant")))
 
     def _read(self, owner: bytes) -> Cipher:
         place = keys.owner_key(owner)
-        stored = self._get(place)
-        if stored is None:
-            raise DecryptionFailed("the key of an owner is lost")
-        user, tenant, wrapped = stored[:_USER], stored[_USER:_TENANT], stored[_TENANT:]
-        return Cipher(self._tenant_ciphers[tenant].open(place + user + tenant, wrapped))
+        stored = self._wrapped(place, "owner")
+        tenant, users = stored[_USER:_TENANT], stored[:_TENANT]
+        return Cipher(self._tenant_ciphers[tenant].open(place + users, stored[_TENANT:]))
+
+    def _wrapped(self, place: bytes, whose: str) -> bytes:
+        if (stored := self._get(place)) is None:
+            raise DecryptionFailed(f"the key of this {whose} is lost")
+        return stored
 
 
 _OF_OWNERS = (keys.OWNERS[0], keys.WORK[0])

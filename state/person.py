@@ -147,11 +147,6 @@ def _made(person: Person, key: bytes, value: bytes) -> Fields:
     return {"memory_id": person.memory_id(seq), "seq": seq, "summaries": made.summaries} | found
 
 
-def _mark(_: Person, __: bytes, value: bytes) -> Fields:
-    mark = rows.EpisodeLogEntry.decode(value)
-    return mark._asdict() | {"opened": None if mark.opened is None else mark.opened._asdict()}
-
-
 def _category_summary(person: Person, _: bytes, value: bytes) -> Fields:
     found = rows.CategorySummaryRow.decode(value)
     return found._asdict() | {"sources": [*map(person.memory_id, found.sources)]}
@@ -161,26 +156,22 @@ def _member(person: Person, key: bytes, value: bytes) -> Fields:
     role, description = codec.decode_member(value)
     member_id = person.memory_id(keys.reversed_sequence(key))
     shown = {"node": person.node(_middle(key)), "memory_id": member_id, "role": role}
-    return shown | {"description": None if description is None else description._asdict()}
+    return shown | {"description": _shown(description)}
 
 
-def _edge_fields(_: Person, __: bytes, value: bytes) -> Fields:
-    row = codec.EdgeRow.decode(value)
-    shown = row._asdict() | {"source": str(row.source), "target": str(row.target)}
-    statements = [one._asdict() for one in row.statements]
-    return shown | {"given": None if row.given is None else row.given._asdict(), "statements": statements}
+def _decoded(decode: Callable[[bytes], Any]) -> "Reader":
+    """Return the reader of a table whose records show their fields."""
+    return lambda _, __, value: _shown(decode(value))
 
 
 def _of_memory(name: str, decode: Callable[[bytes], Iterable[Any]]) -> "Reader":
     """Return the reader of a table with several rows per memory."""
-    return lambda person, key, value: {
-        "memory_id": person.memory_id(keys.sequence(key)), name: [one._asdict() for one in decode(value)]
-    }  # fmt: skip
+    return lambda person, key, value: {"memory_id": person.memory_id(keys.sequence(key)), name: _shown(decode(value))}
 
 
 def _joined(_: Person, __: bytes, value: bytes) -> Fields:
     own, joined = decode_joined(value)
-    return {"name": own, "to": [one._asdict() for one in joined]}
+    return {"name": own, "to": _shown(joined)}
 
 
 def _past_links(person: Person, key: bytes, value: bytes) -> Fields:
@@ -194,11 +185,7 @@ def _past_member(person: Person, key: bytes, _: bytes) -> Fields:
 
 def _past_edge(person: Person, key: bytes, value: bytes) -> Fields:
     (part, seq), (until_ms, stored) = keys.edge_part(key), orjson.loads(value)
-    decoded = codec.edge_part(part, stored)
-    content = decoded._asdict() if hasattr(decoded, "_asdict") else decoded
-    if part == codec.LIFE:
-        content |= {"source": str(decoded.source), "target": str(decoded.target)}
-    by = None if seq is None else person.memory_id(seq)
+    content, by = _shown(codec.edge_part(part, stored)), None if seq is None else person.memory_id(seq)
     return {"edge": person.edge(_middle(key)), "by": by, _PARTS[part]: content, "until_ms": until_ms}
 
 
@@ -210,16 +197,19 @@ def _past_similar(person: Person, key: bytes, value: bytes) -> Fields:
 
 def _past_node(person: Person, key: bytes, value: bytes) -> Fields:
     until_ms, stored = orjson.loads(value)
-    row = (
-        {"key": person.node(_middle(key))}
-        if stored is None
-        else _node_fields(codec.NodeRow(codec.NodeKey(*stored[0]), *stored[1:]))
-    )
-    return row | {"until_ms": until_ms}
+    row = None if stored is None else codec.NodeRow(codec.NodeKey(*stored[0]), *stored[1:])
+    shown = {"key": person.node(_middle(key))} if row is None else _shown(row)
+    return {**shown, "until_ms": until_ms}
 
 
-def _node_fields(row: codec.NodeRow) -> Fields:
-    return row._asdict() | {"key": str(row.key)}
+def _shown(value: Any) -> Any:
+    """Return the fields of a record and of records in it. A node's key becomes its text form."""
+    if isinstance(value, codec.NodeKey):
+        return str(value)
+    if hasattr(value, "_asdict"):
+        return {name: _shown(part) for name, part in value._asdict().items()}
+    is_list = isinstance(value, list | tuple) and any(hasattr(part, "_asdict") for part in value)
+    return [*map(_shown, value)] if is_list else value
 
 
 def _middle(key: bytes) -> bytes:
@@ -233,22 +223,22 @@ Readers = dict[bytes, tuple[str, Reader]]  # type of record, and function, by ta
 READERS: Readers = {
     keys.USAGE: ("usage", _usage),
     keys.SESSION: ("session", _session),
-    keys.EPISODE: ("episode", lambda _, __, value: rows.EpisodeRow.decode(value)._asdict()),
-    keys.EPISODE_LOG: ("episode_mark", _mark),
-    keys.EPISODE_SUMMARY: ("episode_summary", lambda _, __, value: rows.EpisodeSummaryRow.decode(value)._asdict()),
+    keys.EPISODE: ("episode", _decoded(rows.EpisodeRow.decode)),
+    keys.EPISODE_LOG: ("episode_mark", _decoded(rows.EpisodeLogEntry.decode)),
+    keys.EPISODE_SUMMARY: ("episode_summary", _decoded(rows.EpisodeSummaryRow.decode)),
     keys.CATEGORY_SUMMARY: ("category_summary", _category_summary),
     keys.MADE: ("made", _made),
 }
 GRAPH_READERS: Readers = {
-    keys.NODE: ("node", lambda _, __, value: _node_fields(codec.NodeRow.decode(value))),
+    keys.NODE: ("node", _decoded(codec.NodeRow.decode)),
     keys.MEMBER: ("node_member", _member),
     keys.LINKS: ("memory_links", lambda person, _, value: person.links(codec.LinksRow.decode(value))),
-    keys.EDGE: ("edge", _edge_fields),
+    keys.EDGE: ("edge", _decoded(codec.EdgeRow.decode)),
     keys.SIMILAR: ("similar", _of_memory("near", codec.decode_neighbours)),
     keys.SUPERSEDED: ("superseded", _of_memory("by", codec.decode_superseded)),
     keys.JOINED: ("names_joined", _joined),
     keys.CASELESS: ("names", lambda _, __, value: {"names": decode_names(value)}),
-    keys.UNSYNCED: ("graph_not_written", lambda _, __, value: codec.Unsynced.decode(value)._asdict()),
+    keys.UNSYNCED: ("graph_not_written", _decoded(codec.Unsynced.decode)),
     keys.PAST_LINKS: ("past_memory_links", _past_links),
     keys.PAST_MEMBER: ("past_node_member", _past_member),
     keys.PAST_EDGE: ("past_edge", _past_edge),

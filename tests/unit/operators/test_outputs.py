@@ -226,7 +226,7 @@ def test_a_session_remembers_the_newest_it_returned(tmp_path: Path) -> None:
 
 def test_failed_effects_do_not_fail_the_answer(logs: Logs, monkeypatch: pytest.MonkeyPatch) -> None:
     def half_way(_: Partition, __: Marks, hot: HotOwner, *___: object) -> None:
-        hot.usage().count([0], 5)
+        hot.usage().record_returns([0], 5)
         raise KeyError
 
     logs.answer()
