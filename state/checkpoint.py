@@ -86,8 +86,7 @@ def _check_whole(source: Path, fingerprint: Fingerprint) -> None:
 
 
 def _unused(source: Path) -> contextlib.AbstractContextManager[None]:
-    """Lock a checkpoint that was ever opened, because its files might change during the copy. Other checkpoints may be
-    on read-only media, and are not locked."""
+    """Lock a checkpoint that was ever opened. Others may be on read-only media, and nothing changes their files."""
     folders = (partition_folder(source, number) for number in numbers_in(source))
     opened = (source / LOCK).exists() or any((folder / DATABASE_LOCK).exists() for folder in folders)
     return hold(source) if opened else contextlib.nullcontext()

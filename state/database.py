@@ -1,12 +1,4 @@
-"""RocksDB as a state partition uses it: how it is opened, read, and cleaned of erased data.
-
-A deletion alone leaves bytes in table files and in RocksDB's write-ahead log. `Cleaning` removes them:
-1. The memtable is flushed to a table file without the deleted records; older logs are removed. 2. The key ranges of
-erased data are compacted to the last level, which rewrites their table files. 3. Replaced files are removed once they
-have no reader.
-
-A mark (table 09) names erased owners until all of that is done. It is written together with the erasure, so the next
-process continues after a crash. The cleaning may take seconds, on a separate thread."""
+"""RocksDB of a state partition: how it is opened, read, and cleaned of erased data."""
 
 import threading
 import time
@@ -42,8 +34,8 @@ BLOCK_BYTES = 16 * 1024  # of tables: smaller ones compress worse, and a read de
 
 
 class SharedMemory:
-    """The block cache, the write buffers and the descriptors that all partitions of a process share. `partitions`: how
-    many may be open at the same time."""
+    """Memory and descriptors of all partitions of a process, of which at most `partitions` are open at the same
+    time."""
 
     def __init__(self, partitions: int = 1) -> None:
         self._files = process.database_files(partitions)
@@ -67,7 +59,7 @@ class SharedMemory:
 
 
 class StoredRecords:
-    """The records of a database, as they are stored. Raises StorageError for what cannot be read."""
+    """The records of a database in stored form. All reads raise StorageError."""
 
     def __init__(self, db: Any, number: int) -> None:
         self._db = db
@@ -157,7 +149,12 @@ _BEHIND = b"\x00"  # makes of a key the one right behind it
 
 
 class Cleaning:
-    """The cleaning of one state partition's files, from the marks of earlier runs on. Any thread may run it."""
+    """Cleaning of a partition's files from erased data, which a deletion leaves there. Any thread may run it.
+
+    1. Flush the memtable to a table file, so that RocksDB removes its older logs. 2. Compact the key ranges of erased
+    data to the last level, which rewrites their table files. 3. Wait until the replaced files have no reader.
+
+    Marks (table 09) name erased owners until then. They are written with the erasure, so the next process goes on."""
 
     def __init__(self, db: Any, marks: Iterable[bytes]) -> None:
         self._db = db
@@ -177,14 +174,13 @@ class Cleaning:
 
     @contextmanager
     def adding(self, marks: Iterable[bytes]) -> Iterator[None]:
-        """While these marks are written."""
+        """Add the marks that the `with` block writes."""
         with self._writing:
             yield
             self._marks |= {mark: next(self._numbers) for mark in marks}
 
     def run(self) -> bool:
-        """Clean until nothing is left. Return False if the database is closed while replaced files still have readers.
-        Raise errors of RocksDB."""
+        """Clean until no mark is left. Return False if the database closes before. Raise errors of RocksDB."""
         with self._at_work:
             while not self._closed and (marks := dict(self._marks)):
                 if not self._clean(marks):

@@ -120,8 +120,8 @@ class Keyring:
         encrypts_vectors: bool = True,
         stored: StoredSecret | None = None,
     ) -> None:
-        """`encrypts`: whether values are encrypted at all; then `encrypts_vectors`: vectors too. `stored`: the secret
-        as it is stored (default: as it is)."""
+        """`encrypts_vectors` applies if `encrypts` is set. `stored` is the stored form of the secret (default: the
+        secret)."""
         self._secret = secret
         self.stored = stored or StoredSecret(secret)
         self.encrypts, self.encrypts_vectors = encrypts, encrypts_vectors

@@ -190,8 +190,8 @@ def names_in(text: str, names: Iterable[str]) -> Iterator[str]:
 
 
 def _is_separate(text: str, name: str) -> bool:
-    """Return whether a text contains a name as a separate word. In scripts without blanks a name may be anywhere, and
-    in Korean particles follow it."""
+    """Return whether a name is a separate word. Scripts without blanks have no words; in Korean, particles follow a
+    name."""
     if _ANYWHERE.search(name):
         return True
     may_go_on = _HANGUL.search(name) is not None

@@ -63,8 +63,7 @@ class Edge(NamedTuple):
 
 
 class OwnerGraph:
-    """One owner's graph. The order of results does not depend on the state directory: equal logs give equal lists,
-    whether truncated or not."""
+    """One owner's graph. Results are in an order that depends on the log alone: equal logs give equal lists."""
 
     def __init__(self, partition: Partition, owner: bytes) -> None:
         self._partition = partition
@@ -390,8 +389,8 @@ def _node(rows: Sequence[codec.NodeRow]) -> Node:
 
 
 def _merged(edges: Sequence[Edge]) -> Edge:
-    """Return one edge for several between the same entities, the newest first. It has the values of the longest valid
-    and strongest one, and all evidence."""
+    """Merge edges between the same entities, the newest first, into the longest valid and strongest one with all
+    evidence."""
     if len(edges) == 1:
         return edges[0]
     best = min(edges, key=lambda one: (one.archived, -(one.expires_ms or math.inf), -one.weight * one.confidence))

@@ -38,15 +38,14 @@ _hammings = faiss.hammings  # type: ignore[attr-defined]
 
 @lru_cache
 def _hyperplanes(dimension: int) -> tuple[Matrix, Any]:
-    """Return (BITS, dimension) hyperplanes, and their address. They are equal in every process, because `RandomState`
-    has a stable stream (NEP 19)."""
+    """Return (BITS, dimension) hyperplanes and their address, equal in every process (`RandomState` is stable: NEP
+    19)."""
     planes = np.random.RandomState(BITS).standard_normal((BITS, dimension)).astype(np.float32)
     return planes, faiss.swig_ptr(planes)
 
 
 def sketches(vectors: Sequence[Matrix]) -> list[bytes]:
-    """Return the sketch of each vector (dimension,). Each vector is multiplied alone, because the rounding of a
-    batched product depends on the batch."""
+    """Return the sketch of each vector, (dimension,). In a batched product, the rounding would depend on the batch."""
     products = np.empty((len(vectors), BITS), np.float32)
     for vector, row in zip(vectors, products, strict=True):
         vector = np.ascontiguousarray(vector, np.float32)
@@ -184,8 +183,8 @@ class HotGraph:
         return self._names
 
     def window(self, newest: int) -> SketchWindow:
-        """Return the sketches of the owner's newest vectors up to the `seq` `newest`. They are loaded on first use,
-        before the current event changes any."""
+        """Return the sketches of the newest memories up to `newest`, loaded on first use, before an event changes
+        any."""
         if self._window is None:
             self._window = SketchWindow()
             first = keys.links(self._owner, max(0, newest - WINDOW + 1))
@@ -196,8 +195,7 @@ class HotGraph:
         return self._window
 
     def memory_vectors(self, seqs: Sequence[int], model: str, dimension: int) -> tuple[list[int], Matrix]:
-        """Return the memories among `seqs` that have a vector of a model, and these vectors, (memories, dimension),
-        without changes by the current event."""
+        """Return the memories with a committed vector of a model, and these vectors, (memories, dimension)."""
         if model != self._model or dimension != self._vectors.shape[1]:
             self._model, self._vectors = model, np.empty((0, dimension), np.float32)
             self._vector_seqs = np.empty(0, np.int64)

@@ -59,8 +59,7 @@ class HotOwner:
         return None if stored is None else Current.decode(stored)
 
     def session_key(self, session_id: str | None) -> bytes:
-        """Return the stored name of a session. Messages without a session form one session, under the empty name;
-        session ids are never empty."""
+        """Return the stored name of a session. Messages without a session form one session, under the empty name."""
         return self.name(session_id or "")
 
     def episodes(self, session_id: str | None) -> list[EpisodeRow]:
@@ -222,8 +221,8 @@ class HotOwners:
             self.drop(owner)
 
     def begin(self, owner: Owner, step: Callable[[], bool]) -> bool:
-        """Take the first step of work on an owner, and return whether there are more: `advance` takes them. `step`
-        returns whether it was the last."""
+        """Take the first step of work on an owner. Return whether any are left, for `advance`. `step` returns whether
+        it ended."""
         if step():
             return False
         self._stepped[owner] = step

@@ -419,8 +419,7 @@ class OwnerIndex:
 
     @cached_property
     def asking(self) -> Mask:
-        """Return whether the next memory may answer each place's memory: it contains a question, or, in a chat with an
-        assistant, ends with one."""
+        """Return whether each memory contains a question or, in a chat with an assistant, ends with one."""
         flags = self.conversation.facts["flags"]
         found: Mask = np.where(self.with_assistant, flags & ENDS_ASKING, flags & HAS_QUESTION) != 0
         return found

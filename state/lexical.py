@@ -69,8 +69,7 @@ def _distinct_of(values: Array) -> tuple[Array, Ints, Ints]:
 
 
 def _holding(starts: Ints, places: Ints) -> Ints:
-    """Return the number of the text that holds each place. `starts` are the places where the texts begin; an empty text
-    begins where the next one does."""
+    """Return the number of the text that contains each place. `starts` are the first places of the texts."""
     return np.searchsorted(starts, places, "right") - 1
 
 
@@ -146,8 +145,8 @@ class LexicalIndex:
         return sum(array.nbytes for array in (*growing, *spellings)) + stems + packed + parts
 
     def add(self, texts: Iterable[Sequence[str]], parts: Mapping[int, Sequence[int]] = _WHOLE) -> None:
-        """Append the next slots, each with its stems in order. `parts` are stems per passage, by number of the texts
-        with several passages."""
+        """Append the next slots with their stems in order. `parts` are stems per passage, by index of the divided
+        texts."""
         self.unpack()
         flat: list[int] = []
         lengths: list[int] = []

@@ -107,8 +107,8 @@ class Partition:
     def stage(
         self, values: Values, position: Position | None = None, brought: Counts = NOTHING, *, can_wait: bool = False
     ) -> None:
-        """Stage the changes of a successful event in one call, with its position, and the change of counts. `can_wait`:
-        it may be committed with later changes."""
+        """Stage all changes of an event, its position, and the change of counts. `can_wait`: a later commit is
+        enough."""
         self._pending.update(values)
         self._is_due |= not can_wait
         if position is not None and position.offset > self.applied.get(source := position.source, -1):
@@ -195,8 +195,8 @@ class Partition:
     def erase(
         self, owners: Sequence[bytes], user: bytes, values: Values, position: Position | None, brought: Counts
     ) -> None:
-        """Delete all data and keys of a user's owners in ONE WriteBatch with the changes of the erasing event and the
-        cleaning mark. Raise StorageError."""
+        """Delete a user's owners with their keys, in ONE WriteBatch with the erasing event and the marks. Raise
+        StorageError."""
         self.commit()
         for owner in owners:
             self.forget_key(owner, user)

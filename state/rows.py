@@ -276,8 +276,8 @@ class EpisodeSummaryRow(NamedTuple):
 
 
 class Made(NamedTuple):
-    """The memories and summaries derived from a memory, by `seq`, and by category and change. `ended`: memories derived
-    from an earlier text."""
+    """What was derived from a memory: `seq` of memories, summaries by category and change, `ended` memories of earlier
+    texts."""
 
     memories: list[int]
     summaries: list[tuple[str, int]]

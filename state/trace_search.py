@@ -66,8 +66,7 @@ class Traces:
 
 
 def _texts_of(value: Any, *, user_keys: bool = False) -> Iterator[str]:
-    """Yield every text in a record that may identify the person. `user_keys`: the keys of `value` are chosen by the
-    user, so include them."""
+    """Yield the texts of a record that may identify the person. `user_keys`: its keys may as well."""
     match value:
         case str() if value not in _SYSTEM_WORDS and _POSITION.fullmatch(value) is None:
             yield value
@@ -167,8 +166,7 @@ class Findings:
 
 
 def search_folder(folder: Path, pieces: Pieces, record_filter: RecordFilter, findings: Findings) -> None:
-    """Search every file below a folder. A file that disappears during the search, such as a merged table, is ignored;
-    the files that replace it are searched."""
+    """Search every file below a folder, and the files that replace it if it disappears meanwhile (a merged table)."""
     searched = set[Path]()
     while left := [path for path in sorted(folder.rglob("*")) if path.is_file() and path not in searched]:
         for path in left:
@@ -253,8 +251,8 @@ def table_records(path: Path) -> Records:
 
 
 def log_records(path: Path) -> Records:
-    """Yield the records of a log file (`*.log`) in order, including later deleted ones. Other contents are yielded
-    whole, under an empty key."""
+    """Yield all records of a log file (`*.log`) in order, deleted ones too; unknown contents as one record without a
+    key."""
     for batch in _batches(path):
         yield from _records_of_batch(batch)
 

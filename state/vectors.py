@@ -129,8 +129,8 @@ class VectorIndex:
         return found
 
     def of(self, slots: Ints) -> Matrix:
-        """Return the vector of each slot, (len(slots), dimension). Several rows give their mean, of length 1; a slot
-        without rows gives zeros."""
+        """Return the vector of each slot, (len(slots), dimension): the mean of several rows, with length 1; zeros
+        without rows."""
         if not len(self):
             return np.zeros((len(slots), self.dimension), np.float32)
         owned = self._slots.view

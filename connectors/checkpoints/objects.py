@@ -127,8 +127,8 @@ class ListedObject(NamedTuple):
 
 
 class Objects:
-    """Objects of a store. All calls raise CheckpointError; `get` raises FileNotFoundError for a missing object. Safe
-    to call from several threads."""
+    """Objects of a store, for any thread. Calls raise CheckpointError; `get` raises FileNotFoundError for a missing
+    object."""
 
     def __init__(self, location: Location, waiting: StoreRetries, *, create: bool = False) -> None:
         """`create` makes the folder of a local store, which is unavailable while that folder is missing. Raise

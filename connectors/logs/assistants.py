@@ -31,8 +31,7 @@ _FILE = re.compile(r"conversations(-\d+)?\.json")
 
 
 def holds_conversations(head: LogHead, other_files: Set[str], field: str, kind: type[object]) -> bool:
-    """Return whether a log is an export of one program: its archive contains one of the program's other files, or a
-    conversation has a `field` of type `kind`."""
+    """Return whether an archive has another file of the program, or a conversation has a `field` of type `kind`."""
     if head.members:
         names = {file_name(name) for name in head.members}
         return any(map(_FILE.fullmatch, names)) and bool(names & other_files)

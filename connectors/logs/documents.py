@@ -106,8 +106,7 @@ def is_document(start: bytes) -> bool:
 
 
 def records(source: LogFile, *, as_document: bool) -> Iterator[bytes]:
-    """Yield the elements of a document, or else the lines that are not blank, without a byte order mark, each cut to
-    ELEMENT_BYTES."""
+    """Yield the elements of a document, or lines that are not blank, each cut to ELEMENT_BYTES."""
     if as_document:
         yield from elements(source)
         return

@@ -188,8 +188,8 @@ def list_of(value: object, name: str) -> list[Any]:
 
 
 def word(value: object) -> str:
-    """Return a text or a number as text, and an empty text for null. Other values are replaced by their type,
-    because they may be nested too deeply to write."""
+    """Return a text or number as text, and "" for null. Others may be nested too deeply to write: their type replaces
+    them."""
     if isinstance(value, str):
         return value
     return "" if value is None else str(value) if isinstance(value, int | float) else f"({type(value).__name__})"

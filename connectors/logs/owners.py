@@ -69,8 +69,8 @@ class FieldRoles(NamedTuple):
 
 
 def field_roles(record: Mapping[str, object]) -> FieldRoles:
-    """Return the roles of a record's keys. Most records of a log share their keys, so roles are cached, except for
-    many or long keys, to limit memory."""
+    """Return the roles of a record's keys. They are cached, unless the keys are many or long: logs repeat their
+    keys."""
     keys = tuple(record)
     is_small = len(keys) <= _KEYS_MAX and max(map(len, keys), default=0) <= _NAME_CHARACTERS
     return _cached_roles(keys) if is_small else _roles(keys)

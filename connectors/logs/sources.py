@@ -38,8 +38,7 @@ _BROKEN = OSError, EOFError, zlib.error, zipfile.BadZipFile, NotImplementedError
 
 @dataclass(frozen=True, slots=True)
 class LogHead:
-    """Start of a log for format detection. `start` are the first bytes of a single file, at most HEAD_BYTES;
-    `members` are the names in a folder or an archive."""
+    """Start of a single file, at most HEAD_BYTES, or the names of the `members` of a folder or an archive."""
 
     start: bytes
     members: tuple[str, ...] = ()
@@ -184,8 +183,7 @@ def _folder(path: Path) -> LogFile:
 
 
 def _archive(where: str, name: str, size: int, open_raw: Opens) -> LogFile:
-    """Open a zip archive of `size` bytes, which stays open. Compressed entries (`.gz`) are decompressed; an archive
-    inside is read as a plain file."""
+    """Open a zip archive of `size` bytes. Compressed entries are decompressed; an inner archive is a plain file."""
     file = open_raw()
     try:
         archive = zipfile.ZipFile(file)
@@ -273,8 +271,8 @@ def _spool(given: BinaryIO, file: BinaryIO) -> None:
 
 
 def _decompressed(file: io.BufferedReader, where: str, most_bytes: int) -> BinaryIO:
-    """Return a reader of the decompressed bytes, at most `most_bytes`. The first bytes show the compression:
-    browsers decompress files and keep their names."""
+    """Return a reader of at most `most_bytes` decompressed bytes. Names do not show compression: browsers
+    decompress."""
     start = file.peek(4)[:4]
     stream: Stream
     if start.startswith(GZIP):

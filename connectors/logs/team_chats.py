@@ -172,8 +172,8 @@ def _author(message: dict[str, Any], people: Mapping[str, str]) -> str | None:
 
 
 def _slack_text(message: dict[str, Any], people: Mapping[str, str], scope: ImportScope) -> str:
-    """Return the text and file names. Bots often use attachments or blocks without text; with a text, these are
-    mostly link previews and left out."""
+    """Return the text and file names. Attachments and blocks count without a text only: next to one, they are
+    previews."""
     found = [_plain(text_of(message, "text"), people)]
     attachments = list_of(message, "attachments")
     if not any(found):
@@ -302,8 +302,8 @@ def discord_message(
 
 
 def _discord_text(message: dict[str, Any]) -> str:
-    """Return the text, the forwarded text, and file names. Bots often use embeds without text; with a text, embeds
-    are link previews and left out."""
+    """Return the text, forwarded text and file names. Embeds count without a text only: next to one, they are
+    previews."""
     found = [text_of(message, "content")]
     if forwarded := text_of(message.get("forwardedMessage"), "content"):
         found.append(f"[forwarded]\n{forwarded}")
