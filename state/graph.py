@@ -109,10 +109,9 @@ class OwnerGraph:
 
     def links(self, seq: int) -> list[tuple[codec.NodeKey, str]]:
         """Return node and role of each link of a memory, the memory itself first; none if it is not in the graph."""
-        stored = self._partition.get(keys.links(self._owner, seq))
-        if stored is None:
+        row = self._partition.read(keys.links(self._owner, seq), codec.LinksRow.decode)
+        if row is None:
             return []
-        row = codec.LinksRow.decode(stored)
         shared: dict[codec.NodeKey, str] = {}
         unions = self.unions()
         for text, role in row.links.items():
@@ -252,11 +251,8 @@ class OwnerGraph:
         return (key[len(prefix) :][: keys.NAME_BYTES] for key, _ in stored)
 
     def _stored_edge(self, name: bytes) -> tuple[int, Edge] | None:
-        stored = self._partition.get(keys.edge(self._owner, name))
-        if stored is None:
-            return None
-        row = codec.EdgeRow.decode(stored)
-        return row.number, edge_of(row, row.source)
+        row = self._partition.read(keys.edge(self._owner, name), codec.EdgeRow.decode)
+        return None if row is None else (row.number, edge_of(row, row.source))
 
     def _examined_edge(self, name: bytes) -> tuple[Edge | codec.NodeKey | None, int]:
         """Return the edge between the entities of a stored edge's ends, or the entity if both are the same; and the
@@ -297,8 +293,7 @@ class OwnerGraph:
         return keyring.name(self._owner, key.text) if key.memory else keyring.node(self._owner, key.text)
 
     def _row(self, key: codec.NodeKey) -> codec.NodeRow | None:
-        stored = self._partition.get(keys.node(self._owner, self.name(key)))
-        return None if stored is None else codec.NodeRow.decode(stored)
+        return self._partition.read(keys.node(self._owner, self.name(key)), codec.NodeRow.decode)
 
     def _visible_row(self, key: codec.NodeKey) -> codec.NodeRow | None:
         """Return the record with the properties that readers may see. Subclasses override it."""
@@ -308,8 +303,7 @@ class OwnerGraph:
         if key.text not in self._seqs:
             if len(self._seqs) == _SEQS_MOST:
                 self._seqs.clear()
-            stored = self._partition.get(keys.current(self._owner, self.name(key)))
-            current = None if stored is None else Current.decode(stored)
+            current = self._partition.read(keys.current(self._owner, self.name(key)), Current.decode)
             self._seqs[key.text] = None if current is None or current.forgotten else current.seq
         return self._seqs[key.text]
 
@@ -359,8 +353,8 @@ class OwnerGraph:
         return any(len(self.unions().names(end)) > 1 for end in edge[:2])
 
     def _similar(self, key: codec.NodeKey, seq: int | None) -> list[Edge]:
-        stored = None if seq is None else self._partition.get(keys.similar(self._owner, seq))
-        return [similar_edge(key, neighbour) for neighbour in codec.decode_neighbours(stored)] if stored else []
+        found = None if seq is None else self._partition.read(keys.similar(self._owner, seq), codec.decode_neighbours)
+        return [similar_edge(key, neighbour) for neighbour in found or ()]
 
     def _memory_ids(self) -> Iterator[str]:
         """Return ids of the current memories. Records of an unsynced memory may be missing or outdated."""

@@ -19,7 +19,7 @@ import numpy as np
 
 from recallflow.embedder import Matrix
 from recallflow.state import keys
-from recallflow.state.arrays import Codes, Ints
+from recallflow.state.arrays import Codes
 from recallflow.state.entity_names import NAMES_MOST, EntityNames, NameJoin, decode_names
 from recallflow.state.graph_codec import NodeKey, NodeRow, Superseded, Unsynced, is_entity, sketch_of
 from recallflow.state.partition import Partition
@@ -116,8 +116,7 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 MAX_CACHED_NODES = MAX_CACHED_VECTORS = 1_024
-_INITIAL_VECTORS = 16
-_NODE_BYTES = 250
+_NODE_BYTES, _VECTOR_BYTES = 250, 250  # of Python objects
 
 
 @dataclass(slots=True)
@@ -152,10 +151,9 @@ class HotGraph:
         self._owner = owner
         self._window = SketchWindow() if was_empty else None
         self.has_all_nodes = was_empty
-        # Memory vectors (means of their passages) of one model, of new memories, at index `seq % MAX_CACHED_VECTORS`.
-        self._model = ""
-        self._vectors: Matrix = np.empty((0, 0), np.float32)
-        self._vector_seqs: Ints = np.empty(0, np.int64)
+        self._model = ("", 0)  # and the dimension of the cached vectors
+        # By `seq % MAX_CACHED_VECTORS`: the newest such `seq` used, and its vector (the mean of its passages).
+        self._vectors: dict[int, tuple[int, Matrix]] = {}
         self._caseless: list[str] | None = None
         self._names: EntityNames | None = None
         self.nodes: dict[str, bytes] = {}  # stored names of some nodes by key; of all if `has_all_nodes`
@@ -196,49 +194,31 @@ class HotGraph:
 
     def memory_vectors(self, seqs: Sequence[int], model: str, dimension: int) -> tuple[list[int], Matrix]:
         """Return the memories with a committed vector of a model, and these vectors, (memories, dimension)."""
-        if model != self._model or dimension != self._vectors.shape[1]:
-            self._model, self._vectors = model, np.empty((0, dimension), np.float32)
-            self._vector_seqs = np.empty(0, np.int64)
-        wanted = np.array(seqs, np.int64)
-        if len(self._vector_seqs) < MAX_CACHED_VECTORS:
-            self._make_room(max(seqs, default=_NO_SEQ))
-        slots = wanted % MAX_CACHED_VECTORS
-        rows = self._vectors.take(slots, axis=0)
-        (missing,) = (self._vector_seqs.take(slots) != wanted).nonzero()
-        if not len(missing):
-            return [*seqs], rows
-        has_vector = np.ones(len(wanted), np.bool_)
-        stored = self._partition.get_many([keys.vectors(self._owner, seqs[at]) for at in missing])
-        for at, value in zip(missing.tolist(), stored, strict=True):
-            vector = None if value is None else Vectors.read_whole(value, model, dimension)
-            if vector is None:
-                has_vector[at] = False
-            else:
-                rows[at] = vector
-                self._cache_vector(seqs[at], vector)
-        return wanted[has_vector].tolist(), rows[has_vector]
+        if (model, dimension) != self._model:
+            self._model, self._vectors = (model, dimension), {}
+        cached = (self._vectors.get(seq % MAX_CACHED_VECTORS, (_NO_SEQ, None)) for seq in seqs)
+        found = {seq: vector for seq, (own, vector) in zip(seqs, cached, strict=True) if own == seq}
+        if missing := [seq for seq in seqs if seq not in found]:
+            stored = self._partition.get_many([keys.vectors(self._owner, seq) for seq in missing])
+            for seq, value in zip(missing, stored, strict=True):
+                found[seq] = None if value is None else Vectors.read_whole(value, model, dimension)
+                self._cache_vector(seq, found[seq])
+        known = {seq: vector for seq in seqs if (vector := found[seq]) is not None}
+        rows = np.concatenate([*known.values()], dtype=np.float32) if known else np.empty(0, np.float32)
+        return [*known], rows.reshape(-1, dimension)
 
     def put_vectors(self, seq: int, vectors: Vectors | None) -> None:
         """Cache a memory's current vector, or drop its cached vector if it has none of the model."""
-        if vectors is not None and vectors.model == self._model:
-            self._cache_vector(seq, vectors.whole)
-        elif (slot := seq % MAX_CACHED_VECTORS) < len(self._vector_seqs) and self._vector_seqs[slot] == seq:
-            self._vector_seqs[slot] = _NO_SEQ
+        is_of_model = vectors is not None and vectors.model == self._model[0]
+        self._cache_vector(seq, vectors.whole if vectors is not None and is_of_model else None)
 
-    def _cache_vector(self, seq: int, vector: Matrix) -> None:
-        self._make_room(seq)
+    def _cache_vector(self, seq: int, vector: Matrix | None) -> None:
         slot = seq % MAX_CACHED_VECTORS
-        if self._vector_seqs[slot] <= seq:  # the newest are kept
-            self._vectors[slot], self._vector_seqs[slot] = vector, seq
-
-    def _make_room(self, seq: int) -> None:
-        held = len(self._vector_seqs)
-        if (wanted := min(seq + 1, MAX_CACHED_VECTORS)) <= held:
-            return
-        size = min(max(wanted, 2 * held, _INITIAL_VECTORS), MAX_CACHED_VECTORS)
-        vectors, vector_seqs = np.zeros((size, self._vectors.shape[1]), np.float32), np.full(size, _NO_SEQ, np.int64)
-        vectors[:held], vector_seqs[:held] = self._vectors, self._vector_seqs
-        self._vectors, self._vector_seqs = vectors, vector_seqs
+        own, _ = self._vectors.get(slot, (_NO_SEQ, None))
+        if vector is not None and own <= seq:  # the newest are kept
+            self._vectors[slot] = seq, vector
+        elif own == seq:
+            del self._vectors[slot]
 
     def publish(self, staged: StagedGraphChanges) -> None:
         if len(self.nodes) > MAX_CACHED_NODES:
@@ -267,7 +247,8 @@ class HotGraph:
     def size_bytes(self) -> int:
         window = self._window.size_bytes() if self._window is not None else 0
         names = self._names.size_bytes() if self._names is not None else 0
-        return window + names + self._vectors.nbytes + _NODE_BYTES * (len(self.nodes) + len(self.absent))
+        vectors = (_VECTOR_BYTES + 4 * self._model[1]) * len(self._vectors)
+        return window + names + vectors + _NODE_BYTES * (len(self.nodes) + len(self.absent))
 
 
 def _put(cache: dict[K, V], key: K, value: V | None) -> None:

@@ -55,8 +55,7 @@ class HotOwner:
 
     def current(self, memory_id: str) -> Current | None:
         """Return the state of a memory id, including deleted memories, or None."""
-        stored = self.partition.get(keys.current(self.key, self.name(memory_id)))
-        return None if stored is None else Current.decode(stored)
+        return self.partition.read(keys.current(self.key, self.name(memory_id)), Current.decode)
 
     def session_key(self, session_id: str | None) -> bytes:
         """Return the stored name of a session. Messages without a session form one session, under the empty name."""
@@ -87,8 +86,8 @@ class HotOwner:
 
     def episode_summary(self, number: int) -> str | None:
         """Return the summary of an episode. Raise DecryptionFailed."""
-        stored = self.partition.get(keys.episode_summary(self.key, number))
-        return None if stored is None else EpisodeSummaryRow.decode(stored).summary
+        row = self.partition.read(keys.episode_summary(self.key, number), EpisodeSummaryRow.decode)
+        return None if row is None else row.summary
 
     def hot_graph(self) -> HotGraph:
         if self._hot_graph is None:
@@ -143,8 +142,7 @@ class HotOwner:
 
     def returned(self, session_id: str) -> Ints:
         """Return the memories (`seq`) returned in the session, the latest last."""
-        stored = self.partition.get(keys.session(self.key, self.name(session_id)))
-        return decode_seqs(stored or b"")
+        return decode_seqs(self.partition.get(keys.session(self.key, self.name(session_id))) or b"")
 
     def scan(self, table: bytes) -> Iterator[tuple[bytes, bytes]]:
         """Yield the committed records of one of the owner's tables, in key order."""

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple, Self, cast
+from typing import Any, NamedTuple, Self, TypeVar, cast
 
 import orjson
 from rocksdict import Checkpoint, WriteBatch, WriteOptions
@@ -17,6 +17,8 @@ from recallflow.state import keys
 from recallflow.state.database import Cleaning, SharedMemory, StoredRecords, open_database
 from recallflow.state.encryption import Keyring, OwnerKeys, Sealed, Unsealed
 from recallflow.stepped import spend
+
+T = TypeVar("T")
 
 
 class Counts(NamedTuple):
@@ -83,6 +85,11 @@ class Partition:
             return self._pending[key]
         value = self._stored.read(key)
         return None if value is None else self._sealing.open(key, value)
+
+    def read(self, key: bytes, decode: Callable[[bytes], T]) -> T | None:
+        """Return the decoded record, including staged changes."""
+        stored = self.get(key)
+        return None if stored is None else decode(stored)
 
     def get_many(self, wanted: list[bytes]) -> list[bytes | None]:
         """Return values in the order of `wanted`, in one batched read."""

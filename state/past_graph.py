@@ -110,10 +110,10 @@ class PastGraph(OwnerGraph):
 
     def _refinement_by(self, seq: int, by: str) -> codec.Superseded | None:
         """Return the refinement of a memory by another, if the edge between them had that effect at that time."""
-        stored = self._partition.get(keys.links(self._owner, seq))
-        if stored is None:
+        links = self._partition.read(keys.links(self._owner, seq), codec.LinksRow.decode)
+        if links is None:
             return None
-        target = codec.NodeKey(codec.LinksRow.decode(stored).id, memory=True)
+        target = codec.NodeKey(links.id, memory=True)
         edge = next(self._rows_of(self._name_between(codec.NodeKey(by, memory=True), target, codec.SUPERSEDES)), None)
         if edge is None or not edge.hides:
             return None
@@ -225,8 +225,7 @@ class PastGraph(OwnerGraph):
 
     def _rows_of(self, name: bytes) -> Iterator[codec.EdgeRow]:
         """Yield the records of an edge at that time, a current one before deleted ones."""
-        stored = self._partition.get(keys.edge(self._owner, name))
-        row = None if stored is None else codec.EdgeRow.decode(stored)
+        row = self._partition.read(keys.edge(self._owner, name), codec.EdgeRow.decode)
         rows = [row if row is not None and row.added_ms <= self._known_ms else None]
         for _, value in self._partition.scan_back(keys.past_edge_of(self._owner, name, None) + codec.LIFE):
             rows.append(self._past_life(*orjson.loads(value)))
@@ -243,8 +242,7 @@ class PastGraph(OwnerGraph):
 
         def current() -> Iterator[_ListedEdge]:
             for at, name in self._partition.scan(keys.adjacency_of(self._owner, node)):
-                stored = self._partition.get(keys.edge(self._owner, name))
-                row = None if stored is None else codec.EdgeRow.decode(stored)
+                row = self._partition.read(keys.edge(self._owner, name), codec.EdgeRow.decode)
                 existed = row is not None and row.added_ms <= self._known_ms
                 yield _ListedEdge(keys.reversed_sequence(at), name, row if existed else None, key)
 
@@ -296,14 +294,14 @@ class PastGraph(OwnerGraph):
         if seq is None or slot is None:
             return False
         version = int(self._index.facts["version"][slot])
-        stored = self._partition.get(keys.past_entry(self._owner, seq, version))
-        return stored is not None and Entry.decode(stored).change < change
+        entry = self._partition.read(keys.past_entry(self._owner, seq, version), Entry.decode)
+        return entry is not None and entry.change < change
 
     def _similar(self, key: codec.NodeKey, seq: int | None) -> list[Edge]:
         if seq is None:
             return []
-        stored = self._partition.get(keys.similar(self._owner, seq))
-        near = {one.seq: one for one in codec.decode_neighbours(stored)} if stored else {}
+        current = self._partition.read(keys.similar(self._owner, seq), codec.decode_neighbours)
+        near = {one.seq: one for one in current or ()}
         replaced = set()
         for _, value in self._partition.scan(keys.past_similar_of(self._owner, seq)):
             until_ms, content = orjson.loads(value)

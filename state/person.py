@@ -64,21 +64,20 @@ class Person:
                 yield kind, show(self, key, value)
 
     def _memory_id(self, seq: int) -> str | None:
-        stored = self.partition.get(keys.entry(self.owner, seq))
-        return None if stored is None else rows.Entry.decode(stored).id
+        entry = self.partition.read(keys.entry(self.owner, seq), rows.Entry.decode)
+        return None if entry is None else entry.id
 
     def _node(self, name: bytes) -> str | None:
         """Return the key of a node by the hash of its stored name; a memory's comes from its links."""
-        stored = self.partition.get(keys.node(self.owner, name))
-        if stored is not None:
-            return str(codec.NodeRow.decode(stored).key)
+        if (node := self.partition.read(keys.node(self.owner, name), codec.NodeRow.decode)) is not None:
+            return str(node.key)
         past = (orjson.loads(value)[1] for _, value in self.partition.scan(keys.past_nodes(self.owner, name)))
         return next((str(codec.NodeKey(*row[0])) for row in past if row is not None), None)
 
     def _edge(self, name: bytes) -> Fields | None:
         """Return the ends and the type of a current or past edge."""
-        stored = self.partition.get(keys.edge(self.owner, name))
-        found: codec.EdgeRow | codec.Life | None = None if stored is None else codec.EdgeRow.decode(stored)
+        found: codec.EdgeRow | codec.Life | None
+        found = self.partition.read(keys.edge(self.owner, name), codec.EdgeRow.decode)
         if found is None:
             lives = self.partition.scan(keys.past_edge_of(self.owner, name, None) + codec.LIFE)
             found = next((codec.Life.of(orjson.loads(value)[1]) for _, value in lives), None)
@@ -102,16 +101,14 @@ class Person:
         place = keys.vectors(self.owner, row.seq)
         if entry is None:
             place = keys.past_vectors(self.owner, row.seq, row.version)
-            stored = self.partition.get(keys.past_entry(self.owner, row.seq, row.version))
-            entry = None if stored is None else rows.Entry.decode(stored)
+            entry = self.partition.read(keys.past_entry(self.owner, row.seq, row.version), rows.Entry.decode)
         stems = None if entry is None else entry.stems
         return {"stems": stems, "vectors": self._vector_fields(place)}
 
     def _vector_fields(self, key: bytes) -> Fields | None:
-        stored = self.partition.get(key)
-        if stored is None:
+        found = self.partition.read(key, rows.Vectors.decode)
+        if found is None:
             return None
-        found = rows.Vectors.decode(stored)
         shown: Fields = {"model": found.model, "dimension": found.matrix.shape[1], "passages": len(found.matrix)}
         shown["tokens"] = len(found.tokens)
         if self._vectors:

@@ -131,10 +131,10 @@ class ScopedGraph(PastGraph):
             return None
         name = self._partition.keyring.name(self._owner, self._index.ids[slot])
         try:
-            stored = self._partition.get(keys.row(self._owner, name, int(self._index.facts["version"][slot])))
+            key = keys.row(self._owner, name, int(self._index.facts["version"][slot]))
+            return self._partition.read(key, MemoryRow.decode)
         except DecryptionFailed:
             return None
-        return None if stored is None else MemoryRow.decode(stored)
 
 
 class ScopedVersionGraph(ScopedGraph, VersionGraph):
