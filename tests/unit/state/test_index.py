@@ -130,7 +130,9 @@ class World:
 
     def built_anew(self) -> OwnerIndex:
         index = OwnerIndex(MODEL, DIMENSION)
-        index.load(self.episodes.values(), sorted(self.entries.values(), key=lambda e: e.seq), self.vectors)
+        for number in sorted(self.episodes):
+            index.put_episode(self.episodes[number])
+        index.add(sorted(self.entries.values(), key=lambda e: e.seq), self.vectors)
         return index
 
     def unpacked(self, cuts: list[int]) -> OwnerIndex:
@@ -140,7 +142,7 @@ class World:
         *packed, rest = self._stretches(cuts)
         for entries in packed:
             part = OwnerIndex(MODEL, DIMENSION)
-            part.load([], entries, self.vectors)
+            part.add(entries, self.vectors)
             segment = Segment.decode(part.packed(0).encode(MODEL), MODEL, DIMENSION)
             assert segment is not None
             index.append(segment)
@@ -152,7 +154,7 @@ class World:
         whole, index = OwnerIndex(MODEL, DIMENSION), OwnerIndex(MODEL, DIMENSION, self._read)
         for entries in self._stretches(cuts):
             part = OwnerIndex(MODEL, DIMENSION)
-            part.load([], entries, self.vectors)
+            part.add(entries, self.vectors)
             whole.append(part.packed(0))
         index.load_episodes({number: episode.encode() for number, episode in self.episodes.items()})
         index.append(whole.packed(0))
@@ -252,7 +254,7 @@ def test_tokens_are_read_once_for_compared_memories_only() -> None:
         (seq, 0): Vectors(MODEL, np.ones((1, DIMENSION), np.float32), rows) for seq in range(4)
     }
     part, asked = OwnerIndex(MODEL, DIMENSION), list[int]()
-    part.load([], entries, vectors)
+    part.add(entries, vectors)
 
     def read(seqs: npt.NDArray[np.int64]) -> list[Vectors | None]:
         asked.extend(seqs.tolist())
