@@ -310,15 +310,7 @@ def _update(
         raise InvalidRecord("invalid_event", [FieldProblem("valid_to", "before valid_from")])
     check_relations(after)
     view.limits.check_text(view.held, after.content, before.content)
-    after = replace(
-        after,
-        version=current.version + 1,
-        change=view.change,
-        ingested_ms=view.ingested_ms,
-        ingested_logged=view.ingested_logged,
-        edited_ms=edited[0],
-        edited_logged=edited[1],
-    )
+    after = view.next_version(after, edited)
     entry = view.entry(current.seq)
     if analysis is None or (after.content == before.content and event.embedding is None):
         kept = Analysis(entry.stems, entry.flags, None)

@@ -1,12 +1,13 @@
 """Async calls whose results return to the calling thread.
 
-1. An operator submits an `AsyncCall` to a `Runtime`, and keeps it until its result is there. 2. Calls run on the
-process's only asyncio loop thread, at most `capacity` at a time, in order of submission. The called client is
-responsible for retries. 3. A finished call puts a `CallCompletion`, and sets an event that the source waits for
-together with its input. The source emits the completion, which is routed by key to the operator of the call. There is
-no polling. A completion only names its call; the result stays in the process.
+1. An operator submits an `AsyncCall` to a `Runtime`, and keeps it until it has a result.
+2. Calls run on the only asyncio loop thread of the process, at most `capacity` at a time, in order of submission. The
+   called client is responsible for retries.
+3. A finished call puts a `CallCompletion`, and sets an event that the source waits for together with its input. The
+   source emits the completion, which is routed by key to the operator of the call. A completion only names its call;
+   the result stays in the process.
 
-There is no back-pressure from an operator to a source: a source that must not read ahead counts the items in flight."""
+There is no backpressure from an operator to a source: a source that must not read ahead counts the items in flight."""
 
 import asyncio
 import threading
@@ -17,7 +18,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Generic, NamedTuple, Self, TypeVar
 
 call_numbers = count()  # unique in the process, because calls of an earlier run may still be in progress
 
@@ -25,18 +26,15 @@ V = TypeVar("V")  # an item
 W = TypeVar("W")  # the result of a call
 
 
-@dataclass(frozen=True, slots=True)
-class CallError:
-    """The failure of a call. Text instead of the exception, because many exceptions hold data that must not be kept."""
+class CallError(NamedTuple):
+    """The failure of a call. It does not keep the exception, which may refer to data that must be deleted."""
 
     kind: str  # the exception's class, such as `openai.RateLimitError`
-    message: str
 
-    @classmethod
-    def of(cls, error: BaseException) -> Self:
-        kind = type(error)
-        name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
-        return cls(name, str(error))
+
+def _error_of(error: BaseException) -> CallError:
+    kind = type(error)
+    return CallError(kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,18 +173,15 @@ class Runtime:
         except asyncio.CancelledError as error:  # by `cancel`, or by the function itself: the item fails
             if self._closed:
                 raise
-            result = CallError.of(error)
+            result = _error_of(error)
         with self._changed:
             call.result, call.ended = result, True
             self._changed.notify_all()
         self.completions.put(call.completion)
 
     async def _call(self, call: AsyncCall[V, W]) -> W | CallError:
-        limit = asyncio.timeout(self._timeout_s)
         try:
-            async with limit:
+            async with asyncio.timeout(self._timeout_s):
                 return await call.fn(call.item)
-        except Exception as raised:  # noqa: BLE001 whatever the function raises belongs to its item
-            late = isinstance(raised, TimeoutError) and limit.expired()
-            error = TimeoutError(f"no result within {self._timeout_s:g} s") if late else raised
-            return CallError.of(error)
+        except Exception as error:  # noqa: BLE001 an error of the function fails its item only
+            return _error_of(error)

@@ -5,7 +5,6 @@ visible in the past only. A summary is deleted with the first of its sources tha
 may contain removed content. The summary of an episode is valid as long as its messages are unchanged."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 from itertools import takewhile
 from typing import Any
 
@@ -74,18 +73,18 @@ def columns(view: View, derived: DerivedFrom) -> dict[str, Any]:
     for number, one in enumerate([provenance, *provenance["others"]]):
         current = view.current(one["memory_id"])
         if current is None:
-            raise KeyError("a memory that stands has an id")
+            raise KeyError("a current memory has an id")
         row = view.row(one["memory_id"], current.version)
         if row.derived_from is not None:
             name = f"derived_from.others.{number - 1}.memory_id" if number else "derived_from.memory_id"
-            problem = f"was itself made from {row.derived_from['memory_id']}: name that"
+            problem = f"was itself derived from {row.derived_from['memory_id']}: name that"
             raise InvalidRecord("invalid_event", [FieldProblem(name, problem)])
-        one["content_hash"] = one.get("content_hash") or content_hash(row.content)  # a given one was compared before
+        one["content_hash"] = one.get("content_hash") or content_hash(row.content)  # `fits` has compared a given one
     return {name: value for name, value in provenance.items() if value}
 
 
 def has_room(view: View, event: MemoryEvent) -> bool:
-    """Return whether further memories may be derived from the sources. Ended ones count too."""
+    """Return whether further memories may be derived from an event's sources. Ended ones count too."""
     found = map(view.made, view.seqs(one.memory_id for one in sources_of(event)))
     return all(len(made.memories) + len(made.ended) < MADE_EVER_MAX for made in found)
 
@@ -95,7 +94,7 @@ def link(view: View, row: MemoryRow) -> None:
     for seq in view.seqs(memory_id for memory_id, _ in _made_from(row)):
         made = view.made(seq)
         if len(made.memories) >= MADE_MAX:
-            problem = f"{MADE_MAX} memories were made of this one, or with it, already: forget some of them"
+            problem = f"{MADE_MAX} memories were derived from this one already: forget some of them"
             raise InvalidRecord("invalid_event", [FieldProblem("derived_from", problem)])
         view.put_made(seq, made._replace(memories=[*made.memories, row.seq]))
 
@@ -123,38 +122,21 @@ def withdraw(view: View, seq: int, edited: tuple[int, bool]) -> None:
 def _end(view: View, entry: Entry, edited: tuple[int, bool]) -> None:
     """End a derived memory with a new version without entities. Without a time from the log, it ends before all time,
     so that each replay gives the same result."""
-    current, edited_ms, logged = view.current(entry.id), *edited
+    current = view.current(entry.id)
     if current is None:
         raise KeyError(f"no id leads to memory {entry.seq}")
     before = view.row(entry.id, entry.version)
     for seq in view.seqs(memory_id for memory_id, _ in _made_from(before)):
         made = view.made(seq).without(entry.seq)
         view.put_made(seq, made._replace(ended=[*made.ended, entry.seq]))
-    times_ms = ((edited_ms, logged), (view.ingested_ms, view.ingested_logged))
-    ended_ms = min((at_ms for at_ms, known in times_ms if known), default=0)
+    times_ms = (edited, (view.ingested_ms, view.ingested_logged))
+    ended_ms = min((at_ms for at_ms, is_logged in times_ms if is_logged), default=0)
     ended_ms = max(ended_ms, before.valid_from_ms or ended_ms)
     if before.valid_to_ms is not None and before.valid_to_ms <= ended_ms:
         return
-    after = replace(
-        before,
-        version=before.version + 1,
-        change=view.change,
-        ingested_ms=view.ingested_ms,
-        ingested_logged=view.ingested_logged,
-        edited_ms=edited_ms,
-        edited_logged=logged,
-        valid_to_ms=ended_ms,
-        entities=[],
-        relations=[],
-    )
-    renewed = entry._replace(
-        version=after.version,
-        change=view.change,
-        ingested_ms=after.ingested_ms,
-        valid_to_ms=ended_ms,
-        edited_ms=edited_ms,
-    )
-    view.put(after, renewed, view.vectors(entry.seq), current.digest, ended=True)
+    after = view.next_version(before, edited, valid_to_ms=ended_ms, entities=[], relations=[])
+    changed = {name: getattr(after, name) for name in ("version", "change", "ingested_ms", "valid_to_ms", "edited_ms")}
+    view.put(after, entry._replace(**changed), view.vectors(entry.seq), current.digest, ended=True)
 
 
 LATER_MEMBERS = 1_000  # members that are searched for messages newer than a summary

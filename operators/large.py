@@ -206,20 +206,20 @@ def encode_record(record: Record) -> list[Any]:
 
 
 def decode_record(encoded: list[Any]) -> Record:
-    topic, partition, offset, value, append_ms, key, headers, append_logged, silent, tombstone, *verdict = encoded
-    sender, refusal, *wire = verdict
+    *position, value, append_ms, key, headers, append_logged, silent, tombstone, sender, refusal = encoded[:12]
+    principal = None if sender is None else Principal(sender[0], None if sender[1] is None else tuple(sender[1]))
     return Record(
-        position=Position(topic, partition, offset),
-        value=base64.b64decode(value),
-        append_ms=append_ms,
-        key=_bytes(key),
-        append_logged=append_logged,
-        headers=None if headers is None else tuple((name, _bytes(text)) for name, text in headers),
-        silent=silent,
-        tombstone=tombstone,
-        principal=None if sender is None else Principal(sender[0], None if sender[1] is None else tuple(sender[1])),
-        refusal=None if refusal is None else Refusal(*refusal),
-        wire=_bytes(wire[0]) if wire else None,
+        Position(*position),
+        base64.b64decode(value),
+        append_ms,
+        _bytes(key),
+        append_logged,
+        None if headers is None else tuple((name, _bytes(text)) for name, text in headers),
+        silent,
+        tombstone,
+        principal,
+        None if refusal is None else Refusal(*refusal),
+        wire=_bytes(encoded[12]) if len(encoded) > 12 else None,
     )
 
 

@@ -1,6 +1,8 @@
 """The view of one event: readable records of its owner, and effects that count only as a whole."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
 
 from recallflow.operators.episodes import follow_change, opening
 from recallflow.operators.events import Write
@@ -99,6 +101,12 @@ class View:
         if stored is None:
             raise KeyError(f"version {version} of a current memory is missing")
         return MemoryRow.decode(stored)
+
+    def next_version(self, row: MemoryRow, edited: tuple[int, bool], **columns: Any) -> MemoryRow:
+        """Return the next version of a row. `edited`: the event time, and whether it comes from the log."""
+        columns |= {"ingested_ms": self.ingested_ms, "ingested_logged": self.ingested_logged}
+        columns |= {"edited_ms": edited[0], "edited_logged": edited[1]}
+        return replace(row, version=row.version + 1, change=self.change, **columns)
 
     def rows(self, entries: Iterable[Entry]) -> list[MemoryRow]:
         """Return the rows of index entries, in one batched read."""

@@ -23,7 +23,7 @@ from recallflow.fields import written_time
 from recallflow.llm import TEXT_FAILURES, EmbeddingService, LanguageModel, Spent, Task
 from recallflow.operators.async_call import AsyncCall, CallCompletion, CallError, Runtime, call_numbers
 from recallflow.operators.enrichment.facts_and_summaries import categorise, facts, summarise
-from recallflow.operators.enrichment.prompt_frame import CHARACTERS
+from recallflow.operators.enrichment.prompt_frame import TEXT_CHARACTERS
 from recallflow.operators.enrichment.relationships import classify, extract, resolve
 from recallflow.operators.enrichment.results import (
     AnswerClaims,
@@ -96,7 +96,7 @@ class Plan(NamedTuple):
         for number, request in enumerate(self.requests):
             if task not in request.tasks:
                 continue
-            size = min(len(request.memories[0].content), CHARACTERS)
+            size = min(len(request.memories[0].content), TEXT_CHARACTERS)
             if batch and (size > room or len(batch) == BATCH_MAX):
                 yield batch
                 batch, room = [], BATCH_CHARACTERS

@@ -12,13 +12,14 @@ from recallflow.language import plain
 from recallflow.limits import SOURCES_MAX
 from recallflow.llm import Task
 from recallflow.operators.enrichment.prompt_frame import (
-    BESIDE_CHARACTERS,
-    CHARACTERS,
+    CONTEXT_CHARACTERS,
     NUMBER,
     TEXT,
+    TEXT_CHARACTERS,
     TEXT_OR_NONE,
     as_data,
     author,
+    contains_quote,
     cut,
     date_words,
     described,
@@ -30,7 +31,6 @@ from recallflow.operators.enrichment.prompt_frame import (
     one_of,
     prompt,
     sources_of,
-    stands_in,
 )
 from recallflow.operators.enrichment.results import (
     AnswerClaims,
@@ -47,7 +47,7 @@ FACTS_MAX = 10  # per message
 FACT_CHARACTERS = 500
 ENTITIES_MAX = 8  # per fact
 BEFORE_MAX = 6  # earlier messages as context
-LEANING_MAX = 20  # facts of one answer that use a name of the same other message, which each of them cites
+CITATIONS_MAX = 20  # facts of one answer that cite the same other message, because they use a name in it
 KINDS = ("fact", "preference", "decision", "plan", "event", "relationship", "skill", "goal")
 ENTITY_TYPES = ("person", "place", "organisation", "product", "event", "other")
 _FACTS_DUTY = (
@@ -82,24 +82,21 @@ _FACTS_ANSWER = fields(
 
 def facts(numbers: Sequence[int], requests: Sequence[EnrichmentRequest], confidence: float) -> ModelCall:
     """Return the model call for the facts in the messages of these requests."""
-    messages = numbered(cut(one.memories[0], CHARACTERS) for one in requests)
+    messages = numbered((one.memories[0] for one in requests), TEXT_CHARACTERS)
     read = {one.memory_id for one in messages.values()}
     # Derived memories are not shown, because nothing is derived from them.
     original = [one for one in requests[0].recent if one.memory_id not in read and one.derived_from is None]
     before = original[:BEFORE_MAX]
     before.sort(key=lambda one: one.created_at)
-    earlier = numbered((cut(one, BESIDE_CHARACTERS) for one in before), "c")
-    data = {
-        "before": [as_data(*one) for one in earlier.items()],
-        "messages": [as_data(*one) for one in messages.items()],
-    }
+    earlier = numbered(before, CONTEXT_CHARACTERS, "c")
+    data = {"before": as_data(earlier), "messages": as_data(messages)}
     asked = prompt("facts", "facts-1", _FACTS_DUTY, data, _FACTS_ANSWER, len(messages))
     context = [*earlier.values()]
-    return ModelCall(numbers, asked, lambda answer: _Reading(messages, context, requests, confidence).read(answer))
+    return ModelCall(numbers, asked, lambda answer: _FactReader(messages, context, requests, confidence).read(answer))
 
 
-class _Reading:
-    """The reading of one answer, with the facts of each message."""
+class _FactReader:
+    """The reader of one answer, with the facts of each message."""
 
     def __init__(
         self,
@@ -108,18 +105,18 @@ class _Reading:
         requests: Sequence[EnrichmentRequest],
         confidence: float,
     ) -> None:
-        self._messages, self._before, self._least = messages, before, confidence
+        self._messages, self._before, self._confidence_min = messages, before, confidence
         self._requests = dict(zip(messages, requests, strict=True))
         self._found = {number: AnswerClaims() for number in messages}
         self._seen = set[str]()
-        self._leaning = Counter[str]()
+        self._citations = Counter[str]()
         self._authors = [author(one) for one in (*messages.values(), *before)]
 
     def read(self, answer: Mapping[str, Any]) -> list[AnswerClaims]:
-        """Return the kept facts of each message. A claim about an unknown message is counted with the first message."""
-        with_none = self._found["m1"]
-        for claim in with_none.first(answer["facts"]):
-            found = self._found.get(claim["message"], with_none)
+        """Return the valid facts of each message. Claims about unknown messages count for the first message."""
+        first = self._found["m1"]
+        for claim in first.first(answer["facts"]):
+            found = self._found.get(claim["message"], first)
             with found.claim():
                 found.drafts.append(self._fact(claim, found))
         return [*self._found.values()]
@@ -129,9 +126,9 @@ class _Reading:
         message = self._messages.get(claim["message"])
         if message is None:
             raise RejectedClaim("unknown_id")
-        confidence = check_confidence(claim, self._least)
+        confidence = check_confidence(claim, self._confidence_min)
         content = check_text(claim["content"], FACT_CHARACTERS)
-        if not stands_in(claim["evidence"], message.content):
+        if not contains_quote(message.content, claim["evidence"]):
             raise RejectedClaim("no_evidence")
         since, until = check_time(claim["valid_from"]), check_time(claim["valid_to"])
         if since is not None and until is not None and until < since:
@@ -139,10 +136,10 @@ class _Reading:
         others = self._others(content, message, [since, until])
         if plain(content) in self._seen:
             raise RejectedClaim("duplicate")
-        if len(found.drafts) == FACTS_MAX or any(self._leaning[one.memory_id] == LEANING_MAX for one in others):
+        if len(found.drafts) == FACTS_MAX or any(self._citations[one.memory_id] == CITATIONS_MAX for one in others):
             raise RejectedClaim("too_many")
         self._seen.add(plain(content))
-        self._leaning.update(one.memory_id for one in others)
+        self._citations.update(one.memory_id for one in others)
         request = self._requests[claim["message"]]
         fields = {
             "type": "memory",
@@ -160,7 +157,7 @@ class _Reading:
         return Draft({name: value for name, value in fields.items() if value is not None}, message, others)
 
     def _others(self, content: str, message: ShownMemory, times: Sequence[int | None]) -> list[ShownMemory]:
-        """Return other messages that a fact uses names or numbers of. Raise an error for one of no message."""
+        """Return the other messages from which a fact takes names or numbers. Raise an error if it has others."""
         context = [one for one in (*self._messages.values(), *self._before) if one is not message]
         year = format_time(message.created_at)[:4]  # the day counts only if the fact has it as a date too
         own = [message.content, *self._authors, date_words(times), year]
@@ -197,9 +194,9 @@ def categorise(
     numbers: Sequence[int], requests: Sequence[EnrichmentRequest], categories: Mapping[str, str], confidence: float
 ) -> ModelCall:
     """Return the model call for the categories of memories. `categories`: names and descriptions, not empty."""
-    memories = numbered(cut(one.memories[0], BESIDE_CHARACTERS) for one in requests)
+    memories = numbered((one.memories[0] for one in requests), CONTEXT_CHARACTERS)
     offered = offer(categories)
-    data = {"categories": described(offered), "texts": [as_data(*one) for one in memories.items()]}
+    data = {"categories": described(offered), "texts": as_data(memories)}
     answer = fields(assigned=listed(fields(memory=TEXT, category=one_of([*offered]), confidence=NUMBER)))
     asked = prompt("categorise", "categorise-1", _CATEGORISE_DUTY, data, answer, len(memories))
     return ModelCall(numbers, asked, lambda answer: _read_categories(answer, memories, offered, confidence))
@@ -251,17 +248,17 @@ def summarise(task: Task, number: int, request: EnrichmentRequest) -> ModelCall:
     else:
         version, duty, about = "summarise-episode-1", _EPISODE_DUTY, {}
         fields = {"type": "episode.summary", "episode_id": str(request.episode_id)}
-    memories = _fitting(request.memories)
-    data = {**about, "texts": [as_data(*one) for one in numbered(memories).items()]}
+    memories = _within_budget(request.memories)
+    data = {**about, "texts": as_data(numbered(memories, CONTEXT_CHARACTERS))}
     asked = prompt(task, version, duty, data, _SUMMARY_ANSWER, 4)
     return ModelCall([number], asked, lambda answer: [_read_summary(answer, memories, [*about.values()], fields)])
 
 
-def _fitting(memories: Sequence[ShownMemory]) -> list[ShownMemory]:
-    """Return the newest memories that fit, at least one, oldest first."""
+def _within_budget(memories: Sequence[ShownMemory]) -> list[ShownMemory]:
+    """Return the newest memories up to a number of characters, oldest first."""
     fitting, room = list[ShownMemory](), TEXTS_CHARACTERS
     for memory in sorted(memories, key=lambda one: -one.created_at)[: SOURCES_MAX + 1]:
-        shown = cut(memory, BESIDE_CHARACTERS)
+        shown = cut(memory, CONTEXT_CHARACTERS)
         room -= len(shown.content)
         if room < 0:
             break

@@ -61,9 +61,9 @@ def one_of(names: Sequence[str]) -> Schema:
     return {"type": "string", "enum": [*names]}
 
 
-CHARACTERS = 8_000  # of the memory of a prompt
-BESIDE_CHARACTERS = 1_500  # of each memory in its context
-EVIDENCE_CHARACTERS = 3  # the least letters and digits of a quote; shorter ones occur in any text
+TEXT_CHARACTERS = 8_000  # the maximum length of an analysed text
+CONTEXT_CHARACTERS = 1_500  # the maximum length of each other text
+QUOTE_CHARACTERS_MIN = 3  # letters and digits of a quote; shorter ones occur in any text
 
 TEXTS_KEPT = 256  # cached normal forms; all claims of an answer are compared with the same texts
 
@@ -78,26 +78,31 @@ def cut(memory: ShownMemory, characters: int) -> ShownMemory:
     return memory.model_copy(update={"content": memory.content[:characters]})
 
 
-def numbered(memories: Iterable[ShownMemory], prefix: str = "m") -> dict[str, ShownMemory]:
-    return {f"{prefix}{number}": one for number, one in enumerate(memories, 1)}
+def numbered(memories: Iterable[ShownMemory], characters: int, prefix: str = "m") -> dict[str, ShownMemory]:
+    """Return shortened memories by their numbers in the prompt: m1, m2 …"""
+    return {f"{prefix}{number}": cut(one, characters) for number, one in enumerate(memories, 1)}
 
 
-def as_data(number: str, memory: ShownMemory) -> dict[str, Any]:
-    day = datetime.fromtimestamp(memory.created_at / 1000, UTC).weekday()
-    time = f"{format_time(memory.created_at)} {_DAYS[day]}"
-    return {"number": number, "by": author(memory), "time": time, "text": memory.content}
+def as_data(memories: Mapping[str, ShownMemory]) -> list[dict[str, Any]]:
+    """Return numbered memories as data of a prompt."""
+    data = []
+    for number, memory in memories.items():
+        day = datetime.fromtimestamp(memory.created_at / 1000, UTC).weekday()
+        time = f"{format_time(memory.created_at)} {_DAYS[day]}"
+        data.append({"number": number, "by": author(memory), "time": time, "text": memory.content})
+    return data
 
 
 def author(memory: ShownMemory) -> str:
     return memory.name or memory.role or "unknown"
 
 
-def stands_in(quote: str, text: str) -> bool:
-    """Return whether a text contains a quote. Models change blanks, case, accents and punctuation: these may differ."""
-    if len(quote) > 2 * len(text) + EVIDENCE_CHARACTERS:
+def contains_quote(text: str, quote: str) -> bool:
+    """Return whether a text contains a quote. Blanks, case, accents and punctuation may differ."""
+    if len(quote) > 2 * len(text) + QUOTE_CHARACTERS_MIN:
         return False
     words, flat = _flat(quote), _flat(text)
-    long_enough = sum(character.isalnum() for character in words) >= EVIDENCE_CHARACTERS
+    long_enough = sum(character.isalnum() for character in words) >= QUOTE_CHARACTERS_MIN
     return (long_enough or words == flat) and bool(words) and words in flat
 
 
@@ -110,10 +115,11 @@ def names_it(text: str, name: str) -> bool:
 
 
 def sources_of(text: str, own: Sequence[str], others: Sequence[str]) -> list[int] | None:
-    """Return the numbers of other texts with names and numbers that a text lacks in its own; None if one is nowhere."""
+    """Return the indices of the other texts from which a text takes names or numbers that its own texts lack. Return
+    None if a name or number is in none of the texts."""
     used: list[int] = []
     words, known = [_words(one) for one in others], frozenset[str]().union(*map(_words, own))
-    for wanted in _telling(text):
+    for wanted in _names_and_numbers(text):
         if not _has(known, wanted):
             found = next((number for number, one in enumerate(words) if _has(one, wanted)), None)
             if found is None:
@@ -123,15 +129,15 @@ def sources_of(text: str, own: Sequence[str], others: Sequence[str]) -> list[int
 
 
 def date_words(times_ms: Iterable[int | None]) -> str:
-    """Return the numbers that a text may contain for these computed times."""
+    """Return the numbers that a text may contain as parts of these times."""
     moments = [datetime.fromtimestamp(one / 1000, UTC) for one in times_ms if one is not None]
     return " ".join(
         f"{m.year} {m.month} {m.month:02} {m.day} {m.day:02} {m.hour} {m.hour:02} {m.minute:02}" for m in moments
     )
 
 
-def _telling(text: str) -> list[str]:
-    """Return the words of a text that need a source: names and numbers."""
+def _names_and_numbers(text: str) -> list[str]:
+    """Return the words of a text that need a source."""
     named = " ".join(read_names(text).entities)
     return [*_WORD.findall(plain(named)), *_NUMBER.findall(plain(text))]
 

@@ -7,20 +7,19 @@ from typing import Any, NamedTuple
 from recallflow.events import EnrichmentRequest, ShownEntity, ShownMemory
 from recallflow.fields import written_time
 from recallflow.operators.enrichment.prompt_frame import (
-    BESIDE_CHARACTERS,
-    CHARACTERS,
+    CONTEXT_CHARACTERS,
     NUMBER,
     TEXT,
+    TEXT_CHARACTERS,
     TEXT_OR_NONE,
     as_data,
+    contains_quote,
     cut,
     fields,
     listed,
     names_it,
-    numbered,
     one_of,
     prompt,
-    stands_in,
 )
 from recallflow.operators.enrichment.results import (
     AnswerClaims,
@@ -63,21 +62,21 @@ _CLASSIFY_ANSWER = fields(
 
 def classify(number: int, request: EnrichmentRequest, confidence: float) -> ModelCall | None:
     """Return the model call for the similar memories of a request; None if there are none."""
-    new = cut(request.memories[0], CHARACTERS)
-    similar = [one for one in request.similar if not is_own(new, one)][:SIMILAR_MAX]
-    if not similar:
+    new = cut(request.memories[0], TEXT_CHARACTERS)
+    shown = _shown(new, request.similar, SIMILAR_MAX)
+    if len(shown) == 1:
         return None
-    shown = numbered([new, *(cut(one, BESIDE_CHARACTERS) for one in similar)])
-    first, *known = [as_data(*one) for one in shown.items()]
+    first, *known = as_data(shown)
     data = {"new": first, "known": known}
     asked = prompt("classify", "classify-1", _CLASSIFY_DUTY, data, _CLASSIFY_ANSWER, len(known))
     return ModelCall([number], asked, lambda answer: [_read_classify(answer, new, shown, confidence)])
 
 
-def is_own(memory: ShownMemory, other: ShownMemory) -> bool:
-    """Return whether two memories have the same source text."""
-    first, second = (one.derived_from or one.memory_id for one in (memory, other))
-    return memory.memory_id == other.memory_id or first == second
+def _shown(new: ShownMemory, others: Sequence[ShownMemory], most: int) -> dict[str, ShownMemory]:
+    """Return the memories of a prompt by number, the new one first, without others that have the same source text."""
+    source = new.derived_from or new.memory_id
+    others = [one for one in others if (one.derived_from or one.memory_id) != source and one.memory_id != new.memory_id]
+    return {"m1": new} | {f"m{number}": cut(one, CONTEXT_CHARACTERS) for number, one in enumerate(others[:most], 2)}
 
 
 def _read_classify(
@@ -116,7 +115,7 @@ def _checked(
     if claim["verdict"] in _WITHOUT_EDGE:
         return other, 0.0  # these verdicts create no edge, so they need no evidence
     confidence = check_confidence(claim, least)
-    if not stands_in(claim["evidence"], new.content):
+    if not contains_quote(new.content, claim["evidence"]):
         raise RejectedClaim("no_evidence")
     return other, confidence
 
@@ -181,10 +180,9 @@ class _End(NamedTuple):
 
 def extract(number: int, request: EnrichmentRequest, confidence: float) -> ModelCall:
     """Return the model call for the relations of one memory, with recent memories as context."""
-    new = cut(request.memories[0], CHARACTERS)
-    recent = [one for one in request.recent if not is_own(new, one)][:RECENT_MAX]
-    shown = numbered([new, *(cut(one, BESIDE_CHARACTERS) for one in recent)])
-    first, *others = [as_data(*one) for one in shown.items()]
+    new = cut(request.memories[0], TEXT_CHARACTERS)
+    shown = _shown(new, request.recent, RECENT_MAX)
+    first, *others = as_data(shown)
     asked = prompt("extract", "extract-1", _EXTRACT_DUTY, {"new": first, "recent": others}, _EXTRACT_ANSWER, 10)
     return ModelCall([number], asked, lambda answer: [_read_extract(answer, new, shown, confidence)])
 
@@ -238,7 +236,7 @@ def _relation(claim: Mapping[str, Any], source: _End, target: _End, new: ShownMe
     if memories and not any(one is new for one in memories):
         raise RejectedClaim("wrong_end")
     confidence = check_confidence(claim, least)
-    if not stands_in(claim["evidence"], new.content):
+    if not contains_quote(new.content, claim["evidence"]):
         raise RejectedClaim("no_evidence")
     expires = check_time(claim["expires_at"])
     if expires is not None and expires <= new.created_at:
@@ -271,26 +269,26 @@ _RESOLVE_ANSWER = fields(
 
 def resolve(number: int, request: EnrichmentRequest, confidence: float) -> ModelCall | None:
     """Return the model call for the names in a memory; None without new names or known entities."""
-    memory = cut(request.memories[0], CHARACTERS)
+    memory = cut(request.memories[0], TEXT_CHARACTERS)
     known = {f"e{number}": one for number, one in enumerate(request.entities[:ENTITIES_MAX], 1)}
     keys = {one.key for one in known.values()} | {node_key(ENTITY_KIND, one.name) for one in known.values()}
-    names = [one for one in _names(memory) if node_key(ENTITY_KIND, one) not in keys][:NAMES_MAX]
+    names = [one for one in _names_in(memory) if node_key(ENTITY_KIND, one) not in keys][:NAMES_MAX]
     if not names or not known:
         return None
-    numbered = {f"n{number}": name for number, name in enumerate(names, 1)}
+    new = {f"n{number}": name for number, name in enumerate(names, 1)}
     data = {
-        "text": as_data("m1", memory),
-        "names": [{"number": number, "name": name} for number, name in numbered.items()],
+        "text": as_data({"m1": memory})[0],
+        "names": [{"number": number, "name": name} for number, name in new.items()],
         "entities": [
             {"number": number, "name": one.name, "type": one.type, "told_by": (one.told_by or "")[:SENTENCE_CHARACTERS]}
             for number, one in known.items()
         ],
     }
     asked = prompt("resolve", "resolve-1", _RESOLVE_DUTY, data, _RESOLVE_ANSWER, len(names))
-    return ModelCall([number], asked, lambda answer: [_read_resolve(answer, memory, numbered, known, confidence)])
+    return ModelCall([number], asked, lambda answer: [_read_resolve(answer, memory, new, known, confidence)])
 
 
-def _names(memory: ShownMemory) -> Sequence[str]:
+def _names_in(memory: ShownMemory) -> Sequence[str]:
     """Return the names in a text, and its author's."""
     text, named = memory.content, read_names(memory.content)
     # Without mixed case, every uncommon word would count as doubtful.
@@ -315,7 +313,7 @@ def _read_resolve(
             if name is None or entity is None:
                 raise RejectedClaim("unknown_id")
             confidence = check_confidence(claim, least)
-            if not stands_in(claim["evidence"], memory.content) or not _tells_of(claim["evidence"], name, entity):
+            if not contains_quote(memory.content, claim["evidence"]) or not _names(claim["evidence"], name, entity):
                 raise RejectedClaim("no_evidence")
             if name in joined:  # it would merge two known entities
                 raise RejectedClaim("duplicate")
@@ -324,8 +322,8 @@ def _read_resolve(
     return found
 
 
-def _tells_of(evidence: str, name: str, entity: ShownEntity) -> bool:
-    """Return whether a quote mentions a name, or a part of the entity's name, as authors rarely name themselves."""
+def _names(evidence: str, name: str, entity: ShownEntity) -> bool:
+    """Return whether a quote has a name, or a part of the entity's name, because authors rarely name themselves."""
     parts = [one for one in entity.name.split() if len(one) >= _NAME_PART_CHARACTERS]
     return any(names_it(evidence, one) for one in (name, *parts))
 

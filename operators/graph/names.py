@@ -15,7 +15,7 @@ from typing import NamedTuple
 import regex
 
 from recallflow.caching import Kept
-from recallflow.language import LATIN, RUSSIAN, Reading, Table, read
+from recallflow.language import ENGLISH, LATIN, RUSSIAN, Reading, Table, read
 from recallflow.state.entity_names import names_in
 from recallflow.state.graph_codec import ENTITY_KIND, node_key
 
@@ -41,11 +41,8 @@ class NameWords:
     no_names: frozenset[str]  # words that are never a name on their own
     grammar: frozenset[str]  # words that split a run
     calendar: frozenset[str]
-    months: frozenset[str]
-    titles: frozenset[str]
     ordinary: frozenset[str]
     before_months: frozenset[str]  # words that mark the following word as a month
-    english: bool
     table: Table
     any_run: re.Pattern[str]  # finds runs of capitalised words
     ascii_run: re.Pattern[str]  # the same for letters without accents
@@ -74,11 +71,8 @@ def _tables_of(language: int) -> NameWords:
         no_names=grammar | table.titles | calendar | ordinary,
         grammar=grammar,
         calendar=calendar,
-        months=frozenset(table.months),
-        titles=table.titles,
         ordinary=ordinary,
         before_months=calendar | ({word.strip() for word in table.before_months} or grammar),
-        english=language == 0,
         table=table,
         any_run=_run(rf"(?<!{_INSIDE})[A-Z{UPPER}]", f"A-Z{UPPER}", table),
         # Three times as fast, because the pattern starts with one of a few letters.
@@ -146,7 +140,7 @@ class _Parts:
     def _take(self, word: _Word, leads: bool, last: bool) -> None:
         """Process a word. `leads`: it is the first of a run within a sentence."""
         known, lowered = self._known, word.lowered
-        is_title = lowered in known.titles and (word.dotted or len(word.text) > 1)
+        is_title = lowered in known.table.titles and (word.dotted or len(word.text) > 1)
         if word.text.islower():
             self._within += [word.text] if self._held else []
         elif len(word.text) == 1 and not is_title:
@@ -159,7 +153,7 @@ class _Parts:
             self._cut()
         elif lowered in known.grammar:
             # The article belongs to the name in Los Angeles and La Paz, but not in English.
-            if leads and not (known.english or last or word.is_inflected or self._heading):
+            if leads and not (known.table is ENGLISH or last or word.is_inflected or self._heading):
                 self._hold(word)
             else:
                 self._cut(joined=lowered in known.table.conjunctions)
@@ -292,7 +286,9 @@ class _Names:
         if lowered not in words.calendar:
             return False
         before, after = self._before(match.start()), self._text[match.end() : match.end() + 2].strip()
-        return lowered not in words.months or before in words.before_months or before.isdecimal() or after.isdecimal()
+        if lowered not in words.table.months or before in words.before_months:
+            return True
+        return before.isdecimal() or after.isdecimal()
 
     def _is_listed(self, end: int) -> bool:
         """Return whether a list of names continues here."""

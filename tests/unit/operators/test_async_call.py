@@ -68,7 +68,7 @@ def test_waiting_calls_begin_in_the_order_of_submission() -> None:
 
 def test_a_call_without_a_result_in_time_is_a_failure() -> None:
     with Runtime(Completions(), timeout_s=0) as runtime:
-        assert results(runtime, hang, 1) == [CallError("TimeoutError", "no result within 0 s")]
+        assert results(runtime, hang, 1) == [CallError("TimeoutError")]
 
 
 def test_an_error_is_the_result_of_its_item(runtime: Runtime) -> None:
@@ -77,7 +77,7 @@ def test_an_error_is_the_result_of_its_item(runtime: Runtime) -> None:
             raise ValueError(f"{number} is odd")
         return number
 
-    assert results(runtime, odd, 1, 2) == [CallError("ValueError", "1 is odd"), 2]
+    assert results(runtime, odd, 1, 2) == [CallError("ValueError"), 2]
 
 
 def test_self_cancelled_call_is_a_failure(runtime: Runtime) -> None:

@@ -10,9 +10,9 @@ from recallflow.fields import parse_time
 from recallflow.llm import Prompt
 from recallflow.operators.enrichment.enrich import BATCH_CHARACTERS, BATCH_MAX
 from recallflow.operators.enrichment.facts_and_summaries import (
+    CITATIONS_MAX,
     ENTITIES_MAX,
     FACT_CHARACTERS,
-    LEANING_MAX,
     SUMMARY_CHARACTERS,
 )
 from tests.unit.operators.enrichment.models import Scripted, memory, parsed, request, results
@@ -130,8 +130,8 @@ def test_facts_that_lean_on_one_other_message_are_bounded() -> None:
         for letter in "abc"
     ]
     found = results(asking(ANN, *others), Scripted(facts={"facts": said}))
-    assert sum(len(result.events) for result in found) == LEANING_MAX
-    assert sum(result.refused.get("too_many", 0) for result in found) == len(said) - LEANING_MAX
+    assert sum(len(result.events) for result in found) == CITATIONS_MAX
+    assert sum(result.refused.get("too_many", 0) for result in found) == len(said) - CITATIONS_MAX
 
 
 def test_derived_memories_are_neither_shown_nor_sources() -> None:
