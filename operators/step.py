@@ -262,7 +262,7 @@ def _forget(
     directory: StateDirectory, partition: Partition, queries: Queries, shared: Shared, owners: Collection[Owner]
 ) -> None:
     """Drop the in-memory data of erased owners, and start to clean files."""
-    queries.begin_anew(owners)
+    queries.restart(owners)
     shared.candidates.drop_gone()
     directory.clean(partition)
 

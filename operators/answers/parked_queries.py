@@ -10,9 +10,9 @@ A past index reflects the state at the query's offset; later commits are not vis
 with other work."""
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from recallflow.embedder import Embedder
@@ -58,13 +58,41 @@ class ParkedQuery(NamedTuple):
 class _ModelQuery(NamedTuple):
     """A parked query with its running call."""
 
-    question: ParkedQuery
+    parked: ParkedQuery
     wanted: Wanted
     call: AsyncCall[ModelJob, Answers]
     began_s: float  # the start of the call, in seconds from any origin
 
 
-class ModelQueries:
+class QueryPool:
+    """Parked queries of one state partition, in the order of arrival."""
+
+    def __init__(self) -> None:
+        self._parked: deque[ParkedQuery] = deque()
+
+    def __bool__(self) -> bool:
+        return bool(self.queries())
+
+    def queries(self) -> Collection[ParkedQuery]:
+        return self._parked
+
+    def add(self, parked: ParkedQuery) -> None:
+        self._parked.append(parked)
+
+    def take(self, is_wanted: Callable[[ParkedQuery], bool]) -> list[ParkedQuery]:
+        """Remove the wanted queries, and return them."""
+        taken, left = list[ParkedQuery](), deque[ParkedQuery]()
+        for parked in self._parked:
+            (taken if is_wanted(parked) else left).append(parked)
+        self._parked = left
+        return taken
+
+    def give_up(self, owners: Collection[Owner]) -> list[ParkedQuery]:
+        """Remove the queries of these owners, and return them."""
+        return self.take(lambda parked: parked.ask.owner in owners)
+
+
+class ModelQueries(QueryPool):
     """The queries of one state partition that wait for models."""
 
     def __init__(
@@ -72,134 +100,118 @@ class ModelQueries:
     ) -> None:
         """`key` is the partition's in the dataflow; `receive` converts the results of models for an answer."""
         self._models, self._key, self._timer, self._receive = models, key, timer, receive
-        self._queries: dict[int, _ModelQuery] = {}
+        self._calls: dict[int, _ModelQuery] = {}  # by the number of the completion
 
-    def asked(self) -> list[Ask]:
-        return [query.question.ask for query in self._queries.values()]
+    def queries(self) -> Collection[ParkedQuery]:
+        return [query.parked for query in self._calls.values()]
 
-    def begin(self, question: ParkedQuery, wanted: Wanted, find: Find) -> int:
+    def begin(self, parked: ParkedQuery, wanted: Wanted, find: Find) -> int:
         """Start all model calls of a query, and search meanwhile. Return the number of the completion."""
         number = next(call_numbers)
-        job = ModelJob(question.ask.owner.tenant_id, wanted, question.ask.record.position)
+        job = ModelJob(parked.ask.owner.tenant_id, wanted, parked.ask.record.position)
         call = AsyncCall(job, self._models.ask, CallCompletion(self._key, number))
         began_s = self._timer()
         self._models.runtime.submit([call])
-        is_room = sum(query.question.found is not None for query in self._queries.values()) < COMPOSED_MAX
-        question = question._replace(found=find() if is_room else None)
-        self._queries[number] = _ModelQuery(question, wanted, call, began_s)
+        is_room = sum(query.found is not None for query in self.queries()) < COMPOSED_MAX
+        parked = parked._replace(found=find() if is_room else None)
+        self._calls[number] = _ModelQuery(parked, wanted, call, began_s)
         return number
 
-    def give_up(self, owners: Collection[Owner]) -> list[ParkedQuery]:
-        """Drop the queries of these owners, and return them."""
-        finished = [number for number, query in self._queries.items() if query.question.ask.owner in owners]
-        return [self._queries.pop(number).question for number in finished]
+    def take(self, is_wanted: Callable[[ParkedQuery], bool]) -> list[ParkedQuery]:
+        wanted = [number for number, query in self._calls.items() if is_wanted(query.parked)]
+        return [self._calls.pop(number).parked for number in wanted]
 
     def wait(self, number: int) -> None:
         """Block until all results are there, for a log that ends."""
-        self._models.runtime.wait([self._queries[number].call])
+        self._models.runtime.wait([self._calls[number].call])
         self._models.runtime.completions.pop_all()
 
     def end(self, finished: Iterable[int]) -> list[ParkedQuery]:
         """Return the queries of finished calls. Completions of an earlier run are ignored."""
-        return [self._ended(self._queries.pop(number)) for number in finished if number in self._queries]
+        return [self._ended(self._calls.pop(number)) for number in finished if number in self._calls]
 
     def _ended(self, query: _ModelQuery) -> ParkedQuery:
-        question, result = query.question, query.call.result
+        parked, result = query.parked, query.call.result
         answers = self._models.unanswered(query.wanted) if isinstance(result, CallError | None) else result
         took_ms = (self._timer() - query.began_s) * 1000
-        if question.found is not None:
-            question.found.run.timings.wait("models")
+        if parked.found is not None:
+            parked.found.run.timings.wait("models")
         received = self._receive(query.wanted, answers)
-        return question._replace(results=question.results.after(query.wanted, received, took_ms))
+        return parked._replace(results=parked.results.after(query.wanted, received, took_ms))
 
 
-class Subqueries:
+class Subqueries(QueryPool):
     """The queries of one state partition with unanswered subqueries."""
 
     def __init__(self, answerer: Answerer) -> None:
+        super().__init__()
         self._answerer = answerer
-        self._questions: deque[ParkedQuery] = deque()
 
-    def __bool__(self) -> bool:
-        return bool(self._questions)
-
-    def asked(self) -> list[Ask]:
-        return [question.ask for question in self._questions]
-
-    def begin(self, question: ParkedQuery) -> ParkedQuery | None:
+    def begin(self, parked: ParkedQuery) -> ParkedQuery | None:
         """Park a query until its subqueries are answered, or return a query that can be answered now."""
-        found, smaller = question.found, self._smaller(question)
-        if found is None or not smaller:
-            return question
+        found, texts = parked.found, _subqueries(parked)
+        if found is None or not texts:
+            return parked
         if found.change <= AT_ONCE and found.run.index.words.lengths().sum() <= WORDS_AT_ONCE:
-            return question  # all subqueries are answered at once
-        if len(self._questions) == SUBQUERIED_MAX:
-            return _without(question, len(smaller), "busy")
-        self._questions.append(question)
+            return parked  # all subqueries are answered at once
+        if len(self._parked) == SUBQUERIED_MAX:
+            return _without(parked, len(texts), "busy")
+        self.add(parked)
         return None
 
     def advance(self, is_at_work: Callable[[Owner], bool]) -> ParkedQuery | None:
         """Answer one subquery. Return a query that can be answered now, or must be repeated. `is_at_work` returns
         whether an owner's event has steps left."""
-        question = self._questions.popleft()
-        if is_at_work(question.ask.owner):
-            self._questions.append(question)
+        parked = self._parked.popleft()
+        if is_at_work(parked.ask.owner):
+            self.add(parked)
             return None
-        found, smaller = question.found, self._smaller(question)
+        found, texts = parked.found, _subqueries(parked)
         if found is None or not self._answerer.still_holds(found):
-            return _without(question, 1, "changed")._replace(found=None)
+            return _without(parked, 1, "changed")._replace(found=None)
         found.run.timings.wait("turns")
-        if len(question.subanswers) == len(smaller):
-            return question
+        if len(parked.subanswers) == len(texts):
+            return parked
         try:
-            text = smaller[len(question.subanswers)]
-            answer = once(
-                STEP, question.ask.record.position, self._answerer.answer_subquery, found, question.results, text
-            )
+            text, position = texts[len(parked.subanswers)], parked.ask.record.position
+            answer = once(STEP, position, self._answerer.answer_subquery, found, parked.results, text)
         except (InvalidRecord, DecryptionFailed):
-            return _without(question, len(smaller), "internal_error")
-        self._questions.appendleft(question._replace(subanswers=(*question.subanswers, answer)))
+            return _without(parked, len(texts), "internal_error")
+        self._parked.appendleft(parked._replace(subanswers=(*parked.subanswers, answer)))
         return None
 
-    def give_up(self, owners: Collection[Owner]) -> list[ParkedQuery]:
-        given_up = [question for question in self._questions if question.ask.owner in owners]
-        self._questions = deque(question for question in self._questions if question.ask.owner not in owners)
-        return given_up
 
-    def _smaller(self, question: ParkedQuery) -> Sequence[str]:
-        return () if question.found is None else subqueries(question.results, question.found.run.question.text)
+def _subqueries(parked: ParkedQuery) -> Sequence[str]:
+    return () if parked.found is None else subqueries(parked.results, parked.found.run.question.text)
 
 
-def _without(question: ParkedQuery, count: int, code: str) -> ParkedQuery:
+def _without(parked: ParkedQuery, count: int, code: str) -> ParkedQuery:
     """Return a query with fewer subqueries, all unanswered."""
-    before = question.results.left_out
+    before = parked.results.left_out
     left_out = LeftOut(count + (before.questions if before is not None else 0), code)
-    return question._replace(results=replace(question.results, left_out=left_out), subanswers=())
+    return parked._replace(results=replace(parked.results, left_out=left_out), subanswers=())
 
 
 Outcome = tuple[Answer, Effects | None]
 
 
 class Answering(NamedTuple):
-    question: ParkedQuery
+    """A query whose answer is computed in steps."""
+
+    parked: ParkedQuery
     reply_to: ReplyTo | None
     work: SteppedWork[Outcome]
 
 
-@dataclass(slots=True)
-class _OwnerQueue:
-    answering: Answering | None = None
-    waiting: deque[ParkedQuery] = field(default_factory=deque)
-
-
-class SteppedQueries:
-    """The queries in steps of one state partition, by tenant and owner."""
+class SteppedQueries(QueryPool):
+    """The queries in steps of one state partition, by tenant and owner. Only an owner's first query may have begun."""
 
     def __init__(self) -> None:
-        self._lines: dict[str, dict[Owner, _OwnerQueue]] = {}  # by tenant; the next owner comes first
+        self._lines: dict[str, dict[Owner, deque[Answering | ParkedQuery]]] = {}  # the next owner comes first
 
-    def __bool__(self) -> bool:
-        return bool(self._lines)
+    def queries(self) -> Collection[ParkedQuery]:
+        lines = (line for owners in self._lines.values() for line in owners.values())
+        return [one.parked if isinstance(one, Answering) else one for line in lines for one in line]
 
     def tenants(self) -> Collection[str]:
         return self._lines.keys()
@@ -208,60 +220,46 @@ class SteppedQueries:
         return owner in self._lines.get(owner.tenant_id, ())
 
     def hold(self, answering: Answering) -> None:
-        self._line(answering.question.ask.owner).answering = answering
+        """Queue a query with steps left, before later ones of its owner."""
+        self._line(answering.parked.ask.owner).appendleft(answering)
 
-    def wait(self, question: ParkedQuery) -> None:
+    def add(self, parked: ParkedQuery) -> None:
         """Queue a query after earlier ones of its owner."""
-        self._line(question.ask.owner).waiting.append(question)
+        self._line(parked.ask.owner).append(parked)
 
     def next(self, tenant_id: str) -> Answering | ParkedQuery | None:
-        """Take the next query of a tenant: one in progress, or a waiting one."""
-        owners = self._lines.get(tenant_id)
-        if not owners:
+        """Take the next query of a tenant, if there is one. Other owners precede this owner's next query or step."""
+        if (owners := self._lines.get(tenant_id)) is None:
             return None
-        owner = next(iter(owners))
-        line = owners.pop(owner)
-        taken: Answering | ParkedQuery | None = line.answering
-        line.answering = None
-        if taken is None:
-            taken = line.waiting.popleft()
-        owners[owner] = line  # other owners precede this owner's next query or step
+        owner, line = next(iter(owners.items()))
+        taken = line.popleft()
+        owners[owner] = owners.pop(owner)
+        self._prune()
         return taken
 
-    def take(self, covers: Callable[[Owner], bool]) -> Iterator[Answering]:
+    def begun(self, covers: Callable[[Owner], bool]) -> list[Answering]:
+        """Take the queries in progress of some owners."""
+        found: list[Answering] = []
         for owners in self._lines.values():
             for owner, line in owners.items():
-                if line.answering is not None and covers(owner):
-                    answering, line.answering = line.answering, None
-                    yield answering
+                if covers(owner) and isinstance(line[0], Answering):
+                    found.append(line[0])
+                    line.popleft()
+        self._prune()
+        return found
 
     def give_up(self, owners: Collection[Owner]) -> list[ParkedQuery]:
-        given_up: list[ParkedQuery] = []
-        for owner in owners:
-            if self.has(owner):
-                given_up += self._questions(self._lines[owner.tenant_id].pop(owner))
-        self.prune()
-        return given_up
+        gone = [line for owner in owners if (line := self._lines.get(owner.tenant_id, {}).pop(owner, None)) is not None]
+        self._prune()
+        return [one.parked if isinstance(one, Answering) else one for line in gone for one in line]
 
-    def questions(self) -> list[ParkedQuery]:
-        return [one for owners in self._lines.values() for line in owners.values() for one in self._questions(line)]
+    def _prune(self) -> None:
+        """Forget owners and tenants without queries."""
+        lines = {tenant_id: {one: line for one, line in of.items() if line} for tenant_id, of in self._lines.items()}
+        self._lines = {tenant_id: owners for tenant_id, owners in lines.items() if owners}
 
-    def prune(self) -> None:
-        """Forget owners without queries."""
-        for tenant_id, owners in [*self._lines.items()]:
-            for owner, line in [*owners.items()]:
-                if line.answering is None and not line.waiting:
-                    del owners[owner]
-            if not owners:
-                del self._lines[tenant_id]
-
-    def _line(self, owner: Owner) -> _OwnerQueue:
-        return self._lines.setdefault(owner.tenant_id, {}).setdefault(owner, _OwnerQueue())
-
-    @staticmethod
-    def _questions(line: _OwnerQueue) -> list[ParkedQuery]:
-        own = [] if line.answering is None else [line.answering.question]
-        return [*own, *line.waiting]
+    def _line(self, owner: Owner) -> deque[Answering | ParkedQuery]:
+        return self._lines.setdefault(owner.tenant_id, {}).setdefault(owner, deque())
 
 
 class WaitingQuery:
@@ -291,35 +289,39 @@ def unread_warning(record: Record) -> list[Warn]:
     return [Warn(code="stale_read", detail=detail)] if record.unread else []
 
 
-class PastQuery(NamedTuple):
-    """A query with the remaining steps. A change of the owner after the first step invalidates the steps."""
+@dataclass(slots=True)
+class _PastQuery:
+    """A query whose past index is built in steps. A change of the owner after the first step invalidates the index."""
 
-    question: ParkedQuery
+    parked: ParkedQuery
     moment: Moment
     steps: Steps[OwnerIndex]
     change: int
+    built: OwnerIndex | None = None
+
+    def step(self) -> None:
+        try:
+            next(self.steps)
+        except StopIteration as ended:
+            self.built = ended.value
 
 
-class PastQueryQueue:
-    """The queries of one state partition whose past moments are being built, one by one."""
+class PastQueryQueue(QueryPool):
+    """The queries of one state partition whose past moments are being built, one by one of each tenant."""
 
     def __init__(self, owners: Owners, embedder: Embedder, episode_gap_ms: int) -> None:
         self._owners, self._embedder, self._episode_gap_ms = owners, embedder, episode_gap_ms
-        self._asked: dict[str, deque[PastQuery]] = {}  # by tenant
-        self._built: dict[str, OwnerIndex] = {}  # by tenant: the past of its first query
+        self._lines: dict[str, deque[_PastQuery]] = {}  # by tenant
 
-    def __bool__(self) -> bool:
-        return bool(self._asked)
-
-    def asked(self) -> list[Ask]:
-        return [asked.question.ask for line in self._asked.values() for asked in line]
+    def queries(self) -> Collection[ParkedQuery]:
+        return [query.parked for line in self._lines.values() for query in line]
 
     def tenants(self) -> Collection[str]:
-        return self._asked.keys()
+        return self._lines.keys()
 
-    def begin(self, question: ParkedQuery) -> bool:
+    def begin(self, parked: ParkedQuery) -> bool:
         """Park the query if its index must be built in steps. Return whether it was parked."""
-        owner, moment = question.ask.owner, Moment.of_ask(question.ask)
+        owner, moment = parked.ask.owner, Moment.of_ask(parked.ask)
         hot = self._owners.get(owner)
         if moment is None or hot.next_change <= AT_ONCE:
             return False
@@ -328,48 +330,35 @@ class PastQueryQueue:
             return False
         steps = build(hot, moment, model, dimension, self._episode_gap_ms)
         next(steps)  # the first step takes the snapshot
-        line = self._asked.setdefault(owner.tenant_id, deque())
-        line.append(PastQuery(question, moment, steps, hot.next_change))
+        query = _PastQuery(parked, moment, steps, hot.next_change)
+        self._lines.setdefault(owner.tenant_id, deque()).append(query)
         return True
 
     def advance(self, tenant_id: str) -> ParkedQuery | None:
         """Take one step of a tenant's first query. After the last step, return the query, which can be answered now.
         After an internal error or unreadable data, its answer has a warning."""
-        asked, built = self._asked[tenant_id][0], self._built.pop(tenant_id, None)
-        ask = asked.question.ask
+        query = self._lines[tenant_id][0]
+        ask = query.parked.ask
         try:
-            if built is None:
-                once(STEP, ask.record.position, self._step, tenant_id, asked.steps)
+            if query.built is None:
+                once(STEP, ask.record.position, query.step)
                 return None
             # Answering takes long enough for a separate step.
             hot = self._owners.get(ask.owner)
-            hot.past = asked.moment, built
-            if hot.next_change == asked.change:
-                keep(hot, asked.moment, built, self._episode_gap_ms)
+            hot.past = query.moment, query.built
+            if hot.next_change == query.change:
+                keep(hot, query.moment, query.built, self._episode_gap_ms)
         except (InvalidRecord, DecryptionFailed):
             pass
-        self._asked[tenant_id].popleft()
-        if not self._asked[tenant_id]:
-            del self._asked[tenant_id]
-        return asked.question
+        self.take(lambda parked: parked is query.parked)
+        return query.parked
 
-    def give_up(self, owners: Collection[Owner]) -> list[ParkedQuery]:
-        given_up: list[ParkedQuery] = []
-        for tenant_id, line in [*self._asked.items()]:
-            if line[0].question.ask.owner in owners:
-                self._built.pop(tenant_id, None)
-            given_up += [asked.question for asked in line if asked.question.ask.owner in owners]
-            if left := deque(asked for asked in line if asked.question.ask.owner not in owners):
-                self._asked[tenant_id] = left
-            else:
-                del self._asked[tenant_id]
-        return given_up
-
-    def _step(self, tenant_id: str, steps: Steps[OwnerIndex]) -> None:
-        try:
-            next(steps)
-        except StopIteration as ended:
-            self._built[tenant_id] = ended.value
+    def take(self, is_wanted: Callable[[ParkedQuery], bool]) -> list[ParkedQuery]:
+        taken = [parked for parked in self.queries() if is_wanted(parked)]
+        lines = self._lines.items()
+        left = {tenant_id: deque(one for one in line if not is_wanted(one.parked)) for tenant_id, line in lines}
+        self._lines = {tenant_id: line for tenant_id, line in left.items() if line}
+        return taken
 
     def end(self, owner: Owner) -> None:
         """Drop the past of an answered query."""
@@ -377,57 +366,48 @@ class PastQueryQueue:
             self._owners.get(owner).past = None
 
 
-class HeldQueries:
+class HeldQueries(QueryPool):
     """The queries of one state partition whose answers would claim absence while the partition is catching up. They are
     answered once it has caught up, or after their `wait_timeout_ms`."""
 
     def __init__(self) -> None:
-        self._held: list[ParkedQuery] = []
+        super().__init__()
         self._held_bytes = 0
         self._deadlines_ms: dict[Position, int] = {}  # of all unanswered queries that were held
-        self._look_ms = 0  # time of the next check for catch-up
+        self._check_ms = 0  # time of the next check for catch-up
 
-    def hold(self, question: ParkedQuery, now_ms: int) -> bool:
+    def hold(self, parked: ParkedQuery, now_ms: int) -> bool:
         """Hold a query. Return False if its time is up, or too many are held."""
-        ask = question.ask
+        ask = parked.ask
         size = _size_of(ask)
         if self._held_bytes + size > HELD_BYTES_MAX:
             return False
         deadline_ms = min(now_ms + ask.query.wait_timeout_ms, EPOCH_MS_MAX)
         if now_ms >= self._deadlines_ms.setdefault(ask.record.position, deadline_ms):
             return False
-        self._look_ms = self._look_ms if self._held else now_ms + LOOK_MS
-        self._held.append(question._replace(found=None, subanswers=()))
+        self._check_ms = self._check_ms if self else now_ms + LOOK_MS
+        self.add(parked._replace(found=None, subanswers=()))
         self._held_bytes += size
         return True
 
     def release(self, now_ms: int, *, caught_up: bool) -> list[ParkedQuery]:
         """Return the queries that are due, and release them."""
-        self._look_ms = now_ms + LOOK_MS
-        return self._take(lambda ask: caught_up or now_ms >= self._deadlines_ms[ask.record.position])
+        self._check_ms = now_ms + LOOK_MS
+        return self.take(lambda parked: caught_up or now_ms >= self._deadlines_ms[parked.ask.record.position])
 
-    def give_up(self, owners: Collection[Owner]) -> list[ParkedQuery]:
-        return self._take(lambda ask: ask.owner in owners)
+    def take(self, is_wanted: Callable[[ParkedQuery], bool]) -> list[ParkedQuery]:
+        taken = super().take(is_wanted)
+        self._held_bytes -= sum(_size_of(parked.ask) for parked in taken)
+        return taken
 
     def end(self, position: Position) -> None:
         """Forget the deadline of an answered query."""
         self._deadlines_ms.pop(position, None)
 
-    def asked(self) -> list[Ask]:
-        return [question.ask for question in self._held]
-
     def due_ms(self) -> int | None:
         """Return when `release` is to be called next, in epoch milliseconds."""
-        deadlines_ms = [self._deadlines_ms[question.ask.record.position] for question in self._held]
-        return min(self._look_ms, *deadlines_ms) if deadlines_ms else None
-
-    def _take(self, is_wanted: Callable[[Ask], bool]) -> list[ParkedQuery]:
-        taken, held = list[ParkedQuery](), list[ParkedQuery]()
-        for question in self._held:
-            (taken if is_wanted(question.ask) else held).append(question)
-        self._held = held
-        self._held_bytes -= sum(_size_of(question.ask) for question in taken)
-        return taken
+        deadlines_ms = [self._deadlines_ms[parked.ask.record.position] for parked in self._parked]
+        return min(self._check_ms, *deadlines_ms) if deadlines_ms else None
 
 
 def claims_absence(response: Response) -> bool:

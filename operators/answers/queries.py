@@ -4,7 +4,7 @@ A query reads applied records, and its effects join the transaction. It may wait
 the index of a past moment of a large owner, for models, or for its subqueries. If it finds nothing during catch-up, it
 waits until the partition has caught up or its timeout."""
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import TypeVar
@@ -19,6 +19,7 @@ from recallflow.operators.answers.parked_queries import (
     ModelQueries,
     ParkedQuery,
     PastQueryQueue,
+    QueryPool,
     SteppedQueries,
     Subqueries,
     WaitingQuery,
@@ -62,15 +63,17 @@ class Queries:
         self._partition, self._owners, self._answerer = partition, owners, answerer
         self._expansions, self._rules, self._now_ms, self._behind = expansions, rules, now_ms, behind
         self._model_queries = model_queries
-        self._received: list[ParkedQuery] = []
+        self._received = QueryPool()  # queries with the results of their models
         self._marks = Marks(partition) if rules.is_replayable and not rules.input_ends else None
         self._pasts = PastQueryQueue(owners, answerer.embedder, rules.episode_gap_ms)
         self._subqueries = Subqueries(answerer)
-        self._lines = SteppedQueries()
+        self._stepped = SteppedQueries()
         self._rotation = rotation
         self._had_turn = False  # the first subquery of this batch has been answered
         self._waiting: list[WaitingQuery] = []
-        self._absences = HeldQueries()
+        self._held = HeldQueries()
+        pools = self._pasts, self._subqueries, self._stepped, self._held, model_queries, self._received
+        self._pools: list[QueryPool] = [pool for pool in pools if pool is not None]
         self._loaded: set[Position] = set()  # of queries whose owner's index is being loaded in steps
 
     def ask(self, ask: Ask) -> list[Output] | None:
@@ -93,13 +96,14 @@ class Queries:
         outputs: list[Output] = []
         if self._had_turn:
             self._had_turn = False
-        elif self._subqueries and (question := self._subqueries.advance(is_at_work)) is not None:
-            outputs += self._opened(self._go_on if question.found is None else self._answer, question)
+        elif self._subqueries and (parked := self._subqueries.advance(is_at_work)) is not None:
+            outputs += self._opened(self._go_on if parked.found is None else self._answer, parked)
         outputs += self._step(is_at_work)
-        self._received += self._absences.release(self._now_ms(), caught_up=end or not self._behind())
+        for parked in self._held.release(self._now_ms(), caught_up=end or not self._behind()):
+            self._received.add(parked)
         outputs += self._answer_received(is_at_work)
         outputs += self._end_waits(is_at_work, end)
-        while end and (self._lines or self._pasts):
+        while end and (self._stepped or self._pasts):
             self._enter_rotation()
             outputs += self._step(is_at_work)
         self._enter_rotation()
@@ -108,10 +112,7 @@ class Queries:
     def _end_waits(self, is_at_work: Callable[[Owner], bool], end: bool) -> list[Output]:
         """Answer the queries whose positions are applied, or whose time is up."""
         outputs: list[Output] = []
-        if not self._waiting:
-            return outputs
-        now_ms, waiting = self._now_ms(), self._waiting
-        self._waiting = []
+        now_ms, waiting, self._waiting = self._now_ms(), self._waiting, []
         for query in waiting:
             missing = query.missing(self._partition.applied) and now_ms < query.deadline_ms
             if is_at_work(query.ask.owner) or (not end and (missing or self._must_load(query.ask))):
@@ -140,32 +141,30 @@ class Queries:
         return False
 
     def _enter_rotation(self) -> None:
-        self._rotation.update(self._partition.number, {*self._lines.tenants(), *self._pasts.tenants()})
+        self._rotation.update(self._partition.number, {*self._stepped.tenants(), *self._pasts.tenants()})
 
     def _step(self, is_at_work: Callable[[Owner], bool]) -> list[Output]:
         """Take one step for the next tenant, if it has a query here."""
         if (tenant_id := self._rotation.take_turn(self._partition.number)) is None:
             return []
         outputs: list[Output] = []
-        match taken := self._lines.next(tenant_id):
+        match taken := self._stepped.next(tenant_id):
             case Answering():
                 outputs += self._opened(self._continue, taken)
             case ParkedQuery() if is_at_work(taken.ask.owner):
-                self._lines.wait(taken)
+                self._stepped.add(taken)
             case ParkedQuery():
                 outputs += self._opened(self._begin_answer, taken)
-        self._lines.prune()
-        if tenant_id in self._pasts.tenants() and (question := self._pasts.advance(tenant_id)) is not None:
-            outputs += self._opened(self._ask_models, question)
-            self._pasts.end(question.ask.owner)
+        if tenant_id in self._pasts.tenants() and (parked := self._pasts.advance(tenant_id)) is not None:
+            outputs += self._opened(self._ask_models, parked)
+            self._pasts.end(parked.ask.owner)
         return outputs
 
     def finish(self, covers: Callable[[Owner], bool]) -> list[Output]:
         """Finish the started answers of owners with a new event: an answer never mixes two states."""
         outputs: list[Output] = []
-        for answering in [*self._lines.take(covers)] if self._lines else ():
+        for answering in self._stepped.begun(covers) if self._stepped else ():
             outputs += self._opened(partial(self._continue, to_end=True), answering)
-        self._lines.prune()
         return outputs
 
     def close(self) -> None:
@@ -175,28 +174,24 @@ class Queries:
     def receive(self, calls: list[int], is_at_work: Callable[[Owner], bool]) -> list[Output]:
         """Answer the queries of finished model calls."""
         if self._model_queries is not None:
-            self._received += self._model_queries.end(calls)
+            for parked in self._model_queries.end(calls):
+                self._received.add(parked)
         was_idle, outputs = not self._subqueries, self._answer_received(is_at_work)
         self._had_turn = was_idle and bool(self._subqueries)
         return outputs
 
-    def begin_anew(self, owners: Collection[Owner]) -> None:
+    def restart(self, owners: Collection[Owner]) -> None:
         """Restart the queries in progress of these owners, without earlier results."""
-        given_up = [*self._pasts.give_up(owners), *self._subqueries.give_up(owners)]
-        given_up += [*self._lines.give_up(owners), *self._absences.give_up(owners)]
-        if self._model_queries is not None:
-            given_up += self._model_queries.give_up(owners)
-        given_up += [question for question in self._received if question.ask.owner in owners]
-        self._received = [question for question in self._received if question.ask.owner not in owners]
-        self._received += [ParkedQuery(question.ask, question.warnings, NOTHING, None) for question in given_up]
+        for parked in [parked for pool in self._pools for parked in pool.give_up(owners)]:
+            self._received.add(ParkedQuery(parked.ask, parked.warnings, NOTHING, None))
 
     def due_ms(self) -> int | None:
         """Return the time of the next `advance` in epoch milliseconds; 0 is immediately."""
-        if self._subqueries or self._pasts or self._lines:
+        if self._subqueries or self._pasts or self._stepped:
             return 0
         due_ms = [query.deadline_ms for query in self._waiting]
-        if (look_ms := self._absences.due_ms()) is not None:
-            due_ms.append(look_ms)
+        if (check_ms := self._held.due_ms()) is not None:
+            due_ms.append(check_ms)
         return min(due_ms, default=None)
 
     def failure(self, refused: Refused) -> Answer:
@@ -210,11 +205,7 @@ class Queries:
 
     def held(self) -> list[Ask]:
         """Return the queries that wait for another condition than a position. They are read again after a crash."""
-        received = [question.ask for question in self._received]
-        with_models = self._model_queries.asked() if self._model_queries is not None else ()
-        in_steps = [question.ask for question in self._lines.questions()]
-        others = [*self._subqueries.asked(), *self._absences.asked()]
-        return [*self._pasts.asked(), *received, *with_models, *others, *in_steps]
+        return [parked.ask for pool in self._pools for parked in pool.queries()]
 
     def forget_marks(self) -> None:
         """Delete the marks of answers that precede the second to last barrier."""
@@ -229,47 +220,48 @@ class Queries:
         try:
             return step(asked)
         except DecryptionFailed:
-            question = asked.question if isinstance(asked, Answering) else asked
-            ask = question.ask
+            parked = asked.parked if isinstance(asked, Answering) else asked
+            ask = parked.ask
             self._owners.drop(ask.owner)
             try:
                 reply_to = _checked_reply(ask.query.reply_to, self._rules.reply_topics)
             except InvalidRecord as error:
                 return self._failed(ask, error)
-            return self._recorded(ask, self._output_of(question, redaction.nothing(ask.query, ask.query_id), reply_to))
+            response = redaction.nothing(ask.query, ask.query_id)
+            return self._recorded(ask, self._output_of(ask, response, reply_to, parked.warnings))
 
-    def _go_on(self, question: ParkedQuery) -> list[Output]:
+    def _go_on(self, parked: ParkedQuery) -> list[Output]:
         """Answer a query, or park it while the past of a large owner is built. In a finite log it is built at once."""
-        if question.found is not None and not self._answerer.still_holds(question.found):
-            question = question._replace(found=None)
-        if question.found is None and not self._rules.input_ends:
+        if parked.found is not None and not self._answerer.still_holds(parked.found):
+            parked = parked._replace(found=None)
+        if parked.found is None and not self._rules.input_ends:
             with suppress(InvalidRecord):  # an internal error becomes a warning of the answer
-                if once(STEP, question.ask.record.position, self._pasts.begin, question):
+                if once(STEP, parked.ask.record.position, self._pasts.begin, parked):
                     return []
-        return self._ask_models(question)
+        return self._ask_models(parked)
 
-    def _ask_models(self, question: ParkedQuery) -> list[Output]:
+    def _ask_models(self, parked: ParkedQuery) -> list[Output]:
         """Answer a query, or park it until models and its subqueries have results. In a finite log, it blocks."""
         while self._model_queries is not None:
-            wanted, find = self._plan_model_calls(question)
+            wanted, find = self._plan_model_calls(parked)
             if not wanted:
-                question = question._replace(found=find())
+                parked = parked._replace(found=find())
                 break
-            number = self._model_queries.begin(question, wanted, find)
+            number = self._model_queries.begin(parked, wanted, find)
             if not self._rules.input_ends:
                 return []
             self._model_queries.wait(number)
-            (question,) = self._model_queries.end([number])
-        ready = question if self._rules.input_ends else self._subqueries.begin(question)
+            (parked,) = self._model_queries.end([number])
+        ready = parked if self._rules.input_ends else self._subqueries.begin(parked)
         return [] if ready is None else self._answer(ready)
 
-    def _plan_model_calls(self, question: ParkedQuery) -> tuple[Wanted, Find]:
+    def _plan_model_calls(self, parked: ParkedQuery) -> tuple[Wanted, Find]:
         """Return the model calls of a query and the search meanwhile. Internal errors become warnings."""
-        position, found = question.ask.record.position, question.found
+        position, found = parked.ask.record.position, parked.found
         wanted = Wanted()
         find: Find = find_nothing
         with suppress(InvalidRecord):
-            wanted, find = once(STEP, position, self._answerer.plan_model_calls, question.ask, question.results, found)
+            wanted, find = once(STEP, position, self._answerer.plan_model_calls, parked.ask, parked.results, found)
 
         def find_if_we_can() -> ComposedAnswer | None:
             with suppress(InvalidRecord, DecryptionFailed):
@@ -280,44 +272,43 @@ class Queries:
 
     def _answer_received(self, is_at_work: Callable[[Owner], bool]) -> list[Output]:
         """Answer the queries whose model calls have all finished, unless an event of the owner is in steps."""
-        outputs: list[Output] = []
-        received, self._received = self._received, []
-        for question in received:
-            if is_at_work(question.ask.owner):
-                self._received.append(question)
-            else:
-                outputs += self._opened(self._go_on, question)
-        return outputs
+        ready = self._received.take(lambda parked: not is_at_work(parked.ask.owner))
+        return [output for parked in ready for output in self._opened(self._go_on, parked)]
 
-    def _answer(self, question: ParkedQuery) -> list[Output]:
+    def _answer(self, parked: ParkedQuery) -> list[Output]:
         """Answer a query, after earlier ones of its owner."""
-        if self._lines.has(question.ask.owner):
-            self._lines.wait(question)
+        if self._stepped.has(parked.ask.owner):
+            self._stepped.add(parked)
             return []
-        return self._begin_answer(question)
+        return self._begin_answer(parked)
 
-    def _begin_answer(self, question: ParkedQuery) -> list[Output]:
-        ask = question.ask
+    def _begin_answer(self, parked: ParkedQuery) -> list[Output]:
+        ask = parked.ask
         try:
             reply_to = _checked_reply(ask.query.reply_to, self._rules.reply_topics)
         except InvalidRecord as error:
             return self._failed(ask, error)
-        if question.found is not None and not self._answerer.still_holds(question.found):
-            question = question._replace(found=None, subanswers=())
+        if parked.found is not None and not self._answerer.still_holds(parked.found):
+            parked = parked._replace(found=None, subanswers=())
         # After an internal error the second attempt starts without earlier results.
-        attempts = iter((question, question._replace(found=None, subanswers=())))
+        attempts = iter((parked, parked._replace(found=None, subanswers=())))
         drop = partial(self._owners.drop, ask.owner)
+<<<<<<< HEAD
         position, work = ask.record.position, lambda: self._respond(next(attempts), reply_to)
         answering = Answering(question, reply_to, SteppedWork(partial(retry_once, STEP, position, work, undo=drop)))
+=======
+        respond = partial(twice, STEP, ask.record.position, lambda: self._respond(next(attempts), reply_to), undo=drop)
+        answering = Answering(parked, reply_to, SteppedWork(respond))
+>>>>>>> 0b230450 (Give the parked queries of a partition one base class)
         return self._continue(answering, to_end=self._rules.input_ends)
 
     def _continue(self, answering: Answering, *, to_end: bool = False) -> list[Output]:
         """Take one step of an answer, and hold it if there are more; or take all of them."""
-        ask, reply_to, work = answering.question.ask, answering.reply_to, answering.work
+        ask, reply_to, work = answering.parked.ask, answering.reply_to, answering.work
         try:
             while not work.step():
                 if not to_end:
-                    self._lines.hold(answering)
+                    self._stepped.hold(answering)
                     return []
         except InvalidRecord as error:
             if error.code == "not_found" and (behind := self._behind()):
@@ -338,29 +329,34 @@ class Queries:
 
     def _absent(self, answering: Answering, behind: str) -> list[Output]:
         """Park a query whose answer would claim absence, or answer that the partition is catching up."""
-        ask = answering.question.ask
-        if self._absences.hold(answering.question, self._now_ms()):
+        ask = answering.parked.ask
+        if self._held.hold(answering.parked, self._now_ms()):
             return []
         error = InvalidRecord("catching_up", [FieldProblem("", f"nothing is found yet, with {behind}: ask again")])
         return self._failed(ask, error, answering.reply_to)
 
     def _recorded(self, ask: Ask, answer: Answer, *further: Output) -> list[Output]:
         """Return an answer with its access log entry, if there is one."""
-        self._absences.end(ask.record.position)
+        self._held.end(ask.record.position)
         if self._rules.input_ends:
             self._partition.stage({}, ask.record.position, can_wait=True)
         entry = [audit.answered(ask, answer.response)] if self._rules.audited else []
         return [answer, *further, *entry]
 
-    def _respond(self, question: ParkedQuery, reply_to: ReplyTo | None) -> tuple[Answer, Effects | None]:
-        response, effects = self._answerer.answer(question.ask, question.results, question.found, question.subanswers)
-        return self._output_of(question, response, reply_to), effects
+    def _respond(self, parked: ParkedQuery, reply_to: ReplyTo | None) -> tuple[Answer, Effects | None]:
+        response, effects = self._answerer.answer(parked.ask, parked.results, parked.found, parked.subanswers)
+        return self._output_of(parked.ask, response, reply_to, parked.warnings), effects
 
-    def _output_of(self, question: ParkedQuery, response: Response, reply_to: ReplyTo | None) -> Answer:
-        if warnings := [*question.warnings, *self._catching_up()]:
+    def _output_of(
+        self, ask: Ask, response: Response, reply_to: ReplyTo | None, warnings: Sequence[Warn] = ()
+    ) -> Answer:
+        """Return the answer with warnings and the applied positions."""
+        missing_state = self._behind()
+        if warnings := [*warnings, *([Warn(code="catching_up", detail=missing_state)] if missing_state else [])]:
             response = response.warned(warnings)
-        response = response.model_copy(update={"applied": self._applied()})
-        return Answer(question.ask.record.position, 0, key_of(question.ask), response.encode(), response, reply_to)
+        applied = [f"{source}:{offset}" for source, offset in sorted(self._partition.applied.items())]
+        response = response.model_copy(update={"applied": applied})
+        return Answer(ask.record.position, 0, key_of(ask), response.encode(), response, reply_to)
 
     def _stage_effects(self, ask: Ask, effects: Effects) -> None:
         """Stage the effects of an answer. In a finite log, the query's position marks that they are stored."""
@@ -369,19 +365,9 @@ class Queries:
             stage_effects(self._partition, self._marks, self._owners.get(ask.owner), ask, effects, position)
 
     def _failed(self, ask: Ask, error: InvalidRecord, reply_to: ReplyTo | None = None) -> list[Output]:
-        body = ErrorBody.of(error)
-        response = Response(query_id=ask.query_id, status="error", error=body, applied=self._applied())
-        if warnings := self._catching_up():
-            response = response.model_copy(update={"warnings": warnings})
-        answer = Answer(ask.record.position, 0, key_of(ask), response.encode(), response, reply_to)
+        response = Response(query_id=ask.query_id, status="error", error=ErrorBody.of(error))
         letters = [DeadLetter(ask.record, 1, error, STEP)] if error.code == "internal_error" else []
-        return self._recorded(ask, answer, *letters)
-
-    def _catching_up(self) -> list[Warn]:
-        return [Warn(code="catching_up", detail=behind)] if (behind := self._behind()) else []
-
-    def _applied(self) -> list[str]:
-        return [f"{source}:{offset}" for source, offset in sorted(self._partition.applied.items())]
+        return self._recorded(ask, self._output_of(ask, response, reply_to), *letters)
 
 
 def _step_load(position: Position, work: SteppedWork[OwnerIndex]) -> bool:
