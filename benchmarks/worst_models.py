@@ -11,7 +11,7 @@ from recallflow.control import Category, ControlHistory
 from recallflow.events import content_hash
 from recallflow.llm import Completion, Prompt, Spent
 from recallflow.operators.enrichment.prompt_frame import CATEGORIES_MAX
-from recallflow.operators.recall.query_prompts import SUB_QUESTION_CHARACTERS, SUB_QUESTIONS_MAX
+from recallflow.operators.recall.model_calls import SUB_QUESTION_CHARACTERS, SUB_QUESTIONS_MAX
 
 Event = dict[str, Any]
 

@@ -70,7 +70,7 @@ class StateStep:
         answerer = Answerer(self._partition, owners, shared, rules, clocks.timer, expansions, asked)
         key = key_of_partition(number)
         unknown = partial(behind, number)
-        model_queries = None if models is None else ModelQueries(models, key, clocks.timer, answerer.receive)
+        model_queries = None if models is None else ModelQueries(models, key, clocks.timer, answerer)
         self._queries = Queries(
             self._partition, owners, answerer, expansions, rules, clocks.now_ms, unknown, model_queries, shared.rotation
         )

@@ -18,14 +18,14 @@ from typing import Any
 
 from recallflow.control import categories
 from recallflow.embedder import Embedder
-from recallflow.errors import DecryptionFailed, ModelError
+from recallflow.errors import DecryptionFailed
 from recallflow.graphs import Facts, Trace
 from recallflow.operators import redaction
 from recallflow.operators.answers import explore as explorer
 from recallflow.operators.answers import lookups
 from recallflow.operators.answers.explore import explore, explored_edge
 from recallflow.operators.answers.facts import FactSearch
-from recallflow.operators.answers.models import Answers
+from recallflow.operators.answers.models import ModelAnswers
 from recallflow.operators.erase import erasure_state
 from recallflow.operators.events import Ask
 from recallflow.operators.grants import check_all_projects
@@ -33,7 +33,7 @@ from recallflow.operators.graph.query_graph import trace
 from recallflow.operators.graph.rollout import Expansions, status
 from recallflow.operators.quotas import UserLimits
 from recallflow.operators.recall import model_calls
-from recallflow.operators.recall.model_calls import NOTHING, Kind, ModelResults, Received, Wanted
+from recallflow.operators.recall.model_calls import NOTHING, Kind, ModelResults, Wanted
 from recallflow.operators.recall.moment import Moment, graph_at
 from recallflow.operators.recall.pipeline import (
     answer_subquery,
@@ -126,18 +126,26 @@ class Answerer:
                     return plan_embedding(self._engine, self._to_request(shown, ask), results), find_nothing
         return Wanted(), find_nothing
 
-    def receive(self, wanted: Wanted, answers: Answers) -> Received:
-        """Process the results of models. Vectors and costs are kept for later queries."""
-        costs, questions = self._engine.shared.costs, self._engine.shared.questions
-        if took_ms := [answers.ended[step].took_ms for step in wanted.prompts]:
-            costs.add("llm", max(took_ms))
+    def receive(self, results: ModelResults, wanted: Wanted, answers: ModelAnswers, took_ms: float) -> ModelResults:
+        """Return a query's results after a round of model calls. Vectors and costs are kept for later queries."""
+        costs, questions, ended = self._engine.shared.costs, self._engine.shared.questions, answers.ended
+        if step_times_ms := [ended[step].took_ms for step in wanted.prompts]:
+            costs.add("llm", max(step_times_ms))
         if answers.scored is not None:
             costs.add("rerank", answers.scored.took_ms)
         vectors = dict[str, QuestionVector]()
         for number, text in enumerate(wanted.texts):
-            given = answers.vectors if isinstance(answers.vectors, ModelError) else answers.vectors[number]
-            vectors[text] = questions.receive(text, given, answers.ended["embed"].took_ms)
-        return Received(answers.ended, vectors, answers.scored)
+            embedded = ended["embed"]
+            given = embedded.result[number] if embedded.failure is None else embedded.failure
+            vectors[text] = questions.receive(text, given, embedded.took_ms)
+        return replace(
+            results,
+            ended={**results.ended, **ended},
+            vectors={**results.vectors, **vectors},
+            scored=answers.scored or results.scored,
+            dropped=wanted.dropped,
+            took_ms=results.took_ms + took_ms,
+        )
 
     def still_holds(self, found: ComposedAnswer) -> bool:
         """Return whether earlier search results of an owner are still valid."""

@@ -9,18 +9,29 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Generic, NamedTuple, Self, TypeVar
+from functools import partial
+from typing import Any, Generic, NamedTuple, Self, TypeVar
 
-from recallflow.embedder import NO_FLOATS, Matrix
 from recallflow.errors import EmbedderError, ModelError, RerankerError
-from recallflow.llm import FAILURES, LEFT_ALONE_S, Breaker, EmbeddingService, LanguageModel, Prompt, Reranker
+from recallflow.llm import (
+    FAILURES,
+    LEFT_ALONE_S,
+    Breaker,
+    Completion,
+    Embedded,
+    EmbeddingService,
+    LanguageModel,
+    Prompt,
+    Reranker,
+)
 from recallflow.operators.async_call import Completions, Runtime
-from recallflow.operators.recall.model_calls import Ended, Kind, LlmStep, ModelStep, Scored, Wanted
+from recallflow.operators.recall.model_calls import Ended, Kind, ModelStep, Scored, Wanted
 from recallflow.records import Position
 
 AT_ONCE, SCORED_AT_ONCE = 100, 16  # queries
+DEFECT = "our own code failed"
 _LATER_S = 1.0  # the time limit of a query exceeds that of its calls by this
 
 T = TypeVar("T", covariant=True)
@@ -43,10 +54,9 @@ class ModelJob(NamedTuple):
     position: Position
 
 
-class Answers(NamedTuple):
-    ended: Mapping[ModelStep, Ended]
-    vectors: Matrix | ModelError = NO_FLOATS  # of the job's texts, if any
-    scored: Scored | None = None
+class ModelAnswers(NamedTuple):
+    ended: Mapping[ModelStep, Ended]  # calls of the language model and the embedding service, by step
+    scored: Scored | None = None  # the reranker's result
 
 
 class Models:
@@ -81,65 +91,57 @@ class Models:
         there: dict[Kind, object] = {"llm": self._language, "embed": self._embeddings, "rerank": self._reranker}
         return frozenset(kind for kind, within in there.items() if within is not None)
 
-    def unanswered(self, wanted: Wanted) -> Answers:
+    def unanswered(self, wanted: Wanted) -> ModelAnswers:
         """Return the results of a query after an internal error."""
-        error, count = ModelError("unavailable", "our own code failed"), len(wanted.candidates)
-        steps: list[ModelStep] = [*wanted.prompts, "embed"]
-        ended = {step: Ended("", 0.0, failure=error.code) for step in steps if step != "embed" or wanted.texts}
-        return Answers(ended, error, Scored("", count, 0.0, problem=error.problem) if count else None)
+        steps: list[ModelStep] = [*wanted.prompts, *(["embed"] if wanted.texts else ())]
+        ended = {step: Ended("", 0.0, failure="unavailable") for step in steps}
+        count = len(wanted.candidates)
+        return ModelAnswers(ended, Scored("", count, 0.0, problem=DEFECT) if count else None)
 
     # ---------------------------------------------------------------------- on the loop thread
 
-    async def ask(self, job: ModelJob) -> Answers:
+    async def ask(self, job: ModelJob) -> ModelAnswers:
         """Run all requested calls concurrently. A model error becomes part of the result."""
         self._under_way += 1
         # Decided before the calls start: queries that arrive later must not count against this one.
-        crowded = self._under_way > AT_ONCE
+        is_crowded = self._under_way > AT_ONCE
+        tenant_id, wanted, position = job
+        calls: dict[ModelStep, Awaitable[Ended]] = {}
+        for step, prompt in wanted.prompts.items():
+            assert self._language is not None  # noqa: S101 prompts need a model
+            complete = partial(self._language.model.complete, tenant_id, prompt)
+            calls[step] = self._call(step, self._language, complete, is_crowded, prompt)
+        if wanted.texts:
+            assert self._embeddings is not None  # noqa: S101 vectors need a service
+            embed = partial(self._embeddings.model.embed, tenant_id, wanted.texts)
+            calls["embed"] = self._call("embed", self._embeddings, embed, is_crowded)
         try:
-            wanted = job.wanted
-            with self._around(job.position):
-                prompts = wanted.prompts.items()
-                completed, (embedded, vectors), scored = await asyncio.gather(
-                    asyncio.gather(*(self._complete(job.tenant_id, *prompt, crowded) for prompt in prompts)),
-                    self._embed(job.tenant_id, wanted.texts, crowded),
-                    self._score(wanted.question, wanted.candidates),
-                )
+            with self._around(position):
+                scored, *ended = await asyncio.gather(self._score(wanted.question, wanted.candidates), *calls.values())
         finally:
             self._under_way -= 1
-        ended: dict[ModelStep, Ended] = dict(zip(wanted.prompts, completed, strict=True))
-        return Answers(ended | embedded, vectors, scored)
+        return ModelAnswers(dict(zip(calls, ended, strict=True)), scored)
 
-    async def _complete(self, tenant_id: str, step: LlmStep, prompt: Prompt, crowded: bool) -> Ended:
-        assert self._language is not None  # noqa: S101 prompts need a model
-        (model, timeout_s), began_s = self._language, self._now_s()
-        failure, tokens, completion = None, 0, None
+    async def _call(
+        self,
+        step: ModelStep,
+        within: Within[LanguageModel | EmbeddingService],
+        call: Callable[[], Awaitable[Completion | Embedded]],
+        is_crowded: bool,
+        about: Prompt | None = None,
+    ) -> Ended:
+        (model, timeout_s), began_s = within, self._now_s()
+        result: Any = None
+        failure = None
         try:
             async with asyncio.timeout(timeout_s):
-                _check_room(crowded)
-                completion, (_, prompt_tokens, completion_tokens) = await model.complete(tenant_id, prompt)
-            tokens = prompt_tokens + completion_tokens
-        except Exception as error:  # noqa: BLE001 the query is answered after any error of a model
-            failed = _model_error(step, error)
-            failure, (_, prompt_tokens, completion_tokens) = failed.code, failed.spent
-            tokens = prompt_tokens + completion_tokens
-        return Ended(model.name, self._ms_since(began_s), completion, failure, tokens, prompt)
-
-    async def _embed(
-        self, tenant_id: str, texts: Sequence[str], crowded: bool
-    ) -> tuple[dict[ModelStep, Ended], Matrix | ModelError]:
-        if not texts:
-            return {}, NO_FLOATS
-        assert self._embeddings is not None  # noqa: S101 vectors need a service
-        (service, timeout_s), began_s = self._embeddings, self._now_s()
-        try:
-            async with asyncio.timeout(timeout_s):
-                _check_room(crowded)
-                vectors, (_, tokens, _) = await service.embed(tenant_id, texts)
-        except Exception as raised:  # noqa: BLE001 as above
-            error = _model_error("embed", raised)
-            _, tokens, _ = error.spent
-            return {"embed": Ended(service.name, self._ms_since(began_s), failure=error.code, tokens=tokens)}, error
-        return {"embed": Ended(service.name, self._ms_since(began_s), tokens=tokens)}, vectors
+                if is_crowded:
+                    raise ModelError("busy", f"{AT_ONCE} questions are with models already")  # noqa: TRY301
+                result, (_, *tokens) = await call()
+        except Exception as raised:  # noqa: BLE001 the query is answered after any error of a model
+            error = _model_error(step, raised)
+            failure, (_, *tokens) = error.code, error.spent
+        return Ended(model.name, self._ms_since(began_s), result, failure, sum(tokens), about)
 
     async def _score(self, question: str, candidates: Mapping[str, str]) -> Scored | None:
         if not candidates:
@@ -182,11 +184,6 @@ class Models:
         return (self._now_s() - began_s) * 1000
 
 
-def _check_room(crowded: bool) -> None:
-    if crowded:
-        raise ModelError("busy", f"{AT_ONCE} questions are with models already")
-
-
 def _model_error(step: ModelStep, error: Exception) -> ModelError:
     """Return an error description without texts, which may quote a memory."""
     if isinstance(error, ModelError):
@@ -196,4 +193,4 @@ def _model_error(step: ModelStep, error: Exception) -> ModelError:
     if isinstance(error, EmbedderError):
         return ModelError("malformed", "vectors of another size")
     _log.error("%s: our own code failed at a call (%s)", step, type(error).__name__)
-    return ModelError("unavailable", "our own code failed")
+    return ModelError("unavailable", DEFECT)

@@ -19,11 +19,11 @@ from recallflow.embedder import Embedder
 from recallflow.errors import DecryptionFailed, InvalidRecord
 from recallflow.fields import EPOCH_MS_MAX
 from recallflow.operators.answers.answer import Answerer
-from recallflow.operators.answers.models import Answers, ModelJob, Models
+from recallflow.operators.answers.models import ModelAnswers, ModelJob, Models
 from recallflow.operators.async_call import AsyncCall, CallCompletion, CallError, call_numbers
 from recallflow.operators.events import Ask
 from recallflow.operators.guard import once
-from recallflow.operators.recall.model_calls import LeftOut, ModelResults, Received, Wanted, subqueries
+from recallflow.operators.recall.model_calls import LeftOut, ModelResults, Wanted, subqueries
 from recallflow.operators.recall.moment import AT_ONCE, Moment, Steps, build, keep, present_index
 from recallflow.operators.recall.stages import ComposedAnswer, Effects, Find
 from recallflow.outputs import Answer
@@ -60,7 +60,7 @@ class _ModelQuery(NamedTuple):
 
     parked: ParkedQuery
     wanted: Wanted
-    call: AsyncCall[ModelJob, Answers]
+    call: AsyncCall[ModelJob, ModelAnswers]
     began_s: float  # the start of the call, in seconds from any origin
 
 
@@ -95,11 +95,9 @@ class QueryPool:
 class ModelQueries(QueryPool):
     """The queries of one state partition that wait for models."""
 
-    def __init__(
-        self, models: Models, key: str, timer: Callable[[], float], receive: Callable[[Wanted, Answers], Received]
-    ) -> None:
-        """`key` is the partition's in the dataflow; `receive` converts the results of models for an answer."""
-        self._models, self._key, self._timer, self._receive = models, key, timer, receive
+    def __init__(self, models: Models, key: str, timer: Callable[[], float], answerer: Answerer) -> None:
+        """`key` is the partition's in the dataflow."""
+        self._models, self._key, self._timer, self._answerer = models, key, timer, answerer
         self._calls: dict[int, _ModelQuery] = {}  # by the number of the completion
 
     def queries(self) -> Collection[ParkedQuery]:
@@ -136,8 +134,7 @@ class ModelQueries(QueryPool):
         took_ms = (self._timer() - query.began_s) * 1000
         if parked.found is not None:
             parked.found.run.timings.wait("models")
-        received = self._receive(query.wanted, answers)
-        return parked._replace(results=parked.results.after(query.wanted, received, took_ms))
+        return parked._replace(results=self._answerer.receive(parked.results, query.wanted, answers, took_ms))
 
 
 class Subqueries(QueryPool):

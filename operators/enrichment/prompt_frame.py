@@ -1,5 +1,5 @@
 """Frame of all prompts: untrusted texts, schemas of answers, and the verification of quotes and names in a model's
-claims. The instructions are in `facts_and_summaries.py`, `relationships.py` and `operators/recall/query_prompts.py`.
+claims. The instructions are in `facts_and_summaries.py`, `relationships.py` and `operators/recall/model_calls.py`.
 
 Texts are values of one JSON object between two markers. JSON strings escape quotes and line breaks, and `<` and Unicode
 line breaks are escaped in addition. So a text cannot close its marker, open another one, or appear as a separate line.

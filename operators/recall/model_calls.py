@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, get_args
 
+from recallflow.limits import QUERY_CHARACTERS
 from recallflow.llm import Prompt
-from recallflow.operators.enrichment.prompt_frame import offer
-from recallflow.operators.recall import query_prompts
+from recallflow.operators.enrichment.prompt_frame import TEXT, TRUTH, described, fields, listed, offer, one_of, prompt
 from recallflow.operators.recall.deadline import Step
 from recallflow.operators.recall.shared import QuestionVector
 from recallflow.operators.redaction import is_readable
@@ -81,7 +81,7 @@ class Wanted(NamedTuple):
 class Ended(NamedTuple):
     model: str
     took_ms: float
-    result: Any = None  # the result
+    result: Any = None  # an object of the prompt's schema, or vectors
     failure: str | None = None  # the error code; None on success
     tokens: int = 0
     about: Prompt | None = None  # the prompt, because a result is valid for that prompt only
@@ -92,12 +92,6 @@ class LeftOut(NamedTuple):
 
     questions: int
     code: str
-
-
-class Received(NamedTuple):
-    ended: Mapping[ModelStep, Ended]  # calls by step
-    vectors: Mapping[str, QuestionVector]  # by text
-    scored: Scored | None  # the reranker's result
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,16 +105,6 @@ class ModelResults:
     dropped: Sequence[Step] = ()  # steps omitted for lack of time
     took_ms: float = 0.0  # the total time of all rounds of calls
     left_out: LeftOut | None = None  # subqueries that are not run
-
-    def after(self, wanted: Wanted, received: Received, took_ms: float) -> "ModelResults":
-        return ModelResults(
-            ended={**self.ended, **received.ended},
-            vectors={**self.vectors, **received.vectors},
-            scored=received.scored or self.scored,
-            dropped=wanted.dropped,
-            took_ms=self.took_ms + took_ms,
-            left_out=self.left_out,
-        )
 
     def answer(self, step: LlmStep, about: Prompt | None = None) -> Mapping[str, Any] | None:
         """Return the language model's result of a step, or None. If `about` is given, the result must be of this
@@ -154,6 +138,72 @@ class ModelResults:
 NOTHING = ModelResults()
 
 
+SUMMARIES_CHARACTERS = 24_000  # of all summaries; later ones are left out
+SUB_QUESTIONS_MAX, SUB_QUESTION_CHARACTERS = 3, 300
+
+_SELECT = (
+    "A memory is kept in categories, each with a summary. You are given a question to that memory, and the categories "
+    "with what belongs into them. List the categories whose summaries would help to answer the question, the most "
+    "helpful first. Leave out all that would not help; if none would, the list is empty."
+)
+_SUFFICIENT = (
+    "You are given a question to a memory, and summaries of what it holds. Say whether the summaries alone answer the "
+    "question fully: everything it asks for must be told in them. If anything is missing, vague or must be guessed, "
+    "they are not sufficient."
+)
+_REWRITE = (
+    "You are given a question to a memory that finds texts by their likeness to a question. If the answer lies in "
+    f"several texts, write the smaller questions, at most {SUB_QUESTIONS_MAX}, whose answers together answer it: each "
+    "complete by itself, with names instead of pronouns, in the language of the question, and in at most "
+    f"{SUB_QUESTION_CHARACTERS} characters. Add no name and no fact that the question does not have. If one text can "
+    "answer it, the list is empty."
+)
+
+
+def select_prompt(question: str, categories: Mapping[str, str]) -> Prompt:
+    """Return the prompt that selects categories for a question. `categories`: names and descriptions, not empty."""
+    offered = offer(categories)
+    data = {"question": question[:QUERY_CHARACTERS], "categories": described(offered)}
+    answer = fields(categories=listed(one_of([*offered])))
+    return prompt("select_categories", "select-categories-1", _SELECT, data, answer)
+
+
+def sufficiency_prompt(question: str, summaries: Mapping[str, str]) -> Prompt:
+    """Return the prompt that asks whether summaries answer a question. `summaries` maps categories to texts."""
+    data = {"question": question[:QUERY_CHARACTERS], "summaries": fitting(summaries)}
+    return prompt("check_sufficiency", "check-sufficiency-1", _SUFFICIENT, data, fields(sufficient=TRUTH))
+
+
+def rewrite_prompt(question: str) -> Prompt:
+    data = {"question": question[:QUERY_CHARACTERS]}
+    return prompt("rewrite", "rewrite-1", _REWRITE, data, fields(questions=listed(TEXT)))
+
+
+def read_rewritten(answer: Mapping[str, Any], question: str) -> list[str]:
+    """Return distinct subquestions other than the question, up to a limit. Empty and overlong ones are left out."""
+    found = {_plain(question): ""}
+    for one in answer["questions"]:
+        text = " ".join(one.split())
+        if text and len(text) <= SUB_QUESTION_CHARACTERS and text.isprintable():
+            found.setdefault(_plain(text), text)
+    return [text for text in found.values() if text][:SUB_QUESTIONS_MAX]
+
+
+def fitting(summaries: Mapping[str, str]) -> dict[str, str]:
+    fitting, room = dict[str, str](), SUMMARIES_CHARACTERS
+    for name, text in summaries.items():
+        room -= len(text)
+        if room < 0:
+            break
+        fitting[name] = text
+    return fitting
+
+
+def _plain(question: str) -> str:
+    """Return a form of a question that is equal for different spellings."""
+    return "".join(character for character in question.casefold() if character.isalnum())
+
+
 CONTEXT_TOKENS = 2_000  # default budget of a context
 # Modes that order by something other than fit. Answers to several subqueries cannot be merged into such an order.
 NEVER_REWRITTEN: frozenset[Mode] = frozenset({"recency", "episode"})
@@ -182,11 +232,11 @@ def step_prompts(
     tenant's."""
     found: dict[LlmStep, Prompt] = {}
     if query.select_categories and (offered := _offered(categories, summaries)):
-        found["select_categories"] = query_prompts.select_categories(question, offered)
-    if query.check_sufficiency and (judged := query_prompts.fitting(summaries)):
-        found["check_sufficiency"] = query_prompts.check_sufficiency(question, judged)
+        found["select_categories"] = select_prompt(question, offered)
+    if query.check_sufficiency and (judged := fitting(summaries)):
+        found["check_sufficiency"] = sufficiency_prompt(question, judged)
     if query.rewrite and mode not in NEVER_REWRITTEN:
-        found["rewrite"] = query_prompts.rewrite(question)
+        found["rewrite"] = rewrite_prompt(question)
     return found
 
 
@@ -201,15 +251,15 @@ def selected_categories(
 def sufficient_summaries(results: ModelResults, question: str, summaries: Mapping[str, str]) -> dict[str, str]:
     """Return the summaries that the model judged sufficient. Return none if it did not, or if the summaries have
     changed since."""
-    judged = query_prompts.fitting(summaries)
-    answer = results.answer("check_sufficiency", query_prompts.check_sufficiency(question, judged))
+    judged = fitting(summaries)
+    answer = results.answer("check_sufficiency", sufficiency_prompt(question, judged))
     return judged if answer is not None and answer["sufficient"] is True else {}
 
 
 def subqueries(results: ModelResults, question: str) -> list[str]:
     """Return the subqueries of a question, without the last ones that were left out."""
     answer = results.answer("rewrite")
-    made = [] if answer is None else query_prompts.read_rewritten(answer, question)
+    made = [] if answer is None else read_rewritten(answer, question)
     return made if results.left_out is None else made[: max(len(made) - results.left_out.questions, 0)]
 
 

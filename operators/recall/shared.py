@@ -27,7 +27,6 @@ from recallflow.embedder import (
     TokenEmbedder,
     token_counter,
 )
-from recallflow.errors import ModelError
 from recallflow.operators.graph.quality_gate import QualityGates
 from recallflow.operators.recall.columns import Columns
 from recallflow.operators.recall.deadline import Costs
@@ -122,16 +121,16 @@ class QuestionVectors:
         found = self._run_model(text)
         return self._keep(key, found, (self._timer() - began_s) * 1000)
 
-    def receive(self, text: str, given: Matrix | ModelError, took_ms: float) -> QuestionVector:
-        """Return the text's vector from the service's result or, if it failed, from a copy of the model in this
-        process."""
+    def receive(self, text: str, given: Matrix | str, took_ms: float) -> QuestionVector:
+        """Return the text's vector from the service's result or, if that is an error code, from a copy of the model in
+        this process."""
         key = cache_key(self.embedder.name, text)
-        if not isinstance(given, ModelError):
+        if not isinstance(given, str):
             return self._keep(key, self._checked(np.array([given], np.float32), NO_FLOATS), took_ms)
         began_s = self._timer()
         found = self._run_model(text)
         if isinstance(found, Warn):
-            what = f"{self.embedder.name} gave no vector of the question ({given.code})"
+            what = f"{self.embedder.name} gave no vector of the question ({given})"
             found = self._warn("embedding_fallback", what)
         return self._keep(key, found, took_ms + (self._timer() - began_s) * 1000)
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from recallflow.embedder import Kind, Matrix
-from recallflow.errors import EmbedderError, ModelError
+from recallflow.errors import EmbedderError
 from recallflow.llm import Embedded
 from recallflow.operators.recall.columns import Columns
 from recallflow.operators.recall.shared import TTL_S, CandidatesCache, QuestionVector, QuestionVectors
@@ -152,7 +152,7 @@ def test_received_vector_is_served_for_an_hour(remote: tuple[QuestionVectors, Re
 
 def test_failed_service_is_replaced_by_a_local_model(remote: tuple[QuestionVectors, Remote]) -> None:
     vectors, model = remote
-    received = vectors.receive("tea?", ModelError("timeout", "no answer within 1.5 s"), 1_500.0)
+    received = vectors.receive("tea?", "timeout", 1_500.0)
     assert received.vector is not None
     assert (received.vector.tolist(), received.took_ms, received.problem) == ([4, 0, 0], 1_500.0, None)
     assert model.asked == ["tea?"]
@@ -164,7 +164,7 @@ def test_failed_service_without_a_copy_is_reported(
 ) -> None:
     vectors, model = remote
     model.error = EmbedderError("no copy of the model")
-    received = vectors.receive("tea?", ModelError("rate_limited", "tea?"), 20.0)
+    received = vectors.receive("tea?", "rate_limited", 20.0)
     assert code_of(received) == "embedding_fallback"
     assert received.problem is not None
     assert "rate_limited" in received.problem.detail

@@ -21,14 +21,14 @@ from recallflow.operators.enrichment.prompt_frame import (
     names_it,
     sources_of,
 )  # fmt: skip
-from recallflow.operators.recall.query_prompts import (
+from recallflow.operators.recall.model_calls import (
     SUB_QUESTION_CHARACTERS,
     SUB_QUESTIONS_MAX,
     SUMMARIES_CHARACTERS,
-    check_sufficiency,
     read_rewritten,
-    rewrite,
-    select_categories,
+    rewrite_prompt,
+    select_prompt,
+    sufficiency_prompt,
 )  # fmt: skip
 from tests.unit.operators.enrichment.models import memory, request, texts
 
@@ -52,7 +52,12 @@ def wanted(text: str) -> EnrichmentRequest:
 
 def prompts(text: str) -> list[Prompt]:
     asked = [step.prompt for step in Plan([wanted(f"With Bob: {text}")], Thresholds(), {"travel": text}).calls()]
-    return [*asked, select_categories(text, {"travel": text}), check_sufficiency(text, {"travel": text}), rewrite(text)]
+    return [
+        *asked,
+        select_prompt(text, {"travel": text}),
+        sufficiency_prompt(text, {"travel": text}),
+        rewrite_prompt(text),
+    ]
 
 
 SAMPLES = prompts("and Ann.")
@@ -106,7 +111,7 @@ def data_of(prompt: Prompt) -> dict[str, object]:
 @pytest.mark.parametrize("name_characters", [1, 500])
 def test_categories_that_are_offered_are_bounded(name_characters: int) -> None:
     many = {f"{n:04}".rjust(name_characters, "x"): "about " * 1_000 for n in range(1_000)}
-    prompt = select_categories("What?", many)
+    prompt = select_prompt("What?", many)
     offered = prompt.schema["properties"]["categories"]["items"]["enum"]
     assert offered == [*many][: len(offered)]
     assert 0 < len(offered) <= CATEGORIES_MAX
@@ -116,7 +121,7 @@ def test_categories_that_are_offered_are_bounded(name_characters: int) -> None:
 
 def test_summaries_that_do_not_fit_are_left_out_whole() -> None:
     summaries = {"a": "x" * (SUMMARIES_CHARACTERS - 10), "b": "y" * 10, "c": "z"}
-    assert data_of(check_sufficiency("What?", summaries))["summaries"] == {name: summaries[name] for name in "ab"}
+    assert data_of(sufficiency_prompt("What?", summaries))["summaries"] == {name: summaries[name] for name in "ab"}
 
 
 @given(st.lists(st.text()), st.text())
