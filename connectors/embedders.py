@@ -1,7 +1,8 @@
 """Embedding models by name, and those without a model file: hashed spelling, word vectors, and a service."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ class HashEmbedder:
     def __init__(self, dimension: int = DIMENSION) -> None:
         self.dimension = dimension
         self.name = f"hash-{dimension}"
-        self._buckets = _caches.setdefault(dimension, Kept(_Buckets(dimension), _CACHE_BYTES))
+        self._buckets = _caches.setdefault(dimension, Kept(partial(_signed_buckets, dimension), _CACHE_BYTES))
 
     def embed(self, texts: Sequence[str]) -> Matrix:
         """Return vectors. Bucket sums are whole numbers, so a row does not depend on its batch."""
@@ -58,17 +59,11 @@ class HashEmbedder:
         return sums
 
 
-class _Buckets:
-    """Signed buckets of a word in bytes: b is +1 in bucket b, ~b is -1."""
-
-    def __init__(self, dimension: int) -> None:
-        self._dimension = dimension
-
-    def __call__(self, word: str) -> bytes:
-        parts = (word, *(f"#{gram}" for gram in grams(word)))
-        hashes = [int.from_bytes(hashlib.blake2b(part.encode(), digest_size=8).digest(), "little") for part in parts]
-        buckets = [h % self._dimension for h in hashes]
-        return np.array([b if h >> 63 else ~b for b, h in zip(buckets, hashes, strict=True)], _BUCKET).tobytes()
+def _signed_buckets(dimension: int, word: str) -> bytes:
+    """Return the signed buckets of a word as int32: b is +1 in bucket b, ~b is -1."""
+    parts = (word, *(f"#{gram}" for gram in grams(word)))
+    hashes = [int.from_bytes(hashlib.blake2b(part.encode(), digest_size=8).digest(), "little") for part in parts]
+    return np.array([h % dimension if h >> 63 else ~(h % dimension) for h in hashes], _BUCKET).tobytes()
 
 
 _caches: dict[int, Kept[str, bytes]] = {}  # dimension → cache, which the embedders of a process share
@@ -133,7 +128,14 @@ class RemoteModel:
 
 
 REMOTE = "openai"  # a service with OpenAI's protocol
-NAMES = ("meaning", "hash", "static", "minilm", "onnx", REMOTE)
+_LOADERS: Mapping[str, Callable[[Any], Embedder]] = {
+    "meaning": lambda _: MeaningEmbedder(),
+    "hash": lambda _: HashEmbedder(),
+    "static": StaticEmbedder,
+    "minilm": load_minilm,
+    "onnx": load_folder,
+}
+NAMES = (*_LOADERS, REMOTE)
 
 
 def check_embedder(name: str, model_path: Path | None = None) -> None:
@@ -161,14 +163,4 @@ def load_embedder(name: str, model_path: Path | None = None) -> Embedder:
     check_embedder(name, model_path)
     if name == REMOTE:
         raise EmbedderError("the openai embedder asks a service, and is not loaded")
-    if name == "meaning":
-        return MeaningEmbedder()
-    if name == "hash":
-        return HashEmbedder()
-    if name == "static":
-        return StaticEmbedder(model_path)
-    if name == "minilm":
-        return load_minilm(model_path)
-    if name == "onnx" and model_path is not None:
-        return load_folder(model_path)
-    return load_named(name, model_path)
+    return _LOADERS[name](model_path) if name in _LOADERS else load_named(name, model_path)

@@ -7,10 +7,9 @@ import os
 import tempfile
 import warnings
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, Self, TypeVar, get_args
+from typing import Any, Literal, TypeVar, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -20,8 +19,6 @@ from recallflow.errors import EmbedderError
 from recallflow.language import FUNCTION_WORDS
 
 _SITE = "https://openaipublic.blob.core.windows.net/encodings"
-
-
 # Encoding → SHA-256 of its file, as in tiktoken's registry.
 _FILES = {
     "o200k_base": "446a9538cb6c348e3516120d7c08b09f57c36495e2acfffe59a5bf8b0cfb1a2d",
@@ -100,67 +97,6 @@ _CONFIGURED: dict[str, Pooling] = {
 _LAYERS = ("Transformer", "Pooling", "Normalize")
 _TOKENS_MAX = 512
 _CONFIGS = ("1_Pooling/config.json", "sentence_bert_config.json", "config_sentence_transformers.json", "modules.json")
-
-
-@dataclass(frozen=True, slots=True)
-class Folder:
-    """Folder with an ONNX model in the layout of sentence-transformers. `name` contains a digest of the files, so that
-    vectors of different models are never mixed. These files are read:
-
-    model.onnx, or onnx/model.onnx      the network
-    tokenizer.json                      its tokens
-    1_Pooling/config.json               pooling of token vectors (default: the model's own, or their mean)
-    sentence_bert_config.json           max_seq_length: token limit (default: 512)
-    config_sentence_transformers.json   prompts: prefixes of a question ("query") and of a text ("passage",
-                                        "document")
-    modules.json                        layers: only transformer, pooling and normalising are accepted"""
-
-    name: str
-    network: Path
-    tokenizer: Path
-    pooling: Pooling
-    tokens_max: int
-    prompts: tuple[str, str]
-
-    @classmethod
-    def read(cls, path: Path) -> Self:
-        """Read a folder. Raise EmbedderError for missing or unsupported parts."""
-        network = next((file for file in (path / "model.onnx", path / "onnx" / "model.onnx") if file.is_file()), None)
-        tokenizer = path / "tokenizer.json"
-        if network is None:
-            raise EmbedderError(f"{path} has no model.onnx: give the folder of a model's ONNX export")
-        if not tokenizer.is_file():
-            raise EmbedderError(f"{path} has no tokenizer.json: give the folder of a model's ONNX export")
-        pooling, read, prompting, modules = (_config(path / name) for name in _CONFIGS)
-        layers = [str(layer.get("type", "")).rpartition(".")[2] for layer in modules or ()]
-        if beyond := [layer for layer in layers if layer not in _LAYERS]:
-            raise EmbedderError(f"{path} has a layer {beyond[0]} behind its model.onnx: export the model as a whole")
-        chosen = [name for name, given in (pooling or {}).items() if name.startswith("pooling_mode") and given is True]
-        if len(chosen) > 1 or any(name not in _CONFIGURED for name in chosen):
-            asked, known = " and ".join(chosen), ", ".join(_CONFIGURED)
-            raise EmbedderError(f"{path / _CONFIGS[0]} asks for {asked}: recallflow pools by one of {known}")
-        prompts = (prompting or {}).get("prompts") or {}
-        files = [network, *sorted(network.parent.glob("*.onnx_data")), tokenizer, *(path / name for name in _CONFIGS)]
-        return cls(
-            name=f"{path.resolve().name}-{digest(files)}",
-            network=network,
-            tokenizer=tokenizer,
-            pooling=_CONFIGURED[chosen[0]] if chosen else "model",
-            tokens_max=(read or {}).get("max_seq_length") or _TOKENS_MAX,
-            prompts=(prompts.get("query", ""), prompts.get("passage", "") or prompts.get("document", "")),
-        )
-
-    def load(self) -> tuple[Any, Any]:
-        """Return the session and the tokenizer. Raise EmbedderError where their libraries are not installed."""
-        try:
-            from onnxruntime import InferenceSession
-            from tokenizers import Tokenizer
-        except ImportError:
-            raise EmbedderError("the onnx embedder needs onnxruntime: pip install 'recallflow[minilm]'") from None
-        tokenizer = Tokenizer.from_file(str(self.tokenizer))
-        tokenizer.no_padding()
-        tokenizer.enable_truncation(self.tokens_max)
-        return InferenceSession(str(self.network), providers=["CPUExecutionProvider"]), tokenizer
 
 
 def _config(path: Path) -> Any:
@@ -250,9 +186,10 @@ class OnnxEmbedder(ModelTokenCounter):
         _, hidden, _, own = self._run("", text)
         return unit(hidden[own])
 
-    def vocabulary(self) -> list[str]:
-        """Return the model's tokens in the tokenizer's spelling."""
-        return [*self._tokenizer.get_vocab()]
+    def known_words(self) -> list[str]:
+        """Return the words of the model's vocabulary in alphabetical order."""
+        plain = {token.strip(_WORD_MARKS) for token in self._tokenizer.get_vocab()}
+        return sorted(word for word in plain if word.isalpha() and len(word) >= _SHORTEST)
 
     def _run(self, prompt: str, text: str) -> tuple[Matrix, Matrix, npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
         """Return the text's vector, the last layer (tokens, dimension), the token ids, and a mask of the text's own."""
@@ -273,7 +210,7 @@ class OnnxEmbedder(ModelTokenCounter):
             return kept
         if self.dimension <= TOKEN_DIMENSIONS:
             return np.eye(self.dimension, dtype=np.float32)
-        words = known_words(self)
+        words = self.known_words()
         rows = np.concatenate([self.hidden(word) for word in words[:: max(len(words) // WORDS, 1)]])
         return directions(rows, TOKEN_DIMENSIONS)[0]
 
@@ -312,9 +249,48 @@ def load_named(name: str, folder: Path | None) -> OnnxEmbedder:
 
 
 def load_folder(path: Path) -> OnnxEmbedder:
-    """Return the model in a folder of sentence-transformers. Raise EmbedderError."""
-    folder = Folder.read(path)
-    return _loading(str(path), lambda: OnnxEmbedder(folder.name, *folder.load(), folder.pooling, folder.prompts))
+    """Return the ONNX model in a folder in the layout of sentence-transformers. Its name contains a digest of the
+    files, so that vectors of different models are never mixed. These files are read:
+
+    model.onnx, or onnx/model.onnx      the network
+    tokenizer.json                      its tokens
+    1_Pooling/config.json               pooling of token vectors (default: the model's own, or their mean)
+    sentence_bert_config.json           max_seq_length: token limit (default: 512)
+    config_sentence_transformers.json   prompts: prefixes of a question ("query") and of a text ("passage", "document")
+    modules.json                        layers: only transformer, pooling and normalising are accepted
+
+    Raise EmbedderError for missing or unsupported parts, and without the libraries."""
+    network = next((file for file in (path / "model.onnx", path / "onnx" / "model.onnx") if file.is_file()), None)
+    tokens = path / "tokenizer.json"
+    if network is None or not tokens.is_file():
+        absent = "model.onnx" if network is None else tokens.name
+        raise EmbedderError(f"{path} has no {absent}: give the folder of a model's ONNX export")
+    pooling, lengths, prompting, modules = (_config(path / name) for name in _CONFIGS)
+    layers = [str(layer.get("type", "")).rpartition(".")[2] for layer in modules or ()]
+    if unknown := [layer for layer in layers if layer not in _LAYERS]:
+        raise EmbedderError(f"{path} has a layer {unknown[0]} behind its model.onnx: export the model as a whole")
+    chosen = [name for name, given in (pooling or {}).items() if name.startswith("pooling_mode") and given is True]
+    if len(chosen) > 1 or any(name not in _CONFIGURED for name in chosen):
+        asked, known = " and ".join(chosen), ", ".join(_CONFIGURED)
+        raise EmbedderError(f"{path / _CONFIGS[0]} asks for {asked}: recallflow pools by one of {known}")
+    prompts = (prompting or {}).get("prompts") or {}
+    of_question, of_text = prompts.get("query", ""), prompts.get("passage", "") or prompts.get("document", "")
+    files = [network, *sorted(network.parent.glob("*.onnx_data")), tokens, *(path / name for name in _CONFIGS)]
+    try:
+        from onnxruntime import InferenceSession
+        from tokenizers import Tokenizer
+    except ImportError:
+        raise EmbedderError("the onnx embedder needs onnxruntime: pip install 'recallflow[minilm]'") from None
+
+    def load() -> OnnxEmbedder:
+        tokenizer = Tokenizer.from_file(str(tokens))
+        tokenizer.no_padding()
+        tokenizer.enable_truncation((lengths or {}).get("max_seq_length") or _TOKENS_MAX)
+        session = InferenceSession(str(network), providers=["CPUExecutionProvider"])
+        how = _CONFIGURED[chosen[0]] if chosen else "model"
+        return OnnxEmbedder(f"{path.resolve().name}-{digest(files)}", session, tokenizer, how, (of_question, of_text))
+
+    return _loading(str(path), load)
 
 
 def _fastembed(name: str, folder: Path | None) -> Any:
@@ -356,12 +332,6 @@ def unit(rows: Matrix) -> Matrix:
 
 
 # ---------------------------------------------------------------------- directions of token vectors
-
-
-def known_words(embedder: OnnxEmbedder) -> list[str]:
-    """Return the words of the model's vocabulary in alphabetical order."""
-    plain = {token.strip(_WORD_MARKS) for token in embedder.vocabulary()}
-    return sorted(word for word in plain if word.isalpha() and len(word) >= _SHORTEST)
 
 
 def directions(rows: Matrix, count: int) -> tuple[Matrix, float]:

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.locomo import shared
-from recallflow.connectors.model_embedders import DIRECTIONS, TOKEN_DIMENSIONS, directions, known_words, load_minilm
+from recallflow.connectors.model_embedders import DIRECTIONS, TOKEN_DIMENSIONS, directions, load_minilm
 
 STEP = 5
 
@@ -23,7 +23,7 @@ def main() -> None:
     parser.add_argument("--directions", type=int, default=TOKEN_DIMENSIONS)
     chosen = parser.parse_args()
     embedder = load_minilm(chosen.model_path or shared("models", "all-MiniLM-L6-v2"))
-    read = known_words(embedder)[::STEP]
+    read = embedder.known_words()[::STEP]
     found, kept = directions(np.concatenate([embedder.hidden(word) for word in read]), chosen.directions)
     np.save(DIRECTIONS, found.astype(np.float16))
     print(f"{len(read)} words; {kept:.3f} of the squared length is kept; written to {DIRECTIONS}")

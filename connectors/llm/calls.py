@@ -45,42 +45,6 @@ class CallFailed(ModelError):
         return self.code in ("timeout", "unavailable", "rate_limited") or self.status in (401, 403, 404)
 
 
-class ModelConnection:
-    """Connection to one endpoint. Use and close it on one event loop."""
-
-    def __init__(self, endpoint: Endpoint) -> None:
-        """Raise UsageError for an invalid URL or header."""
-        self.client = openai.AsyncOpenAI(
-            api_key=endpoint.key or NO_KEY,
-            base_url=endpoint.url,
-            default_headers=endpoint.named_headers,
-            timeout=endpoint.timeout_s,
-            max_retries=0,  # our policy retries
-            # No redirects or proxies: texts of memories go to the configured address only.
-            http_client=openai.DefaultAsyncHttpxClient(
-                follow_redirects=False, event_hooks={"response": [_leave_errors_unread]}
-            ),
-        )
-        self._timeout_s = endpoint.timeout_s
-
-    async def ask(self, opened: AbstractAsyncContextManager[Any], most_bytes: int) -> Any:
-        """Return the JSON of a response that a method of the client opens. Raise CallFailed."""
-        try:
-            # The client's own timeout applies between two bytes only.
-            async with asyncio.timeout(self._timeout_s), opened as response:
-                return _parsed(await _read(response, most_bytes))
-        except (TimeoutError, openai.APITimeoutError):
-            raise CallFailed("timeout", f"no answer within {self._timeout_s:g} s") from None
-        except openai.APIStatusError as error:
-            raise _of_status(error) from None
-        except openai.APIConnectionError as error:
-            cause = type(error.__cause__ or error).__name__
-            raise CallFailed("unavailable", f"it cannot be reached: {cause}") from None
-
-    async def close(self) -> None:
-        await self.client.close()
-
-
 async def _leave_errors_unread(response: Any) -> None:
     """Skip the body of an error, which may quote the request and have any length."""
     if response.status_code >= 300:
@@ -131,7 +95,18 @@ class ServiceModel:
         """Raise UsageError for an invalid URL or header."""
         self.name = model
         self.meter = Meter(model)
-        self._connection = ModelConnection(endpoint)
+        self._client = openai.AsyncOpenAI(
+            api_key=endpoint.key or NO_KEY,
+            base_url=endpoint.url,
+            default_headers=endpoint.named_headers,
+            timeout=endpoint.timeout_s,
+            max_retries=0,  # our policy retries
+            # No redirects or proxies: texts of memories go to the configured address only.
+            http_client=openai.DefaultAsyncHttpxClient(
+                follow_redirects=False, event_hooks={"response": [_leave_errors_unread]}
+            ),
+        )
+        self._timeout_s = endpoint.timeout_s
         self._policy = policy = policy or Policy()
         self._breaker = Breaker(policy.timing.now_s)
         self._budget = TokenBudget(policy.limit, policy.timing.epoch_s, policy.spending)
@@ -186,7 +161,21 @@ class ServiceModel:
 
     async def close(self) -> None:
         self._budget.write()
-        await self._connection.close()
+        await self._client.close()
+
+    async def _ask(self, opened: AbstractAsyncContextManager[Any], most_bytes: int) -> Any:
+        """Return the JSON of a response that a method of the client opens. Raise CallFailed."""
+        try:
+            # The client's own timeout applies between two bytes only.
+            async with asyncio.timeout(self._timeout_s), opened as response:
+                return _parsed(await _read(response, most_bytes))
+        except (TimeoutError, openai.APITimeoutError):
+            raise CallFailed("timeout", f"no answer within {self._timeout_s:g} s") from None
+        except openai.APIStatusError as error:
+            raise _of_status(error) from None
+        except openai.APIConnectionError as error:
+            cause = type(error.__cause__ or error).__name__
+            raise CallFailed("unavailable", f"it cannot be reached: {cause}") from None
 
     async def _try(self, attempt: Callable[[], Awaitable[Answer]], spend: Callable[[Spent], None]) -> Answer:
         failures = malformed = 0
@@ -299,7 +288,7 @@ class OpenAiModel(ServiceModel):
     def __init__(self, model: str, endpoint: Endpoint, policy: Policy | None = None) -> None:
         super().__init__(model, endpoint, policy)
         # The client imports the resources at this access: now, and not during the first question.
-        self._create = self._connection.client.chat.completions.with_streaming_response.create
+        self._create = self._client.chat.completions.with_streaming_response.create
         # OpenAI's newer models accept one name only, many other servers the other.
         is_openai = urlsplit(endpoint.url).hostname == urlsplit(OPENAI_URL).hostname
         self._most_tokens = "max_completion_tokens" if is_openai else "max_tokens"
@@ -316,7 +305,7 @@ class OpenAiModel(ServiceModel):
             "response_format": {"type": "json_schema", "json_schema": schema},
             self._most_tokens: prompt.most_tokens,
         }
-        answer = await self._connection.ask(self._create(model=self.name, **asked), MOST_BYTES)
+        answer = await self._ask(self._create(model=self.name, **asked), MOST_BYTES)
         try:
             choice = answer["choices"][0]
             message, ended = choice["message"], choice.get("finish_reason")
@@ -365,7 +354,7 @@ class OpenAiEmbeddings(ServiceModel):
     def __init__(self, model: str, dimension: int, endpoint: Endpoint, policy: Policy | None = None) -> None:
         super().__init__(model, endpoint, policy)
         self.dimension = dimension
-        self._create = self._connection.client.embeddings.with_streaming_response.create
+        self._create = self._client.embeddings.with_streaming_response.create
         shortened = model.rpartition("/")[2].startswith(SHORTENED)
         self._asked: dict[str, Any] = {"dimensions": dimension} if shortened else {}
         self._fits = False  # after a vector of the configured dimension, another dimension is an error of the service
@@ -387,7 +376,7 @@ class OpenAiEmbeddings(ServiceModel):
         # The official client asks for base64; many servers answer with numbers all the same.
         opened = self._create(model=self.name, input=texts, encoding_format="base64", **self._asked)
         most_bytes = len(texts) * (self.dimension * FLOAT_BYTES + 1024) + ENVELOPE_BYTES
-        answer = await self._connection.ask(opened, most_bytes)
+        answer = await self._ask(opened, most_bytes)
         try:
             found = sorted((item["index"], item["embedding"]) for item in answer["data"])
             rows = [_floats(embedding) for _, embedding in found]
