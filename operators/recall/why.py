@@ -115,13 +115,6 @@ class Lender(NamedTuple):
     stems: frozenset[str]  # the stems of those words
 
 
-class Before(NamedTuple):
-    """The previous memory in the episode."""
-
-    any: bool  # whether there is one
-    asks: bool  # whether it asks something similar to the question, and is permitted
-
-
 def why(
     inputs: RankingInput,
     ranking: Ranking,
@@ -139,21 +132,25 @@ def why(
         return []
     places, cases = ranking.places, list[_Case]()
     asked_about = people.asked_about(inputs.index, inputs.question)
-    languages = _languages(inputs, places)
+    languages: list[int] = language_in(inputs.fact("flags", places)).tolist()
     lenders, held = _lenders(inputs, places)
-    sought = [_sought(inputs, *one) for one in zip(rows, held, strict=True)]
-    spans = _standing(inputs.index, places, rows, sought, languages)
-    texts = zip(places.tolist(), rows, languages, spans, strict=True)
-    neighbours = zip(lenders, _before(inputs, places, kind), strict=True)
-    speaking = strengths(ranking, columns)
-    for (place, row, language, words), (lender, before), own in zip(texts, neighbours, speaking, strict=True):
+    # A long text is searched for all stems of the question, because the index knows those of its beginning only.
+    every, most = frozenset(inputs.question.stems), SEARCHED_CHARACTERS
+    is_indexed = (is_readable(row) and len(row.content) <= most for row in rows)
+    sought = [stems if known else every for known, stems in zip(is_indexed, held, strict=True)]
+    spans = _spans(inputs.index, places, rows, sought, languages)
+    neighbours = lenders, *_predecessors(inputs, places, kind)
+    ranked = zip(places.tolist(), rows, languages, spans, *neighbours, strengths(ranking, columns), strict=True)
+    for place, row, language, words, lender, follows, asks, own in ranked:
         person = None
         if asked_about and is_readable(row):
             text = row.content[:SEARCHED_CHARACTERS]
             person = people.whose(inputs.index, asked_about, row.author, text, language)
         if row is not None and not any(one.holds(phrases.day_of(row.created_ms)) for one in inputs.question.dates):
             own["near_date"] = own.pop("date", 0.0)
-        codes = _strongest(_by_code(own, row, words, lender, before, person, kind))
+        if not asks:
+            own.pop("answers", None)
+        codes = _strongest(_by_code(own, row, words, lender, person, kind, follows=follows))
         cases.append(_Case(place, row, words, lender if "nearby" in codes else None, person, codes))
     read_rows = {one.place: row for one, row in zip(cases, rows, strict=True)}
     if missing := [*dict.fromkeys(place for one in cases for place in one.quoted if place not in read_rows)]:
@@ -215,14 +212,7 @@ class _Case(NamedTuple):
         return [*nearby, self.place - 1] if "answers" in self.codes else nearby
 
 
-def _sought(inputs: RankingInput, row: MemoryRow | None, held: frozenset[str]) -> frozenset[str]:
-    """Return the stems to search for in a text: the stems that the index lists for it, or else all of the
-    question's."""
-    is_indexed = is_readable(row) and len(row.content) <= SEARCHED_CHARACTERS
-    return held if is_indexed else frozenset(inputs.question.stems)
-
-
-def _standing(
+def _spans(
     index: OwnerIndex, places: Places, rows: Rows, asked: Sequence[frozenset[str]], languages: Sequence[int]
 ) -> list[Words]:
     """Return the spans of words with these stems in each readable text."""
@@ -231,22 +221,18 @@ def _standing(
     found, searched = list[Words](), list[frozenset[str]]()
     slots = index.conversation.slots.take(places).tolist()
     for slot, row, stems, language in zip(slots, rows, asked, languages, strict=True):
-        placed = _placed(index, slot, row, language) if stems and is_readable(row) else None
+        placed = None
+        if stems and is_readable(row):
+            if slot not in index.placed:
+                if len(index.placed) >= PLACED_HELD:
+                    index.placed.clear()
+                index.placed[slot] = PlacedStems.of(row.content, language, index.words.number)
+            placed = index.placed[slot]
         searched.append(stems if placed is None else frozenset())
         found.append({} if placed is None else placed.find({characters[one]: one for one in stems & characters.keys()}))
     if any(searched):
         _search(rows, searched, languages, found)
     return found
-
-
-def _placed(index: OwnerIndex, slot: int, row: MemoryRow, language: int) -> PlacedStems | None:
-    """Return the stem offsets of a memory's text, cached per owner, or None if the text must be searched."""
-    known = index.placed
-    if slot not in known:
-        if len(known) >= PLACED_HELD:
-            known.clear()
-        known[slot] = PlacedStems.of(row.content, language, index.words.number)
-    return known[slot]
 
 
 def _search(rows: Rows, asked: Sequence[Collection[str]], languages: Sequence[int], found: Sequence[Words]) -> None:
@@ -276,21 +262,20 @@ def _by_code(
     row: MemoryRow | None,
     words: Words,
     lender: Lender | None,
-    before: Before,
     person: str | None,
     kind: Kind,
+    *,
+    follows: bool,
 ) -> dict[str, float]:
     """Return strengths by reason code. Columns of a memory and its neighbours are divided between them. Reasons that do
-    not apply to this memory are dropped."""
-    if not before.asks:
-        found.pop("answers", None)
+    not apply to this memory are dropped. `follows` tells whether there is a previous memory in the episode."""
     if person is None:
         found.pop("person", None)
     alike, alike_near = found.pop(ALIKE, 0.0), found.pop(ALIKE_NEAR, 0.0)
     near, share = found.pop(WORDS_NEAR, 0.0), lender.share if lender else 0.0
     lent, own = (near + alike_near) * share, found.pop(WORDS, 0.0) + near * (1 - share)
     likeness = "wording" if kind == "spelling" else "meaning"
-    if alike > 0 or not before.any:
+    if alike > 0 or not follows:
         alike += alike_near * (1 - share)
     else:
         found[f"{likeness}_before"] = alike_near * (1 - share)
@@ -315,12 +300,6 @@ def _strongest(strength: dict[str, float]) -> list[str]:
     return sorted(strong, key=strength.__getitem__, reverse=True)[:MOST]
 
 
-def _languages(inputs: RankingInput, places: Places) -> list[int]:
-    """Return the language of each position's memory, as an index in `LATIN`."""
-    found: list[int] = language_in(inputs.fact("flags", places)).tolist()
-    return found
-
-
 def _permitted(inputs: RankingInput, places: Places) -> Places:
     """Return a mask of the positions that may be in the answer."""
     if len(inputs.allowed) == inputs.index.conversation.size:
@@ -330,9 +309,10 @@ def _permitted(inputs: RankingInput, places: Places) -> Places:
     return found
 
 
-def _before(inputs: RankingInput, places: Places, kind: Kind) -> list[Before]:
-    """Return the previous memory of each position. For spelling, every text is somewhat similar to every other, so that
-    a question must have a word in common."""
+def _predecessors(inputs: RankingInput, places: Places, kind: Kind) -> tuple[list[bool], list[bool]]:
+    """Return for each position whether a memory precedes it in its episode, and whether that one is permitted and asks
+    something similar to the question. For spelling, every text is somewhat similar to every other, so that the
+    predecessor must have a word of the question."""
     index, conversation, before = inputs.index, inputs.index.conversation, places - 1
     joined = conversation.follows.take(places)
     asks = joined & index.answering.take(places) & _permitted(inputs, before)
@@ -341,7 +321,7 @@ def _before(inputs: RankingInput, places: Places, kind: Kind) -> list[Before]:
         for stem in inputs.question.stems:
             held[index.standing[stem].places] = True
         asks &= held[before]
-    return [*map(Before._make, zip(joined.tolist(), asks.tolist(), strict=True))]
+    return joined.tolist(), asks.tolist()
 
 
 def _lenders(inputs: RankingInput, places: Places) -> tuple[list[Lender | None], list[frozenset[str]]]:
@@ -395,24 +375,8 @@ def _lent(inputs: RankingInput, cases: list[_Case], quoted: dict[int, MemoryRow]
     lenders = {one.place: one.lender for one in cases if one.lender is not None}
     rows, stems = [quoted.get(one.place) for one in lenders.values()], [one.stems for one in lenders.values()]
     places = np.array([one.place for one in lenders.values()], np.int64)
-    standing = _standing(inputs.index, places, rows, stems, _languages(inputs, places))
-    return dict(zip(lenders, standing, strict=True))
-
-
-def _nearby(lender: Lender, neighbour: MemoryRow | None, words: Words) -> Reason | None:
-    """Return the reason for a neighbour's words, or None if its text does not show them, as with a split word."""
-    if neighbour is None:
-        return phrases.nearby(lender.offset, None, (0, 0))
-    return phrases.nearby(lender.offset, neighbour, min(spans[0] for spans in words.values())) if words else None
-
-
-def _entity(inputs: RankingInput, case: _Case, entities: Callable[[int | None], list[str]]) -> Reason | None:
-    """Return the reason for linked entities and their distance, or None if there is no name to show."""
-    hops = 0 if inputs.proximity is None else round(1 / float(inputs.proximity[case.place]) - 1)
-    names = entities(None if hops else int(inputs.fact("seq", np.array([case.place]))[0]))
-    if not hops and case.row is not None and case.row.author is None and case.person is not None:
-        names = [*names, case.person]
-    return phrases.entity([*dict.fromkeys(names)], hops) if hops or names else None
+    languages: list[int] = language_in(inputs.fact("flags", places)).tolist()
+    return dict(zip(lenders, _spans(inputs.index, places, rows, stems, languages), strict=True))
 
 
 def _reasons(
@@ -430,9 +394,10 @@ def _reasons(
             case "words":
                 found.append(phrases.words(row.content, case.words))
             case "nearby" if case.lender is not None:
-                nearby = _nearby(case.lender, neighbours.get(case.lender.place), lent[case.place])
-                if nearby is not None:
-                    found.append(nearby)
+                neighbour, words = neighbours.get(case.lender.place), lent[case.place]
+                if neighbour is None or words:  # a text does not show a word that was split
+                    span = (0, 0) if neighbour is None else min(spans[0] for spans in words.values())
+                    found.append(phrases.nearby(case.lender.offset, neighbour, span))
             case "answers":
                 found.append(phrases.answers(neighbours.get(case.place - 1)))
             case "person" if case.person is not None:
@@ -440,8 +405,12 @@ def _reasons(
             case "date" | "near_date":
                 found.append(phrases.date(row.created_ms, code))
             case "entity":
-                if (near := _entity(inputs, case, entities)) is not None:
-                    found.append(near)
+                hops = 0 if inputs.proximity is None else round(1 / float(inputs.proximity[case.place]) - 1)
+                names = entities(None if hops else int(inputs.fact("seq", np.array([case.place]))[0]))
+                if not hops and row.author is None and case.person is not None:
+                    names = [*names, case.person]
+                if hops or names:
+                    found.append(phrases.entity([*dict.fromkeys(names)], hops))
             case _:
                 found.append(phrases.plain(code))
     if not found:
