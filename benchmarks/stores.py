@@ -105,7 +105,7 @@ def ask_stores(
                     question = understand(asked.question.text, participants(index), vocabulary(index))
                     weights = weights_of(index, weight_sets, is_spaced=question.table.blanks)
                     found = columns.compute(index, question, embed(question.own_words), weights)
-                    judge = Judge.of(index, question, found, basis, index.conversation.size)
+                    judge = Judge(index, question, found, basis, index.conversation.size)
                     ranks = np.argsort(-found.score(), kind="stable")[:NEAREST]
                     nearest = judge.figures(ranks)
                     ids = [index.ids[slot] for slot in index.conversation.slots[ranks[:SHOWN]]]

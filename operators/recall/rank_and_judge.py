@@ -180,7 +180,7 @@ def _judge(run: QueryRun, candidates: Candidates) -> Judge:
     found, question = candidates.signal, run.question
     basis: Basis = run.engine.embedder.kind if found.vector is not None else "words"
     columns = found.columns if found.columns.values else known(run.index, question)
-    return Judge.of(run.index, question, columns, basis, len(candidates.permitted.places))
+    return Judge(run.index, question, columns, basis, len(candidates.permitted.places))
 
 
 def _judged(judge: Judge, inputs: RankingInput, ranking: Ranking) -> Judged:

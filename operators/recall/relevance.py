@@ -33,8 +33,7 @@ of the questions have no answer in them (`benchmarks/answerable.py`)."""
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 import numpy as np
 
@@ -82,8 +81,6 @@ def _matrices(table: Table, figures: Sequence[str]) -> dict[Ground, Floats]:
 
 
 _RELEVANCE, _ANSWERABLE = _matrices(RELEVANCE, FIGURES), _matrices(ANSWERABLE, EVIDENCE)
-
-
 _HIGHEST, _FIRST = ([FIGURES.index(name) for name in names] for names in (HIGHEST, FIRST))
 
 
@@ -99,45 +96,38 @@ class Figures(NamedTuple):
         return Figures(self.values[:, some], self.holds[:, some])
 
 
-@dataclass(frozen=True, slots=True)
 class Judge:
-    """Computes relevance for one question and one owner."""
+    """Computes relevance for one question and one owner.
 
-    index: OwnerIndex
-    columns: Columns
-    ground: Ground  # selects the weights
-    stems: Sequence[str]  # stems of the question's content words
-    rarities: Floats  # rarity of each stem
-    holding: Sequence[Places]  # the position of each occurrence, by stem
-    settings: Floats  # in the order of `SETTINGS`
-    shares: Floats  # each stem's share of the question's rarity
+    Attributes:
+        ground: selects the weights.
+        stems: the stems of the question's content words, other than participants' names.
+        rarities: the rarity of each stem; `shares` are its shares of the question's rarity.
+        holding: the position of each occurrence, by stem.
+        settings: in the order of `SETTINGS`.
+    """
 
-    @classmethod
-    def of(cls, index: OwnerIndex, question: Question, columns: Columns, basis: Basis, permitted: int) -> Self:
-        """Create the judge of a question. `permitted` is the number of memories that may be in the answer."""
-        conversation, standing = index.conversation, {stem: index.standing[stem] for stem in question.bare_stems}
-        rarities = np.array([rarity(stem, found.holders, conversation.size) for stem, found in standing.items()])
+    def __init__(self, index: OwnerIndex, question: Question, columns: Columns, basis: Basis, permitted: int) -> None:
+        """`permitted` is the number of memories that may be in the answer."""
+        standing = {stem: index.standing[stem] for stem in question.bare_stems}
+        memories = index.conversation.size
+        self.index, self.columns, self.stems = index, columns, [*standing]
+        self.rarities = np.array([rarity(stem, found.holders, memories) for stem, found in standing.items()])
+        self.holding = [found.places for found in standing.values()]
         settings = {
             "one": 1.0,
             "several": several_talk(index),
             "words": len(standing) / 10,
-            "rarity": rarities.sum() / 50,
+            "rarity": self.rarities.sum() / 50,
             "wordless": float(not standing),
             "memories": math.log(max(permitted, 1)) / 7,
             "few": 1 / max(permitted, 1),
         }
+        self.settings = np.array([settings[name] for name in SETTINGS])
+        self.shares: Floats = self.rarities / max(settings["rarity"] * 50, 1e-9)
         if basis in ("static", "contextual") and not index.tokens.dimension:
             basis = "words"  # the weights for these vectors require token vectors
-        return cls(
-            index,
-            columns,
-            (basis, talk_of(index, question)),
-            [*standing],
-            rarities,
-            [found.places for found in standing.values()],
-            np.array([settings[name] for name in SETTINGS]),
-            rarities / max(settings["rarity"] * 50, 1e-9),
-        )
+        self.ground: Ground = basis, talk_of(index, question)
 
     def figures(self, places: Places) -> Figures:
         conversation, columns = self.index.conversation, self.columns
@@ -238,13 +228,10 @@ class Judge:
         if basis in ("spelling", "contextual", "blended") and nearest.of("cosine").max(initial=0.0) < UNLIKE:
             return True
         by_words = basis in ("spelling", "blended", "words")
-        return by_words and (count >= SEVERAL_WORDS or not self._spelt_alike())
-
-    def _spelt_alike(self) -> bool:
-        """Return whether any memory has a word with a spelling similar to a question word."""
-        slots = np.sort(self.index.conversation.slots)
-        found = self.index.words.closest(self.stems, slots, np.ones(len(self.stems)))
-        return bool((found > SPELT_ALIKE).any())
+        if not by_words or count >= SEVERAL_WORDS:
+            return by_words
+        closeness = self.index.words.closest(self.stems, np.sort(self.index.conversation.slots), np.ones(count))
+        return not (closeness > SPELT_ALIKE).any()
 
     def answerable(self, nearest: Figures, highest: float) -> float:
         """Return the probability that the memories hold an answer. One memory that is evidence is an answer, so the

@@ -10,9 +10,8 @@ The result depends on the present memories and on nothing stored. It is therefor
 replay, and after a deletion."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -89,7 +88,7 @@ def probabilities(question: StatementReading, candidates: UpdateCandidates) -> C
 
 def features(question: StatementReading, candidates: UpdateCandidates) -> Pairs:
     """Return the pairs in which the newer memory may update the older one."""
-    compared = _Compared.of(question, candidates.statements)
+    compared = _Compared(question, candidates.statements)
     related = compared.is_related & (candidates.order[:, None] < candidates.order)
     if not related.any():
         return _NO_PAIRS
@@ -97,38 +96,36 @@ def features(question: StatementReading, candidates: UpdateCandidates) -> Pairs:
     return _features(compared, candidates, pairs) if len(pairs) else _NO_PAIRS
 
 
-@dataclass(frozen=True)
 class _Compared:
-    """Statements, n of them, compared with each other and with the question. Words are those in common."""
+    """Statements, n of them, compared with each other and with the question. Words are those in common.
 
-    question: StatementReading  # the question
-    statements: Sequence[StatementReading]  # the statements
-    alike: Features  # (n, n), cosines of their vectors
-    fits: Features  # (n,), cosines with the vector of the question
-    holds: Features  # (n, words), 1 if a statement holds the word, else 0
-    held: Features  # (n, words), the square root of the word's rarity if a statement holds it, else 0
-    is_asked: Mask  # (words,), whether the question holds the word
-    share: Features  # (n, n), the share of words in common, by rarity, in the statement with fewer words
-    common: Features  # (n, n), the number of words in common
-    attributes: Ints  # (n, n), the bits of the attributes that both statements may give
-    is_related: Mask  # (n, n), whether two may be about a common attribute
+    Attributes:
+        alike: (n, n), cosines of their vectors.
+        fits: (n,), cosines with the vector of the question.
+        holds: (n, words), 1 if a statement holds the word, else 0.
+        held: (n, words), the square root of the word's rarity if a statement holds it, else 0.
+        is_asked: (words,), whether the question holds the word.
+        share: (n, n), the share of words in common, by rarity, in the statement with fewer words.
+        common: (n, n), the number of words in common.
+        attributes: (n, n), the bits of the attributes that both statements may give.
+        is_related: (n, n), whether two may be about a common attribute.
+    """
 
-    @classmethod
-    def of(cls, question: StatementReading, statements: Sequence[StatementReading]) -> Self:
-        read = [*statements, question]
-        vectors = np.concatenate([one.vector for one in read], dtype=np.float64).reshape(len(read), -1)
+    def __init__(self, question: StatementReading, statements: Sequence[StatementReading]) -> None:
+        self.question, self.statements = question, statements
+        readings = [*statements, question]
+        vectors = np.concatenate([one.vector for one in readings], dtype=np.float64).reshape(len(readings), -1)
         cosines = vectors @ vectors.T
-        alike = cosines[:-1, :-1]
-        holds, worths, is_asked = _words(read)
-        held = holds * worths
-        shared = held @ held.T
+        self.alike, self.fits = cosines[:-1, :-1], cosines[:-1, -1]
+        self.holds, worths, self.is_asked = _words(readings)
+        self.held = self.holds * worths
+        shared = self.held @ self.held.T
         sums = np.maximum(shared.diagonal(), 1e-9)
-        share = shared / np.minimum(sums[:, None], sums)
+        self.share = shared / np.minimum(sums[:, None], sums)
+        self.common = self.holds @ self.holds.T
         own = np.array([one.attributes for one in statements])
-        attributes = own[:, None] & own
-        is_related = (alike >= RELATED) | (share >= RELATED) | (attributes != 0)
-        fits, common = cosines[:-1, -1], holds @ holds.T
-        return cls(question, statements, alike, fits, holds, held, is_asked, share, common, attributes, is_related)
+        self.attributes = own[:, None] & own
+        self.is_related: Mask = (self.alike >= RELATED) | (self.share >= RELATED) | (self.attributes != 0)
 
     def may_update(self) -> Mask:
         """Return (n, n): whether the column's statement may update the row's, if it is newer and related. It may not if

@@ -37,7 +37,7 @@ def judge(index: OwnerIndex, question: str, basis: Basis = "spelling", participa
     asked = understand(question, participants)
     query = TextVectors(np.array([1, 0], np.float32), NO_FLOATS)
     found = compute(index, asked, query, WEIGHTS["spelling"]["people"])
-    return Judge.of(index, asked, found, basis, index.conversation.size)
+    return Judge(index, asked, found, basis, index.conversation.size)
 
 
 def test_long_words_are_rarer_and_frequent_ones_count_less() -> None:
