@@ -37,8 +37,8 @@ from scipy.sparse.linalg import LinearOperator, cg
 from benchmarks.locomo import shared
 from recallflow.language import plain
 from recallflow.language.tables import EVERY, Table
-from recallflow.language.word_vectors import PARTS, TABLE, stemmer, word_vectors
-from recallflow.language.words import latin_stems, words
+from recallflow.language.word_vectors import PARTS, TABLE, word_vectors
+from recallflow.language.words import latin_stems, stemmer, words
 
 WORDNET = Path("/usr/share/wordnet")
 TABLES = {table.code: table for table in EVERY}
@@ -462,9 +462,7 @@ def main() -> None:
             embed(chosen.folder)
         case "lexicon":
             known = word_vectors()
-            store(
-                known.english_words, known.codes[: len(known.english_words)] * known.scales[: len(known.english_words)]
-            )
+            store([*known.english], known.codes[: len(known.english)] * known.scales[: len(known.english)])
         case _:
             train(chosen.folder, chosen.dimension)
 

@@ -9,7 +9,7 @@ its owner, and in English, which is assumed for texts of unclear language.
 
 import re
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import date
 from itertools import chain, islice, pairwise, product
@@ -27,6 +27,7 @@ from recallflow.language.words import (
     pairs,
     runs,
     script_stems,
+    stemmer,
     unspaced_table,
 )
 
@@ -45,16 +46,13 @@ class Detected(NamedTuple):
 _CLEAR, _UNCLEAR = ([Detected(number, sure) for number in range(len(LATIN))] for sure in (True, False))
 
 
-def _telling() -> dict[str, tuple[tuple[int, int], ...]]:
-    known: defaultdict[str, list[int]] = defaultdict(list)
-    for number, table in enumerate(LATIN):
-        for word in table.function_words | table.common_words:
-            if len(word) > 1:
-                known[word].append(number)
-    return {word: tuple((number, WHOLE // len(numbers)) for number in numbers) for word, numbers in known.items()}
-
-
-_TELLING = _telling()
+_languages: defaultdict[str, list[int]] = defaultdict(list)
+for _number, _table in enumerate(LATIN):
+    for _word in _table.function_words | _table.common_words:
+        if len(_word) > 1:
+            _languages[_word].append(_number)
+# The languages of each identifying word, by index in `LATIN`, with the weight of the word.
+_TELLING = {word: tuple((number, WHOLE // len(of)) for number in of) for word, of in _languages.items()}
 _FOREIGN = frozenset(_TELLING) - ENGLISH.function_words
 _ENGLISH_ONLY = frozenset(word for word in ENGLISH.function_words if len(_TELLING[word]) == 1)
 _LETTERS = {letter: number for number, table in enumerate(LATIN) for letter in table.letters}
@@ -142,17 +140,11 @@ def find_dates(text: str, table: Table, at_most: int) -> tuple[DateMention, ...]
         exact += [DateMention(int(f["year"]), int(f["month"]), int(f["day"])) for f in numeric.finditer(rest)]
         rest = numeric.sub(" ", rest)
     years = dict.fromkeys(int(year) for year in _DATE_YEAR.findall(rest))
-    months = dict.fromkeys(_months(rest, table))
+    named = ((_month(rest, word, table), word) for word in table.month.finditer(rest))
+    months = dict.fromkeys((month, _day(rest, word, table)) for month, word in named if month is not None)
     paired = (DateMention(year, *month) for month, year in product(months, years or [None]))
     found = paired if months else (DateMention(year, None, None) for year in years)
     return tuple(islice(dict.fromkeys([*exact, *islice(found, at_most)]), at_most))
-
-
-def _months(text: str, table: Table) -> Iterator[tuple[int, int | None]]:
-    """Yield each named month, and the day next to it."""
-    for word in table.month.finditer(text):
-        if (month := _month(text, word, table)) is not None:
-            yield month, _day(text, word, table)
 
 
 def _month(text: str, word: regex.Match[str], table: Table) -> int | None:
@@ -282,13 +274,11 @@ def _tells_english_time(lowered: str, words: list[str]) -> bool:
     )
 
 
-def _time_stems(table: Table) -> frozenset[str]:
-    if table in LATIN:
-        return frozenset(map(latin_stems[LATIN.index(table)].__getitem__, table.time_words))
-    return frozenset(map(script_stems.__getitem__, table.time_words))
-
-
-_TIME_STEMS = {table.code: _time_stems(table) - {""} for table in (*LATIN, *BY_SCRIPT.values()) if table.blanks}
+_TIME_STEMS = {
+    table.code: frozenset(map(stemmer(table), table.time_words)) - {""}
+    for table in (*LATIN, *BY_SCRIPT.values())
+    if table.blanks
+}
 
 
 def _tells_time(lowered: str, stems: list[str], tables: list[Table]) -> bool:
@@ -325,16 +315,10 @@ def read_question(text: str, table: Table, languages: Sequence[int]) -> list[tup
     found: list[tuple[str, ...]] = []
     for word, unspaced in _split(text, own):
         if stem := stem_of(word, unspaced, own):
-            others = _others(word, [*tried]) if script_of(word) in ("latin", "") else ()
-            found.append(tuple(dict.fromkeys((stem, *others))))
+            stemmers = [latin_stems[language] for language in tried] if script_of(word) in ("latin", "") else []
+            others = (stem[spelling] for stem in stemmers for spelling in (word, folded(word)))
+            found.append(tuple(dict.fromkeys([stem, *filter(None, others)])))
     return found
-
-
-def _others(word: str, tried: Sequence[int]) -> Iterable[str]:
-    for language in tried:
-        for spelling in (word, folded(word)):
-            if stem := latin_stems[language][spelling]:
-                yield stem
 
 
 def name_stem(word: str, table: Table) -> str:
@@ -342,7 +326,7 @@ def name_stem(word: str, table: Table) -> str:
     word = normalised(word).lower()
     if script_of(word) not in ("latin", ""):
         return script_stems[word]
-    stem = latin_stems[LATIN.index(table)][word] if table in LATIN else latin_stems[0][word] or word
+    stem = stemmer(table)(word) if table in LATIN else latin_stems[0][word] or word
     bent = (word[: -len(end)] for end in table.name_endings if word.endswith(end))
     return next(bent, stem) if stem else ""
 

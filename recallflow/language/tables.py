@@ -34,11 +34,10 @@ are removed as well.
 """
 
 import tomllib
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Iterable, Mapping
 from functools import cached_property
 from importlib import resources
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import regex
 
@@ -60,82 +59,46 @@ def _raw_pattern(name: str, default: str) -> "cached_property[Pattern]":
     return cached_property(lambda table: regex.compile(table._toml.get(name, default)))
 
 
-@dataclass(frozen=True, eq=False)
 class Table:
     """Table of one language. Words are in lower case. `function_words` contains each word with and without accents.
     `accented_words` are function words, time words and common words with their accents only. Patterns are compiled on
     first use, because compilation would dominate the import time of this module."""
 
-    code: str
-    name: str
-    stemmer: str | None
-    blanks: bool
-    letters: str
-    function_words: frozenset[str]
-    common_words: frozenset[str]
-    particles: str
-    whole_words: frozenset[str]
-    alone: frozenset[str]
-    endings: tuple[str, ...]
-    weak_endings: tuple[str, ...]
-    time_words: frozenset[str]
-    months: Mapping[str, int]
-    short_months: Mapping[str, int]
-    doubtful_months: frozenset[str]
-    before_months: tuple[str, ...]
-    numeric: str
-    i: str
-    my: str
-    name_endings: tuple[str, ...]
-    accented_words: frozenset[str]
-    titles: frozenset[str]
-    conjunctions: frozenset[str]
-    within_names: frozenset[str]
-    ordinary_words: frozenset[str]
-    determiners: frozenset[str]
-    noun_endings: tuple[str, ...]
-    nouns: frozenset[str]
-    asks: tuple[str, ...]
-    _toml: Mapping[str, Any]
-
-    @classmethod
-    def load(cls, code: str) -> "Table":
+    def __init__(self, code: str) -> None:
         """Read the language's file."""
-        given: dict[str, Any] = tomllib.loads((_FOLDER / f"{code}.toml").read_text("utf-8"))
+        self._toml = given = tomllib.loads((_FOLDER / f"{code}.toml").read_text("utf-8"))
 
         def words(name: str) -> list[str]:
             listed: str = given.get(name, "")
             return listed.split()
 
-        def months(name: str) -> dict[str, int]:
+        def months(name: str) -> Mapping[str, int]:
             return {form: at for at, forms in enumerate(given.get(name, ()), 1) for form in _spellings(forms.split())}
 
-        made = {
-            "code": code,
-            "stemmer": given.get("stemmer"),
-            "blanks": given.get("blanks", True),
-            "function_words": _spellings(words("function_words")),
-            "common_words": _spellings(words("common_words")),
-            "endings": _longest_first(words("endings")),
-            "weak_endings": _longest_first(words("weak_endings")),
-            "time_words": _spellings(words("time_words")),
-            "months": months("months"),
-            "short_months": months("short_months"),
-            "before_months": tuple(f" {word}" for word in words("before_months")),
-            "accented_words": frozenset(
-                normalised(word).lower()
-                for name in ("function_words", "time_words", "common_words")
-                for word in words(name)
-            ),
-            "conjunctions": frozenset(words("and")),
-            "_toml": given,
-        }
-        read: dict[Any, Callable[[str], object]] = {
-            str: lambda name: given.get(name, ""),
-            tuple[str, ...]: lambda name: tuple(words(name)),
-            frozenset[str]: lambda name: frozenset(words(name)),
-        }
-        return cls(**made | {one.name: read[one.type](one.name) for one in fields(cls) if one.name not in made})
+        accented = [*words("function_words"), *words("time_words"), *words("common_words")]
+        self.code = code
+        self.name: str = given["name"]
+        self.stemmer: str | None = given.get("stemmer")
+        self.blanks: bool = given.get("blanks", True)
+        self.letters: str = given.get("letters", "")
+        self.function_words = _spellings(words("function_words"))
+        self.common_words = _spellings(words("common_words"))
+        self.time_words = _spellings(words("time_words"))
+        self.accented_words = frozenset(normalised(word).lower() for word in accented)
+        self.particles: str = given.get("particles", "")
+        self.whole_words, self.alone = frozenset(words("whole_words")), frozenset(words("alone"))
+        self.endings, self.weak_endings = _longest_first(words("endings")), _longest_first(words("weak_endings"))
+        self.months, self.short_months = months("months"), months("short_months")
+        self.doubtful_months = frozenset(words("doubtful_months"))
+        self.before_months = tuple(f" {word}" for word in words("before_months"))
+        self.numeric: str = given.get("numeric", "")
+        self.i: str = given.get("i", "")
+        self.my: str = given.get("my", "")
+        self.titles, self.conjunctions = frozenset(words("titles")), frozenset(words("and"))
+        self.within_names, self.name_endings = frozenset(words("within_names")), tuple(words("name_endings"))
+        self.ordinary_words, self.determiners = frozenset(words("ordinary_words")), frozenset(words("determiners"))
+        self.nouns, self.noun_endings = frozenset(words("nouns")), tuple(words("noun_endings"))
+        self.asks = tuple(words("asks"))
 
     time_phrases = _word_pattern("time_phrases")
     when = _word_pattern("when")
@@ -169,9 +132,9 @@ def _longest_first(words: Iterable[str]) -> tuple[str, ...]:
 
 
 # State files store the index in LATIN in three bits: append only, at most eight.
-LATIN = tuple(map(Table.load, ("en", "de", "fr", "es", "pt", "it", "tr")))
+LATIN = tuple(map(Table, ("en", "de", "fr", "es", "pt", "it", "tr")))
 ENGLISH = LATIN[0]
-RUSSIAN, ARABIC, HINDI, CHINESE, JAPANESE, KOREAN = map(Table.load, ("ru", "ar", "hi", "zh", "ja", "ko"))
+RUSSIAN, ARABIC, HINDI, CHINESE, JAPANESE, KOREAN = map(Table, ("ru", "ar", "hi", "zh", "ja", "ko"))
 BY_SCRIPT: Mapping[str, Table] = {
     "cyrillic": RUSSIAN, "arabic": ARABIC, "devanagari": HINDI, "hangul": KOREAN, "unspaced": CHINESE,
 }  # fmt: skip

@@ -19,7 +19,7 @@ from recallflow.caching import Kept
 from recallflow.language.analysis import detect
 from recallflow.language.scripts import BEYOND_LATIN, folded, normalised, script_of
 from recallflow.language.tables import BY_SCRIPT, ENGLISH, LATIN, Table
-from recallflow.language.words import LATIN_WORD, ascii_words, counts, latin_stems, runs, script_stems, unspaced_table
+from recallflow.language.words import LATIN_WORD, ascii_words, counts, latin_stems, runs, stemmer, unspaced_table
 
 TABLE = resources.files("recallflow.language") / "word_vectors.npz"
 # The bit of nouns for persons; the other bits mean personal attributes (tools/vocabulary/marks.toml).
@@ -34,7 +34,6 @@ _LONGEST = 8  # characters of a dictionary word in a script without blanks
 # A shorter part of a longer word is rarely a separate word: "car" is not a component of "carpet".
 _PREFIX, _SUFFIX = 5, 4
 _HANGUL_PREFIX = 2
-_NUMBERS = {table.code: number for number, table in enumerate(LATIN)}
 _COMPOUNDING = "de"  # a language whose words join others: Stromrechnung
 
 Rows = tuple[int, ...]
@@ -60,7 +59,7 @@ class WordVectors:
             self.scales: Matrix = stored["scales"].astype(np.float32)[:, np.newaxis]
             # A tuple per row, shared by all languages: tens of thousands of new tuples would start garbage collections.
             self._single: list[Rows] = [(row,) for row in range(len(self.codes))]
-            self._english = dict(zip(_unpacked(stored["words"]), self._single, strict=False))
+            self.english = dict(zip(_unpacked(stored["words"]), self._single, strict=False))
             self.marks: list[int] = stored["marks"].tolist()
             stems = zip(_unpacked(stored["stems"]), stored["stem_rows"].tolist(), strict=True)
             self._english_stems = {stem: self._single[row] for stem, row in stems}
@@ -74,11 +73,6 @@ class WordVectors:
     def digest(self) -> str:
         """The hash of the vectors."""
         return hashlib.blake2b(self.codes.tobytes() + self.scales.tobytes(), digest_size=4).hexdigest()
-
-    @property
-    def english_words(self) -> list[str]:
-        """The English words, in the order of their rows."""
-        return [*self._english]
 
     def rows(self, text: str) -> list[int]:
         """Return the rows of the text's words in order, repeats included."""
@@ -114,7 +108,7 @@ class WordVectors:
     def _languages(self, word: str) -> tuple[int, ...]:
         """Return the places in `LATIN` of the languages that know a word. Only English knows numbers."""
         if word.isdecimal():
-            return (_NUMBERS[ENGLISH.code],) if self._rows_of_english[word] else ()
+            return (0,) if self._rows_of_english[word] else ()
         plain = folded(word)
         return tuple(number for number, table in enumerate(LATIN) if self._knows(table, plain))
 
@@ -148,12 +142,12 @@ class WordVectors:
     # ---------------------------------------------------------------------- words
 
     def _english_rows(self, word: str) -> Rows:
-        if (found := self._english.get(word)) is not None:
+        if (found := self.english.get(word)) is not None:
             return found
         if len(word) < 2:
             return ()
         stem = latin_stems[0][word]
-        return self._english.get(stem) or self._english_stems.get(stem) or ()
+        return self.english.get(stem) or self._english_stems.get(stem) or ()
 
     def _lookup(self, table: Table) -> Kept[str, Rows]:
         """Return the rows by word of a language that is not English."""
@@ -183,8 +177,8 @@ class WordVectors:
             return ()  # a function word
         if (found := lexicon.get(stemmed)) is not None:
             return found
-        if word.isascii() and word in self._english:
-            return self._english[word]
+        if word.isascii() and word in self.english:
+            return self.english[word]
         return _parts(word, table, lexicon)
 
     def _read_scripts(self, lowered: str) -> WordRows:
@@ -205,12 +199,6 @@ class WordVectors:
                     own = table
                     found.append(self._lookup(table)[run])
         return WordRows(own, words, found)
-
-
-def stemmer(table: Table) -> Callable[[str], str]:
-    """Return the function from a word to its stem in a language; the stem of a function word is empty."""
-    number = _NUMBERS.get(table.code)
-    return (script_stems if number is None else latin_stems[number]).__getitem__
 
 
 def _parts(word: str, table: Table, lexicon: dict[str, Rows]) -> Rows:

@@ -161,3 +161,8 @@ def _without_endings(word: str, table: Table) -> str:
 
 
 script_stems: Kept[str, str] = Kept(_stem_of_script, _OTHER_BYTES)
+
+
+def stemmer(table: Table) -> Callable[[str], str]:
+    """Return the function from a word to its stem in a language; the stem of a function word is empty."""
+    return (latin_stems[LATIN.index(table)] if table in LATIN else script_stems).__getitem__

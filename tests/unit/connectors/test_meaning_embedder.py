@@ -5,7 +5,8 @@ import pytest
 
 from recallflow.connectors.embedders import MeaningEmbedder
 from recallflow.language.tables import EVERY
-from recallflow.language.word_vectors import TABLE, stemmer
+from recallflow.language.word_vectors import TABLE
+from recallflow.language.words import stemmer
 
 PETS, DOG, RENT = "Do I have any pets?", "We have a dog called Bolt.", "The rent is due on the first."
 
