@@ -69,7 +69,7 @@ def nothing(query: QueryEvent, query_id: str) -> Response:
     return found.warned([Warn(code="decryption_failed", detail="what is stored of the user could not be opened")])
 
 
-def warn(rows: Iterable[MemoryRow | None]) -> list[Warn]:
+def warnings_of(rows: Iterable[MemoryRow | None]) -> list[Warn]:
     """Return the warning for an answer with redacted memories."""
     if not (count := sum(isinstance(row, Redacted) for row in rows)):
         return []

@@ -230,7 +230,7 @@ class Answerer:
         """Return all versions of a memory, oldest first. Raise InvalidRecord if there is none in a readable project."""
         name, current = hot.name(memory_id), hot.current(memory_id)
         if current is None or current.forgotten:
-            raise lookups.missing(memory_id)
+            raise lookups.not_found(memory_id)
         wanted = [keys.row(hot.key, name, version) for version in range(current.version + 1)]
         found = [
             redaction.version(memory_id, current.seq, version) if isinstance(row, DecryptionFailed) else row
@@ -240,7 +240,7 @@ class Answerer:
         if within is None:
             return found
         if not any(row.project_id in within for row in found):
-            raise lookups.missing(memory_id)
+            raise lookups.not_found(memory_id)
         return [self._limited(hot, row, within) for row in found]
 
     def _limited(self, hot: HotOwner, row: MemoryRow, within: tuple[str, ...]) -> MemoryRow:

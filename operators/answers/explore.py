@@ -5,13 +5,11 @@ from dataclasses import asdict
 from itertools import islice
 from typing import Any
 
-from pydantic_core import to_json
-
 from recallflow.distribution import way_out
 from recallflow.errors import FieldProblem, InvalidRecord
 from recallflow.fields import format_time
 from recallflow.graphs import ExploredEdge, ExploredLink, ExploredMemory, ExploredNode, Mark, Subgraph
-from recallflow.operators.answers.lookups import Room, cursor_at, happened, newest_first, read_places
+from recallflow.operators.answers.lookups import PageReader, known_by
 from recallflow.operators.graph.paths import Neighbourhood, Vertex
 from recallflow.operators.graph.reader import (
     Caps,
@@ -153,17 +151,14 @@ def page(
     if query.after is not None and (behind := EdgeCursor.parse(query.after)) is not None:
         ended = _add_edges(made, behind, query.limit)
     else:
-        after = None if query.after is None else MemoryCursor.parse(query.after)
-        places = newest_first(hot, index, happened(index, moment), after, query.limit + 1).tolist()
-        hidden, room, last = superseded(graph, moment.now_ms), Room(), None
-        for place, row in read_places(index, places[: query.limit], rows):
-            if row is not None:
-                memory = explored_memory(row, memory_marks(graph, row, moment.now_ms, hidden))
-                if not room.take(len(to_json(memory))) or len(made.nodes) > NODES_MAX:
-                    break
-                made.add_memory(int(index.conversation.facts["seq"][place]), memory)
-            last = place
-        ended = FIRST_EDGE if last is None or last == places[-1] else cursor_at(index, last)
+        reader, hidden = PageReader(hot, index, known_by(index, moment), query, rows), superseded(graph, moment.now_ms)
+
+        def show(_: int, row: MemoryRow) -> ExploredMemory:
+            return explored_memory(row, memory_marks(graph, row, moment.now_ms, hidden))
+
+        for place, memory, _ in reader.read(show, is_full=lambda: len(made.nodes) > NODES_MAX):
+            made.add_memory(int(index.conversation.facts["seq"][place]), memory)
+        ended = reader.after or FIRST_EDGE
     return Subgraph(
         nodes=[*made.nodes.values()],
         edges=made.edges,

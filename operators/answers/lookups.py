@@ -1,18 +1,18 @@
 """Lookups without ranking: a memory, its versions, episodes, counts, and all memories in pages, newest first.
 
-Changes between two pages do not shift them: a page starts after a memory, even if that was forgotten meanwhile."""
+Changes made between two page requests do not shift later pages: each starts after the last memory of the previous one,
+even if that memory was forgotten. A place is a memory's position in conversation order, a slot its row in the index."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
 from itertools import islice
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from pydantic_core import to_json
 
 from recallflow.errors import FieldProblem, InvalidRecord
-from recallflow.fields import format_time
-from recallflow.graphs import Mark
+from recallflow.fields import Model, format_time
 from recallflow.limits import PAGE_BYTES
 from recallflow.operators import redaction
 from recallflow.operators.derived import known_summary
@@ -21,9 +21,9 @@ from recallflow.operators.graph.reader import memory_marks, superseded
 from recallflow.operators.quotas import UserLimits
 from recallflow.operators.recall.filters import Filtering, Linked
 from recallflow.operators.recall.moment import Moment
-from recallflow.operators.redaction import Redacted, RowsReader, warn
+from recallflow.operators.redaction import Redacted, RowsReader
 from recallflow.operators.summaries import Summaries
-from recallflow.queries import EpisodesList, Filters, MemoriesList, MemoryCursor
+from recallflow.queries import EpisodesList, Filters, GraphExplore, MemoriesList, MemoryCursor
 from recallflow.responses import EpisodeInfo, ListedMemory, MemoryPage, MemoryUsage, Response
 from recallflow.state.arrays import Mask, Places
 from recallflow.state.graph import OwnerGraph
@@ -32,12 +32,14 @@ from recallflow.state.index import OwnerIndex
 from recallflow.state.rows import Held, MemoryRow
 from recallflow.state.usage import Usage
 
+T = TypeVar("T", bound=Model)
+
 _SAME_FIELDS = ListedMemory.model_fields.keys() & MemoryRow.__dataclass_fields__.keys()
 READ_AT_ONCE = 50  # rows per read; each may be large
 
 
-def happened(index: OwnerIndex, moment: Moment) -> Mask:
-    """Return (n,) in conversation order: whether each memory had happened by the moment."""
+def known_by(index: OwnerIndex, moment: Moment) -> Mask:
+    """Return (n,) in conversation order: whether the event time of each memory is at or before the moment's."""
     if moment.happened_by_ms is None:
         return np.ones(index.conversation.size, np.bool_)
     return index.conversation.facts["created_ms"] <= moment.happened_by_ms
@@ -58,46 +60,57 @@ def newest_first(hot: HotOwner, index: OwnerIndex, allowed: Mask, after: MemoryC
     return places[np.lexsort((-seqs, -created_ms))[:most]]
 
 
-def cursor_at(index: OwnerIndex, place: int) -> MemoryCursor:
-    slot = int(index.conversation.slots[place])
-    return MemoryCursor(int(index.facts["created_ms"][slot]), index.ids[slot])
+class PageReader:
+    """Reads the memories of a page, newest first."""
 
+    def __init__(
+        self, hot: HotOwner, index: OwnerIndex, allowed: Mask, query: MemoriesList | GraphExplore, rows: RowsReader
+    ) -> None:
+        """Raise InvalidRecord for an invalid cursor. `rows` reads by slot."""
+        after = None if query.after is None else MemoryCursor.parse(query.after)
+        self._index, self._rows, self._limit = index, rows, query.limit
+        self._places = newest_first(hot, index, allowed, after, query.limit + 1).tolist()
+        self._last: int | None = None
 
-def read_places(index: OwnerIndex, places: Sequence[int], rows: RowsReader) -> Iterator[tuple[int, MemoryRow | None]]:
-    """Yield each place with its row, read in blocks."""
-    left = iter(places)
-    while some := [*islice(left, READ_AT_ONCE)]:
-        yield from zip(some, rows(index.conversation.slots[some].tolist()), strict=True)
+    def read(
+        self, show: Callable[[int, MemoryRow], T], is_full: Callable[[], bool] = bool
+    ) -> Iterator[tuple[int, T, MemoryRow]]:
+        """Yield the place, the shown memory and the row of each memory, until the page is full. The first one always
+        fits."""
+        left, room = iter(self._places[: self._limit]), PAGE_BYTES
+        while places := [*islice(left, READ_AT_ONCE)]:
+            rows = self._rows(self._index.conversation.slots[places].tolist())
+            for place, row in zip(places, rows, strict=True):
+                if row is not None:
+                    shown = show(place, row)
+                    size_bytes = len(to_json(shown))
+                    if is_full() or (size_bytes > room and room < PAGE_BYTES):
+                        return
+                    room -= size_bytes
+                    yield place, shown, row
+                self._last = place
 
-
-class Room:
-    """The remaining bytes of a page. The first item always fits."""
-
-    def __init__(self) -> None:
-        self._left = PAGE_BYTES
-        self._is_empty = True
-
-    def take(self, size_bytes: int) -> bool:
-        """Reserve bytes for another item. Return whether they fit."""
-        if size_bytes > self._left and not self._is_empty:
-            return False
-        self._left -= size_bytes
-        self._is_empty = False
-        return True
+    @property
+    def after(self) -> MemoryCursor | None:
+        """Return the cursor of the next page; None after the last memory."""
+        if self._last is None or self._last == self._places[-1]:
+            return None
+        slot = int(self._index.conversation.slots[self._last])
+        return MemoryCursor(int(self._index.facts["created_ms"][slot]), self._index.ids[slot])
 
 
 def versions(query_id: str, rows: list[MemoryRow], projects: tuple[str, ...] | None = None) -> Response:
-    """Return the response of `memory.get` and `memory.history`. Senders restricted to some `projects` do not see the
-    memory's number, which counts memories of other projects."""
+    """Return the response of `memory.get` and `memory.history`. Senders restricted to some `projects` do not see
+    `seq`, because it reveals the number of memories of other projects."""
     shown = [version(row) for row in rows]
     if projects is not None:
         shown = [{name: value for name, value in one.items() if name != "seq"} for one in shown]
     response = Response(query_id=query_id, status="ok", versions=shown)
-    return response.warned(warnings) if (warnings := redaction.warn(rows)) else response
+    return response.warned(warnings) if (warnings := redaction.warnings_of(rows)) else response
 
 
 def version(row: MemoryRow) -> dict[str, Any]:
-    """Return one version of a memory; of an unreadable one, only its identity and the texts that replace its own."""
+    """Return one version of a memory; of an unreadable one, only its identity and placeholder texts."""
     if isinstance(row, Redacted):
         return {name: getattr(row, name) for name in ("id", "seq", "version", "content", "summary")}
     times = {"created_ms": "created_at", "updated_ms": "updated_at", "ingested_ms": "ingested_at"}
@@ -115,7 +128,7 @@ def usage(used: Usage) -> MemoryUsage:
     return MemoryUsage(count=used.times, last_accessed_at=last, useful=used.useful, not_useful=used.not_useful)
 
 
-def missing(memory_id: str) -> InvalidRecord:
+def not_found(memory_id: str) -> InvalidRecord:
     return InvalidRecord("not_found", [FieldProblem("memory_id", f"no current memory has the id {memory_id!r}")])
 
 
@@ -124,8 +137,8 @@ def list_episodes(
 ) -> list[EpisodeInfo]:
     """Return episodes with members, newest first."""
     members = _members(index)
-    standing = [e for e in index.episodes() if e.number in members and query.session_id in (None, e.session_id)]
-    newest = sorted(standing, key=lambda e: (e.last_ms, e.number), reverse=True)[: query.limit]
+    current = [e for e in index.episodes() if e.number in members and query.session_id in (None, e.session_id)]
+    newest = sorted(current, key=lambda e: (e.last_ms, e.number), reverse=True)[: query.limit]
     summaries = Summaries(index, rows, len(newest))
     found = []
     for episode in newest:
@@ -143,8 +156,8 @@ def list_episodes(
     return found
 
 
-def stats(index: OwnerIndex, held: Held | None, limits: UserLimits, now_ms: int) -> dict[str, Any]:
-    """Return counts of one owner's current memories, and its quotas (None: no limit). `held` are counts over all
+def stats(index: OwnerIndex, totals: Held | None, limits: UserLimits, now_ms: int) -> dict[str, Any]:
+    """Return counts of one owner's current memories, and its quotas (None: no limit). `totals` are counts over all
     projects; None for restricted senders."""
     facts = index.conversation.facts
     kinds = Counter(index.names.strings[kind] for kind in facts["kind"])
@@ -155,7 +168,7 @@ def stats(index: OwnerIndex, held: Held | None, limits: UserLimits, now_ms: int)
         "expired": int((facts["expires_ms"] <= now_ms).sum()),
         "participants": len(np.unique(facts["author"][facts["author"] >= 0])),
         "index_bytes": index.live_bytes(),
-        **({} if held is None else {"text_bytes": held.text_bytes, "edges": held.edges}),
+        **({} if totals is None else {"text_bytes": totals.text_bytes, "edges": totals.edges}),
         "limits": limits._asdict(),
     }
 
@@ -180,39 +193,24 @@ def list_memories(
     """Return a page, as of the moment. `rows` reads by slot."""
     linked = Linked(graph, index, moment)
     filtering = Filtering(index, linked)
-    allowed = happened(index, moment) & filtering.within(query.filters)
+    allowed = known_by(index, moment) & filtering.within(query.filters)
     if query.project_id is not None:
         allowed &= filtering.within(Filters(project_id=query.project_id))
-    after = None if query.after is None else MemoryCursor.parse(query.after)
-    places = newest_first(hot, index, allowed, after, query.limit + 1).tolist()
-    hidden = superseded(graph, moment.now_ms)
-    listed: list[ListedMemory] = []
-    shown: list[MemoryRow] = []
-    room, last = Room(), None
-    for place, row in read_places(index, places[: query.limit], rows):
-        if row is not None:
-            one = _listed(index, place, row, memory_marks(graph, row, moment.now_ms, hidden))
-            if not room.take(len(to_json(one))):
-                break
-            listed.append(one)
-            shown.append(row)
-        last = place
-    page = MemoryPage(
-        memories=listed,
-        total=int(allowed.sum()),
-        after=str(cursor_at(index, last)) if last is not None and last != places[-1] else None,
-    )
+    reader, hidden = PageReader(hot, index, allowed, query, rows), superseded(graph, moment.now_ms)
+
+    def show(place: int, row: MemoryRow) -> ListedMemory:
+        episode = index.episode(int(index.conversation.facts["episode"][place]))
+        return ListedMemory(
+            **{name: getattr(row, name) for name in _SAME_FIELDS},
+            episode_id=None if episode is None else episode.id,
+            created_at=format_time(row.created_ms),
+            updated_at=format_time(row.updated_ms),
+            marks=memory_marks(graph, row, moment.now_ms, hidden),
+        )
+
+    shown = [*reader.read(show)]
+    after = None if reader.after is None else str(reader.after)
+    page = MemoryPage(memories=[memory for _, memory, _ in shown], total=int(allowed.sum()), after=after)
     response = Response(query_id=query_id, status="ok", memory_page=page)
-    warnings = [*linked.warnings(), *warn(shown)]
+    warnings = [*linked.warnings(), *redaction.warnings_of(row for _, _, row in shown)]
     return response.warned(warnings) if warnings else response
-
-
-def _listed(index: OwnerIndex, place: int, row: MemoryRow, marks: list[Mark]) -> ListedMemory:
-    episode = index.episode(int(index.conversation.facts["episode"][place]))
-    return ListedMemory(
-        **{name: getattr(row, name) for name in _SAME_FIELDS},
-        episode_id=None if episode is None else episode.id,
-        created_at=format_time(row.created_ms),
-        updated_at=format_time(row.updated_ms),
-        marks=marks,
-    )

@@ -92,7 +92,7 @@ def ranking_warnings(inputs: RankingInput, ranking: Ranking, rows: Rows) -> list
         )
     if gone := sum(row is None for row in rows):
         found.append(Warn(code="rows_missing", detail=f"{gone} memories were found but are gone from the store"))
-    return found + redaction.warn(rows)
+    return found + redaction.warnings_of(rows)
 
 
 def _episodes(run: QueryRun, ranking: Ranking, memories: Sequence[RecalledMemory]) -> list[RecalledEpisode]:
