@@ -10,7 +10,7 @@ long after their offset. Marks are therefore deleted by generation: the second b
 the previous one is committed."""
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -19,7 +19,7 @@ from typing import Any
 from recallflow.control import categories
 from recallflow.embedder import Embedder
 from recallflow.errors import DecryptionFailed
-from recallflow.graphs import Facts, Trace
+from recallflow.graphs import Facts
 from recallflow.operators import redaction
 from recallflow.operators.answers import explore as explorer
 from recallflow.operators.answers import lookups
@@ -163,11 +163,6 @@ class Answerer:
         about = {category.name: category.description for category in known}
         return RecallRequest(self._owners.get(ask.owner), query, ask, tenant, about)
 
-    def _trace(self, query: GraphTrace, ask: Ask, results: ModelResults) -> Trace:
-        ranked = ranked_only(self._engine, self._to_request(_traced(query), ask), results)
-        fallback = self._expansions.fallback(ask.owner.tenant_id, ask.record.append_ms)
-        return trace(ranked.graph, ranked.ranking.places, ranked.ranking.scores, query.traversal_depth, fallback)
-
     def _facts(self, query: GraphFacts, ask: Ask, results: ModelResults) -> Facts:
         hot, moment = self._owners.get(ask.owner), Moment.of(query, ask.asked_ms, ask.projects)
         best: list[int] = []
@@ -184,7 +179,8 @@ class Answerer:
         match query := ask.query:
             case MemoryGet():
                 *_, latest = self._versions(hot, query.memory_id, ask.projects)
-                used = lookups.usage(self._usage(hot, latest.seq))
+                stored = self._partition.get(keys.usage(hot.key, latest.seq))
+                used = lookups.usage(Usage.decode(stored) if stored else Usage())
                 return lookups.versions(query_id, [latest], ask.projects).model_copy(update={"usage": used})
             case MemoryHistory():
                 every = self._versions(hot, query.memory_id, ask.projects)
@@ -203,7 +199,11 @@ class Answerer:
                 report = status(hot.graph, self._expansions, hot.owner.tenant_id, ask.record.append_ms)
                 return Response(query_id=query_id, status="ok", graph_status=report)
             case GraphTrace():
-                return Response(query_id=query_id, status="ok", graph_trace=self._trace(query, ask, results))
+                ranked = ranked_only(self._engine, self._to_request(_traced(query), ask), results)
+                fallback = self._expansions.fallback(ask.owner.tenant_id, ask.record.append_ms)
+                places, scores = ranked.ranking.places, ranked.ranking.scores
+                traced = trace(ranked.graph, places, scores, query.traversal_depth, fallback)
+                return Response(query_id=query_id, status="ok", graph_trace=traced)
             case MemoriesList() | GraphExplore():
                 moment = Moment.of(query, now_ms, ask.projects)
                 index, graph = self._engine.at(hot, moment)
@@ -258,15 +258,8 @@ class Answerer:
         return replace(row, derived_from=shown if is_shown(made_from) else None)
 
     def _project(self, hot: HotOwner, seq: int) -> str | None:
-        try:
-            stored = self._partition.get(keys.entry(hot.key, seq))
-        except DecryptionFailed:
-            return None
-        return None if stored is None else Entry.decode(stored).project_id
-
-    def _usage(self, hot: HotOwner, seq: int) -> Usage:
-        stored = self._partition.get(keys.usage(hot.key, seq))
-        return Usage.decode(stored) if stored else Usage()
+        stored = self._value(keys.entry(hot.key, seq))
+        return Entry.decode(stored).project_id if isinstance(stored, bytes) else None
 
     def _rows(self, hot: HotOwner, index: OwnerIndex, slots: list[int]) -> list[MemoryRow | None]:
         """Return the rows of slots, each in its version; unreadable ones are redacted."""
@@ -285,20 +278,19 @@ class Answerer:
         found: list[MemoryRow | DecryptionFailed | None] = []
         for start in range(0, len(wanted), ROWS_AT_ONCE):
             some = wanted[start : start + ROWS_AT_ONCE]
+            values: Iterable[bytes | DecryptionFailed | None]
             try:
                 values = self._partition.get_many(some)
             except DecryptionFailed:
-                found += [self._read_alone(key) for key in some]
-            else:
-                found += [None if value is None else MemoryRow.decode(value) for value in values]
+                values = map(self._value, some)
+            found += [MemoryRow.decode(value) if isinstance(value, bytes) else value for value in values]
         return found
 
-    def _read_alone(self, key: bytes) -> MemoryRow | DecryptionFailed | None:
+    def _value(self, key: bytes) -> bytes | DecryptionFailed | None:
         try:
-            value = self._partition.get(key)
+            return self._partition.get(key)
         except DecryptionFailed as error:
             return error
-        return None if value is None else MemoryRow.decode(value)
 
     def _index(self, ask: Ask) -> OwnerIndex:
         """Return the current index of the memories that the sender may read."""

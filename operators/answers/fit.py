@@ -85,34 +85,17 @@ class _Text(NamedTuple):
     size_bytes: int
 
 
-def _texts(document: dict[str, Any]) -> Iterator[_Text]:
-    """Yield all shortenable values of a response. Its top-level fields stay."""
-    for value in document.values():
-        if isinstance(value, dict):
-            yield from _beside_rows(value, value)
-        elif _is_rows(value):
-            yield from _of_rows(value)
-
-
-def _beside_rows(holder: dict[str, Any], owner: dict[str, Any]) -> Iterator[_Text]:
+def _texts(holder: dict[str, Any], owner: dict[str, Any] | None = None, *, is_row: bool = False) -> Iterator[_Text]:
+    """Yield all shortenable values of a response, an object in it, or a row. The fields of the response itself, which
+    has no owner, stay."""
     for name, value in holder.items():
-        if _is_rows(value):
-            yield from _of_rows(value)
-        elif isinstance(value, dict):
-            yield from _beside_rows(value, owner)
-        elif isinstance(value, str | list) and name not in _KEPT:
+        if not is_row and isinstance(value, list) and value and isinstance(value[0], dict):
+            for row in value:
+                yield from _texts(row, row, is_row=True)
+        elif not is_row and isinstance(value, dict):
+            yield from _texts(value, value if owner is None else owner)
+        elif owner is not None and isinstance(value, str | list | dict) and name not in _KEPT:
             yield _Text(holder, name, owner, _size(value))
-
-
-def _of_rows(rows: list[dict[str, Any]]) -> Iterator[_Text]:
-    for row in rows:
-        for name, value in row.items():
-            if isinstance(value, str | list | dict) and name not in _KEPT:
-                yield _Text(row, name, row, _size(value))
-
-
-def _is_rows(value: object) -> bool:
-    return isinstance(value, list) and bool(value) and isinstance(value[0], dict)
 
 
 def _common_size(sizes: list[int], over_bytes: int) -> int:

@@ -293,13 +293,8 @@ class Queries:
         # After an internal error the second attempt starts without earlier results.
         attempts = iter((parked, parked._replace(found=None, subanswers=())))
         drop = partial(self._owners.drop, ask.owner)
-<<<<<<< HEAD
         position, work = ask.record.position, lambda: self._respond(next(attempts), reply_to)
-        answering = Answering(question, reply_to, SteppedWork(partial(retry_once, STEP, position, work, undo=drop)))
-=======
-        respond = partial(twice, STEP, ask.record.position, lambda: self._respond(next(attempts), reply_to), undo=drop)
-        answering = Answering(parked, reply_to, SteppedWork(respond))
->>>>>>> 0b230450 (Give the parked queries of a partition one base class)
+        answering = Answering(parked, reply_to, SteppedWork(partial(retry_once, STEP, position, work, undo=drop)))
         return self._continue(answering, to_end=self._rules.input_ends)
 
     def _continue(self, answering: Answering, *, to_end: bool = False) -> list[Output]:
