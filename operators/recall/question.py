@@ -81,17 +81,13 @@ def understand(text: str, participants: Iterable[str], vocabulary: Vocabulary = 
 
 
 def _looked_up(text: str, table: Table, vocabulary: Vocabulary) -> list[str]:
-    """Return the stems of a text's first content words. Each one costs a lookup in all memories."""
-    found = [stem for stems in read_question(text, table, vocabulary.languages) for stem in _held(stems, vocabulary)]
+    """Return the stems of a text's first content words. Each one costs a lookup in all memories. Of a word with several
+    possible stems, those that memories hold count, or else the first."""
+    found: list[str] = []
+    for stems in read_question(text, table, vocabulary.languages):
+        found += [stem for stem in stems if vocabulary.holds(stem)] or stems[:1] if len(stems) > 1 else stems
     wanted = set(islice(dict.fromkeys(found), limits.QUERY_WORDS))
     return [stem for stem in found if stem in wanted]
-
-
-def _held(alternatives: tuple[str, ...], vocabulary: Vocabulary) -> Sequence[str]:
-    """Return the stems of a word that memories hold, or else the first."""
-    if len(alternatives) == 1:
-        return alternatives
-    return [stem for stem in alternatives if vocabulary.holds(stem)] or alternatives[:1]
 
 
 def named_in(text: str, participants: Iterable[str], table: Table) -> dict[str, str]:
@@ -103,15 +99,18 @@ def named_in(text: str, participants: Iterable[str], table: Table) -> dict[str, 
         spellings[participant] = [participant, first] if rest else [participant]
         first_names[first.lower()] = first_names.get(first.lower(), 0) + 1
     found: dict[str, tuple[int, str]] = {}
-    lowered, bent = text.lower(), _bent(text, table)
+    lowered = text.lower()
+    # Most languages inflect names (Анна, Анне): the capitalised words by stem.
+    capitalised = () if table is ENGLISH else (word for word in _WORD.findall(text) if word[0].isupper())
+    inflected = {name_stem(word, table): word for word in capitalised}
     # Longest first, and matches are blanked out: "Ann Smith" does not also mention Ann.
     for participant in sorted(spellings, key=lambda name: (-len(name), name)):
         for form in spellings[participant]:
             shared = form != participant and first_names[form.lower()] > 1
-            standing = not shared and _stands_in(lowered, form.lower())
-            spelling = _spelled(form, text, table) if standing else None
-            if bent and not shared and spelling is None:
-                spelling = bent.get(name_stem(form, table))
+            is_present = not shared and _stands_in(lowered, form.lower())
+            spelling = _spelled(form, text, table) if is_present else None
+            if inflected and not shared and spelling is None:
+                spelling = inflected.get(name_stem(form, table))
             if spelling is not None:
                 places = [*_occurrences(text, spelling)]
                 if not places:  # it was part of a longer name
@@ -124,13 +123,6 @@ def named_in(text: str, participants: Iterable[str], table: Table) -> dict[str, 
         if len(found) == limits.NAMED_MAX:
             break
     return {participant: spelling for participant, (_, spelling) in sorted(found.items(), key=lambda one: one[1])}
-
-
-def _bent(text: str, table: Table) -> dict[str, str]:
-    """Return the capitalised words by stem. Most languages inflect names (Анна, Анне)."""
-    if table is ENGLISH:
-        return {}
-    return {name_stem(word, table): word for word in _WORD.findall(text) if word[0].isupper()}
 
 
 def _occurrences(text: str, name: str) -> Iterator[int]:
@@ -172,12 +164,10 @@ def _spelled(name: str, text: str, table: Table) -> str | None:
     return next(iter(found), None)
 
 
-def _pattern(name: str) -> regex.Pattern[str]:
-    # The standard library takes twenty times as long to compile it.
-    return regex.compile(rf"(?<!{_LETTER}){regex.escape(name)}(?!{_LETTER})", regex.IGNORECASE)
-
-
-_patterns = Kept(_pattern, 4 * 1024 * 1024)  # the same names recur in many questions
+# The same names recur in many questions. The standard library takes twenty times as long to compile a pattern.
+_patterns = Kept[str, regex.Pattern[str]](
+    lambda name: regex.compile(rf"(?<!{_LETTER}){regex.escape(name)}(?!{_LETTER})", regex.IGNORECASE), 4 * 1024 * 1024
+)
 
 
 # Tasks that a question asks for precede topics that it only mentions.

@@ -82,7 +82,11 @@ def _read_input(run: QueryRun, candidates: Candidates, most: int) -> tuple[Ranki
         graph.warn_of_unknown(query.entity_urns)
     run.timings.end("score")
     spend_scan(index)
-    judge = _judge(run, candidates)
+    # Without the question's vector the basis is words alone, for every model. The mode `recency` compares nothing, so
+    # that only facts are available.
+    basis: Basis = "words" if candidates.signal.vector is None else run.engine.embedder.kind
+    columns = columns if columns.values else known(index, run.question)
+    judge = Judge(index, run.question, columns, basis, len(candidates.permitted.places))
     session_id = query.session_id if moment.is_now else None
     inputs = RankingInput(
         index=index,
@@ -174,15 +178,6 @@ def _statements(run: QueryRun, question: str, slots: list[int]) -> tuple[Stateme
     return asks, [held[slot] for slot in slots]
 
 
-def _judge(run: QueryRun, candidates: Candidates) -> Judge:
-    """Return the judge of relevance. Without the question's vector its basis is words alone, for every model. The mode
-    `recency` compares nothing, so that only facts are available."""
-    found, question = candidates.signal, run.question
-    basis: Basis = run.engine.embedder.kind if found.vector is not None else "words"
-    columns = found.columns if found.columns.values else known(run.index, question)
-    return Judge(run.index, question, columns, basis, len(candidates.permitted.places))
-
-
 def _judged(judge: Judge, inputs: RankingInput, ranking: Ranking) -> Judged:
     """Return the relevance of the ranked memories, and the probability that the permitted ones hold an answer."""
     if inputs.tuning.mode == "recency":
@@ -202,9 +197,8 @@ def _proximity(run: QueryRun, graph: QueryGraph) -> Column | None:
     does not use it. Return zeros if the step is dropped for lack of time."""
     if not run.tuning.wants_proximity:
         return None
-    if "proximity" in run.dropped:
-        near: Column | None = np.zeros(run.index.conversation.size)
-    else:
+    near: Column | None = np.zeros(run.index.conversation.size)
+    if "proximity" not in run.dropped:
         near = graph.proximity(run.query.entity_urns, run.question.text)
         _took(run, "proximity")
     return None if near is None else people.nearness(graph.index, run.question.named, near)

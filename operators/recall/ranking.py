@@ -41,7 +41,6 @@ time. A memory outside any episode is an episode by itself."""
 import math
 from collections.abc import Callable, Mapping
 from itertools import islice
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -185,28 +184,16 @@ NAMED = 0.2  # share of the weight of mentions if no entity is requested
 MENTIONED = 1.0  # proximity of a memory that mentions an entity directly
 
 
-class _Episodes(NamedTuple):
-    """The episodes with members that may be in the answer."""
-
-    members: Places  # positions of the members in conversation order
-    first: Ints  # index of each episode's first member in `members`
-    sizes: Ints  # number of members of each episode
-
-    def of(self, number: int) -> Places:
-        return self.members[self.first[number] : self.first[number] + self.sizes[number]]
-
-
 def episode(inputs: RankingInput) -> Ranking:
     """Rank the memories of the best episodes."""
-    segment = inputs.index.conversation.segment[inputs.allowed]
-    first = np.flatnonzero(np.diff(segment, prepend=-1))
-    found = _Episodes(inputs.allowed, first, np.diff(first, append=len(segment)))
-    factors = {"relevance": _relevance(inputs, found), "mentions": _mentions(inputs, found)}
+    members = inputs.allowed
+    segment = inputs.index.conversation.segment[members]
+    first = np.flatnonzero(np.diff(segment, prepend=-1))  # index of each episode's first member in `members`
+    factors = {"relevance": _relevance(inputs, first), "mentions": _mentions(inputs, first)}
     weights = _weights(inputs)
-    scores: Column = sum((weights[name] * values for name, values in factors.items()), np.zeros(len(found.first)))
-    began_ms = inputs.fact("created_ms", found.members[found.first])
-    order = np.lexsort((found.first, began_ms, -scores))
-    answered = _answered(inputs, found, order)
+    scores: Column = sum((weights[name] * values for name, values in factors.items()), np.zeros(len(first)))
+    order = np.lexsort((first, inputs.fact("created_ms", members[first]), -scores))
+    answered = _answered(inputs, first, order)
     places, own = np.concatenate(answered), np.repeat(order[: len(answered)], [len(one) for one in answered])
     return Ranking(places, scores[own], {name: values[own] for name, values in factors.items()}, weights)
 
@@ -220,10 +207,10 @@ def _weights(inputs: RankingInput) -> dict[str, float]:
     return weights
 
 
-def _relevance(inputs: RankingInput, found: _Episodes) -> Column:
-    odds: Column = np.logaddexp.reduceat(inputs.semantic[found.members], found.first)
+def _relevance(inputs: RankingInput, first: Ints) -> Column:
+    odds: Column = np.logaddexp.reduceat(inputs.semantic[inputs.allowed], first)
     if inputs.vector is not None:
-        segments = inputs.index.conversation.segment[found.members[found.first]]
+        segments = inputs.index.conversation.segment[inputs.allowed[first]]
         centroids = inputs.index.clusters.centroids(segments)
         embedded: Mask = np.linalg.norm(centroids, axis=1) > 0
         if embedded.any():
@@ -234,20 +221,23 @@ def _relevance(inputs: RankingInput, found: _Episodes) -> Column:
     return relevance
 
 
-def _mentions(inputs: RankingInput, found: _Episodes) -> Column:
+def _mentions(inputs: RankingInput, first: Ints) -> Column:
     if inputs.proximity is None:
-        return np.zeros(len(found.first))
-    counts = np.add.reduceat((inputs.proximity[found.members] >= MENTIONED) * 1.0, found.first)
+        return np.zeros(len(first))
+    counts = np.add.reduceat((inputs.proximity[inputs.allowed] >= MENTIONED) * 1.0, first)
     mentions: Column = counts / (1 + counts)
     return mentions
 
 
-def _answered(inputs: RankingInput, found: _Episodes, order: Ints) -> list[Places]:
+def _answered(inputs: RankingInput, first: Ints, order: Ints) -> list[Places]:
     """Return the positions of each answered episode, best first. Episodes are included whole while they fit; the next
     ones share the remaining slots by their best members."""
     tuning = inputs.tuning
     room = tuning.most
-    best = [found.of(number) for number in order[: tuning.max_episodes or tuning.k].tolist()]
+    ends = np.append(first[1:], len(inputs.allowed))
+    best = [
+        inputs.allowed[first[number] : ends[number]] for number in order[: tuning.max_episodes or tuning.k].tolist()
+    ]
     whole, taken = 0, 0
     while whole < len(best) and taken < tuning.k and taken + len(best[whole]) <= room:
         taken += len(best[whole])
@@ -394,7 +384,9 @@ def _weighed(
     tied = len(scores) > 1 and math.sqrt(apart @ apart / len(scores)) <= TIE_FLOOR * sum(weights.values())
     if tied:
         fresh, important = recency(inputs.age_days(places), inputs.tuning.decay), inputs.fact("importance", places)
-        order = np.lexsort((-_by_id(inputs, places), -scores, -fresh, -important, -signal, -boost))
+        ids = [inputs.index.ids[slot] for slot in inputs.index.conversation.slots[places].tolist()]
+        by_id = np.argsort(sorted(range(len(ids)), key=ids.__getitem__))  # the rank of each id
+        order = np.lexsort((-by_id, -scores, -fresh, -important, -signal, -boost))
     else:
         order = np.lexsort((places, -signal, -total))
     cut = order[: inputs.tuning.k]
@@ -408,10 +400,3 @@ def _weighed(
         dict(zip(factors, np.partition(values, len(places) // 2)[:, len(places) // 2].tolist(), strict=True)),
         weights["semantic"] / spread,
     )
-
-
-def _by_id(inputs: RankingInput, places: Places) -> Places:
-    ids = [inputs.index.ids[slot] for slot in inputs.index.conversation.slots[places].tolist()]
-    ranks = np.empty(len(ids), np.int64)
-    ranks[sorted(range(len(ids)), key=ids.__getitem__)] = np.arange(len(ids))
-    return ranks

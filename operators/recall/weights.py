@@ -61,25 +61,10 @@ _FITTED: Mapping[Chat, Mapping[str, tuple[float, float, float, float]]] = {
 # A contextual token model ranks chats of two people better with a separate set. Spelling and static vectors rank them
 # equally well with the set "people" (docs/internals/recall-experiments.md).
 _PAIR: Mapping[str, float] = {
-    "dense": 0.1,
-    "reply": 0.03,
-    "word": 0.47,
-    "word_before": 0.73,
-    "own": 0.0,
-    "window": 10.18,
-    "near": -1.07,
-    "episode": 0.37,
-    "phrase": 0.68,
-    "answers": 1.58,
-    "length": -0.19,
-    "speaker": 1.16,
-    "speaker_of_two": 1.59,
-    "speaker_asks": -0.75,
-    "subject": 1.08,
-    "date": 4.41,
-    "when": 1.88,
-    "opens": 0.86,
-}
+    "dense": 0.1, "reply": 0.03, "word": 0.47, "word_before": 0.73, "own": 0.0, "window": 10.18, "near": -1.07,
+    "episode": 0.37, "phrase": 0.68, "answers": 1.58, "length": -0.19, "speaker": 1.16, "speaker_of_two": 1.59,
+    "speaker_asks": -0.75, "subject": 1.08, "date": 4.41, "when": 1.88, "opens": 0.86,
+}  # fmt: skip
 
 Sets = Mapping[Chat, Mapping[str, float]]
 
