@@ -63,12 +63,8 @@ class TokenKeys:
         self.stopping = threading.Event()
 
     def load(self) -> None:
-        """Read the keys before any record that may need them.
-
-        Raises:
-            SourceError: A key file cannot be read, so that a secret may be missing. Or an address cannot be read and no
-                key is known, so that no token could be verified.
-            SinkError: The keys cannot be announced."""
+        """Read the keys before any record that may need them. Raise SinkError if they cannot be announced, and
+        SourceError if a key file cannot be read, or no key is known and an address cannot be read."""
         try:
             self.refresh()
         except SourceError as error:
@@ -126,7 +122,6 @@ class TokenKeys:
                 return
 
     def _held(self) -> dict[str, TokenKey]:
-        """Return the keys in the log that are not revoked, by name."""
         names = [name for name in self.history.names(ALL_TENANTS, KIND) if not self._is_revoked(name)]
         found = {name: self.history.as_of(ALL_TENANTS, KIND, name, EPOCH_MS_MAX) for name in names}
         return {name: key for name, key in found.items() if isinstance(key, TokenKey)}
@@ -173,14 +168,13 @@ def follow_token_keys(
 
 
 def trust_of(auth: AuthSettings, secrets: Mapping[str, bytes]) -> Trust:
-    """Return the trust settings for authorisation. `secrets` maps fingerprints to secrets, and may grow later."""
+    """Return the trust settings. `secrets` maps fingerprints to secrets, and may grow later."""
     return Trust(auth.mode, Issuer(auth.issuer, auth.audience, auth.tenant_claim), secrets)
 
 
 def known_secrets(auth: AuthSettings) -> dict[str, bytes]:
-    """Return the configured signing secrets by fingerprint, for processes that run no `TokenKeys`: `auth.secret`, and
-    the secrets of a JWKS file. An address serves no secrets. Raise SourceError: without a secret that it needs, a
-    verdict would differ."""
+    """Return the secrets of `auth.secret` and of a JWKS file by fingerprint, for processes that run no `TokenKeys`.
+    Raise SourceError: without a secret that it needs, a verdict would differ."""
     if auth.mode == "off":
         return {}
     keys = [] if auth.secret is None else [SigningKey.of_secret(auth.secret.encode())]

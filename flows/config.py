@@ -103,8 +103,6 @@ LOG_FORMATS = ("text", "json")
 
 @dataclass(frozen=True)
 class ServeSettings:
-    """Address of the gateway, and limits of a request."""
-
     host: str = "127.0.0.1"
     port: int = 8080
     timeout_s: float = 10.0  # the limit for a query to be answered, or an event to be applied
@@ -181,8 +179,6 @@ class RunSettings:
 
 @dataclass(frozen=True)
 class Config:
-    """All settings of a deployment. `state_dir` is the folder of the state."""
-
     state_dir: Path | None = None
     kafka: KafkaOptions = field(default_factory=lambda: KafkaOptions(LOCAL))
     topics: TopicNames = field(default_factory=TopicNames)
@@ -266,8 +262,7 @@ _SECRET = re.compile(
 def read_config(
     flags: Mapping[str, RawSetting], environment: Mapping[str, str], file: Path | None = None
 ) -> tuple[Config, dict[str, str]]:
-    """Return the effective configuration, and the origin of each configured key. `file` defaults to `default_file`.
-    Raise UsageError for unknown keys and invalid values."""
+    """Return the configuration, and the origin of each configured key. Raise UsageError. `file`: see `default_file`."""
     path = file or default_file(environment)
     openai = {
         key: RawSetting(name, environment[name]) for name, key in OPENAI_VARIABLES.items() if environment.get(name)
@@ -399,7 +394,6 @@ def _masked(key: str, value: object) -> object:
 
 
 def _name_of(key: str) -> str:
-    """Return the name of a setting within its section, or of an option of librdkafka."""
     return key.removeprefix(LIBRDKAFKA) if key.startswith(LIBRDKAFKA) else key.rpartition(".")[2]
 
 

@@ -39,8 +39,8 @@ class ErasedFolder(NamedTuple):
 
 
 def erase_directory(config: Config, path: Path, events: Sequence[UserErase]) -> ErasedFolder:
-    """Apply erasure events to a state directory or a checkpoint, and purge its files. Raise StateInUse if a process has
-    it open, and RecallflowError if an event is refused."""
+    """Apply erasure events to a state directory or a checkpoint, and purge its files. Raise StateInUse, and
+    RecallflowError for a refused event."""
     settings = _settings_of(config.engine, describe(path).fingerprint)
     lines = [event.model_dump_json(exclude_none=True).encode() for event in events]
     at_rest = open_at_rest(config.encryption)
@@ -93,8 +93,6 @@ def append_time(options: KafkaOptions, position: Position) -> int:
 
 
 class TraceSearch(NamedTuple):
-    """A person, and the traces to search for in files."""
-
     tenant_id: str
     user_id: str
     environments: frozenset[str]
@@ -104,8 +102,7 @@ class TraceSearch(NamedTuple):
 def new_trace_search(
     tenant_id: str, user_id: str, environments: Sequence[str], records: Iterator[Mapping[str, Any]]
 ) -> TraceSearch:
-    """Return the search for a person's traces in records of an export, or in events. Raise UsageError if no text is
-    long enough to identify the person."""
+    """Return the search for a person's traces. Raise UsageError if no text is long enough to identify the person."""
     traces, found = Traces(), {*environments} or {PRODUCTION}
     traces.add({"user_id": user_id})
     for record in records:
@@ -122,7 +119,6 @@ def new_trace_search(
 
 
 def read_export(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the records of a file that `recallflow export` wrote. Raise UsageError."""
     with path.open("rb") as file:
         for number, line in enumerate(file, 1):
             try:
@@ -136,9 +132,8 @@ def read_export(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def search(who: TraceSearch, folders: Sequence[Path], at_rest: AtRest, patience: Patience) -> Findings:
-    """Search every file of the folders for a person's traces. A process may still be cleaning a folder, so folders with
-    findings are searched again until patience ends. Pieces that occur in other users' records, or in an empty
-    directory, are ignored."""
+    """Search every file of the folders for a person's traces. A process may still be cleaning, so folders with findings
+    are searched again until patience ends. Pieces in other users' records or in an empty directory are ignored."""
     pieces, between_searches = Pieces(who.traces.pieces()), threading.Event()
     findings, left = Findings(others=_in_empty_directory(pieces)), [*folders]
     while True:

@@ -91,8 +91,7 @@ def _family(name: str, help_text: str, *labels: str) -> CounterMetricFamily:
 
 
 class Histogram:
-    """A histogram that one thread writes and any thread reads. Histograms of prometheus_client lock and take 3 µs per
-    observation; this one takes less than 1 µs."""
+    """A histogram that one thread writes and any thread reads, in 1 µs; those of prometheus_client lock, and take 3."""
 
     __slots__ = ("_bounds_s", "_counts", "_seen", "_sum_s")
 
@@ -103,7 +102,6 @@ class Histogram:
         self._seen: dict[int, Exemplar] = {}  # the last observation of each bucket with a trace
 
     def observe(self, value_s: float, trace_id: int = NO_TRACE) -> None:
-        """Count one duration. `trace_id` names its trace."""
         bucket = bisect_left(self._bounds_s, value_s)
         self._counts[bucket] += 1
         self._sum_s += value_s
@@ -165,7 +163,6 @@ class OutputCounter:
         self.waiting = 0  # parked queries of this run
 
     def observe(self, output: Output) -> None:
-        """Count one output. The dataflow's thread calls it for each."""
         match output:
             case Done():
                 if output.source.startswith(f"{self.query_topic}:"):

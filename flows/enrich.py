@@ -129,8 +129,6 @@ _log = logging.getLogger(__name__)
 
 
 class EnrichmentModels(NamedTuple):
-    """The models of enrichment: a language model, if one is configured, and an embedding service; with their meters."""
-
     model: LanguageModel | None
     embeddings: EmbeddingService
     meters: Sequence[Meter]

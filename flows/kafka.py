@@ -69,8 +69,6 @@ _log = logging.getLogger(__name__)
 
 @dataclass
 class MainFlow:
-    """The steps of the dataflow."""
-
     decode_record: Callable[[Record], Item]
     authorise_item: Callable[[Item], Item]
     embedder: Embedder
@@ -100,8 +98,8 @@ class MainFlow:
         return [one if isinstance(one, CallCompletion | Open | Mark) else self.authorise_item(one) for one in batch]
 
     def prepare(self, batch: list[Item | CallCompletion | Signal]) -> list[tuple[str, ToState]]:
-        """Analyse and embed texts, and return one batch of items per state partition. Signals keep their order: before
-        the items of the batch, or after them."""
+        """Analyse and embed texts. Return a batch of items per state partition, with signals before or after it as
+        read."""
         finished: list[tuple[str, ToState]] = []
         before: list[tuple[str, ToState]] = []
         after: list[tuple[str, ToState]] = []
@@ -190,7 +188,6 @@ class MainFlowMember(GroupMember):
         self.directory = self._stack.enter_context(directory)
 
     def _open_control(self) -> None:
-        """Read the control table to its end, before any record, and set up authorisation."""
         auth, self._secrets = self.config.auth, dict[str, bytes]()  # `follow_token_keys` fills it
         self.authoriser = Authoriser(self.decisions, trust_of(auth, self._secrets))
         self._open_table(self.decisions)
@@ -204,7 +201,6 @@ class MainFlowMember(GroupMember):
         self.models, self.meters = self._stack.enter_context(opened)
 
     def _check_topics(self) -> None:
-        """Check the topics: their partitions, their ids in earlier runs, and the ends of outputs."""
         check_control(self.options, self.topics.control)
         written = self.topics.written(enriches=self.config.enrichment.wanted(self.embedder) is not None)
         # Misrouted records are written to the input topics again.
@@ -239,7 +235,6 @@ class MainFlowMember(GroupMember):
         )
 
     def _follow_other_members(self) -> None:
-        """Follow partitions of other members as a standby, and clean up partitions that moved to them."""
         if self.chosen.standby:
             standby = Standby(
                 self.options,
@@ -286,8 +281,8 @@ class MainFlowMember(GroupMember):
         return replace(rules, skips=self.config.skips, wanted=wanted, audited=audited)
 
     def _forgeable_times(self) -> Exception | None:
-        """Return an error if credentials are required while producers choose the timestamps. The first key may be
-        created at any time."""
+        """Return an error if credentials are required, perhaps since a moment ago, while producers choose the
+        timestamps."""
         unstamped = [topic for topic in self.inputs if topic not in self.stamped]
         return judged_by_senders(unstamped) if unstamped and self.authoriser.asks() else None
 

@@ -51,11 +51,10 @@ class FlowMetrics(Collector, Generic[M]):
         self.registry = registry_of(self)
 
     def attach(self, member: M) -> None:
-        """Read the metrics of this member from now on."""
         self._member = member
 
     def obstacle(self) -> str:
-        """Return the reason why the flow is not ready; empty if it is ready."""
+        """Return why the flow is not ready; empty if it is."""
         return "starting" if self._member is None else self._obstacle_of(self._member)
 
     def collect(self) -> Iterator[Metric]:

@@ -145,8 +145,8 @@ class LocalService:
         return self.known_owners.keys()
 
     async def _embedded(self, event: MemoryEvent, headers: Headers) -> Matrix | str | None:
-        """Return the remote embedding of an event's text, or the code of a failure; None if it needs none or is not
-        admitted. The engine itself then refuses the event."""
+        """Return the remote embedding of an event's text, or the code of a failure; None if it needs none or is
+        refused."""
         if self.embedding is None:
             return None
         try:
@@ -177,9 +177,8 @@ class LocalService:
 
 @contextmanager
 def open_local(config: Config, decisions: ControlHistory, *, lists_owners: bool = False) -> Iterator[LocalService]:
-    """Open the engine over `config.state_dir`, or over a temporary directory, on a separate thread. At exit it refuses
-    new calls and finishes the calls in progress. `lists_owners`: read the owners with memories at the start. Raise the
-    errors of a start."""
+    """Open the engine over `config.state_dir`, or a temporary directory, on a separate thread. At exit it finishes the
+    calls in progress. `lists_owners`: read the owners with memories. Raise the errors of a start."""
     if (warning := config.enrichment.unavailable_warning()) is not None:
         _log.warning(warning)
     with ExitStack() as stack:
@@ -208,7 +207,6 @@ def _running(
     metrics: LocalMetrics,
     embedding: CallerEmbedder | None,
 ) -> Iterator[None]:
-    """Run the engine on a thread. Raise the error of a failed start."""
     failures: list[BaseException] = []
 
     def judge(record: Record) -> Item:
@@ -286,7 +284,6 @@ def _trust(auth: AuthSettings, decisions: ControlHistory) -> Iterator[Trust]:
 
 
 def _encoded(event: MemoryEvent | QueryEvent) -> bytes:
-    """Encode an event. Raise InvalidRecord (`too_large`)."""
     value = event.model_dump_json(exclude_unset=True).encode()
     if len(value) > RECORD_BYTES:
         problem = f"over {RECORD_BYTES} bytes; split it, or store a reference"

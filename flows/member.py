@@ -58,11 +58,9 @@ class GroupMember:
         self.sent = EarlierOutputs()
 
     def failures(self) -> tuple[Callable[[], Exception | None], ...]:
-        """Return the checks of all parts that the dataflow needs."""
         return (self.table.failure, self.watch.failure, self.ownership.failure, self.membership.failure)
 
     def failure(self) -> Exception | None:
-        """Return the first error of a part that the dataflow needs."""
         return next((error for check in self.failures() if (error := check()) is not None), None)
 
     def recipe(self) -> Recipe:
@@ -70,7 +68,6 @@ class GroupMember:
         raise NotImplementedError
 
     def start(self) -> None:
-        """Start what runs beside the dataflow."""
         stop_on_signals(self.source)
         self._stack.enter_context(self.watch.running())
         sys.setswitchinterval(SWITCH_S)
@@ -148,8 +145,7 @@ class GroupMember:
         settings: Mapping[str, object] = MappingProxyType({}),
         judged: bool = False,
     ) -> None:
-        """Open the ownership of partitions, the membership in the group that assigns them, and the sink. Arguments: see
-        `Ownership`, `Membership` and `ask_sizes`."""
+        """Open ownership, membership and sink. Arguments: see `Ownership`, `Membership` and `ask_sizes`."""
         self.ownership = Ownership(
             self.options,
             self.inputs,
@@ -241,7 +237,6 @@ class KafkaFlow(Generic[M]):
 
     @contextmanager
     def _joined(self) -> Iterator[Recipe]:
-        """Join the group, and leave it after the recipe was executed."""
         with ExitStack() as stack:
             member = self._open_member(stack)
             self._metrics.attach(member)

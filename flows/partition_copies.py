@@ -81,9 +81,8 @@ class Checkpoints:
         return background_thread(self._run, "checkpoints", self._stopping)
 
     def restore(self, number: int, wanted: Callable[[], bool]) -> None:
-        """Replace the folder of a closed partition by its newest checkpoint if the folder is missing or far behind.
-        Failures are logged only, because the log has all records. `wanted` is called after the partition's lock is
-        taken, and returns whether the restore is still needed."""
+        """Replace the folder of a closed partition by its newest checkpoint if the folder is missing or far behind. Log
+        failures, because the log has all records. `wanted` is called under the lock: is the restore still needed?"""
         with self._restoring[number]:
             if not wanted():
                 return
@@ -178,8 +177,7 @@ class Checkpoints:
 
 @dataclass(eq=False)
 class ReleasedPartitions:
-    """The released partitions of one member's state directory. `Ownership` removes the mark of a folder when its
-    partition is assigned again."""
+    """The released partitions of a state directory. `Ownership` removes the mark of one that is assigned again."""
 
     directory: StateDirectory
     _: KW_ONLY

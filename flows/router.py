@@ -59,9 +59,8 @@ _log = logging.getLogger(__name__)
 
 
 class OwningPartitions:
-    """Detector of misrouted records by their owning partitions. It counts them by reason, and warns of the first.
-    A record's key is `tenant_id/user_id`. Java producers choose the right partition (murmur2); producers made with
-    librdkafka need `partitioner=murmur2_random`."""
+    """Detector of misrouted records, counted by reason. Java producers choose the owning partition of the key
+    `tenant_id/user_id` (murmur2); producers made with librdkafka need `partitioner=murmur2_random`."""
 
     def __init__(self, partitions: int) -> None:
         self.counts: Counter[str] = Counter()

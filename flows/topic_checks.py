@@ -98,9 +98,8 @@ def judged_by_senders(topics: Iterable[str]) -> UsageError:
 def ask_sizes(
     options: KafkaOptions, inputs: Iterable[str], written: Iterable[str], *, judged: bool = False
 ) -> dict[str, int]:
-    """Return the largest record of each written topic, as the brokers report. Log a warning if producers' clocks stamp
-    the inputs. Raise UsageError for a limit that is too small, and for such inputs if records are `judged`: an expired
-    token or a revoked key would be valid."""
+    """Return the largest record of each written topic. Warn if producers' clocks stamp the inputs. Raise UsageError for
+    too small a limit, and for such inputs if records are `judged`: an expired token would be valid."""
     found = ask_configs(options, (*inputs, *written))
     if own := [topic for topic in inputs if not found[topic].stamped_by_log]:
         if judged:
@@ -128,13 +127,9 @@ def check_control(options: KafkaOptions, topic: str) -> None:
 def deployed(
     options: KafkaOptions, name: str, topics: TopicNames, state_dir: Path, settings: Mapping[str, object]
 ) -> int:
-    """Return the permanent number of state partitions of the deployment. It comes from the committed offsets of its
-    group, or from an earlier state directory, or from the topics of a new deployment.
-
-    Raises:
-        UsageError: The topics have different partition counts, or members have committed other settings.
-        SourceError: Kafka cannot be reached.
-        StateError: The state directory cannot be read."""
+    """Return the permanent number of state partitions: from the committed offsets of the deployment's group, an earlier
+    state directory, or the topics of a new deployment. Raise UsageError for different counts or settings of members,
+    SourceError, and StateError."""
     with TopicReader(options, {"group.id": name}) as reader:
         counts = {topic: len(numbers) for topic, numbers in reader.partitions((topics.memory, topics.queries)).items()}
         memory, queries = counts[topics.memory], counts[topics.queries]

@@ -261,7 +261,6 @@ class Supervisor:
             member.stop()
 
     async def _keep(self, member: MemberProcess) -> None:
-        """Keep a member running until the supervisor stops."""
         loop, waits_s = asyncio.get_running_loop(), self._backoff_s
         while not self._stopping.is_set():
             began_s = loop.time()
@@ -284,7 +283,6 @@ class Supervisor:
             member.restarts += 1
 
     async def _wait(self, seconds: float) -> None:
-        """Wait, but end with the supervisor."""
         with suppress(TimeoutError):
             await asyncio.wait_for(self._stopping.wait(), seconds)
 

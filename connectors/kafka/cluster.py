@@ -41,10 +41,8 @@ class _Log:
 
 
 class CatchUp:
-    """Count of the records that the state step has not applied yet, over all workers of a process.
-
-    Offsets without a record (control records, aborted or compacted records) count as done once the reader has passed
-    them."""
+    """Count of the records that the state step has not applied yet. Offsets without a record (of transactions, or
+    compacted) count as done once the reader has passed them."""
 
     def __init__(self) -> None:
         self.behind = True  # False: nothing to go
@@ -213,15 +211,12 @@ class Watch:
         self._stopping = threading.Event()
 
     def call(self, *listeners: Callable[[Found], None]) -> None:
-        """Add listeners for all later descriptions."""
         self._listeners += listeners
 
     def failure(self) -> SourceError | None:
-        """Return the error that a listener raised for a changed topic."""
         return self._error
 
     def running(self) -> AbstractContextManager[None]:
-        """Describe the topics every LOOK_S seconds on a thread."""
         return background_thread(self._run, "watch", self._stopping)
 
     def look(self) -> None:

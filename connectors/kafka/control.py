@@ -70,7 +70,6 @@ class ControlTable:
         self._thread.start()
 
     def signs(self) -> bool:
-        """Return whether the last decision was signed, with any secret."""
         return self._newest[1]
 
     def failure(self) -> Exception | None:
@@ -126,8 +125,7 @@ class ControlTable:
 
 
 def send_decisions(options: KafkaOptions, topic: str, secret: str | None, events: Sequence[Control]) -> None:
-    """Send decisions, signed with a secret if there is one. Return once the brokers have acknowledged them. Several
-    processes may send the same ones. Raise SinkError."""
+    """Send decisions, signed if there is a secret, and await acknowledgements. Raise SinkError."""
     sender = Sender(options, {topic: ask_configs(options, [topic])[topic].most_bytes}, then="they are sent again")
     for event in events:
         key, value = event.record_key, event.model_dump_json(exclude_none=True).encode()

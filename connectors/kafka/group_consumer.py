@@ -78,7 +78,6 @@ class GroupConsumer:
         strategy: str = SHARING,
         new_consumer: Callable[..., Any] = Consumer,
     ) -> None:
-        """Create a member that has not joined."""
         chosen: dict[str, object] = {
             "group.id": name,
             "group.protocol": "classic",

@@ -77,8 +77,8 @@ def check_alone(options: KafkaOptions, name: str, own: Collection[int]) -> None:
 
 
 def check_topics(options: KafkaOptions, topics: tuple[str, str], own: Collection[int] | None) -> None:
-    """Raise UsageError where the topics of memory and queries have different partition counts, or lack our partitions.
-    Raise SourceError where they are missing."""
+    """Raise UsageError where the topics differ in partition counts or lack our partitions, SourceError for missing
+    ones."""
     with TopicReader(options) as reader:
         found = {topic: len(numbers) for topic, numbers in reader.partitions(topics).items()}
     memory, queries = (found[topic] for topic in topics)
@@ -93,8 +93,6 @@ def check_topics(options: KafkaOptions, topics: tuple[str, str], own: Collection
 
 
 class RebalanceProbe:
-    """Check for a rebalance in progress."""
-
     def __init__(self, options: KafkaOptions, name: str) -> None:
         self._options, self._name = options, name
         self._admin: Any = None
@@ -118,7 +116,6 @@ class RebalanceProbe:
 
 
 def fetch_assignment(admin: AdminClient, name: str, topic: str) -> Assignment:
-    """Return the partitions of a topic of every member of a group. Raise KafkaException."""
     described: Any = admin.describe_consumer_groups([name], request_timeout=PROBE_TIMEOUT_S)
     return {
         member.member_id: frozenset(one.partition for one in member.assignment.topic_partitions if one.topic == topic)

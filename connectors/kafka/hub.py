@@ -100,7 +100,6 @@ class LaneReader:
             self._consumer.list_topics(topic, timeout=LOOK_UP_S)
 
     def start(self) -> None:
-        """Start the reader thread if it does not run."""
         if not self._thread.is_alive():
             self._thread.start()
 

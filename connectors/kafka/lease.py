@@ -153,7 +153,7 @@ def await_silent(
 
 def await_lively(read: Callable[[], Iterable[Holder]], me: Holder, lease: Lease, stopping: threading.Event) -> None:
     """Return once all members that have not handed over are active, or none is; at most after a session. The member
-    whose place we take is ignored."""
+    whose instance id or directory is ours is ignored."""
     until_s = lease.clock_s() + lease.session_s + MARGIN_MIN_S
     warned = False
     before = _renewals(read(), me)
@@ -169,7 +169,7 @@ def await_lively(read: Callable[[], Iterable[Holder]], me: Holder, lease: Lease,
 
 
 def _renewals(holders: Iterable[Holder], me: Holder) -> dict[str, int]:
-    """Return run id → number of renewals."""
+    """Return run id → number of renewals, of other members that have not handed over."""
     found: dict[str, int] = {}
     for holder in holders:
         ours = holder.directory_id == me.directory_id != "" or holder.instance == me.instance != ""

@@ -57,10 +57,8 @@ class Assignee(Protocol):
 
 
 class PreviousStaticMember:
-    """A process that joined earlier with the same `group.instance.id` and whose lease may still be valid.
-
-    The coordinator refuses its commits and assigns its partitions to us at once, but it may send for one more session.
-    """
+    """A process that joined earlier with the same `group.instance.id` and whose lease may still be valid. The
+    coordinator refuses its commits and assigns its partitions to us at once, but it may send for one more session."""
 
     def __init__(self, me: Holder, lease: Lease) -> None:
         self._me, self._lease = me, lease
@@ -68,13 +66,11 @@ class PreviousStaticMember:
         self._warned = False
 
     def replaced(self) -> None:
-        """Note that we joined now."""
         if self._me.instance:
             self._until_s = self._lease.clock_s() + self._lease.session_s
 
     @property
     def is_through(self) -> bool:
-        """Return whether its last possible lease has expired."""
         return self._lease.clock_s() >= self._until_s
 
     def has_left(self, found: dict[int, CommittedEntry]) -> set[int]:
@@ -88,8 +84,8 @@ class PreviousStaticMember:
         return set(found) - working
 
     def _wrote(self, last: Holder | None) -> bool:
-        """Return whether a live predecessor wrote a note. A note that names our own directory is stale: we hold the
-        directory's lock, so its writer has exited."""
+        """Return whether a live predecessor wrote a note. One of our own directory is stale, because we hold its
+        lock."""
         if last is None or last.released or last.instance != self._me.instance or last.run == self._me.run:
             return False
         return last.directory_id != self._me.directory_id or not last.directory_id
@@ -179,11 +175,9 @@ class Membership:
 
     @property
     def outage_s(self) -> float:
-        """Return how long a record may wait in a producer's queue."""
         return self._lease.outage_s
 
     def failure(self) -> Exception | None:
-        """Return the error that ended the membership."""
         return self._error
 
     def check(self, patience: Callable[[], Patience]) -> None:
@@ -218,22 +212,21 @@ class Membership:
             return self._dirty.isdisjoint(partitions)
 
     def start(self) -> None:
-        """Join; partitions come one by one. Raise UsageError where the topics do not fit, or the members use the other
-        assignment mode, and SourceError."""
+        """Join; partitions come one by one. Raise UsageError for unfit topics or the other assignment mode;
+        SourceError."""
         group_members.check_topics(self._options, self._topics, self._own)
         if self._own is not None:
             group_members.check_alone(self._options, self.name, self._own)
         self._thread.start()
 
     def release(self) -> None:
-        """Hand over all partitions and leave. Other members get them at once, or after the session of a static member.
-        Nothing else may be in flight."""
+        """Hand over all partitions and leave; nothing else may be in flight. A static member's move after its
+        session."""
         self._releasing = True
         self.close()
 
     def close(self) -> None:
-        """Leave without handing over. Nothing may be in flight: other members get the partitions of a dynamic member at
-        once. A second call has no effect."""
+        """Leave without handing over; nothing may be in flight. A second call has no effect."""
         if self._closing.is_set():
             return
         self._closing.set()
@@ -408,7 +401,6 @@ class Membership:
 
     @contextmanager
     def _keeping_failures(self) -> Iterator[None]:
-        """Keep the error of a thread for `failure` and `check`."""
         try:
             yield
         except Fenced:

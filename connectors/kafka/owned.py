@@ -67,8 +67,6 @@ class BarrierProgress(NamedTuple):
 
 @dataclass(slots=True)
 class _Owned:
-    """Partition that we own."""
-
     memory: Lane
     queries: Lane
     barrier_s: float  # time of the last barrier, or of the opening
@@ -132,7 +130,6 @@ class OwnedSource:
     # ------------------------------------------------------------------ called by other threads
 
     def own(self, partition: int, memory: Lane, queries: Lane) -> None:
-        """Begin to read a partition that we own now."""
         self._changes.append(lambda: self._open(partition, memory, queries))
         self._hub.wake.set()
 

@@ -101,8 +101,7 @@ class PartitionProgress:
 
     def text(self) -> str:
         """Return the commit metadata. Above the size limit, tails are found by time, and some records done ahead are
-        done again. The progress is not clean then, and the next owner finds in the tails that their outputs were sent.
-        """
+        done again. Such progress is not clean: the next owner finds in the tails that their outputs were sent."""
         for one in (self, replace(self, tails={}), self._least()):
             if len(text := one.encode().decode()) <= TEXT_MOST:
                 return text
@@ -119,9 +118,8 @@ class PartitionProgress:
 
 
 def progress_of(stored: bytes) -> tuple[str, tuple[int, int, int]]:
-    """Return the deployment of a progress that a folder keeps, and its generation, next memory offset and first open
-    query: later values of a partition are larger. Return no deployment and zeros for the encoding of another version.
-    """
+    """Return the deployment of a stored progress, and its generation, next memory offset and first open query, which
+    grow. Return no deployment and zeros for the encoding of another version."""
     place = PartitionProgress.found(stored.decode())
     if place is None:
         return "", (0, 0, 0)
@@ -151,8 +149,6 @@ Queue = Any  # a deque, or RoundRobinQueue, of confluent_kafka.Message, whose st
 
 
 class DeliveredOffset(NamedTuple):
-    """Offset and append time of a record that was given."""
-
     offset: int
     append_ms: int
     tenant: bytes

@@ -32,9 +32,8 @@ _log = logging.getLogger(__name__)
 
 
 class TopicReader:
-    """Reader of topic metadata, and of partitions to their end. Requests are retried while the brokers report a
-    retriable error, as for a topic that was created just now. Raise SourceError where the brokers cannot be reached,
-    refuse us, or lack a topic."""
+    """Reader of topic metadata, and of partitions to their end. Requests are retried after retriable errors, as for a
+    topic that was created just now. Raise SourceError for unreachable brokers, refusals, and missing topics."""
 
     def __init__(
         self,
