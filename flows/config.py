@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from difflib import SequenceMatcher
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, TypeVar, get_type_hints
 
 import orjson
@@ -364,26 +365,19 @@ def _parsed(key: str, given: RawSetting) -> Any:
         raise UsageError(f"{given.origin}: {problem}") from None
 
 
-def printed(config: Config, origins: Mapping[str, str]) -> str:
-    """Return the configuration as a file, with masked secrets and the origin of each value."""
-    return _as_file(config, origins, _masked)
-
-
-def as_file(config: Config) -> str:
-    """Return the configuration as a file with its secrets, for a child process. Never print it."""
-    return _as_file(config, {}, lambda _, value: value)
-
-
-def _as_file(config: Config, origins: Mapping[str, str], shown: Callable[[str, object], object]) -> str:
+def as_file(config: Config, origins: Mapping[str, str] = MappingProxyType({}), *, masks: bool = False) -> str:
+    """Return the configuration as a file, with the origin of each value. Without masks it shows secrets."""
     lines = [_line("state_dir", "state_dir", config.state_dir, origins)]
     for name, section in SECTIONS.items():
         lines += ["", f"[{name}]"]
         values = {one.name: getattr(getattr(config, name), one.name) for one in fields(section)}
-        chosen = values.pop("librdkafka", None)
-        lines += [_line(key, f"{name}.{key}", shown(key, value), origins) for key, value in values.items()]
-        if chosen:
+        options = values.pop("librdkafka", None) or {}
+        if masks:
+            values, options = ({key: _masked(key, value) for key, value in some.items()} for some in (values, options))
+        lines += [_line(key, f"{name}.{key}", value, origins) for key, value in values.items()]
+        if options:
             lines += ["", f"[{LIBRDKAFKA[:-1]}]"]
-            lines += [_line(f'"{key}"', LIBRDKAFKA + key, shown(key, value), origins) for key, value in chosen.items()]
+            lines += [_line(f'"{key}"', LIBRDKAFKA + key, value, origins) for key, value in options.items()]
     return "\n".join(lines)
 
 

@@ -336,8 +336,10 @@ class EmbeddedEngine:
         complete: BeforeApplied | None = None,
     ) -> StateLoop:
         sync_s = self.settings.sync_ms / 1000 if self.lasting else None
-        make = partial(StateLoop, self.directory, self.embedder, rules, sync_s, models=self.query_models)
-        return make(decode=decode, observe=observe, complete=complete)
+        return StateLoop(
+            self.directory, self.embedder, rules, sync_s, decode=decode, observe=observe, models=self.query_models,
+            complete=complete,
+        )  # fmt: skip
 
     def rules(self, query_topic: str | None = None, *, input_ends: bool = True) -> Rules:
         return self.settings.rules(self.embedder, query_topic, input_ends=input_ends, decisions=self.decisions)

@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Generic, TypeVar
 
 from recallflow.connectors.kafka.admin import TopicDescriber
-from recallflow.connectors.kafka.cluster import BrokerConnection, CatchUp, Ends, Watch
+from recallflow.connectors.kafka.cluster import BrokerConnection, Ends, Watch
 from recallflow.connectors.kafka.control import ControlTable
 from recallflow.connectors.kafka.hub import WAYS, MemoryEnds, Remedies
 from recallflow.connectors.kafka.membership import Membership
@@ -109,13 +109,11 @@ class GroupMember:
         queries_in_flight_max: int | None = None,
     ) -> None:
         """Open the source, and the connection that counts the records to catch up with after an outage."""
-        catch_up = CatchUp()
         self.source = OwnedSource(
             self.options,
             *self.inputs,
             sync_s=self.config.engine.sync_ms / 1000,
             tails=self.ends.latest,
-            catch_up=catch_up,
             finished=list if completions is None else completions.pop_all,
             wake=None if completions is None else completions.wake,
             failure=self.failure,
@@ -127,9 +125,8 @@ class GroupMember:
             settle=lambda: self.sink.settle(),
         )
         self._stack.callback(self.source.close)
-        self.connection = BrokerConnection(
-            self.options, self.inputs[0], catch_up, lambda: bool(self.source.partitions())
-        )
+        catch_up, has_begun = self.source.catch_up, lambda: bool(self.source.partitions())
+        self.connection = BrokerConnection(self.options, self.inputs[0], catch_up, has_begun)
         self._stack.callback(self.connection.close)
 
     def _join_group(

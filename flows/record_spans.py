@@ -110,7 +110,7 @@ class RecordSpans:
         position = output.position
         tracked = self._found(position)
         if tracked is None:
-            return _nothing
+            return lambda _: None
         tracked.outputs += 1
         if tracked.span is not None and tracked.span.is_recording():
             _tell(tracked.span, output)
@@ -207,7 +207,3 @@ def _memories_in(response: Response) -> int:
     if response.context is not None:
         found += len(response.context.relevant_items)
     return found
-
-
-def _nothing(_: int) -> None:
-    """Ignore the append time."""

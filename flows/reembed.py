@@ -79,13 +79,17 @@ class Cost:
     misrouted: int = 0  # misrouted records that no engine has forwarded yet
 
 
-@dataclass(frozen=True)
 class MemoryTopicReplay:
-    """The state of the memory topic up to its end, for an engine with the model."""
+    """The state of the memory topic up to its end, for an engine with the model. Outputs are discarded."""
 
-    directory: StateDirectory
-    refused: int
-    misrouted: int
+    def __init__(
+        self, directory: StateDirectory, embedder: Embedder, rules: Rules, judge: Callable[[Decoded], Item]
+    ) -> None:
+        self.refused: Counter[str] = Counter()
+        self.misrouted: set[Position] = set()  # misrouted records that were not forwarded yet
+        self.directory, self._judge, self._skips = directory, judge, rules.skips
+        self._partition_of = partial(partition_by_owner, partitions=directory.fingerprint.partitions)
+        self._loop = StateLoop(directory, embedder, rules, None, decode=self._decode, complete=self._writes)
 
     @classmethod
     @contextlib.contextmanager
@@ -109,12 +113,27 @@ class MemoryTopicReplay:
             authoriser.warn()
             stamped = stamped_by_log(config.kafka, [topic])
             rates = Rates(decisions, config.topics.queries, stamped)
-            replay = TopicReplay(directory, embedder, rules, lambda item: rates.judge(authoriser.authorise(item)))
+            replay = cls(directory, embedder, rules, lambda item: rates.judge(authoriser.authorise(item)))
             total(sum(high - low for low, high in spans.values()))
             for messages in _batches(_merged(config.kafka, spans)):
                 replay.apply(messages)
                 progress(len(messages))
-            yield cls(directory, replay.refused["wrong_dimension"], len(replay.misrouted))
+            yield replay
+
+    def apply(self, messages: Sequence[Any]) -> None:
+        self._loop.apply([record_of(message) for message in messages])
+
+    def _decode(self, record: Record) -> Item:
+        item = decode(record, self._skips)
+        if isinstance(item, Refused) or record.position.partition == self._partition_of(item):
+            self.misrouted.discard(record.original_position)
+            return self._judge(item)
+        self.misrouted.add(record.position)
+        return Misrouted(record, item.owner, self._partition_of(item))
+
+    def _writes(self, prepared: Sequence[Item]) -> list[Item]:
+        self.refused.update(item.error.code for item in prepared if isinstance(item, Refused))
+        return [item for item in prepared if isinstance(item, Write)]
 
     def missing(self) -> Iterator[TextToEmbed]:
         for partition in self.directory.existing_partitions():
@@ -122,7 +141,7 @@ class MemoryTopicReplay:
                 yield from _missing_of(partition, key, head.owner)
 
     def cost(self, counter: TokenCounter) -> Cost:
-        found = Cost(refused=self.refused, misrouted=self.misrouted)
+        found = Cost(refused=self.refused["wrong_dimension"], misrouted=len(self.misrouted))
         for one in self.missing():
             found.texts += 1
             found.characters += len(one.text)
@@ -149,34 +168,6 @@ def _batches(messages: Iterable[Any]) -> Iterator[list[Any]]:
             batch, read_bytes = [], 0
     if batch:
         yield batch
-
-
-class TopicReplay:
-    """Applies the memory events of a topic to a temporary state directory, and discards outputs."""
-
-    def __init__(
-        self, directory: StateDirectory, embedder: Embedder, rules: Rules, judge: Callable[[Decoded], Item]
-    ) -> None:
-        self.refused: Counter[str] = Counter()
-        self.misrouted: set[Position] = set()  # misrouted records that were not forwarded yet
-        self._judge, self._skips = judge, rules.skips
-        self._partition_of = partial(partition_by_owner, partitions=directory.fingerprint.partitions)
-        self._loop = StateLoop(directory, embedder, rules, None, decode=self._decode, complete=self._writes)
-
-    def apply(self, messages: Sequence[Any]) -> None:
-        self._loop.apply([record_of(message) for message in messages])
-
-    def _decode(self, record: Record) -> Item:
-        item = decode(record, self._skips)
-        if isinstance(item, Refused) or record.position.partition == self._partition_of(item):
-            self.misrouted.discard(record.original_position)
-            return self._judge(item)
-        self.misrouted.add(record.position)
-        return Misrouted(record, item.owner, self._partition_of(item))
-
-    def _writes(self, prepared: Sequence[Item]) -> list[Item]:
-        self.refused.update(item.error.code for item in prepared if isinstance(item, Refused))
-        return [item for item in prepared if isinstance(item, Write)]
 
 
 def _missing_of(partition: Partition, key: bytes, owner: Owner) -> Iterator[TextToEmbed]:

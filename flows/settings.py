@@ -183,17 +183,14 @@ class EncryptionSettings:
 
 
 def open_at_rest(settings: EncryptionSettings) -> AtRest:
-    return AtRest(_master_key(settings), settings.encrypt_vectors)
-
-
-def _master_key(settings: EncryptionSettings) -> MasterKey | None:
+    key: MasterKey | None = None
     if settings.master_key_file is not None:
-        return read_master_key(settings.master_key_file)
-    if settings.master_key is not None:
-        return parse_master_key(settings.master_key)
-    if settings.kms_key is not None:
-        return KmsMasterKey(settings.kms_key, settings.kms_region, settings.kms_endpoint)
-    return None
+        key = read_master_key(settings.master_key_file)
+    elif settings.master_key is not None:
+        key = parse_master_key(settings.master_key)
+    elif settings.kms_key is not None:
+        key = KmsMasterKey(settings.kms_key, settings.kms_region, settings.kms_endpoint)
+    return AtRest(key, settings.encrypt_vectors)
 
 
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")

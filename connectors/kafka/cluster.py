@@ -376,7 +376,7 @@ def read_tails(
                 if part in left and message.offset() >= left[part][1] - 1:
                     del left[part]
                 see(message)
-            for part in reader.ended():
+            for part in reader.ended:
                 left.pop(part, None)
 
 

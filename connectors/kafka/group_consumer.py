@@ -2,13 +2,16 @@
 records."""
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from confluent_kafka import OFFSET_END, Consumer, KafkaError, KafkaException, TopicPartition
 
 from recallflow.errors import SourceError
 from recallflow.kafka_clients import ClientErrors, is_retriable
 from recallflow.kafka_options import KafkaOptions
+
+if TYPE_CHECKING:
+    from recallflow.connectors.kafka.membership import Membership
 
 ASK_S = 2.0
 # How soon the other members notice a rebalance: a partition that moves pauses for about twice that.
@@ -52,16 +55,6 @@ class CommittedEntry(NamedTuple):
     note: str | None
 
 
-class Listener(Protocol):
-    """Receiver of assignments during `GroupConsumer.poll`. A partition moves on when `revoked` returns."""
-
-    def assigned(self, partitions: frozenset[int]) -> None: ...
-
-    def revoked(self, partitions: frozenset[int]) -> None: ...
-
-    def lost(self) -> None: ...
-
-
 class GroupConsumer:
     """Membership in the group. `poll` belongs to one thread; another may read and commit meanwhile."""
 
@@ -70,7 +63,7 @@ class GroupConsumer:
         options: KafkaOptions,
         name: str,
         topics: tuple[str, str],  # memory topic, whose partitions are assigned, and query topic
-        listener: Listener,
+        listener: "Membership",  # receives assignments during `poll`
         *,
         session_s: float,
         rebalance_s: float,  # how long a member may take to hand over

@@ -179,7 +179,7 @@ class LaneReader:
         """Here and not in `lag`: a consumer that is asked while another thread polls hangs."""
         for part, lane in self.lanes.items():
             if part not in self._waiting:
-                lane.note(self._consumer.get_watermark_offsets(TopicPartition(*part), cached=True)[1])
+                lane.end = max(lane.end, self._consumer.get_watermark_offsets(TopicPartition(*part), cached=True)[1])
 
     def _fail(self, error: Exception) -> None:
         self.error = error

@@ -273,7 +273,8 @@ class Membership:
             self._gain()
 
     def assigned(self, partitions: frozenset[int]) -> None:
-        """Begin work on partitions. `GroupConsumer.poll` calls this and the next two methods, also at its end."""
+        """Begin work on partitions. `GroupConsumer.poll` calls this, `revoked` and `lost`, also at its end. A revoked
+        partition moves on when `revoked` returns."""
         if self._leaving:
             return  # a commit would renew the lease that has ended
         with self._keeping_failures():

@@ -47,13 +47,11 @@ class RecordCounters:
         with self._counting:
             self.through[topic] += records
 
-    def in_flight(self) -> int:
+    def in_flight(self, topic: str | None = None) -> int:
+        """Return the number of unfinished records, of one topic or of all."""
+        given, through = self.given, self.through
         with self._counting:
-            return self.given.total() - self.through.total()
-
-    def in_flight_of(self, topic: str) -> int:
-        with self._counting:
-            return self.given[topic] - self.through[topic]
+            return given.total() - through.total() if topic is None else given[topic] - through[topic]
 
 
 class BarrierProgress(NamedTuple):
@@ -89,7 +87,6 @@ class OwnedSource:
         tails: Callable[
             [], tuple[Tails, int]
         ],  # end offsets of the output topics at some earlier moment, and that moment
-        catch_up: CatchUp | None = None,
         finished: Callable[[], list[Any]] = list,  # returns further items to emit; a new one sets `wake`
         wake: threading.Event | None = None,
         stopping: threading.Event | None = None,  # event that ends the source
@@ -104,7 +101,7 @@ class OwnedSource:
     ) -> None:
         self.topics = (memory_topic, query_topic)
         self.progress = RecordCounters()
-        self.catch_up, self.stopping = catch_up or CatchUp(), stopping or threading.Event()
+        self.catch_up, self.stopping = CatchUp(), stopping or threading.Event()
         self.first_offsets: dict[str, int] = {}  # `topic:partition` → the first offset that is new to this run
         self.given_before: dict[str, Collection[int]] = {}  # `topic:partition` → later offsets that are not new
         self._sync_s, self._tails, self._clock_s = sync_s, tails, clock_s
@@ -214,7 +211,7 @@ class OwnedSource:
 
     def _queries_room(self) -> int:
         most = self._queries_most
-        return BATCH_MAX if most is None else most - self.progress.in_flight_of(self.topics[1])
+        return BATCH_MAX if most is None else most - self.progress.in_flight(self.topics[1])
 
     def _records(self) -> list[Record]:
         """Return queries first, then as many memory events as the hub allows."""

@@ -273,9 +273,6 @@ class Lane:
         last[key] = offset
         self.last_of_key = last
 
-    def note(self, end: int) -> None:
-        self.end = max(self.end, end)
-
     def givable(self) -> bool:
         """Return whether a record may be given."""
         if not self.queue:  # most lanes, in each turn of the dataflow

@@ -305,21 +305,16 @@ class KafkaService:
 # ---------------------------------------------------------------------- outputs
 def _response(query_id: str, output: Any) -> Response:
     """Return the response of a query's output. Raise SourceError for other content."""
-    if (refusal := _refusal(output)) is not None:
-        return Response(query_id=query_id, status="error", error=ErrorBody.of(refusal))
+    if (letter := Letter.of(output)) is not None:
+        return Response(query_id=query_id, status="error", error=ErrorBody.of(letter.refusal))
     return _read(Response, output)
 
 
 def _receipt(output: Any) -> Receipt:
     """Return the receipt of an event's output. Raise InvalidRecord where the event was refused, and SourceError."""
-    if (refusal := _refusal(output)) is not None:
-        raise refusal
+    if (letter := Letter.of(output)) is not None:
+        raise letter.refusal
     return _read(Receipt, output)
-
-
-def _refusal(output: Any) -> InvalidRecord | None:
-    letter = Letter.of(output)
-    return None if letter is None else letter.refusal
 
 
 def _read(model: type[M], output: Any) -> M:

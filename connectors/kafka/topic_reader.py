@@ -52,7 +52,7 @@ class TopicReader:
         to_the_end = {"enable.partition.eof": True, "auto.offset.reset": "earliest", "error_cb": self.client_errors}
         self.consumer: Any = new_consumer(options.consumer() | to_the_end | dict(chosen or {}))
         self.ends: dict[int, int] = {}  # partition → its end offset, once reached
-        self._ended: set[tuple[str, int]] = set()
+        self.ended: set[tuple[str, int]] = set()  # partitions that were read to their end
         self._registry = options.registry if decodes else None
         self._knows = False  # whether a broker has answered a request
 
@@ -66,18 +66,19 @@ class TopicReader:
         self.consumer.close()
 
     def partitions(self, topics: Sequence[str]) -> dict[str, list[int]]:
-        found = self.ask(lambda: self._list(topics))
-        if missing := [topic for topic in topics if not _exists(found, topic)]:
+        found = self.existing(topics)
+        if missing := [topic for topic in topics if topic not in found]:
             raise SourceError(
                 f"no topic {' and no topic '.join(missing)}: correct its name, or create it (recallflow "
                 "topics create, with the same options for topics)"
             )
-        return {topic: sorted(found[topic].partitions) for topic in topics}
+        return found
 
     def existing(self, topics: Sequence[str]) -> dict[str, list[int]]:
         """Return the partition numbers of the existing topics among those named."""
         found = self.ask(lambda: self._list(topics))
-        return {topic: sorted(found[topic].partitions) for topic in topics if _exists(found, topic)}
+        there = (topic for topic in topics if topic in found and found[topic].error is None)
+        return {topic: sorted(found[topic].partitions) for topic in there}
 
     def span(self, topic: str, number: int) -> tuple[int, int]:
         """Return the first offset and the end of a partition; with UNCOMMITTED, the end of all records."""
@@ -168,10 +169,6 @@ class TopicReader:
         self.client_errors.check()
         return found
 
-    def ended(self) -> set[tuple[str, int]]:
-        """Return the partitions that `read_many` read to their end."""
-        return self._ended
-
     def _says(self, message: Any) -> bool:
         """Return whether a message is an event of its partition and no record. Raise SourceError."""
         if (error := message.error()) is None:
@@ -181,7 +178,7 @@ class TopicReader:
         if error.code() == KafkaError._PARTITION_EOF:
             # No offset of a record shows the end: compaction and transactions leave gaps.
             self.ends[message.partition()] = message.offset()
-            self._ended.add((message.topic(), message.partition()))
+            self.ended.add((message.topic(), message.partition()))
         elif is_retriable(error):
             _log.warning("%s:%s: %s; retrying", message.topic(), message.partition(), error.str())
         else:
@@ -199,10 +196,6 @@ class TopicReader:
             if topic in found and (error := found[topic].error) is not None and is_retriable(error):
                 raise KafkaException(error)
         return found
-
-
-def _exists(found: Mapping[str, Any], topic: str) -> bool:
-    return topic in found and found[topic].error is None
 
 
 def await_brokers(options: KafkaOptions, stopping: threading.Event) -> None:

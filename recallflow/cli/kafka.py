@@ -48,14 +48,14 @@ def run_until_stopped(
     check: "Callable[[Config], None]" = lambda _: None,
 ) -> int:
     """Run a flow with the chosen settings, or print them once `check` accepts them. Return the exit code."""
-    from recallflow.flows.config import printed
+    from recallflow.flows.config import as_file
     from recallflow.telemetry import export_spans, set_up_logging
 
     set_up_logging(getattr(options, "run.log_format") or "text")  # errors of the settings are logged as well
     chosen, origins = config_and_origins(options)
     if options.print_config:
         check(chosen)
-        print(printed(chosen, origins))
+        print(as_file(chosen, origins, masks=True))
         return 0
     set_up_logging(chosen.run.log_format)
     with export_spans(options.command):

@@ -21,7 +21,7 @@ from recallflow.connectors.llm.policy import Meter
 from recallflow.control import ControlHistory, Quota
 from recallflow.credentials import ApiKeyText
 from recallflow.errors import ModelError, UsageError
-from recallflow.flows.config import VARIABLES, Config, RawSetting, RunSettings, default_file, printed, read_config
+from recallflow.flows.config import VARIABLES, Config, RawSetting, RunSettings, as_file, default_file, read_config
 from recallflow.flows.engine_metrics import model_metrics
 from recallflow.flows.enrich import EnrichFlow
 from recallflow.flows.model_settings import CallerKind, EmbeddingSettings, EnrichmentSettings, LlmSettings
@@ -186,7 +186,7 @@ def test_printed_settings_can_be_read_again(write: Callable[[str], Path]) -> Non
         "run.deployment": RawSetting("--deployment", "élan"),
     }
     config, origins = read_config(flags, {})
-    text = printed(config, origins)
+    text = as_file(config, origins, masks=True)
     assert read_config({}, {}, write(text))[0] == config
     assert 'client.id" = "engine-1"  # -X client.id' in text
     assert "cache_bytes = 1073741824  # --cache-bytes" in text
@@ -199,7 +199,7 @@ def test_printed_settings_can_be_read_again(write: Callable[[str], Path]) -> Non
 )
 def test_secrets_are_not_printed(name: str, value: str) -> None:
     config, origins = read_config({f"kafka.librdkafka.{name}": RawSetting(f"-X {name}", value)}, {})
-    text = printed(config, origins)
+    text = as_file(config, origins, masks=True)
     assert value not in text
     assert tomllib.loads(text)["kafka"]["librdkafka"] == {name: "***"}
 
@@ -214,7 +214,7 @@ SECRETS = {
 
 def test_no_setting_that_is_secret_is_shown() -> None:
     config, origins = read_config({}, {f"RECALLFLOW_{name}": value for name, value in SECRETS.items()})
-    text = printed(config, origins) + repr(config)
+    text = as_file(config, origins, masks=True) + repr(config)
     assert [name for name, value in SECRETS.items() if value in text] == []
     assert text.count('"***"') >= len(SECRETS)
 

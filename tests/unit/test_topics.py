@@ -30,7 +30,7 @@ from recallflow.flows.initial_progress import DeliveredOffsets, answered_request
 from recallflow.flows.kafka import MainFlow
 from recallflow.flows.ownership import Ownership
 from recallflow.flows.record_spans import RecordSpans
-from recallflow.flows.reembed import MemoryTopicReplay, TopicReplay
+from recallflow.flows.reembed import MemoryTopicReplay
 from recallflow.flows.runner import Loop
 from recallflow.flows.settings import Settings, TopicNames
 from recallflow.flows.topic_checks import TopicRegistry
@@ -441,10 +441,10 @@ class LateLog:
     def standing(self) -> tuple[dict[str, str], int]:
         """The texts without a vector, by the ids of their memories; and how many records are still astray."""
         rules = FOUR.rules(EMBEDDER)
-        replay = TopicReplay(self._directory, EMBEDDER, rules, lambda item: item)
+        replay = MemoryTopicReplay(self._directory, EMBEDDER, rules, lambda item: item)
         for message in self.messages:
             replay.apply([message])
-        found = [*MemoryTopicReplay(self._directory, 0, 0).missing()]
+        found = [*replay.missing()]
         assert len({text.memory_id for text in found}) == len(found)
         return {text.memory_id: text.text for text in found}, len(replay.misrouted)
 
