@@ -1,8 +1,9 @@
 """JWKS documents from a file or an address: the current keys for token signatures."""
 
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple
 
 import httpx
 
@@ -14,19 +15,17 @@ TIMEOUT_S = 5.0  # limit of a whole response; a stop of the process waits for it
 LOCAL = ("localhost", "127.0.0.1", "::1")
 
 
-class KeySource(Protocol):
+class KeySource(NamedTuple):
     """Source of keys. `is_remote` marks a source of other operators: one answer without a key does not revoke it."""
 
+    read: Callable[[], Jwks]  # returns the current keys; it raises SourceError
     is_remote: bool
-
-    def read(self) -> Jwks:
-        """Return the current keys. Raise SourceError."""
 
 
 def open_jwks(where: str, timeout_s: float = TIMEOUT_S) -> KeySource:
     """Return the source of a file or an address. Raise UsageError for an address without TLS, or with a password."""
     if not where.startswith(("http://", "https://")):
-        return JwksFile(Path(where))
+        return KeySource(lambda: _read_file(Path(where)), is_remote=False)
     try:
         url = httpx.URL(where)
     except httpx.InvalidURL:
@@ -35,31 +34,22 @@ def open_jwks(where: str, timeout_s: float = TIMEOUT_S) -> KeySource:
         raise UsageError("auth.jwks: the address must have no user or password in it")
     if not url.host or (url.scheme == "http" and url.host not in LOCAL):
         raise UsageError("auth.jwks: the address must begin with https://; http:// is for this machine alone")
-    return JwksAddress(url, timeout_s)
+    return KeySource(JwksAddress(url, timeout_s).read, is_remote=True)
 
 
-class JwksFile:
-    """File of the operator, with public keys and HS256 secrets."""
-
-    is_remote = False
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-
-    def read(self) -> Jwks:
-        try:
-            with self._path.open("rb") as file:
-                document = file.read(MOST_BYTES + 1)
-        except OSError as error:
-            raise SourceError(f"auth.jwks: cannot read {self._path}: {error.strerror}") from error
-        return _keys(document)
+def _read_file(path: Path) -> Jwks:
+    """Return the keys in a file of the operator: public keys, and HS256 secrets."""
+    try:
+        with path.open("rb") as file:
+            document = file.read(MOST_BYTES + 1)
+    except OSError as error:
+        raise SourceError(f"auth.jwks: cannot read {path}: {error.strerror}") from error
+    return _keys(document)
 
 
 class JwksAddress:
     """Address of an identity provider's public keys. Redirects are not followed. Secrets in the document are
     ignored, because others can read them. An unchanged document is not sent again (ETag)."""
-
-    is_remote = True
 
     def __init__(self, url: httpx.URL, timeout_s: float) -> None:
         self._url, self._timeout_s = url, timeout_s

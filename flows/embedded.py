@@ -31,7 +31,7 @@ from recallflow.flows.models import BatchEmbedder, open_embedder, open_question_
 from recallflow.flows.settings import Settings
 from recallflow.llm import RemoteEmbedder
 from recallflow.operators.answers.models import Models
-from recallflow.operators.async_call import CallCompletion
+from recallflow.operators.async_call import CallCompletion, Completions, Runtime
 from recallflow.operators.events import Batch, Item, by_partition, decode, key_of_partition, partition_by_owner
 from recallflow.operators.prepare import prepare
 from recallflow.operators.rules import Rules
@@ -323,7 +323,8 @@ class EmbeddedEngine:
             directory = stack.enter_context(opened)
             batch_embedder = None
             if isinstance(embedder, RemoteEmbedder):
-                batch_embedder = stack.enter_context(BatchEmbedder.of(embedder, directory))
+                runtime = stack.enter_context(Runtime(Completions()))
+                batch_embedder = BatchEmbedder(embedder.service, directory, runtime)
             directory.open_all()
             yield cls(directory, embedder, settings, state_dir is not None, decisions, query_models, batch_embedder)
 

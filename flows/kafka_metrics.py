@@ -75,7 +75,7 @@ class FlowMetrics(Collector, Generic[M]):
             return "stopping" if source.stopping.is_set() else "starting"
         if not member.connection.connected:
             return "Kafka is unavailable"
-        if not membership.joined:
+        if membership.member_id is None:
             return "not a member of the deployment yet"
         opening = membership.expected - source.partitions()
         return f"partitions {ranges_of(opening)} are being opened" if opening else ""

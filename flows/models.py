@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
-from typing import Self
 
 import numpy as np
 
@@ -62,12 +61,6 @@ class BatchEmbedder:
     def __init__(self, service: EmbeddingService, directory: StateDirectory, runtime: Runtime) -> None:
         self._service, self._directory, self._runtime = service, directory, runtime
         self._warned = False
-
-    @classmethod
-    @contextmanager
-    def of(cls, embedder: RemoteEmbedder, directory: StateDirectory) -> Iterator[Self]:
-        with Runtime(Completions()) as runtime:
-            yield cls(embedder.service, directory, runtime)
 
     def embed(self, prepared: Sequence[Item]) -> list[Item]:
         """Return the items with vectors. Raise EmbedderError if none of any run had the configured dimension."""

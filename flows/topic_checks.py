@@ -9,7 +9,7 @@ from typing import Self
 from confluent_kafka import TopicPartition
 
 from recallflow.connectors.kafka.admin import KEEPS_ALL, TopicDescription, ask_configs
-from recallflow.connectors.kafka.group_members import agree
+from recallflow.connectors.kafka.group_members import agree, check_counts
 from recallflow.connectors.kafka.lease import holders
 from recallflow.connectors.kafka.partition import PartitionProgress
 from recallflow.connectors.kafka.topic_reader import ASK_S, TopicReader
@@ -132,13 +132,9 @@ def deployed(
     SourceError, and StateError."""
     with TopicReader(options, {"group.id": name}) as reader:
         counts = {topic: len(numbers) for topic, numbers in reader.partitions((topics.memory, topics.queries)).items()}
-        memory, queries = counts[topics.memory], counts[topics.queries]
-        if queries != memory:
-            raise UsageError(
-                f"{topics.memory} has {memory} partitions and {topics.queries} {queries}: a user's memories and "
-                "queries are read by one process, so give both as many (kafka-topics.sh --alter --partitions)"
-            )
-        agree(name, settings, reader.ask(lambda: holders(reader, topics.queries, range(queries))).values())
+        memory = counts[topics.memory]
+        check_counts((topics.memory, topics.queries), counts)
+        agree(name, settings, reader.ask(lambda: holders(reader, topics.queries, range(memory))).values())
         kept = state_partitions(reader, topics.memory, memory)
         if kept is None:
             _check_memories(reader, topics.memory)

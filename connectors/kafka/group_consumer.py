@@ -32,14 +32,6 @@ _AGAIN = {
 _FENCED = {KafkaError._FATAL, KafkaError.FENCED_INSTANCE_ID}
 
 
-class Fenced(Exception):
-    """Error: another process has joined with the same instance id."""
-
-
-class OtherAssignmentMode(Exception):
-    """Error: the other members of the group use the other assignment mode (by the group or by hand)."""
-
-
 class Committed(NamedTuple):
     """Progress of a partition: the next offsets of memory and queries, and a text of at most 4,000 characters."""
 
@@ -63,7 +55,7 @@ class GroupConsumer:
         options: KafkaOptions,
         name: str,
         topics: tuple[str, str],  # memory topic, whose partitions are assigned, and query topic
-        listener: "Membership",  # receives assignments during `poll`
+        membership: "Membership",  # receives assignments during `poll`
         *,
         session_s: float,
         rebalance_s: float,  # how long a member may take to hand over
@@ -86,7 +78,7 @@ class GroupConsumer:
         }
         static = {} if instance_id is None else {"group.instance.id": instance_id}
         self._memory, self._queries = topics
-        self._listener = listener
+        self._membership = membership
         self._shares, self._is_new = strategy == SHARING, True
         self._client_errors = ClientErrors()
         self._failed: KafkaError | None = None  # error in a callback
@@ -105,7 +97,8 @@ class GroupConsumer:
         consumer.subscribe([self._memory], on_assign=self._assign, on_revoke=self._revoke, on_lost=self._lose)
 
     def poll(self, wait_s: float) -> None:
-        """Serve callbacks. Raise Fenced, OtherAssignmentMode, or SourceError where Kafka refuses us."""
+        """Serve callbacks. Raise DeploymentLost if another process has joined with our instance id, UsageError if the
+        members use the other assignment mode, and SourceError where Kafka refuses us."""
         message = self._consumer.poll(wait_s)
         failed, self._failed = self._failed, None
         for error in (message and message.error(), failed):
@@ -161,9 +154,9 @@ class GroupConsumer:
 
     def _judge(self, error: KafkaError) -> None:
         if error.code() in _FENCED:
-            raise Fenced
+            raise self._membership.replaced()
         if error.code() == KafkaError.INCONSISTENT_GROUP_PROTOCOL:
-            raise OtherAssignmentMode
+            raise self._membership.other_assignment_mode()
         if not (is_retriable(error) or error.code() in _AGAIN):
             problem = f"{error.str()}; is it another's, or READ missing?"
             raise SourceError(f"the deployment's consumer group cannot be used: {problem}")
@@ -191,10 +184,10 @@ class GroupConsumer:
         except KafkaException as error:
             self._failed = error.args[0]
             return
-        self._listener.assigned(_numbers(partitions))
+        self._membership.assigned(_numbers(partitions))
 
     def _revoke(self, consumer: Any, partitions: list[TopicPartition]) -> None:
-        self._listener.revoked(_numbers(partitions))
+        self._membership.revoked(_numbers(partitions))
         try:
             if self._shares:
                 consumer.incremental_unassign(partitions)
@@ -205,7 +198,7 @@ class GroupConsumer:
 
     def _lose(self, consumer: Any, _: list[TopicPartition]) -> None:
         self._lost = True
-        self._listener.lost()
+        self._membership.lost()
         try:  # otherwise it would rejoin, and fence a newer static member
             consumer.unsubscribe()
         except KafkaException as error:

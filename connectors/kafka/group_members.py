@@ -76,18 +76,23 @@ def check_alone(options: KafkaOptions, name: str, own: Collection[int]) -> None:
         raise UsageError(f"deployment {name}: {problem}")
 
 
-def check_topics(options: KafkaOptions, topics: tuple[str, str], own: Collection[int] | None) -> None:
-    """Raise UsageError where the topics differ in partition counts or lack our partitions, SourceError for missing
-    ones."""
-    with TopicReader(options) as reader:
-        found = {topic: len(numbers) for topic, numbers in reader.partitions(topics).items()}
-    memory, queries = (found[topic] for topic in topics)
+def check_counts(topics: tuple[str, str], counts: Mapping[str, int]) -> None:
+    """Raise UsageError where the topics of memory and queries have different partition counts."""
+    memory, queries = (counts[topic] for topic in topics)
     if memory != queries:
         less, more = (topics[0], queries) if memory < queries else (topics[1], memory)
         raise UsageError(
             f"{topics[0]} has {memory} partitions and {topics[1]} {queries}, and one member owns a "
             f"partition of both: add partitions to {less}, up to {more}"
         )
+
+
+def check_topics(options: KafkaOptions, topics: tuple[str, str], own: Collection[int] | None) -> None:
+    """Raise UsageError for topics of different partition counts or without our partitions, SourceError for missing ones."""
+    with TopicReader(options) as reader:
+        found = {topic: len(numbers) for topic, numbers in reader.partitions(topics).items()}
+    check_counts(topics, found)
+    memory = found[topics[0]]
     if outside := [one for one in own or () if one >= memory]:
         raise UsageError(f"{topics[0]} has no partition {ranges_of(outside)}: it has {memory}, from 0 on")
 

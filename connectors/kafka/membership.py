@@ -26,9 +26,7 @@ from recallflow.connectors.kafka.group_consumer import (
     SHARING,
     Committed,
     CommittedEntry,
-    Fenced,
     GroupConsumer,
-    OtherAssignmentMode,
 )
 from recallflow.connectors.kafka.lease import MARGIN_MIN_S, Holder, Lease, await_silent, boottime_s
 from recallflow.errors import DeploymentLost, MembershipLost, RecallflowError, SinkError, SourceError, UsageError
@@ -156,10 +154,6 @@ class Membership:
     # ------------------------------------------------------------ called by other threads
 
     @property
-    def joined(self) -> bool:
-        return self._consumer.member_id is not None
-
-    @property
     def member_id(self) -> str | None:
         return self._consumer.member_id  # None before the first join
 
@@ -262,7 +256,7 @@ class Membership:
         return False
 
     def step(self) -> None:
-        """Serve callbacks, and renew the lease when due. Raise Fenced, OtherAssignmentMode or RecallflowError."""
+        """Serve callbacks, and renew the lease when due. Raise RecallflowError."""
         self._consumer.poll(POLL_S)
         self._work()
 
@@ -404,16 +398,6 @@ class Membership:
     def _keeping_failures(self) -> Iterator[None]:
         try:
             yield
-        except Fenced:
-            self._fail(self._replaced())
-        except OtherAssignmentMode:
-            self._fail(
-                UsageError(
-                    f"deployment {self.name} has members "
-                    + ("whose partitions the group assigns" if self._own is not None else "that own theirs by --own")
-                    + ": stop them first; a session timeout later the group has forgotten them"
-                )
-            )
         except Exception as error:  # noqa: BLE001 - it is raised where it stops the flow
             self._fail(error)
 
@@ -427,12 +411,18 @@ class Membership:
             if self._static is not None:
                 members = group_members.static_members(self._options, self.name)
                 if members.get(self._static, self._consumer.member_id) != self._consumer.member_id:
-                    return self._replaced()
+                    return self.replaced()
         return MembershipLost(f"deployment {self.name}: cut off for longer than a session: what was owned is another's")
 
-    def _replaced(self) -> DeploymentLost:
+    def replaced(self) -> DeploymentLost:
+        """Return the error of a static member whose instance id another process has taken."""
         joined = f"another process has joined deployment {self.name} as {self._static}"
         return DeploymentLost(f"{joined}: let one of them run")
+
+    def other_assignment_mode(self) -> UsageError:
+        theirs = "whose partitions the group assigns" if self._own is not None else "that own theirs by --own"
+        remedy = "stop them first; a session timeout later the group has forgotten them"
+        return UsageError(f"deployment {self.name} has members {theirs}: {remedy}")
 
     def _raise_failure(self) -> None:
         if self._error is not None:

@@ -115,7 +115,7 @@ def running(tally: OutputCounter, tmp_path: Path) -> Any:
         source=OwnedSource(KafkaOptions("127.0.0.1:1"), MEMORIES, QUERIES, sync_s=1.0, tails=lambda: ({}, 0)),
         directory=directory,
         output_counter=tally,
-        membership=Mock(spec=Membership, joined=True, expected=frozenset()),
+        membership=Mock(spec=Membership, member_id="m", expected=frozenset()),
         watch=Watch(dict, {MEMORIES: TopicDescription("m", 2)}),
         connection=Mock(spec=BrokerConnection, connected=True),
         owning_partitions=OwningPartitions(1),
@@ -202,7 +202,7 @@ def test_readiness_names_the_obstacle(running: Any, monkeypatch: pytest.MonkeyPa
         coming.setattr(running.membership, "expected", frozenset({0, 1, 2}))
         assert (metrics.obstacle(), early.obstacle()) == ("partitions 0-2 are being opened",) * 2
     with monkeypatch.context() as outside:
-        outside.setattr(running.membership, "joined", False)
+        outside.setattr(running.membership, "member_id", None)
         assert metrics.obstacle() == "not a member of the deployment yet"
     running.connection.connected = False
     assert (metrics.obstacle(), early.obstacle()) == ("Kafka is unavailable", "Kafka is unavailable")
