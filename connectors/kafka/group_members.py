@@ -88,7 +88,7 @@ def check_counts(topics: tuple[str, str], counts: Mapping[str, int]) -> None:
 
 
 def check_topics(options: KafkaOptions, topics: tuple[str, str], own: Collection[int] | None) -> None:
-    """Raise UsageError for topics of different partition counts or without our partitions, SourceError for missing ones."""
+    """Raise UsageError for unequal partition counts or a lack of our partitions, SourceError for missing topics."""
     with TopicReader(options) as reader:
         found = {topic: len(numbers) for topic, numbers in reader.partitions(topics).items()}
     check_counts(topics, found)
