@@ -148,7 +148,7 @@ class OutputCounter:
 
     query_topic: str
     first_offsets: Mapping[str, int]  # `topic:partition` → the first offset that is new to this run
-    given_before: Mapping[str, Container[int]] = field(default_factory=dict)  # later offsets read by an earlier run
+    delivered_before: Mapping[str, Container[int]] = field(default_factory=dict)  # later offsets read by an earlier run
     trace_id: Callable[[Position], int] = lambda _: NO_TRACE  # returns the trace of the record at a position
 
     def __post_init__(self) -> None:
@@ -192,7 +192,7 @@ class OutputCounter:
 
     def _is_new(self, source: str, offset: int) -> bool:
         """Return whether this run was the first to read a query: those that wait since an earlier run do not count."""
-        return offset >= self.first_offsets.get(source, 0) and offset not in self.given_before.get(source, ())
+        return offset >= self.first_offsets.get(source, 0) and offset not in self.delivered_before.get(source, ())
 
 
 def state_metrics(directory: StateDirectory) -> Iterator[Metric]:

@@ -119,7 +119,7 @@ def _sent(record: Record, result: EnrichmentResult) -> Iterator[EnrichmentOutput
 LLM_SPENDING, EMBEDDING_SPENDING = "llm.spent", "embedding.spent"
 OPEN_TO_CAPACITY = 4  # open requests per concurrent call
 OPEN_MOST = 1_000  # open requests that the metadata of a committed offset can hold
-WAYS = Remedies(
+REMEDIES = Remedies(
     "skip them (recallflow enrich --give-up-unanswered)",
     "start another --deployment, which continues with the remaining records",
     "accept repeated outputs (recallflow enrich --accept-repeats)",
@@ -161,7 +161,7 @@ def open_models(config: Config, runtime: Runtime, decisions: ControlHistory) -> 
 
 
 class EnrichmentMember(GroupMember):
-    ways = WAYS
+    remedies = REMEDIES
 
     def __init__(self, config: Config, stack: ExitStack, stopping: threading.Event) -> None:
         # The source reads results in order, as the main flow reads memories. It reads requests in any order, as

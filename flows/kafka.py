@@ -134,7 +134,7 @@ class MainFlowMember(GroupMember):
         )
         self._join(store)
         self._follow_other_members()
-        first, given = self.source.first_offsets, self.source.given_before
+        first, given = self.source.first_offsets, self.source.delivered_before
         self.output_counter = OutputCounter(self.topics.queries, first, given, self.spans.trace_id)
 
     def start(self) -> None:

@@ -99,7 +99,7 @@ class MainFlowMetrics(FlowMetrics["MainFlowMember"]):
     def _metrics_of(self, member: "MainFlowMember") -> Iterator[Metric]:
         yield from output_metrics(member.output_counter)
         yield gauge("waiting_queries", "Parked queries of this run", member.output_counter.waiting)
-        to_go = member.source.catch_up.to_go() or 0
+        to_go = member.source.catch_up.remaining() or 0
         yield gauge("catching_up_records", "Records left to apply since the start or the last outage", to_go)
         misrouted = "Records outside of their owner's partition, which were forwarded to it"
         yield counter("misrouted_records", misrouted, "reason", member.owning_partitions.counts, REASONS)
@@ -119,7 +119,7 @@ class EnrichmentMetrics(FlowMetrics["EnrichmentMember"]):
 
 
 def input_metrics(source: OwnedSource) -> Iterator[Metric]:
-    yield counter("records", "Records read from the input topics", "topic", source.progress.given, source.topics)
+    yield counter("records", "Records read from the input topics", "topic", source.progress.emitted, source.topics)
     yield gauge("in_flight_records", "Records read and not completed", source.progress.in_flight())
     readers = source.readers()
     queued = Counter(dict.fromkeys(source.topics, 0))

@@ -12,7 +12,7 @@ from typing import Generic, TypeVar
 from recallflow.connectors.kafka.admin import TopicDescriber
 from recallflow.connectors.kafka.cluster import BrokerConnection, Ends, Watch
 from recallflow.connectors.kafka.control import ControlTable
-from recallflow.connectors.kafka.hub import WAYS, MemoryEnds, Remedies
+from recallflow.connectors.kafka.hub import REMEDIES, MemoryEnds, Remedies
 from recallflow.connectors.kafka.membership import Membership
 from recallflow.connectors.kafka.owned import OwnedSource
 from recallflow.connectors.kafka.partition import PartitionProgress
@@ -46,7 +46,7 @@ _log = logging.getLogger(__name__)
 class GroupMember:
     """The parts of one group membership, in the order of their creation. The stack closes them in reverse order."""
 
-    ways: Remedies = WAYS  # remedies for deleted records, in messages
+    remedies: Remedies = REMEDIES  # remedies for deleted records, in messages
     spans: RecordSpans
 
     def __init__(
@@ -120,7 +120,7 @@ class GroupMember:
             stopping=self.stopping,
             closing=self.closing,
             queries_in_flight_max=queries_in_flight_max,
-            ways=self.ways,
+            remedies=self.remedies,
             memory_ends=memory_ends,
             settle=lambda: self.sink.settle(),
         )
@@ -155,7 +155,7 @@ class GroupMember:
             initial_progress=initial_progress,
             deployment=self.name,
             restore=restore,
-            ways=self.ways,
+            remedies=self.remedies,
             by_tenants=by_tenants,
             counts=counts,
             give_up_unanswered=self.chosen.give_up_unanswered,
@@ -170,14 +170,14 @@ class GroupMember:
             self.chosen.session_timeout_s,
             instance_id=instance_id,
             own=own,
-            begun=self.ownership.begun,
+            initial_commit=self.ownership.initial_commit,
             settings=settings,
         )
         self._stack.callback(self.membership.close)
         self.most_bytes = ask_sizes(self.options, self.inputs, self.outputs, judged=judged)
         outage_s, permit = self.membership.outage_s, self.membership.check
         sender = OutputSender(self.options, self.most_bytes, permit, outage_s, self.stopping)
-        self.sink = DeliverySink(sender, self.sent, self.ownership.marked, self.closing)
+        self.sink = DeliverySink(sender, self.sent, self.ownership.commit_barriers, self.closing)
 
 
 class KafkaFlow(Generic[M]):

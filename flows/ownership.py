@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from recallflow.connectors.kafka.cluster import Ends, earliest, read_tails
 from recallflow.connectors.kafka.group_consumer import Committed
-from recallflow.connectors.kafka.hub import WAYS, Remedies, gone
+from recallflow.connectors.kafka.hub import REMEDIES, Remedies, describe_removal
 from recallflow.connectors.kafka.messages import Identity, append_ms, identity_of
 from recallflow.connectors.kafka.owned import BarrierProgress, OwnedSource, lane_at
 from recallflow.connectors.kafka.partition import Lane, LogProgress, PartitionProgress, RoundRobinQueue, Tails
@@ -46,7 +46,7 @@ class _Arrival(NamedTuple):
 
 @dataclass(eq=False)
 class Ownership:
-    """The partitions of one process. The membership calls `gain` and `give_up`; the sink calls `marked`."""
+    """The partitions of one process. The membership calls `gain` and `give_up`; the sink calls `commit_barriers`."""
 
     options: KafkaOptions
     topics: tuple[str, str]  # of memory and of queries
@@ -60,7 +60,7 @@ class Ownership:
     initial_progress: Callable[[Collection[int]], dict[int, PartitionProgress]]  # of partitions without committed one
     deployment: str  # progress of other deployments is ignored
     restore: Restore | None = None  # restores a folder from a checkpoint, which may take long
-    ways: Remedies = WAYS  # remedies for deleted records, in messages
+    remedies: Remedies = REMEDIES  # remedies for deleted records, in messages
     by_tenants: bool = True  # serve queries round robin by tenant, not in the order of the log
     counts: Callable[[], bool] = lambda: False  # returns whether rate quotas need all records of the current second
     give_up_unanswered: bool = False  # skip queries that retention deleted
@@ -94,7 +94,7 @@ class Ownership:
 
     # ------------------------------------------------------------------ for the membership
 
-    def begun(self, at: Committed) -> Committed:
+    def initial_commit(self, at: Committed) -> Committed:
         """Return the progress to commit when a clean partition becomes ours. Its tails are the current ends of outputs:
         everything we send comes after them, even if we crash before the first barrier."""
         if (progress := PartitionProgress.found(at.text)) is None or not progress.clean:
@@ -144,7 +144,7 @@ class Ownership:
             return
         arrivals = {number: _Arrival(at, sent.get(number, set()), tokens[number]) for number, at in known.items()}
         if self.restore is None:
-            self._take(arrivals)
+            self._open_all(arrivals)
             return
         for number, arrival in arrivals.items():
             self._restoring.submit(self._keeping_failures, self._fetch, number, arrival, self.restore)
@@ -164,9 +164,9 @@ class Ownership:
         # A standby partition is open, so its folder cannot be replaced.
         restore(number, lambda: self._coming.get(number) is arrival.token and number not in self.source.standbys())
         if self._coming.get(number) is arrival.token:
-            self._moving.submit(self._keeping_failures, self._take, {number: arrival})
+            self._moving.submit(self._keeping_failures, self._open_all, {number: arrival})
 
-    def _take(self, arrivals: dict[int, _Arrival]) -> None:
+    def _open_all(self, arrivals: dict[int, _Arrival]) -> None:
         coming = {number: one for number, one in arrivals.items() if self._coming.get(number) is one.token}
         if not coming:
             return
@@ -206,7 +206,7 @@ class Ownership:
             unmark_released(partition.path)
             if (counts := partition.counts).owners:
                 held = f", with {counts.memories} memories of {counts.owners} owners"
-        self.sent.learn(number, sent)
+        self.sent.add(number, sent)
         if held or memory.next_offset or memory.end:
             _log.info(
                 "partition %d is assigned%s; %s resumes at offset %d, %s at %d",
@@ -225,8 +225,10 @@ class Ownership:
             _log.warning("%s:%d: %d %s", topic, number, low - first, problem)
             at, first = LogProgress(max(at.next_offset, low), at.since_ms, tuple(o for o in at.open if o >= low)), low
         if first < low:
-            way = self.ways.queries if of_queries else self.ways.memories
-            raise SourceError(gone(f"{topic}:{number}", f"{low - first} records from offset {first} on are", way))
+            remedy = self.remedies.queries if of_queries else self.remedies.memories
+            raise SourceError(
+                describe_removal(f"{topic}:{number}", f"{low - first} records from offset {first} on are", remedy)
+            )
         if at.next_offset > high:
             raise SourceError(
                 f"{topic}:{number} ends at offset {high}, before our offset {at.next_offset}: the topic was recreated. "
@@ -259,7 +261,7 @@ class Ownership:
         self._check_there(begin, unclean)
         found: dict[int, set[Identity]] = {}
 
-        def see(message: Any) -> None:
+        def collect(message: Any) -> None:
             for identity in identity_of(message):
                 try:
                     position = Position.parse(identity[0].decode())
@@ -269,15 +271,18 @@ class Ownership:
                 if progress is not None and not self._is_done(progress, position):
                     found.setdefault(position.partition, set()).add(identity)
 
-        read_tails(self.options, begin, ends, self._stopping, see)
+        read_tails(self.options, begin, ends, self._stopping, collect)
         return found
 
     def _check_there(self, begin: Tails, unclean: Mapping[int, PartitionProgress]) -> None:
         """Raise OutputsGone if retention deleted outputs since a progress with unfinished records."""
-        if self.accept_repeats or (lost := self.ends.lost(begin, min(one.at_ms for one in unclean.values()))) is None:
+        if (
+            self.accept_repeats
+            or (lost := self.ends.first_loss(begin, min(one.at_ms for one in unclean.values()))) is None
+        ):
             return
         lacks = f"{lost} lacks outputs since the last barrier"
-        raise OutputsGone(f"{lacks}, so outputs could be repeated: {self.ways.outputs}")
+        raise OutputsGone(f"{lacks}, so outputs could be repeated: {self.remedies.outputs}")
 
     def _is_done(self, progress: PartitionProgress, position: Position) -> bool:
         """Return whether outputs of a record need not be looked up."""
@@ -287,18 +292,18 @@ class Ownership:
 
     # ------------------------------------------------------------------ for the sink
 
-    def marked(self, marks: Collection[Marked]) -> None:
+    def commit_barriers(self, marks: Collection[Marked]) -> None:
         """Advance the progress of partitions: all outputs before these barriers are delivered."""
         known: dict[int, Committed] = {}
         for mark in marks:
-            if (given := self.source.given(mark.partition, mark.number)) is None:
+            if (given := self.source.barrier_progress(mark.partition, mark.number)) is None:
                 continue  # a partition of a standby
             progress = self._progress_at(mark, given)
             self._progress[mark.partition] = progress
             if mark.last:
                 self._handed[mark.partition].set()
             else:
-                self.source.keep(mark.partition, progress.encode(), open_left=any(mark.open.values()))
+                self.source.set_progress(mark.partition, progress.encode(), open_left=any(mark.open.values()))
                 known[mark.partition] = committed(progress)
         if known:
             self.commit(known)
@@ -321,7 +326,7 @@ class Ownership:
             clean=False,
             deployment=self.deployment,
         )
-        if self.sent.left(mark.partition, mark.number, lambda position: self._is_done(progress, position)):
+        if self.sent.has_unclaimed(mark.partition, mark.number, lambda position: self._is_done(progress, position)):
             return replace(progress, tails=self._tails[mark.partition], at_ms=before.at_ms)
         return replace(progress, tails={}, clean=True) if mark.last else progress
 

@@ -274,8 +274,8 @@ def routing(
             observe(output)
             if isinstance(output, Done):
                 topic, _, partition = output.source.rpartition(":")
-                source.progress.done(topic, len(output.offsets))
-                source.catch_up.done(output.source, output.offsets)
+                source.progress.count_finished(topic, len(output.offsets))
+                source.catch_up.count_applied(output.source, output.offsets)
                 spans.done(Position(topic, int(partition), offset) for offset in output.offsets)
             else:
                 if spans.is_late(output.position):

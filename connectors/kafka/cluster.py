@@ -46,7 +46,7 @@ class CatchUp:
 
     def __init__(self) -> None:
         self.behind = True  # False: nothing to go
-        self.passed = 0  # processed records below a target
+        self.caught_up = 0  # processed records below a target
         self._lock = threading.Lock()
         self._logs: dict[str, _Log] = {}
         self._ends: Mapping[str, int] | None = None
@@ -62,7 +62,7 @@ class CatchUp:
         with self._lock:
             self._logs.pop(source, None)
 
-    def aim(self, ends: Mapping[str, int]) -> None:
+    def set_targets(self, ends: Mapping[str, int]) -> None:
         """Set the end offsets up to which the state has to catch up."""
         with self._lock:
             self._ends = dict(ends)
@@ -72,13 +72,13 @@ class CatchUp:
                 log.open_below = log.open
             self.behind = True
 
-    def lose(self) -> None:
+    def note_outage(self) -> None:
         """Note an outage of the brokers: the number of missing records is unknown."""
         with self._lock:
             self._ends = None
             self.behind = True
 
-    def gave(self, source: str, offsets: Iterable[int], next_offset: int) -> None:
+    def count_emitted(self, source: str, offsets: Iterable[int], next_offset: int) -> None:
         with self._lock:
             log = self._logs[source]
             log.next_offset = next_offset
@@ -86,13 +86,13 @@ class CatchUp:
                 log.open += 1
                 log.open_below += offset < log.target
 
-    def passed_over(self, source: str, offset: int) -> None:
+    def skip_to(self, source: str, offset: int) -> None:
         """Note that the reader is at `offset` and has emitted all records before it."""
         with self._lock:
             if (log := self._logs.get(source)) is not None:
                 log.next_offset = max(log.next_offset, offset)
 
-    def done(self, source: str, offsets: Iterable[int]) -> None:
+    def count_applied(self, source: str, offsets: Iterable[int]) -> None:
         with self._lock:
             log = self._logs.get(source)
             if log is None:
@@ -102,9 +102,9 @@ class CatchUp:
                     continue
                 log.open -= 1
                 log.open_below -= offset < log.target
-                self.passed += self.behind
+                self.caught_up += self.behind
 
-    def to_go(self, source: str | None = None) -> int | None:
+    def remaining(self, source: str | None = None) -> int | None:
         """Return the number of records from the state of one partition or of all to the targets; None where unknown."""
         if not self.behind:
             return 0
@@ -112,19 +112,19 @@ class CatchUp:
             if self._ends is None or (source is not None and source not in self._logs):
                 return None
             if source is not None:
-                return _left(self._logs[source])
-            left = sum(map(_left, self._logs.values()))
+                return _remaining(self._logs[source])
+            left = sum(map(_remaining, self._logs.values()))
             self.behind = left > 0
             return left
 
     def describe(self, source: str | None = None) -> str:
         """Describe the missing records of one partition or of all; return an empty text where none is missing."""
-        if (left := self.to_go(source)) is None:
+        if (left := self.remaining(source)) is None:
             return "how many records of memory are to go is not known yet"
         return f"{left:,} records of memory to go" if left else ""
 
 
-def _left(log: _Log) -> int:
+def _remaining(log: _Log) -> int:
     return max(0, log.target - log.next_offset) + log.open_below
 
 
@@ -132,19 +132,19 @@ class BrokerConnection:
     """Observer of the brokers on a thread. It sets the targets of `catch_up`, also after an outage."""
 
     def __init__(
-        self, options: KafkaOptions, topic: str, catch_up: CatchUp, begun: Callable[[], bool] = lambda: True
+        self, options: KafkaOptions, topic: str, catch_up: CatchUp, has_begun: Callable[[], bool] = lambda: True
     ) -> None:
-        """Return once the topic's end offsets are known. `begun`: whether reading has started. Raise SourceError."""
+        """Return once the topic's end offsets are known. `has_begun`: has reading started? Raise SourceError."""
         self.connected = True
         self._topic = topic
-        self._catch_up, self._begun = catch_up, begun
+        self._catch_up, self._has_begun = catch_up, has_begun
         self._reader = TopicReader(options)
         self._stopping = threading.Event()
-        self._lost_s = self._aimed_s = 0.0
-        self._passed = 0  # records caught up before the last aim
+        self._lost_s = self._targets_s = 0.0
+        self._caught_up = 0  # records caught up before the last aim
         self._logged = False  # whether the end of the catch-up was logged
         try:
-            self._aim({number: end for (_, number), (_, end) in self._reader.spans([topic]).items()})
+            self._set_targets({number: end for (_, number), (_, end) in self._reader.spans([topic]).items()})
         except BaseException:
             self._reader.close()
             raise
@@ -162,20 +162,20 @@ class BrokerConnection:
             try:
                 numbers = self._partitions()
                 if not self.connected:
-                    self._aim({number: self._end(number) for number in numbers})
+                    self._set_targets({number: self._end(number) for number in numbers})
             except KafkaException as error:
                 if self.connected:
-                    self._lose(error.args[0])
+                    self._note_outage(error.args[0])
                 continue
             if not self.connected:
                 self.connected = True
                 away_s = time.monotonic() - self._lost_s
                 missing = self._catch_up.describe() or "nothing is missing"
                 _log.warning("Kafka is back after %.1f s: %s", away_s, missing)
-            if not self._logged and self._begun() and self._catch_up.to_go() == 0:
+            if not self._logged and self._has_begun() and self._catch_up.remaining() == 0:
                 self._logged = True
-                caught_up = f"{self._catch_up.passed - self._passed:,}"
-                _log.info("ready after %.1f s: %s records caught up", time.monotonic() - self._aimed_s, caught_up)
+                caught_up = f"{self._catch_up.caught_up - self._caught_up:,}"
+                _log.info("ready after %.1f s: %s records caught up", time.monotonic() - self._targets_s, caught_up)
 
     def _partitions(self) -> list[int]:
         found: Any = self._reader.consumer.list_topics(self._topic, timeout=ASK_S).topics[self._topic]
@@ -188,13 +188,13 @@ class BrokerConnection:
         end: int = self._reader.consumer.get_watermark_offsets(part, timeout=ASK_S)[1]
         return end
 
-    def _aim(self, ends: dict[int, int]) -> None:
-        self._catch_up.aim({f"{self._topic}:{number}": end for number, end in ends.items()})
-        self._aimed_s, self._passed, self._logged = time.monotonic(), self._catch_up.passed, False
+    def _set_targets(self, ends: dict[int, int]) -> None:
+        self._catch_up.set_targets({f"{self._topic}:{number}": end for number, end in ends.items()})
+        self._targets_s, self._caught_up, self._logged = time.monotonic(), self._catch_up.caught_up, False
 
-    def _lose(self, error: KafkaError) -> None:
+    def _note_outage(self, error: KafkaError) -> None:
         self.connected, self._lost_s = False, time.monotonic()
-        self._catch_up.lose()
+        self._catch_up.note_outage()
         _log.warning("Kafka is unavailable: %s; waiting for it", error.str())
 
 
@@ -219,7 +219,7 @@ class Watch:
     def running(self) -> AbstractContextManager[None]:
         return background_thread(self._run, "watch", self._stopping)
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Describe the topics once. A failed request is repeated at the next look; the readers log the outage."""
         try:
             found = self._ask()
@@ -239,7 +239,7 @@ class Watch:
 
     def _run(self) -> None:
         while self._error is None and not self._stopping.wait(LOOK_S):
-            self.look()
+            self.check()
 
 
 ASK_ENDS_EVERY_S = 1.0
@@ -286,7 +286,7 @@ class Ends:
                 for topic, numbers in reader.partitions(self.topics).items()
             }
 
-    def lost(self, begin: Tails, at_ms: int) -> str | None:
+    def first_loss(self, begin: Tails, at_ms: int) -> str | None:
         """Return the first partition that lost records after `begin`, if they can be younger than `at_ms`."""
         with TopicReader(self._options, TAIL) as reader:
             for (topic, number), (low, high) in reader.spans([*begin]).items():

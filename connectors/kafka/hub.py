@@ -50,12 +50,12 @@ class Remedies(NamedTuple):
     outputs: str = "restore nothing, and let them come twice: recallflow run --accept-repeats"
 
 
-WAYS = Remedies()
+REMEDIES = Remedies()
 
 
-def gone(source: str, what: str, way: str) -> str:
+def describe_removal(source: str, what: str, remedy: str) -> str:
     """Describe records that were removed from a topic, with the remedy."""
-    return f"{source}: {what} gone from the topic, and nothing is skipped silently: {way}"
+    return f"{source}: {what} gone from the topic, and nothing is skipped silently: {remedy}"
 
 
 class LaneReader:
@@ -67,7 +67,7 @@ class LaneReader:
         options: KafkaOptions,
         wake: threading.Event,
         new_consumer: NewConsumer = Consumer,
-        way: str = "",  # remedy for records that were removed before they were read
+        remedy: str = "",  # remedy for records that were removed before they were read
         *,
         ends: bool = False,  # whether a lane reports that it was read to its end, also where that offset has no record
         memory_ends: MemoryEnds | None = None,  # end offsets before which the records just read must not be given
@@ -75,7 +75,7 @@ class LaneReader:
         self.lanes: dict[TopicPart, Lane] = {}
         self.error: Exception | None = None
         self.retried = 0
-        self._wake, self._way, self._memory_ends = wake, way, memory_ends
+        self._wake, self._remedy, self._memory_ends = wake, remedy, memory_ends
         self._stopping = threading.Event()
         self._registry = options.registry
         self._waiting: dict[TopicPart, float] = {}  # partition that waits for the schema registry → its next attempt
@@ -110,7 +110,7 @@ class LaneReader:
         self._consumer.close()
 
     def waiting(self) -> bool:
-        return any(lane.givable() for lane in self.lanes.values())
+        return any(lane.has_ready() for lane in self.lanes.values())
 
     def is_blocked(self) -> bool:
         """Return whether a query waits for memory records."""
@@ -190,7 +190,7 @@ class LaneReader:
         for message in messages:
             error, lane = message.error(), self.lanes.get((message.topic(), message.partition()))
             if error is not None and error.code() != KafkaError._PARTITION_EOF:
-                self._judge(error, f"{message.topic()}:{message.partition()}")
+                self._raise_unless_retriable(error, f"{message.topic()}:{message.partition()}")
             elif lane is None or (lane.topic, lane.number) in self._waiting:
                 continue  # the partition was removed meanwhile, or is read again from this record
             elif error is not None:  # this offset is beyond the last record where transaction markers lie between
@@ -232,12 +232,12 @@ class LaneReader:
             return
         ends = self._memory_ends({lane.number for _, lane in held})
         for message, lane in held:
-            if lane.barriers is not None and not lane.was_given(message.offset()):
+            if lane.barriers is not None and not lane.was_delivered(message.offset()):
                 lane.barriers.add(message.offset(), ends.get(lane.number, 0))
 
-    def _judge(self, error: KafkaError, where: str) -> None:
+    def _raise_unless_retriable(self, error: KafkaError, where: str) -> None:
         if error.code() == KafkaError._AUTO_OFFSET_RESET:
-            raise SourceError(gone(where, f"the next record is ({error.str()})", self._way))
+            raise SourceError(describe_removal(where, f"the next record is ({error.str()})", self._remedy))
         if is_refusal(error) or error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
             raise SourceError(f"{where}: {error.str()}; create the topic (recallflow topics create) or grant the right")
         if not is_retriable(error):
@@ -262,14 +262,16 @@ class Hub:
         failure: Callable[[], Exception | None] = lambda: None,  # returns another error that must stop the source
         *,
         queries_room: Callable[[], int] = lambda: BATCH_MAX,  # returns how many more queries may be in flight
-        ways: Remedies = WAYS,
+        remedies: Remedies = REMEDIES,
         new_consumer: NewConsumer = Consumer,
         clock_s: Callable[[], float] = time.perf_counter,
         memory_ends: MemoryEnds | None = None,
     ) -> None:
         self.wake = wake or threading.Event()
-        self.queries = LaneReader("queries", options, self.wake, new_consumer, ways.queries, memory_ends=memory_ends)
-        self.memories = LaneReader("memories", options, self.wake, new_consumer, ways.memories, ends=True)
+        self.queries = LaneReader(
+            "queries", options, self.wake, new_consumer, remedies.queries, memory_ends=memory_ends
+        )
+        self.memories = LaneReader("memories", options, self.wake, new_consumer, remedies.memories, ends=True)
         self._in_flight, self._queries_room, self._failure = in_flight, queries_room, failure
         self._clock_s = clock_s
         self._batch = 1
@@ -312,7 +314,7 @@ class Hub:
         asked = (self._asked or self._queries_wait()) and not self.queries.is_blocked()
         if asked and self._clock_s() - self._fed_s < STARVED_S:
             return 0
-        busy = max(1, sum(1 for lane in self.memories.lanes.values() if lane.givable()))
+        busy = max(1, sum(1 for lane in self.memories.lanes.values() if lane.has_ready()))
         return max(0, min(-(-self._batch // busy), self._room()))
 
     def count_given(self, memories: int) -> None:
@@ -321,8 +323,8 @@ class Hub:
 
     def wait(self) -> None:
         """Wait for news, briefly, because the dataflow has other work."""
-        givable = self.memories.waiting() and self._room() > 0
-        if not (self._queries_wait() or givable):
+        has_ready = self.memories.waiting() and self._room() > 0
+        if not (self._queries_wait() or has_ready):
             self.wake.wait(WAIT_S)
         self.wake.clear()
 

@@ -103,7 +103,7 @@ class Membership:
         *,
         instance_id: str | None = None,
         own: frozenset[int] | None = None,
-        begun: Callable[[Committed], Committed] = lambda at: at,
+        initial_commit: Callable[[Committed], Committed] = lambda at: at,
         settings: Mapping[str, object] = MappingProxyType({}),
         clock_s: Callable[[], float] = boottime_s,
         new_consumer: Callable[..., Any] = Consumer,
@@ -111,12 +111,12 @@ class Membership:
     ) -> None:
         """`topics` are the memory topic and the query topic; `state_dir` is the directory whose lock we hold.
         `instance_id` is the id of a static member, which keeps its partitions during a restart; `own` are partitions
-        that are assigned by hand. `begun` returns the initial progress of a new partition, which is committed first.
+        that are assigned by hand. `initial_commit` returns the progress of a new partition, which is committed first.
         `is_rebalancing` returns whether the group is between two generations."""
         if own is not None and instance_id is not None:
             raise UsageError("give an instance id or partitions of one's own: they are an instance's name already")
         self.name, self._options, self._topics = name, options, topics
-        self._assignee, self._own, self._begun = assignee, own, begun
+        self._assignee, self._own, self._initial_commit = assignee, own, initial_commit
         self._static = instance_id if own is None else group_members.name_of(own)
         self._clock_s = clock_s
         self._me = Holder.here(state_dir, self._static or "", settings)
@@ -345,7 +345,10 @@ class Membership:
             group_members.check_alone(self._options, self.name, self._own)
             self._alone = True
         coming = {partition: found[partition] for partition in self._coming}
-        places = {partition: self._begun(coming[partition].committed) for partition in self._previous.has_left(coming)}
+        places = {
+            partition: self._initial_commit(coming[partition].committed)
+            for partition in self._previous.has_left(coming)
+        }
         sent_s = self._clock_s()
         gained = self._consumer.commit(places, self._note()) if places else frozenset()
         if not gained:

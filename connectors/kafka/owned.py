@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from confluent_kafka import Consumer
 
 from recallflow.connectors.kafka.cluster import CatchUp
-from recallflow.connectors.kafka.hub import BATCH_MAX, WAYS, Hub, LaneReader, MemoryEnds, Remedies
+from recallflow.connectors.kafka.hub import BATCH_MAX, REMEDIES, Hub, LaneReader, MemoryEnds, Remedies
 from recallflow.connectors.kafka.messages import record_of
 from recallflow.connectors.kafka.partition import Lane, LogProgress, Tails
 from recallflow.connectors.kafka.topic_reader import NewConsumer
@@ -34,24 +34,24 @@ class RecordCounters:
     difference, because a dataflow has no back-pressure from an operator to its source."""
 
     def __init__(self) -> None:
-        self.given: Counter[str] = Counter()
-        self.through: Counter[str] = Counter()
+        self.emitted: Counter[str] = Counter()
+        self.finished: Counter[str] = Counter()
         # A lost increment would stay in flight for ever.
         self._counting = threading.Lock()
 
-    def gave(self, topic: str, records: int) -> None:
+    def count_emitted(self, topic: str, records: int) -> None:
         with self._counting:
-            self.given[topic] += records
+            self.emitted[topic] += records
 
-    def done(self, topic: str, records: int) -> None:
+    def count_finished(self, topic: str, records: int) -> None:
         with self._counting:
-            self.through[topic] += records
+            self.finished[topic] += records
 
     def in_flight(self, topic: str | None = None) -> int:
         """Return the number of unfinished records, of one topic or of all."""
-        given, through = self.given, self.through
+        emitted, finished = self.emitted, self.finished
         with self._counting:
-            return given.total() - through.total() if topic is None else given[topic] - through[topic]
+            return emitted.total() - finished.total() if topic is None else emitted[topic] - finished[topic]
 
 
 class BarrierProgress(NamedTuple):
@@ -71,7 +71,7 @@ class _Owned:
     marks: int = 0
     marked_s: float = 0.0
     moved: bool = True  # whether records were delivered since the last barrier, or are still open
-    place: bytes | None = None  # progress to keep with the state
+    progress: bytes | None = None  # progress to keep with the state
 
 
 class OwnedSource:
@@ -92,7 +92,7 @@ class OwnedSource:
         stopping: threading.Event | None = None,  # event that ends the source
         failure: Callable[[], Exception | None] = lambda: None,  # returns another error that must stop the source
         queries_in_flight_max: int | None = None,  # limit of queries in the dataflow; None is unlimited
-        ways: Remedies = WAYS,
+        remedies: Remedies = REMEDIES,
         new_consumer: NewConsumer = Consumer,
         closing: Closing | None = None,
         clock_s: Callable[[], float] = time.monotonic,
@@ -103,12 +103,12 @@ class OwnedSource:
         self.progress = RecordCounters()
         self.catch_up, self.stopping = CatchUp(), stopping or threading.Event()
         self.first_offsets: dict[str, int] = {}  # `topic:partition` → the first offset that is new to this run
-        self.given_before: dict[str, Collection[int]] = {}  # `topic:partition` → later offsets that are not new
+        self.delivered_before: dict[str, Collection[int]] = {}  # `topic:partition` → later offsets that are not new
         self._sync_s, self._tails, self._clock_s = sync_s, tails, clock_s
         self._finished, self._closing, self._settle = finished, closing or Closing(), settle
         self._owned: dict[int, _Owned] = {}
         self._standbys: dict[int, Lane] = {}  # standby partitions, owned by another member
-        self._given: dict[tuple[int, int], BarrierProgress] = {}
+        self._barriers: dict[tuple[int, int], BarrierProgress] = {}
         self._changes: deque[Callable[[], Iterator[Signal]]] = deque()
         self._queries_most = queries_in_flight_max
         self._hub = Hub(
@@ -117,7 +117,7 @@ class OwnedSource:
             wake,
             failure,
             queries_room=self._queries_room,
-            ways=ways,
+            remedies=remedies,
             new_consumer=new_consumer,
             memory_ends=memory_ends,
         )
@@ -154,14 +154,14 @@ class OwnedSource:
         """Return the standby partitions."""
         return frozenset(self._standbys)
 
-    def given(self, partition: int, number: int) -> BarrierProgress | None:
+    def barrier_progress(self, partition: int, number: int) -> BarrierProgress | None:
         """Return the progress of a partition at a barrier; each barrier can be looked up once."""
-        return self._given.pop((partition, number), None)
+        return self._barriers.pop((partition, number), None)
 
-    def keep(self, partition: int, place: bytes, *, open_left: bool) -> None:
+    def set_progress(self, partition: int, progress: bytes, *, open_left: bool) -> None:
         """Set the progress that the next barrier carries to the folder. `open_left`: some records are unfinished."""
         if (owned := self._owned.get(partition)) is not None:
-            owned.place = place
+            owned.progress = progress
             owned.moved |= open_left
 
     def partitions(self) -> frozenset[int]:
@@ -227,7 +227,7 @@ class OwnedSource:
             hub.count_given(len(memories))
         for records in (queries, memories):
             if records:
-                self.progress.gave(records[0].position.topic, len(records))
+                self.progress.count_emitted(records[0].position.topic, len(records))
         return [*queries, *memories]
 
     def _taken(self, number: int, lane: Lane, most: int) -> list[Record]:
@@ -239,9 +239,9 @@ class OwnedSource:
     def _memories(self, number: int, owned: _Owned, most: int) -> list[Record]:
         lane = owned.memory
         if records := self._taken(number, lane, most):
-            self.catch_up.gave(lane.source, [record.position.offset for record in records], lane.next_offset)
+            self.catch_up.count_emitted(lane.source, [record.position.offset for record in records], lane.next_offset)
         elif self.catch_up.behind and not lane.held():
-            self.catch_up.passed_over(lane.source, lane.reached)
+            self.catch_up.skip_to(lane.source, lane.reached)
         return records
 
     # ------------------------------------------------------------------ signals
@@ -268,7 +268,7 @@ class OwnedSource:
             queries.wait_for_writes(memory, self._clock_s)
         for lane, reader in ((queries, self._hub.queries), (memory, self._hub.memories)):
             self.first_offsets[lane.source] = lane.answered_from
-            self.given_before[lane.source] = lane.given_before
+            self.delivered_before[lane.source] = lane.delivered_before
             reader.add(lane)
             reader.start()
         self.catch_up.begin(memory.source, memory.next_offset, memory.end)
@@ -290,7 +290,7 @@ class OwnedSource:
         """Yield a barrier for each partition whose sync is due."""
         now_s = self._clock_s()
         for partition, owned in self._owned.items():
-            if (partition, owned.marks - 1) in self._given:
+            if (partition, owned.marks - 1) in self._barriers:
                 continue  # the previous barrier is not synced and delivered yet
             if now_s - owned.marked_s >= (self._sync_s if owned.moved else IDLE_S):
                 yield self._mark(partition, owned)
@@ -298,10 +298,10 @@ class OwnedSource:
 
     def _mark(self, partition: int, owned: _Owned, *, last: bool = False) -> Mark:
         tails, tails_ms = self._tails()
-        memory, queries = reached(owned.memory), reached(owned.queries)
-        self._given[partition, owned.marks] = BarrierProgress(memory, queries, tails, tails_ms)
-        mark = Mark(partition, owned.marks, owned.place, last)
-        owned.marks, owned.place = owned.marks + 1, None
+        memory, queries = lane_progress(owned.memory), lane_progress(owned.queries)
+        self._barriers[partition, owned.marks] = BarrierProgress(memory, queries, tails, tails_ms)
+        mark = Mark(partition, owned.marks, owned.progress, last)
+        owned.marks, owned.progress = owned.marks + 1, None
         owned.barrier_s = time.time()
         return mark
 
@@ -309,18 +309,18 @@ class OwnedSource:
 def records_of(lane: Lane, most: int) -> list[Record]:
     """Return the next records of a lane: at most `most`, and about BATCH_BYTES."""
     records: list[Record] = []
-    end_bytes = lane.given_bytes + BATCH_BYTES
-    while len(records) < most and lane.given_bytes < end_bytes and lane.givable():
+    end_bytes = lane.delivered_bytes + BATCH_BYTES
+    while len(records) < most and lane.delivered_bytes < end_bytes and lane.has_ready():
         message = lane.take()
         unread = 0 if lane.barriers is None else lane.barriers.take(message)
-        records.append(record_of(message, silent=lane.was_given(message.offset()), unread=unread))
+        records.append(record_of(message, silent=lane.was_delivered(message.offset()), unread=unread))
     return records
 
 
-def reached(lane: Lane) -> LogProgress:
+def lane_progress(lane: Lane) -> LogProgress:
     """Return the progress of a lane, with the open records of an earlier owner that are not given again yet."""
     still = tuple(sorted(offset for offset in lane.open if offset >= lane.next_offset))
-    return LogProgress(max(lane.next_offset, lane.answered_from), lane.since_ms, still, lane.given_ahead())
+    return LogProgress(max(lane.next_offset, lane.answered_from), lane.since_ms, still, lane.delivered_ahead())
 
 
 def lane_at(topic: str, number: int, at: LogProgress, end: int, first: int | None = None) -> Lane:

@@ -73,8 +73,8 @@ class PartitionProgress:
     def encode(self) -> bytes:
         """Return the full encoding for a partition's folder."""
         stored = {one.name: getattr(self, one.name) for one in fields(self)}
-        tails = {topic: _spread(offsets) for topic, offsets in self.tails.items()}
-        encoded = {"memory": _encoded(self.memory), "queries": _encoded(self.queries), "tails": tails}
+        tails = {topic: _by_partition(offsets) for topic, offsets in self.tails.items()}
+        encoded = {"memory": _compact(self.memory), "queries": _compact(self.queries), "tails": tails}
         return orjson.dumps(stored | encoded)
 
     @classmethod
@@ -82,7 +82,7 @@ class PartitionProgress:
         """Return the value that `encode` encoded. Raise ValueError for other data."""
         try:
             stored = orjson.loads(data)
-            memory, queries = (_reached(*stored.pop(name)) for name in ("memory", "queries"))
+            memory, queries = (_decoded(*stored.pop(name)) for name in ("memory", "queries"))
             tails = {
                 topic: {number: offset for number, offset in enumerate(offsets) if offset >= 0}
                 for topic, offsets in stored.pop("tails").items()
@@ -102,12 +102,12 @@ class PartitionProgress:
     def text(self) -> str:
         """Return the commit metadata. Above the size limit, tails are found by time, and some records done ahead are
         done again. Such progress is not clean: the next owner finds in the tails that their outputs were sent."""
-        for one in (self, replace(self, tails={}), self._least()):
+        for one in (self, replace(self, tails={}), self._smallest()):
             if len(text := one.encode().decode()) <= TEXT_MOST:
                 return text
         raise ValueError("the progress of a partition is longer than its limit")
 
-    def _least(self) -> "PartitionProgress":
+    def _smallest(self) -> "PartitionProgress":
         """Return the smallest correct progress: reading continues at the first open record that is not listed."""
         still = sorted(self.queries.open)
         if len(still) <= AHEAD_MOST:
@@ -126,17 +126,17 @@ def progress_of(stored: bytes) -> tuple[str, tuple[int, int, int]]:
     return place.deployment, (place.generation, place.memory.next_offset, place.queries.first)
 
 
-def _encoded(reached: LogProgress) -> tuple[Any, ...]:
+def _compact(reached: LogProgress) -> tuple[Any, ...]:
     """Return a log with its lists of offsets as differences, which are shorter."""
     lists = (sorted(one) for one in (reached.open, reached.ahead))
     return (reached.next_offset, reached.since_ms, *([b - a for a, b in pairwise([0, *one])] for one in lists))
 
 
-def _reached(next_offset: int, since_ms: int, still: list[int], ahead: list[int]) -> LogProgress:
+def _decoded(next_offset: int, since_ms: int, still: list[int], ahead: list[int]) -> LogProgress:
     return LogProgress(int(next_offset), int(since_ms), tuple(accumulate(still)), tuple(accumulate(ahead)))
 
 
-def _spread(offsets: Mapping[int, int]) -> list[int]:
+def _by_partition(offsets: Mapping[int, int]) -> list[int]:
     """Return offsets in the order of their partitions; -1 where one is not known."""
     return [offsets.get(number, -1) for number in range(max(offsets, default=-1) + 1)]
 
@@ -216,9 +216,9 @@ class Lane:
     number: int
     next_offset: int  # offset of the next record to deliver to the dataflow
     end: int  # last known end offset of the partition
-    answered_from: int = 0  # first offset whose outputs count, except `given_before`
+    answered_from: int = 0  # first offset whose outputs count, except `delivered_before`
     since_ms: int = 0  # append time of the record before the next one
-    given_before: frozenset[int] = frozenset()  # delivered by an earlier run, ahead of the log order
+    delivered_before: frozenset[int] = frozenset()  # delivered by an earlier run, ahead of the log order
     open: frozenset[int] = frozenset()  # delivered by an earlier run but unfinished: delivered again
     limit: int | None = None  # records from this offset on are not delivered
     paused: bool = False  # whether reading is paused, far beyond the limit
@@ -228,7 +228,7 @@ class Lane:
     barriers: "WriteBarriers | None" = None  # barriers of queries that wait for memory records
     # Two counters that only grow: one thread reads, another gives.
     read_bytes: int = 0
-    given_bytes: int = 0
+    delivered_bytes: int = 0
 
     def __post_init__(self) -> None:
         self.reached = max(self.reached, self.next_offset)
@@ -239,7 +239,7 @@ class Lane:
 
     def take(self) -> Any:
         message = self.queue.popleft()
-        self.given_bytes += size_bytes(message)
+        self.delivered_bytes += size_bytes(message)
         if isinstance(self.queue, RoundRobinQueue):
             for passed in self.queue.passed():
                 self._pass(passed.offset, passed.append_ms)
@@ -247,13 +247,13 @@ class Lane:
             self._pass(message.offset(), append_ms(message))
         return message
 
-    def was_given(self, offset: int) -> bool:
+    def was_delivered(self, offset: int) -> bool:
         """Return whether an earlier run gave a record."""
-        return offset in self.given_before or (offset < self.answered_from and offset not in self.open)
+        return offset in self.delivered_before or (offset < self.answered_from and offset not in self.open)
 
-    def given_ahead(self) -> tuple[int, ...]:
+    def delivered_ahead(self) -> tuple[int, ...]:
         """Return the offsets beyond the next one that were given ahead of the log order."""
-        ahead = (*self.given_before, *self.queue.ahead) if isinstance(self.queue, RoundRobinQueue) else ()
+        ahead = (*self.delivered_before, *self.queue.ahead) if isinstance(self.queue, RoundRobinQueue) else ()
         return tuple(sorted({offset for offset in ahead if offset >= self.next_offset}))
 
     def _pass(self, offset: int, appended_ms: int) -> None:
@@ -273,7 +273,7 @@ class Lane:
         last[key] = offset
         self.last_of_key = last
 
-    def givable(self) -> bool:
+    def has_ready(self) -> bool:
         """Return whether a record may be given."""
         if not self.queue:  # most lanes, in each turn of the dataflow
             return False
@@ -286,7 +286,7 @@ class Lane:
         return len(self.queue)
 
     def held_bytes(self) -> int:
-        return self.read_bytes - self.given_bytes
+        return self.read_bytes - self.delivered_bytes
 
 
 @dataclass(slots=True)

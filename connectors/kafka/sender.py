@@ -263,7 +263,7 @@ class EarlierOutputs:
         # Until a barrier is synced and committed, outputs of later records are claimed.
         self._at_marks: dict[tuple[int, int], frozenset[Identity]] = {}
 
-    def learn(self, partition: int, found: set[Identity]) -> None:
+    def add(self, partition: int, found: set[Identity]) -> None:
         """Add the outputs found for a partition. Called before the partition is opened."""
         self._by_partition[partition] = found
 
@@ -278,12 +278,12 @@ class EarlierOutputs:
         found.remove(identity)
         return True
 
-    def pass_mark(self, partition: int, number: int) -> None:
+    def note_barrier(self, partition: int, number: int) -> None:
         """Keep the unclaimed outputs at a barrier."""
         if found := self._by_partition.get(partition):
             self._at_marks[partition, number] = frozenset(found)
 
-    def left(self, partition: int, number: int, done: Callable[[Position], bool]) -> bool:
+    def has_unclaimed(self, partition: int, number: int, done: Callable[[Position], bool]) -> bool:
         """Return whether outputs were unclaimed at a barrier. Outputs of finished records are ignored."""
 
         def is_done(identity: Identity) -> bool:
@@ -309,7 +309,7 @@ class DeliverySink:
     def write_batch(self, items: list[ToSend | Marked]) -> None:
         for item in items:
             if isinstance(item, Marked):
-                self.sent.pass_mark(item.partition, item.number)
+                self.sent.note_barrier(item.partition, item.number)
                 self._pending.append((item, self.sender.barrier()))
             elif not self.sent.claim(item.outgoing.identity):
                 self.sender.deliver(item)

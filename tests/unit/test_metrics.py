@@ -140,8 +140,8 @@ def test_metrics_show_the_counts(running: Any) -> None:
     known = {"recallflow_ready": 0, f"recallflow_build_info{{'version': '{__version__}'}}": 1}
     assert (shown(metrics), metrics.obstacle()) == (known, "starting")
     metrics.attach(running)
-    running.source.progress.gave(MEMORIES, 5)
-    running.source.progress.done(MEMORIES, 2)
+    running.source.progress.count_emitted(MEMORIES, 5)
+    running.source.progress.count_finished(MEMORIES, 2)
     for output in (answer(100, processing_time_ms=2.0), answer(101, processing_time_ms=70.0), letter(MEMORIES, 1)):
         running.output_counter.observe(output)
     found = shown(metrics)
@@ -190,13 +190,13 @@ def test_readiness_names_the_obstacle(running: Any, monkeypatch: pytest.MonkeyPa
         one.attach(running)
     assert (metrics.obstacle(), early.obstacle()) == ("starting", "starting")
     monkeypatch.setattr(running.source, "ready", lambda: True)
-    running.source.catch_up.aim({f"{MEMORIES}:0": 3})
+    running.source.catch_up.set_targets({f"{MEMORIES}:0": 3})
     running.source.catch_up.begin(f"{MEMORIES}:0", 1)
     assert (metrics.obstacle(), early.obstacle()) == ("catching up, 2 records of memory to go", "")
     assert (shown(metrics)["recallflow_catching_up_records"], shown(metrics)["recallflow_ready"]) == (2, 0)
     assert shown(early)["recallflow_ready"] == 1
-    running.source.catch_up.gave(f"{MEMORIES}:0", [1, 2], 3)
-    running.source.catch_up.done(f"{MEMORIES}:0", (1, 2))
+    running.source.catch_up.count_emitted(f"{MEMORIES}:0", [1, 2], 3)
+    running.source.catch_up.count_applied(f"{MEMORIES}:0", (1, 2))
     assert ((metrics.obstacle(), early.obstacle()), shown(metrics)["recallflow_ready"]) == (("", ""), 1)
     with monkeypatch.context() as coming:
         coming.setattr(running.membership, "expected", frozenset({0, 1, 2}))

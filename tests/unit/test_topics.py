@@ -19,7 +19,7 @@ from recallflow.connectors.kafka import sender
 from recallflow.connectors.kafka.admin import TopicDescription
 from recallflow.connectors.kafka.cluster import Watch
 from recallflow.connectors.kafka.messages import Outgoing
-from recallflow.connectors.kafka.owned import OwnedSource, lane_at, reached, records_of
+from recallflow.connectors.kafka.owned import OwnedSource, lane_at, lane_progress, records_of
 from recallflow.connectors.kafka.partition import Lane, LogProgress, PartitionProgress, RoundRobinQueue
 from recallflow.connectors.kafka.sender import DeliverySink, EarlierOutputs, OutputSender, ToSend
 from recallflow.connectors.kafka.topic_reader import TAIL, TopicReader
@@ -150,14 +150,14 @@ class Engine:
             if isinstance(output, Marked):
                 yield output
             if isinstance(output, Done):
-                self.source.progress.done(output.source.partition(":")[0], len(output.offsets))
+                self.source.progress.count_finished(output.source.partition(":")[0], len(output.offsets))
             if isinstance(output, Answer | Receipted):
                 self.answered += isinstance(output, Answer)
                 yield ToSend("out", 0, Outgoing(str(output.position), output.number, output.key, output.body))
 
     def _commit(self, marks: list[Marked]) -> None:
         for mark in marks:
-            given = self.source.given(mark.partition, mark.number)
+            given = self.source.barrier_progress(mark.partition, mark.number)
             assert given is not None
             self.committed[mark.partition] = given.memory.next_offset, given.queries.next_offset
 
@@ -214,7 +214,7 @@ def test_queries_that_change_nothing_sync_nothing(engine: Engine) -> None:
         engine.ask(0)
         engine.producer.flush()
         engine.mark()
-        engine.source.keep(0, b"a place", open_left=False)
+        engine.source.set_progress(0, b"a place", open_left=False)
     assert (engine.committed[0], (engine.disk.syncs, engine.disk.waiting)) == ((0, 3), (0, []))
 
 
@@ -276,7 +276,7 @@ class Deployment:
                     self.verdicts[position] = refused
                 elif lane is lanes[0] and position[1] > self._applied(lacks):
                     assert refused == self.verdicts[position]  # the folder takes it in, as another's did
-        memory, queries = map(reached, lanes)
+        memory, queries = map(lane_progress, lanes)
         self._place = PartitionProgress.decode(PartitionProgress(memory, queries, 1).encode())
 
     def _applied(self, lacks: int) -> int:
@@ -390,8 +390,8 @@ def test_added_partitions_are_reported_counted_and_logged_once(caplog: pytest.Lo
     told: list[int] = []
     watch = Watch(lambda: described(queries=5), described())
     watch.call(lambda there: told.append(there["queries"].partitions))
-    watch.look()
-    watch.look()
+    watch.check()
+    watch.check()
     assert (told, (watch.added["queries"], watch.added["memories"])) == ([5, 5], (3, 0))
     assert caplog.messages == ["queries has 5 partitions, and had 2"]
 
@@ -401,14 +401,14 @@ def test_failed_description_is_retried() -> None:
         raise KafkaException(KafkaError(KafkaError._TRANSPORT))
 
     watch = Watch(away, described())
-    watch.look()
+    watch.check()
     assert watch.failure() is None
 
 
 def test_a_topic_made_anew_stops_the_flow(tmp_path: Path) -> None:
     watch = Watch(lambda: described() | {"memories": TopicDescription("another", 2)}, described())
     watch.call(known(tmp_path, described()).check)
-    watch.look()
+    watch.check()
     assert "memories was deleted and recreated" in str(watch.failure())
 
 

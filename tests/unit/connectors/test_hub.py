@@ -242,7 +242,7 @@ def test_fewer_large_records_are_read_ahead(partitions: int) -> None:
     assert READ_AHEAD_BYTES <= sum(lane.held_bytes() for lane in lanes) <= READ_AHEAD_BYTES * 2
     for lane in lanes:
         lane.queue.clear()
-        lane.given_bytes = lane.read_bytes
+        lane.delivered_bytes = lane.read_bytes
     read_until_full(one)
     assert sum(lane.held_bytes() for lane in lanes) >= READ_AHEAD_BYTES
     one.stop()

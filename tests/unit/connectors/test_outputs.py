@@ -306,7 +306,7 @@ def test_lost_tail_is_reported_where_it_matters(kafka: FakeKafka, low: int, begi
     log = kafka.topics["responses"][0]
     log.low, log.messages = low, log.messages[low:]
     ends = Ends(NOWHERE, {"responses": 2, "receipts": 1})
-    assert ends.lost({"responses": {0: begin, 1: 0}}, at_ms) == ("responses:0" if lost else None)
+    assert ends.first_loss({"responses": {0: begin, 1: 0}}, at_ms) == ("responses:0" if lost else None)
 
 
 LETTER_HEADERS = [

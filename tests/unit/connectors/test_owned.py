@@ -56,7 +56,7 @@ class Member:
         found = self.source.next_batch()
         for record in found:
             if isinstance(record, Record):
-                self.source.progress.done(record.position.topic, 1)
+                self.source.progress.count_finished(record.position.topic, 1)
         return found
 
     def until(self, true: Callable[[list[Any]], bool]) -> list[Any]:
@@ -73,7 +73,7 @@ class Member:
         return self.until(lambda found: len(values(found)) >= count)
 
     def given(self, mark: Mark) -> BarrierProgress:
-        found = self.source.given(mark.partition, mark.number)
+        found = self.source.barrier_progress(mark.partition, mark.number)
         assert found is not None
         return found
 
@@ -126,7 +126,7 @@ def test_a_partition_that_rests_is_marked_seldom(kafka: FakeKafka, member: Membe
     member.given(Mark(0, 1))
     member.now_s += SYNC_S
     assert member.batch() == []
-    member.source.keep(0, b"a place", open_left=True)  # a query waits: how far it is may change by itself
+    member.source.set_progress(0, b"a place", open_left=True)  # a query waits: how far it is may change by itself
     member.now_s += SYNC_S
     assert signals(member.batch()) == [Mark(0, 2, b"a place")]
     member.given(Mark(0, 2))
@@ -149,7 +149,7 @@ def test_warm_partition_is_given_up_to_its_limit(kafka: FakeKafka, member: Membe
     assert values(member.records(1)) == ["c"]
     member.source.drop_standby(1)
     assert member.batch() == [Mark(1, NOT_OURS, last=True)]
-    assert (member.source.standbys(), member.source.given(1, NOT_OURS)) == (frozenset(), None)
+    assert (member.source.standbys(), member.source.barrier_progress(1, NOT_OURS)) == (frozenset(), None)
 
 
 def test_owned_warm_partition_stays_open(kafka: FakeKafka, member: Member) -> None:
@@ -189,7 +189,7 @@ def test_queries_in_flight_are_bounded(kafka: FakeKafka) -> None:
     kafka.await_(lambda: queries.held() == 5 and memories.held() == 1)
     taken = [*member.source.next_batch(), *member.source.next_batch()]
     assert sorted(values(taken)) == ["a", "b", "c", "m"]
-    member.source.progress.done(QUERIES, 2)
+    member.source.progress.count_finished(QUERIES, 2)
     assert values(member.source.next_batch()) == ["d", "e"]
     member.source.close()
 
@@ -360,7 +360,7 @@ def test_waiting_query_holds_up_no_other_tenant_and_no_offset(partition: Partiti
     partition.ask(ANN, end=1)
     partition.ask(b"b/ann", end=0)
     assert [record.position.offset for record in partition.answered()] == [1]
-    assert (partition.queries.next_offset, partition.queries.given_ahead()) == (0, (1,))
+    assert (partition.queries.next_offset, partition.queries.delivered_ahead()) == (0, (1,))
     partition.fetch(ANN)
     partition.give()
     assert ([record.position.offset for record in partition.answered()], partition.queries.next_offset) == ([0], 2)

@@ -146,7 +146,7 @@ class FakeEnds(Ends):
     def at(self, at_ms: int) -> Tails:  # noqa: ARG002
         return {topic: dict.fromkeys(range(PARTITIONS), 0) for topic in WRITTEN}
 
-    def lost(self, begin: Tails, at_ms: int) -> str | None:  # noqa: ARG002
+    def first_loss(self, begin: Tails, at_ms: int) -> str | None:  # noqa: ARG002
         return None
 
 
@@ -180,7 +180,7 @@ class Member:
             deployment="here",
             by_tenants=False,
         )
-        sink = DeliverySink(cast(OutputSender, LogSender(brokers, draw)), known, self.ownership.marked)
+        sink = DeliverySink(cast(OutputSender, LogSender(brokers, draw)), known, self.ownership.commit_barriers)
         spans = RecordSpans(Stages((TOPICS.results, TOPICS.enrichment)))
         router = Router(TOPICS, dict.fromkeys(WRITTEN, PARTITIONS), dict.fromkeys(WRITTEN, 1_000_000))
         enricher = Enricher(
@@ -200,7 +200,7 @@ class Member:
         texts = {n: self.brokers.places[n].text if n in self.brokers.places else None for n in numbers}
         for number, text in texts.items():
             if text is not None:  # as the membership does
-                self.brokers.places[number] = self.ownership.begun(self.brokers.places[number])
+                self.brokers.places[number] = self.ownership.initial_commit(self.brokers.places[number])
         self.ownership.gain(texts)
         self.until(lambda: self.source.partitions() >= self.numbers)
 
