@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import cached_property
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import orjson
 
@@ -25,6 +25,7 @@ PREFIX = "schema.registry."  # of its options among librdkafka's
 FRAME_BYTES = 5
 RETRY_S = 1.0
 TIMEOUT_S = 5
+_TEXT_SCHEMA = "the registry returns Protobuf as text, and only the serialized form can be read"
 _UNKNOWN = 40401, 40403  # the registry's codes of an unknown subject, and of an unknown schema
 _PASSING = (HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_MANY_REQUESTS)
 
@@ -36,9 +37,8 @@ class Registered(bytes):
 
     content: bytes | InvalidRecord
 
-    @classmethod
-    def of(cls, value: bytes, content: bytes | InvalidRecord) -> "Registered":
-        made = cls(value)
+    def __new__(cls, value: bytes, content: bytes | InvalidRecord) -> Self:
+        made = super().__new__(cls, value)
         made.content = content
         return made
 
@@ -98,20 +98,16 @@ class SchemaRegistry:
             with self.asking():
                 if schema_id not in self._decoders:
                     self._decoders[schema_id] = self._decoder(schema_id)
-                return Registered.of(value, self._decoders[schema_id](value))
+                return Registered(value, self._decoders[schema_id](value))
         except SourceError:
             raise
         except _UnknownSchemaError:
+            code: ErrorCode = "unknown_schema"
             problem = f"schema {schema_id} is not in the registry {self.url}; register it there, then replay the record"
-            return _refused(value, "unknown_schema", problem)
-        except _TextSchemaError:
-            problem = (
-                f"the registry {self.url} returns the Protobuf schema {schema_id} as text; register its serialized"
-            )
-            return _refused(value, "undecodable", f"{problem} form, as serializers in Python do")
         except Exception as error:  # noqa: BLE001 - a decoder raises errors of any type for arbitrary bytes
-            problem = f"cannot be read with its schema {schema_id}: {type(error).__name__}"
-            return _refused(value, "undecodable", f"{problem}; send it with the serializer of that schema")
+            code, kind = "undecodable", str(error) if str(error) == _TEXT_SCHEMA else type(error).__name__
+            problem = f"cannot be read with its schema {schema_id}: {kind}; send it with the serializer of that schema"
+        return Registered(value, InvalidRecord(code, [FieldProblem("", problem)]))
 
     @contextmanager
     def asking(self) -> Iterator[None]:
@@ -194,7 +190,7 @@ class SchemaRegistry:
             codec = ProtobufDeserializer(Struct, {"use.deprecated.format": False}, client)
             schema = client.get_schema(schema_id, fmt="serialized")
             if "{" in (schema.schema_str or ""):  # no character of base64
-                raise _TextSchemaError
+                raise ValueError(_TEXT_SCHEMA)
             file, pool = codec._get_parsed_schema(schema)
         described = pool.FindFileByName(file.name)
 
@@ -210,14 +206,6 @@ class SchemaRegistry:
 
 class _UnknownSchemaError(Exception):
     """The registry has no schema of an id."""
-
-
-class _TextSchemaError(Exception):
-    """The registry returns a Protobuf schema as text, for which there is no parser."""
-
-
-def _refused(value: bytes, code: ErrorCode, problem: str) -> Registered:
-    return Registered.of(value, InvalidRecord(code, [FieldProblem("", problem)]))
 
 
 def _json(content: Any, is_ours: bool) -> bytes:
