@@ -137,9 +137,8 @@ class Inbox(NamedTuple):
     partition: int | None = None
 
 
-def reason_of(error: KafkaException) -> str:
-    reason: str = error.args[0].str()
-    return reason
+def reason_of(error: Exception) -> str:
+    return str(error.args[0].str() if isinstance(error, KafkaException) else error)
 
 
 RECORD_OVERHEAD_BYTES = 4_096  # a record's key, headers and batch, beyond its value
@@ -230,10 +229,8 @@ class ProducerAndReader:
             for part in parts:
                 part.offset = self._consumer.get_watermark_offsets(part, timeout=METADATA_S)[1]
             self._consumer.assign(parts)
-        except KafkaException as error:
-            self._read_error = f"{self._named}: {reason_of(error)}"
-        except SourceError as error:
-            self._read_error = str(error)
+        except (KafkaException, SourceError) as error:
+            self._read_error = reason_of(error)
         else:
             self._assigned = {(part.topic, part.partition) for part in parts}
             self._read_error = None
@@ -264,10 +261,8 @@ class ProducerAndReader:
         try:
             added = sorted({*self._wanted()} - self._assigned)
             self._consumer.incremental_assign([TopicPartition(*part, OFFSET_BEGINNING) for part in added])
-        except KafkaException as error:  # retried at the next check; `_on_read_error` logs the error
+        except (KafkaException, SourceError) as error:  # retried at the next check; `_on_read_error` logs the error
             self.metadata_error = reason_of(error)
-        except SourceError as error:
-            self.metadata_error = str(error)
         else:
             self._assigned.update(added)
             self.metadata_error = None
@@ -343,10 +338,8 @@ class ProducerAndReader:
         if error.code() == KafkaError.MSG_SIZE_TOO_LARGE:
             return DeliveryFailed(f"{topic} refuses a record of this size: split it, or raise its max.message.bytes")
         last_error = f" ({self._send_error})" if self._send_error else ""
-        return DeliveryFailed(
-            f"{topic} at {self._servers}: {error.str()}{last_error}; is Kafka reachable, and does the topic exist "
-            "(recallflow topics create)?"
-        )
+        remedy = remedy_of(last_error, "is Kafka reachable, and does the topic exist (recallflow topics create)?")
+        return DeliveryFailed(f"{topic} at {self._servers}: {error.str()}{last_error}; {remedy}")
 
     def _deliver(self) -> None:
         """Serve delivery reports, and fail overdue records."""

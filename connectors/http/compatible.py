@@ -12,7 +12,7 @@ from recallflow import responses
 from recallflow.connectors.http.errors import JSON, body_of, headers_of, status_of
 from recallflow.connectors.http.handler import RequestHandler
 from recallflow.connectors.http.mem0_requests import PAGE_MAX, invalid, read
-from recallflow.connectors.http.requests import AddressedRoute, credentials_of
+from recallflow.connectors.http.requests import CheckedRoute, credentials_of
 from recallflow.credentials import KEY_HEADER, TOKEN_HEADER
 from recallflow.errors import RecallflowError
 from recallflow.events import PRODUCTION, MemoryEvent
@@ -117,10 +117,10 @@ Operations = Sequence[tuple[str, Callable[[Any], Awaitable[Any]], type[BaseModel
 Answer = Callable[[Request], Coroutine[Any, Any, Response]]
 
 
-def _route_class(message_field: str) -> type[AddressedRoute]:
+def _route_class(message_field: str) -> type[CheckedRoute]:
     """Return the class of routes whose errors contain their message in the field that the product's clients read."""
 
-    class Route(AddressedRoute):
+    class Route(CheckedRoute):
         def get_route_handler(self) -> Answer:
             handle = super().get_route_handler()
 

@@ -9,7 +9,6 @@ from functools import partial
 from typing import Annotated, Any, Literal, TypeVar
 from urllib.parse import quote, unquote
 
-import orjson
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from recallflow.errors import FieldProblem, InvalidRecord
@@ -28,9 +27,7 @@ def owner_of(entities: Mapping[str, str]) -> tuple[str, str]:
         if name := entities.get(kind):
             for reserved, prefix in _PREFIXES.items() if kind == USER else ():
                 if name.startswith(prefix):
-                    raise invalid(
-                        USER, f"begins with {prefix}, which is reserved for {reserved}: give {reserved} instead"
-                    )
+                    raise invalid(USER, f"begins with {prefix}, reserved for {reserved}: give {reserved} instead")
             return _PREFIXES.get(kind, "") + name, kind
     raise invalid(USER, f"is missing: give one of {', '.join(ENTITIES)}, at the top level or in filters")
 
@@ -38,15 +35,9 @@ def owner_of(entities: Mapping[str, str]) -> tuple[str, str]:
 def owned(entities: Mapping[str, str], metadata: Mapping[str, Any] | None) -> tuple[str, dict[str, Any]]:
     """Return the owner and the further fields of a new memory: a run becomes the session, an app the project, and an
     agent goes into the metadata. Raise InvalidRecord."""
-    user_id, _ = owner_of(entities)
-    fields: dict[str, Any] = {}
-    if run := entities.get(RUN):
-        fields["session_id"] = run
-    if app := entities.get(APP):
-        fields["project_id"] = app
-    if labelled := dict(metadata or {}) | ({AGENT_LABEL: agent} if (agent := entities.get(AGENT)) else {}):
-        fields["metadata"] = labelled
-    return user_id, fields
+    labels = {**(metadata or {}), **({AGENT_LABEL: agent} if (agent := entities.get(AGENT)) else {})}
+    given = {"session_id": entities.get(RUN), "project_id": entities.get(APP), "metadata": labels}
+    return owner_of(entities)[0], {name: value for name, value in given.items() if value}
 
 
 def shown_entities(user_id: str, version: Mapping[str, Any]) -> dict[str, str | None]:
@@ -181,26 +172,15 @@ class Update(Fields):
 def read(model: type[T], given: bytes | Mapping[str, str]) -> T:
     """Return the parsed body or URL parameters. Raise InvalidRecord, which names every wrong field."""
     try:
-        return (
-            model.model_validate_json(given or b"{}") if isinstance(given, bytes) else model.model_validate({**given})
-        )
+        if isinstance(given, bytes):
+            return model.model_validate_json(given or b"{}")
+        return model.model_validate({**given})
     except ValidationError as error:
         problems = error.errors(include_input=False, include_url=False)
     if problems[0]["type"] == "json_invalid":
         raise InvalidRecord("invalid_json", [FieldProblem("", problems[0]["msg"])])
     fields = [FieldProblem(".".join(map(str, p["loc"])), _PROBLEMS.get(p["type"], p["msg"])) for p in problems]
     raise InvalidRecord("invalid_event", fields)
-
-
-def merged(body: bytes, parameters: Mapping[str, str]) -> bytes:
-    """Return a body with the page parameters of the URL. Raise InvalidRecord."""
-    try:
-        fields = orjson.loads(body or b"{}")
-    except orjson.JSONDecodeError as error:
-        raise InvalidRecord("invalid_json", [FieldProblem("", str(error))]) from None
-    if not isinstance(fields, dict):
-        raise invalid("", "is no object")
-    return orjson.dumps(fields | dict(parameters))
 
 
 def time_ms(field: str, given: Any) -> int:

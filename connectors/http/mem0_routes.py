@@ -118,10 +118,10 @@ def _narrowed(body: requests.Search | requests.GetAll) -> tuple[str, dict[str, A
 
 async def get_all(calls: Mem0Calls) -> dict[str, Any]:
     """Return one page of an owner's memories, newest first. Expired memories are counted, and left out."""
-    given: bytes | Mapping[str, str] = calls.request.query_params
+    body: requests.GetAll = calls.parameters
     if calls.request.method != "GET":
-        given = requests.merged(await calls.body(), calls.request.query_params)
-    body = requests.read(requests.GetAll, given)
+        body = requests.read(requests.GetAll, await calls.body())
+        body = body.model_copy(update=calls.parameters.model_dump(exclude_unset=True))
     user_id, filters = _narrowed(body)
     first, end = (body.page - 1) * body.page_size, body.page * body.page_size
     if end > requests.DEEPEST:
@@ -169,7 +169,7 @@ async def update(calls: Mem0Calls) -> dict[str, Any]:
 
 async def delete(calls: Mem0Calls) -> dict[str, Any]:
     """Forget one memory, in all its versions."""
-    if requests.read(requests.Delete, calls.request.query_params).delete_linked:
+    if calls.parameters.delete_linked:
         raise Problem("invalid_event", "is not supported: delete each memory by its own id", "delete_linked")
     user_id, memory_id = calls.memory()
     [(_, receipt)] = await calls.apply(user_id, [{"type": "memory.forget", "memory_id": memory_id}])
@@ -179,7 +179,7 @@ async def delete(calls: Mem0Calls) -> dict[str, Any]:
 
 async def delete_all(calls: Mem0Calls) -> dict[str, Any]:
     """Forget all memories of an owner, or of one session."""
-    body = requests.read(requests.Body, calls.request.query_params)
+    body: requests.Body = calls.parameters
     entities = requests.entities_alone(body.filters, body.entities)
     user_id, kind = requests.owner_of(entities)
     if others := entities.keys() - {kind, RUN}:

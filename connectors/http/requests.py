@@ -227,8 +227,9 @@ def _routed(segment: bytes) -> str:
         return segment.decode("ascii")
 
 
-class AddressedRoute(APIRoute):
-    """Route with decoded path segments. Raise Problem for invalid UTF-8 and repeated parameters."""
+class CheckedRoute(APIRoute):
+    """Route with decoded path segments. Raise Problem for invalid UTF-8, and for repeated and undescribed parameters: a
+    misspelt one would give an unintended result. A route without a description checks the names itself."""
 
     def get_route_handler(self) -> Handler:
         handle = super().get_route_handler()
@@ -236,30 +237,20 @@ class AddressedRoute(APIRoute):
         async def checked(request: Request) -> Response:
             request.scope["path_params"] = {name: _text(value) for name, value in request.path_params.items()}
             _text(request.scope["query_string"].decode("latin-1"))
-            self.check(request)
+            self._check_parameters(request)
             return await handle(request)
 
         return checked
 
-    def check(self, request: Request, repeated: Collection[str] = ()) -> None:
-        """Check the parameters. `repeated` are those that may be repeated."""
-        given = request.query_params
+    def _check_parameters(self, request: Request) -> None:
+        given, extra = request.query_params, self.openapi_extra
+        listed = {one["name"]: one["schema"] for one in (extra or {}).get("parameters", ()) if one["in"] == "query"}
         for name in given:
-            if name not in repeated and len(given.getlist(name)) > 1:
-                raise Problem("invalid_event", "is given twice; give it once", name)
-
-
-class DescribedRoute(AddressedRoute):
-    """Route that refuses undescribed parameters: a misspelt one would give an unintended result."""
-
-    def check(self, request: Request, repeated: Collection[str] = ()) -> None:
-        listed = {one["name"]: one["schema"] for one in (self.openapi_extra or {}).get("parameters", ())
-                  if one["in"] == "query"}  # fmt: skip
-        for name in request.query_params:
-            if name not in listed:
+            if extra is not None and name not in listed:
                 remedy = fix(name, listed) if listed else "the route takes none; the body states what is asked for"
                 raise Problem("invalid_event", f"no such parameter; {remedy}", name)
-        super().check(request, {*repeated, *(name for name, schema in listed.items() if schema.get("type") == "array")})
+            if listed.get(name, {}).get("type") != "array" and len(given.getlist(name)) > 1:
+                raise Problem("invalid_event", "is given twice; give it once", name)
 
 
 def _text(quoted: str) -> str:

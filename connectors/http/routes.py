@@ -19,7 +19,7 @@ from recallflow import responses
 from recallflow.connectors.http.errors import JSON, STATUSES, Problem
 from recallflow.connectors.http.handler import ACCEPTED, RequestHandler, Results, accepted, waits
 from recallflow.connectors.http.requests import (
-    DescribedRoute,
+    CheckedRoute,
     Parameter,
     Parameters,
     check_content_type,
@@ -236,7 +236,7 @@ _RESULTS = "one `BatchResult` in a line for each event, in their order"
 
 
 def event_routes(handler: RequestHandler) -> APIRouter:
-    router = APIRouter(route_class=DescribedRoute)
+    router = APIRouter(route_class=CheckedRoute)
 
     @router.post("/memory/query", openapi_extra=operation("Ask", body=QUERIES, refusals=(404,)))
     async def query(request: Request) -> Response:
@@ -289,7 +289,7 @@ def _add_query(
 
 
 def memory_routes(handler: RequestHandler) -> APIRouter:
-    router = APIRouter(route_class=DescribedRoute)
+    router = APIRouter(route_class=CheckedRoute)
     one = "/memories/{memory_id}"
     accepting = partial(operation, waits=True, status=202, answer="Accepted", refusals=_STORED)
     get, history = (Parameters(model, in_path=_MEMORY_ID) for model in (MemoryGet, MemoryHistory))
@@ -324,38 +324,40 @@ _EXPLORED = json_body(reference("GraphExplore"), around={"type": "graph.explore"
 
 
 def graph_routes(handler: RequestHandler) -> APIRouter:
-    router = APIRouter(route_class=DescribedRoute)
+    router = APIRouter(route_class=CheckedRoute)
     status, trace = Parameters(GraphStatus), Parameters(GraphTrace)
     _add_query(router, handler, "/graph/status", "status", status, "Figures of the graph, and its rollout")
     _add_query(router, handler, "/graph/trace", "trace", trace, "Effect of the graph on an answer")
 
-    @router.post("/graph/trace", openapi_extra=operation("The same, with any filters", body=_TRACED))
-    async def post_trace(request: Request) -> Response:
-        return await _ask_typed(handler, request, trace.type)
-
+    described = operation("The same, with any filters", body=_TRACED)
+    _add_post_query(router, handler, "/graph/trace", "post_trace", trace.type, described)
     return router
 
 
 def explore_routes(handler: RequestHandler) -> APIRouter:
     """Return the routes of /graph/explore, which are mounted under more prefixes than the others."""
-    router = APIRouter(route_class=DescribedRoute)
+    router = APIRouter(route_class=CheckedRoute)
     explore = Parameters(GraphExplore)
     _add_query(router, handler, "/graph/explore", "explore", explore, "A part of the graph", _FOUND)
 
-    @router.post("/graph/explore", openapi_extra=operation("The same, of many nodes", body=_EXPLORED, refusals=_FOUND))
-    async def post_explore(request: Request) -> Response:
-        return await _ask_typed(handler, request, explore.type)
-
+    described = operation("The same, of many nodes", body=_EXPLORED, refusals=_FOUND)
+    _add_post_query(router, handler, "/graph/explore", "post_explore", explore.type, described)
     return router
 
 
-async def _ask_typed(handler: RequestHandler, request: Request, kind: str) -> Response:
-    """Answer a query of one type; its body may omit the type."""
-    body = await handler.body(request)
-    query = handler.query(body if raw_query(body) else with_fields(body, {"type": kind}), credentials_of(request))
-    if query.type != kind:
-        raise Problem("invalid_event", f"must be {kind} or absent; POST /memory/query accepts every type", "type")
-    return await handler.ask(request, query)
+def _add_post_query(
+    router: APIRouter, handler: RequestHandler, path: str, name: str, kind: str, described: dict[str, Any]
+) -> None:
+    """Add a POST route for a query of one type, whose body may omit the type."""
+
+    async def ask(request: Request) -> Response:
+        body = await handler.body(request)
+        query = handler.query(body if raw_query(body) else with_fields(body, {"type": kind}), credentials_of(request))
+        if query.type != kind:
+            raise Problem("invalid_event", f"must be {kind} or absent; POST /memory/query accepts every type", "type")
+        return await handler.ask(request, query)
+
+    router.add_api_route(path, ask, name=name, methods=["POST"], openapi_extra=described)
 
 
 _TENANT_PARAMETERS = Parameters(Rollout, only=("tenant_id",))
@@ -366,7 +368,7 @@ _DECISION = json_body(
 
 
 def rollout_routes(handler: RequestHandler, rollouts: Rollouts) -> APIRouter:
-    router = APIRouter(route_class=DescribedRoute)
+    router = APIRouter(route_class=CheckedRoute)
     shown = operation("Rollout of a tenant's graph", parameters=_TENANT_PARAMETERS, answer="RolloutShown", routed=False)
 
     @router.get("/graph/rollout", openapi_extra=shown)
