@@ -1,12 +1,12 @@
 """A real HTTP server that speaks OpenAI's chat protocol, and answers as a function of the messages says."""
 
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import orjson
+
+from tests.http_server import Handler, serving
 
 Messages = list[dict[str, Any]]
 Answer = str | tuple[str, dict[str, str]]  # a text, or a tool with its arguments
@@ -16,27 +16,12 @@ Answer = str | tuple[str, dict[str, str]]  # a text, or a tool with its argument
 def chat_model(answer: Callable[[Messages], Answer]) -> Iterator[dict[str, str]]:
     """The environment that the official client finds it by."""
 
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
+    class Model(Handler):
+        def do_POST(self) -> None:  # noqa: N802 - of http.server
+            self.reply(orjson.dumps(_completion(answer(orjson.loads(self.body())["messages"]))))
 
-        def do_POST(self) -> None:
-            asked = orjson.loads(self.rfile.read(int(self.headers["content-length"])))
-            body = orjson.dumps(_completion(answer(asked["messages"])))
-            self.send_response(200)
-            self.send_header("content-type", "application/json")
-            self.send_header("content-length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *_: object) -> None:
-            """Says nothing."""
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
-        thread.start()
-        yield {"OPENAI_BASE_URL": f"http://127.0.0.1:{server.server_port}/v1", "OPENAI_API_KEY": "none"}
-        server.shutdown()
-        thread.join()
+    with serving(Model) as url:
+        yield {"OPENAI_BASE_URL": f"{url}/v1", "OPENAI_API_KEY": "none"}
 
 
 def _completion(answer: Answer) -> dict[str, Any]:

@@ -8,6 +8,8 @@ import orjson
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from jwt.algorithms import ECAlgorithm, RSAAlgorithm
 
+from tests import http_server
+
 SECRET = "c2VjcmV0" * 8  # 48 bytes, in base64
 
 
@@ -47,8 +49,8 @@ class JwksServer:
     def _handler(self) -> type[BaseHTTPRequestHandler]:
         server = self
 
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
+        class Handler(http_server.Handler):
+            def do_GET(self) -> None:  # noqa: N802 - of http.server
                 server.asked.append({name.lower(): value for name, value in self.headers.items()})
                 if server.failures:
                     server.failures -= 1
@@ -69,8 +71,5 @@ class JwksServer:
                         self.wfile.write(b" ")
                 except OSError:
                     pass  # whoever asked has had enough
-
-            def log_message(self, *_: object) -> None:
-                pass
 
         return Handler

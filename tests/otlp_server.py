@@ -2,10 +2,11 @@
 
 import gzip
 import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, NamedTuple, Self
 
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+from tests.http_server import Handler, serving
 
 
 class Span(NamedTuple):
@@ -29,27 +30,18 @@ class OtlpServer:
         self._arrived = threading.Condition()
         server = self
 
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                body = self.rfile.read(int(self.headers["Content-Length"]))
+        class Collector(Handler):
+            def do_POST(self) -> None:  # noqa: N802 - of http.server
+                body = self.body()
                 server._take(gzip.decompress(body) if self.headers.get("Content-Encoding") == "gzip" else body)
-                self.send_response(200)
-                self.send_header("Content-Type", "application/x-protobuf")
-                self.send_header("Content-Length", "0")
-                self.end_headers()
+                self.reply(kind="application/x-protobuf")
 
-            def log_message(self, *_: object) -> None:
-                """Nothing."""
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True)
-        self._thread.start()
+        self._serving = serving(Collector)
 
     @property
     def environment(self) -> dict[str, str]:
         """Has a process send its spans here, soon."""
-        url = f"http://127.0.0.1:{self._server.server_address[1]}"
-        return {"OTEL_EXPORTER_OTLP_ENDPOINT": url, "OTEL_BSP_SCHEDULE_DELAY": "50"}
+        return {"OTEL_EXPORTER_OTLP_ENDPOINT": self._url, "OTEL_BSP_SCHEDULE_DELAY": "50"}
 
     def wait_for(self, *names: str, timeout_s: float = 60.0) -> list[Span]:
         with self._arrived:
@@ -67,12 +59,11 @@ class OtlpServer:
             self._arrived.notify_all()
 
     def __enter__(self) -> Self:
+        self._url = self._serving.__enter__()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._server.shutdown()
-        self._thread.join()
-        self._server.server_close()
+        self._serving.__exit__(None, None, None)
 
 
 def _span(service: str, span: Any) -> Span:

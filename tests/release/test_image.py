@@ -9,9 +9,7 @@ import sys
 import tomllib
 import zipfile
 from collections.abc import Callable
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 import pytest
@@ -19,6 +17,7 @@ import yaml
 from packaging.requirements import Requirement
 
 from recallflow.cli.commands import commands
+from tests.http_server import Handler, serving
 from tests.release.conftest import ROOT, Environment, uv
 
 DOCKERFILE = (ROOT / "Dockerfile").read_text()
@@ -114,20 +113,14 @@ def test_image_variables_are_settings_and_probes_match() -> None:
 
 @pytest.mark.parametrize(("status", "healthy"), [(200, True), (503, False)])
 def test_image_health_check_uses_the_probe(status: int, healthy: bool) -> None:
-    class Probe(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(status)
-            self.end_headers()
+    class Probe(Handler):
+        def do_GET(self) -> None:  # noqa: N802 - of http.server
+            self.reply(status=status)
 
-        def log_message(self, *_: object) -> None:
-            """Nothing: a test's output is pytest's."""
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Probe) as server:
-        Thread(target=server.serve_forever, daemon=True).start()
+    with serving(Probe) as url:
         words = json.loads(last("HEALTHCHECK").partition("CMD ")[2])
-        script = words[-1].replace(f":{last('EXPOSE')}/", f":{server.server_port}/")
+        script = words[-1].replace(f":{last('EXPOSE')}/", f":{url.rpartition(':')[2]}/")
         done = subprocess.run([sys.executable, *words[1:-1], script], capture_output=True)
-        server.shutdown()
     assert (done.returncode == 0) is healthy
 
 

@@ -5,7 +5,6 @@ import json
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Event, Thread
 
@@ -17,6 +16,7 @@ from recallflow.flows import doctor
 from recallflow.flows.doctor import fail, ok
 from recallflow.state import keys
 from recallflow.state.lock import locked
+from tests.http_server import Handler, serving
 
 KEY = "sk-walnut-8"
 Diagnosis = Callable[..., dict[str, tuple[str, str]]]
@@ -125,27 +125,13 @@ def test_full_disk_is_reported(
 def models(status: int, *names: str) -> Iterator[str]:
     """Serve a list of models to requests that carry the key."""
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
+    class Models(Handler):
+        def do_GET(self) -> None:  # noqa: N802 - of http.server
             refused = self.headers["Authorization"] != f"Bearer {KEY}"
-            body = json.dumps({"data": [{"id": name} for name in names]}).encode()
-            self.send_response(401 if refused else status)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
+            self.reply(json.dumps({"data": [{"id": name} for name in names]}).encode(), 401 if refused else status)
 
-        def log_message(self, *_: object) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = Thread(target=server.serve_forever, args=(0.02,))
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_address[1]}/v1"
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
+    with serving(Models) as url:
+        yield f"{url}/v1"
 
 
 def test_models_are_looked_up_with_their_own_key(diagnose: Diagnosis, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,9 +1,7 @@
 """Responses in registered formats, and errors of a registry; the real one: tests/kafka/test_schema_registry.py."""
 
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import orjson
 import pytest
@@ -16,29 +14,19 @@ from recallflow.registered_responses import encode
 from recallflow.responses import REGISTERED_FORMATS, Response
 from recallflow.schema import registered_schema
 from recallflow.schema_registry import SchemaRegistry
+from tests.http_server import Handler, serving
 
 URL = "schema.registry.url"
 
 
 @contextmanager
 def answering(status: int, body: object) -> Iterator[str]:
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(status)
-            self.end_headers()
-            self.wfile.write(orjson.dumps(body))
+    class Registry(Handler):
+        def do_GET(self) -> None:  # noqa: N802 - of http.server
+            self.reply(orjson.dumps(body), status)
 
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}"
-        finally:
-            server.shutdown()
-            thread.join()
+    with serving(Registry) as url:
+        yield url
 
 
 def read(status: int, body: object, value: bytes) -> bytes:

@@ -4,7 +4,7 @@ import asyncio
 import json
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +18,12 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from recallflow.connectors.rerankers import HttpReranker, load_reranker
 from recallflow.errors import RerankerError, UsageError
 from recallflow.llm import Reranker
+from tests import http_server
 from tests.unit.operators.harness import make_event
 
 VOCABULARY = ["[PAD]", "[UNK]", "walnuts", "almonds"]
 WORTH = [0.0, 0.0, 2.0, 1.0]  # of each word, in this model's eyes
-Handler = Callable[[BaseHTTPRequestHandler], None]
+Handler = Callable[[http_server.Handler], None]
 
 
 def make_model(folder: Path) -> Path:
@@ -106,32 +107,19 @@ def test_wrong_reranker_option_is_reported(name: str | None, chosen: dict[str, A
 
 @pytest.fixture
 def serve() -> Iterator[Callable[[Handler], str]]:
-    """Answers every POST by a handler, at the URL returned."""
-    servers: list[ThreadingHTTPServer] = []
+    """Answer every POST by a handler, at the URL returned."""
+    with ExitStack() as stack:
 
-    def served(handle: Handler) -> str:
-        class Service(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                handle(self)
+        def served(handle: Handler) -> str:
+            service = type("Service", (http_server.Handler,), {"do_POST": handle})
+            return f"{stack.enter_context(http_server.serving(service))}/v1/rerank?tier=1"
 
-            def log_message(self, *_: object) -> None:
-                pass
-
-        server = ThreadingHTTPServer(("127.0.0.1", 0), Service)
-        server.daemon_threads = False  # so that closing it waits for its handlers
-        servers.append(server)
-        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-        return f"http://127.0.0.1:{server.server_port}/v1/rerank?tier=1"
-
-    yield served
-    for server in servers:
-        server.shutdown()
-        server.server_close()
+        yield served
 
 
 def reply(body: bytes, status: int = 200, length: int | None = None) -> Handler:
-    def handle(request: BaseHTTPRequestHandler) -> None:
-        request.rfile.read(int(request.headers["Content-Length"]))
+    def handle(request: http_server.Handler) -> None:
+        request.body()
         request.send_response(status)
         request.send_header("Content-Length", str(len(body) if length is None else length))
         request.end_headers()
@@ -140,23 +128,21 @@ def reply(body: bytes, status: int = 200, length: int | None = None) -> Handler:
     return handle
 
 
-def hang_up(request: BaseHTTPRequestHandler) -> None:
-    request.rfile.read(int(request.headers["Content-Length"]))
+def hang_up(request: http_server.Handler) -> None:
+    request.body()
 
 
 def test_a_service_is_asked_in_the_usual_shape(serve: Callable[[Handler], str]) -> None:
     asked: list[tuple[str, str | None, Any]] = []
 
-    def handle(request: BaseHTTPRequestHandler) -> None:
-        document = orjson.loads(request.rfile.read(int(request.headers["Content-Length"])))
+    def handle(request: http_server.Handler) -> None:
+        document = orjson.loads(request.body())
         asked.append((request.path, request.headers["Authorization"], document))
         results = [
             {"index": 1, "relevance_score": 0.75, "document": {"text": "b"}},
             {"index": 0, "relevance_score": 0.5},
         ]
-        request.send_response(200)
-        request.end_headers()
-        request.wfile.write(orjson.dumps({"id": "x", "results": results}))
+        request.reply(orjson.dumps({"id": "x", "results": results}))
 
     reranker = HttpReranker("judge", serve(handle), "secret", 5.0)
     assert scores(reranker, "a", "b") == [0.5, 0.75]
@@ -192,7 +178,7 @@ def test_silent_service_leaves_the_answer_unranked(
 ) -> None:
     done = threading.Event()
 
-    def hang(_: BaseHTTPRequestHandler) -> None:
+    def hang(_: http_server.Handler) -> None:
         done.wait(60)
 
     told = [make_event("memory", n, content=text) for n, text in enumerate(("Ann likes tea", "Ann likes nuts"))]
