@@ -1,4 +1,4 @@
-"""Records of a real schema registry on a real broker."""
+"""Records of a real schema registry, and CloudEvents of the official SDK, through a real engine."""
 
 import json
 from collections.abc import Iterator
@@ -9,6 +9,10 @@ from typing import Any
 import httpx
 import orjson
 import pytest
+from cloudevents.core.bindings.kafka import KafkaMessage, from_kafka, to_binary_event, to_structured_event
+from cloudevents.core.formats.json import JSONFormat
+from cloudevents.core.v1.event import CloudEvent
+from confluent_kafka import Producer
 from confluent_kafka.schema_registry import SchemaRegistryClient
 from confluent_kafka.schema_registry.avro import AvroDeserializer, AvroSerializer
 from confluent_kafka.schema_registry.json_schema import JSONSerializer
@@ -22,7 +26,8 @@ from benchmarks.broker import HOST, Cluster
 from recallflow.errors import UsageError
 from recallflow.schema import registered_schema
 from recallflow.schema_registry import SchemaRegistry
-from tests.kafka.harness import ANN, Names, deployed, produce, read_topic, until
+from tests.kafka.engine import Engine
+from tests.kafka.harness import ANN, GIVE_UP_S, Names, deployed, produce, read_topic, until
 from tests.kafka.registry import Registry
 from tests.pages import blocks, run
 from tests.process import Process, command
@@ -164,3 +169,36 @@ def test_incompatible_schema_is_reported_and_not_registered(registry: Registry, 
         outcome, reason = ours.register("mine", kind, orjson.dumps(changed).decode())
         assert (outcome, "REQUIRED" in reason) == ("incompatible", True)
         assert ours.register("mine", "AVRO", '"string"')[0] == "kept"
+
+
+def send(engine: Engine, topic: str, mode: Any, kind: str, number: str, data: dict[str, Any]) -> None:
+    attributes = {"type": f"recallflow.{kind}", "source": "/chat", "id": number, "subject": "acme/ann"}
+    message = mode(CloudEvent(attributes, data))
+    producer = Producer({"bootstrap.servers": engine.broker.bootstrap_servers, "partitioner": "murmur2_random"})
+    producer.produce(topic, message.value, "acme/ann", headers=message.headers)
+    assert producer.flush(GIVE_UP_S) == 0
+
+
+@pytest.mark.parametrize("chosen", ["cloudevents-binary", "cloudevents-structured"])
+def test_cloud_events_of_the_sdk_are_stored_and_answered(deserted: Engine, tmp_path: Path, chosen: str) -> None:
+    topics, state_dir = deserted.topics, tmp_path / "state"
+    with deserted.running(state_dir, environment={"RECALLFLOW_RUN_RESPONSE_FORMAT": chosen}):
+        send(deserted, topics.memory, to_structured_event, "message", "1", {"content": "The tea is green."})
+        send(deserted, topics.memory, to_binary_event, "message", "2", {"content": "The tea is hot.", "receipt": True})
+        send(deserted, topics.memory, to_binary_event, "message", "2", {"content": "The tea is hot.", "receipt": True})
+        deserted.produce(
+            topics.memory, "acme/ann", ANN | {"type": "message", "id": "3", "content": "The tea is sweet."}
+        )
+        until(lambda: len(read_topic(deserted.broker, topics.receipts)) == 2)
+        with deserted.client() as client:
+            client.search("tea", user="ann", after=client.add("Nothing else.", user="ann"))  # reads this format
+        send(deserted, topics.queries, to_structured_event, "recall", "q", {"query": "What about the tea?"})
+        until(lambda: len(read_topic(deserted.broker, topics.responses)) == 2)
+    found = (one for one in read_topic(deserted.broker, topics.responses))
+    events = [from_kafka(KafkaMessage(dict(one.headers()), None, one.value()), JSONFormat()) for one in found]
+    (event,) = (one for one in events if one.get_data()["query_id"] == "q")  # type: ignore[index, call-overload]
+    response: Any = event.get_data()
+    assert {"/chat#1", "/chat#2", "3"} <= {memory["id"] for memory in response["memories"]}
+    assert (event.get_type(), event.get_subject(), response["status"]) == ("recallflow.response", "acme/ann", "ok")
+    assert len({one.get_id() for one in events}) == 2
+    assert not read_topic(deserted.broker, topics.dead_letters)
