@@ -1,5 +1,5 @@
 """Steps of a query that ask a language model: category selection, the sufficiency check, and rewriting. Where the model
-fails, the answer is the usual one; while it thinks, other queries are answered. Each asynchronous call has one result."""
+fails, the answer is the usual one; meanwhile, other queries are answered. Each asynchronous call has one result."""
 
 import asyncio
 import threading
