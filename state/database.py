@@ -8,17 +8,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from rocksdict import (
-    BlockBasedOptions,
-    BottommostLevelCompaction,
-    Cache,
-    CompactOptions,
-    DBCompressionType,
-    Options,
-    Rdict,
-    ReadOptions,
-    WriteBufferManager,
-)
+import rocksdict
 
 from recallflow import process
 from recallflow.errors import StateInUse, StorageError
@@ -39,18 +29,20 @@ class SharedMemory:
 
     def __init__(self, partitions: int = 1) -> None:
         self._files = process.database_files(partitions)
-        self._cache = Cache(BLOCK_CACHE_BYTES)
-        self._buffers = WriteBufferManager.new_write_buffer_manager_with_cache(WRITE_BUFFERS_BYTES, False, self._cache)
+        self._cache = rocksdict.Cache(BLOCK_CACHE_BYTES)
+        self._buffers = rocksdict.WriteBufferManager.new_write_buffer_manager_with_cache(
+            WRITE_BUFFERS_BYTES, False, self._cache
+        )
 
-    def options(self) -> Options:
-        options = Options(raw_mode=True)
+    def options(self) -> rocksdict.Options:
+        options = rocksdict.Options(raw_mode=True)
         options.create_if_missing(True)
         options.set_max_open_files(self._files)
         options.set_write_buffer_manager(self._buffers)
         options.set_write_buffer_size(WRITE_BUFFER_BYTES)
-        options.set_compression_type(DBCompressionType.zstd())
+        options.set_compression_type(rocksdict.DBCompressionType.zstd())
         options.set_keep_log_file_num(2)
-        table = BlockBasedOptions()
+        table = rocksdict.BlockBasedOptions()
         table.set_block_cache(self._cache)
         table.set_block_size(BLOCK_BYTES)
         table.set_bloom_filter(10, False)
@@ -65,7 +57,7 @@ class StoredRecords:
         self._db = db
         self._number = number
         # rocksdict's stubs have these two the wrong way.
-        self._past_cache: Any = ReadOptions()
+        self._past_cache: Any = rocksdict.ReadOptions()
         self._past_cache.fill_cache(False)  # type: ignore
         self._past_cache.set_verify_checksums(False)  # these values have their own checksum
 
@@ -96,7 +88,7 @@ class StoredRecords:
         self._check_end(cursor)
         return found
 
-    def _cursor(self, options: ReadOptions, first: bytes, back: bool = False) -> Any:
+    def _cursor(self, options: rocksdict.ReadOptions, first: bytes, back: bool = False) -> Any:
         """Return a cursor. The caller keeps the options alive, because the cursor reads its upper bound from them."""
         try:
             cursor = self._db.iter(options)
@@ -115,19 +107,19 @@ class StoredRecords:
         return StorageError(f"state partition {self._number} cannot be read: {error}; restore a checkpoint")
 
 
-def _up_to(end: bytes) -> ReadOptions:
-    options = ReadOptions()
+def _up_to(end: bytes) -> rocksdict.ReadOptions:
+    options = rocksdict.ReadOptions()
     options.set_iterate_upper_bound(end)
     return options
 
 
-def open_database(path: Path, options: Options, lock_wait_s: float) -> Rdict:
+def open_database(path: Path, options: rocksdict.Options, lock_wait_s: float) -> rocksdict.Rdict:
     """Open a RocksDB, and wait for a lock that the previous process may still hold after a handover."""
     give_up = time.monotonic() + lock_wait_s
     while True:
         try:
             make_private_folder(path)
-            return Rdict(str(path), options)
+            return rocksdict.Rdict(str(path), options)
         except Exception as error:
             if "/LOCK:" not in str(error) or says_full(error):
                 check_room(path.parent, error)
@@ -205,9 +197,9 @@ class Cleaning:
         with self._writing:
             self._db.put(min(marks), b"")  # with nothing to flush, the log would stay
         self._db.flush()
-        options = CompactOptions()
+        options = rocksdict.CompactOptions()
         options.set_exclusive_manual_compaction(False)
-        options.set_bottommost_level_compaction(BottommostLevelCompaction.force_optimized())
+        options.set_bottommost_level_compaction(rocksdict.BottommostLevelCompaction.force_optimized())
         for first, end in _stretches(marks):
             self._db.compact_range(first, end, options)
         stale = logs | (self._tables() - self._live())

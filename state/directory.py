@@ -13,20 +13,9 @@ from typing import Self
 from recallflow import process
 from recallflow.errors import PartitionMissing, StateError, StorageError
 from recallflow.process import exponential
-from recallflow.state import folders, keys
+from recallflow.state import description, folders, keys
 from recallflow.state.database import SharedMemory
-from recallflow.state.description import (
-    DESCRIPTION,
-    MOVED,
-    DirectoryDescription,
-    Fingerprint,
-    check_settings,
-    create_description,
-    describe,
-    hold,
-    reads_topics,
-    using,
-)
+from recallflow.state.description import Fingerprint
 from recallflow.state.encryption import UNENCRYPTED, AtRest, Keyring
 from recallflow.state.hot_owner import PACKED_AT_END, PACKED_MOST, HotOwners
 from recallflow.state.lock import WAIT_S
@@ -44,7 +33,7 @@ class StateDirectory:
     def __init__(
         self,
         path: Path,
-        description: DirectoryDescription,
+        described: description.DirectoryDescription,
         at_rest: AtRest,
         cache_bytes: int,
         lock_wait_s: float,
@@ -53,8 +42,8 @@ class StateDirectory:
         """Open the keyring of the directory. Raise MasterKeyError if the master key does not match."""
         self.path = path
         self.begins = True  # a partition without a folder starts empty; otherwise another directory holds it
-        self.fingerprint = fingerprint = description.fingerprint
-        self._keyring, self._at_rest = Keyring.opened(description.secret, path, at_rest), at_rest
+        self.fingerprint = fingerprint = described.fingerprint
+        self._keyring, self._at_rest = Keyring.opened(described.secret, path, at_rest), at_rest
         self._memory = SharedMemory(fingerprint.partitions)
         if not process.descriptors_suffice(fingerprint.partitions):
             _log.warning(
@@ -96,11 +85,11 @@ class StateDirectory:
             StateError: another version or other settings created it.
             MasterKeyError: the master key does not match."""
         with contextlib.ExitStack() as lock:
-            lock.enter_context(hold(path, lock_wait_s, create=True))
-            if not (path / DESCRIPTION).exists():
-                create_description(path, fingerprint, at_rest)
-            stored = describe(path)
-            check_settings(path, stored.fingerprint, fingerprint)
+            lock.enter_context(description.hold(path, lock_wait_s, create=True))
+            if not (path / description.DESCRIPTION).exists():
+                description.create_description(path, fingerprint, at_rest)
+            stored = description.describe(path)
+            description.check_settings(path, stored.fingerprint, fingerprint)
             partition_wait_s = WAIT_S if lock_wait_s is None else lock_wait_s
             directory = cls(path, stored, at_rest, cache_bytes, partition_wait_s, disk)
             folders.remove_leftovers(path)
@@ -110,8 +99,8 @@ class StateDirectory:
     @classmethod
     def existing(cls, path: Path, cache_bytes: int, at_rest: AtRest = UNENCRYPTED) -> Self:
         """Open a state directory with the settings of its creation, and lock it."""
-        with hold(path):
-            directory = cls.open(path, describe(path).fingerprint, cache_bytes, at_rest=at_rest)
+        with description.hold(path):
+            directory = cls.open(path, description.describe(path).fingerprint, cache_bytes, at_rest=at_rest)
         directory.begins = False
         return directory
 
@@ -196,18 +185,18 @@ class StateDirectory:
         raise MasterKeyError if its key cannot be opened, and then change nothing."""
         self._keyring_of(source)
         self.close_partition(number)
-        with self._opening, using(self.path):
+        with self._opening, description.using(self.path):
             folders.put_folder(self.path, number, source)
 
     def forget_folder(self, number: int) -> None:
         """Remove the folder of a partition that was moved or starts again. Raise StorageError."""
         self.close_partition(number)
-        with using(self.path):
+        with description.using(self.path):
             folders.remove_folder(self.path, number)
 
     def forget_closed(self, number: int) -> bool:
         """Remove the folder of a partition unless it is open. Return whether it was removed. Raise StorageError."""
-        with self._opening, using(self.path):
+        with self._opening, description.using(self.path):
             if number in self._partitions:
                 return False
             folders.remove_folder(self.path, number)
@@ -233,7 +222,7 @@ class StateDirectory:
 
     def is_shared_out(self) -> bool:
         """Return whether missing partitions may be in other directories: after moves, or with several members."""
-        known = (self.path / MOVED).exists() or reads_topics(self.path)
+        known = (self.path / description.MOVED).exists() or description.reads_topics(self.path)
         return known or any(one.progress is not None for one in self.existing_partitions())
 
     def has_vectors(self) -> bool:

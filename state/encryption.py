@@ -112,27 +112,18 @@ NAMES_KEPT = 4_096  # an event asks for the same few again and again
 class Keyring:
     """Keyed hashes of names (BLAKE2b, RFC 7693) and the directory's key, under one state directory's secret."""
 
-    def __init__(
-        self,
-        secret: bytes,
-        *,
-        encrypts: bool = False,
-        encrypts_vectors: bool = True,
-        stored: StoredSecret | None = None,
-    ) -> None:
-        """`encrypts_vectors` applies if `encrypts` is set. `stored` is the stored form of the secret (default: the
-        secret)."""
+    def __init__(self, secret: bytes, at_rest: AtRest = UNENCRYPTED, stored: StoredSecret | None = None) -> None:
+        """`stored` is the stored form of the secret (default: the secret)."""
         self._secret = secret
         self.stored = stored or StoredSecret(secret)
-        self.encrypts, self.encrypts_vectors = encrypts, encrypts_vectors
+        self.encrypts, self.encrypts_vectors = at_rest.master_key is not None, at_rest.encrypt_vectors
         # Returns the 16-byte key of a memory id, session or event id of one owner.
         self.name: Callable[[bytes, str], bytes] = lru_cache(maxsize=NAMES_KEPT)(self._name)
 
     @classmethod
     def opened(cls, stored: StoredSecret, path: Path, at_rest: AtRest) -> Self:
         """Return the keyring of a stored secret in `path`. Raise MasterKeyError."""
-        secret, encrypts = stored.opened(path, at_rest.master_key), at_rest.master_key is not None
-        return cls(secret, encrypts=encrypts, encrypts_vectors=at_rest.encrypt_vectors, stored=stored)
+        return cls(stored.opened(path, at_rest.master_key), at_rest, stored)
 
     @cached_property
     def cipher(self) -> Cipher:

@@ -6,17 +6,9 @@ from typing import Any, NamedTuple
 
 import orjson
 
+from recallflow.state import entity_names, keys
 from recallflow.state import graph_codec as codec
-from recallflow.state import keys
 from recallflow.state.encryption import Keyring
-from recallflow.state.entity_names import (
-    CASELESS_NAMES_MAX,
-    JOINED_NAMES_MAX,
-    NameJoin,
-    decode_joined,
-    decode_names,
-    names_of,
-)
 
 
 class CheckedTable(NamedTuple):
@@ -39,8 +31,8 @@ TABLES = {
     keys.ADJACENCY: CheckedTable("adjacency", 24, _of_node),
     keys.SIMILAR: CheckedTable("similar memories", 8, keys.sequence, codec.decode_neighbours),
     keys.SUPERSEDED: CheckedTable("superseded memories", 8, keys.sequence, codec.decode_superseded),
-    keys.JOINED: CheckedTable("names joined", 16, bytes, decode_joined),
-    keys.CASELESS: CheckedTable("names without case", 0, bytes, decode_names),
+    keys.JOINED: CheckedTable("names joined", 16, bytes, entity_names.decode_joined),
+    keys.CASELESS: CheckedTable("names without case", 0, bytes, entity_names.decode_names),
     keys.UNSYNCED: CheckedTable("memories out of step", 8, keys.sequence, codec.Unsynced.decode),
     keys.PAST_LINKS: CheckedTable("past graph links", 12, keys.seq_and_version, codec.LinksRow.decode),
     keys.PAST_MEMBER: CheckedTable("past graph members", 24, _of_node),
@@ -168,7 +160,7 @@ class GraphCheck:
     def _of_joined(self) -> Iterator[str]:
         """Yield inconsistencies of joins. An edge above the limit of names joins nothing."""
         edges = {(row.source.text, row.target.text, row.number) for row in self._edges.values() if row.joins}
-        records: dict[bytes, tuple[str, list[NameJoin]]] = self._records[keys.JOINED]
+        records: dict[bytes, tuple[str, list[entity_names.NameJoin]]] = self._records[keys.JOINED]
         names = dict(records.values())
         for name, (own, joined) in records.items():
             if self._name(codec.NodeKey(own)) != name:
@@ -177,10 +169,10 @@ class GraphCheck:
                 ends = (own, one.other) if one.leads else (one.other, own)
                 if (*ends, one.number) not in edges:
                     yield f"names joined to {name.hex()}: no edge of number {one.number} joins them"
-                if NameJoin(own, one.number, not one.leads) not in names.get(one.other, []):
+                if entity_names.NameJoin(own, one.number, not one.leads) not in names.get(one.other, []):
                     yield f"names joined to {name.hex()}: edge number {one.number} joins one end only"
-            if len(names_of(own, lambda key: names.get(key, []))) > JOINED_NAMES_MAX:
-                yield f"names joined to {name.hex()}: more than {JOINED_NAMES_MAX}"
+            if len(entity_names.names_of(own, lambda key: names.get(key, []))) > entity_names.JOINED_NAMES_MAX:
+                yield f"names joined to {name.hex()}: more than {entity_names.JOINED_NAMES_MAX}"
 
     def _of_past(self) -> Iterator[str]:
         links: dict[tuple[int, int], codec.LinksRow] = self._records[keys.PAST_LINKS]
@@ -204,7 +196,7 @@ class GraphCheck:
         for name in names:
             if self._name(codec.NodeKey(codec.node_key(codec.ENTITY_KIND, name))) not in self._nodes:
                 yield "names without case: one has no node"
-        if len({*names}) < len(names) or len(names) > CASELESS_NAMES_MAX:
+        if len({*names}) < len(names) or len(names) > entity_names.CASELESS_NAMES_MAX:
             yield "names without case: too many"
 
     def _name(self, key: codec.NodeKey) -> bytes:

@@ -195,7 +195,7 @@ class HotOwners:
         self._weights: dict[Owner, int] = {}
         self._touched: set[Owner] = set()
         self._stepped: dict[Owner, Callable[[], bool]] = {}  # unfinished work on owners, whose events wait for it
-        self._total_bytes = 0
+        self.total_bytes = 0
 
     def get(self, partition: Partition, owner: Owner) -> HotOwner:
         """Return the owner, loaded on first use."""
@@ -212,7 +212,7 @@ class HotOwners:
         if self._owners.pop(owner, None) is not None:
             self._touched.discard(owner)
             self._stepped.pop(owner, None)
-            self._total_bytes -= self._weights.pop(owner, 0)
+            self.total_bytes -= self._weights.pop(owner, 0)
 
     def drop_all(self, owners: Callable[[Owner], bool]) -> None:
         for owner in [owner for owner in self._owners if owners(owner)]:
@@ -255,17 +255,17 @@ class HotOwners:
         """Measure the owners used since the last call, and evict the least recently used ones over the budget."""
         for owner in self._touched:
             weight = self._owners[owner].size_bytes()
-            self._total_bytes += weight - self._weights.get(owner, 0)
+            self.total_bytes += weight - self._weights.get(owner, 0)
             self._weights[owner] = weight
         self._touched.clear()
         packed = 0
-        for owner in [*self._owners] if self._total_bytes > self._budget_bytes else ():
-            if self._total_bytes <= self._budget_bytes:
+        for owner in [*self._owners] if self.total_bytes > self._budget_bytes else ():
+            if self.total_bytes <= self._budget_bytes:
                 return
             if owner in self._stepped:
                 continue
             hot = self._owners.pop(owner)
-            self._total_bytes -= self._weights.pop(owner)
+            self.total_bytes -= self._weights.pop(owner)
             if packed < PACKED_MOST:
                 hot.partition.commit()
                 packed += hot.keep_tail()
@@ -282,13 +282,6 @@ class HotOwners:
     def drop_partition(self, partition: Partition) -> None:
         for owner in [owner for owner, hot in self._owners.items() if hot.partition is partition]:
             self.drop(owner)
-
-    @property
-    def total_bytes(self) -> int:
-        return self._total_bytes
-
-    def __len__(self) -> int:
-        return len(self._owners)
 
 
 class Owners:

@@ -10,6 +10,7 @@ import struct
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -178,7 +179,8 @@ def search_folder(folder: Path, pieces: Pieces, record_filter: RecordFilter, fin
 
 
 def _search_file(path: Path, pieces: Pieces, record_filter: RecordFilter, findings: Findings) -> None:
-    found = pieces.find_in_stream(_chunks(path))
+    with path.open("rb") as file:
+        found = pieces.find_in_stream(iter(partial(file.read, CHUNK_BYTES), b""))
     findings.sizes[path] = path.stat().st_size
     try:
         if path.suffix == ".sst":
@@ -193,30 +195,16 @@ def _search_file(path: Path, pieces: Pieces, record_filter: RecordFilter, findin
 
 
 def _search_records(records: Records, pieces: Pieces, record_filter: RecordFilter, findings: Findings) -> PieceNumbers:
+    """Return the pieces in the person's records. They are searched in batches: a search takes time per call."""
     found = PieceNumbers()
-    for of_others, values in _batched(records, record_filter):
-        numbers = pieces.find_in(b"\0".join(values))
-        if of_others:
-            findings.others |= numbers
-        else:
-            found |= numbers
-    return found
-
-
-def _batched(records: Records, record_filter: RecordFilter) -> Iterator[tuple[bool, list[bytes]]]:
-    """Yield values in batches, with whether they are of other users: a search costs time per call, not per byte."""
     while batch := [*islice(records, RECORDS_AT_ONCE)]:
-        by_ownership: dict[bool, list[bytes]] = {}
+        own, others = list[bytes](), list[bytes]()
         for key, value in batch:
             plain = record_filter.decrypt(key, value)
-            by_ownership.setdefault(record_filter.is_others(key, plain), []).append(plain)
-        yield from by_ownership.items()
-
-
-def _chunks(path: Path) -> Iterator[bytes]:
-    with path.open("rb") as file:
-        while chunk := file.read(CHUNK_BYTES):
-            yield chunk
+            (others if record_filter.is_others(key, plain) else own).append(plain)
+        found |= pieces.find_in(b"\0".join(own))
+        findings.others |= pieces.find_in(b"\0".join(others))
+    return found
 
 
 _BLOCK_BYTES = 32 * 1024  # of a log: record fragments do not cross block boundaries

@@ -177,15 +177,8 @@ class Clusters:
         ends: Ints,
         earlier: "Clusters | None" = None,
     ) -> None:
-        """Create the clusters of a conversation.
-
-        Args:
-            slots: (n,) in conversation order.
-            places: (slots,) the place of each slot; -1 for a removed one.
-            segment: (n,) the episode of each place.
-            starts, ends: of each episode.
-            earlier: clusters of the same vectors before some changes.
-        """
+        """`slots`, (n,), are in conversation order, `places` are those of slots (-1 without one), `segment`, (n,),
+        is the episode of each place. `earlier` are the clusters of the same vectors before some changes."""
         self._vectors, self._slots, self._places, self._segment = vectors, slots, places, segment
         self._starts, self._ends = starts, ends
         self._centroids = np.zeros((len(starts), vectors.dimension), np.float32)

@@ -23,38 +23,6 @@ from recallflow.state.partition import Counts, Partition
 from recallflow.state.segment import Segment
 from recallflow.state.usage import Usage
 
-
-class MadeCheck:
-    """One owner's records about derivation, compared once all are read."""
-
-    def __init__(self) -> None:
-        self._sources: dict[int, list[str]] = {}  # of a memory that was made of others, their ids
-        self._memories: set[tuple[int, int]] = set()
-        self._summaries: set[tuple[int, str, int]] = set()
-        self._listed: set[tuple[int, str, int]] = set()
-
-    def add_row(self, row: rows.MemoryRow) -> None:
-        if row.derived_from is not None:
-            self._sources[row.seq] = [
-                one["memory_id"] for one in (row.derived_from, *row.derived_from.get("others", []))
-            ]
-
-    def add_made(self, seq: int, made: rows.Made) -> None:
-        self._memories |= {(seq, one) for one in (*made.memories, *made.ended)}
-        self._summaries |= {(seq, *one) for one in made.summaries}
-
-    def add_summary(self, summary: rows.CategorySummaryRow) -> None:
-        self._listed |= {(seq, summary.category, summary.change) for seq in summary.sources}
-
-    def problems(self, seq_of: Callable[[str], int | None]) -> Iterator[str]:
-        """Yield all inconsistencies. `seq_of` returns the number of a current memory."""
-        said = {(seq_of(memory_id), seq) for seq, found in self._sources.items() for memory_id in found}
-        for source, seq in sorted(said ^ self._memories, key=repr):
-            yield f"memory {seq}: does not agree with memory {source} that it was made of it"
-        for seq, _, change in sorted(self._listed ^ self._summaries):
-            yield f"memory {seq}: does not agree with the category summary of change {change} that it was made of it"
-
-
 # Name of each table of an owner, and the number of key bytes after the table's letter.
 TABLES = {
     keys.HEAD: ("owners", 0),
@@ -199,7 +167,10 @@ class _OwnerCheck:
         self._name = partial(partition.keyring.name, owner)
         self._key = partition.keyring.owner
         self._graph = GraphCheck(partition.keyring, owner)
-        self._made = MadeCheck()
+        self._sources: dict[int, list[str]] = {}  # ids of the sources of derived memories
+        self._derived: set[tuple[int, int]] = set()  # `seq` of sources and of the memories derived from them
+        self._derived_summaries: set[tuple[int, str, int]] = set()  # `seq` of a source, category, change
+        self._summary_sources: set[tuple[int, str, int]] = set()  # the same, by the summaries
         self._head: rows.OwnerHead | None = None
         self._currents: dict[bytes, rows.Current] = {}
         self._versions: dict[bytes, set[int]] = {}
@@ -277,9 +248,12 @@ class _OwnerCheck:
                 if number != keys.sequence(rest):
                     yield f"says it is of episode {number}"
             case keys.MADE:
-                self._made.add_made(keys.sequence(rest), rows.Made.decode(value))
+                seq, made = keys.sequence(rest), rows.Made.decode(value)
+                self._derived |= {(seq, one) for one in (*made.memories, *made.ended)}
+                self._derived_summaries |= {(seq, *one) for one in made.summaries}
             case keys.CATEGORY_SUMMARY:
-                self._made.add_summary(rows.CategorySummaryRow.decode(value))
+                summary = rows.CategorySummaryRow.decode(value)
+                self._summary_sources |= {(seq, summary.category, summary.change) for seq in summary.sources}
             case _ if table in _DECODERS:
                 _DECODERS[table](value)
             case _ if table in graph_check.TABLES:
@@ -296,7 +270,8 @@ class _OwnerCheck:
         name, version = rest[:16], int.from_bytes(rest[16:], "big")
         self._versions.setdefault(name, set()).add(version)
         self._text_bytes[name] += len(row.content.encode())
-        self._made.add_row(row)
+        if (source := row.derived_from) is not None:
+            self._sources[row.seq] = [one["memory_id"] for one in (source, *source.get("others", []))]
         if self._name(row.id) != name or row.version != version:
             yield f"says it is version {row.version} of another memory"
 
@@ -340,7 +315,7 @@ class _OwnerCheck:
         for number in sorted(summarised ^ self._summarised):
             yield f"episode {number}: does not agree with its summary that there is one"
         yield from self._of_segments()
-        yield from self._made.problems(self._seq_of)
+        yield from self._of_derivations()
         yield from self._graph.problems({one.seq: name for name, one in self._currents.items() if not one.forgotten})
         yield from self._of_head()
 
@@ -362,9 +337,13 @@ class _OwnerCheck:
         if versions == wanted and current.text_bytes != self._text_bytes[name]:
             yield f"says its texts take {current.text_bytes} bytes, and they take {self._text_bytes[name]}"
 
-    def _seq_of(self, memory_id: str) -> int | None:
-        current = self._currents.get(self._name(memory_id))
-        return None if current is None or current.forgotten else current.seq
+    def _of_derivations(self) -> Iterator[str]:
+        seq_of = {name: current.seq for name, current in self._currents.items() if not current.forgotten}
+        said = {(seq_of.get(self._name(source)), seq) for seq, found in self._sources.items() for source in found}
+        for source, seq in sorted(said ^ self._derived, key=repr):
+            yield f"memory {seq}: does not agree with memory {source} that it was made of it"
+        for seq, _, change in sorted(self._summary_sources ^ self._derived_summaries):
+            yield f"memory {seq}: does not agree with the category summary of change {change} that it was made of it"
 
     def _of_segments(self) -> Iterator[str]:
         for stretch, segment in self._segments.items():

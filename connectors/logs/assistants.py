@@ -5,26 +5,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from types import MappingProxyType
 from typing import Any
 
+from recallflow.connectors.logs import log_format as log
 from recallflow.connectors.logs.documents import EACH, elements, first_objects, placed_elements
-from recallflow.connectors.logs.log_format import (
-    EMPTY,
-    OTHER_BRANCH,
-    ImportScope,
-    LogFormat,
-    author,
-    branch,
-    broken,
-    epoch_ms,
-    exported,
-    field_of,
-    file_name,
-    identifier,
-    lenient,
-    list_of,
-    stamp,
-    text_of,
-    word,
-)
+from recallflow.connectors.logs.log_format import ImportScope, LogFormat
 from recallflow.connectors.logs.sources import LogFile, LogHead
 
 _FILE = re.compile(r"conversations(-\d+)?\.json")
@@ -33,7 +16,7 @@ _FILE = re.compile(r"conversations(-\d+)?\.json")
 def holds_conversations(head: LogHead, other_files: Set[str], field: str, kind: type[object]) -> bool:
     """Return whether an archive has another file of the program, or a conversation has a `field` of type `kind`."""
     if head.members:
-        names = {file_name(name) for name in head.members}
+        names = {log.file_name(name) for name in head.members}
         return any(map(_FILE.fullmatch, names)) and bool(names & other_files)
     return any(isinstance(one.get(field), kind) for one in first_objects(head.start))
 
@@ -49,16 +32,16 @@ def each_conversation(
 
     The export of one account belongs to the default owner. In that of an organisation each account is an owner, under
     its name in `names` or else its id; a conversation without an account is refused."""
-    files = exported(source, _FILE, scope)
+    files = log.exported(source, _FILE, scope)
     is_shared = not scope.user_given and _has_several(files, account_field)
     for file in files:
         for number, text in enumerate(elements(file), start=1):
-            conversation, where = lenient(text), f"{file.name}, conversation {number}"
+            conversation, where = log.lenient(text), f"{file.name}, conversation {number}"
             account = _account(conversation, account_field) if is_shared else ""
             if is_shared and not account:
-                yield broken(where, f"has no {account_field}, in an export of several", conversation)
+                yield log.broken(where, f"has no {account_field}, in an export of several", conversation)
             else:
-                owner = identifier(names.get(account, account)) if is_shared else scope.user_id
+                owner = log.identifier(names.get(account, account)) if is_shared else scope.user_id
                 yield from events_of(conversation, scope, owner, where)
 
 
@@ -67,7 +50,7 @@ def _has_several(files: Sequence[LogFile], field: str) -> bool:
     first = ""
     for file in files:
         for _, text in placed_elements(file, EACH, field):
-            account = _account(lenient(text), field)
+            account = _account(log.lenient(text), field)
             first = first or account
             if account not in ("", first):
                 return True
@@ -105,34 +88,35 @@ CHATGPT = LogFormat(
 
 def chatgpt_events(conversation: Any, scope: ImportScope, owner: str, where: str) -> Iterator[bytes]:
     """Yield the messages of the displayed branch. Others are counted."""
-    mapping = field_of(conversation, "mapping")
+    mapping = log.field_of(conversation, "mapping")
     if not isinstance(mapping, dict):
-        yield broken(where, "is no conversation of ChatGPT's export, which has a mapping", conversation)
+        yield log.broken(where, "is no conversation of ChatGPT's export, which has a mapping", conversation)
         return
     session = conversation.get("conversation_id") or conversation.get("id") or where
-    shown = branch({key: field_of(node, "parent") for key, node in mapping.items()}, _leaf(conversation, mapping))
-    if others := sum(field_of(mapping[key], "message") is not None for key in mapping.keys() - {*shown}):
-        scope.leave_out(OTHER_BRANCH, others)
+    parents = {key: log.field_of(node, "parent") for key, node in mapping.items()}
+    shown = log.branch(parents, _leaf(conversation, mapping, parents))
+    if others := sum(log.field_of(mapping[key], "message") is not None for key in mapping.keys() - {*shown}):
+        scope.leave_out(log.OTHER_BRANCH, others)
     about = _title(conversation, "title")
-    time = epoch_ms(conversation.get("create_time"))
+    time = log.epoch_ms(conversation.get("create_time"))
     for key in shown:
-        message = field_of(mapping[key], "message")
+        message = log.field_of(mapping[key], "message")
         if message is None and isinstance(mapping[key], dict):  # the root has no message
             continue
         if not isinstance(message, dict):
-            yield broken(f"{where}, {key}", "is no message", mapping[key])
+            yield log.broken(f"{where}, {key}", "is no message", mapping[key])
             continue
-        time = epoch_ms(message.get("create_time")) or time  # a message without a time gets the previous one's
+        time = log.epoch_ms(message.get("create_time")) or time  # a message without a time gets the previous one's
         text = _chatgpt_text(message)
         if reason := _left_out(message, text):
             scope.leave_out(reason)
             continue
-        model = field_of(message.get("metadata"), "model_slug")
+        model = log.field_of(message.get("metadata"), "model_slug")
         yield from scope.message_events(
             owner,
-            message_id=word(message.get("id")) or key,
-            session=word(session),
-            role=field_of(message.get("author"), "role"),
+            message_id=log.word(message.get("id")) or key,
+            session=log.word(session),
+            role=log.field_of(message.get("author"), "role"),
             content=text,
             time=time,
             metadata={"source": "chatgpt", **about, **({"model": model} if isinstance(model, str) else {})},
@@ -140,28 +124,28 @@ def chatgpt_events(conversation: Any, scope: ImportScope, owner: str, where: str
         about = {}
 
 
-def _leaf(conversation: dict[str, Any], mapping: dict[str, Any]) -> object:
+def _leaf(conversation: dict[str, Any], mapping: dict[str, Any], parents: dict[str, object]) -> object:
     """Return the end of the displayed branch; without that field, of the newest branch."""
     if isinstance(current := conversation.get("current_node"), str) and current in mapping:
         return current
-    parents = {field_of(node, "parent") for node in mapping.values() if isinstance(field_of(node, "parent"), str)}
-    ends = [key for key in mapping if key not in parents] or [*mapping]
-    return max(ends, key=lambda key: _seconds(field_of(mapping[key], "message")), default=None)
+    inner = {parent for parent in parents.values() if isinstance(parent, str)}
+    ends = [key for key in mapping if key not in inner] or [*mapping]
+    return max(ends, key=lambda key: _seconds(log.field_of(mapping[key], "message")), default=None)
 
 
 def _seconds(message: object) -> float:
-    time = field_of(message, "create_time")
+    time = log.field_of(message, "create_time")
     return float(time) if isinstance(time, int | float) else 0.0
 
 
 def _left_out(message: dict[str, Any], text: str) -> str | None:
-    role, content_type = field_of(message.get("author"), "role"), field_of(message.get("content"), "content_type")
-    metadata = message.get("metadata")
-    if content_type in _INSTRUCTIONS or field_of(metadata, "is_user_system_message"):
+    role, metadata = log.field_of(message.get("author"), "role"), message.get("metadata")
+    content_type = log.field_of(message.get("content"), "content_type")
+    if content_type in _INSTRUCTIONS or log.field_of(metadata, "is_user_system_message"):
         return "custom instructions"
     if content_type in _REASONING:
         return "reasoning"
-    if field_of(metadata, "is_visually_hidden_from_conversation"):
+    if log.field_of(metadata, "is_visually_hidden_from_conversation"):
         return "hidden messages"
     if role == "system":
         return "system messages"
@@ -169,19 +153,19 @@ def _left_out(message: dict[str, Any], text: str) -> str | None:
         return "results of tools"
     if role == "assistant" and message.get("recipient") not in (None, "all"):
         return "calls of tools"
-    return None if text else EMPTY
+    return None if text else log.EMPTY
 
 
 def _chatgpt_text(message: dict[str, Any]) -> str:
     """Return the parts of a message as one text; parts without text are replaced by their kind."""
     content = message.get("content")
-    parts = field_of(content, "parts")
+    parts = log.field_of(content, "parts")
     if not isinstance(parts, list):
-        parts = [field_of(content, "text") or field_of(content, "result")]
-    transcribed = any(field_of(part, "content_type") == "audio_transcription" for part in parts)
+        parts = [log.field_of(content, "text") or log.field_of(content, "result")]
+    transcribed = any(log.field_of(part, "content_type") == "audio_transcription" for part in parts)
     found = [_part(part, transcribed) for part in parts]
-    for attachment in list_of(message.get("metadata"), "attachments"):
-        if (name := field_of(attachment, "name")) and isinstance(name, str):
+    for attachment in log.list_of(message.get("metadata"), "attachments"):
+        if (name := log.field_of(attachment, "name")) and isinstance(name, str):
             found.append(f"[file: {name}]")
     return "\n".join(text for text in found if text)
 
@@ -189,9 +173,9 @@ def _chatgpt_text(message: dict[str, Any]) -> str:
 def _part(part: object, transcribed: bool) -> str:
     if isinstance(part, str):
         return _CITATION.sub("", part).strip()
-    if isinstance(text := field_of(part, "text"), str):
+    if isinstance(text := log.field_of(part, "text"), str):
         return text.strip()
-    kind = field_of(part, "content_type")
+    kind = log.field_of(part, "content_type")
     if not isinstance(kind, str):
         return ""
     if transcribed and ("audio" in kind or "video" in kind):
@@ -207,10 +191,10 @@ _LEFT_OUT = {"thinking": "reasoning", "tool_use": "calls of tools", "tool_result
 def _people(source: LogFile) -> Iterator[tuple[str, str]]:
     """Yield account id and label of an organisation's accounts: names may repeat, addresses do not."""
     for file in source.members:
-        if file_name(file.name) == "users.json":
-            for one in map(lenient, elements(file)):
-                if name := author(field_of(one, "email_address")) or author(field_of(one, "full_name")):
-                    yield word(one.get("uuid")), name
+        if log.file_name(file.name) == "users.json":
+            for one in map(log.lenient, elements(file)):
+                if name := log.author(log.field_of(one, "email_address")) or log.author(log.field_of(one, "full_name")):
+                    yield log.word(one.get("uuid")), name
 
 
 CLAUDE = LogFormat(
@@ -224,33 +208,33 @@ CLAUDE = LogFormat(
 
 def claude_events(conversation: Any, scope: ImportScope, owner: str, where: str) -> Iterator[bytes]:
     """Yield the messages of a conversation; with branches, the messages of the displayed branch."""
-    messages = field_of(conversation, "chat_messages")
+    messages = log.field_of(conversation, "chat_messages")
     if not isinstance(messages, list):
-        yield broken(where, "is no conversation of Claude's export, which has chat_messages", conversation)
+        yield log.broken(where, "is no conversation of Claude's export, which has chat_messages", conversation)
         return
-    session = word(conversation.get("uuid")) or where
+    session = log.word(conversation.get("uuid")) or where
     about = _title(conversation, "name")
     shown = _shown(messages, conversation.get("current_leaf_message_uuid"))
-    scope.leave_out(OTHER_BRANCH, len(messages) - len(shown))
+    scope.leave_out(log.OTHER_BRANCH, len(messages) - len(shown))
     for number, message in enumerate(shown, start=1):
         if not isinstance(message, dict):
-            yield broken(f"{where}, message {number}", "is no message", message)
+            yield log.broken(f"{where}, message {number}", "is no message", message)
             continue
         text, reasons = _claude_text(message)
         for reason in reasons:
             scope.leave_out(reason)
         if not text:
             if not reasons:
-                scope.leave_out(EMPTY)
+                scope.leave_out(log.EMPTY)
             continue
         sender = message.get("sender")
         yield from scope.message_events(
             owner,
-            message_id=word(message.get("uuid")) or f"{session}-{number}",
+            message_id=log.word(message.get("uuid")) or f"{session}-{number}",
             session=session,
             role=_ROLES.get(sender, sender) if isinstance(sender, str) else None,
             content=text,
-            time=stamp(message.get("created_at")) or stamp(conversation.get("created_at")),
+            time=log.stamp(message.get("created_at")) or log.stamp(conversation.get("created_at")),
             metadata={"source": "claude", **about},
         )
         about = {}
@@ -262,23 +246,23 @@ def _shown(messages: list[Any], leaf: object) -> list[Any]:
     parents = {key: one.get("parent_message_uuid") for key, one in by_id.items()}
     if not isinstance(leaf, str) or leaf not in parents or len(by_id) < len(messages) or not all(parents.values()):
         return messages
-    return [by_id[key] for key in branch(parents, leaf)]
+    return [by_id[key] for key in log.branch(parents, leaf)]
 
 
 def _claude_text(message: dict[str, Any]) -> tuple[str, list[str]]:
     """Return the text with file names, and the reasons for omitted blocks."""
     found, reasons = [], []
-    for block in list_of(message, "content"):
-        kind = field_of(block, "type")
+    for block in log.list_of(message, "content"):
+        kind = log.field_of(block, "type")
         if kind in ("text", None) and isinstance(text := block.get("text") if isinstance(block, dict) else block, str):
             found.append(text.strip())
         elif kind is not None:
-            reasons.append(_LEFT_OUT.get(word(kind), f"blocks of type {word(kind)}"))
+            reasons.append(_LEFT_OUT.get(log.word(kind), f"blocks of type {log.word(kind)}"))
     if not message.get("content"):  # older exports have no blocks
-        found.append(text_of(message, "text"))
-    for file in (*list_of(message, "attachments"), *list_of(message, "files")):
-        if isinstance(name := field_of(file, "file_name"), str) and name:
+        found.append(log.text_of(message, "text"))
+    for file in (*log.list_of(message, "attachments"), *log.list_of(message, "files")):
+        if isinstance(name := log.field_of(file, "file_name"), str) and name:
             found.append(f"[file: {name}]")
-        if field_of(file, "extracted_content"):
+        if log.field_of(file, "extracted_content"):
             reasons.append("texts of attached files")
     return "\n".join(text for text in found if text), reasons

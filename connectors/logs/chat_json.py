@@ -21,18 +21,12 @@ import hashlib
 import re
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
+from recallflow.connectors.logs import owners
 from recallflow.connectors.logs.documents import elements, first_objects, is_document, members, parsed, records
 from recallflow.connectors.logs.log_format import EVENT_BYTES, ImportScope, LogFormat, field_of, identifier, word
-from recallflow.connectors.logs.owners import (
-    ROLES,
-    FieldRoles,
-    field_roles,
-    first_named,
-    identifier_text,
-    unclear_identities,
-)
 from recallflow.connectors.logs.sources import LogFile
 from recallflow.errors import UsageError
 from recallflow.fields import written_time
@@ -64,7 +58,7 @@ def _holds_messages(items: object) -> bool:
 def _read_openai(source: LogFile, scope: ImportScope) -> Iterator[bytes]:
     start = source.start()
     first = first_objects(start)
-    owned = any(owner_of(one, field_roles(one)) for one in first)
+    owned = any(owner_of(one, owners.field_roles(one)) for one in first)
     conversations = Conversations(source.name, scope, owned=owned, is_table=False)
     as_document = is_document(start)
     if as_document and start.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"{"):
@@ -78,33 +72,38 @@ def _read_openai(source: LogFile, scope: ImportScope) -> Iterator[bytes]:
             yield from conversations.events(element, number)
 
 
+new_digest = partial(hashlib.blake2b, digest_size=8)
+
+
 class Conversations:
     def __init__(self, log: str, scope: ImportScope, *, owned: bool = False, is_table: bool = True) -> None:
         """`log` is the log's name. `owned` tells whether it names owners, so that a record without one is refused;
         `is_table` whether its columns were checked and mapped."""
         self._log, self.scope, self._owned, self._is_table = log, scope, owned, is_table
         self._first_speaker: tuple[str, object] | None = None
-        self._bare = ConversationDigest(self)
+        self._bare = new_digest()
 
     def events(self, element: object, number: int) -> Iterator[bytes]:
         """Yield the events of an element: a message, or a conversation with its messages."""
         if isinstance(element, dict) and (name := listed(element)) is not None:
             messages = element[name]
-            conversation, digest = self.named(element, number), ConversationDigest(self)
+            conversation, digest = self.named(element, number), new_digest()
             for place, message in enumerate(messages if isinstance(messages, list) else [messages], start=1):
-                yield digest.event(message, conversation, place)
+                yield self.event(message, conversation, place, digest)
         else:  # a bare message: those of a file are one conversation unless they name others
-            yield self._bare.event(element, {"session_id": self._session(1)}, number)
+            yield self.event(element, {"session_id": self._session(1)}, number, self._bare)
 
     def named(self, element: dict[str, Any], number: int) -> dict[str, Any]:
         """Return the fields of a conversation. `number` is its index in the log."""
-        roles = None if self._is_table else field_roles(element)
+        roles = None if self._is_table else owners.field_roles(element)
         fields = self.fields(element, _given(element, ("id",), self._session(number)), roles)
         if roles is not None and roles.people:
             self._check_owner(element, roles, ())
         return fields
 
-    def fields(self, element: dict[str, Any], session_id: object, roles: FieldRoles | None = None) -> dict[str, Any]:
+    def fields(
+        self, element: dict[str, Any], session_id: object, roles: owners.FieldRoles | None = None
+    ) -> dict[str, Any]:
         """Return the event fields that a conversation passes to its messages, or the fields of a message. `roles` are
         the roles of its keys, empty for a table's row, whose columns were mapped."""
         fields = {key: element[key] for key in _OWNER_KEYS if element.get(key) is not None}
@@ -112,37 +111,37 @@ class Conversations:
         if owner is not None and not self.scope.user_given:
             self._owned = self._owned or roles is not None
             fields["user_id"] = owner
-        if roles is not None and roles.sessions and (alias := first_named(element, roles.sessions)) is not None:
+        if roles is not None and roles.sessions and (alias := owners.first_named(element, roles.sessions)) is not None:
             session_id = element[alias]
-        fields["session_id"] = identifier_text(_given(element, _CONVERSATION_KEYS, session_id))
+        fields["session_id"] = owners.identifier_text(_given(element, _CONVERSATION_KEYS, session_id))
         time = _given(element, _TIME_KEYS)
         return fields if time is None else fields | {"timestamp": _time(time)}
 
-    def message_fields(
+    def _message_fields(
         self, message: dict[str, Any], conversation: dict[str, Any]
     ) -> tuple[dict[str, Any], str | None]:
         """Return the event fields of a message in a conversation, and the key of its speaker."""
-        roles = None if self._is_table else field_roles(message)
+        roles = None if self._is_table else owners.field_roles(message)
         fields = conversation | self.fields(message, conversation["session_id"], roles)
         if roles is None:
             return fields, "name" if message.get("name") is not None else None
-        if roles.people and ("user_id" not in fields or first_named(message, roles.owners)):
+        if roles.people and ("user_id" not in fields or owners.first_named(message, roles.owners)):
             self._check_owner(message, roles, roles.speakers)
-        return fields, first_named(message, roles.speakers)
+        return fields, owners.first_named(message, roles.speakers)
 
-    def _check_owner(self, element: dict[str, Any], roles: FieldRoles, used: tuple[str, ...]) -> None:
+    def _check_owner(self, element: dict[str, Any], roles: owners.FieldRoles, used: tuple[str, ...]) -> None:
         """Raise UsageError where an unused field looks like the owner."""
         if self.scope.user_given:
             return
-        owner = first_named(element, roles.owners)
-        people = roles.people if owner is None else unclear_identities(roles.people, owner)
+        owner = owners.first_named(element, roles.owners)
+        people = roles.people if owner is None else owners.unclear_identities(roles.people, owner)
         if unclear := [key for key in people if key not in used and element[key] not in _NOTHING]:
             raise UsageError(
                 f"{self._log}: whose memory is a conversation? {', '.join([*filter(None, [owner]), *unclear])} may say "
                 "it. Call it user_id, or give --user NAME for one owner of all"
             )
 
-    def checked(self, event: dict[str, Any]) -> dict[str, Any]:
+    def _checked(self, event: dict[str, Any]) -> dict[str, Any]:
         """Return the event. Raise UsageError where people of two conversations would share the default owner."""
         if self.scope.user_given or event.get("user_id") is not None:
             return event
@@ -161,20 +160,13 @@ class Conversations:
     def _session(self, number: int) -> str:
         return identifier(f"{self._log}-{number}")
 
-
-class ConversationDigest:
-    """Digest of the earlier messages of a conversation."""
-
-    def __init__(self, conversations: Conversations) -> None:
-        self._conversations = conversations
-        self._digest = hashlib.blake2b(digest_size=8)
-
-    def event(self, message: object, conversation: dict[str, Any], place: int) -> bytes:
-        event = self._conversations.checked(self._event(message, conversation))
-        self._digest.update(self._conversations.scope.encode_event(event) + b"\n")
+    def event(self, message: object, conversation: dict[str, Any], place: int, digest: "hashlib.blake2b") -> bytes:
+        """Return the event of a message. `digest` is that of the conversation's earlier messages."""
+        event = self._checked(self._event(message, conversation))
+        digest.update(self.scope.encode_event(event) + b"\n")
         if event.get("id") in (None, ""):
-            event["id"] = identifier(f"{word(event['session_id'])}-{place}-{self._digest.hexdigest()}")
-        return self._conversations.scope.encode_event(event)
+            event["id"] = identifier(f"{word(event['session_id'])}-{place}-{digest.hexdigest()}")
+        return self.scope.encode_event(event)
 
     def _event(self, message: object, conversation: dict[str, Any]) -> dict[str, Any]:
         """Return a message event with the given role. A message without a role is refused later."""
@@ -182,8 +174,8 @@ class ConversationDigest:
             message = {"metadata": {"malformed": message}}
         if "role" not in message and _SHARED[0] in message and _SHARED[1] in message:
             message = _unshared(message)
-        fields, speaker = self._conversations.message_fields(message, conversation)
-        fields["id"] = identifier_text(message.get("id"))
+        fields, speaker = self._message_fields(message, conversation)
+        fields["id"] = owners.identifier_text(message.get("id"))
         event = {"type": "message", **fields, "role": message.get("role")}
         if "content" in message or any(message.get(key) for key in _SPOKEN_ELSEWHERE):
             event["content"] = message.get("content")
@@ -193,13 +185,13 @@ class ConversationDigest:
         return event if metadata == {} else event | {"metadata": metadata}
 
 
-def owner_of(element: dict[str, Any], roles: FieldRoles) -> object:
+def owner_of(element: dict[str, Any], roles: owners.FieldRoles) -> object:
     """Return the owner that a conversation or a message names, also in its `metadata`."""
-    if roles.owners and (name := first_named(element, roles.owners)) is not None:
-        return identifier_text(element[name])
+    if roles.owners and (name := owners.first_named(element, roles.owners)) is not None:
+        return owners.identifier_text(element[name])
     about = element.get("metadata")
-    if isinstance(about, dict) and (name := first_named(about, field_roles(about).owners)) is not None:
-        return identifier_text(about[name])
+    if isinstance(about, dict) and (name := owners.first_named(about, owners.field_roles(about).owners)) is not None:
+        return owners.identifier_text(about[name])
     return element.get("user_id")
 
 
@@ -207,7 +199,8 @@ def _unshared(message: dict[str, Any]) -> dict[str, Any]:
     """Return a ShareGPT message under OpenAI's names."""
     rest = {key: value for key, value in message.items() if key not in _SHARED}
     role, content = (message[name] for name in _SHARED)
-    return rest | {"role": ROLES.get(role.casefold(), role) if isinstance(role, str) else role, "content": content}
+    known = owners.ROLES.get(role.casefold(), role) if isinstance(role, str) else role
+    return rest | {"role": known, "content": content}
 
 
 def _one_object(source: LogFile, conversations: Conversations, name: str) -> Iterator[bytes]:
@@ -216,13 +209,13 @@ def _one_object(source: LogFile, conversations: Conversations, name: str) -> Ite
     if "role" in fields:
         yield from conversations.events(fields, 1)
         return
-    conversation, digest = conversations.named(fields, 1), ConversationDigest(conversations)
+    conversation, digest = conversations.named(fields, 1), new_digest()
     for place, text in enumerate(elements(source, name), start=1):
         message = parsed(text)
         if message is None and text != b"null":
             yield text[:EVENT_BYTES]
         else:
-            yield digest.event(message, conversation, place)
+            yield conversations.event(message, conversation, place, digest)
 
 
 def _given(element: dict[str, Any], keys: Iterable[str], default: object = None) -> object:

@@ -22,14 +22,8 @@ from email.utils import getaddresses, parsedate_to_datetime
 from typing import BinaryIO
 
 from recallflow.connectors.local_inputs import bounded_lines
-from recallflow.connectors.logs.log_format import (
-    EMPTY,
-    ImportScope,
-    LogFormat,
-    author,
-    broken,
-    file_name,
-)
+from recallflow.connectors.logs import log_format as log
+from recallflow.connectors.logs.log_format import ImportScope, LogFormat
 from recallflow.connectors.logs.sources import LogFile, LogHead
 
 _MAIL_BYTES = 8 * 1024 * 1024  # size limit of a mail in memory; its text comes before large attachments
@@ -56,7 +50,7 @@ def _read(source: LogFile, scope: ImportScope) -> Iterator[bytes]:
         for number, (mail, is_whole) in enumerate(_mails(file), start=1):
             if not is_whole:
                 scope.leave_out(_CUT)
-            yield from mail_events(mail, scope, f"{file_name(source.name)}, mail {number}")
+            yield from mail_events(mail, scope, f"{log.file_name(source.name)}, mail {number}")
 
 
 MBOX = LogFormat("mbox", "a mailbox (mbox)", _recognises, _read)
@@ -85,17 +79,17 @@ def mail_events(mail: bytes, scope: ImportScope, where: str) -> Iterator[bytes]:
     try:
         parsed = BytesParser(policy=compat32).parsebytes(mail)
     except RecursionError:
-        yield broken(where, "is nested too deeply", mail)
+        yield log.broken(where, "is nested too deeply", mail)
         return
     subject, sender = _header(parsed, "Subject"), _header(parsed, "From")
     body, quoted = _unquoted(_body(parsed))
     scope.leave_out(_QUOTED, quoted)
     text = "\n".join(part for part in (body, *_files(parsed)) if part)
     if not text and not subject:
-        scope.leave_out(EMPTY)
+        scope.leave_out(log.EMPTY)
         return
     if (time := _time(parsed)) is None:
-        yield broken(where, "has no date", mail)
+        yield log.broken(where, "has no date", mail)
         return
     own = _ids(parsed, "Message-ID")
     mail_id = own[0] if own else f"mail-{hashlib.sha256(mail.strip()).hexdigest()[:32]}"
@@ -109,7 +103,7 @@ def mail_events(mail: bytes, scope: ImportScope, where: str) -> Iterator[bytes]:
         role="user",
         content="\n\n".join(part for part in (subject if begins or not text else "", text) if part),
         time=time,
-        name=author(name) or author(address) or author(sender),
+        name=log.author(name) or log.author(address) or log.author(sender),
         metadata={"source": "mbox", "subject": subject[:500], "from": address[:500]},
     )
 
@@ -166,7 +160,7 @@ def _text(part: Message) -> str:
 def _files(mail: Message) -> Iterator[str]:
     for part in _parts(mail):
         with suppress(HeaderParseError, LookupError, ValueError, TypeError):
-            if name := author(part.get_filename()):
+            if name := log.author(part.get_filename()):
                 yield f"[file: {name}]"
 
 

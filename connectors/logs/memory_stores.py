@@ -33,21 +33,9 @@ from datetime import date, timedelta
 from typing import Any
 
 from recallflow.connectors.http.mem0_requests import ENTITIES, owned
+from recallflow.connectors.logs import log_format as log
 from recallflow.connectors.logs.documents import elements, first_objects, members
-from recallflow.connectors.logs.log_format import (
-    EMPTY,
-    ImportScope,
-    LogFormat,
-    author,
-    broken,
-    field_of,
-    file_name,
-    identifier,
-    lenient,
-    list_of,
-    stamp,
-    word,
-)
+from recallflow.connectors.logs.log_format import ImportScope, LogFormat
 from recallflow.connectors.logs.owners import field_roles, first_named, identifier_text, is_scalar, unclear_identities
 from recallflow.connectors.logs.sources import LogFile
 from recallflow.errors import InvalidRecord, UsageError
@@ -75,7 +63,7 @@ def _read_mem0(source: LogFile, scope: ImportScope) -> Iterator[bytes]:
     start = first_objects(source.start(_FIRST_BYTES))
     listed = next((name for one in start for name in _MEM0_LISTS if name in one), None)
     for number, value in _values(source, *filter(None, [listed])):
-        pages = field_of(value, listed) if listed else None  # a line may be a further page
+        pages = log.field_of(value, listed) if listed else None  # a line may be a further page
         for one in pages if isinstance(pages, list) else [value]:
             yield from memory_events(one, scope, f"{source.name}, {number}")
     if any(name in one for one in start for name in _NOT_MEMORIES):
@@ -94,21 +82,22 @@ MEM0 = LogFormat(
 def memory_events(memory: Any, scope: ImportScope, where: str) -> Iterator[bytes]:
     """Yield a memory, with the update that changed it last; or a step of its history."""
     if not isinstance(memory, dict) or not _is_memory(memory):
-        yield broken(where, "is no memory of mem0", memory)
+        yield log.broken(where, "is no memory of mem0", memory)
         return
     try:
         owner, fields = _owned(memory, scope)
     except InvalidRecord as error:
-        yield broken(where, str(error), memory)
+        yield log.broken(where, str(error), memory)
         return
     if unclear := _unclear(memory, scope):
-        yield broken(where, f"has none of {', '.join(ENTITIES)}, and {', '.join(unclear)}: give --user NAME", memory)
+        problem = f"has none of {', '.join(ENTITIES)}, and {', '.join(unclear)}: give --user NAME"
+        yield log.broken(where, problem, memory)
         return
     if "memory_id" in memory:
         yield _step(memory, owner, fields, scope)
         return
-    memory_id = identifier(memory["id"])
-    created, updated = stamp(memory.get("created_at")), stamp(memory.get("updated_at"))
+    memory_id = log.identifier(memory["id"])
+    created, updated = log.stamp(memory.get("created_at")), log.stamp(memory.get("updated_at"))
     given = {"content": memory["memory"], **_labels(memory)}
     yield scope.encode_owned_event(owner, {"type": "memory", "id": memory_id, **fields, **given}, created)
     if updated is not None and updated != created:
@@ -130,12 +119,12 @@ def _unclear(memory: dict[str, Any], scope: ImportScope) -> list[str]:
 
 
 def _labels(memory: dict[str, Any]) -> dict[str, object]:
-    named = [one for one in list_of(memory, "categories") if isinstance(one, str)]
+    named = [one for one in log.list_of(memory, "categories") if isinstance(one, str)]
     labels: dict[str, object] = {"category": named[0]} if named else {}
     if len(named) > 1:
         labels["tags"] = named
     if expires := memory.get("expiration_date"):
-        labels["expires_at"] = _expires(word(expires)[:64])
+        labels["expires_at"] = _expires(log.word(expires)[:64])
     return labels
 
 
@@ -149,13 +138,13 @@ def _expires(last_day: str) -> str:
 
 def _step(step: dict[str, Any], owner: str, fields: dict[str, Any], scope: ImportScope) -> bytes:
     """Return the event of a history step: added, changed or forgotten."""
-    memory_id, kind = identifier(step["memory_id"]), step.get("event")
-    time = stamp(step.get("updated_at")) or stamp(step.get("created_at"))
+    memory_id, kind = log.identifier(step["memory_id"]), step.get("event")
+    time = log.stamp(step.get("updated_at")) or log.stamp(step.get("created_at"))
     if kind == "ADD":
         event = {"type": "memory", "id": memory_id, **fields, "content": step.get("new_memory")}
-        time = stamp(step.get("created_at")) or time
+        time = log.stamp(step.get("created_at")) or time
     else:
-        event = {"type": "memory.forget", "id": identifier(step.get("id")), "memory_id": memory_id}
+        event = {"type": "memory.forget", "id": log.identifier(step.get("id")), "memory_id": memory_id}
         if kind != "DELETE":
             event |= {"type": "memory.update", "content": step.get("new_memory")}
     return scope.encode_owned_event(owner, event, time)
@@ -217,21 +206,21 @@ ZEP = LogFormat(
 
 def _values(source: LogFile, *path: str) -> Iterator[tuple[int, Any]]:
     for number, text in enumerate(elements(source, *path), start=1):
-        yield number, lenient(text)
+        yield number, log.lenient(text)
 
 
 def _nodes(source: LogFile) -> Iterator[tuple[str, str]]:
     """Yield id and name of entities, because edges contain ids."""
     for _, node in _values(source, "nodes"):
-        if isinstance(node, dict) and (name := author(node.get("name"))):
-            yield word(node.get("uuid")), name
+        if isinstance(node, dict) and (name := log.author(node.get("name"))):
+            yield log.word(node.get("uuid")), name
 
 
 def _events(
     kind: str, value: Any, about: dict[str, Any], names: Mapping[str, str], scope: ImportScope, where: str
 ) -> Iterator[bytes]:
     if not isinstance(value, dict):
-        yield broken(where, "is nothing that Zep gives", value)
+        yield log.broken(where, "is nothing that Zep gives", value)
     elif kind == "messages" and not isinstance(value.get("messages"), list):  # a list would be a further page
         yield from _message(value, _session(about, where), _owner(about, scope), scope, where)
     elif isinstance(messages := value.get("messages"), list):
@@ -243,12 +232,12 @@ def _events(
     elif _is_episode(value):
         yield from _episode(value, scope, where)
     else:
-        yield broken(where, "is no thread, fact or episode of Zep's", value)
+        yield log.broken(where, "is no thread, fact or episode of Zep's", value)
 
 
 def _session(thread: dict[str, Any], where: str) -> str:
     given = thread.get("thread_id") or thread.get("session_id") or thread.get("uuid")
-    return str(given) if isinstance(given, str) else file_name(where.partition(",")[0])
+    return str(given) if isinstance(given, str) else log.file_name(where.partition(",")[0])
 
 
 def _owner(given: dict[str, Any], scope: ImportScope) -> str:
@@ -257,8 +246,8 @@ def _owner(given: dict[str, Any], scope: ImportScope) -> str:
         return scope.user_id
     roles = field_roles(given)
     names = (*(name for name in _OWNERS if name in given), *roles.owners)
-    if (name := first_named(given, names)) is not None and (owner := author(word(given[name]))):
-        return identifier(owner)
+    if (name := first_named(given, names)) is not None and (owner := log.author(log.word(given[name]))):
+        return log.identifier(owner)
     if unclear := [name for name in roles.people if given[name]]:
         raise UsageError(f"{', '.join(unclear)} of a thread may say whose it is: call it user_id, or give --user NAME")
     return scope.user_id
@@ -266,21 +255,21 @@ def _owner(given: dict[str, Any], scope: ImportScope) -> str:
 
 def _message(message: Any, session: str, owner: str, scope: ImportScope, where: str) -> Iterator[bytes]:
     if not isinstance(message, dict):
-        yield broken(where, "is no message", message)
+        yield log.broken(where, "is no message", message)
         return
     content = message.get("content")
     if not isinstance(content, str) or not content.strip():
-        scope.leave_out(EMPTY)
+        scope.leave_out(log.EMPTY)
         return
     role, kind = message.get("role"), message.get("role_type")
     yield from scope.message_events(
         owner,
-        message_id=word(message.get("uuid")) or where,
+        message_id=log.word(message.get("uuid")) or where,
         session=session,
         role=_role(kind or role),
         content=content,
-        time=stamp(message.get("created_at")),
-        name=author(message.get("name")) or (author(role) if kind is not None and role != kind else None),
+        time=log.stamp(message.get("created_at")),
+        name=log.author(message.get("name")) or (log.author(role) if kind is not None and role != kind else None),
         metadata={"source": "zep"},
     )
 
@@ -291,14 +280,14 @@ def _role(given: object) -> object:
 
 def fact_events(edge: dict[str, Any], names: Mapping[str, str], scope: ImportScope) -> Iterator[bytes]:
     """Yield a fact with its entities, and its end."""
-    owner, memory_id = _owner(edge, scope), identifier(edge.get("uuid"))
-    created, begins, ends = (stamp(edge.get(name)) for name in ("created_at", "valid_at", "invalid_at"))
-    ends = ends or stamp(edge.get("expired_at"))
+    owner, memory_id = _owner(edge, scope), log.identifier(edge.get("uuid"))
+    created, begins, ends = (log.stamp(edge.get(name)) for name in ("created_at", "valid_at", "invalid_at"))
+    ends = ends or log.stamp(edge.get("expired_at"))
     source, target = (
-        author(edge.get(f"{end}_node_name")) or names.get(word(edge.get(f"{end}_node_uuid")))
+        log.author(edge.get(f"{end}_node_name")) or names.get(log.word(edge.get(f"{end}_node_uuid")))
         for end in ("source", "target")
     )
-    relation = {"source": source, "type": author(edge.get("name")) or "relates_to", "target": target}
+    relation = {"source": source, "type": log.author(edge.get("name")) or "relates_to", "target": target}
     held = {} if begins is None else {"valid_from": begins}
     event = {"type": "memory", "id": memory_id, "kind": "fact", "content": edge.get("fact"), **held}
     if source and target:
@@ -308,23 +297,24 @@ def fact_events(edge: dict[str, Any], names: Mapping[str, str], scope: ImportSco
         changed: dict[str, object] = {"valid_to": ends}
         if source and target:
             changed["relations"] = [relation | held | {"valid_to": ends}]
-        yield scope.edit(owner, memory_id, (ends, stamp(edge.get("expired_at")) or ends), changed)
+        yield scope.edit(owner, memory_id, (ends, log.stamp(edge.get("expired_at")) or ends), changed)
 
 
 def _episode(episode: dict[str, Any], scope: ImportScope, where: str) -> Iterator[bytes]:
     """Yield the event of a Graphiti episode: a message with its speaker, or other text or data."""
-    content, kind = episode.get("content"), word(episode.get("source"))
+    content, kind = episode.get("content"), log.word(episode.get("source"))
     if not isinstance(content, str) or not content.strip():
-        scope.leave_out(EMPTY)
+        scope.leave_out(log.EMPTY)
         return
-    time = stamp(episode.get("valid_at")) or stamp(episode.get("reference_time")) or stamp(episode.get("created_at"))
-    owner, key = _owner(episode, scope), word(episode.get("uuid")) or where
+    times = (log.stamp(episode.get(name)) for name in ("valid_at", "reference_time", "created_at"))
+    time = next(filter(None, times), None)
+    owner, key = _owner(episode, scope), log.word(episode.get("uuid")) or where
     if kind != "message":
-        event = {"type": "memory", "id": identifier(key), "kind": kind[:100], "content": content}
+        event = {"type": "memory", "id": log.identifier(key), "kind": kind[:100], "content": content}
         yield scope.encode_owned_event(owner, event, time)
         return
     spoken = _SPOKEN.fullmatch(content) if episode.get("role") is None else None
-    name = author(spoken["name"] if spoken else episode.get("role"))
+    name = log.author(spoken["name"] if spoken else episode.get("role"))
     has_session = episode.get("thread_id") or episode.get("session_id")
     role = _role(episode.get("role_type") or (name if name in ("assistant", "system", "tool") else "user"))
     yield from scope.message_events(

@@ -31,23 +31,9 @@ from datetime import date, datetime
 from typing import Any, get_args
 
 from recallflow.connectors.local_inputs import bounded_lines
+from recallflow.connectors.logs import log_format as log
 from recallflow.connectors.logs.documents import EACH, first_objects, placed_elements
-from recallflow.connectors.logs.log_format import (
-    EMPTY,
-    DateOrder,
-    ImportScope,
-    LogFormat,
-    author,
-    broken,
-    epoch_ms,
-    exported,
-    field_of,
-    file_name,
-    identifier,
-    lenient,
-    list_of,
-    word,
-)
+from recallflow.connectors.logs.log_format import ImportScope, LogFormat
 from recallflow.connectors.logs.sources import LogFile, LogHead
 from recallflow.errors import UsageError
 from recallflow.limits import RECORD_BYTES
@@ -62,7 +48,7 @@ _FORWARD_CHARACTERS = 200
 
 def _recognises_telegram(head: LogHead) -> bool:
     if head.members:
-        return any(_TELEGRAM_FILE.fullmatch(file_name(name)) for name in head.members)
+        return any(_TELEGRAM_FILE.fullmatch(log.file_name(name)) for name in head.members)
     return any(map(_is_export, first_objects(head.start)))
 
 
@@ -73,13 +59,13 @@ def _is_export(one: dict[str, Any]) -> bool:
 
 
 def _read_telegram(source: LogFile, scope: ImportScope) -> Iterator[bytes]:
-    for file in exported(source, _TELEGRAM_FILE, scope):
+    for file in log.exported(source, _TELEGRAM_FILE, scope):
         paths = _paths(file)
         alike = frozenset[str]() if scope.user_given else _shared_names(file, paths)
         for path in paths:
             for number, (chat, text) in enumerate(placed_elements(file, *path), start=1):
                 where = f"{file.name}, message {number}"
-                yield from telegram_message(lenient(text), chat, _owner(chat, alike, scope), scope, where)
+                yield from telegram_message(log.lenient(text), chat, _owner(chat, alike, scope), scope, where)
 
 
 def _shared_names(file: LogFile, paths: list[tuple[str, ...]]) -> frozenset[str]:
@@ -89,8 +75,8 @@ def _shared_names(file: LogFile, paths: list[tuple[str, ...]]) -> frozenset[str]
     people: set[str] = set()
     for path in paths:
         for chat, text in placed_elements(file, *path[:-2], "id"):
-            if name := author(chat.get("name")):
-                chat_id = word(lenient(text))
+            if name := log.author(chat.get("name")):
+                chat_id = log.word(log.lenient(text))
                 shared |= {name} if ids.setdefault(name, chat_id) != chat_id else set()
                 people |= set() if chat.get("type") in _OF_GROUPS else {name}
     return frozenset(shared & people)
@@ -115,34 +101,35 @@ TELEGRAM = LogFormat(
 def telegram_message(message: Any, chat: dict[str, Any], owner: str, scope: ImportScope, where: str) -> Iterator[bytes]:
     """Yield a message of a chat. Service messages are counted by their action."""
     if not isinstance(message, dict):
-        yield broken(where, "is no message of Telegram's export", message)
+        yield log.broken(where, "is no message of Telegram's export", message)
         return
     if message.get("type") == "service":
-        scope.leave_out(f"service messages ({word(message.get('action'))})")
+        scope.leave_out(f"service messages ({log.word(message.get('action'))})")
         return
     text = _telegram_text(message)
     if not text:
-        scope.leave_out(EMPTY)
+        scope.leave_out(log.EMPTY)
         return
     if not owner:
-        yield broken(where, "is of a chat without name and id: give --user NAME", message)
+        yield log.broken(where, "is of a chat without name and id: give --user NAME", message)
         return
-    chat_id = word(chat.get("id")) or "chat"
+    chat_id = log.word(chat.get("id")) or "chat"
     if (time := _time(message, "date", scope)) is None:
-        yield broken(where, "has no date", message)
+        yield log.broken(where, "has no date", message)
         return
     answered, edited = message.get("reply_to_message_id"), _time(message, "edited", scope)
+    reply_to = {} if answered is None else {"reply_to": f"{chat_id}-{log.word(answered)}"}
     # A bot's messages in its own chat have the chat's id.
-    is_bot = chat.get("type") == "bot_chat" and word(message.get("from_id")) == f"user{word(chat.get('id'))}"
+    is_bot = chat.get("type") == "bot_chat" and log.word(message.get("from_id")) == f"user{log.word(chat.get('id'))}"
     yield from scope.message_events(
         owner,
-        message_id=f"{chat_id}-{word(message.get('id')) or where}",
+        message_id=f"{chat_id}-{log.word(message.get('id')) or where}",
         session=chat_id,
         role="assistant" if is_bot else "user",
         content=text,
         time=time,
         name=_name(message),
-        metadata={"source": "telegram", **({} if answered is None else {"reply_to": f"{chat_id}-{word(answered)}"})},
+        metadata={"source": "telegram", **reply_to},
         edited=None if edited is None else (str(edited), edited),
     )
 
@@ -151,21 +138,21 @@ def _owner(chat: dict[str, Any], alike: Set[str], scope: ImportScope) -> str:
     """Return the owner: the account, or the chat by its name, or its id if the name repeats; empty without both."""
     if scope.user_given or chat.get("type") in _OF_THE_ACCOUNT:
         return scope.user_id
-    name, chat_id = author(chat.get("name")), word(chat.get("id"))
+    name, chat_id = log.author(chat.get("name")), log.word(chat.get("id"))
     if name is None:
-        return identifier(f"chat {chat_id}") if chat_id else ""
+        return log.identifier(f"chat {chat_id}") if chat_id else ""
     is_alike = name in alike and chat.get("type") not in _OF_GROUPS  # a group that became larger has another id
-    return identifier(f"{name} {chat_id}" if is_alike else name)
+    return log.identifier(f"{name} {chat_id}" if is_alike else name)
 
 
 def _name(message: dict[str, Any]) -> str:
     """Return the author; a deleted account has an id only."""
-    return author(message.get("from")) or author(f"deleted account {word(message.get('from_id'))}") or ""
+    return log.author(message.get("from")) or log.author(f"deleted account {log.word(message.get('from_id'))}") or ""
 
 
 def _time(message: dict[str, Any], field: str, scope: ImportScope) -> int | str | None:
     if given := message.get(f"{field}_unixtime"):
-        return epoch_ms(given)
+        return log.epoch_ms(given)
     written = message.get(field)
     if not isinstance(written, str):
         return None
@@ -178,7 +165,7 @@ def _telegram_text(message: dict[str, Any]) -> str:
     """Return the text, with names of files and other attachments."""
     found = [*_sent(message), _words(message.get("text"))]
     text = "\n".join(part for part in found if part)
-    forwarded = author(message.get("forwarded_from"))
+    forwarded = log.author(message.get("forwarded_from"))
     return f"[forwarded from {forwarded[:_FORWARD_CHARACTERS]}]\n{text}" if text and forwarded else text
 
 
@@ -190,7 +177,7 @@ def _words(text: object) -> str:
     for piece in text if isinstance(text, list) else ():
         if isinstance(piece, str):
             pieces.append(piece)
-        elif isinstance(words := field_of(piece, "text"), str):
+        elif isinstance(words := log.field_of(piece, "text"), str):
             address = piece.get("href")
             pieces.append(f"{words} ({address})" if isinstance(address, str) and address != words else words)
     return "".join(pieces).strip()
@@ -206,9 +193,9 @@ def _sent(message: dict[str, Any]) -> Iterator[str]:
         if isinstance(kind, str) and not named:
             yield f"[{kind.replace('_', ' ')}{f' {emoji}' if isinstance(emoji, str) else ''}]"
         else:
-            yield f"[file: {file_name(word(name))}]" if named else "[file]"
-    if isinstance(question := field_of(poll := message.get("poll"), "question"), str):
-        texts = [text for one in list_of(poll, "answers") if isinstance(text := field_of(one, "text"), str)]
+            yield f"[file: {log.file_name(log.word(name))}]" if named else "[file]"
+    if isinstance(question := log.field_of(poll := message.get("poll"), "question"), str):
+        texts = [text for one in log.list_of(poll, "answers") if isinstance(text := log.field_of(one, "text"), str)]
         yield f"[poll: {question}{': ' if texts else ''}{', '.join(texts)}]"
     if "location_information" in message:
         yield f"[location{f': {place}' if isinstance(place := message.get('place_name'), str) else ''}]"
@@ -216,16 +203,16 @@ def _sent(message: dict[str, Any]) -> Iterator[str]:
         yield "[contact]"
 
 
-_ORDERS: tuple[DateOrder, ...] = get_args(DateOrder)
+_ORDERS: tuple[log.DateOrder, ...] = get_args(log.DateOrder)
 
 
 class Dates:
     """Detector of the date order in a file in time order. An order fits if every date is valid and none lies more
     than a day before an earlier one. If several orders fit, or none, an option has to name it."""
 
-    def __init__(self, name: str, order: DateOrder | None) -> None:
+    def __init__(self, name: str, order: log.DateOrder | None) -> None:
         self._name, self._order = name, order
-        self._latest: dict[DateOrder, date] = dict.fromkeys(_ORDERS, date.min)
+        self._latest: dict[log.DateOrder, date] = dict.fromkeys(_ORDERS, date.min)
         self._seen: tuple[str, str, str] | None = None
 
     def note(self, a: str, separator: str, b: str, c: str) -> None:
@@ -254,7 +241,7 @@ class Dates:
         return _parts(self._order or "dmy", a, b, c)
 
 
-def _date(order: DateOrder, a: str, b: str, c: str) -> date | None:
+def _date(order: log.DateOrder, a: str, b: str, c: str) -> date | None:
     # A year of four digits shows its place; one of two digits comes last.
     fits = len(a) == 4 if order == "ymd" else len(a) <= 2 and len(c) in (2, 4)
     with suppress(ValueError):
@@ -262,7 +249,7 @@ def _date(order: DateOrder, a: str, b: str, c: str) -> date | None:
     return None
 
 
-def _parts(order: DateOrder, a: str, b: str, c: str) -> tuple[int, int, int]:
+def _parts(order: log.DateOrder, a: str, b: str, c: str) -> tuple[int, int, int]:
     year, month, day = {"dmy": (c, b, a), "mdy": (c, a, b), "ymd": (a, b, c)}[order]
     return int(year) + (2000 if len(year) <= 2 else 0), int(month), int(day)
 
@@ -306,13 +293,13 @@ class _Entry:
 
 def _recognises_whatsapp(head: LogHead) -> bool:
     if head.members:
-        return any(_WHATSAPP_FILE.fullmatch(file_name(name)) for name in head.members)
+        return any(_WHATSAPP_FILE.fullmatch(log.file_name(name)) for name in head.members)
     lines = head.start.decode("utf-8", "replace").splitlines()[:_FIRST_LINES]
     return any(started(line, form) for line in lines for form in (IOS_LINE, ANDROID_LINE))
 
 
 def _read_whatsapp(source: LogFile, scope: ImportScope) -> Iterator[bytes]:
-    chats = exported(source, _WHATSAPP_FILE, scope)
+    chats = log.exported(source, _WHATSAPP_FILE, scope)
     named = [_chat_of(chat.name, "" if len(chats) > 1 else source.name) for chat in chats]
     if len(chats) > 1 and None in named and not scope.user_given:
         first = next(chat.name for chat, name in zip(chats, named, strict=True) if name is None)
@@ -346,7 +333,7 @@ def chat_events(file: LogFile, chat: str | None, scope: ImportScope) -> Iterator
         if form and (found := started(line, form)):
             dates.note(found["a"], found["sep"], found["b"], found["c"])
     dates.decide()
-    owner = scope.user_id if scope.user_given or chat is None else identifier(chat)
+    owner = scope.user_id if scope.user_given or chat is None else log.identifier(chat)
     same: Counter[str] = Counter()
     day = None
     for entry in _entries(file, form, dates):
@@ -380,13 +367,13 @@ def _entries(file: LogFile, form: "re.Pattern[str] | None", dates: Dates) -> Ite
             moment = wall(found, dates)
             entry = _Entry(moment, [found["rest"]]) if moment else None
             if moment is None:
-                yield broken(f"{file.name}, line {number}", "has no such date or time", line)
+                yield log.broken(f"{file.name}, line {number}", "has no such date or time", line)
         elif entry:
             entry.characters += len(line) + 1
             if entry.characters <= RECORD_BYTES + len(line):  # beyond it the message is refused as it is
                 entry.lines.append(line)
         elif line.strip(_MARKS + " \t"):
-            yield broken(f"{file.name}, line {number}", "is no message of a WhatsApp chat", line)
+            yield log.broken(f"{file.name}, line {number}", "is no message of a WhatsApp chat", line)
     if entry:
         yield entry
 
@@ -432,7 +419,7 @@ def _events(
 
 def _person(written: str) -> str | None:
     """Return a name without the tilde of self-chosen names: `~ Bob` and `Bob` are one person."""
-    return author(_UNSAVED.sub("", author(written) or ""))
+    return log.author(_UNSAVED.sub("", log.author(written) or ""))
 
 
 def _content(text: str, is_ios: bool) -> tuple[str, str | None]:
@@ -440,7 +427,7 @@ def _content(text: str, is_ios: bool) -> tuple[str, str | None]:
     text = text.strip(" \t\r\n")
     bare = _plain(_EDITED.sub("", text))
     if not bare:
-        return "", EMPTY
+        return "", log.EMPTY
     if _DELETED.fullmatch(bare):
         return "", DELETED
     if is_ios and _ATTACHED_IOS.search(text):

@@ -30,24 +30,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from recallflow.connectors.logs import log_format as log
 from recallflow.connectors.logs.documents import elements, first_objects, members
-from recallflow.connectors.logs.log_format import (
-    EMPTY,
-    OTHER_FILE,
-    ImportScope,
-    LogFormat,
-    author,
-    broken,
-    epoch_ms,
-    field_of,
-    file_name,
-    identifier,
-    lenient,
-    list_of,
-    stamp,
-    text_of,
-    word,
-)
+from recallflow.connectors.logs.log_format import ImportScope, LogFormat
 from recallflow.connectors.logs.sources import LogFile, LogHead
 
 _DAY = re.compile(r"(?:.*/)?(?P<folder>[^/]+)/\d{4}-\d{2}-\d{2}\.json")
@@ -66,23 +51,23 @@ class _Channel:
 
 
 def _recognises_slack(head: LogHead) -> bool:
-    names = {file_name(name) for name in head.members}
+    names = {log.file_name(name) for name in head.members}
     return bool(names & {*_LISTS}) and (bool(names & {*_USERS}) or any(map(_DAY.fullmatch, head.members)))
 
 
 def _read_slack(source: LogFile, scope: ImportScope) -> Iterator[bytes]:
     members = source.members
-    people = dict(_people(one for one in members if file_name(one.name) in _USERS))
-    channels = dict(_channels((one for one in members if file_name(one.name) in _LISTS), people))
+    people = dict(_people(one for one in members if log.file_name(one.name) in _USERS))
+    channels = dict(_channels((one for one in members if log.file_name(one.name) in _LISTS), people))
     for member in members:
         found = _DAY.fullmatch(member.name.replace("\\", "/"))
         if found is None:
-            if file_name(member.name) not in (*_LISTS, *_USERS):
-                scope.leave_out(OTHER_FILE)
+            if log.file_name(member.name) not in (*_LISTS, *_USERS):
+                scope.leave_out(log.OTHER_FILE)
             continue
         channel = channels.get(found["folder"], _Channel(found["folder"], found["folder"]))
         for number, text in enumerate(elements(member), start=1):
-            yield from slack_message(lenient(text), channel, people, scope, f"{member.name}, {number}")
+            yield from slack_message(log.lenient(text), channel, people, scope, f"{member.name}, {number}")
 
 
 SLACK = LogFormat("slack", "Slack's export of a workspace", _recognises_slack, _read_slack)
@@ -90,7 +75,7 @@ SLACK = LogFormat("slack", "Slack's export of a workspace", _recognises_slack, _
 
 def _listed_by_id(files: Iterator[LogFile]) -> Iterator[tuple[str, dict[str, Any]]]:
     for file in files:
-        for value in map(lenient, elements(file)):
+        for value in map(log.lenient, elements(file)):
             if isinstance(value, dict) and isinstance(key := value.get("id"), str):
                 yield key, value
 
@@ -104,17 +89,17 @@ def _people(files: Iterator[LogFile]) -> Iterator[tuple[str, str]]:
 
 def _person(given: object) -> str | None:
     fields = ("display_name", "real_name", "name")
-    return next((name for field in fields if (name := author(field_of(given, field)))), None)
+    return next((name for field in fields if (name := log.author(log.field_of(given, field)))), None)
 
 
 def _channels(files: Iterator[LogFile], people: Mapping[str, str]) -> Iterator[tuple[str, _Channel]]:
     """Yield channels by folder. A direct message is named after its users, and its id where names repeat."""
     direct: dict[str, str] = {}
     for key, one in _listed_by_id(files):
-        if name := author(one.get("name")):
+        if name := log.author(one.get("name")):
             yield name, _Channel(key, name)
         else:
-            named = sorted(people.get(word(member), word(member)) for member in list_of(one, "members"))
+            named = sorted(people.get(log.word(member), log.word(member)) for member in log.list_of(one, "members"))
             direct[key] = f"dm {', '.join(named)}" if named else key
     alike = Counter(direct.values())
     for key, name in direct.items():
@@ -126,27 +111,27 @@ def slack_message(
 ) -> Iterator[bytes]:
     """Yield a message of a channel; events of the channel are counted by subtype."""
     if not isinstance(message, dict):
-        yield broken(where, "is no message of Slack's export", message)
+        yield log.broken(where, "is no message of Slack's export", message)
         return
     kind = message.get("subtype")
     if kind not in _SUBTYPES:
-        scope.leave_out(_REASONS.get(word(kind), word(kind)))
+        scope.leave_out(_REASONS.get(log.word(kind), log.word(kind)))
         return
     if message.get("hidden"):
         scope.leave_out("hidden messages")
         return
     text = _slack_text(message, people, scope)
     if not text:
-        scope.leave_out(EMPTY)
+        scope.leave_out(log.EMPTY)
         return
     ts, thread, edited = message.get("ts"), message.get("thread_ts"), message.get("edited")
-    if (time := epoch_ms(ts)) is None:
-        yield broken(where, "has no time (ts)", message)
+    if (time := log.epoch_ms(ts)) is None:
+        yield log.broken(where, "has no time (ts)", message)
         return
     answered = thread if isinstance(thread, str) and thread != ts else None
     yield from scope.message_events(
-        scope.user_id if scope.user_given else identifier(channel.name),
-        message_id=f"{channel.id}-{word(ts)}",
+        scope.user_id if scope.user_given else log.identifier(channel.name),
+        message_id=f"{channel.id}-{log.word(ts)}",
         # The first message of a thread stays in the channel: before the first answer it was not in a thread.
         session=f"{channel.id}-{answered}" if answered else channel.id,
         role="assistant" if kind == "bot_message" or message.get("bot_id") else "user",
@@ -155,34 +140,36 @@ def slack_message(
         name=_author(message, people),
         metadata={"source": "slack", "channel": channel.name}
         | ({"thread": f"{channel.id}-{answered}"} if answered else {}),
-        edited=(word(edited["ts"]), epoch_ms(edited["ts"])) if isinstance(edited, dict) and edited.get("ts") else None,
+        edited=(log.word(edited["ts"]), log.epoch_ms(edited["ts"]))
+        if isinstance(edited, dict) and edited.get("ts")
+        else None,
     )
 
 
 def _author(message: dict[str, Any], people: Mapping[str, str]) -> str | None:
-    user = word(message.get("user"))
+    user = log.word(message.get("user"))
     return (
         people.get(user)
         or _person(message.get("user_profile"))
-        or author(message.get("username"))
+        or log.author(message.get("username"))
         or _person(message.get("bot_profile"))
-        or author(user)
-        or author(message.get("bot_id"))
+        or log.author(user)
+        or log.author(message.get("bot_id"))
     )
 
 
 def _slack_text(message: dict[str, Any], people: Mapping[str, str], scope: ImportScope) -> str:
     """Return the text and file names. Attachments and blocks count without a text only: next to one, they are
     previews."""
-    found = [_plain(text_of(message, "text"), people)]
-    attachments = list_of(message, "attachments")
+    found = [_plain(log.text_of(message, "text"), people)]
+    attachments = log.list_of(message, "attachments")
     if not any(found):
         texts = [*_attached(attachments), *_in_blocks(message.get("blocks"))]
         found = [_plain(text, people) for text in texts[:_BLOCK_TEXTS]]
     else:
         scope.leave_out("attachments beside a message's own text", len(attachments))
-    for file in list_of(message, "files"):
-        name = field_of(file, "name") or field_of(file, "title")
+    for file in log.list_of(message, "files"):
+        name = log.field_of(file, "name") or log.field_of(file, "title")
         found.append(f"[file: {name}]" if isinstance(name, str) else "[file]")
     return "\n".join(text for text in found if text)
 
@@ -241,7 +228,7 @@ def _read_discord(source: LogFile, scope: ImportScope) -> Iterator[bytes]:
     guild, channel = (one if isinstance(one := about.get(name), dict) else {} for name in ("guild", "channel"))
     owner = scope.user_id if scope.user_given else _owner(guild, channel)
     for number, text in enumerate(elements(source, "messages"), start=1):
-        yield from discord_message(lenient(text), guild, channel, owner, scope, f"{source.name}, message {number}")
+        yield from discord_message(log.lenient(text), guild, channel, owner, scope, f"{source.name}, message {number}")
 
 
 DISCORD = LogFormat(
@@ -255,12 +242,12 @@ DISCORD = LogFormat(
 
 def _owner(guild: dict[str, Any], channel: dict[str, Any]) -> str:
     """Return the owner of a channel: channel and guild. Direct messages use their id, because names may repeat."""
-    name, channel_id = author(channel.get("name")) or "channel", word(channel.get("id"))
-    if word(guild.get("id")) in (_DIRECT, ""):
-        return identifier(f"dm {name} {channel_id}".strip())
-    if "Thread" in word(channel.get("type")):
-        name = author(channel.get("category")) or name
-    return identifier(f"{author(guild.get('name')) or word(guild.get('id'))} #{name}")
+    name, channel_id = log.author(channel.get("name")) or "channel", log.word(channel.get("id"))
+    if log.word(guild.get("id")) in (_DIRECT, ""):
+        return log.identifier(f"dm {name} {channel_id}".strip())
+    if "Thread" in log.word(channel.get("type")):
+        name = log.author(channel.get("category")) or name
+    return log.identifier(f"{log.author(guild.get('name')) or log.word(guild.get('id'))} #{name}")
 
 
 def discord_message(
@@ -268,25 +255,25 @@ def discord_message(
 ) -> Iterator[bytes]:
     """Yield a message of a channel; events of the channel are counted by type."""
     if not isinstance(message, dict):
-        yield broken(where, "is no message of Discord's", message)
+        yield log.broken(where, "is no message of Discord's", message)
         return
-    kind = word(message.get("type"))
+    kind = log.word(message.get("type"))
     if kind not in _TYPES:
         scope.leave_out(f"service messages ({kind})")
         return
     text = _discord_text(message)
     if not text:
-        scope.leave_out(EMPTY)
+        scope.leave_out(log.EMPTY)
         return
     written = by if isinstance(by := message.get("author"), dict) else {}
-    edited, answered = stamp(message.get("timestampEdited")), message.get("reference")
-    session = word(channel.get("id")) or owner
-    message_id = word(message.get("id"))
-    metadata = {"source": "discord", "channel": word(channel.get("name")), "guild": word(guild.get("name"))}
+    edited, answered = log.stamp(message.get("timestampEdited")), message.get("reference")
+    session = log.word(channel.get("id")) or owner
+    message_id = log.word(message.get("id"))
+    metadata = {"source": "discord", "channel": log.word(channel.get("name")), "guild": log.word(guild.get("name"))}
     if isinstance(answered, dict) and kind == "Reply":
-        metadata["reply_to"] = f"{session}-{word(answered.get('messageId'))}"
-    if (time := stamp(message.get("timestamp"))) is None:
-        yield broken(where, "has no timestamp", message)
+        metadata["reply_to"] = f"{session}-{log.word(answered.get('messageId'))}"
+    if (time := log.stamp(message.get("timestamp"))) is None:
+        yield log.broken(where, "has no timestamp", message)
         return
     yield from scope.message_events(
         owner,
@@ -295,7 +282,9 @@ def discord_message(
         role="assistant" if written.get("isBot") is True else "user",
         content=text,
         time=time,
-        name=author(written.get("nickname")) or author(written.get("name")) or author(word(written.get("id"))),
+        name=log.author(written.get("nickname"))
+        or log.author(written.get("name"))
+        or log.author(log.word(written.get("id"))),
         metadata=metadata,
         edited=None if edited is None else (edited, edited),
     )
@@ -304,12 +293,14 @@ def discord_message(
 def _discord_text(message: dict[str, Any]) -> str:
     """Return the text, forwarded text and file names. Embeds count without a text only: next to one, they are
     previews."""
-    found = [text_of(message, "content")]
-    if forwarded := text_of(message.get("forwardedMessage"), "content"):
+    found = [log.text_of(message, "content")]
+    if forwarded := log.text_of(message.get("forwardedMessage"), "content"):
         found.append(f"[forwarded]\n{forwarded}")
     if not any(found):
-        for embed in list_of(message, "embeds"):
-            found += [text for field in ("title", "description") if isinstance(text := field_of(embed, field), str)]
+        for embed in log.list_of(message, "embeds"):
+            found += [text for field in ("title", "description") if isinstance(text := log.field_of(embed, field), str)]
     for kind, field, shown in (("attachments", "fileName", "file:"), ("stickers", "name", "sticker")):
-        found += [f"[{shown} {name}]" for one in list_of(message, kind) if (name := author(field_of(one, field)))]
+        found += [
+            f"[{shown} {name}]" for one in log.list_of(message, kind) if (name := log.author(log.field_of(one, field)))
+        ]
     return "\n".join(text for text in found if text)
