@@ -138,7 +138,7 @@ def test_owners_in_memory_stay_within_the_budget(tmp_path: Path) -> None:
             assert touch(owners[0]) is touch(owners[0])  # used all the time
             hot.shrink()
             assert hot.total_bytes <= 10 * weight
-        assert len(hot) == 10
+        assert len(hot._owners) == 10
         assert [one.owner for one in loaded] == owners  # each was loaded once, the first was never dropped
         touch(owners[1])
         assert [one.owner for one in loaded] == [*owners, owners[1]]
@@ -155,7 +155,7 @@ def test_owner_stays_in_memory_while_its_batch_is_applied(tmp_path: Path) -> Non
         held = [hot.get(partition, owner) for owner in owners]
         assert [hot.get(partition, owner) for owner in owners] == held
         hot.shrink()
-        assert (len(hot), hot.total_bytes) == (0, 0)
+        assert (len(hot._owners), hot.total_bytes) == (0, 0)
 
 
 PASSING = StorageError(f"IO error: While open a file: {os.strerror(errno.EMFILE)}")
