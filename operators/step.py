@@ -140,7 +140,7 @@ class StateStep:
                 outputs += self._apply(item)
         outputs += self._queries.advance(self._is_at_work, end)
         self._partition.commit_due()
-        self._hot_owners.keep_segments(self._embedder.name, self._embedder.dimension)
+        self._hot_owners.pack_segments(self._embedder.name, self._embedder.dimension)
         self._hot_owners.shrink()
         return outputs
 

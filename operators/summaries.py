@@ -70,7 +70,7 @@ class Summaries:
         conversation = self._index.conversation
         slots = conversation.slots[places]
         if len(places) > count:
-            best = np.argsort(-self._index.words.telling(slots, self._shares), kind="stable")[:count]
+            best = np.argsort(-self._index.words.information(slots, self._shares), kind="stable")[:count]
             slots = slots[np.sort(best)]
         languages = language_in(self._index.facts["flags"][slots]).tolist()
         found = zip(self._rows(slots.tolist()), languages, strict=True)

@@ -349,7 +349,7 @@ class View:
                 self._hot.index.add([e for e, _ in found], {(e.seq, e.version): v for e, v in found})
         for projects, scoped in [*self._hot.scoped.items()]:
             follow_change(scoped, self.owner, [*self._added, *self._embedded], self._removed, self._ends)
-            if scoped.index.wasted():
+            if scoped.index.needs_rebuild():
                 del self._hot.scoped[projects]
         if self._graph is not None:
             self._graph.publish()

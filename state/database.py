@@ -200,7 +200,7 @@ class Cleaning:
         options = rocksdict.CompactOptions()
         options.set_exclusive_manual_compaction(False)
         options.set_bottommost_level_compaction(rocksdict.BottommostLevelCompaction.force_optimized())
-        for first, end in _stretches(marks):
+        for first, end in _erased_ranges(marks):
             self._db.compact_range(first, end, options)
         stale = logs | (self._tables() - self._live())
         while stale := {file for file in stale if file.exists()} - self._live():
@@ -215,7 +215,7 @@ class Cleaning:
         return {self._folder / file["name"].lstrip("/") for file in self._db.live_files()}
 
 
-def _stretches(marks: Iterable[bytes]) -> Iterable[tuple[bytes, bytes]]:
+def _erased_ranges(marks: Iterable[bytes]) -> Iterable[tuple[bytes, bytes]]:
     """Return the key ranges that may hold data of erased owners."""
     for owner, user in sorted(map(keys.uncleaned_of, marks)):
         yield keys.owner(owner), keys.after(keys.owner(owner))

@@ -155,7 +155,7 @@ class StateDirectory:
         partition.commit()
         for owners in [*self._hot.values()]:
             with contextlib.suppress(StorageError):  # without packed segments the next query takes a little longer
-                owners.keep_tails(PACKED_MOST, partition)
+                owners.pack_tails(PACKED_MOST, partition)
             owners.drop_partition(partition)
         partition.cleaning.end()
         with self._opening, self._syncing:
@@ -335,7 +335,7 @@ class StateDirectory:
         self._cleaner.shutdown()
         with contextlib.suppress(StorageError):  # without packed segments the next query takes a little longer
             for owners in self._hot.values():
-                owners.keep_tails(PACKED_AT_END // len(self._hot))
+                owners.pack_tails(PACKED_AT_END // len(self._hot))
         self._hot.clear()
         with contextlib.ExitStack() as closing:
             closing.callback(self._lock.close)

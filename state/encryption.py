@@ -221,7 +221,7 @@ class OwnerKeys:
 
 
 _OF_OWNERS = (keys.OWNERS[0], keys.WORK[0])
-_AS_IT_IS = (keys.OWNER_KEYS[0], keys.TENANT_KEYS[0], keys.UNCLEANED[0], keys.FORWARDED[0])
+_PLAIN_TABLES = (keys.OWNER_KEYS[0], keys.TENANT_KEYS[0], keys.UNCLEANED[0], keys.FORWARDED[0])
 _OWNER = slice(1, 1 + keys.OWNER_BYTES)
 _TABLE = keys.TABLE_BYTES - 1
 _OF_VECTORS = (keys.VECTORS[0], keys.PAST_VECTORS[0])
@@ -250,18 +250,18 @@ class Sealed:
             if not self._encrypts_vectors and _is_of_vectors(key):
                 return PLAIN + value
             return self._owners[key[_OWNER]].seal(key, value)
-        return value if _is_as_it_is(key) else self._directory.seal(key, value)
+        return value if _is_plain(key) else self._directory.seal(key, value)
 
     def open(self, key: bytes, value: bytes) -> bytes:
         if key[0] in _OF_OWNERS:
             if value[:1] == PLAIN and _is_of_vectors(key):
                 return value[1:]
             return self._owners[key[_OWNER]].open(key, value)
-        return value if _is_as_it_is(key) else self._directory.open(key, value)
+        return value if _is_plain(key) else self._directory.open(key, value)
 
 
-def _is_as_it_is(key: bytes) -> bool:
-    return key[0] in _AS_IT_IS or key == keys.FORMAT or key.startswith(keys.APPLIED)
+def _is_plain(key: bytes) -> bool:
+    return key[0] in _PLAIN_TABLES or key == keys.FORMAT or key.startswith(keys.APPLIED)
 
 
 def _is_of_vectors(key: bytes) -> bool:

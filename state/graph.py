@@ -214,10 +214,10 @@ class OwnerGraph:
 
     @property
     def mark(self) -> bytes:
-        """Return four bytes that identify the order of `edges_behind`, which differs between stores."""
+        """Return four bytes that identify the order of `edges_after`, which differs between stores."""
         return self._partition.keyring.name(self._owner, "")[:4]
 
-    def edges_behind(self, behind: bytes) -> Iterator[tuple[bytes, Edge | codec.NodeKey | None, int]]:
+    def edges_after(self, behind: bytes) -> Iterator[tuple[bytes, Edge | codec.NodeKey | None, int]]:
         """Yield all edges after a name, except derived similarity, in a stable order.
 
         Each item has the stored name, the edge, and the number of name pairs examined. A symmetric edge is yielded

@@ -70,7 +70,7 @@ class HotOwner:
             # committed before its eviction.
             prefix = keys.table(self.key, keys.EPISODE) + self.session_key(session_id)
             stored = [EpisodeRow.decode(value) for _, value in self.partition.scan_committed(prefix)]
-            self._sessions[session_id] = _standing(stored)
+            self._sessions[session_id] = _current_episodes(stored)
             self._session_episodes += len(self._sessions[session_id])
         return self._sessions[session_id]
 
@@ -95,11 +95,11 @@ class HotOwner:
         return self._hot_graph
 
     def has_index(self) -> bool:
-        return self.index is not None and not self.index.wasted()
+        return self.index is not None and not self.index.needs_rebuild()
 
     def search_index(self, model: str, dimension: int) -> OwnerIndex:
         """Return the owner's index, loaded from commits on first use."""
-        if self.index is None or self.index.wasted():
+        if self.index is None or self.index.needs_rebuild():
             segments = self._stored_segments(model, dimension)
             index = OwnerIndex(model, dimension, segments.read_vectors)
             index.load_episodes({keys.sequence(key): value for key, value in self.scan(keys.EPISODE)})
@@ -107,18 +107,18 @@ class HotOwner:
             self.index = index
         return self.index
 
-    def keep_segment(self, model: str, dimension: int) -> int:
+    def pack_segment(self, model: str, dimension: int) -> int:
         """Pack the next complete range of the index. Return its size. Only between batches: it reads commits."""
         try:
-            return self._stored_segments(model, dimension).keep(self.next_seq)
+            return self._stored_segments(model, dimension).pack(self.next_seq)
         except DecryptionFailed:  # the next reader of the owner reports it
             return 0
 
-    def keep_tail(self) -> int:
+    def pack_tail(self) -> int:
         """Pack the newest memories before the owner's eviction. Return their number. Only between batches."""
         if self._segments is None or self.partition.is_staging:
             return 0
-        packing = SteppedWork(partial(self._segments.keep_tail, self.next_seq))
+        packing = SteppedWork(partial(self._segments.pack_tail, self.next_seq))
         try:
             return packing.outcome if any(packing.step() for _ in range(TAIL_STEPS)) else 0
         except DecryptionFailed:
@@ -169,11 +169,11 @@ def with_changes(standing: list[EpisodeRow], changed: list[EpisodeRow]) -> list[
     end = bisect_right(standing, max(episode.last_ms for episode in changed), lo=first, key=begins)
     numbers = {episode.number for episode in changed}
     kept = [episode for episode in standing[first:end] if episode.number not in numbers]
-    standing[first:end] = _standing([*kept, *changed])
+    standing[first:end] = _current_episodes([*kept, *changed])
     return standing
 
 
-def _standing(episodes: Iterable[EpisodeRow]) -> list[EpisodeRow]:
+def _current_episodes(episodes: Iterable[EpisodeRow]) -> list[EpisodeRow]:
     # Two may start at the same time: one that ended then, and one with messages from then on.
     return sorted((e for e in episodes if e.merged_into is None), key=lambda e: (e.start_ms, e.last_ms, e.number))
 
@@ -240,13 +240,13 @@ class HotOwners:
                 self._touched.add(owner)
                 return
 
-    def keep_segments(self, model: str, dimension: int) -> None:
+    def pack_segments(self, model: str, dimension: int) -> None:
         """Pack complete ranges of the owners used since the last `shrink`, within a work limit, because it delays other
         work. The rest waits for the owner's next use."""
         packed = 0
         for owner in self._touched - self._stepped.keys():
             while packed < PACKED_MOST:
-                packing = SteppedWork(partial(self._owners[owner].keep_segment, model, dimension))
+                packing = SteppedWork(partial(self._owners[owner].pack_segment, model, dimension))
                 if self.begin(owner, packing.step) or not packing.outcome:
                     break
                 packed += packing.outcome
@@ -268,16 +268,16 @@ class HotOwners:
             self.total_bytes -= self._weights.pop(owner)
             if packed < PACKED_MOST:
                 hot.partition.commit()
-                packed += hot.keep_tail()
+                packed += hot.pack_tail()
 
-    def keep_tails(self, memories: int, of: Partition | None = None) -> None:
+    def pack_tails(self, memories: int, of: Partition | None = None) -> None:
         """Pack the newest memories of owners (optionally of one partition), most recently used first, up to a limit."""
         packed = 0
         for hot in reversed(self._owners.values()):
             if packed >= memories:
                 return
             if of is None or hot.partition is of:
-                packed += hot.keep_tail()
+                packed += hot.pack_tail()
 
     def drop_partition(self, partition: Partition) -> None:
         for owner in [owner for owner, hot in self._owners.items() if hot.partition is partition]:

@@ -34,14 +34,14 @@ _PLACED_BYTES = 400
 _NO_TOKENS = Tokens()
 _NOT_IN = -1  # in place of a slot
 MACHINES = ("assistant", "system", "tool")  # roles of non-persons
-TIMES_UNTOLD = {"valid_from_ms": ALWAYS_MS, "valid_to_ms": NEVER_MS, "expires_ms": NEVER_MS, "edited_ms": ALWAYS_MS}
+DEFAULT_TIMES = {"valid_from_ms": ALWAYS_MS, "valid_to_ms": NEVER_MS, "expires_ms": NEVER_MS, "edited_ms": ALWAYS_MS}
 _FIELDS = {"session": "session_id", "project": "project_id"}  # the field of an entry for columns with a shorter name
 
 
 T = TypeVar("T")
 
 
-def of_memories(work: Callable[["OwnerIndex"], T]) -> Callable[["OwnerIndex"], T]:
+def cached_per_index(work: Callable[["OwnerIndex"], T]) -> Callable[["OwnerIndex"], T]:
     """Cache the result of a function of an index until the index's memories change."""
 
     @wraps(work)
@@ -154,12 +154,12 @@ class Conversation:
     def with_blank(self) -> bool:
         return bool((self.facts["flags"] & BLANK).any())
 
-    def living(self, slots: npt.NDArray[np.integer[Any]]) -> Places:
+    def live_places(self, slots: npt.NDArray[np.integer[Any]]) -> Places:
         """Return the places of slots, without removed memories."""
         places = self.places.take(slots)
         return places[places >= 0] if len(self.places) > self.size else places
 
-    def around(self, values: Array, reaches: Iterable[int]) -> Array:
+    def neighbourhood_sums(self, values: Array, reaches: Iterable[int]) -> Array:
         """Return for each place the sum of values on both sides in its episode, within each reach, added up."""
         up_to, summed = np.concatenate([[0.0], np.cumsum(values)]), np.zeros(self.size)
         for low, high in map(self.window, reaches):
@@ -256,7 +256,7 @@ class OwnerIndex:
         self.tokens = TokenIndex(partial(OwnerIndex._read_tokens, proxy(self)))
         self.statements: dict[int, StatementReading] = {}  # by slot, of the best memories of answers
         self.placed: dict[int, PlacedStems | None] = {}  # by slot, of returned memories
-        self.worked_out: dict[Callable[[OwnerIndex], Any], Any] = {}  # by function, see `of_memories`
+        self.worked_out: dict[Callable[[OwnerIndex], Any], Any] = {}  # by function, see `cached_per_index`
         self._earlier_clusters: Clusters | None = None
         self._slot_of_seq = GrowingArray(np.int64)
         self._size = 0
@@ -333,7 +333,7 @@ class OwnerIndex:
         columns = fields | {name: self.names.numbers(fields[_FIELDS.get(name, name)]) for name in NAMED}
         columns["live"] = (True,) * len(entries)
         columns["episode"] = [self._merged.get(number, number) for number in fields["episode"]]
-        for name, default in TIMES_UNTOLD.items():
+        for name, default in DEFAULT_TIMES.items():
             columns[name] = [default if at_ms is None else at_ms for at_ms in fields[name]]
         self.facts.extend(columns, len(entries))
 
@@ -410,7 +410,7 @@ class OwnerIndex:
         return Kept(partial(OwnerIndex._standing, proxy(self)), budget_bytes, _STANDING_SHARE)
 
     def _standing(self, stem: str) -> StemOccurrences:
-        places = self.conversation.living(self.words.occurrences(stem))
+        places = self.conversation.live_places(self.words.occurrences(stem))
         return StemOccurrences(places, len(places) and 1 + int(np.count_nonzero(places[1:] != places[:-1])))
 
     @cached_property
@@ -433,7 +433,7 @@ class OwnerIndex:
         return found
 
     @cached_property
-    def of_two(self) -> Mask:
+    def between_two(self) -> Mask:
         """Return whether each place's memory is from a chat of exactly two people."""
         facts = self.conversation.facts
         others = ~self.with_assistant
@@ -477,7 +477,7 @@ class OwnerIndex:
         every = [episode for number in self._episodes if (episode := self.episode(number)) is not None]
         return [episode for episode in every if episode.merged_into is None]
 
-    def wasted(self) -> bool:
+    def needs_rebuild(self) -> bool:
         """Return whether more slots are dead than live, so that a rebuild is due."""
         return len(self.ids) - len(self) > max(64, len(self))
 

@@ -255,7 +255,7 @@ def edge_part(key: bytes) -> tuple[bytes, int | None]:
     return key[-9:-8], None if seq == _LAST else seq
 
 
-def stretches(found: Iterable[bytes]) -> list[bytes]:
+def scan_prefixes(found: Iterable[bytes]) -> list[bytes]:
     """Return the scan prefixes of owners' keys: the prefix of the table, or of the name in grouped tables."""
     return [key[:GROUP_BYTES] if key[OWNER_BYTES + 1 : TABLE_BYTES] in GROUPED else key[:TABLE_BYTES] for key in found]
 

@@ -79,7 +79,7 @@ def _firsts(numbers: Array) -> Ints:
 
 
 class _Posting(NamedTuple):
-    looked: int  # the number of scanned occurrences of the index
+    scanned: int  # the number of scanned occurrences of the index
     at: Unsigned  # the position of each occurrence, ascending
     slots: Unsigned  # the slot of each occurrence
 
@@ -90,7 +90,7 @@ _ABSENT = _Posting(0, _NOWHERE, _NOWHERE)
 class _Alike(NamedTuple):
     """Words with a spelling similar to a stem."""
 
-    looked: int  # the number of scanned words of the index
+    scanned: int  # the number of scanned words of the index
     words: Unsigned  # ascending
     similarities: npt.NDArray[np.float32]  # of each word
 
@@ -226,7 +226,7 @@ class LexicalIndex:
         shares: Column = counts / max(counts.sum(), 1)
         return shares
 
-    def telling(self, slots: Ints, shares: Column) -> Column:
+    def information(self, slots: Ints, shares: Column) -> Column:
         """Return the information content of each slot's words: the mean of -ln(share), reduced for short texts."""
         self.unpack()
         lengths = self._lengths.view[slots]
@@ -247,11 +247,11 @@ class LexicalIndex:
     def occurrences(self, stem: str) -> Unsigned:
         """Return the slot of each occurrence of the stem, ascending, with repetitions. A single character of a script
         without blanks occurs in each word that contains it."""
-        return self._standing(stem).slots
+        return self._posting(stem).slots
 
-    def adjoining(self, first: str, second: str) -> Unsigned:
+    def adjacent(self, first: str, second: str) -> Unsigned:
         """Return the slot of each occurrence of the first stem directly before the second, ascending."""
-        before, after = self._standing(first), self._standing(second)
+        before, after = self._posting(first), self._posting(second)
         if not len(before.at) or not len(after.at):
             return _NOWHERE
         # The shorter posting list is searched in the longer one.
@@ -265,7 +265,7 @@ class LexicalIndex:
         held: Unsigned = here[here == many.slots.take(next_to[found])]
         return held
 
-    def _standing(self, stem: str) -> _Posting:
+    def _posting(self, stem: str) -> _Posting:
         """Return the posting list of the stem. Only occurrences added since the last call are scanned."""
         self.unpack()
         spelling, within = _spellings[stem], is_character(stem)
@@ -274,25 +274,25 @@ class LexicalIndex:
             return _ABSENT
         flat = self._flat.view
         known = self._postings.get(number, _ABSENT)
-        if known.looked < len(flat):
-            added = flat[known.looked :]
+        if known.scanned < len(flat):
+            added = flat[known.scanned :]
             if within:  # the words that share a spelling feature
                 sharing = np.zeros(len(self._numbers), np.bool_)
                 sharing[self._words_alike(stem).words] = True
                 there = sharing.take(added)
             else:
                 there = added == number
-            at = there.nonzero()[0] + known.looked
+            at = there.nonzero()[0] + known.scanned
             slots = np.concatenate([known.slots, _holding(self._starts.view, at).astype(np.uint32)])
-            standing = np.concatenate([known.at, at.astype(np.uint32)])
-            self.found_bytes += 2 * (standing.nbytes - known.at.nbytes)
+            places = np.concatenate([known.at, at.astype(np.uint32)])
+            self.found_bytes += 2 * (places.nbytes - known.at.nbytes)
             self.found_bytes += 0 if number in self._postings else _POSTING_BYTES
-            known = self._postings[number] = _Posting(len(flat), standing, slots)
+            known = self._postings[number] = _Posting(len(flat), places, slots)
         return known
 
     def part_occurrences(self, stem: str) -> Ints:
         """Return the part of each occurrence, in place of its slot (see `occurrences`)."""
-        found = self._standing(stem)
+        found = self._posting(stem)
         parts: Ints = found.slots + self._cuts.view.searchsorted(found.at, "right")
         return parts
 
@@ -372,10 +372,10 @@ class LexicalIndex:
         spelling, words = _spellings[stem], len(self._numbers)
         number = self._numbers.get(spelling)
         known = self._alike.get(-1 if number is None else number, _Alike(0, _NOWHERE, _NOTHING))
-        if known.looked == words:
+        if known.scanned == words:
             return known
         features = np.frombuffer(spelling.features, np.uint16)
-        start = self._feature_starts.view[known.looked]
+        start = self._feature_starts.view[known.scanned]
         those, of = self._features.view[start:], self._feature_words.view[start:]
         # One scan per feature, of few features, is faster than a table of all possible features.
         shares = those == features[0]

@@ -48,8 +48,8 @@ class Partition:
         self._db: Any = open_database(path, memory.options(), lock_wait_s)
         self._stored = StoredRecords(self._db, number)
         self._pending: Values = {}
-        self._pending_stretches: set[bytes] = set()  # key prefixes of the first `_stretched` staged keys
-        self._stretched = 0
+        self._staged_prefixes: set[bytes] = set()  # key prefixes of the first `_prefixed_keys` staged keys
+        self._prefixed_keys = 0
         self._is_due = False  # whether a staged change cannot wait for a later commit
         self._written = self._synced = 0  # commits that need a sync: their number, and the number of synced ones
         self._failed = False
@@ -180,11 +180,11 @@ class Partition:
 
     def _commit_within(self, first: bytes, end: bytes) -> None:
         """Commit if staged changes may contain keys with first ≤ key < end, by their common prefix."""
-        self._pending_stretches.update(keys.stretches(islice(self._pending, self._stretched, None)))
-        self._stretched = len(self._pending)
-        (stretch,) = keys.stretches([first])
+        self._staged_prefixes.update(keys.scan_prefixes(islice(self._pending, self._prefixed_keys, None)))
+        self._prefixed_keys = len(self._pending)
+        (prefix,) = keys.scan_prefixes([first])
         whole = keys.GROUP_BYTES if first[keys.TABLE_BYTES - 1 : keys.TABLE_BYTES] in keys.GROUPED else keys.TABLE_BYTES
-        if len(stretch) < whole or end > keys.after(stretch) or stretch in self._pending_stretches:
+        if len(prefix) < whole or end > keys.after(prefix) or prefix in self._staged_prefixes:
             self.commit()
 
     def checkpoint(self, folder: Path) -> None:
@@ -230,8 +230,8 @@ class Partition:
         self._write(batch, self._logged)
         self._counted = self._is_due = False
         self._pending.clear()
-        self._pending_stretches.clear()
-        self._stretched = 0
+        self._staged_prefixes.clear()
+        self._prefixed_keys = 0
         self._moved.clear()
         self._written += needs_sync
 

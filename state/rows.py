@@ -190,7 +190,7 @@ class EpisodeRow(NamedTuple):
     @classmethod
     def read_merged_into(cls, data: bytes) -> int | None:
         """Return the target of an encoded, merged episode, or None, for which most records need no decoding."""
-        return None if data.endswith(_STANDING) else cls.decode(data).merged_into
+        return None if data.endswith(_UNMERGED) else cls.decode(data).merged_into
 
     def logical(self) -> dict[str, Any]:
         """Return the fields that come from the log."""
@@ -201,7 +201,7 @@ class EpisodeRow(NamedTuple):
 
 
 # Suffixes of an encoded episode that is not merged.
-_STANDING = tuple(b",null,%b,%b,%b]" % flags for flags in product((b"true", b"false"), repeat=3))
+_UNMERGED = tuple(b",null,%b,%b,%b]" % flags for flags in product((b"true", b"false"), repeat=3))
 
 
 class Current(NamedTuple):

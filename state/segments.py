@@ -31,7 +31,7 @@ MARKED_MOST = 1 / 8  # share of a segment's memories; with more marks it is rebu
 BYTES_MOST = 8 * 1024 * 1024  # of a segment; longer texts are rare and read from their entries
 
 
-class Stretch(NamedTuple):
+class SeqRange(NamedTuple):
     """A half-open range of sequence numbers."""
 
     first: int
@@ -41,9 +41,9 @@ class Stretch(NamedTuple):
     def size(self) -> int:
         return self.end - self.first
 
-    def by(self, size: int) -> "Iterator[Stretch]":
+    def by(self, size: int) -> "Iterator[SeqRange]":
         """Yield its parts of a given size."""
-        return (Stretch(first, first + size) for first in range(self.first, self.end, size))
+        return (SeqRange(first, first + size) for first in range(self.first, self.end, size))
 
 
 def of_memory(owner: bytes, seq: int) -> list[bytes]:
@@ -68,84 +68,84 @@ class Segments:
 
     def load(self, index: OwnerIndex, next_seq: int) -> None:
         """Fill an index that has the owner's episodes with the committed memories up to `next_seq`."""
-        marked = self._marked(Stretch(0, next_seq))
-        large = Stretch(0, next_seq - next_seq % LARGE)
-        small = Stretch(large.end, next_seq - next_seq % SMALL)
+        marked = self._marked(SeqRange(0, next_seq))
+        large = SeqRange(0, next_seq - next_seq % LARGE)
+        small = SeqRange(large.end, next_seq - next_seq % SMALL)
         index.reserve(next_seq)
-        for stretch in (*large.by(LARGE), *small.by(SMALL)):
+        for span in (*large.by(LARGE), *small.by(SMALL)):
             # One at a time, so that the next read reuses the buffer: newly allocated memory is slow.
-            index.append(self._segment(stretch, marked))
-        tail = self._stored(Stretch(small.end, small.end + SMALL))
+            index.append(self._segment(span, marked))
+        tail = self._stored(SeqRange(small.end, small.end + SMALL))
         if tail is not None:
             index.append(tail)
-        self._add(index, Stretch(small.end if tail is None else tail.end, next_seq))
+        self._add(index, SeqRange(small.end if tail is None else tail.end, next_seq))
         self._renew(index, marked)
         index.words.unpack()  # here, where it may pause: nothing else reads the index yet
 
-    def keep(self, next_seq: int) -> int:
+    def pack(self, next_seq: int) -> int:
         """Create the next segment if all its memories exist. Return its number of memories."""
         if next_seq < SMALL or next_seq - self._end < SMALL:
             return 0
-        stretch = Stretch(self._end, self._end + SMALL)
-        if stretch.end % LARGE == 0:
-            stretch = Stretch(stretch.end - LARGE, stretch.end)
-        self._make(stretch, stretch.end)
-        return stretch.size
+        span = SeqRange(self._end, self._end + SMALL)
+        if span.end % LARGE == 0:
+            span = SeqRange(span.end - LARGE, span.end)
+        self._make(span, span.end)
+        return span.size
 
-    def keep_tail(self, next_seq: int) -> int:
+    def pack_tail(self, next_seq: int) -> int:
         """Pack the newest memories if enough of them are unpacked. Return their number."""
-        stretch = Stretch(next_seq - next_seq % SMALL, next_seq - next_seq % SMALL + SMALL)
-        if next_seq - stretch.first < SMALL // 2:
+        span = SeqRange(next_seq - next_seq % SMALL, next_seq - next_seq % SMALL + SMALL)
+        if next_seq - span.first < SMALL // 2:
             return 0
-        tail = self._stored(stretch)
+        tail = self._stored(span)
         if tail is not None and next_seq - tail.end < SMALL // 2:
             return 0
-        self._make(stretch, next_seq)
-        return next_seq - stretch.first
+        self._make(span, next_seq)
+        return next_seq - span.first
 
-    def _segment(self, stretch: Stretch, marked: list[int]) -> Segment:
-        marks = bisect_left(marked, stretch.end) - bisect_left(marked, stretch.first)
-        found = self._whole(stretch) if marks <= MARKED_MOST * stretch.size else None
-        return self._make(stretch, stretch.end) if found is None else found
+    def _segment(self, span: SeqRange, marked: list[int]) -> Segment:
+        marks = bisect_left(marked, span.end) - bisect_left(marked, span.first)
+        found = self._whole(span) if marks <= MARKED_MOST * span.size else None
+        return self._make(span, span.end) if found is None else found
 
-    def _whole(self, stretch: Stretch) -> Segment | None:
+    def _whole(self, span: SeqRange) -> Segment | None:
         """Return the stored segment if it covers the whole range."""
-        found = self._stored(stretch)
-        return found if found is not None and found.end == stretch.end else None
+        found = self._stored(span)
+        return found if found is not None and found.end == span.end else None
 
-    def _stored(self, stretch: Stretch) -> Segment | None:
+    def _stored(self, span: SeqRange) -> Segment | None:
         try:
-            stored = self._partition.get_large(keys.segment(self._owner, *stretch))
+            stored = self._partition.get_large(keys.segment(self._owner, *span))
         except DecryptionFailed:  # it is rebuilt
             return None
         return None if stored is None else Segment.decode(stored, self._model, self._dimension)
 
-    def _make(self, stretch: Stretch, end: int) -> Segment:
+    def _make(self, span: SeqRange, end: int) -> Segment:
         """Pack and store a range up to `end`, from its valid small segments or else from its entries."""
         index = OwnerIndex(self._model, self._dimension)
-        parts = [*stretch.by(SMALL)] if stretch.size > SMALL else []
+        parts = [*span.by(SMALL)] if span.size > SMALL else []
         found = [None if self._marked(part) else self._whole(part) for part in parts]
         if any(found):
             for part, segment in zip(parts, found, strict=True):
                 self._add(index, part) if segment is None else index.append(segment)
         else:
-            self._add(index, Stretch(stretch.first, end))
+            self._add(index, SeqRange(span.first, end))
         packed = index.packed(end)
         spend(len(packed.words.stems) // STEMS_A_READ)
         data = packed.encode(self._model)
         if len(data) <= BYTES_MOST:
             gone = [keys.segment(self._owner, *part) for part in parts]
-            gone += [keys.renewed(self._owner, seq) for seq in self._marked(stretch)]
-            self._partition.keep({**dict.fromkeys(gone), keys.segment(self._owner, *stretch): data})
-        if end == stretch.end and end > self._end:
+            gone += [keys.renewed(self._owner, seq) for seq in self._marked(span)]
+            self._partition.keep({**dict.fromkeys(gone), keys.segment(self._owner, *span): data})
+        if end == span.end and end > self._end:
             self._end = end
             self._partition.keep({keys.reach(self._owner): orjson.dumps([VERSION, self._model, end])})
         return packed
 
-    def _add(self, index: OwnerIndex, stretch: Stretch) -> None:
-        entries = Entry.decode_all(value for _, value in self._scan(keys.entry, stretch))
+    def _add(self, index: OwnerIndex, span: SeqRange) -> None:
+        entries = Entry.decode_all(value for _, value in self._scan(keys.entry, span))
         version = {entry.seq: entry.version for entry in entries}
-        stored = ((keys.sequence(key), value) for key, value in self._scan(keys.vectors, stretch))
+        stored = ((keys.sequence(key), value) for key, value in self._scan(keys.vectors, span))
         index.add(entries, {(seq, version[seq]): Vectors.decode(value) for seq, value in stored})
 
     def _renew(self, index: OwnerIndex, marked: list[int]) -> None:
@@ -159,8 +159,8 @@ class Segments:
         stored = self._partition.get_many([keys.vectors(self._owner, seq) for seq in seqs.tolist()])
         return [None if value is None else Vectors.decode(value) for value in stored]
 
-    def _marked(self, stretch: Stretch) -> list[int]:
-        return [keys.sequence(key) for key, _ in self._scan(keys.renewed, stretch)]
+    def _marked(self, span: SeqRange) -> list[int]:
+        return [keys.sequence(key) for key, _ in self._scan(keys.renewed, span)]
 
-    def _scan(self, key: Callable[[bytes, int], bytes], stretch: Stretch) -> Iterator[tuple[bytes, bytes]]:
-        return self._partition.scan_range(key(self._owner, stretch.first), key(self._owner, stretch.end))
+    def _scan(self, key: Callable[[bytes, int], bytes], span: SeqRange) -> Iterator[tuple[bytes, bytes]]:
+        return self._partition.scan_range(key(self._owner, span.first), key(self._owner, span.end))

@@ -203,7 +203,7 @@ def _add_edges(made: _Page, behind: EdgeCursor, limit: int) -> EdgeCursor | None
     if behind.mark not in (b"", mark):
         problem = "the state was rebuilt since that page: leave it out, and start with the first page"
         raise InvalidRecord("invalid_event", [FieldProblem("after", problem)])
-    found = made.graph.edges_behind(behind.name)
+    found = made.graph.edges_after(behind.name)
     edges: list[Edge] = []
     alone: set[NodeKey] = set()
     last, pairs = b"", 0

@@ -44,7 +44,7 @@ from recallflow.operators.recall.ranking_input import DAY_MS
 from recallflow.operators.recall.weights import Weights
 from recallflow.operators.recall.words import bm25_scores, logarithm, phrase_column, squashed
 from recallflow.state.arrays import Column, Ints, Mask, Places
-from recallflow.state.index import OwnerIndex, of_memories
+from recallflow.state.index import OwnerIndex, cached_per_index
 from recallflow.state.rows import ENDS_ASKING, TELLS_TIME
 
 DENSE_IN_BASE = 0.1
@@ -169,7 +169,7 @@ def _words(index: OwnerIndex, question: Question, dense: Column, wanted: Contain
         "episode": ByEpisode(logarithm(scores.episode), conversation.segment),
     }
     if "around" in wanted:
-        columns["around"] = people.filled(conversation.around(np.asarray(own), AROUND), able)
+        columns["around"] = people.filled(conversation.neighbourhood_sums(np.asarray(own), AROUND), able)
     columns["phrase"] = phrase_column(index, question.stems, scores.worth)
     if "answers" in wanted:
         base = DENSE_IN_BASE * dense
@@ -204,7 +204,7 @@ def _facts(index: OwnerIndex, question: Question) -> dict[str, Column]:
     facts, columns = index.conversation.facts, dict[str, Column](_same_of_all_questions(index))
     if (speaker := _speaker(index, question)) is not None:
         columns["speaker"] = speaker
-        columns["speaker_of_two"] = speaker * index.of_two
+        columns["speaker_of_two"] = speaker * index.between_two
         columns["speaker_asks"] = speaker * ((facts["flags"] & ENDS_ASKING) != 0)
     if len(question.named) > 1:
         first = question.named[0]
@@ -217,13 +217,13 @@ def _facts(index: OwnerIndex, question: Question) -> dict[str, Column]:
     return columns
 
 
-@of_memories
+@cached_per_index
 def _days(index: OwnerIndex) -> tuple[Ints, Ints]:
     """Return the starts of all days (UTC, epoch ms) with memories, and the index of each position's day."""
     return np.unique(index.conversation.facts["created_ms"] // DAY_MS * DAY_MS, return_inverse=True)
 
 
-@of_memories
+@cached_per_index
 def _same_of_all_questions(index: OwnerIndex) -> Mapping[str, Column]:
     return {
         "opens": people.filled(index.conversation.opens * 1.0, in_episode(index)),
@@ -232,14 +232,14 @@ def _same_of_all_questions(index: OwnerIndex) -> Mapping[str, Column]:
     }
 
 
-@of_memories
+@cached_per_index
 def in_episode(index: OwnerIndex) -> Mask | None:
     """Return a mask (n,) of the memories in an episode; None if all are."""
     found: Mask = index.conversation.facts["episode"] >= 0
     return None if found.all() else found
 
 
-@of_memories
+@cached_per_index
 def _brevity(index: OwnerIndex) -> Column:
     """Return (n,) 1 for each text of up to `BRIEF` words, and less for longer ones."""
     return np.minimum(BRIEF / np.maximum(index.lengths[0].words, 1), 1.0)

@@ -105,7 +105,7 @@ class Filtering:
     def _has(self, labels: Labels, label: str) -> Mask:
         key = id(labels), label
         if key not in self._labelled:
-            self._labelled[key] = self.index.conversation.living(labels.slots(label))
+            self._labelled[key] = self.index.conversation.live_places(labels.slots(label))
         mask: Mask = np.zeros(self.index.conversation.size, np.bool_)
         mask[self._labelled[key]] = True
         return mask

@@ -8,7 +8,7 @@ from recallflow.language import ENGLISH, read_question, table_of
 from recallflow.limits import NAMED_MAX
 from recallflow.operators.recall.question import Question, named_in
 from recallflow.state.arrays import Column, Mask
-from recallflow.state.index import OwnerIndex, of_memories
+from recallflow.state.index import OwnerIndex, cached_per_index
 from recallflow.state.rows import language_in
 
 
@@ -64,7 +64,7 @@ def nearness(index: OwnerIndex, names: Sequence[str], proximity: Column) -> Colu
     return np.where(~authored & about, 1.0, proximity)
 
 
-@of_memories
+@cached_per_index
 def _authored(index: OwnerIndex) -> Mask | None:
     """Return a mask (n,) of the memories with an author; None if all have one."""
     found: Mask = index.conversation.facts["author"] >= 0

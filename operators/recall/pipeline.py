@@ -43,7 +43,7 @@ from recallflow.operators.redaction import REDACTED
 from recallflow.queries import HOPS_MIN, Filters
 from recallflow.responses import WARNINGS
 from recallflow.state.graph import OwnerGraph
-from recallflow.state.index import OwnerIndex, of_memories
+from recallflow.state.index import OwnerIndex, cached_per_index
 from recallflow.state.rows import MemoryRow, language_in
 
 NOTHING_RELEVANT = "nothing_relevant"
@@ -276,14 +276,14 @@ def vocabulary(index: OwnerIndex) -> Vocabulary:
     return Vocabulary(_languages(index), lambda stem: index.standing[stem].holders > 0)
 
 
-@of_memories
+@cached_per_index
 def _languages(index: OwnerIndex) -> list[int]:
     counted = np.bincount(language_in(index.conversation.facts["flags"]), minlength=1)
     common = counted * RARE_LANGUAGE >= max(counted.sum(), 1)
     return [number for number in np.argsort(-counted, kind="stable").tolist() if common[number]] or [0]
 
 
-@of_memories
+@cached_per_index
 def participants(index: OwnerIndex) -> list[str]:
     """Return the authors of current memories, at most those with the most memories."""
     now = index.conversation

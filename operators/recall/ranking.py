@@ -49,7 +49,7 @@ from recallflow.operators.recall.people import filled
 from recallflow.operators.recall.ranking_input import DAY_MS, Ranking, RankingInput
 from recallflow.queries import K_MAX, WEIGHTS, Decay, Mode
 from recallflow.state.arrays import Column, Ints, Mask, Places
-from recallflow.state.index import OwnerIndex, of_memories
+from recallflow.state.index import OwnerIndex, cached_per_index
 from recallflow.state.usage import Records
 
 LEAST_SPREAD = 1.0  # log-odds: best candidates with a smaller span are not stretched to 0..1
@@ -158,7 +158,7 @@ def _embedded(inputs: RankingInput, places: Places) -> Mask | None:
     return None if found is None else found.take(places)
 
 
-@of_memories
+@cached_per_index
 def _with_vectors(index: OwnerIndex) -> Mask | None:
     found = index.vectors.holds(index.conversation.slots)
     return None if found.all() else found

@@ -43,7 +43,7 @@ from recallflow.operators.recall.relevance_weights import ANSWERABLE, GROUNDS, R
 from recallflow.operators.recall.weights import chat_of, is_notes
 from recallflow.operators.recall.words import K1, counted
 from recallflow.state.arrays import Chosen, Column, Floats, Ints, Mask, Places, ranges
-from recallflow.state.index import WINDOW, OwnerIndex, of_memories
+from recallflow.state.index import WINDOW, OwnerIndex, cached_per_index
 
 RARITY, RARITY_OF_A_LETTER, RAREST = 4.0, 0.5, 7.5
 LEARNT_AFTER = 20  # memories
@@ -262,7 +262,7 @@ def talk_of(index: OwnerIndex, question: Question) -> Talk:
     return "assistant" if chat_of(index) == "assistant" else "people"
 
 
-@of_memories
+@cached_per_index
 def several_talk(index: OwnerIndex) -> float:
     """Return 1 if several people wrote memories, else 0."""
     return float(np.count_nonzero(index.conversation.authors >= 0) >= SEVERAL)

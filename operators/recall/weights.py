@@ -12,7 +12,7 @@ import numpy as np
 
 from recallflow.embedder import Kind
 from recallflow.state.arrays import Column
-from recallflow.state.index import OwnerIndex, of_memories
+from recallflow.state.index import OwnerIndex, cached_per_index
 
 # "pair": two people in a chat. "notes": one person alone, so that neighbours are not replies. "unspaced notes": notes
 # asked about in a script without spaces.
@@ -109,15 +109,15 @@ def sets_for(kind: Kind, *, by_token: bool) -> Sets:
     return WEIGHTS[kind] if by_token or kind in ("spelling", "blended") else WHOLE_WEIGHTS
 
 
-@of_memories
+@cached_per_index
 def chat_of(index: OwnerIndex) -> Chat:
     """Return the kind of chat of most of the owner's memories."""
     if 2 * np.count_nonzero(index.with_assistant) > len(index.with_assistant):
         return "assistant"
-    return "pair" if index.of_two.any() else "people"
+    return "pair" if index.between_two.any() else "people"
 
 
-@of_memories
+@cached_per_index
 def is_notes(index: OwnerIndex) -> bool:
     """Return whether at most one person wrote memories, and no assistant did."""
     authors, facts = index.conversation.authors, index.conversation.facts
@@ -125,7 +125,7 @@ def is_notes(index: OwnerIndex) -> bool:
     return int(np.count_nonzero(authors >= 0)) <= 1 and not bool(is_assistants.any())
 
 
-@of_memories
+@cached_per_index
 def _assisted(index: OwnerIndex) -> tuple[bool, bool]:
     """Return whether any memory comes from a chat with an assistant, and whether all of them do."""
     some = bool(index.with_assistant.any())
@@ -140,7 +140,7 @@ def weights_of(index: OwnerIndex, sets: Sets, *, is_spaced: bool = True) -> Weig
     (some, every), assistant = _assisted(index), sets["assistant"]
     if every:
         return assistant
-    others = sets.get("pair", sets["people"]) if index.of_two.any() else sets["people"]
+    others = sets.get("pair", sets["people"]) if index.between_two.any() else sets["people"]
     if not some:
         return others
     mask = index.with_assistant

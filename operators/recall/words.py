@@ -139,7 +139,7 @@ def phrase_column(index: OwnerIndex, stems: Sequence[str], worth: float = 1.0) -
     """Return (n,) Σ ln(1 + n / df) / worth over the question's adjacent pairs of stems that are adjacent in the memory.
     A `worth` of 0 counts as 1."""
     conversation = index.conversation
-    found = [conversation.living(distinct(index.words.adjoining(*pair))) for pair in dict.fromkeys(pairwise(stems))]
+    found = [conversation.live_places(distinct(index.words.adjacent(*pair))) for pair in dict.fromkeys(pairwise(stems))]
     found = [holding for holding in found if len(holding)]
     places = distinct(np.sort(np.concatenate([NOWHERE, *found])))
     values = np.zeros(len(places))

@@ -189,14 +189,14 @@ def erasing(path: Path) -> tuple[int, int]:
     def life(killing: Killing, _: Say) -> None:
         killing.before(Partition, "erase", "_commit", "close")
         killing.before(Cleaning, "_clean", "run", "_tables")
-        stretches = database._stretches
+        stretches = database._erased_ranges
 
         def each(marks: Iterable[bytes]) -> Iterator[tuple[bytes, bytes]]:
             for one in stretches(marks):
                 killing.passes()
                 yield one
 
-        setattr(database, "_stretches", each)  # noqa: B010 it is another module's
+        setattr(database, "_erased_ranges", each)  # noqa: B010 it is another module's
         grow(path, lines, first)
         killing.passes()
 

@@ -89,7 +89,7 @@ class Crashes:
         self._left: int | None = None
         for owner, name in ((Partition, "commit"), (StateDirectory, "sync"), (Rejects, "note")):
             monkeypatch.setattr(owner, name, self._counted(getattr(owner, name)))
-        monkeypatch.setattr(HotOwners, "keep_tails", lambda *_: None)
+        monkeypatch.setattr(HotOwners, "pack_tails", lambda *_: None)
 
     def until_done(self, replay: Replay, steps: Iterator[int]) -> int:
         """Run a replay again and again, with a crash after so many steps. Return the number of crashes."""

@@ -268,14 +268,14 @@ def test_episodes_do_not_depend_on_runs(
 
 def test_message_sorts_only_changed_episodes(monkeypatch: pytest.MonkeyPatch) -> None:
     sorted_at_once: list[int] = []
-    sort = hot_owner._standing
+    sort = hot_owner._current_episodes
 
     def watched(found: Iterable[EpisodeRow]) -> list[EpisodeRow]:
         some = [*found]
         sorted_at_once.append(len(some))
         return sort(some)
 
-    monkeypatch.setattr(hot_owner, "_standing", watched)
+    monkeypatch.setattr(hot_owner, "_current_episodes", watched)
     hour_ms, count, standing = 3_600_000, 500, list[EpisodeRow]()
     hours = [*range(0, count, 2), *range(count - 1, 0, -2)]  # every other one comes late
     for number, hour in enumerate(hours):

@@ -116,7 +116,7 @@ def chat(session: str | None, *speakers: tuple[str | None, str | None]) -> list[
 
 
 @pytest.mark.parametrize(
-    ("said", "with_assistant", "of_two"),
+    ("said", "with_assistant", "between_two"),
     [
         (chat("s", USER, BOT), [1, 1], [0, 0]),
         (chat("s", ANN, BO), [0, 0], [1, 1]),
@@ -132,11 +132,11 @@ def chat(session: str | None, *speakers: tuple[str | None, str | None]) -> list[
         (chat("s", ANN, BOT) + chat("t", ANN, BO, BO) + chat(None, FACT), [1, 1, 0, 0, 0, 0], [0, 0, 1, 1, 1, 1]),
     ],
 )
-def test_kind_of_chat_follows_the_speakers(said: list[Said], with_assistant: list[int], of_two: list[int]) -> None:
+def test_kind_of_chat_follows_the_speakers(said: list[Said], with_assistant: list[int], between_two: list[int]) -> None:
     index = index_of(said)
     by_arrival = index.conversation.places
     assert index.with_assistant[by_arrival].tolist() == [bool(one) for one in with_assistant]
-    assert index.of_two[by_arrival].tolist() == [bool(one) for one in of_two]
+    assert index.between_two[by_arrival].tolist() == [bool(one) for one in between_two]
 
 
 def test_added_memories_change_the_kind_of_chat() -> None:

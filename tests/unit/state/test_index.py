@@ -187,7 +187,7 @@ def held_in_parts(index: OwnerIndex, word: str) -> list[tuple[str, int]]:
 
 
 def alive(index: OwnerIndex, tag: str) -> list[int]:
-    slots: list[int] = index.conversation.slots[index.conversation.living(index.tags.slots(tag))].tolist()
+    slots: list[int] = index.conversation.slots[index.conversation.live_places(index.tags.slots(tag))].tolist()
     return slots
 
 
@@ -339,18 +339,18 @@ def test_an_index_is_wasted_once_most_of_it_is_dead() -> None:
     index.add([make_entry(seq) for seq in range(200)], {})
     for seq in range(100):
         index.remove(seq)
-    assert not index.wasted()
+    assert not index.needs_rebuild()
     index.remove(100)
-    assert index.wasted()
+    assert index.needs_rebuild()
 
 
 def test_small_index_is_not_rebuilt_for_few_deletions() -> None:
     index = OwnerIndex(MODEL, DIMENSION)
     for version in range(65):
         index.add([make_entry(0, version=version)], {})
-    assert not index.wasted()
+    assert not index.needs_rebuild()
     index.add([make_entry(0, version=65)], {})
-    assert index.wasted()
+    assert index.needs_rebuild()
 
 
 def test_index_size_grows_with_its_content() -> None:

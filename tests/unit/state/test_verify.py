@@ -243,7 +243,7 @@ def test_other_deletions_are_purged_from_files(opened: Opened, tmp_path: Path) -
 def test_all_deletions_of_an_erasure_are_in_rewritten_files() -> None:
     ann, user = KEYRING.owner(ANN), KEYRING.user("acme", "ann")
     deleted = [keys.head(ann), keys.usage(ann, 2**63), keys.work(ann), keys.owner_key(ann), keys.user_owner(user, ann)]
-    stretches = [*database._stretches([keys.uncleaned(ann, user)])]
+    stretches = [*database._erased_ranges([keys.uncleaned(ann, user)])]
     for key in [*deleted, keys.outbox(bytes(16), 0), keys.outbox(b"\xff" * 16, 2**63)]:
         assert any(first <= key < end for first, end in stretches), key
 
