@@ -40,9 +40,7 @@ _HEADERS = {
     "slow_body": {"connection": "close"},
     **{code: {"retry-after": str(RETRY_AFTER_S)} for code in _TEMPORARY},
 }
-_CLIENT_ERRORS = frozenset(
-    ("invalid_json", "invalid_event", "unknown_type", "too_large", "unauthenticated", "forbidden")
-)
+_PACED = frozenset(("invalid_json", "invalid_event", "unknown_type", "too_large", "unauthenticated", "forbidden"))
 REFUSALS_PER_S, REFUSAL_WAIT_S = 5, 1.0
 DELAYED_REFUSALS_MAX = 32  # limit of delayed refusals, because each occupies a connection and a request slot
 _OF_STATUS = {404: "not_found", 405: "method_not_allowed"}  # errors of the router
@@ -126,7 +124,7 @@ def add_handlers(app: FastAPI) -> None:
 
     async def answer(_: Request, error: Exception) -> Response:
         body = body_of(cast(RecallflowError, error))
-        if body.code in _CLIENT_ERRORS:
+        if body.code in _PACED:
             await pace.wait()
         return refusal(body)
 

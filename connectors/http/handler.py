@@ -134,9 +134,17 @@ class RequestHandler:
         with self.body_slot(given):
             return await read_body(request, self.limits)
 
-    async def ask(self, request: Request, query: QueryEvent) -> Response:
-        """Return the response to a query, with the request's credentials. Raise RecallflowError."""
-        query, headers = route_to_workspace(request, query, credentials_of(request), self.mappings)
+    async def ask(self, request: Request, body: bytes, kind: str | None = None) -> Response:
+        """Return the response to a query, of the type `kind` if given. Raise RecallflowError."""
+        given = credentials_of(request)
+        query = cast(QueryEvent, self._completed(body, given))
+        if query.type not in QUERY_TYPES:
+            raise Problem("invalid_event", "names an event, and no query: send it to POST /memory/events", "type")
+        if query.type != (kind or query.type):
+            raise Problem("invalid_event", f"must be {kind} or absent; POST /memory/query accepts every type", "type")
+        if query.reply_to is not None:
+            raise Problem("invalid_event", "is not for HTTP, which returns the response: leave it out", "reply_to")
+        query, headers = route_to_workspace(request, query, given, self.mappings)
         response = await self.answer(query, headers)
         mark_admitted(request.scope)
         content = response.model_dump_json(exclude_unset=True).encode()
@@ -156,9 +164,10 @@ class RequestHandler:
                 raise Problem("unavailable", f"no answer in time: {obstacle}") from error
             raise
 
-    async def store(self, request: Request, event: MemoryEvent, *, waits: bool) -> StoredEvent:
+    async def store(self, request: Request, *, waits: bool, body: bytes) -> StoredEvent:
         """Store an event; with `waits`, wait for its receipt. Raise RecallflowError."""
-        event, headers = route_to_workspace(request, event, credentials_of(request), self.mappings)
+        given = credentials_of(request)
+        event, headers = route_to_workspace(request, self.event(body, given), given, self.mappings)
         self.admission.check(event, headers)
         mark_admitted(request.scope)
         with self.slot(event.tenant_id):
@@ -166,18 +175,8 @@ class RequestHandler:
                 return await self.service.apply(event, headers, self.limits.timeout_s)
             return await self.service.store(event, headers)
 
-    def query(self, body: bytes, headers: Headers) -> QueryEvent:
-        """Parse a query, with missing ids from its credentials. Raise InvalidRecord and Problem."""
-        query = self._completed(body, headers)
-        if query.type not in QUERY_TYPES:  # type: ignore[attr-defined]
-            raise Problem("invalid_event", "names an event, and no query: send it to POST /memory/events", "type")
-        found = cast(QueryEvent, query)
-        if found.reply_to is not None:
-            raise Problem("invalid_event", "is not for HTTP, which returns the response: leave it out", "reply_to")
-        return found
-
     def event(self, body: bytes, headers: Headers) -> MemoryEvent:
-        """Parse an event of memory likewise. Raise InvalidRecord for an invalid event, and Problem for a query."""
+        """Parse an event, with missing ids from its credentials. Raise InvalidRecord, and Problem for a query."""
         event = self._completed(body, headers)
         if event.type in QUERY_TYPES:  # type: ignore[attr-defined]
             raise Problem("invalid_event", "names a query, and no event: send it to POST /memory/query", "type")

@@ -240,15 +240,13 @@ def event_routes(handler: RequestHandler) -> APIRouter:
 
     @router.post("/memory/query", openapi_extra=operation("Ask", body=QUERIES, refusals=(404,)))
     async def query(request: Request) -> Response:
-        return await handler.ask(request, handler.query(await handler.body(request), credentials_of(request)))
+        return await handler.ask(request, await handler.body(request))
 
     stored = operation("Store an event", waits=True, body=EVENTS, status=202, answer="Accepted", refusals=(404, 409))
 
     @router.post("/memory/events", status_code=202, openapi_extra=stored)
     async def events(request: Request) -> Response:
-        waiting = waits(request)
-        event = handler.event(await handler.body(request), credentials_of(request))
-        return accepted(await handler.store(request, event, waits=waiting))
+        return accepted(await handler.store(request, waits=waits(request), body=await handler.body(request)))
 
     lines = operation("Store many events, a line each", body={LINES: {"schema": {"type": "string"}}})
     lines["responses"]["200"] = {"description": _RESULTS, "content": {LINES: {"schema": {"type": "string"}}}}
@@ -281,8 +279,7 @@ def _add_query(
     """Add a GET route for a query that path and parameters describe."""
 
     async def ask(request: Request) -> Response:
-        body = parameters.event(request, **request.path_params)
-        return await handler.ask(request, handler.query(body, credentials_of(request)))
+        return await handler.ask(request, parameters.event(request, **request.path_params))
 
     described = operation(summary, parameters=parameters, refusals=refusals)
     router.add_api_route(path, ask, name=name, methods=["GET"], openapi_extra=described)
@@ -302,16 +299,15 @@ def memory_routes(handler: RequestHandler) -> APIRouter:
     @router.patch(one, status_code=202, openapi_extra=changed)
     async def update(request: Request) -> Response:
         scope, waiting = _UPDATE.fields(request, **request.path_params), waits(request)
-        event = handler.event(with_fields(await handler.body(request), scope), credentials_of(request))
-        return accepted(await handler.store(request, event, waits=waiting))
+        body = with_fields(await handler.body(request), scope)
+        return accepted(await handler.store(request, waits=waiting, body=body))
 
     forgotten = accepting("Forget a memory", parameters=_FORGET)
 
     @router.delete(one, status_code=202, openapi_extra=forgotten)
     async def forget(request: Request) -> Response:
-        waiting = waits(request)
-        event = handler.event(_FORGET.event(request, **request.path_params), credentials_of(request))
-        stored = await handler.store(request, event, waits=waiting)
+        body = _FORGET.event(request, **request.path_params)
+        stored = await handler.store(request, waits=waits(request), body=body)
         check_forgotten(stored.receipt)
         return accepted(stored)
 
@@ -352,10 +348,7 @@ def _add_post_query(
 
     async def ask(request: Request) -> Response:
         body = await handler.body(request)
-        query = handler.query(body if raw_query(body) else with_fields(body, {"type": kind}), credentials_of(request))
-        if query.type != kind:
-            raise Problem("invalid_event", f"must be {kind} or absent; POST /memory/query accepts every type", "type")
-        return await handler.ask(request, query)
+        return await handler.ask(request, body if raw_query(body) else with_fields(body, {"type": kind}), kind)
 
     router.add_api_route(path, ask, name=name, methods=["POST"], openapi_extra=described)
 

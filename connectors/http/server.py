@@ -205,18 +205,10 @@ class Server(uvicorn.Server):
     def __init__(self, app: ASGIApp, stop_timeout_s: float) -> None:
         protocol: Any = partial(HttpConnection, ConnectionPool(process.connections_most()))
         config = uvicorn.Config(
-            app,
-            loop="uvloop",
-            http=protocol,
-            ws="none",
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            proxy_headers=False,
-            backlog=process.backlog(),
-            timeout_keep_alive=KEEP_ALIVE_S,
+            app, loop="uvloop", http=protocol, ws="none", log_config=None, access_log=False, server_header=False,
+            proxy_headers=False, backlog=process.backlog(), timeout_keep_alive=KEEP_ALIVE_S,
             timeout_graceful_shutdown=stop_timeout_s,  # type: ignore[arg-type] # any number of seconds will do
-        )
+        )  # fmt: skip
         super().__init__(config)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
@@ -268,12 +260,9 @@ class Traffic:
         self.requests = Counter(
             "recallflow_http_requests", "Requests answered", ("route", "method", "status"), registry=registry
         )
+        text = "Time until a request was answered"
         self.seconds = Histogram(
-            "recallflow_http_request_seconds",
-            "Time until a request was answered",
-            ("route",),
-            buckets=_BOUNDS_S,
-            registry=registry,
+            "recallflow_http_request_seconds", text, ("route",), buckets=_BOUNDS_S, registry=registry
         )
         self.in_progress = Gauge("recallflow_http_requests_under_way", "Requests under way", registry=registry)
 
