@@ -61,7 +61,6 @@ class SchemaRegistry:
         self.url = options.get("url", "")
         self._options = options
         self._decoders: dict[int, Callable[[bytes], bytes]] = {}
-        self._ids: dict[str, int] = {}  # subject → the schema's id
 
     @cached_property
     def client(self) -> "SchemaRegistryClient":
@@ -154,14 +153,12 @@ class SchemaRegistry:
         """Return the id of a registered schema. Raise UsageError if it is not registered, and as `read`."""
         from confluent_kafka.schema_registry import Schema
 
-        if subject not in self._ids:
-            try:
-                with self.asking():
-                    self._ids[subject] = int(self.client.lookup_schema(subject, Schema(text, kind)).schema_id or 0)
-            except _UnknownSchemaError:
-                problem = f"{subject} lacks the schema for run.response_format in the registry {self.url}"
-                raise UsageError(f"{problem}; run recallflow topics create --register-schemas") from None
-        return self._ids[subject]
+        try:
+            with self.asking():
+                return int(self.client.lookup_schema(subject, Schema(text, kind)).schema_id or 0)
+        except _UnknownSchemaError:
+            problem = f"{subject} lacks the schema for run.response_format in the registry {self.url}"
+            raise UsageError(f"{problem}; run recallflow topics create --register-schemas") from None
 
     def _decoder(self, schema_id: int) -> Callable[[bytes], bytes]:
         schema = self.client.get_schema(schema_id)
