@@ -242,10 +242,9 @@ class MainFlowMember(GroupMember):
                 self.topics.memory,
                 self.directory,
                 self.source,
-                lambda: self.membership.member_id,
+                self.membership,
                 self.chosen.standby,
                 restore=self._restore,
-                expected=lambda: self.membership.expected,
             )
             self._stack.enter_context(standby.running())
         reader = self._stack.enter_context(TopicReader(self.options, {"group.id": self.name}))

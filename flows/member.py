@@ -5,11 +5,14 @@ import logging
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
+from functools import partial
 from threading import Event
 from types import MappingProxyType
 from typing import Generic, TypeVar
 
-from recallflow.connectors.kafka.admin import TopicDescriber
+from confluent_kafka.admin import AdminClient
+
+from recallflow.connectors.kafka.admin import describe_topics, first_descriptions
 from recallflow.connectors.kafka.cluster import BrokerConnection, Ends, Watch
 from recallflow.connectors.kafka.control import ControlTable
 from recallflow.connectors.kafka.hub import REMEDIES, MemoryEnds, Remedies
@@ -93,10 +96,10 @@ class GroupMember:
     def _follow_topics(self, read: Mapping[str, str], outputs: Sequence[str]) -> None:
         """Look up the topics (`read`: by flag), compare their ids with earlier runs, and track the ends of outputs."""
         self.outputs = [*dict.fromkeys(outputs)]
-        ask = TopicDescriber(self.options, [*dict.fromkeys((*read.values(), *self.outputs))])
-        there = ask.first()
+        topics = [*dict.fromkeys((*read.values(), *self.outputs))]
+        there = first_descriptions(self.options, topics)
         self.counts = {topic: described.partitions for topic, described in there.items()}
-        self.watch = Watch(ask, there)
+        self.watch = Watch(partial(describe_topics, AdminClient(self.options.admin()), topics), there)
         self.watch.call(TopicRegistry.open(self.state_dir, there, read).check, self.table.grow)
         self.ends = Ends(self.options, {topic: self.counts[topic] for topic in self.outputs})
         self.ends.ask()

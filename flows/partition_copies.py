@@ -28,6 +28,7 @@ from confluent_kafka.admin import AdminClient
 from recallflow.connectors.checkpoints.generation import CheckpointOrigin
 from recallflow.connectors.checkpoints.store import CheckpointSaver, CheckpointStore
 from recallflow.connectors.kafka.group_members import Assignment, fetch_assignment
+from recallflow.connectors.kafka.membership import Membership
 from recallflow.connectors.kafka.owned import OwnedSource
 from recallflow.connectors.kafka.partition import Lane
 from recallflow.connectors.kafka.topic_reader import ASK_S, TopicReader
@@ -229,11 +230,10 @@ class Standby:
     memory_topic: str
     directory: StateDirectory
     source: OwnedSource
-    member_id: Callable[[], str | None]  # returns our id in the group
+    membership: Membership
     count: int  # of standby copies of each partition
     _: KW_ONLY
     restore: Restore | None  # restores the folder of a partition from a checkpoint
-    expected: PartitionsGetter  # returns the partitions that are or will be ours, whose folders are not touched here
 
     def __post_init__(self) -> None:
         self._admin = AdminClient(self.options.admin())
@@ -254,7 +254,9 @@ class Standby:
 
     def _check(self, reader: TopicReader) -> None:
         reader.consumer.list_topics(self.memory_topic, timeout=ASK_S)  # fails early if Kafka is down
-        if (seen := (self.member_id(), fetch_assignment(self._admin, self.name, self.memory_topic))) != self._seen:
+        if (
+            seen := (self.membership.member_id, fetch_assignment(self._admin, self.name, self.memory_topic))
+        ) != self._seen:
             self._seen, self._wanted = seen, standby_partitions(*seen, self.count)
         wanted = self._wanted - self.source.partitions()
         for number in self.source.standbys() - wanted:
@@ -272,7 +274,7 @@ class Standby:
             self.source.limit_standby(number, limit)
             return
         if self.restore is not None:
-            self.restore(number, lambda: number not in self.expected())
+            self.restore(number, lambda: number not in self.membership.expected)  # those are opened by `Ownership`
         applied = self.directory.partition(number).applied.get(f"{self.memory_topic}:{number}", -1)
         low, high = reader.span(self.memory_topic, number)
         if applied + 1 < low:

@@ -35,29 +35,22 @@ class TopicDescription:
     partitions: int
 
 
-class TopicDescriber:
-    """Repeated descriptions of some topics over one connection."""
+def describe_topics(admin: AdminClient, topics: Sequence[str]) -> dict[str, TopicDescription]:
+    """Describe topics. Raise KafkaException."""
+    admin.poll(0)
+    futures = admin.describe_topics(TopicCollection([*topics]), request_timeout=DESCRIBE_S)
+    found = {topic: future.result() for topic, future in futures.items()}
+    return {topic: TopicDescription(str(one.topic_id), len(one.partitions)) for topic, one in found.items()}
 
-    def __init__(self, options: KafkaOptions, topics: Sequence[str]) -> None:
-        self._options, self._topics = options, topics
-        self._admin = AdminClient(options.admin())
 
-    def __call__(self) -> dict[str, TopicDescription]:
-        """Describe the topics. Raise KafkaException."""
-        self._admin.poll(0)
-        futures = self._admin.describe_topics(TopicCollection([*self._topics]), request_timeout=DESCRIBE_S)
-        found = {topic: future.result() for topic, future in futures.items()}
-        return {topic: TopicDescription(str(one.topic_id), len(one.partitions)) for topic, one in found.items()}
-
-    def first(self) -> dict[str, TopicDescription]:
-        """Return the first description. Raise SourceError where brokers or topics are missing, or refuse us."""
-        with TopicReader(self._options) as reader:
-            reader.partitions(self._topics)
-        try:
-            return self()
-        except KafkaException as error:
-            servers = self._options.bootstrap_servers
-            raise SourceError(f"cannot ask {servers} about topics: {error.args[0].str()}") from error
+def first_descriptions(options: KafkaOptions, topics: Sequence[str]) -> dict[str, TopicDescription]:
+    """Describe topics. Raise SourceError where brokers or topics are missing, or refuse us."""
+    with TopicReader(options) as reader:
+        reader.partitions(topics)
+    try:
+        return describe_topics(AdminClient(options.admin()), topics)
+    except KafkaException as error:
+        raise SourceError(f"cannot ask {options.bootstrap_servers} about topics: {error.args[0].str()}") from error
 
 
 class TopicConfig(NamedTuple):

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import orjson
 
 from recallflow.cli.replay_jobs import Pace, ProgressMeter, Replayed, ReplayJob, report
-from recallflow.connectors.kafka.admin import TopicDescriber
+from recallflow.connectors.kafka.admin import first_descriptions
 from recallflow.connectors.kafka.messages import Headers
 from recallflow.connectors.kafka.sender import Publisher
 from recallflow.connectors.kafka.topic_reader import TopicReader
@@ -39,7 +39,7 @@ class Target(NamedTuple):
     @classmethod
     def of(cls, options: KafkaOptions, topic: str) -> "Target":
         """Read the sizes of a topic. Raise SourceError where Kafka is unreachable, refuses us, or lacks the topic."""
-        topic_id = TopicDescriber(options, [topic]).first()[topic].id
+        topic_id = first_descriptions(options, [topic])[topic].id
         with TopicReader(options) as reader:
             spans = [*reader.spans([topic]).values()]
             cluster = reader.cluster_id()

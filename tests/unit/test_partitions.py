@@ -20,6 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recallflow.connectors.checkpoints.store import CheckpointStore
+from recallflow.connectors.kafka.membership import Membership
 from recallflow.connectors.kafka.owned import OwnedSource
 from recallflow.connectors.kafka.topic_reader import TopicReader
 from recallflow.connectors.master_keys import LocalMasterKey
@@ -440,17 +441,16 @@ class Follower:
         self.source = Mock(spec=OwnedSource)
         self.has(owned=assigned["me"])
         self.restored: list[int] = []
-        self.expected = frozenset[int]()
+        self.membership = Mock(spec=Membership, member_id="me", expected=frozenset())
         self.standby = Standby(
             KafkaOptions("nowhere:1"),
             "group",
             "log",
             Mock(path=Path("nowhere"), partition=self._partition),
             self.source,
-            lambda: "me",
+            self.membership,
             1,
             restore=self._restore,
-            expected=lambda: self.expected,
         )
         self.group(**assigned)
 
@@ -517,7 +517,7 @@ def test_partition_of_another_standby_is_dropped() -> None:
 
 def test_folder_of_an_expected_partition_is_left_alone() -> None:
     follower = Follower(a=(1,), me=(0,))
-    follower.committed, follower.expected = {1: 50}, frozenset({0, 1})
+    follower.committed, follower.membership.expected = {1: 50}, frozenset({0, 1})
     follower.applied = {1: 40}
     follower.look()
     assert follower.restored == []
