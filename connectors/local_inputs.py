@@ -63,8 +63,7 @@ def batched(lines: Iterator[bytes]) -> Iterator[list[bytes]]:
 
 
 def read_ahead(batches: Iterator[list[bytes]]) -> Iterator[list[bytes]]:
-    """Yield the lines of an input that may be slow, read by a thread: none after a short wait. Raise the input's
-    error."""
+    """Yield lines that a thread reads from a slow input: none after a short wait. Raise the error of the input."""
     read: queue.Queue[list[bytes] | BaseException] = queue.Queue(PUMPED_READS)
     threading.Thread(target=_pump, args=(batches, read), daemon=True, name="recallflow-input").start()
     end: BaseException | None = None

@@ -24,8 +24,7 @@ PASSED = "fd://"
 
 
 class Probes:
-    """Server of the probes, on a thread until it is closed. /livez answers while the process runs; /readyz answers
-    503 with the reason while `obstacle()` returns one."""
+    """Server of the probes, on a thread. /readyz answers 503 with the reason while `obstacle()` returns one."""
 
     def __init__(self, host: str, port: int, registry: CollectorRegistry, obstacle: Callable[[], str]) -> None:
         """Create the server. Raise UsageError where it cannot listen.

@@ -136,8 +136,8 @@ class TokenKeys:
         self._reported = problems
 
     def _revocations(self, given: Collection[str], held: Mapping[str, TokenKey]) -> list[TokenKey]:
-        """Return the revocations of keys that are gone. A remote key set must lack a key twice in a row: one of several
-        servers may lag, and a revocation is final."""
+        """Return revocations. A remote set must lack a key twice in a row: a server may lag, and a revocation is
+        final."""
         # Without a configured JWKS, public keys in the log are not revoked.
         gone = {name for name, key in held.items() if name not in given and (self.source or key.jwk is None)}
         sure = gone & self._missing if self.source is not None and self.source.is_remote else gone
@@ -173,8 +173,7 @@ def trust_of(auth: AuthSettings, secrets: Mapping[str, bytes]) -> Trust:
 
 
 def known_secrets(auth: AuthSettings) -> dict[str, bytes]:
-    """Return the secrets of `auth.secret` and of a JWKS file by fingerprint, for processes that run no `TokenKeys`.
-    Raise SourceError: without a secret that it needs, a verdict would differ."""
+    """Return the secrets of `auth.secret` and of a JWKS file by fingerprint, without `TokenKeys`. Raise SourceError."""
     if auth.mode == "off":
         return {}
     keys = [] if auth.secret is None else [SigningKey.of_secret(auth.secret.encode())]
@@ -185,8 +184,7 @@ def known_secrets(auth: AuthSettings) -> dict[str, bytes]:
 
 
 class LiveAdmission:
-    """Admission of requests by the decisions in force now: the verdict of the engine on a record appended at this
-    moment. If reading of decisions has failed, it refuses every request with SourceError."""
+    """Admission by the decisions in force now. If reading of decisions has failed, it raises SourceError."""
 
     def __init__(self, authoriser: Authoriser, failure: Failure = lambda: None) -> None:
         self._authoriser, self._failure = authoriser, failure

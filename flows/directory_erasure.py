@@ -39,8 +39,8 @@ class ErasedFolder(NamedTuple):
 
 
 def erase_directory(config: Config, path: Path, events: Sequence[UserErase]) -> ErasedFolder:
-    """Apply erasure events to a state directory or a checkpoint, and purge its files. Raise StateInUse, and
-    RecallflowError for a refused event."""
+    """Apply erasure events to a directory or a checkpoint, and purge its files. Raise StateInUse and
+    RecallflowError."""
     settings = _settings_of(config.engine, describe(path).fingerprint)
     lines = [event.model_dump_json(exclude_none=True).encode() for event in events]
     at_rest = open_at_rest(config.encryption)

@@ -95,8 +95,7 @@ class RequestReader:
 
 
 def _key(request: EnrichmentRequest) -> tuple[str | None, ...]:
-    """Return the key that groups requests into one call. A language model reads messages of a session together; an
-    embedding service reads any texts of a tenant together."""
+    """Return the key of requests for one call: a language model reads one session, an embedding service one tenant."""
     if request.tasks == ["embed"]:
         return (request.tenant_id,)
     return (*request.owner, request.session_id)

@@ -46,8 +46,7 @@ def export(directory: StateDirectory, tenant_id: str, user_id: str, environments
 
 
 def _erasures(partition: Partition, tenant_id: str, user_id: str, environments: Collection[str]) -> Iterator[Fields]:
-    """Yield the erasures of the user with their times. Stored environments are hashes, so only the given ones and the
-    default one have names here."""
+    """Yield the erasures of the user. Stored environments are hashes: only given ones and the default have names."""
     keyring = partition.keyring
     user = keyring.user(tenant_id, user_id)
     names = {keyring.owner(Owner(tenant_id, one, user_id)): one for one in (*environments, PRODUCTION)}
@@ -58,8 +57,7 @@ def _erasures(partition: Partition, tenant_id: str, user_id: str, environments: 
 
 
 def _pending_outputs(partition: Partition, owner: Owner) -> Iterator[Fields]:
-    """Yield receipts and enrichment requests without confirmed delivery. Their keys do not identify the owner: `a/b`
-    with `c` has the same key as `a` with `b/c`."""
+    """Yield receipts and requests without confirmed delivery. `a/b` with `c` has the key of `a` with `b/c`."""
     wanted = partition.keyring.owner(owner).hex()
     for _, value in partition.scan(keys.OUTBOX):
         whose, *outputs = orjson.loads(value)
@@ -90,8 +88,7 @@ def _readable(name: str, value: Any) -> tuple[str, Any]:
 
 def memory_events(directory: StateDirectory, tenant_id: str | None = None, user_id: str | None = None,
                   environments: frozenset[str] = frozenset()) -> Iterator[Event]:  # fmt: skip
-    """Yield events that recreate every version of the stored memories, optionally of one tenant, user, or some
-    environments. The order is by partition, owner, and arrival."""
+    """Yield events that recreate every version of stored memories, in the order of partition, owner, and arrival."""
     for partition in directory.existing_partitions():
         for key, head in owners(partition):
             owner = head.owner

@@ -115,8 +115,8 @@ def embedded(config: Config, decisions: ControlHistory, *, lists_owners: bool = 
 
 @contextmanager
 def behind_kafka(config: Config, decisions: ControlHistory) -> Iterator[ServedEngine]:
-    """Open the client of an engine behind Kafka, after `decisions` holds all control events so far. Later control
-    events are added as they arrive. Raise SourceError if Kafka or its topics cannot be reached."""
+    """Open the client of an engine behind Kafka once `decisions` holds all control events; later ones are added. Raise
+    SourceError if Kafka or its topics cannot be reached."""
     from recallflow.connectors.kafka.control import ControlTable  # the Kafka client is optional
     from recallflow.connectors.kafka.service import KafkaService
 

@@ -35,8 +35,8 @@ class DeliveredOffsets(NamedTuple):
 
 
 class _Source(NamedTuple):
-    """The current range of a source partition. Outputs from before `begins_ms` are ignored: they belong to a deleted
-    topic of the same name."""
+    """The current range of a source partition. Outputs before `begins_ms` belong to a deleted topic of the same
+    name."""
 
     low: int
     high: int
@@ -134,8 +134,7 @@ def initial_progress(
 
 
 def since_first_record(reader: TopicReader, tails: Tails, added: Collection[tuple[str, int]]) -> Tails:
-    """Return tails that begin no later than the first record of the added partitions (topic, number): their misrouted
-    records were forwarded after it."""
+    """Return tails from before the first record of added partitions: their misrouted records were forwarded later."""
     spans = {part: reader.span(*part) for part in added}
     times_ms = [time_ms(first) for first in reader.firsts(spans).values()]
     if not times_ms:

@@ -98,8 +98,7 @@ class MainFlow:
         return [one if isinstance(one, CallCompletion | Open | Mark) else self.authorise_item(one) for one in batch]
 
     def prepare(self, batch: list[Item | CallCompletion | Signal]) -> list[tuple[str, ToState]]:
-        """Analyse and embed texts. Return a batch of items per state partition, with signals before or after it as
-        read."""
+        """Analyse and embed texts. Return a batch of items per state partition. Signals stay before or after it."""
         finished: list[tuple[str, ToState]] = []
         before: list[tuple[str, ToState]] = []
         after: list[tuple[str, ToState]] = []
@@ -280,8 +279,8 @@ class MainFlowMember(GroupMember):
         return replace(rules, skips=self.config.skips, wanted=wanted, audited=audited)
 
     def _forgeable_times(self) -> Exception | None:
-        """Return an error if credentials are required, perhaps since a moment ago, while producers choose the
-        timestamps."""
+        """Return an error if credentials are required, and producers choose timestamps. A first key may come at any
+        time."""
         unstamped = [topic for topic in self.inputs if topic not in self.stamped]
         return judged_by_senders(unstamped) if unstamped and self.authoriser.asks() else None
 

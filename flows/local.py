@@ -107,8 +107,8 @@ class LocalService:
             raise DeliveryFailed(f"the event was not applied within {timeout_s:g} s; it may still be") from None
 
     async def erase(self, event: UserErase, headers: Headers) -> StoredEvent:
-        """Apply an erasure. Return once no file of the state directory holds data of the user. Raise StorageError if
-        files could not be purged: the user is erased, and purging is retried in the background."""
+        """Erase a user. Return once no file holds their data. Raise StorageError if files are not purged: it is
+        retried."""
         stored = await self._applied(event, headers)
         try:
             await asyncio.to_thread(self.finish_cleaning)
@@ -145,8 +145,7 @@ class LocalService:
         return self.known_owners.keys()
 
     async def _embedded(self, event: MemoryEvent, headers: Headers) -> Matrix | str | None:
-        """Return the remote embedding of an event's text, or the code of a failure; None if it needs none or is
-        refused."""
+        """Return the remote embedding of a text, or the code of a failure; None if it needs none or is refused."""
         if self.embedding is None:
             return None
         try:
@@ -245,8 +244,8 @@ def _running(
 
 
 def _serve(embedded: EmbeddedEngine, calls: LocalCalls, open_engine: Callable[[], StateLoop]) -> None:
-    """Serve calls until they end. After a transient I/O error, reopen the state from the disk and continue. Applied
-    records are on the disk, and callers of other records are asked to repeat them."""
+    """Serve calls until they end. After a transient I/O error, reopen the state, with all applied records, and
+    continue."""
     embedded.directory.on_broken = calls.wake.set
     pauses_s = exponential(REOPEN_S, REOPEN_MOST_S)
     while True:

@@ -183,8 +183,7 @@ def open_question_models(
     spending: Path | None = None,  # see `load_model`
     around: Callable[[Position], AbstractContextManager[object]] = lambda _: nullcontext(),  # see `Models`
 ) -> Iterator[tuple[Models | None, tuple[Meter, ...]]]:
-    """Open the models for queries, None if there are none. Yield them with the meters of paid models. Raise UsageError
-    for an invalid address."""
+    """Open the models for queries, or None, and yield them with the meters of paid ones. Raise UsageError."""
     model, reranker = chosen.llm.load_model("question", decisions, spending), engine.load_reranker()
     service = embedder.service if isinstance(embedder, RemoteEmbedder) else None
     if model is None and service is None and reranker is None:

@@ -130,8 +130,8 @@ class Ownership:
             self._error = error
 
     def _begin(self, texts: dict[int, str | None], tokens: dict[int, object]) -> None:
-        """Look up the progress of partitions and the outputs sent for them, before slow restores: queries are ours from
-        now on. The tails of topics are read once for all partitions."""
+        """Look up the progress of partitions, and outputs sent for them, before slow restores: queries are ours from
+        now on."""
         coming = [number for number in texts if self._coming.get(number) is tokens[number]]
         if not coming:
             return

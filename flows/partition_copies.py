@@ -156,8 +156,8 @@ class Checkpoints:
         _log.info("wrote a checkpoint of partition %d: %d bytes sent", number, saved.sent_bytes)
 
     def _copied(self, number: int, folder: Path) -> CheckpointOrigin:
-        """Copy the committed state of a partition into a folder, after the cleaning of erased data. Return its
-        description. The copy may include records after these offsets."""
+        """Copy the committed, cleaned state into a folder. It may include records after the offsets in its
+        description."""
         partition = self.directory.partition(number)
         partition.clean()
         partition.sync()
@@ -202,8 +202,7 @@ class ReleasedPartitions:
                 self.check()
 
     def check(self) -> None:
-        """Mark the folders of released partitions, and remove expired ones. A partition that others own for one check
-        only is ignored, because it may return."""
+        """Mark released folders, and remove expired ones. A partition that others own for one check only may return."""
         others = self.others()
         lasting, self._seen = others & self._seen, others
         for number in self.directory.existing_numbers():

@@ -261,8 +261,8 @@ def deployment_name(config: Config, topic: str) -> str:
 def routing(
     router: Router, source: OwnedSource, observe: Callable[[Any], None], spans: RecordSpans
 ) -> Callable[[list[tuple[str, Any]]], Iterator[ToSend | Marked]]:
-    """Return the step that turns outputs into records to send. Barriers stay behind the outputs before them. The step
-    reports completed records to the source, and ends their spans."""
+    """Return the step that routes outputs, reports completed records to the source, and ends their spans. Barriers stay
+    behind the outputs before them."""
 
     def route(batch: list[tuple[str, Any]]) -> Iterator[ToSend | Marked]:
         late: list[Position] = []

@@ -133,8 +133,7 @@ DAY_S = 86_400
 
 @dataclass(frozen=True)
 class AuthSettings:
-    """Settings of authorisation. The mode `required` demands credentials of every record, `off` of none, and `auto` of
-    records that were appended after the first key was configured."""
+    """Settings of authorisation. `required` demands credentials of all records, `auto` of those after the first key."""
 
     mode: str = "auto"
     jwks: str | None = None  # the file or address of the keys that sign JWTs

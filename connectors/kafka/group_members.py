@@ -69,8 +69,8 @@ def static_members(options: KafkaOptions, name: str) -> dict[str, str]:
 
 
 def check_alone(options: KafkaOptions, name: str, own: Collection[int]) -> None:
-    """Raise UsageError where another member owns some of our partitions by hand, and SourceError. A member checks this
-    after joining: of two that join at once, at least one sees the other."""
+    """Raise UsageError where another member owns some of our partitions by hand, and SourceError. Checked after
+    joining: of two that join at once, at least one sees the other."""
     if other := overlapping(own, static_members(options, name)):
         problem = f"another process owns partitions {other}: they overlap with --own {ranges_of(own)}"
         raise UsageError(f"deployment {name}: {problem}")

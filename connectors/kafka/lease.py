@@ -152,8 +152,7 @@ def await_silent(
 
 
 def await_lively(read: Callable[[], Iterable[Holder]], me: Holder, lease: Lease, stopping: threading.Event) -> None:
-    """Return once all members that have not handed over are active, or none is; at most after a session. The member
-    whose instance id or directory is ours is ignored."""
+    """Return once all other members that have not handed over are active, or none is; at most after a session."""
     until_s = lease.clock_s() + lease.session_s + MARGIN_MIN_S
     warned = False
     before = _renewals(read(), me)

@@ -82,8 +82,8 @@ class PreviousStaticMember:
         return set(found) - working
 
     def _wrote(self, last: Holder | None) -> bool:
-        """Return whether a live predecessor wrote a note. One of our own directory is stale, because we hold its
-        lock."""
+        """Return whether a live predecessor wrote a note. We hold the lock of our directory, so its writer has
+        exited."""
         if last is None or last.released or last.instance != self._me.instance or last.run == self._me.run:
             return False
         return last.directory_id != self._me.directory_id or not last.directory_id
@@ -206,16 +206,14 @@ class Membership:
             return self._dirty.isdisjoint(partitions)
 
     def start(self) -> None:
-        """Join; partitions come one by one. Raise UsageError for unfit topics or the other assignment mode;
-        SourceError."""
+        """Join; partitions come one by one. Raise UsageError for unfit topics or assignment mode, and SourceError."""
         group_members.check_topics(self._options, self._topics, self._own)
         if self._own is not None:
             group_members.check_alone(self._options, self.name, self._own)
         self._thread.start()
 
     def release(self) -> None:
-        """Hand over all partitions and leave; nothing else may be in flight. A static member's move after its
-        session."""
+        """Hand over all partitions and leave, with nothing else in flight. A static member's move after its session."""
         self._releasing = True
         self.close()
 
@@ -267,8 +265,7 @@ class Membership:
             self._gain()
 
     def assigned(self, partitions: frozenset[int]) -> None:
-        """Begin work on partitions. `GroupConsumer.poll` calls this, `revoked` and `lost`, also at its end. A revoked
-        partition moves on when `revoked` returns."""
+        """Begin work on partitions. `GroupConsumer.poll` calls this, `revoked` and `lost`, also at its end."""
         if self._leaving:
             return  # a commit would renew the lease that has ended
         with self._keeping_failures():

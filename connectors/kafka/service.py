@@ -187,8 +187,7 @@ class KafkaService:
         delivery_timeout_s: float,
         decisions_failure: Callable[[], Exception | None] = lambda: None,
     ) -> None:
-        """Create the service without waiting for Kafka; `obstacle` reports the state. Raise UsageError for invalid
-        options."""
+        """Create the service without waiting for Kafka. Raise UsageError for invalid options of librdkafka."""
         self._topics, self._decisions_failure = topics, decisions_failure
         self._loop_calls = LoopCalls()
         self._outcomes = ExpectedOutcomes()

@@ -247,8 +247,8 @@ def read_letters(options: KafkaOptions, topic: str) -> Iterator[Letter]:
 
 
 def letters_to_replay(options: KafkaOptions, topic: str) -> list[Letter]:
-    """Return the current dead letters that no replay has sent. Raise SourceError, also while an open transaction hides
-    records: they may be the marks of an earlier replay."""
+    """Return dead letters that no replay has sent. Raise SourceError, also if an open transaction may hide marks of
+    one."""
     with TopicReader(options, UNCOMMITTED) as reader:
         spans = reader.spans([topic])
     letters, sent = list[Letter](), set[str]()
