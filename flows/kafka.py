@@ -40,9 +40,9 @@ from recallflow.flows.kafka_metrics import MainFlowMetrics
 from recallflow.flows.member import GroupMember, KafkaFlow
 from recallflow.flows.models import SPENDING, open_embedder, open_question_models
 from recallflow.flows.partition_copies import Checkpoints, ReleasedPartitions, Standby
-from recallflow.flows.recipe import BatchStep, KeyedStep, Recipe, RecipeSink, RecipeSource
 from recallflow.flows.record_spans import RecordSpans
 from recallflow.flows.router import OwningPartitions, Router, routing
+from recallflow.flows.runner import BatchStep, KeyedStep, Recipe, RecipeSink, RecipeSource
 from recallflow.flows.settings import open_at_rest
 from recallflow.flows.topic_checks import TopicRegistry, check_control, deployed, judged_by_senders, stamped_by_log
 from recallflow.operators.async_call import CallCompletion
