@@ -41,6 +41,6 @@ from recallflow.responses import (
     Warn as Warn,
 )  # fmt: skip
 from recallflow.verbs.results import (
-    Added as Added, Answered as Answered, Episodes as Episodes, Found as Found, FoundFacts as FoundFacts,
-    History as History, Page as Page, Stats as Stats,
+    Added as Added, Episodes as Episodes, FoundFacts as FoundFacts, History as History, Page as Page,
+    ResultList as ResultList, SearchResults as SearchResults, Stats as Stats,
 )  # fmt: skip

@@ -13,7 +13,7 @@ from openai import AsyncOpenAI
 from prompt import build_prompt
 from pydantic import BaseModel
 
-from recallflow import Found
+from recallflow import SearchResults
 from recallflow.client import AsyncRecallClient
 from recallflow.errors import RecallflowError
 
@@ -58,7 +58,7 @@ async def chat(said: Said) -> Answer:
     return Answer(text=text, remembered=[memory.id for memory in found or ()])
 
 
-async def remembered(said: Said) -> Found | None:
+async def remembered(said: Said) -> SearchResults | None:
     """What bears on a message. A chat without memory is better than none: None while the engine is away."""
     memory: AsyncRecallClient = app.state.memory
     try:

@@ -9,7 +9,7 @@ from recallflow.distribution import install
 from recallflow.errors import DeliveryFailed, NothingWritten, QueryTimeout, UsageError
 from recallflow.records import Position
 from recallflow.responses import ListedMemory, MemoryVersion
-from recallflow.verbs.results import Found
+from recallflow.verbs.results import SearchResults
 from recallflow.verbs.verbs import Awaits, Waits
 
 
@@ -49,7 +49,7 @@ def before_a_write() -> Iterator[None]:
         raise NothingWritten(error) from error
 
 
-def _check(found: Found) -> None:
+def _check(found: SearchResults) -> None:
     if any(warning.code == "stale_read" for warning in found.warnings):
         raise QueryTimeout(found.response.query_id, WAIT_MS / 1_000, "a write before it is not applied yet")
 

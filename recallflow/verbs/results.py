@@ -104,7 +104,7 @@ class Added:
         return self.positions[-1]
 
 
-class Answered(Sequence[T]):
+class ResultList(Sequence[T]):
     """Results as a sequence. `response` is the complete response of the engine."""
 
     def __init__(self, items: Sequence[T], response: Response) -> None:
@@ -138,7 +138,7 @@ class Answered(Sequence[T]):
         return "\n".join([*lines, *(f"warning: {warning.code}: {warning.detail}" for warning in self.warnings)])
 
 
-class Found(Answered[RecalledMemory]):
+class SearchResults(ResultList[RecalledMemory]):
     """Memories that answer a question, best first, with reasons (`why`, `score`, `relevance`)."""
 
     @property
@@ -157,7 +157,7 @@ class Found(Answered[RecalledMemory]):
         return self.response.answerable
 
 
-class Page(Answered[ListedMemory]):
+class Page(ResultList[ListedMemory]):
     """A page of a user's memories, newest first. `total` is the number on all pages; `after` is the cursor of the
     next page, None on the last."""
 
@@ -168,7 +168,7 @@ class Page(Answered[ListedMemory]):
         self.after = None if page is None else page.after
 
 
-class History(Answered[MemoryVersion]):
+class History(ResultList[MemoryVersion]):
     """All versions of a memory, oldest first; empty for an unknown memory."""
 
     def __init__(self, response: Response) -> None:
@@ -180,14 +180,14 @@ class History(Answered[MemoryVersion]):
         return self.response.edges or []
 
 
-class Episodes(Answered[EpisodeInfo]):
+class Episodes(ResultList[EpisodeInfo]):
     """Episodes of a user's conversations, newest first."""
 
     def __init__(self, response: Response) -> None:
         super().__init__([one for one in response.episodes or () if isinstance(one, EpisodeInfo)], response)
 
 
-class FoundFacts(Answered[Fact]):
+class FoundFacts(ResultList[Fact]):
     """Relations, best first. `complete` is false where a large neighbourhood was searched in part."""
 
     def __init__(self, response: Response) -> None:

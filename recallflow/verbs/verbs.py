@@ -30,10 +30,10 @@ from recallflow.verbs.arguments import (
 from recallflow.verbs.results import (
     Added,
     Episodes,
-    Found,
     FoundFacts,
     History,
     Page,
+    SearchResults,
     Stats,
     gather,
     map_future,
@@ -163,7 +163,7 @@ class Verbs(ABC):
         after: After | None = None,
         timeout_s: float | None = None,
         **fields: Any,
-    ) -> "Future[Found]":
+    ) -> "Future[SearchResults]":
         """Return the memories that answer a question, best first.
 
         Args:
@@ -185,7 +185,7 @@ class Verbs(ABC):
         asked = {"query": query, "mode": mode} | given_fields(k=k, session_id=session, filters=filters, as_of=as_of)
         asked |= fields
         answer = self._ask("recall", user, asked, after, timeout_s)
-        return map_future(answer, lambda response: Found(response.memories or (), response))
+        return map_future(answer, lambda response: SearchResults(response.memories or (), response))
 
     def get(
         self, /, memory_id: str | Position, *, user: str, after: After | None = None, timeout_s: float | None = None

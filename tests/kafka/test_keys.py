@@ -34,7 +34,7 @@ from recallflow.credentials import ApiKeyText
 from recallflow.flows.settings import TopicNames
 from recallflow.flows.topic_checks import check_control
 from recallflow.kafka_options import KafkaOptions
-from recallflow.verbs.results import Found
+from recallflow.verbs.results import SearchResults
 from tests.jwks_server import JwksServer, document, es256
 from tests.kafka.engine import Engine
 from tests.kafka.harness import GIVE_UP_S, Command, Deployment, Names, deployed, own_topics, read_topic, until
@@ -331,7 +331,7 @@ def _named(topics: TopicNames) -> str:
     return "\n".join(f'{name} = "{getattr(topics, name)}"' for name in names)
 
 
-def contents(found: Found) -> list[str]:
+def contents(found: SearchResults) -> list[str]:
     return sorted(memory.content for memory in found)
 
 
@@ -354,7 +354,7 @@ def answered(client: RecallClient, user_id: str) -> list[str]:
     return found[0]
 
 
-def shows_only(wanted: list[str], found: Found) -> bool:
+def shows_only(wanted: list[str], found: SearchResults) -> bool:
     """Return whether an answer is current; one that is behind must be empty."""
     shown = contents(found)
     assert shown in ([], wanted)

@@ -123,7 +123,7 @@ def test_type_checkers_elsewhere_see_an_editable_install(environment: Make, tmp_
         [sys.executable, "-m", "mypy", "--python-executable", python, "uses.py"], cwd=tmp_path, capture_output=True,
         text=True, env={name: value for name, value in os.environ.items() if name not in ("MYPYPATH", "PYTHONPATH")},
     )  # fmt: skip
-    assert 'Revealed type is "recallflow.verbs.results.Found"' in checked.stdout
+    assert 'Revealed type is "recallflow.verbs.results.SearchResults"' in checked.stdout
     # What else looks for types reads path files, and runs no import hook.
     (packages,) = (tmp_path / "env" / "lib").glob("python*/site-packages")
     paths = [line for file in packages.glob("*recallflow*.pth") for line in file.read_text().splitlines()]

@@ -24,7 +24,6 @@ from recallflow import (
     AsyncMemory,
     Context,
     Episodes,
-    Found,
     FoundFacts,
     History,
     InvalidRecord,
@@ -34,6 +33,7 @@ from recallflow import (
     Page,
     Position,
     RecalledMemory,
+    SearchResults,
     SettingsMismatch,
     StateInUse,
     Stats,
@@ -129,7 +129,7 @@ def test_each_verb_has_a_type_and_an_outcome(memory: Memory) -> None:
     assert (seen["each"], seen["stats"]["memories"]) == (["t3", "t2", "t1"], 1)
     assert (seen["nothing"], seen["error"], seen["erased"]) == ([None, 0], "not_found", 0)
     assert_type(memory.add("x", user="ann"), Added)
-    assert_type(memory.search("x", user="ann"), Found)
+    assert_type(memory.search("x", user="ann"), SearchResults)
     assert_type(memory.search("x", user="ann")[0], RecalledMemory)
     assert_type(memory.search("x", user="ann").context, Context | None)
     assert_type(memory.get("x", user="ann"), MemoryVersion | None)
@@ -209,7 +209,7 @@ def test_search_result_is_a_printable_sequence(memory: Memory) -> None:
     memory.add("I live in Porto", user="ann", id="home")
     found = memory.search("Porto?", user="ann", k=5)
     assert [*found] == [found[0]] == [*found[0:1]] == [*reversed(found)]
-    assert repr(found).startswith("Found([\n  1. I live in Porto (score ")
+    assert repr(found).startswith("SearchResults([\n  1. I live in Porto (score ")
     assert [warning.code for warning in found.warnings] == ["k_exceeds_memories"]
     assert found.answerable is not None
     assert found.response.status == "ok"
@@ -328,7 +328,7 @@ def test_the_async_twin_has_the_same_verbs(tmp_path: Path, monkeypatch: pytest.M
             added = await asyncio.gather(*(memory.add(f"locker {n}", user=f"user {n}") for n in range(50)))
             assert_type(added, list[Added])
             found = await memory.search("locker", user="user 7")
-            assert_type(found, Found)
+            assert_type(found, SearchResults)
             assert [one.content for one in found] == ["locker 7"]
             await memory.add([{"role": "user", "content": str(n)} for n in range(5)], user="ann")
             assert [one.content async for one in memory.each(user="ann", limit=2)] == ["4", "3", "2", "1", "0"]

@@ -136,7 +136,7 @@ HEAVY = ("bytewax", "faiss", "httpx", "jsonschema", "networkx", "numpy", "openai
 @pytest.mark.processes
 def test_client_import_loads_no_engine() -> None:
     names = "AsyncRecallClient, CatchingUp, DeliveryFailed, QueryFailed, QueryTimeout, RecallClient"
-    script = f"import sys; from recallflow.client import {names}; from recallflow import Found, Message"
+    script = f"import sys; from recallflow.client import {names}; from recallflow import SearchResults, Message"
     loaded = modules_of(f"{script}, RecallClient; print(*sys.modules)")
     assert "recallflow.client" in loaded
     engine = {f"recallflow.{name}" for name in (*LINKS, "memory")} | {*HEAVY}

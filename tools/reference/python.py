@@ -15,7 +15,7 @@ INTRODUCTION = (
     "Both have the same methods, and an asyncio version. `send` and `ask` take [events](events.md) and "
     "[queries](queries.md); [errors](errors.md) lists the exceptions."
 )
-GIVEN = ("Added", "Found", "Page", "MemoryVersion", "History", "Episodes", "FoundFacts", "Stats")
+GIVEN = ("Added", "SearchResults", "Page", "MemoryVersion", "History", "Episodes", "FoundFacts", "Stats")
 MODULE = re.compile(r"\b(?:recallflow|collections|typing|concurrent|pathlib|pydantic)[\w.]*\.(?=\w)")
 UNIONS = ((r"Annotated\[Message \|.*?\)\]", "MemoryEvent"), (r"Annotated\[Recall \|.*?\)\]", "QueryEvent"),
           (r"Union\[(\w+), (\w+)\]", r"\1 | \2"), (r"mappingproxy\(\{\}\)", "{}"))  # fmt: skip
@@ -37,7 +37,7 @@ def page() -> str:
         *map(_call, shared),
         "## Methods on Kafka only\n\nOperations of a tenant's operator.",
         *map(_call, more),
-        "## Results\n\n`Found`, `Page`, `History`, `Episodes` and `FoundFacts` are sequences.",
+        "## Results\n\n`SearchResults`, `Page`, `History`, `Episodes` and `FoundFacts` are sequences.",
         *map(_given, GIVEN),
     )
 
