@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.text import Text
 
+from recallflow.cli.kafka import create_missing_topics
 from recallflow.cli.memories import DIM, NOTHING_RELEVANT, WHEN, WHO, one_line, passage, print_block, relative_time, who
 from recallflow.cli.options import add_kafka, config
 from recallflow.cli.output import console, heading, json_line, paragraph
@@ -155,8 +156,6 @@ def _line(prompt: str) -> str:
         return ""
 
 
-# ---------------------------------------------------------------------- engine on a broker
-
 START_S, PROBE_S, END_S = 60.0, 1.0, 20.0
 
 
@@ -176,10 +175,9 @@ def _engine_behind(kafka: "KafkaOptions") -> "Iterator[RecallClient]":
         settings.write_text(as_file(where))  # passwords do not belong on a command line
         settings.chmod(0o600)
         try:
-            if _started(["topics", "create", "--partitions", "1", "--config", str(settings)], log).wait():
-                raise SourceError(log.read_text(errors="replace").strip().removeprefix("recallflow: "))
-            run = ["run", "--config", str(settings), "--state-dir", str(Path(folder, "state")), "--create"]
-            with _running(run, log) as engine, client(where, TENANT, timeout_s=START_S) as opened:
+            create_missing_topics(where, 1, 1)
+            opening = client(where, TENANT, timeout_s=START_S)
+            with _running(settings, Path(folder, "state"), log) as engine, opening as opened:
                 _wait_until_up(engine, opened, log)
                 yield opened
         finally:
@@ -197,30 +195,23 @@ def _wait_until_up(engine: "subprocess.Popen[bytes]", client: "RecallClient", lo
     raise SourceError(f"the demo's engine did not start: {lines[-1] if lines else 'it says nothing'}")
 
 
-def _started(words: list[str], log: Path) -> "subprocess.Popen[bytes]":
-    """Start a recallflow command without the settings in this process's environment."""
+@contextmanager
+def _running(settings: Path, state_dir: Path, log: Path) -> "Iterator[subprocess.Popen[bytes]]":
+    """Run an engine process within the block, without the settings in this process's environment."""
     import subprocess
 
     from recallflow.flows.config import PREFIX
 
     environment = {name: value for name, value in os.environ.items() if not name.startswith(PREFIX)}
+    run = ("run", "--config", str(settings), "--state-dir", str(state_dir), "--create")
+    command = [sys.executable, "-m", "recallflow", *run]
     with log.open("wb") as written:
-        return subprocess.Popen(  # noqa: S603 - our own command
-            [sys.executable, "-m", "recallflow", *words], env=environment, stdout=subprocess.DEVNULL, stderr=written
-        )
-
-
-@contextmanager
-def _running(words: list[str], log: Path) -> "Iterator[subprocess.Popen[bytes]]":
-    """Run an engine process within the block."""
-    from subprocess import TimeoutExpired
-
-    process = _started(words, log)
+        process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=written)  # noqa: S603
     try:
         yield process
     finally:
         process.send_signal(signal.SIGTERM)
-        with suppress(TimeoutExpired):
+        with suppress(subprocess.TimeoutExpired):
             process.wait(END_S)
         process.kill()
         process.wait()

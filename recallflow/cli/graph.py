@@ -1,14 +1,14 @@
 """`recallflow graph …`: rollout and quality gate of the graph, and its content."""
 
 import argparse
-import time
-from collections.abc import Mapping
-from typing import Any, cast
+from collections.abc import Callable, Mapping
+from typing import Any
 
-from recallflow.cli.options import ENGINE, add_actions, add_control, add_kafka, add_owner, at_rest, config, decisions
+from recallflow.cli.engine import add_engine, opened
+from recallflow.cli.options import add_actions, add_control
 from recallflow.cli.output import json_line, paragraph
-from recallflow.cli.parser import Commands
-from recallflow.cli.tenants import add_reasons, client, decide
+from recallflow.cli.parser import Commands, add_command
+from recallflow.cli.tenants import add_decisions, decide
 
 _INDENT = " " * 4
 
@@ -81,69 +81,34 @@ GATES = {"open": False, "blocked": True}
 
 def add_graph(commands: Commands) -> None:
     actions = add_actions(commands, "graph", "control and inspect the graph")
-    rollout = actions.add_parser(
-        "rollout",
-        help="set whether the graph adds memories to a tenant's answers",
-        description="Sends the decision to the control topic, or appends it to the file of --control: off, shadow "
-        "(measured only) or canary (in the answers). It applies to all later queries.",
-        examples=('recallflow graph rollout acme shadow --by ann --why "to measure it" --control control.jsonl',),
+    where = (
+        "Sends the decision to the control topic, or appends it to the file of --control; it applies to all later "
+        "queries. A blocked gate stays blocked until it is opened; after opening, only later answers count."
     )
-    rollout.add_argument("tenant", metavar="TENANT")
+    reasons = "--by ann --why"
+    rollout, gate = add_decisions(
+        actions, run_graph_decision, where,
+        ("rollout", "set whether the graph is off, measured only (shadow) or used in a tenant's answers (canary)",
+         f'recallflow graph rollout acme shadow {reasons} "to measure it"'),
+        ("gate", "override a tenant's quality gate", f'recallflow graph gate acme open {reasons} "a bad import"'),
+        required=True,
+    )  # fmt: skip
     rollout.add_argument("mode", choices=MODES)
-    rollout.set_defaults(run=run_graph_decision)
-    gate = actions.add_parser(
-        "gate",
-        help="override a tenant's quality gate",
-        description="Sends a verdict to the control topic, or appends it to the file of --control. A blocked gate "
-        "stays blocked until it is opened; after opening, only later answers count.",
-        examples=('recallflow graph gate acme open --by ann --why "it was a bad import" --control control.jsonl',),
-    )
-    gate.add_argument("tenant", metavar="TENANT")
     gate.add_argument("state", choices=GATES)
-    gate.set_defaults(run=run_graph_decision)
-    for action in (rollout, gate):
-        add_kafka(action, "topics.control")
-        add_control(action)
-    add_reasons(rollout, gate, required=True)
-    _add_inspection_commands(actions)
-
-
-def _add_inspection_commands(actions: Commands) -> None:
-    where = "Asks the engine on Kafka, or with --state-dir a directory whose engine is stopped."
-    status = actions.add_parser(
-        "status",
-        help="print rollout, quality gate and counts",
-        description=where,
-        examples=("recallflow graph status --state-dir memory",),
-    )
-    status.set_defaults(run=run_graph_query, type="graph.status", shown=status_lines)
-    trace = actions.add_parser(
-        "trace",
-        help="print every step of the graph expansion of a question",
-        description=where,
-        examples=('recallflow graph trace "Who is allergic?" --hops 2 --state-dir memory',),
-    )
+    status = add_command(actions, "status", run_graph_status)
+    trace = add_command(actions, "trace", run_graph_trace)
     trace.add_argument("query", metavar="QUESTION")
     trace.add_argument("-k", type=int, help="number of ranked memories to start from (default: 10)")
     trace.add_argument("--hops", dest="traversal_depth", type=int, metavar="N", help="path length, 1 to 3 (default: 1)")
-    trace.set_defaults(run=run_graph_query, type="graph.trace", shown=trace_lines)
-    facts = actions.add_parser(
-        "facts",
-        help="print relations and the memories that state them",
-        description=where,
-        examples=("recallflow graph facts --limit 5 --state-dir memory",),
-    )
+    facts = add_command(actions, "facts", run_graph_facts)
     facts.add_argument("query", nargs="?", metavar="WORDS", help="search words (default: the newest relations)")
     for flag, dest, metavar in (("--entity", "entities", "NAME"), ("--type", "types", "TYPE")):
         text = f"only relations of this {flag.removeprefix('--')}; may be repeated"
         facts.add_argument(flag, dest=dest, action="append", metavar=metavar, help=text)
     facts.add_argument("--limit", type=int, metavar="N", help="maximum number (default: 20)")
-    facts.set_defaults(run=run_graph_query, type="graph.facts", shown=fact_lines)
     for action in (status, trace, facts):
-        action.add_argument("--json", action="store_true", help="print the response as JSON")
-        add_kafka(action, *ENGINE, "topics.queries", "topics.responses")
+        add_engine(action)
         add_control(action)
-        add_owner(action)
 
 
 def run_graph_decision(options: argparse.Namespace) -> int:
@@ -154,41 +119,37 @@ def run_graph_decision(options: argparse.Namespace) -> int:
     return decide(options, options.state, "gate.verdict", verdict, lambda opened, given: opened.graph_gate(**given))
 
 
-def run_graph_query(options: argparse.Namespace) -> int:
-    named = ("query", "k", "traversal_depth", "entities", "types", "limit")
-    asked = {name: given for name in named if (given := getattr(options, name, None)) is not None}
-    response = _ask_directory(options, asked) if options.state_dir else _ask_engine(options, asked)
+def run_graph_status(options: argparse.Namespace) -> int:
+    """Print rollout, quality gate and counts.
+    $ recallflow graph status --state-dir memory"""
+    return _ask(options, "graph.status", status_lines)
+
+
+def run_graph_trace(options: argparse.Namespace) -> int:
+    """Print every step of the graph expansion of a question.
+    $ recallflow graph trace "Who is allergic?" --hops 2 --state-dir memory"""
+    return _ask(options, "graph.trace", trace_lines, "query", "k", "traversal_depth")
+
+
+def run_graph_facts(options: argparse.Namespace) -> int:
+    """Print relations and the memories that state them.
+    $ recallflow graph facts --limit 5 --state-dir memory"""
+    return _ask(options, "graph.facts", fact_lines, "query", "entities", "types", "limit")
+
+
+def _ask(options: argparse.Namespace, query_type: str, lines_of: Callable[..., list[str]], *names: str) -> int:
+    """Ask a query with the options of these names, and print the response."""
+    fields = {name: given for name in names if (given := getattr(options, name)) is not None}
+    with opened(options) as engine:
+        response = engine.ask(query_type, fields).model_dump(mode="json", exclude_unset=True)
     if response["status"] == "error":
         print(f"error: {response['error']['message']}")
         return 1
-    is_there = options.type.replace(".", "_") in response  # absent if the user's data cannot be decrypted
+    is_there = query_type.replace(".", "_") in response  # absent if the user's data cannot be decrypted
     if options.json:
         json_line(response)
     elif is_there:
-        print("\n".join(options.shown(response)))
+        print("\n".join(lines_of(response)))
     else:
         print("\n".join(f"{warning['code']}: {warning['detail']}" for warning in response["warnings"]))
     return 0 if is_there else 1
-
-
-def _ask_directory(options: argparse.Namespace, asked: dict[str, Any]) -> dict[str, Any]:
-    import orjson
-
-    from recallflow.flows.embedded import process
-    from recallflow.state.description import describe
-
-    chosen = config(options)
-    describe(chosen.named_state_dir())  # a read must not create the directory
-    scope = {"tenant_id": options.tenant, "user_id": options.user, "environment": options.environment}
-    line = orjson.dumps({"type": options.type, "timestamp": time.time_ns() // 1_000_000} | scope | asked)
-    path = chosen.named_state_dir()
-    return process([line], chosen.engine, path, decisions(options), chosen.models, at_rest(chosen)).responses[0]
-
-
-def _ask_engine(options: argparse.Namespace, asked: dict[str, Any]) -> dict[str, Any]:
-    from recallflow.queries import QueryEvent
-    from recallflow.verbs.arguments import ClientScope
-
-    query = cast(QueryEvent, ClientScope(options.tenant, options.environment).event(options.type, options.user, asked))
-    with client(config(options), options.tenant, options.environment) as opened:
-        return opened.ask(query).model_dump(mode="json", exclude_unset=True)

@@ -141,28 +141,33 @@ def _run(chosen: "Config") -> int:
 def run_create(options: argparse.Namespace) -> int:
     """Create missing topics.
     $ recallflow topics create --partitions 8 --bootstrap-servers localhost:9092"""
-    from recallflow.connectors.kafka.admin import KEEPS_ALL, create_topics
-
     chosen = config(options)
-    named = chosen.topics
-    many, copies = _count("--partitions", options.partitions), _count("--replication", options.replication)
-    partitions = {
-        named.memory: many, named.queries: many, named.control: 1, named.responses: many, named.receipts: many,
-        named.enrichment: many, named.results: many, named.dead_letters: 1,
-    }  # fmt: skip
-    if named.audit is not None:
-        partitions[named.audit] = many
-    settings = dict.fromkeys(partitions, LOG_APPEND_TIME)
-    # Memory events: lost state is rebuilt from this log, so its records must not expire.
-    settings[named.memory] = LOG_APPEND_TIME | {"retention.ms": "-1"}
-    # Decisions: records are judged by the decisions of their time, however old.
-    settings[named.control] = LOG_APPEND_TIME | KEEPS_ALL
-    for topic, made in create_topics(chosen.kafka, partitions, settings, copies).items():
+    partitions, replicas = _count("--partitions", options.partitions), _count("--replication", options.replication)
+    for topic, made in create_missing_topics(chosen, partitions, replicas).items():
         if options.json:
             json_line({"topic": topic, "created": made})
         else:
             print(f"{topic}: {'created' if made else 'exists'}")
     return _register(chosen, options.json) if options.register_schemas else 0
+
+
+def create_missing_topics(chosen: "Config", count: int, replicas: int) -> dict[str, bool]:
+    """Create the topics of the settings. Return whether each was missing. Raise SourceError."""
+    from recallflow.connectors.kafka.admin import KEEPS_ALL, create_topics
+
+    named = chosen.topics
+    partitions = {
+        named.memory: count, named.queries: count, named.control: 1, named.responses: count, named.receipts: count,
+        named.enrichment: count, named.results: count, named.dead_letters: 1,
+    }  # fmt: skip
+    if named.audit is not None:
+        partitions[named.audit] = count
+    settings = dict.fromkeys(partitions, LOG_APPEND_TIME)
+    # Memory events: lost state is rebuilt from this log, so its records must not expire.
+    settings[named.memory] = LOG_APPEND_TIME | {"retention.ms": "-1"}
+    # Decisions: records are judged by the decisions of their time, however old.
+    settings[named.control] = LOG_APPEND_TIME | KEEPS_ALL
+    return create_topics(chosen.kafka, partitions, settings, replicas)
 
 
 def _register(chosen: "Config", as_json: bool) -> int:

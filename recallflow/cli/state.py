@@ -107,15 +107,21 @@ def run_verify(options: argparse.Namespace) -> int:
     from recallflow.state.verify import verify
 
     report = verify(*_directory(options))
+    counts = ", ".join(f"{count} {name}" for name, count in report.records.items()) or "no records"
+    searched = f"{report.partitions} state partitions: {counts}"
+    found = {"partitions": report.partitions, "records": report.records}
+    return _print_problems(options, report.problems, found, searched, "all data was read, and is consistent")
+
+
+def _print_problems(
+    options: argparse.Namespace, problems: Sequence[str], found: dict[str, Any], searched: str, sound: str
+) -> int:
+    """Print the result of a search for problems: as JSON with the fields `found`, or as text. Return the exit code."""
     if options.json:
-        json_line({"partitions": report.partitions, "records": report.records, "problems": report.problems})
+        json_line(found | {"problems": problems})
     else:
-        for problem in report.problems:
-            print(problem)
-        counts = ", ".join(f"{count} {name}" for name, count in report.records.items())
-        print(f"{report.partitions} state partitions: {counts or 'no records'}")
-        print(f"{len(report.problems)} problems" if report.problems else "all data was read, and is consistent")
-    return 1 if report.problems else 0
+        print(*problems, searched, f"{len(problems)} problems" if problems else sound, sep="\n")
+    return 1 if problems else 0
 
 
 def run_checkpoint(options: argparse.Namespace) -> int:
@@ -250,29 +256,16 @@ NO_CHECKPOINTS = "no checkpoints found"
 
 def add_checkpoints(commands: Commands) -> None:
     actions = add_actions(commands, "checkpoints", "checkpoints of state partitions in an object store")
-    listing = actions.add_parser(
-        "list",
-        help="list the generations of each state partition",
-        description="Prints the generations of each state partition, newest first.",
-        examples=(
-            "recallflow checkpoints list file:checkpoints",
-            "recallflow checkpoints list file:checkpoints --json",
-        ),
-    )
-    verifying = actions.add_parser(
-        "verify",
-        help="read every object, and report all errors",
-        description="Reads every object of every generation, and reports all errors. Exit code 1 if there are errors.",
-        examples=("recallflow checkpoints verify file:checkpoints",),
-    )
-    for action, run in ((listing, run_checkpoints_list), (verifying, run_checkpoints_verify)):
+    for name, run in (("list", run_checkpoints_list), ("verify", run_checkpoints_verify)):
+        action = add_command(actions, name, run)
         action.add_argument("url", metavar="URL", help=CHECKPOINTS_URL)
-        action.set_defaults(run=run)
-    listing.add_argument("--json", action="store_true", help="print one JSON object per line")
-    verifying.add_argument("--json", action="store_true", help="print as JSON")
+        action.add_argument("--json", action="store_true", help="print JSON, one object per line")
 
 
 def run_checkpoints_list(options: argparse.Namespace) -> int:
+    """List the generations of each state partition, newest first.
+    $ recallflow checkpoints list file:checkpoints
+    $ recallflow checkpoints list file:checkpoints --json"""
     from recallflow.connectors.checkpoints.store import CheckpointStore
 
     store = CheckpointStore.open(options.url)
@@ -289,6 +282,9 @@ def run_checkpoints_list(options: argparse.Namespace) -> int:
 
 
 def run_checkpoints_verify(options: argparse.Namespace) -> int:
+    """Read every object of every generation, and report all errors.
+    Exit code 1 if there are errors.
+    $ recallflow checkpoints verify file:checkpoints"""
     from recallflow.connectors.checkpoints.store import CheckpointStore
 
     store = CheckpointStore.open(options.url)
@@ -300,14 +296,9 @@ def run_checkpoints_verify(options: argparse.Namespace) -> int:
         problems += [f"p{manifest.about.partition:03d}: {one}" for one in store.verify(manifest, known)]
     if not (generations or problems):
         raise CheckpointError(f"{store.shown}: {NO_CHECKPOINTS}")
-    if options.json:
-        json_line({"generations": generations, "objects": len(known), "problems": problems})
-    else:
-        for problem in problems:
-            print(problem)
-        print(f"{generations} generations of {len(known)} objects")
-        print(f"{len(problems)} problems" if problems else "all objects were read, and are intact")
-    return 1 if problems else 0
+    found = {"generations": generations, "objects": len(known)}
+    searched = f"{generations} generations of {len(known)} objects"
+    return _print_problems(options, problems, found, searched, "all objects were read, and are intact")
 
 
 def _generations(store: "CheckpointStore") -> "Iterator[Manifest]":

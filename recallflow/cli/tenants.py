@@ -113,17 +113,18 @@ def _add_listing(actions: Commands, run: Handler) -> None:
     add_tenant(parser)
 
 
-def _add_decisions(
-    actions: Commands, run: Handler, where: str, *commands: tuple[str, str, str]
+def add_decisions(
+    actions: Commands, run: Handler, where: str, *commands: tuple[str, str, str], required: bool = False
 ) -> list[argparse.ArgumentParser]:
-    """Add commands for decisions of one kind, each by its name, help and example. `where` is their description."""
+    """Add commands for decisions, each by its name, help and example. `where` is their description. `required` tells
+    whether author and reason are."""
     added = []
     for name, text, example in commands:
         parser = actions.add_parser(
             name, help=text, description=where, examples=(f"{example} --control control.jsonl",)
         )
         add_tenant(parser)
-        add_reasons(parser)
+        add_reasons(parser, required=required)
         parser.set_defaults(run=run)
         added.append(parser)
     return added
@@ -142,7 +143,7 @@ def _print_rows(options: argparse.Namespace, what: str, fields: Sequence[str], r
 def add_categories(commands: Commands) -> None:
     actions = add_actions(commands, "categories", "manage the categories of a tenant's memories")
     where = "Sends the decision to the control topic, or appends it to the file of --control; it applies from then on."
-    setting, removing = _add_decisions(
+    setting, removing = add_decisions(
         actions, run_category_decision, where,
         ("set", "define or redescribe a category", 'recallflow categories set acme food --description "what they eat"'),
         ("remove", "remove a category for later memories", "recallflow categories remove acme food"),
@@ -173,7 +174,7 @@ def run_categories_list(options: argparse.Namespace) -> int:
 def add_owners(commands: Commands) -> None:
     actions = add_actions(commands, "owners", "map owners of projects to workspaces")
     where = "Sends the decision to the control topic, or appends it to the file of --control. Memories do not move."
-    mapping, unmapping = _add_decisions(
+    mapping, unmapping = add_decisions(
         actions, run_owner_mapping, where,
         ("map", "route an owner's projects to a workspace", "recallflow owners map acme acme-labs labs"),
         ("unmap", "route an owner's projects to their users again", "recallflow owners unmap acme acme-labs"),
@@ -209,7 +210,7 @@ def add_quota(commands: Commands) -> None:
         "Sends the decision to the control topic, or appends it to the file of --control; it applies from a second "
         f"later on.\n\nquotas:\n{_QUOTA_NAMES}"
     )
-    setting, removing = _add_decisions(
+    setting, removing = add_decisions(
         actions, run_quota_decision, where,
         ("set", "set a limit", "recallflow quota set acme events_per_s 50"),
         ("remove", "remove a limit", "recallflow quota remove acme events_per_s"),
