@@ -12,7 +12,7 @@ from typing import NamedTuple
 import orjson
 
 from recallflow.credentials import MasterKey
-from recallflow.errors import MasterKeyError, SettingsMismatch, StateError, StorageError
+from recallflow.errors import MasterKeyError, RecallflowError, SettingsMismatch, StateError, StorageError, UsageError
 from recallflow.language import ANALYSIS
 from recallflow.private_files import make_private_folder, restrict
 from recallflow.state import keys
@@ -116,11 +116,11 @@ def describe(path: Path) -> DirectoryDescription:
     raise other_format(path, version)
 
 
-def _no_directory(path: Path) -> StateError:
+def _no_directory(path: Path) -> RecallflowError:
     if (path / RESTORING).exists():
         return StateError(f"{path} holds a restore that was stopped in the middle: restore it again")
     if not path.exists():
-        return StateError(absent(path))
+        return UsageError(absent(path))
     if inner := _inner_directories(path):
         named = ", ".join(map(str, inner))
         return StateError(f"{path} is no state directory, but holds directories of members: give one of {named}")

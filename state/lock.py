@@ -6,6 +6,7 @@ is refused has written nothing. Below, RocksDB locks each state partition."""
 import contextlib
 import fcntl
 import os
+import shutil
 import socket
 import threading
 import time
@@ -59,6 +60,13 @@ def locked(path: Path, wait_s: float | None = None) -> Iterator[None]:
             os.close(held.file)
 
 
+def remove_unused(path: Path) -> None:
+    """Remove a directory that holds locks only, as after a failed first start, unless another process uses it."""
+    with contextlib.suppress(StateInUse, StorageError), locked(path, wait_s=0.0):
+        if all(one.is_dir() or one.name == LOCK for one in path.rglob("*")):
+            shutil.rmtree(path)
+
+
 def holder(path: Path) -> str | None:
     """Return the holder of a directory, or None. It writes nothing and delays openers briefly. Raise StorageError."""
     try:
@@ -97,7 +105,10 @@ def _acquired(path: Path, wait_s: float) -> int:
 def _wait(file: int, path: Path, give_up_s: float) -> None:
     while True:
         try:
-            return fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.fstat(file).st_nlink:
+                return
+            raise StorageError(f"{path} was removed by a process that could not start: start again")
         except BlockingIOError:
             if time.monotonic() >= give_up_s:
                 raise StateInUse(f"{path} is in use by {_holder(file)}") from None

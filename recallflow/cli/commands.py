@@ -11,6 +11,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 from recallflow.cli import (
@@ -47,7 +48,8 @@ def failed(error: BaseException, *, debug: bool, as_json: bool) -> int:
     else:
         output.error(line(error))
     to_install = isinstance(error, ModuleNotFoundError) and way_out(error)
-    return 2 if to_install or isinstance(error, UsageError | EmbedderError) else 1
+    is_usage = isinstance(error, UsageError | EmbedderError) or getattr(error, "code", None) == "invalid_event"
+    return 2 if to_install or is_usage else 1
 
 
 def line(error: BaseException) -> str:
@@ -178,6 +180,8 @@ def _run(options: argparse.Namespace) -> int:
 
     raise_descriptor_limit()
     lock.command.set(f"recallflow {options.command} {getattr(options, 'action', '')}".rstrip())
+    state_dir = Path(getattr(options, "state_dir", None) or ".")
+    is_new = not state_dir.exists()
     try:
         code: int = options.run(options)
         if sys.stdout is not None:
@@ -190,6 +194,9 @@ def _run(options: argparse.Namespace) -> int:
         from recallflow.telemetry import logs_json
 
         return failed(error, debug=options.debug, as_json=logs_json())
+    finally:
+        if is_new and state_dir.exists():
+            lock.remove_unused(state_dir)
     return code
 
 

@@ -11,13 +11,24 @@ from tools.reference.markdown import code, escaped, table
 ANSI = re.compile(r"\x1b\[[0-9;]*m")
 
 
+EXIT_CODES = (
+    ("0", "success; of `run`, `enrich` and `serve`: stopped by a signal"),
+    ("1", "failure, or a check that found problems (`doctor`, `verify`, `erase`, refused records of `replay`)"),
+    ("2", "wrong arguments, values or settings, a missing state directory or library: a repetition does not help"),
+    ("130, 141", "ended by Ctrl-C, or by a closed output pipe"),
+)
+
+
 def page() -> str:
     """Return the page of all commands."""
     introduction = (
-        "From this page you can call every command. Exit codes: 0 for success, 1 for a failure, 2 for a wrong call. "
-        "`recallflow COMMAND --help` prints the same."
+        "From this page you can call every command. `recallflow COMMAND --help` prints the same. All commands have the "
+        "same exit codes:"
     )
-    return markdown.page("Command line", introduction, *(_command(one, heading) for one, heading in walk(commands())))
+    codes = table(("exit code", "meaning"), EXIT_CODES)
+    return markdown.page(
+        "Command line", introduction, codes, *(_command(one, heading) for one, heading in walk(commands()))
+    )
 
 
 def walk(parser: argparse.ArgumentParser, depth: int = 2) -> Iterator[tuple[argparse.ArgumentParser, str]]:
