@@ -42,7 +42,7 @@ from recallflow.operators.events import key_of_partition
 from recallflow.operators.guard import retry_once
 from recallflow.outputs import DeadLetter, Derived, Done, EnrichmentOutput, Receipted
 from recallflow.owner import Owner
-from recallflow.parsing import parse_request, parse_result
+from recallflow.parsing import parse_as
 from recallflow.records import Position, Record, Signal
 from recallflow.responses import Receipt
 from recallflow.state.description import DESCRIPTION
@@ -86,9 +86,9 @@ class RequestReader:
             return (done,)
         try:
             if is_request:
-                request = retry_once(READ, position, parse_request, record.value)
+                request = retry_once(READ, position, parse_as, EnrichmentRequest, record.value)
                 return PendingRequest(PositionedRequest(position, request), record.append_ms, _key(request))
-            return (*_sent(record, retry_once(READ, position, parse_result, record.value)), done)
+            return (*_sent(record, retry_once(READ, position, parse_as, EnrichmentResult, record.value)), done)
         except InvalidRecord as error:
             return DeadLetter(record, 0, error, READ), done
 

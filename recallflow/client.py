@@ -52,7 +52,7 @@ from recallflow.records import Position
 from recallflow.responses import CatchingUp, QueryFailed, Response
 from recallflow.telemetry import trace_headers
 from recallflow.verbs.arguments import AnyEvent, ClientScope, checked_text, explained
-from recallflow.verbs.results import checked_response, map_future, new_future
+from recallflow.verbs.results import map_future, new_future
 from recallflow.verbs.verbs import After, Awaits, Verbs, Waits, awaited, given_fields, waited
 
 __all__ = ["AsyncRecallClient", "CatchingUp", "DeliveryFailed", "QueryFailed", "QueryTimeout", "RecallClient"]
@@ -114,7 +114,6 @@ class OwnWrites:
         return position
 
     def last(self, user_id: str) -> Position | None:
-        """Return the position of the user's last write, if it is known."""
         return self._last.get(user_id)
 
 
@@ -175,7 +174,7 @@ class Outstanding:
         if (pending := self.pop(key, response.query_id)) is None:
             return
         try:
-            pending.future.set_result(checked_response(response))
+            pending.future.set_result(response.checked())
         except QueryFailed as failed:
             pending.future.set_exception(failed)
 

@@ -221,7 +221,6 @@ class ControlHistory:
             listener(append_ms, event)
 
     def names(self, tenant_id: str, kind: str) -> list[str]:
-        """Return every name of a kind that a tenant has decided on."""
         return sorted(self._names.get((tenant_id, kind), ()))
 
     def tenants(self, kind: str, name: str) -> list[str]:

@@ -44,7 +44,6 @@ class ApiKeyText(NamedTuple):
 
     @classmethod
     def new(cls) -> Self:
-        """Return a new random key."""
         return cls(secrets.token_hex(NAME_BYTES), secrets.token_urlsafe(SECRET_BYTES))
 
     @classmethod
@@ -78,7 +77,6 @@ def fingerprint(secret: bytes) -> str:
 
 
 def without_credentials(headers: Headers) -> Headers:
-    """Return headers without credentials."""
     return tuple(header for header in headers if not _is_credential(*header))
 
 
@@ -90,7 +88,6 @@ def _is_credential(name: str, value: bytes | None) -> bool:
 
 
 def looks_like_one(data: bytes) -> bool:
-    """Return whether bytes contain an API key or a JWT."""
     return _SHAPE.search(data) is not None
 
 
@@ -125,7 +122,6 @@ def signed(secret: str | None, key: bytes, value: bytes) -> tuple[tuple[str, byt
 
 
 def bears_signature(headers: Headers | None) -> bool:
-    """Return whether a record has a signature header."""
     return any(name == SIGNATURE for name, _ in headers or ())
 
 

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Collection, Mapping
 from datetime import UTC, datetime
-from difflib import SequenceMatcher
+from difflib import get_close_matches
 from functools import lru_cache
 from math import isfinite
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
@@ -192,18 +192,10 @@ def fix(name: str, known: Collection[str], also: Mapping[str, str] | None = None
 
 def nearest(name: str, known: Collection[str]) -> str | None:
     """Return the most similar known name, if any: event_time for `eventTime`, tau_days for `tau`."""
-    asked = _letters(name)
-
-    def likeness(other: str) -> float:
-        letters = _letters(other)
-        if len(asked) > 1 and letters.startswith(asked):
-            return 1.0
-        matcher = SequenceMatcher(None, asked, letters)
-        may_be_alike = matcher.real_quick_ratio() >= ALIKE and matcher.quick_ratio() >= ALIKE
-        return matcher.ratio() if may_be_alike else 0.0
-
-    best = max(known, key=likeness, default=None)
-    return best if best is not None and likeness(best) >= ALIKE else None
+    asked, by_letters = _letters(name), {_letters(one): one for one in known}
+    begun = [letters for letters in by_letters if len(asked) > 1 and letters.startswith(asked)]
+    found = begun or get_close_matches(asked, by_letters, 1, ALIKE)
+    return by_letters[found[0]] if found else None
 
 
 def _letters(name: str) -> str:
@@ -211,7 +203,6 @@ def _letters(name: str) -> str:
 
 
 def no_such(what: str, where: tuple[int | str, ...], how: str) -> InitErrorDetails:
-    """Return the validation error for an unknown name."""
     problem = f"no such {what}; {how}" if how else f"no such {what}"
     return InitErrorDetails(type="value_error", loc=where, input=where[-1], ctx={"error": ValueError(problem)})
 

@@ -209,7 +209,6 @@ def _asked(member: MemberProcess, path: str, headers: dict[str, str]) -> tuple[i
 
 
 def _add(families: dict[str, Metric], name: str, metrics: Iterable[Metric]) -> None:
-    """Add the metrics of one process to the totals."""
     for family in metrics:
         if family.name not in families:
             families[family.name] = Metric(family.name, family.documentation, family.type, family.unit)
@@ -330,12 +329,10 @@ _NAME = re.compile(r"member-\d{2,}")
 
 
 def member_name(number: int) -> str:
-    """Return the name of a member for logs, metrics and folders."""
     return f"member-{number:02d}"
 
 
 def member_folders(state_dir: Path) -> list[Path]:
-    """Return the member folders that hold state."""
     filled = (one.parent for one in state_dir.glob(f"*/{DESCRIPTION}"))
     return sorted(folder for folder in filled if _NAME.fullmatch(folder.name))
 

@@ -31,7 +31,7 @@ from recallflow.records import Position
 from recallflow.responses import Response
 from recallflow.service import StoredEvent, check_forgotten
 from recallflow.verbs.arguments import AnyEvent, ClientScope, explained
-from recallflow.verbs.results import checked_response, map_future
+from recallflow.verbs.results import map_future
 from recallflow.verbs.verbs import Awaits, Verbs, Waits, given_fields
 
 if TYPE_CHECKING:  # the engine is loaded with the first memory: importing a name from here stays quick
@@ -83,7 +83,8 @@ class LocalVerbs(Verbs):
 
     def _answer(self, query: QueryEvent, timeout_s: float) -> "Future[Response]":
         headers = self._headers()
-        return map_future(self.engine.submit(lambda service: service.ask(query, headers, timeout_s)), checked_response)
+        asked = self.engine.submit(lambda service: service.ask(query, headers, timeout_s))
+        return map_future(asked, lambda response: response.checked())
 
     def _headers(self) -> Headers:
         return (*self._config.auth.credentials, *_trace_headers())

@@ -60,7 +60,6 @@ class Owner(NamedTuple):
 
 
 def user_key(tenant_id: str, user_id: str) -> bytes:
-    """Return the Kafka key of a user's records."""
     return f"{tenant_id}/{user_id}".encode()
 
 

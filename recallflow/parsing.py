@@ -16,7 +16,7 @@ from pydantic_core import ErrorDetails, from_json
 from recallflow import limits
 from recallflow.control import Control, ControlEvent
 from recallflow.errors import ErrorCode, FieldProblem, InvalidRecord
-from recallflow.events import EnrichmentRequest, EnrichmentResult, Event, MemoryEvent
+from recallflow.events import Event, MemoryEvent
 from recallflow.fields import NOT_BLANK, Model
 from recallflow.queries import QueryEvent
 
@@ -54,8 +54,12 @@ def _control() -> TypeAdapter[Control]:
     return TypeAdapter(ControlEvent)
 
 
+def _types_of(*models: type[Model]) -> frozenset[str]:
+    return frozenset(get_args(model.model_fields["type"].annotation)[0] for model in models)
+
+
 def _types(union: Any) -> frozenset[str]:
-    return frozenset(get_args(m.model_fields["type"].annotation)[0] for m in get_args(get_args(union)[0]))
+    return _types_of(*get_args(get_args(union)[0]))
 
 
 QUERY_TYPES = _types(QueryEvent)
@@ -98,18 +102,7 @@ def parse_control(value: bytes) -> Control:
     return event
 
 
-def parse_request(value: bytes) -> EnrichmentRequest:
-    """Parse JSON of a request for enrichment. Raise InvalidRecord."""
-    return _parse_as(EnrichmentRequest, value, "enrichment.request")
-
-
-def parse_result(value: bytes) -> EnrichmentResult:
-    """Parse JSON of a result of enrichment. Raise InvalidRecord."""
-    return _parse_as(EnrichmentResult, value, "enrichment.result")
-
-
 def unknown_fields(event: Event) -> list[str]:
-    """Return the names of unknown fields."""
     return sorted(event.model_extra or {})
 
 
@@ -130,7 +123,6 @@ def raw_query(value: bytes) -> dict[str, Any] | None:
 
 
 def raw_event(value: bytes, types: frozenset[str] = EVENT_TYPES) -> dict[str, Any] | None:
-    """Return the fields of a recognisable event, valid or not."""
     try:
         raw = from_json(unmarked(value))
     except ValueError:
@@ -160,13 +152,14 @@ def wrapping(value: bytes) -> str | None:
     return None
 
 
-def _parse_as(model: type[M], value: bytes, kind: str) -> M:
+def parse_as(model: type[M], value: bytes) -> M:
+    """Parse JSON of an event of an internal topic. Raise InvalidRecord."""
     if len(value) > limits.RECORD_BYTES:
         raise _refusal("too_large", f"over {limits.RECORD_BYTES} bytes")
     try:
         return model.model_validate_json(unmarked(value))
     except ValidationError as error:
-        raise _invalid(unmarked(value), error, frozenset((kind,)), "unknown_type") from None
+        raise _invalid(unmarked(value), error, _types_of(model), "unknown_type") from None
 
 
 def _check_size(value: bytes) -> None:

@@ -91,13 +91,11 @@ def raise_descriptor_limit() -> None:
 
 
 def descriptor_limit() -> int:
-    """Return the limit of open files of this process."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return _UNLIMITED if soft == resource.RLIM_INFINITY else soft
 
 
 def connections_most() -> int:
-    """Return the connection limit of one server."""
     return max(1, min(CONNECTIONS_MOST, int(descriptor_limit() * CONNECTIONS_SHARE)))
 
 
@@ -186,6 +184,5 @@ class Closing:
             self._error = self._error or error
 
     def check(self) -> None:
-        """Raise the first error."""
         if self._error is not None:
             raise self._error

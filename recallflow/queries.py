@@ -213,7 +213,6 @@ class Filters(StrictPart):
 
     @property
     def none_of(self) -> "list[Filters]":
-        """Return the negated filters."""
         return self.not_ if isinstance(self.not_, list) else [] if self.not_ is None else [self.not_]
 
 

@@ -79,7 +79,6 @@ class Record(NamedTuple):
 
     @property
     def original(self) -> bytes:
-        """Return the value in the log."""
         return self.value if self.wire is None else self.wire
 
     @property

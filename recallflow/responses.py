@@ -110,7 +110,6 @@ class ErrorBody(Cuttable):
 
     @classmethod
     def of(cls, error: InvalidRecord) -> Self:
-        """Return the error in an answer's format."""
         fields = [FieldError(field=field, problem=problem) for field, problem in error.fields]
         return cls(code=error.code, message=str(error), fields=fields)
 
@@ -401,6 +400,13 @@ class Response(Model):
         every = [*self.warnings, *warnings]
         status = "error" if self.status == "error" else status_of(every)
         return self.model_copy(update={"warnings": every, "status": status})
+
+    def checked(self) -> Self:
+        """Return the response. Raise QueryFailed for an error response."""
+        if self.status != "error":
+            return self
+        reason = self.error or ErrorBody(code="unknown", message="the response names no reason")
+        raise (CatchingUp if reason.code == "catching_up" else QueryFailed)(self.query_id, reason)
 
     def encode(self) -> bytes:
         """Return the bytes of `model_dump_json(exclude_unset=True)`, in a third of its time."""

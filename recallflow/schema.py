@@ -14,24 +14,15 @@ from recallflow.queries import QueryEvent
 from recallflow.registered_responses import schema_text
 from recallflow.responses import AVRO, PROTOBUF, Receipt, Response
 
-_CONTRACTS: dict[str, tuple[str, TypeAdapter[Any]]] = {
-    "memory-event": ("memory.events", TypeAdapter(MemoryEvent)),
-    "query-event": ("query.events", TypeAdapter(QueryEvent)),
-    "control-event": ("control.events", TypeAdapter(ControlEvent)),
-    "response": ("recall.responses", TypeAdapter(Response)),
-    "receipt": ("memory.receipts", TypeAdapter(Receipt)),
-    "audit": ("audit.log", TypeAdapter(AuditRecord)),
-    "enrichment-request": ("enrichment.requests", TypeAdapter(EnrichmentRequest)),
-    "enrichment-result": ("enrichment.results", TypeAdapter(EnrichmentResult)),
-}
-
 
 def schemas() -> dict[str, dict[str, Any]]:
     """Return schema name → JSON Schema."""
     found = {}
-    for name, (topic, adapter) in _CONTRACTS.items():
-        draft = {"$schema": "https://json-schema.org/draft/2020-12/schema", "$id": f"urn:recallflow:schema:{name}"}
-        found[name] = draft | {"title": f"{name} (topic {topic})"} | adapter.json_schema(mode="validation")
+    for channel in CHANNELS:
+        if (name := channel.schema) is not None:
+            draft = {"$schema": "https://json-schema.org/draft/2020-12/schema", "$id": f"urn:recallflow:schema:{name}"}
+            title = {"title": f"{name} (topic {channel.topic})"}
+            found[name] = draft | title | TypeAdapter(channel.content).json_schema(mode="validation")
     return found
 
 
@@ -54,32 +45,41 @@ ONCE, INTERNAL = "One response to each query, written once", "Internal, may chan
 
 
 class Channel(NamedTuple):
-    """A topic. `reads`: the engine reads it. `models`: of its records, none for a topic of arbitrary bytes."""
+    """A topic. `reads`: the engine reads it. `schema` is the schema of its `content`: a model or a union of models. A
+    topic of arbitrary bytes has none."""
 
     name: str
     topic: str
     reads: bool
-    models: tuple[type[BaseModel], ...]
+    schema: str | None
+    content: Any
     key: str
     text: str
 
-
-def _members(union: object) -> tuple[type[BaseModel], ...]:
-    """Return the models of a discriminated union."""
-    return get_args(get_args(union)[0])
+    @property
+    def models(self) -> tuple[type[BaseModel], ...]:
+        if self.schema is None:
+            return ()
+        return (self.content,) if isinstance(self.content, type) else get_args(get_args(self.content)[0])
 
 
 CHANNELS = (
-    Channel("memoryEvents", "memory.events", True, _members(MemoryEvent), OWNER_KEY, "Everything that changes memory"),
-    Channel("queryEvents", "query.events", True, _members(QueryEvent), OWNER_KEY, "Everything that asks"),
-    Channel("controlEvents", "control.events", True, _members(ControlEvent), DECISION_KEY, "Operators' decisions"),
-    Channel("recallResponses", "recall.responses", False, (Response,), OWNER_KEY, ONCE),
-    Channel("memoryReceipts", "memory.receipts", False, (Receipt,), OWNER_KEY, "What became of an event"),
-    Channel("deadLetters", "dead.letters", False, (), "that of the refused record", "Refused records, as they were"),
-    Channel("auditLog", "audit.log", False, (AuditRecord,), OWNER_KEY, "Who asked for whose memory, where it is kept"),
-    Channel("enrichmentRequests", "enrichment.requests", False, (EnrichmentRequest,), OWNER_KEY, INTERNAL),
-    Channel("enrichmentResults", "enrichment.results", False, (EnrichmentResult,), OWNER_KEY, INTERNAL),
-)
+    Channel("memoryEvents", "memory.events", True, "memory-event", MemoryEvent, OWNER_KEY,
+            "Everything that changes memory"),
+    Channel("queryEvents", "query.events", True, "query-event", QueryEvent, OWNER_KEY, "Everything that asks"),
+    Channel("controlEvents", "control.events", True, "control-event", ControlEvent, DECISION_KEY,
+            "Operators' decisions"),
+    Channel("recallResponses", "recall.responses", False, "response", Response, OWNER_KEY, ONCE),
+    Channel("memoryReceipts", "memory.receipts", False, "receipt", Receipt, OWNER_KEY, "What became of an event"),
+    Channel("deadLetters", "dead.letters", False, None, None, "that of the refused record",
+            "Refused records, as they were"),
+    Channel("auditLog", "audit.log", False, "audit", AuditRecord, OWNER_KEY,
+            "Who asked for whose memory, where it is kept"),
+    Channel("enrichmentRequests", "enrichment.requests", False, "enrichment-request", EnrichmentRequest, OWNER_KEY,
+            INTERNAL),
+    Channel("enrichmentResults", "enrichment.results", False, "enrichment-result", EnrichmentResult, OWNER_KEY,
+            INTERNAL),
+)  # fmt: skip
 # On every record that the engine writes.
 IDENTITY = {
     "recallflow-source": "position (topic:partition:offset) of the record that this one comes from",

@@ -25,7 +25,6 @@ class SteppedWork(Generic[T]):
 
     @property
     def outcome(self) -> T:
-        """Return the result of the function."""
         return self._outcome[0]
 
     def step(self) -> bool:

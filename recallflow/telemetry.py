@@ -35,7 +35,6 @@ tracer = trace.get_tracer("recallflow")
 
 
 def operation_of(event_type: str, *, asks: bool) -> Operation:
-    """Return the GenAI operation name of an event type."""
     return "search_memory" if asks else OPERATIONS.get(event_type, "upsert_memory")
 
 
@@ -105,7 +104,6 @@ def set_up_logging(log_format: str) -> None:
 
 
 def logs_json() -> bool:
-    """Return whether log lines are JSON."""
     return any(isinstance(handler.formatter, JsonFormatter) for handler in logging.getLogger().handlers)
 
 
@@ -153,7 +151,6 @@ def export_spans(command: str) -> Iterator[None]:
 
 
 def _exporters(environment: Mapping[str, str]) -> list[str]:
-    """Return the configured exporters."""
     if environment.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
         return []
     default = "otlp" if any(environment.get(name) for name in _ENDPOINTS) else "none"

@@ -39,10 +39,7 @@ class ClientCalls:
 
     async def ask(self, user_id: str, fields: dict[str, Any]) -> responses.Response:
         """Return the response to a query. Raise RecallflowError, also for an error response."""
-        response = await self._handler.answer(self._event(user_id, fields), self._headers)
-        if response.error is not None:
-            raise QueryFailed(response.query_id, response.error)
-        return response
+        return (await self._handler.answer(self._event(user_id, fields), self._headers)).checked()
 
     async def apply(self, user_id: str, events: Sequence[dict[str, Any]]) -> list[tuple[MemoryEvent, Receipt | None]]:
         """Store events in order, and wait for each receipt; check all events before storing the first. A receipt

@@ -17,8 +17,8 @@ from recallflow.errors import FieldProblem, InvalidRecord
 from recallflow.events import MemoryEvent
 from recallflow.parsing import parse
 from recallflow.queries import K_MAX, QueryEvent
-from recallflow.responses import EpisodeInfo, QueryFailed, RecalledMemory, Receipt, Response
-from recallflow.service import Admission, Service
+from recallflow.responses import EpisodeInfo, RecalledMemory, Receipt, Response
+from recallflow.service import Admission, Service, check_forgotten
 from recallflow.telemetry import trace_headers
 
 CONTENT_CHARACTERS = 8_000  # limit of one memory that a model adds
@@ -137,7 +137,6 @@ class Tool(NamedTuple):
     repeatable: bool = False
 
     def info(self, name: str) -> ToolInfo:
-        """Return the tool in the protocol's format."""
         hints = ToolAnnotations(
             title=self.title,
             read_only_hint=self.reads_only,
@@ -310,7 +309,6 @@ class Caller(NamedTuple):
     headers: Headers
 
     def scope(self) -> dict[str, str]:
-        """Return the owner fields of an event."""
         named = self.place._asdict() | {"user_id": self.user_id}
         return {name: value for name, value in named.items() if value is not None}
 
@@ -355,8 +353,7 @@ class Performer:
             case ForgetArguments():
                 event = {"type": "memory.forget", "memory_id": arguments.memory_id}
                 receipt = await self._apply(caller, event)
-                if receipt is not None and receipt.outcome == "unchanged":
-                    raise InvalidRecord("not_found", [FieldProblem("memory_id", "no memory has this id")])
+                check_forgotten(receipt)
                 named, applied = _quoted(arguments.memory_id), receipt is not None
                 text = f"Forgotten: {named}." if applied else f"{named} will be forgotten a moment from now."
                 return Result(text, ForgetConfirmation(memory_id=arguments.memory_id, applied=applied))
@@ -368,10 +365,7 @@ class Performer:
     async def _ask(self, caller: Caller, fields: dict[str, Any]) -> Response:
         query = cast(QueryEvent, _event(caller, fields))
         self._admission.check(query, caller.headers)
-        response = await self._service.ask(query, (*caller.headers, *trace_headers()), self._timeout_s)
-        if response.error is not None:
-            raise QueryFailed(response.query_id, response.error)
-        return response
+        return (await self._service.ask(query, (*caller.headers, *trace_headers()), self._timeout_s)).checked()
 
     async def _apply(self, caller: Caller, fields: dict[str, Any]) -> Receipt | None:
         """Store an event. Return its receipt if it comes in time."""
@@ -389,7 +383,6 @@ def _recall(arguments: SearchArguments) -> dict[str, Any]:
 
 
 def _given(arguments: Arguments) -> dict[str, Any]:
-    """Return the arguments that are set."""
     return {name: value for name, value in arguments.model_dump().items() if value != ""}
 
 

@@ -53,7 +53,6 @@ def failed(error: BaseException, *, debug: bool, as_json: bool) -> int:
 
 
 def line(error: BaseException) -> str:
-    """Return an error in one line."""
     match error:
         case BaseExceptionGroup() if len(error.exceptions) == 1:  # of an async library with one failed task
             return line(error.exceptions[0])
@@ -124,7 +123,6 @@ GROUPS = {
 
 
 def commands() -> Parser:
-    """Return the parser of all commands."""
     text = "Memory for chat platforms: stores conversations, and answers questions about them."
     examples = (
         "recallflow demo", 'recallflow remember "I moved to Porto" --state-dir memory --create',
@@ -141,7 +139,6 @@ def commands() -> Parser:
 
 
 def perform(arguments: Sequence[str] | None) -> int:
-    """Run one command and return its exit code."""
     take_any_character()
     umask = os.umask(UMASK)  # RocksDB creates its files by it
     try:

@@ -335,7 +335,6 @@ def _reembed(
 
 
 def _cost_line(cost: "Cost", model: str, counter: "TokenCounter", price: float | None) -> str:
-    """Return the amount of the computation and its cost."""
     amount = f"{cost.characters:,} characters, about {cost.tokens:,} tokens ({counter.counted_by})"
     found = f"{cost.texts:,} texts have no vector of {model}: {amount}"
     if price is not None:

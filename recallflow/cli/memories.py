@@ -58,7 +58,6 @@ def print_block(target: Console, text: Text, first: str = "", rest: str | None =
 
 
 def print_ranked(target: Console, memory: Mapping[str, Any], *, explain: bool = False) -> None:
-    """Print one ranked memory: time, speaker, text and reasons."""
     shown = Text.assemble((relative_time(memory["created_at"]), WHEN), " ", (f"{who(memory)}:", WHO), " ")
     print_block(target, shown.append_text(passage(memory)), f"{memory['rank']:>3}. ")
     reasons = [one_line(reason["text"]) for reason in memory["why"]]
@@ -87,7 +86,6 @@ def passage(memory: Mapping[str, Any]) -> Text:
 
 
 def _score(memory: Mapping[str, Any]) -> str:
-    """Describe the parts of the score."""
     parts = memory["explanation"]
     factors, weights = parts["factors"], parts["weights"]
     weighed = [f"{name} {weights.get(name, 1):g} × {value:.2f}" for name, value in factors.items() if value]
@@ -96,7 +94,6 @@ def _score(memory: Mapping[str, Any]) -> str:
 
 
 def print_warnings(target: Console, warnings: Iterable[Mapping[str, str]]) -> None:
-    """Print the warnings of an answer."""
     for warning in warnings:
         print_block(target, Text(one_line(f"{warning['code']}: {warning['detail']}"), "yellow"), "", "  ")
 
@@ -172,7 +169,6 @@ def print_memory(target: Console, history: Mapping[str, Any], usage: Mapping[str
 
 
 def _used(usage: Mapping[str, Any]) -> str:
-    """Describe the usage by answers and feedback."""
     if not usage["count"] and not usage["useful"] and not usage["not_useful"]:
         return "never"
     last = f", last {relative_time(usage['last_accessed_at'])}" if usage["last_accessed_at"] else ""

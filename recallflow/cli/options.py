@@ -140,7 +140,6 @@ def add_actions(commands: Commands, name: str, help_text: str) -> Commands:
 
 
 def add_settings(parser: argparse.ArgumentParser, *keys: str) -> None:
-    """Add flags for settings, and the flag of the settings file."""
     text = "settings in TOML (default: $RECALLFLOW_CONFIG, or ~/.config/recallflow/config.toml if it exists)"
     parser.add_argument("--config", type=Path, metavar="FILE", help=text)
     groups: dict[str, argparse._ArgumentGroup] = {}
@@ -171,7 +170,6 @@ def add_create(parser: argparse.ArgumentParser) -> None:
 
 
 def add_kafka(parser: argparse.ArgumentParser, *keys: str) -> None:
-    """Add the flags of a Kafka connection."""
     add_settings(parser, *keys, "kafka.bootstrap_servers", "kafka.msk_iam_region")
     parser.add_argument("-X", dest="librdkafka", action="append", default=[], metavar="NAME=VALUE",
                         help="any librdkafka option: security.protocol, ssl.ca.location, …; no secrets, which other "
@@ -179,7 +177,6 @@ def add_kafka(parser: argparse.ArgumentParser, *keys: str) -> None:
 
 
 def add_owner(parser: argparse.ArgumentParser) -> None:
-    """Add the flags of the owner."""
     parser.add_argument("--tenant", default="default", metavar="ID", help="tenant (default: default)")
     parser.add_argument("--user", default="user", metavar="ID", help="user (default: user)")
     parser.add_argument("--environment", default="prod", metavar="NAME", help="environment (default: prod)")
@@ -246,7 +243,6 @@ def _check_state_dir(options: argparse.Namespace) -> None:
 
 
 def at_rest(chosen: "Config") -> "AtRest":
-    """Return the encryption of state directories."""
     from recallflow.flows.settings import open_at_rest
 
     return open_at_rest(chosen.encryption)

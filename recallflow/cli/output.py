@@ -70,7 +70,6 @@ def width(stream: IO[str] | None = None) -> int | None:
 
 
 def heading(text: str) -> None:
-    """Print a heading."""
     console().print(Text(clean(text), "bold"), soft_wrap=True)
 
 
@@ -97,7 +96,6 @@ def note(text: str, style: str = "dim") -> None:
 
 
 def error(text: str) -> None:
-    """Print an error as one line on standard error."""
     note(text, "bold red")
 
 

@@ -258,7 +258,6 @@ def run_dlq_replay(options: argparse.Namespace) -> int:
 
 
 def _is_chosen(letter: "Letter", options: argparse.Namespace) -> bool:
-    """Return whether a letter has the code and the time of the options."""
     after = options.since is None or letter.refused_ms >= options.since
     before = options.until is None or letter.refused_ms < options.until
     return options.code in (None, letter.error.get("code")) and after and before

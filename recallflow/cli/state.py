@@ -148,13 +148,11 @@ def run_restore(options: argparse.Namespace) -> int:
 
 
 def _directory(options: argparse.Namespace) -> "tuple[Path, AtRest]":
-    """Return the chosen state directory and its encryption."""
     chosen = config(options)
     return chosen.named_state_dir(), at_rest(chosen)
 
 
 def add_moves(actions: Commands) -> None:
-    """Add `recallflow state move | split | merge`."""
     moving = add_command(actions, "move", run_move)
     moving.add_argument("--partitions", required=True, metavar="N-M", help="state partitions, such as 4-7 or 0,2,8-11")
     moving.add_argument("--create", action="store_true", help="create the directory TO if it does not exist")

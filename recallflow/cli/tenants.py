@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 
 def add_reasons(*actions: argparse.ArgumentParser, required: bool = False) -> None:
-    """Add the options for author and reason of a decision."""
     for action in actions:
         action.add_argument("--by", required=required, metavar="NAME", help="name of the person who decides")
         action.add_argument("--why", required=required, metavar="TEXT", help="reason of the decision")
@@ -70,7 +69,6 @@ def append_decision(path: Path, tenant_id: str, event_type: str, fields: Mapping
 
 
 def client(where: "Config", tenant_id: str, environment: str = "prod", timeout_s: float = 10.0) -> "RecallClient":
-    """Return a client for one tenant."""
     from recallflow.client import RecallClient
 
     return RecallClient(

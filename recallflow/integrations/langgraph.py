@@ -69,7 +69,6 @@ RANGES = MappingProxyType({"$gt": operator.gt, "$gte": operator.ge, "$lt": opera
 
 
 def digest_of(namespace: Namespace, key: str) -> str:
-    """Return the digest that all memories of one item share."""
     return hashlib.sha256(json.dumps([namespace, key]).encode()).hexdigest()[:32]
 
 
@@ -83,7 +82,6 @@ def digest_in(memory_id: str) -> str:
 
 
 def newest_of_each(rows: Iterable[ListedMemory]) -> Iterator[ListedMemory]:
-    """Yield the first memory of each item."""
     seen = set()
     for row in rows:
         if (digest := digest_in(row.id)) not in seen:
@@ -108,7 +106,6 @@ def fields_of(namespace: Namespace, key: str, value: Mapping[str, Any], paths: S
 
 
 def stored_in(row: ListedMemory) -> dict[str, Any]:
-    """Return the value stored in a memory."""
     item = (row.metadata or {})[ITEM]
     times = {name: datetime.fromisoformat(getattr(row, name)) for name in ("created_at", "updated_at")}
     return {"namespace": tuple(item["namespace"]), "key": item["key"], "value": json.loads(item["value"])} | times

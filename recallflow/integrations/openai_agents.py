@@ -79,7 +79,6 @@ class RecallSession:
 
 
 def _message(item: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the message fields of an item."""
     role = item.get("role") or _ROLES.get(item.get("type", ""), "assistant")
     message = {"role": role, "content": _text(item.get("content") or item.get("output"))}
     return message if item == message else message | {"metadata": {ITEM: json.dumps(item, ensure_ascii=False)}}

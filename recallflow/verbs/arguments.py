@@ -151,7 +151,6 @@ def checked_wait(name: str, value: object) -> float:
 
 
 def checked_text(name: str, value: object) -> str:
-    """Return text that is not blank. Raise UsageError for other values."""
     if not isinstance(value, str) or not value.strip():
         raise UsageError(f"{name} must be text, not {value!r}")
     return value

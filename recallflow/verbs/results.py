@@ -10,13 +10,10 @@ from recallflow.fields import Model
 from recallflow.graphs import ExploredEdge, Fact
 from recallflow.records import Position
 from recallflow.responses import (
-    CatchingUp,
     Context,
     EpisodeInfo,
-    ErrorBody,
     ListedMemory,
     MemoryVersion,
-    QueryFailed,
     RecalledEpisode,
     RecalledMemory,
     Response,
@@ -72,14 +69,6 @@ def gather(before: Sequence["Future[S]"]) -> "Future[list[S]]":
     for one in before:
         one.add_done_callback(count)
     return every
-
-
-def checked_response(response: Response) -> Response:
-    """Return the response. Raise QueryFailed for an error response."""
-    if response.status != "error":
-        return response
-    reason = response.error or ErrorBody(code="unknown", message="the response names no reason")
-    raise (CatchingUp if reason.code == "catching_up" else QueryFailed)(response.query_id, reason)
 
 
 T = TypeVar("T")
@@ -212,7 +201,6 @@ class Stats(Model):
 
 
 def versions_in(response: Response) -> list[MemoryVersion]:
-    """Return the versions in a response."""
     return [MemoryVersion.model_validate(one) for one in response.versions or ()]
 
 

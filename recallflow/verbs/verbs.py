@@ -286,7 +286,6 @@ class Verbs(ABC):
 
 
 def given_fields(**fields: Any) -> dict[str, Any]:
-    """Return the arguments that are not None."""
     return {name: value for name, value in fields.items() if value is not None}
 
 

@@ -16,7 +16,7 @@ from recallflow.parsing import parse, parse_control
 from recallflow.records import Position
 from recallflow.responses import ErrorBody, Response
 from recallflow.verbs.arguments import ClientScope
-from recallflow.verbs.results import checked_response, new_future
+from recallflow.verbs.results import new_future
 
 Call = Callable[[Any], object]
 
@@ -377,7 +377,7 @@ def test_second_query_with_pending_id_is_refused() -> None:
 def test_catching_up_error_is_an_exception_of_its_own() -> None:
     error = ErrorBody(code="catching_up", message="ask again")
     with pytest.raises(CatchingUp):
-        checked_response(Response(query_id="q", status="error", error=error))
+        Response(query_id="q", status="error", error=error).checked()
 
 
 def at(offset: int, partition: int = 0) -> Position:

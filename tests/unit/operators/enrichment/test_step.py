@@ -8,12 +8,12 @@ from typing import Any
 import orjson
 import pytest
 
-from recallflow.events import EnrichmentResult
+from recallflow.events import EnrichmentRequest, EnrichmentResult
 from recallflow.operators.async_call import CallCompletion, Completions, Runtime
 from recallflow.operators.enrichment.enrich import Enricher, PartitionEnrichment, PendingRequest, has_nothing_to_sync
 from recallflow.operators.enrichment.results import PositionedRequest, result
 from recallflow.outputs import Done, Enriched, Marked
-from recallflow.parsing import parse_request
+from recallflow.parsing import parse_as
 from recallflow.records import Mark, Open, Position
 
 TOPIC, PARTITION = "enrichment.requests", 3
@@ -26,9 +26,8 @@ def request(offset: int, key: str = "session") -> PendingRequest:
     memory = {"memory_id": f"m{offset}", "content": "x", "content_hash": "h", "kind": "message", "created_at": 0}
     value: dict[str, Any] = {"type": "enrichment.request", "tenant_id": "acme", "user_id": "ann", "tasks": ["facts"]}
     value |= {"source": f"memory.events:0:{offset}", "memories": [memory]}
-    return PendingRequest(
-        PositionedRequest(Position(TOPIC, PARTITION, offset), parse_request(orjson.dumps(value))), 0, (key,)
-    )
+    posed = parse_as(EnrichmentRequest, orjson.dumps(value))
+    return PendingRequest(PositionedRequest(Position(TOPIC, PARTITION, offset), posed), 0, (key,))
 
 
 class Models:
