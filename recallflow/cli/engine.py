@@ -15,7 +15,7 @@ if TYPE_CHECKING:  # the clients import slowly, and help does not need them
     from recallflow.events import MemoryEvent
     from recallflow.flows.config import Config
     from recallflow.queries import QueryEvent
-    from recallflow.responses import Receipt, Response
+    from recallflow.responses import Receipt
     from recallflow.service import Service
     from recallflow.verbs.arguments import AnyEvent
 
@@ -59,13 +59,17 @@ class CommandEngine:
             raise self._silence(self._config.topics.receipts, f"{stored.position} is stored, and ")
         return stored.receipt
 
-    def ask(self, query_type: str, fields: Mapping[str, Any]) -> "Response":
-        """Return the response to a query. Raise InvalidRecord if refused, RecallflowError without one in time."""
+    def ask(self, query_type: str, fields: Mapping[str, Any], *, takes_errors: bool = False) -> dict[str, Any]:
+        """Return the response to a query as JSON. Raise InvalidRecord if refused, RecallflowError without one in time,
+        and for an error response unless `takes_errors`."""
         query = cast("QueryEvent", event_of(self._options, query_type, fields))
         try:
-            return self._runner.run(self._service.ask(query, self._headers, self._timeout_s))
+            response = self._runner.run(self._service.ask(query, self._headers, self._timeout_s))
         except QueryTimeout as error:
             raise (self._silence(self._config.topics.responses) if self._far else error) from None
+        if response.error is not None and not takes_errors:
+            raise RecallflowError(response.error.message)
+        return response.model_dump(mode="json", exclude_unset=True)
 
     def _silence(self, topic: str, before: str = "") -> RecallflowError:
         servers = self._config.kafka.bootstrap_servers

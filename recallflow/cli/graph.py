@@ -141,10 +141,7 @@ def _ask(options: argparse.Namespace, query_type: str, lines_of: Callable[..., l
     """Ask a query with the options of these names, and print the response."""
     fields = {name: given for name in names if (given := getattr(options, name)) is not None}
     with opened(options) as engine:
-        response = engine.ask(query_type, fields).model_dump(mode="json", exclude_unset=True)
-    if response["status"] == "error":
-        print(f"error: {response['error']['message']}")
-        return 1
+        response = engine.ask(query_type, fields)
     is_there = query_type.replace(".", "_") in response  # absent if the user's data cannot be decrypted
     if options.json:
         json_line(response)

@@ -20,12 +20,13 @@ from recallflow.cli.options import (
     RUN,
     TOPICS,
     add_actions,
-    add_create,
     add_kafka,
+    add_start,
     config,
     config_and_origins,
+    count,
 )
-from recallflow.cli.output import clean, confirmed, console, json_line
+from recallflow.cli.output import clean, confirmed, console, json_line, note, show
 from recallflow.cli.parser import Commands, add_command
 from recallflow.errors import SourceError, UsageError
 from recallflow.process import background_thread
@@ -107,12 +108,11 @@ LOG_APPEND_TIME = {"message.timestamp.type": "LogAppendTime"}
 def add_run_and_topics(commands: Commands) -> None:
     run = add_command(commands, "run", run_main_flow)
     add_kafka(run, *RUN)
-    add_create(run)
-    run.add_argument("--print-config", action="store_true", help="print the effective settings and their origins")
+    add_start(run)
     create = add_command(add_actions(commands, "topics", "create topics with suitable settings"), "create", run_create)
     create.add_argument("--json", action="store_true", help="print one JSON object per topic")
-    create.add_argument("--partitions", default="16", metavar="N", help="partitions per topic (default: 16)")
-    create.add_argument("--replication", default="1", metavar="N", help="replication factor (default: 1)")
+    create.add_argument("--partitions", type=count, default=16, metavar="N", help="partitions per topic (default: 16)")
+    create.add_argument("--replication", type=count, default=1, metavar="N", help="replication factor (default: 1)")
     text = "register the schemas of events and outputs as TOPIC-value, if the registry finds them compatible"
     create.add_argument("--register-schemas", action="store_true", help=text)
     add_kafka(create, *TOPICS, "topics.results", "topics.audit")
@@ -142,26 +142,22 @@ def run_create(options: argparse.Namespace) -> int:
     """Create missing topics.
     $ recallflow topics create --partitions 8 --bootstrap-servers localhost:9092"""
     chosen = config(options)
-    partitions, replicas = _count("--partitions", options.partitions), _count("--replication", options.replication)
-    for topic, made in create_missing_topics(chosen, partitions, replicas).items():
-        if options.json:
-            json_line({"topic": topic, "created": made})
-        else:
-            print(f"{topic}: {'created' if made else 'exists'}")
+    for topic, made in create_missing_topics(chosen, options.partitions, options.replication).items():
+        show({"topic": topic, "created": made}, f"{topic}: {'created' if made else 'exists'}", as_json=options.json)
     return _register(chosen, options.json) if options.register_schemas else 0
 
 
-def create_missing_topics(chosen: "Config", count: int, replicas: int) -> dict[str, bool]:
+def create_missing_topics(chosen: "Config", number: int, replicas: int) -> dict[str, bool]:
     """Create the topics of the settings. Return whether each was missing. Raise SourceError."""
     from recallflow.connectors.kafka.admin import KEEPS_ALL, create_topics
 
     named = chosen.topics
     partitions = {
-        named.memory: count, named.queries: count, named.control: 1, named.responses: count, named.receipts: count,
-        named.enrichment: count, named.results: count, named.dead_letters: 1,
+        named.memory: number, named.queries: number, named.control: 1, named.responses: number,
+        named.receipts: number, named.enrichment: number, named.results: number, named.dead_letters: 1,
     }  # fmt: skip
     if named.audit is not None:
-        partitions[named.audit] = count
+        partitions[named.audit] = number
     settings = dict.fromkeys(partitions, LOG_APPEND_TIME)
     # Memory events: lost state is rebuilt from this log, so its records must not expire.
     settings[named.memory] = LOG_APPEND_TIME | {"retention.ms": "-1"}
@@ -185,25 +181,12 @@ def _register(chosen: "Config", as_json: bool) -> int:
         subject = f"{topic}-value"
         outcome, detail = registry.register(subject, *registered_schema(name, chosen.run.response_format))
         failed |= outcome == "incompatible"
-        if as_json:
-            json_line({"subject": subject, "outcome": outcome, "detail": detail})
-        else:
-            print(f"{subject}: {outcome} ({detail})")
+        fields = {"subject": subject, "outcome": outcome, "detail": detail}
+        show(fields, f"{subject}: {outcome} ({detail})", as_json=as_json)
     if failed:
         remedy = "keep the registered schema, or change the compatibility level of the subject in the registry"
-        print(f"recallflow: incompatible schemas were not registered: {remedy}", file=sys.stderr)
+        note(f"incompatible schemas were not registered: {remedy}")
     return 1 if failed else 0
-
-
-def _count(flag: str, text: str) -> int:
-    from recallflow.flows.config import parse_whole
-
-    try:
-        if (count := parse_whole(text)) >= 1:
-            return count
-    except ValueError as error:
-        raise UsageError(f"{flag}: {error}") from None
-    raise UsageError(f"{flag} must be 1 or more")
 
 
 _STATUS_STYLES = {"OK": "green", "WARN": "yellow", "FAIL": "bold red"}
@@ -250,8 +233,7 @@ def _processes(chosen: "Config") -> int:
 def add_enrich(commands: Commands) -> None:
     enrich = add_command(commands, "enrich", run_enrich)
     add_kafka(enrich, *ENRICH)
-    add_create(enrich)
-    enrich.add_argument("--print-config", action="store_true", help="print the effective settings and their origins")
+    add_start(enrich)
 
 
 def run_enrich(options: argparse.Namespace) -> int:

@@ -15,7 +15,7 @@ from recallflow.cli.engine import CommandEngine, add_engine, event_of, opened
 from recallflow.cli.options import QUERIES, add_control, add_create
 from recallflow.cli.output import clean, confirmed, console, json_line, note
 from recallflow.cli.parser import Commands, add_command
-from recallflow.errors import RecallflowError, UsageError
+from recallflow.errors import UsageError
 
 WHEN, WHO, FOUND, DIM = "cyan", "bold", "bold yellow", "dim"
 _INDENT = " " * 5
@@ -107,33 +107,33 @@ _USUAL = {"layer": "long_term", "importance": 0.5, "confidence": 1.0}  # default
 
 
 def print_memories(target: Console, memories: Iterable[Mapping[str, Any]]) -> None:
-    """Print one line per memory: cut at the width of a terminal, elsewhere tab-separated with whole texts."""
-    cells = []
-    for memory in memories:
-        at, memory_id = memory["created_at"], one_line(memory["id"])
-        if not target.is_terminal:
-            print(at, memory_id, who(memory), one_line(memory["content"]), sep="\t", file=target.file)
-            continue
-        marks = f" ({', '.join(memory['marks'])})" if memory["marks"] else ""
-        text = Text.assemble((f"{who(memory)}:", WHO), (marks, DIM), f" {_beginning(memory['content'])}")
-        cells.append([Text(relative_time(at), WHEN), Text(memory_id, DIM), text])
-    if target.is_terminal:
-        _print_table(target, ["when", "id", "memory"], cells)
+    rows = []
+    for one in memories:
+        marks = f" ({', '.join(one['marks'])})" if one["marks"] else ""
+        text = Text.assemble((f"{who(one)}:", WHO), (marks, DIM), f" {_beginning(one['content'])}")
+        cells = [Text(relative_time(one["created_at"]), WHEN), Text(one_line(one["id"]), DIM), text]
+        rows.append(((one["created_at"], one["id"], who(one), one["content"]), cells))
+    _print_list(target, ["when", "id", "memory"], rows)
 
 
 def print_episodes(target: Console, episodes: Iterable[Mapping[str, Any]]) -> None:
-    """Print one line per episode in the same way."""
-    cells = []
+    rows = []
     for one in episodes:
-        session = one_line(one["session_id"] or "")
-        if not target.is_terminal:
-            columns = one["started_at"], one["ended_at"], one["id"], session, str(one["messages"]), one["summary"]
-            print(*map(one_line, columns), sep="\t", file=target.file)
-            continue
+        session, summary = one["session_id"] or "", one["summary"]
         begun, count = Text(relative_time(one["started_at"]), WHEN), Text(f"{one['messages']:,}")
-        cells.append([begun, Text(session + " (open)" * one["open"], DIM), count, Text(_beginning(one["summary"]))])
+        shown = Text(one_line(session) + " (open)" * one["open"], DIM)
+        columns = (one["started_at"], one["ended_at"], one["id"], session, str(one["messages"]), summary)
+        rows.append((columns, [begun, shown, count, Text(_beginning(summary))]))
+    _print_list(target, ["when", "session", "messages", "summary"], rows)
+
+
+def _print_list(target: Console, names: Sequence[str], rows: Sequence[tuple[tuple[str, ...], list[Text]]]) -> None:
+    """Print one line per row: cut at the width of a terminal, elsewhere tab-separated with whole texts."""
     if target.is_terminal:
-        _print_table(target, ["when", "session", "messages", "summary"], cells)
+        _print_table(target, names, [cells for _, cells in rows])
+        return
+    for columns, _ in rows:
+        print(*map(one_line, columns), sep="\t", file=target.file)
 
 
 def print_memory(target: Console, history: Mapping[str, Any], usage: Mapping[str, Any]) -> None:
@@ -264,7 +264,7 @@ def run_ask(options: argparse.Namespace) -> int:
     $ recallflow ask "Where do I live?" --state-dir memory
     $ recallflow ask "What do I drink?" -k 3 --json --bootstrap-servers localhost:9092"""
     with opened(options) as engine:
-        response = engine.ask("recall", _query_fields(options)).model_dump(mode="json", exclude_unset=True)
+        response = engine.ask("recall", _query_fields(options), takes_errors=True)
     if options.json:
         json_line(response)
     else:
@@ -380,7 +380,7 @@ def _pages(engine: CommandEngine, options: argparse.Namespace) -> Iterator[dict[
         asked["as_of"] = {"event_time": options.as_of}
     left: float = math.inf if options.all else options.limit
     while True:
-        response = _asked(engine, "memories.list", asked | {"limit": min(left, PAGE_MOST)})
+        response = engine.ask("memories.list", asked | {"limit": min(left, PAGE_MOST)})
         yield response
         page = response["memory_page"]
         left, asked["after"] = left - len(page["memories"]), page["after"]
@@ -393,7 +393,7 @@ def run_show(options: argparse.Namespace) -> int:
     $ recallflow show home --state-dir memory"""
     named = {"memory_id": options.id}
     with opened(options) as engine:
-        found, history = _asked(engine, "memory.get", named), _asked(engine, "memory.history", named)
+        found, history = engine.ask("memory.get", named), engine.ask("memory.history", named)
     if options.json:
         json_line(found)
         json_line(history)
@@ -408,7 +408,7 @@ def run_episodes(options: argparse.Namespace) -> int:
     $ recallflow episodes --limit 5 --state-dir memory"""
     narrowed = {} if options.session_id is None else {"session_id": options.session_id}
     with opened(options) as engine:
-        response = _asked(engine, "episodes.list", {"limit": options.limit} | narrowed)
+        response = engine.ask("episodes.list", {"limit": options.limit} | narrowed)
     if options.json:
         json_line(response)
     elif response["episodes"]:
@@ -416,14 +416,6 @@ def run_episodes(options: argparse.Namespace) -> int:
     else:
         print(nothing_of(options) if options.session_id is None else "no episode of this session")
     return 0
-
-
-def _asked(engine: CommandEngine, query_type: str, fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Ask a query. Raise RecallflowError for an error response."""
-    response = engine.ask(query_type, fields).model_dump(mode="json", exclude_unset=True)
-    if response["status"] == "error":
-        raise RecallflowError(response["error"]["message"])
-    return response
 
 
 def run_forget(options: argparse.Namespace) -> int:
@@ -450,13 +442,13 @@ def _confirmed(engine: CommandEngine, options: argparse.Namespace, chosen: Mappi
     """Show the memories to be forgotten, and return whether the user confirms."""
     target = console(stderr=True)
     if options.id is not None:
-        memory = _asked(engine, "memory.get", {"memory_id": options.id})["versions"][-1]
+        memory = engine.ask("memory.get", {"memory_id": options.id})["versions"][-1]
         shown = Text.assemble((f"{who(memory)}:", WHO), f" {one_line(memory['content'])}")
         print_block(target, shown)
         question = "Forget it permanently?"
     else:
         filters = {_SAME[name]: given if name == "older_than" else [given] for name, given in chosen.items()}
-        page = _asked(engine, "memories.list", {"filters": filters, "limit": 3})["memory_page"]
+        page = engine.ask("memories.list", {"filters": filters, "limit": 3})["memory_page"]
         print_memories(target, page["memories"])
         question = f"Forget all {page['total']:,} memories permanently?"
     return confirmed(question)

@@ -169,6 +169,11 @@ def add_create(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--create", action="store_true", help="create the state directory if it does not exist")
 
 
+def add_start(parser: argparse.ArgumentParser) -> None:
+    add_create(parser)
+    parser.add_argument("--print-config", action="store_true", help="print the effective settings and their origins")
+
+
 def add_kafka(parser: argparse.ArgumentParser, *keys: str) -> None:
     add_settings(parser, *keys, "kafka.bootstrap_servers", "kafka.msk_iam_region")
     parser.add_argument("-X", dest="librdkafka", action="append", default=[], metavar="NAME=VALUE",
@@ -260,6 +265,13 @@ def decisions(options: argparse.Namespace) -> "ControlHistory":
     from recallflow.flows.admission import read_control_file
 
     return read_control_file(options.control)
+
+
+def count(text: str) -> int:
+    """Parse a number of 1 or more, as a type of an argument."""
+    if text.isdecimal() and int(text) >= 1:
+        return int(text)
+    raise argparse.ArgumentTypeError(f"{text!r} is no whole number of 1 or more")
 
 
 def add_environments(parser: argparse.ArgumentParser) -> None:

@@ -7,7 +7,7 @@ import os
 import re
 import sys
 import textwrap
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, NoReturn
 
@@ -111,6 +111,14 @@ def json_line(value: Any, *, stderr: bool = False) -> None:
 
     line = _CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", orjson.dumps(value).decode())
     print(line, file=sys.stderr if stderr else sys.stdout, flush=True)
+
+
+def show(value: Mapping[str, Any], text: str, *, as_json: bool) -> None:
+    """Print a result as one JSON line, or as text."""
+    if as_json:
+        json_line(value)
+    else:
+        print(clean(text))
 
 
 def clean(text: str) -> str:

@@ -1,7 +1,6 @@
 """Commands on records of the topics: `recallflow tail` and `dlq`."""
 
 import argparse
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -11,8 +10,8 @@ import orjson
 from rich.text import Text
 
 from recallflow.cli.memories import DIM, WHEN, WHO, one_line
-from recallflow.cli.options import add_actions, add_kafka, config
-from recallflow.cli.output import console, json_line, paragraph
+from recallflow.cli.options import add_actions, add_kafka, config, count
+from recallflow.cli.output import console, json_line, note, paragraph
 from recallflow.cli.parser import Commands, add_command
 from recallflow.cloud_events import response_json
 from recallflow.credentials import mask
@@ -113,7 +112,7 @@ def add_tail(commands: Commands) -> None:
     parser.add_argument("--only", action="append", choices=names, metavar="WHAT", help=text)
     text = "first record (default: now)"
     parser.add_argument("--from", dest="begin", choices=("beginning", "now"), default="now", help=text)
-    parser.add_argument("--count", type=int, metavar="N", help="end after this number of records")
+    parser.add_argument("--count", type=count, metavar="N", help="end after this number of records")
     parser.add_argument("--json", action="store_true", help="print one JSON record per line")
     add_kafka(parser, *(f"topics.{name}" for name in FOLLOWED))
 
@@ -128,8 +127,6 @@ def run_tail(options: argparse.Namespace) -> int:
     $ recallflow tail --from beginning --count 2 --bootstrap-servers localhost:9092"""
     if options.user is not None and options.tenant is None:
         raise UsageError("--user needs --tenant, because users of two tenants may have the same name")
-    if options.count is not None and options.count < 1:
-        raise UsageError("--count must be 1 or more")
     from recallflow.connectors.kafka.topic_reader import UNCOMMITTED, TopicReader
 
     chosen = config(options)
@@ -198,12 +195,12 @@ def run_dlq_list(options: argparse.Namespace) -> int:
     $ recallflow dlq list --code invalid_event --json --bootstrap-servers localhost:9092"""
     from recallflow.connectors.kafka.topic_reader import read_letters
 
-    count = 0
+    number = 0
     where = config(options)
     for letter in read_letters(where.kafka, where.topics.dead_letters):
         if not _is_chosen(letter, options):
             continue
-        count += 1
+        number += 1
         # Earlier versions stored dead letters unmasked.
         text = None if letter.value is None else mask(letter.value)[0].decode(errors="replace")
         headers = [(name, mask(value or b"")[0].decode(errors="replace")) for name, value in letter.headers]
@@ -219,7 +216,7 @@ def run_dlq_list(options: argparse.Namespace) -> int:
             for missing in letter.missing:
                 print(paragraph(f"({missing})", "    "))
     if not options.json:
-        print(f"{count} dead letters")
+        print(f"{number} dead letters")
     return 0
 
 
@@ -241,11 +238,11 @@ def run_dlq_replay(options: argparse.Namespace) -> int:
     letters = with_originals(where.kafka, [letter for letter in found if _is_chosen(letter, options)])
     cut = [letter for letter in letters if letter.missing]
     for letter in cut:
-        print(f"recallflow: {letter.source} cannot be sent again: {'; '.join(letter.missing)}", file=sys.stderr)
+        note(f"{letter.source} cannot be sent again: {'; '.join(letter.missing)}")
     denied = [letter for letter in letters if options.code is None and letter.error.get("code") in DENIED]
     if denied:
         remedy = f"check them, and give --code {' or '.join(DENIED)} to send them"
-        print(f"recallflow: {len(denied)} not sent, because their senders were refused; {remedy}", file=sys.stderr)
+        note(f"{len(denied)} not sent, because their senders were refused; {remedy}")
     whole = [letter for letter in letters if not letter.missing and letter not in denied]
     if replay is None:
         for letter in whole:

@@ -18,7 +18,7 @@ from zoneinfo import ZoneInfo
 import orjson
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
-from recallflow.cli.output import clean, console, error, heading, json_line, note, table
+from recallflow.cli.output import clean, console, error, heading, json_line, note, show, table
 from recallflow.connectors.local_inputs import BATCH_RECORDS, Delivery, batched
 from recallflow.connectors.logs.log_format import ImportScope
 from recallflow.connectors.logs.registry import Log, Registry, log_name
@@ -254,10 +254,8 @@ def report(results: Iterable[Replayed], *, as_json: bool) -> int:
     refused = 0
     for done in results:
         refused += done.refused
-        if as_json:
-            json_line(done._asdict() | {"rejects": str(done.rejects), "rate": round(done.rate, 1)})
-        else:
-            print(clean(done.text()))
+        fields = done._asdict() | {"rejects": str(done.rejects), "rate": round(done.rate, 1)}
+        show(fields, done.text(), as_json=as_json)
     return refused
 
 

@@ -16,6 +16,7 @@ from recallflow.cli.options import (
     add_create,
     add_kafka,
     add_settings,
+    add_start,
     at_rest,
     check_no_control,
     config,
@@ -41,8 +42,7 @@ def add_serve(commands: Commands) -> None:
     parser = add_command(commands, "serve", run_serve)
     add_kafka(parser, *SERVE, *GATEWAY)
     add_control(parser)
-    add_create(parser)
-    parser.add_argument("--print-config", action="store_true", help="print the effective settings and their origins")
+    add_start(parser)
 
 
 def run_serve(options: argparse.Namespace) -> int:
@@ -72,8 +72,7 @@ def add_mcp(commands: Commands) -> None:
     parser.add_argument("--project", metavar="NAME", help="use this project's memories only; new ones belong to it")
     add_kafka(parser, *GATEWAY)
     add_control(parser)
-    add_create(parser)
-    parser.add_argument("--print-config", action="store_true", help="print the effective settings and their origins")
+    add_start(parser)
 
 
 def run_mcp(options: argparse.Namespace) -> int:

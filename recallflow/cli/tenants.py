@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from recallflow.cli.options import add_actions, add_tenant, config, decisions
-from recallflow.cli.output import json_line, note, table
+from recallflow.cli.output import json_line, note, show, table
 from recallflow.cli.parser import Commands, Handler, add_command
 from recallflow.errors import UsageError
 from recallflow.limits import QUOTAS
@@ -304,10 +304,7 @@ def run_keys_list(options: argparse.Namespace) -> int:
     $ recallflow keys list acme --json --bootstrap-servers localhost:9092"""
     found = _keys(decided(options), options.tenant)
     for _, fields in found.values():
-        if options.json:
-            json_line(fields)
-        else:
-            print(_key_line(fields))
+        show(fields, _key_line(fields), as_json=options.json)
     if not found:
         note(f"tenant {options.tenant} has no keys")
     return 0

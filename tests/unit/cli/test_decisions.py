@@ -204,7 +204,7 @@ def test_unknown_user_has_no_graph(cli: Cli, told: Path) -> None:
 
 def test_unanswerable_question_fails(cli: Cli, told: Path, tmp_path: Path) -> None:
     done = cli("graph", "facts", "--entity", "Nobody", "--state-dir", told, *OURS)
-    assert (done.returncode, "Nobody" in done.stdout) == (1, True)
+    assert (done.returncode, "Nobody" in done.stderr) == (1, True)
     assert cli("graph", "status", "--state-dir", tmp_path / "nowhere").returncode == 2
     assert not (tmp_path / "nowhere").exists()
 
