@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from recallflow.caching import Kept
+from recallflow.caching import BoundedCache
 from recallflow.connectors.model_embedders import StaticEmbedder, load_folder, load_minilm, load_named
 from recallflow.embedder import Embedder, Kind, Matrix
 from recallflow.errors import EmbedderError
@@ -32,7 +32,7 @@ class HashEmbedder:
     def __init__(self, dimension: int = DIMENSION) -> None:
         self.dimension = dimension
         self.name = f"hash-{dimension}"
-        self._buckets = _caches.setdefault(dimension, Kept(partial(_signed_buckets, dimension), _CACHE_BYTES))
+        self._buckets = _caches.setdefault(dimension, BoundedCache(partial(_signed_buckets, dimension), _CACHE_BYTES))
 
     def embed(self, texts: Sequence[str]) -> Matrix:
         """Return vectors. Bucket sums are whole numbers, so a row does not depend on its batch."""
@@ -66,7 +66,7 @@ def _signed_buckets(dimension: int, word: str) -> bytes:
     return np.array([h % dimension if h >> 63 else ~(h % dimension) for h in hashes], _BUCKET).tobytes()
 
 
-_caches: dict[int, Kept[str, bytes]] = {}  # dimension → cache, which the embedders of a process share
+_caches: dict[int, BoundedCache[str, bytes]] = {}  # dimension → cache, which the embedders of a process share
 
 
 SPELLING_BUCKETS = 256

@@ -19,7 +19,7 @@ from weakref import WeakSet, WeakValueDictionary
 from recallflow.connectors.local_inputs import LocalCalls
 from recallflow.control import SETTLED_MS, ControlHistory, TokenKey
 from recallflow.credentials import Headers
-from recallflow.distribution import way_out
+from recallflow.distribution import remedy_for
 from recallflow.embedder import Matrix
 from recallflow.errors import (
     DeliveryFailed,
@@ -360,7 +360,7 @@ class OwnThread:
         except BaseException as error:  # noqa: BLE001 - callers receive it
             if isinstance(error, StateInUse):
                 error = StateInUse(error.holder, _SHARE)
-            elif isinstance(error, ModuleNotFoundError) and (to_install := way_out(error)) is not None:
+            elif isinstance(error, ModuleNotFoundError) and (to_install := remedy_for(error)) is not None:
                 error = UsageError(to_install)
             if self.ready.done():
                 self._failure = error

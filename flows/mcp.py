@@ -9,7 +9,7 @@ from recallflow.connectors.http.requests import Limits
 from recallflow.connectors.http.routes import probe_routes
 from recallflow.connectors.http.server import ConcurrencyLimit, Traffic, listen, serve
 from recallflow.connectors.mcp.server import build_http, build_server, caller_in, serve_stdio
-from recallflow.connectors.mcp.tools import Caller, Performer, ServerScope
+from recallflow.connectors.mcp.tools import Caller, ServerScope, ToolRunner
 from recallflow.credentials import USER_HEADER
 from recallflow.errors import UsageError
 from recallflow.flows.config import Config
@@ -30,14 +30,14 @@ def parse_address(text: str) -> tuple[str, int]:
 def serve_user(config: Config, engine: ServedEngine, scope: ServerScope, user_id: str) -> None:
     """Serve one user on standard input and output until the input ends, with the credentials of the configuration."""
     caller = Caller(scope, user_id, (*config.auth.credentials, (USER_HEADER, user_id.encode())))
-    performer = Performer(engine.service, engine.admission, config.serve.timeout_s)
-    asyncio.run(serve_stdio(build_server(performer, lambda _: caller)))
+    tools = ToolRunner(engine.service, engine.admission, config.serve.timeout_s)
+    asyncio.run(serve_stdio(build_server(tools, lambda _: caller)))
 
 
 def serve_http(config: Config, engine: ServedEngine, scope: ServerScope, at: tuple[str, int]) -> None:
     """Serve over HTTP until SIGTERM or SIGINT. Each request brings credentials and names its user."""
     admission = engine.admission
-    server = build_server(Performer(engine.service, admission, config.serve.timeout_s), partial(caller_in, scope))
+    server = build_server(ToolRunner(engine.service, admission, config.serve.timeout_s), partial(caller_in, scope))
     chosen = config.serve
     limits = Limits(chosen.timeout_s, chosen.body_timeout_s, chosen.concurrency)
     registry = registry_of(engine.metrics)

@@ -16,7 +16,7 @@ from recallflow.connectors.kafka.topic_reader import ASK_S, TopicReader
 from recallflow.errors import SourceError, UsageError
 from recallflow.flows.settings import TopicNames
 from recallflow.kafka_options import KafkaOptions
-from recallflow.parsing import asks
+from recallflow.parsing import is_query
 from recallflow.state.description import TOPICS, describe, reads_topics
 from recallflow.state.files import read_checked, write_checked
 
@@ -154,7 +154,7 @@ def state_partitions(reader: TopicReader, topic: str, count: int) -> int | None:
 def _check_memories(reader: TopicReader, topic: str) -> None:
     """Raise UsageError if the memory topic holds queries, which would all be answered a second time."""
     values = [first.value() or b"" for first in reader.firsts(reader.spans((topic,))).values()]
-    if values and all(map(asks, values)):
+    if values and all(map(is_query, values)):
         raise UsageError(
             f"{topic} begins with queries in each partition, and is given as --memory-topic: give the topic of memory "
             "events there, and that of queries as --query-topic"

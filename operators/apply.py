@@ -6,7 +6,7 @@ from typing import Any, get_args
 
 import orjson
 
-from recallflow.caching import Kept
+from recallflow.caching import BoundedCache
 from recallflow.errors import FieldProblem, InvalidRecord
 from recallflow.events import (
     CategorySummary,
@@ -145,7 +145,7 @@ def entry_of(row: MemoryRow, episode: int, analysis: Analysis) -> Entry:
     )
 
 
-_author_stems: Kept[str, str] = Kept(
+_author_stems: BoundedCache[str, str] = BoundedCache(
     lambda author: " ".join(stems(author)), 1024 * 1024
 )  # few distinct authors occur often
 

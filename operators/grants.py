@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from pydantic import TypeAdapter, ValidationError
 
-from recallflow.caching import Kept
+from recallflow.caching import BoundedCache
 from recallflow.control import ALL_TENANTS, ApiKey, ControlHistory, TokenKey
 from recallflow.credentials import KEY_HEADER, TOKEN_HEADER, ApiKeyText, hash_of, read_key
 from recallflow.errors import ErrorCode, FieldProblem, InvalidRecord, UsageError
@@ -202,8 +202,8 @@ class TokenVerifier:
         """`secrets` are by fingerprint. More may be added later."""
         self._decisions, self._issuer, self._secrets = decisions, issuer, secrets
         self._public: dict[str, Any] = {}  # by fingerprint
-        self._heads = Kept(_head, VERIFIED_BYTES // 4)
-        self._verified: Kept[tuple[str, str, str], Verified] = Kept(self._verify, VERIFIED_BYTES)
+        self._heads = BoundedCache(_head, VERIFIED_BYTES // 4)
+        self._verified: BoundedCache[tuple[str, str, str], Verified] = BoundedCache(self._verify, VERIFIED_BYTES)
 
     def grant(self, token: str, append_ms: int, at_ms: int) -> Grant:
         """Return the rights of a token in a record appended at `append_ms`, by the signing keys at `at_ms`. Raise

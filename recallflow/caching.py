@@ -11,7 +11,7 @@ _ENTRY_BYTES = 100  # of a dict's place
 _SHARE = 64  # of the budget: larger values are not cached by default
 
 
-class Kept(dict[K, V]):
+class BoundedCache(dict[K, V]):
     """Cache of `make` by argument: `kept[argument]`. At the budget the cache is emptied: a dict has the fastest lookup,
     and eviction in order would slow down each one."""
 

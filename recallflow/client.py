@@ -131,7 +131,7 @@ class Pending:
     future: "Future[Response]" = field(default_factory=new_future)
 
 
-class Outstanding:
+class PendingQueries:
     """Queries without a response yet. The caller of `pop` resolves the future of the query. Thread-safe.
 
     Queries are grouped by record key, and a response has the key of its query. Responses to other clients are therefore
@@ -235,7 +235,7 @@ class KafkaVerbs(Verbs):
         self._decided_ms = 0
         self._deciding = threading.Lock()
         self._writes = OwnWrites()
-        self._outstanding = Outstanding()
+        self._outstanding = PendingQueries()
         inboxes, waiting = [replies or Inbox(topics.responses)], self._outstanding
         self._kafka = ProducerAndReader(kafka, inboxes, timeout_s, waiting.receive, waiting.fail_all, waiting.fail_due)
 

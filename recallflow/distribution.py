@@ -17,7 +17,7 @@ def install(extra: str) -> str:
     return f"pip install '{_EMBEDDED if _is_embedded() else name}[{extra}]'"
 
 
-def way_out(missing: ModuleNotFoundError) -> str | None:
+def remedy_for(missing: ModuleNotFoundError) -> str | None:
     """Return the missing library with a remedy; None for a library of the engine itself."""
     library = (missing.name or "").partition(".")[0]
     if find_spec("recallflow.state") is None:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
-from recallflow.caching import Kept
+from recallflow.caching import BoundedCache
 
 _KEPT_BYTES = 4 * 1024 * 1024
 _MASK = 0xFFFFFFFF
@@ -43,7 +43,7 @@ def murmur2(data: bytes) -> int:
     return h ^ h >> 15
 
 
-_key_hashes = Kept(hash_of, _KEPT_BYTES)
+_key_hashes = BoundedCache(hash_of, _KEPT_BYTES)
 
 
 class Owner(NamedTuple):
@@ -76,7 +76,7 @@ def state_partition(tenant_id: str, user_id: str, partitions: int) -> int:
 
 
 # By name: to make the key anew for each record takes longer than all the rest.
-_hashes: Kept[tuple[str, str], int] = Kept(lambda user: hash_of(user_key(*user)), 8 * 1024 * 1024)
+_hashes: BoundedCache[tuple[str, str], int] = BoundedCache(lambda user: hash_of(user_key(*user)), 8 * 1024 * 1024)
 
 
 # `github.com/OWNER/REPOSITORY` as an id, a URL (also with credentials and a port), or the SSH remote of a clone.

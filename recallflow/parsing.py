@@ -76,7 +76,7 @@ def parse(value: bytes) -> Event:
     """Parse JSON of any memory or query event. Raise InvalidRecord."""
     if len(value) > limits.RECORD_BYTES:
         raise _refusal("too_large", f"over {limits.RECORD_BYTES} bytes; split it, or store a reference")
-    value = unmarked(value)
+    value = without_bom(value)
     if not value.strip():
         raise _refusal("invalid_json", "empty; send one JSON object")
     if len(value) >= limits.VALUES_MAX:  # a value has at least a byte
@@ -95,10 +95,10 @@ def parse(value: bytes) -> Event:
 def parse_control(value: bytes) -> Control:
     """Parse JSON of any control event. Raise InvalidRecord."""
     try:
-        event = _control().validate_json(unmarked(value))
+        event = _control().validate_json(without_bom(value))
     except ValidationError as error:
         raise _invalid(value, error, _CONTROL_TYPES, "invalid_event") from None
-    _check_names(unmarked(value))
+    _check_names(without_bom(value))
     return event
 
 
@@ -106,7 +106,7 @@ def unknown_fields(event: Event) -> list[str]:
     return sorted(event.model_extra or {})
 
 
-def asks(value: bytes) -> bool:
+def is_query(value: bytes) -> bool:
     """Return whether bytes are a query, valid or not, which gets an answer. Fast for other bytes."""
     return (_QUERY_NAME.search(value) is not None or b"\\u" in value) and raw_query(value) is not None
 
@@ -124,18 +124,18 @@ def raw_query(value: bytes) -> dict[str, Any] | None:
 
 def raw_event(value: bytes, types: frozenset[str] = EVENT_TYPES) -> dict[str, Any] | None:
     try:
-        raw = from_json(unmarked(value))
+        raw = from_json(without_bom(value))
     except ValueError:
         return None
     return raw if isinstance(raw, dict) and isinstance(kind := raw.get("type"), str) and kind in types else None
 
 
-def unmarked(value: bytes) -> bytes:
+def without_bom(value: bytes) -> bytes:
     """Return UTF-8 without the byte order mark of some editors and shells."""
     return value.removeprefix(codecs.BOM_UTF8)
 
 
-def wrapping(value: bytes) -> str | None:
+def encoding_problem(value: bytes) -> str | None:
     """Return the problem and remedy of JSON in another encoding or wrapping, recognised by its first bytes."""
     for name, marks in _MARKS.items():
         if value.startswith(marks):
@@ -157,9 +157,9 @@ def parse_as(model: type[M], value: bytes) -> M:
     if len(value) > limits.RECORD_BYTES:
         raise _refusal("too_large", f"over {limits.RECORD_BYTES} bytes")
     try:
-        return model.model_validate_json(unmarked(value))
+        return model.model_validate_json(without_bom(value))
     except ValidationError as error:
-        raise _invalid(unmarked(value), error, _types_of(model), "unknown_type") from None
+        raise _invalid(without_bom(value), error, _types_of(model), "unknown_type") from None
 
 
 def _check_size(value: bytes) -> None:
@@ -231,7 +231,7 @@ def _invalid(value: bytes, error: ValidationError, types: frozenset[str], unknow
     del errors[ERRORS_READ:]
     match errors[0]["type"]:
         case "json_invalid":
-            return _refusal("invalid_json", wrapping(value) or _unreadable(errors[0]["msg"]))
+            return _refusal("invalid_json", encoding_problem(value) or _unreadable(errors[0]["msg"]))
         case "union_tag_not_found" | "union_tag_invalid" as tag:
             what = "missing" if tag == "union_tag_not_found" else "not a known type"
             return _refusal(unknown, f"{what}; give one of {', '.join(sorted(types))}", "type")

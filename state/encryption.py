@@ -11,7 +11,7 @@ from typing import Any, Self
 
 import orjson
 
-from recallflow.caching import Kept
+from recallflow.caching import BoundedCache
 from recallflow.credentials import MasterKey
 from recallflow.errors import DecryptionFailed, MasterKeyError
 from recallflow.owner import Owner
@@ -172,8 +172,8 @@ class OwnerKeys:
         self._keyring = keyring
         self._get = get
         # By owner. Raises DecryptionFailed for one who has no key, or whose key cannot be opened.
-        self.ciphers = Kept[bytes, Cipher](self._read, CACHE_BYTES)
-        self._tenant_ciphers = Kept[bytes, Cipher](self._read_tenant, CACHE_BYTES)  # a tenant's key never changes
+        self.ciphers = BoundedCache[bytes, Cipher](self._read, CACHE_BYTES)
+        self._tenant_ciphers = BoundedCache[bytes, Cipher](self._read_tenant, CACHE_BYTES)  # tenant keys never change
 
     def begin(self, owner: Owner, key: bytes) -> Mapping[bytes, bytes]:
         """Return the records of a new owner's key; nothing for an existing one. `key` is the prefix of the owner's

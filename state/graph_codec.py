@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Self
 
 import orjson
 
-from recallflow.caching import Kept
+from recallflow.caching import BoundedCache
 from recallflow.fields import EPOCH_MS_MIN
 
 SIMILAR_TO = "similar_to"
@@ -300,7 +300,7 @@ def _node_key(node: tuple[str, str]) -> str:
     return f"{kind}:{' '.join(plain.casefold().split())}"
 
 
-_node_keys = Kept(_node_key, 4 * 1024 * 1024)
+_node_keys = BoundedCache(_node_key, 4 * 1024 * 1024)
 
 
 RELATION, EVIDENCE, GIVEN, OVERRIDE, LIFE = b"r", b"e", b"g", b"o", b"x"

@@ -9,7 +9,7 @@ from weakref import proxy
 import numpy as np
 import numpy.typing as npt
 
-from recallflow.caching import Kept
+from recallflow.caching import BoundedCache
 from recallflow.embedder import Matrix
 from recallflow.language import PlacedStems
 from recallflow.language.statements import StatementReading
@@ -404,10 +404,10 @@ class OwnerIndex:
         return Conversation(self.facts)
 
     @cached_property
-    def standing(self) -> Kept[str, StemOccurrences]:
+    def standing(self) -> BoundedCache[str, StemOccurrences]:
         """Return a cache of the occurrences of stems in `conversation`. A query looks up each stem several times."""
         budget_bytes = max(_STANDING_BYTES, _STANDING_BYTES_A_MEMORY * self.conversation.size)
-        return Kept(partial(OwnerIndex._standing, proxy(self)), budget_bytes, _STANDING_SHARE)
+        return BoundedCache(partial(OwnerIndex._standing, proxy(self)), budget_bytes, _STANDING_SHARE)
 
     def _standing(self, stem: str) -> StemOccurrences:
         places = self.conversation.live_places(self.words.occurrences(stem))

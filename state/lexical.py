@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 import numpy.typing as npt
 
-from recallflow.caching import Kept
+from recallflow.caching import BoundedCache
 from recallflow.language import grams, is_character
 from recallflow.state.arrays import Array, Column, GrowingArray, Ints, Unsigned, best_part, ranges
 from recallflow.state.segment import Words
@@ -44,7 +44,7 @@ class Spelling(int):
         return found
 
 
-_spellings = Kept(Spelling.of, 16 * 1024 * 1024)
+_spellings = BoundedCache(Spelling.of, 16 * 1024 * 1024)
 
 
 def distinct(numbers: Array) -> Array:

@@ -19,7 +19,7 @@ from recallflow import limits
 from recallflow.connectors.http.errors import JSON, Problem
 from recallflow.credentials import KEY_HEADER, TOKEN_HEADER, USER_HEADER, Headers
 from recallflow.fields import fix
-from recallflow.parsing import unmarked
+from recallflow.parsing import without_bom
 from recallflow.telemetry import trace_headers
 
 TENANT_SHARE, TENANT_LEAST = 4, 16
@@ -198,7 +198,7 @@ def too_large(most: int) -> Problem:
 def with_fields(body: bytes, fields: Mapping[str, Any]) -> bytes:
     """Return a JSON object with fields added before its own. A duplicate field is refused later. A body that is no
     object is returned unchanged, and refused later."""
-    inner = unmarked(body).strip()
+    inner = without_bom(body).strip()
     if not inner.startswith(b"{"):
         return body
     inner = inner[1:].lstrip()

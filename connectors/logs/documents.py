@@ -16,7 +16,7 @@ from ijson.common import ObjectBuilder
 
 from recallflow.connectors.local_inputs import bounded_lines
 from recallflow.connectors.logs.sources import LogFile, piece
-from recallflow.parsing import unmarked
+from recallflow.parsing import without_bom
 
 ELEMENT_BYTES = 64 * 1024 * 1024  # an element may be a whole conversation
 EACH = "[]"  # path element: each element of an array
@@ -81,7 +81,7 @@ def members(source: LogFile, without: str) -> dict[str, Any]:
 def first_objects(start: bytes) -> list[dict[str, Any]]:
     """Return the first objects of a log by its first bytes: of JSON lines, of an array, or the document itself. Of a
     larger document, return its complete members; an array among them has its complete elements."""
-    start = unmarked(start).decode(errors="replace").encode()  # a bad byte in a text must not hide the format
+    start = without_bom(start).decode(errors="replace").encode()  # a bad byte in a text must not hide the format
     lines = (parsed(line) for line in start.split(b"\n", FIRST_OBJECTS)[:FIRST_OBJECTS] if line.strip())
     found = [line for line in lines if isinstance(line, dict)]
     if not found:
@@ -92,7 +92,7 @@ def first_objects(start: bytes) -> list[dict[str, Any]]:
 
 def is_document(start: bytes) -> bool:
     """Return whether a log is one JSON document (an array, or an object over several lines) and not JSON lines."""
-    start = unmarked(start).lstrip()
+    start = without_bom(start).lstrip()
     if start.startswith(b"["):
         return _ARRAY.match(start) is not None
     first, line_feed, _ = start.partition(b"\n")
@@ -113,7 +113,7 @@ def records(source: LogFile, *, as_document: bool) -> Iterator[bytes]:
     with source.open() as file:
         for number, line in enumerate(bounded_lines(file, ELEMENT_BYTES)):
             if line.strip():
-                yield line if number else unmarked(line)
+                yield line if number else without_bom(line)
 
 
 def _closed(start: bytes) -> object:
@@ -152,7 +152,7 @@ class _Scanner:
 
     def __init__(self, file: BinaryIO, most_bytes: int) -> None:
         self._file, self._most_bytes = file, most_bytes
-        self._buffer = unmarked(piece(file, _CHUNK_BYTES))
+        self._buffer = without_bom(piece(file, _CHUNK_BYTES))
         self._at = self._begin = self._room = 0
         self._kept: list[bytes] = []
         self._is_cut = False  # whether the current value had no end

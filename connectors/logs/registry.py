@@ -21,7 +21,7 @@ from recallflow.connectors.logs.sources import LogFile, LogHead
 from recallflow.connectors.logs.tables import csv_format, header_columns, lines_format, mapped, parquet_format
 from recallflow.connectors.logs.team_chats import DISCORD, SLACK
 from recallflow.errors import UsageError
-from recallflow.parsing import EVENT_TYPES, unmarked, wrapping
+from recallflow.parsing import EVENT_TYPES, encoding_problem, without_bom
 
 
 def _recognises(head: LogHead) -> bool:
@@ -40,7 +40,7 @@ def _read(source: LogFile, scope: ImportScope) -> Iterator[bytes]:  # noqa: ARG0
         return
     with source.open() as file:
         for number, line in enumerate(bounded_lines(file, EVENT_BYTES)):
-            yield line if number else unmarked(line)
+            yield line if number else without_bom(line)
 
 
 EVENTS = LogFormat(
@@ -134,7 +134,7 @@ def _described(head: LogHead) -> str:
     """Describe the start or the entries of a log."""
     if head.members:
         return f"holds {_some(head.members)}"
-    if wrong := wrapping(head.start):
+    if wrong := encoding_problem(head.start):
         return f"starts with what {wrong}"
     line = next((one.strip() for one in head.start.splitlines() if one.strip()), b"")
     if not line:

@@ -22,7 +22,7 @@ from recallflow.connectors.logs.sources import LogFile, LogHead
 from recallflow.errors import UsageError
 from recallflow.fields import written_time
 from recallflow.limits import RECORD_BYTES
-from recallflow.parsing import EVENT_TYPES, unmarked
+from recallflow.parsing import EVENT_TYPES, without_bom
 
 Columns = Mapping[str, str]  # field of an event → column
 Row = dict[str, Any]
@@ -239,7 +239,7 @@ def csv_format(columns: Columns) -> LogFormat:
 
 def header_columns(start: bytes) -> list[str]:
     """Return the columns of a log that starts like CSV; an empty list for other logs."""
-    start = unmarked(start).lstrip()
+    start = without_bom(start).lstrip()
     if start.startswith(_JSON_STARTS) or b"\x00" in start[:1000]:
         return []
     _, names = _header(start)
@@ -248,7 +248,7 @@ def header_columns(start: bytes) -> list[str]:
 
 def _header(start: bytes) -> tuple[str, list[str]]:
     """Return the delimiter that gives the most columns, and the columns under unique names."""
-    lines = [f"{line}\n" for line in _texts(unmarked(start).split(b"\n", _HEADER_LINES)[:_HEADER_LINES])]
+    lines = [f"{line}\n" for line in _texts(without_bom(start).split(b"\n", _HEADER_LINES)[:_HEADER_LINES])]
     found = [(delimiter, _first_row(lines, delimiter)) for delimiter in _DELIMITERS]
     delimiter, names = max(found, key=lambda one: len(one[1]))
     unique: dict[str, None] = {}
@@ -291,7 +291,7 @@ def _csv_rows(name: str, file: BinaryIO, columns: list[str], delimiter: str) -> 
 
 def _texts(lines: Iterable[bytes]) -> Iterator[str]:
     for number, line in enumerate(lines):
-        yield (line if number else unmarked(line)).decode("utf-8", "replace").removesuffix("\r")
+        yield (line if number else without_bom(line)).decode("utf-8", "replace").removesuffix("\r")
 
 
 MAGIC = b"PAR1"

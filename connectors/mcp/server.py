@@ -19,7 +19,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from recallflow.connectors.http.errors import Problem, body_of, refusal
 from recallflow.connectors.http.requests import Limits, read_body
 from recallflow.connectors.http.server import PROBES, mark_admitted
-from recallflow.connectors.mcp.tools import INSTRUCTIONS, TOOLS, Caller, Performer, ServerScope, caller_of
+from recallflow.connectors.mcp.tools import INSTRUCTIONS, TOOLS, Caller, ServerScope, ToolRunner, caller_of
 from recallflow.distribution import __version__
 from recallflow.errors import DefectLog, DeliveryFailed, InvalidRecord, QueryTimeout, RecallflowError, SourceError
 from recallflow.parsing import parse
@@ -70,7 +70,7 @@ def _problem(one: ErrorDetails) -> str:
 Context = ServerRequestContext[Any, Any]
 
 
-def build_server(performer: Performer, caller_in: Callable[[Context], Caller]) -> Server[Any]:
+def build_server(tools: ToolRunner, caller_in: Callable[[Context], Caller]) -> Server[Any]:
     """Return the server without a transport. `caller_in` returns the caller of a request; it raises InvalidRecord."""
 
     async def listed(_: Context, __: PaginatedRequestParams | None) -> ListToolsResult:
@@ -82,7 +82,7 @@ def build_server(performer: Performer, caller_in: Callable[[Context], Caller]) -
             return _failed(f"unknown_tool: there are {', '.join(TOOLS)}.")
         try:
             arguments = tool.arguments.model_validate(params.arguments or {})
-            result = await performer.perform(caller_in(context), arguments)
+            result = await tools.run(caller_in(context), arguments)
         except Exception as error:  # noqa: BLE001 - the model gets any error, and the server continues
             return _failed(explain(error))
         structured = result.structured.model_dump(mode="json")
@@ -117,7 +117,7 @@ _BODY_BYTES = 256 * 1024  # size limit of a request; the longest arguments fit w
 
 
 def build_http(
-    server: Server[Any], place: ServerScope, admission: Admission, host: str, limits: Limits, probes: APIRouter
+    server: Server[Any], server_scope: ServerScope, admission: Admission, host: str, limits: Limits, probes: APIRouter
 ) -> ASGIApp:
     """Return the server as an app, with the routes of probes. It keeps no sessions: each request brings its own
     credentials, and any of several processes may answer it. On a loopback address as `host` the server answers under
@@ -125,22 +125,22 @@ def build_http(
     app = server.streamable_http_app(
         streamable_http_path=PATH, json_response=True, stateless_http=True, max_request_body_size=_BODY_BYTES, host=host
     )
-    return _Judged(app, probes, place, admission, replace(limits, body_bytes=_BODY_BYTES))
+    return _AdmissionMiddleware(app, probes, server_scope, admission, replace(limits, body_bytes=_BODY_BYTES))
 
 
-def caller_in(place: ServerScope, context: Context) -> Caller:
+def caller_in(server_scope: ServerScope, context: Context) -> Caller:
     """Return the caller of an HTTP request. Raise InvalidRecord."""
     request: Any = context.request
-    return caller_of(place, request.scope["headers"])
+    return caller_of(server_scope, request.scope["headers"])
 
 
-class _Judged:
+class _AdmissionMiddleware:
     """Admission of requests with valid credentials. GET is refused: it would wait for messages without end."""
 
     def __init__(
-        self, app: ASGIApp, probes: APIRouter, place: ServerScope, admission: Admission, limits: Limits
+        self, app: ASGIApp, probes: APIRouter, server_scope: ServerScope, admission: Admission, limits: Limits
     ) -> None:
-        self._app, self._place, self._admission, self._limits = app, place, admission, limits
+        self._app, self._server_scope, self._admission, self._limits = app, server_scope, admission, limits
         self._probes = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
         self._probes.include_router(probes)
 
@@ -152,8 +152,8 @@ class _Judged:
             await self._probes(scope, receive, send)
             return
         try:
-            caller = caller_of(self._place, scope["headers"])
-            question: Any = parse(orjson.dumps({"type": "user.stats"} | caller.scope()))
+            caller = caller_of(self._server_scope, scope["headers"])
+            question: Any = parse(orjson.dumps({"type": "user.stats"} | caller.owner_fields()))
             self._admission.check(question, caller.headers)
             mark_admitted(scope)
             if scope["method"] != "POST":
@@ -162,10 +162,10 @@ class _Judged:
         except RecallflowError as error:
             await refusal(body_of(error))(scope, receive, send)
             return
-        await self._app(scope, _replayed(body, receive), send)
+        await self._app(scope, _prepend_body(body, receive), send)
 
 
-def _replayed(body: bytes, receive: Receive) -> Receive:
+def _prepend_body(body: bytes, receive: Receive) -> Receive:
     """Return a `receive` that gives the body already read, and then further messages."""
     unread: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 

@@ -304,23 +304,23 @@ class ServerScope(NamedTuple):
 class Caller(NamedTuple):
     """User of a tool call, with credentials."""
 
-    place: ServerScope
+    server_scope: ServerScope
     user_id: str
     headers: Headers
 
-    def scope(self) -> dict[str, str]:
-        named = self.place._asdict() | {"user_id": self.user_id}
+    def owner_fields(self) -> dict[str, str]:
+        named = self.server_scope._asdict() | {"user_id": self.user_id}
         return {name: value for name, value in named.items() if value is not None}
 
 
-def caller_of(place: ServerScope, headers: Iterable[tuple[bytes, bytes]]) -> Caller:
+def caller_of(server_scope: ServerScope, headers: Iterable[tuple[bytes, bytes]]) -> Caller:
     """Return the caller by x-end-user-id. Repeated credentials are refused later. Raise InvalidRecord."""
     given = tuple((_CREDENTIALS[name], value) for name, value in headers if name in _CREDENTIALS)
     users = [value for name, value in given if name == USER_HEADER]
     if len(users) != 1:
         raise _refused("is missing: it names the user whose memory this is" if not users else "is given twice")
     try:
-        return Caller(place, users[0].decode(), given)
+        return Caller(server_scope, users[0].decode(), given)
     except UnicodeDecodeError:
         raise _refused("is not UTF-8") from None
 
@@ -334,11 +334,11 @@ _ARGUMENTS = {"k": "limit", "filters.session_ids": "session_id", "filters.catego
               "filters.kinds": "kind"}  # fmt: skip
 
 
-class Performer:
+class ToolRunner:
     def __init__(self, service: Service, admission: Admission, timeout_s: float) -> None:
         self._service, self._admission, self._timeout_s = service, admission, timeout_s
 
-    async def perform(self, caller: Caller, arguments: Arguments) -> Result:
+    async def run(self, caller: Caller, arguments: Arguments) -> Result:
         """Run a tool. Raise RecallflowError."""
         match arguments:
             case SearchArguments():
@@ -389,7 +389,7 @@ def _given(arguments: Arguments) -> dict[str, Any]:
 def _event(caller: Caller, fields: dict[str, Any]) -> Any:
     """Return the event. Raise InvalidRecord, which names the wrong arguments."""
     try:
-        return parse(orjson.dumps(fields | caller.scope()))
+        return parse(orjson.dumps(fields | caller.owner_fields()))
     except InvalidRecord as error:
         raise InvalidRecord(error.code, [FieldProblem(_argument(f), problem) for f, problem in error.fields]) from None
 

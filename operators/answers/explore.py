@@ -5,7 +5,7 @@ from dataclasses import asdict
 from itertools import islice
 from typing import Any
 
-from recallflow.distribution import way_out
+from recallflow.distribution import remedy_for
 from recallflow.errors import FieldProblem, InvalidRecord
 from recallflow.fields import format_time
 from recallflow.graphs import ExploredEdge, ExploredLink, ExploredMemory, ExploredNode, Mark, Subgraph
@@ -83,7 +83,7 @@ def _nodes(
     try:
         import networkx as nx  # a slow import that only this function needs
     except ModuleNotFoundError as error:
-        raise InvalidRecord("invalid_event", [FieldProblem("type", way_out(error) or str(error))]) from None
+        raise InvalidRecord("invalid_event", [FieldProblem("type", remedy_for(error) or str(error))]) from None
     whole = nx.Graph(around.out)
     hops = nx.multi_source_dijkstra_path_length(whole, {*begin} & around.out.keys(), weight=_hops)
     for vertex in around.out:

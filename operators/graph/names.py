@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import regex
 
-from recallflow.caching import Kept
+from recallflow.caching import BoundedCache
 from recallflow.language import ENGLISH, LATIN, RUSSIAN, Reading, Table, read
 from recallflow.state.entity_names import names_in
 from recallflow.state.graph_codec import ENTITY_KIND, node_key
@@ -46,7 +46,7 @@ class NameWords:
     table: Table
     any_run: re.Pattern[str]  # finds runs of capitalised words
     ascii_run: re.Pattern[str]  # the same for letters without accents
-    parts: Kept[tuple[str, bool], tuple[NamePart, ...]]  # splits a run into possible names
+    parts: BoundedCache[tuple[str, bool], tuple[NamePart, ...]]  # splits a run into possible names
 
 
 def name_words(text: str, reading: Reading) -> NameWords:
@@ -66,7 +66,9 @@ def _tables_of(language: int) -> NameWords:
     grammar = table.function_words & table.accented_words
     calendar = (table.time_words & table.accented_words) | table.months.keys() | table.short_months.keys()
     ordinary = (table.common_words & table.accented_words) | table.ordinary_words | table.nouns
-    parts = Kept[tuple[str, bool], tuple[NamePart, ...]](lambda run: tuple(_Parts(words, *run).found), _KEPT_BYTES)
+    parts = BoundedCache[tuple[str, bool], tuple[NamePart, ...]](
+        lambda run: tuple(_Parts(words, *run).found), _KEPT_BYTES
+    )
     words = NameWords(
         no_names=grammar | table.titles | calendar | ordinary,
         grammar=grammar,

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from recallflow.caching import Kept
+from recallflow.caching import BoundedCache
 from recallflow.embedder import Matrix
 from recallflow.limits import STATEMENTS_MAX
 from recallflow.operators.events import Analysis
@@ -106,7 +106,7 @@ def _make_link(link: tuple[str, str, str, bool]) -> Link:
     return Link(node_key(kind, name), kind, name, role, None, is_urn)
 
 
-_links = Kept(_make_link, 4 * 1024 * 1024)  # few distinct links occur often
+_links = BoundedCache(_make_link, 4 * 1024 * 1024)  # few distinct links occur often
 
 
 def _link(kind: str, name: str, role: str | None = None, is_urn: bool = False) -> Link:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import regex
 
 from recallflow import limits
-from recallflow.caching import Kept
+from recallflow.caching import BoundedCache
 from recallflow.language import (
     ADJOINING,
     ENGLISH,
@@ -165,7 +165,7 @@ def _spelled(name: str, text: str, table: Table) -> str | None:
 
 
 # The same names recur in many questions. The standard library takes twenty times as long to compile a pattern.
-_patterns = Kept[str, regex.Pattern[str]](
+_patterns = BoundedCache[str, regex.Pattern[str]](
     lambda name: regex.compile(rf"(?<!{_LETTER}){regex.escape(name)}(?!{_LETTER})", regex.IGNORECASE), 4 * 1024 * 1024
 )
 

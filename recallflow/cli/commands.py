@@ -31,7 +31,7 @@ from recallflow.cli import (
 from recallflow.cli.output import hidden_native_stderr, take_any_character
 from recallflow.cli.parser import Parser
 from recallflow.credentials import MaskingFormatter
-from recallflow.distribution import __version__, way_out
+from recallflow.distribution import __version__, remedy_for
 from recallflow.errors import EmbedderError, RecallflowError, UsageError
 from recallflow.private_files import UMASK
 from recallflow.process import raise_descriptor_limit
@@ -47,7 +47,7 @@ def failed(error: BaseException, *, debug: bool, as_json: bool) -> int:
         logging.getLogger(__name__).error("%s", line(error))
     else:
         output.error(line(error))
-    to_install = isinstance(error, ModuleNotFoundError) and way_out(error)
+    to_install = isinstance(error, ModuleNotFoundError) and remedy_for(error)
     is_usage = isinstance(error, UsageError | EmbedderError) or getattr(error, "code", None) == "invalid_event"
     return 2 if to_install or is_usage else 1
 
@@ -58,7 +58,7 @@ def line(error: BaseException) -> str:
             return line(error.exceptions[0])
         case RecallflowError():
             text = str(error)
-        case ModuleNotFoundError() if (to_install := way_out(error)) is not None:
+        case ModuleNotFoundError() if (to_install := remedy_for(error)) is not None:
             text = to_install
         case MemoryError():
             text = "out of memory: give the process more memory, or set a smaller --cache-bytes"

@@ -21,7 +21,7 @@ from recallflow.flows.config import Config
 from recallflow.kafka_options import KafkaOptions
 from recallflow.operators.events import Refused, decode
 from recallflow.outputs import DeadLetter
-from recallflow.parsing import unmarked
+from recallflow.parsing import without_bom
 from recallflow.private_files import make_private_folder
 from recallflow.records import Position, Record
 from recallflow.state.files import write_whole
@@ -111,7 +111,7 @@ def publish(options: KafkaOptions, topic: str, job: ReplayJob, pace: Pace | None
                 pace.wait()
             item = decode(Record(Position(name, 0, number), value, 0))
             if not isinstance(item, Refused):
-                key, fields = item.owner.record_key, orjson.loads(unmarked(value))
+                key, fields = item.owner.record_key, orjson.loads(without_bom(value))
                 named = fields.get("id") is not None
                 event = value if named else orjson.dumps({**fields, "id": str(item.record.position)})
                 if publisher.fits(key, event):

@@ -92,15 +92,15 @@ def run_mcp(options: argparse.Namespace) -> int:
         if options.state_dir is None:
             check_no_control(options)
         at = mcp.parse_address(options.http) if options.http else None
-        place = ServerScope(options.tenant, options.environment, options.project)
+        server_scope = ServerScope(options.tenant, options.environment, options.project)
         open_engine = gateway.embedded if options.state_dir else gateway.behind_kafka
 
         def serve() -> None:
             with open_engine(config, decisions(options)) as engine:
                 if at is None:
-                    mcp.serve_user(config, engine, place, options.user or "user")
+                    mcp.serve_user(config, engine, server_scope, options.user or "user")
                 else:
-                    mcp.serve_http(config, engine, place, at)
+                    mcp.serve_http(config, engine, server_scope, at)
 
         if at is None or options.state_dir is not None:  # a client of standard input starts no server again
             serve()

@@ -30,18 +30,18 @@ WAIT_MS = 60_000  # longer than clients wait by themselves
 _NOTHING = MappingProxyType[str, Any]({"k": 1, "mode": "recency", "filters": {"session_ids": ["-"]}})
 
 
-def wait(client: Waits, user_id: str, position: Position) -> None:
+def wait_applied(client: Waits, user_id: str, position: Position) -> None:
     """Return once a write is applied. Raise QueryTimeout if that is unknown in time; it is stored all the same."""
     _check(client.search("-", user=user_id, **_NOTHING, after=position, wait_timeout_ms=WAIT_MS))
 
 
 async def await_applied(client: Awaits, user_id: str, position: Position) -> None:
-    """Return once the write at a position is applied, as `wait` does."""
+    """Return once the write at a position is applied, as `wait_applied` does."""
     _check(await client.search("-", user=user_id, **_NOTHING, after=position, wait_timeout_ms=WAIT_MS))
 
 
 @contextmanager
-def before_a_write() -> Iterator[None]:
+def guard_query_before_write() -> Iterator[None]:
     """Guard queries before a write. Raise NothingWritten if they fail: QueryTimeout would mean a stored write."""
     try:
         yield

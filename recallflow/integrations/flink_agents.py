@@ -18,7 +18,7 @@ from typing import Any
 from pydantic import ConfigDict, Field, SkipValidation
 
 from recallflow.errors import UsageError
-from recallflow.integrations import before_a_write, checked_whole, wait
+from recallflow.integrations import checked_whole, guard_query_before_write, wait_applied
 from recallflow.queries import K_MAX
 from recallflow.responses import ListedMemory, MemoryVersion
 from recallflow.verbs.verbs import Waits
@@ -47,7 +47,7 @@ class RecallLongTermMemory(BaseLongTermMemory):  # type: ignore[misc]  # its pac
     def delete_memory_set(self, name: str) -> bool:
         """Forget all items. Return whether there were any."""
         memory_set = self.get_memory_set(name)
-        with before_a_write():
+        with guard_query_before_write():
             existed = bool(self.get(memory_set, limit=1))
         self.delete(memory_set)
         return existed
@@ -66,7 +66,7 @@ class RecallLongTermMemory(BaseLongTermMemory):  # type: ignore[misc]  # its pac
             for item, metadata in zip(items, each, strict=True)
         ]
         if added:
-            wait(self.client, self.user_id, added[-1].position)
+            wait_applied(self.client, self.user_id, added[-1].position)
         return [one.id for one in added]
 
     def get(
@@ -87,11 +87,11 @@ class RecallLongTermMemory(BaseLongTermMemory):  # type: ignore[misc]  # its pac
         if ids is None:
             forgotten = [self.client.forget(user=self.user_id, where={"session_id": memory_set.name})]
         else:
-            with before_a_write():
+            with guard_query_before_write():
                 there = self.get(memory_set, ids)
             forgotten = [self.client.forget(item.id, user=self.user_id) for item in there]
         for position in forgotten[-1:]:
-            wait(self.client, self.user_id, position)
+            wait_applied(self.client, self.user_id, position)
 
     def search(
         self, memory_set: MemorySet, query: str, limit: int, filters: Metadata | None = None, **kwargs: Any

@@ -28,7 +28,7 @@ from types import MappingProxyType
 from typing import Any
 
 from recallflow.errors import UsageError
-from recallflow.integrations import before_a_write, checked_whole, extra, wait
+from recallflow.integrations import checked_whole, extra, guard_query_before_write, wait_applied
 from recallflow.limits import (
     FILTER_VALUES_MAX,
     METADATA_NAME_CHARACTERS,
@@ -225,13 +225,13 @@ class RecallStore(BaseStore):
         if op.ttl is not None:
             raise NotImplementedError("RecallStore has no TTL that reading refreshes: put without one")
         user_id = self._user(op.namespace)
-        with before_a_write():
+        with guard_query_before_write():
             there = [row.id for row in self._at(op.namespace, op.key)]
         if op.value is None:
             # All are sent before the first wait, so that a timeout skips none.
             forgotten = [self._client.forget(memory_id, user=user_id) for memory_id in there]
             for position in forgotten[-1:]:
-                wait(self._client, user_id, position)
+                wait_applied(self._client, user_id, position)
             return
         paths = None if op.index is False else op.index or self._fields
         memory_fields = fields_of(op.namespace, op.key, op.value, paths)
@@ -240,7 +240,7 @@ class RecallStore(BaseStore):
         else:
             content, memory_id = memory_fields.pop("content"), new_id(op.namespace, op.key)
             position = self._client.add(content, user=user_id, id=memory_id, **memory_fields).position
-        wait(self._client, user_id, position)
+        wait_applied(self._client, user_id, position)
 
     def _newest(self, op: SearchOp) -> list[SearchItem]:
         return [SearchItem(**stored_in(row)) for row in islice(self._matching(op), op.offset, op.offset + op.limit)]

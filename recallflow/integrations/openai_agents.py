@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 from recallflow.fields import Role
-from recallflow.integrations import await_applied, before_a_write, checked_whole, extra
+from recallflow.integrations import await_applied, checked_whole, extra, guard_query_before_write
 from recallflow.records import Position
 from recallflow.responses import ListedMemory
 from recallflow.verbs.verbs import PAGE, Awaits
@@ -52,7 +52,7 @@ class RecallSession:
 
     async def pop_item(self) -> TResponseInputItem | None:
         """Remove and return the latest item, and forget its memory. Raise NothingWritten if the query for it fails."""
-        with before_a_write():
+        with guard_query_before_write():
             rows = await self._rows(1)
         for row in rows:
             await await_applied(self._client, self._user_id, await self._client.forget(row.id, user=self._user_id))

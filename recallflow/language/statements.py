@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import regex
 
-from recallflow.caching import Kept
+from recallflow.caching import BoundedCache
 from recallflow.language.scripts import plain
 from recallflow.language.word_vectors import PERSON, WordRows, word_vectors
 from recallflow.language.words import words
@@ -66,7 +66,7 @@ def identity(word: str) -> int:
     return int.from_bytes(blake2b(word.encode(), digest_size=8).digest(), "little")
 
 
-_identities = Kept(identity, _WORDS_BYTES)
+_identities = BoundedCache(identity, _WORDS_BYTES)
 
 
 class _Cues:

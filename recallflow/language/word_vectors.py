@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from recallflow.caching import Kept
+from recallflow.caching import BoundedCache
 from recallflow.language.analysis import detect
 from recallflow.language.scripts import BEYOND_LATIN, folded, normalised, script_of
 from recallflow.language.tables import BY_SCRIPT, ENGLISH, LATIN, Table
@@ -65,9 +65,9 @@ class WordVectors:
             self._english_stems = {stem: self._single[row] for stem, row in stems}
         self.dimension = self.codes.shape[1]
         self._lexicons: dict[str, dict[str, Rows]] = {}
-        self._rows_of_english: Kept[str, Rows] = Kept(self._english_rows, _CACHE_BYTES)
-        self._languages_of: Kept[str, tuple[int, ...]] = Kept(self._languages, _CACHE_BYTES)
-        self._rows_of: dict[str, Kept[str, Rows]] = {}
+        self._rows_of_english: BoundedCache[str, Rows] = BoundedCache(self._english_rows, _CACHE_BYTES)
+        self._languages_of: BoundedCache[str, tuple[int, ...]] = BoundedCache(self._languages, _CACHE_BYTES)
+        self._rows_of: dict[str, BoundedCache[str, Rows]] = {}
 
     @cached_property
     def digest(self) -> str:
@@ -149,11 +149,13 @@ class WordVectors:
         stem = latin_stems[0][word]
         return self.english.get(stem) or self._english_stems.get(stem) or ()
 
-    def _lookup(self, table: Table) -> Kept[str, Rows]:
+    def _lookup(self, table: Table) -> BoundedCache[str, Rows]:
         """Return the rows by word of a language that is not English."""
         if table.code not in self._rows_of:
             stem, lexicon = stemmer(table), self._lexicon(table)
-            self._rows_of[table.code] = Kept(lambda word: self._translated(word, table, lexicon, stem), _CACHE_BYTES)
+            self._rows_of[table.code] = BoundedCache(
+                lambda word: self._translated(word, table, lexicon, stem), _CACHE_BYTES
+            )
         return self._rows_of[table.code]
 
     def _lexicon(self, table: Table) -> dict[str, Rows]:

@@ -10,7 +10,7 @@ from itertools import pairwise
 import regex
 import Stemmer
 
-from recallflow.caching import Kept
+from recallflow.caching import BoundedCache
 from recallflow.language.scripts import BEYOND_LATIN, KANA, UNSPACED, folded, plain, script_of, without_accents
 from recallflow.language.tables import BY_SCRIPT, CHINESE, ENGLISH, JAPANESE, LATIN, Table
 
@@ -129,8 +129,8 @@ def _stemmed(table: Table) -> Callable[[str], str]:
     return english if table is ENGLISH else stem
 
 
-latin_stems: tuple[Kept[str, str], ...] = tuple(
-    Kept(_stemmed(table), _ENGLISH_BYTES if table is ENGLISH else _OTHER_BYTES) for table in LATIN
+latin_stems: tuple[BoundedCache[str, str], ...] = tuple(
+    BoundedCache(_stemmed(table), _ENGLISH_BYTES if table is ENGLISH else _OTHER_BYTES) for table in LATIN
 )
 _snowballs = {table.code: _snowball(table.stemmer) for table in BY_SCRIPT.values() if table.stemmer}
 _snowballs |= {script: _snowball(algorithm) for script, algorithm in _BY_SCRIPT.items()}
@@ -160,7 +160,7 @@ def _without_endings(word: str, table: Table) -> str:
     return "" if word in table.function_words else word
 
 
-script_stems: Kept[str, str] = Kept(_stem_of_script, _OTHER_BYTES)
+script_stems: BoundedCache[str, str] = BoundedCache(_stem_of_script, _OTHER_BYTES)
 
 
 def stemmer(table: Table) -> Callable[[str], str]:

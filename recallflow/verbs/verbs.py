@@ -341,7 +341,7 @@ def waited(call: Callable[Concatenate[V, P], "Future[T]"]) -> Callable[Concatena
     def wait(self: "Waits", /, *args: P.args, **kwargs: P.kwargs) -> T:
         return called(self, call, (self._verbs, *args), kwargs).result()
 
-    return _giving_its_outcome(wait, call)
+    return _show_outcome_type(wait, call)
 
 
 def awaited(
@@ -354,10 +354,10 @@ def awaited(
         await self._opened()
         return await asyncio.wrap_future(called(self, call, (self._verbs, *args), kwargs))
 
-    return _giving_its_outcome(wait, call)
+    return _show_outcome_type(wait, call)
 
 
-def _giving_its_outcome(wait: T, call: Callable[..., Any]) -> T:
+def _show_outcome_type(wait: T, call: Callable[..., Any]) -> T:
     """Return a wrapper with the outcome as its return type in `help`, in place of a Future."""
     shown = inspect.signature(call)
     outcome = str(shown.return_annotation).removeprefix("Future[").removesuffix("]")

@@ -9,7 +9,15 @@ from typing import Any, cast
 import pytest
 
 from recallflow import ApiKey, CatchingUp, InvalidRecord, MemoryGet, Message, Recall, ReplyTo, UsageError, kafka_clients
-from recallflow.client import AsyncRecallClient, Credentials, KafkaVerbs, Outstanding, OwnWrites, Pending, RecallClient
+from recallflow.client import (
+    AsyncRecallClient,
+    Credentials,
+    KafkaVerbs,
+    OwnWrites,
+    Pending,
+    PendingQueries,
+    RecallClient,
+)
 from recallflow.control import Control
 from recallflow.credentials import ApiKeyText, hash_of, is_signed
 from recallflow.parsing import parse, parse_control
@@ -364,7 +372,7 @@ def test_signed_decisions_have_rising_times(sent: Sent, opened: Open, monkeypatc
 
 
 def test_second_query_with_pending_id_is_refused() -> None:
-    outstanding = Outstanding()
+    outstanding = PendingQueries()
     first = Pending("q", b"acme/ann", 1.0, 0.0)
     outstanding.add(first)
     with pytest.raises(UsageError):

@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 
 from recallflow import process
-from recallflow.caching import Kept
+from recallflow.caching import BoundedCache
 from recallflow.connectors.local_inputs import BATCH_RECORDS
 from recallflow.errors import TRACE_EVERY_S, DefectLog, SinkError
 from recallflow.flows.gc_policy import collect_due_garbage, collecting_between_batches
@@ -88,12 +88,12 @@ def test_cached_value_is_not_made_again() -> None:
         made.append(text)
         return text.upper()
 
-    kept = Kept(make, 100_000)
+    kept = BoundedCache(make, 100_000)
     assert ([kept["tea"], kept["tea"], kept["oat"]], made) == (["TEA", "TEA", "OAT"], ["tea", "oat"])
 
 
 def test_cache_stays_within_its_budget() -> None:
-    kept: Kept[str, str] = Kept(str.upper, 64_000)
+    kept: BoundedCache[str, str] = BoundedCache(str.upper, 64_000)
     for number in range(5_000):
         kept[f"word{number}"]
         assert kept.size_bytes <= 64_000
@@ -101,7 +101,7 @@ def test_cache_stays_within_its_budget() -> None:
 
 
 def test_value_that_takes_most_of_the_budget_is_not_kept() -> None:
-    kept: Kept[str, str] = Kept(str.upper, 64_000)
+    kept: BoundedCache[str, str] = BoundedCache(str.upper, 64_000)
     kept["tea"]
     assert (kept["x" * 10_000], list(kept)) == ("X" * 10_000, ["tea"])
 

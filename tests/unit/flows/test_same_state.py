@@ -23,7 +23,7 @@ from recallflow.flows.local import QUERIES as QUERY_TOPIC
 from recallflow.flows.local import LocalService, open_local
 from recallflow.flows.settings import Settings
 from recallflow.outputs import Answer
-from recallflow.parsing import asks, parse
+from recallflow.parsing import is_query, parse
 from recallflow.records import Record
 from tests.event_log import CHANGES, CREATIONS, QUERIES, comparable, final_questions, hash_of, kind_of, make_log
 from tests.groups import share
@@ -46,7 +46,7 @@ def by_callers(state_dir: Path, lines: Sequence[bytes]) -> list[dict[str, Any]]:
         for line in lines:
             try:
                 event = parse(line)
-                if asks(line):
+                if is_query(line):
                     answer = await service.ask(event, (), ANSWER_S)  # type: ignore[arg-type]
                     found.append(orjson.loads(answer.model_dump_json(exclude_unset=True)))
                 else:

@@ -17,7 +17,7 @@ from mcp_types import CallToolResult
 
 from recallflow.cli import main, services
 from recallflow.connectors.mcp.server import build_server
-from recallflow.connectors.mcp.tools import TEXT_CHARACTERS, TEXTS_CHARACTERS, Caller, Performer, ServerScope
+from recallflow.connectors.mcp.tools import TEXT_CHARACTERS, TEXTS_CHARACTERS, Caller, ServerScope, ToolRunner
 from recallflow.control import ControlHistory
 from recallflow.credentials import ApiKeyText
 from recallflow.errors import DeliveryFailed, QueryTimeout, SourceError
@@ -112,7 +112,7 @@ def test_model_cannot_choose_the_user(tmp_path: Path) -> None:
     """One engine, and a server for each of two users, as `recallflow mcp --user` builds it."""
 
     async def session(behind: gateway.ServedEngine, user: str) -> list[str]:
-        server = build_server(Performer(behind.service, behind.admission, 60.0), lambda _: Caller(PROD, user, ()))
+        server = build_server(ToolRunner(behind.service, behind.admission, 60.0), lambda _: Caller(PROD, user, ()))
         async with Client(server) as client:
             refused = await call(client, "search_memory", query="tea", user_id="ann")
             assert refused.is_error
@@ -251,7 +251,7 @@ class Fake:
 
 def server_before(does: Any) -> Any:
     fake = Fake(does)
-    return build_server(Performer(fake, fake, 1.0), lambda _: Caller(PROD, "ann", ()))
+    return build_server(ToolRunner(fake, fake, 1.0), lambda _: Caller(PROD, "ann", ()))
 
 
 def called(does: Any, tool: str, **arguments: Any) -> CallToolResult:
