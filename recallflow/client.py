@@ -67,9 +67,9 @@ class Credentials:
     def __init__(self, api_key: str | None = None, token: Token | None = None, end_user: str | None = None) -> None:
         """Check the credentials. `token` is a JWT, or a function that returns a current one. Raise UsageError."""
         if api_key is not None and token is not None:
-            raise UsageError("api_key and token are one thing: give one of them")
+            raise UsageError("give api_key or token, not both")
         if api_key is not None and not (isinstance(api_key, str) and ApiKeyText.parse(api_key)):
-            raise UsageError("api_key is none: give all that `recallflow keys create` printed, rfk_…")
+            raise UsageError("api_key is no API key: give the text that `recallflow keys create` printed, rfk_…")
         self._api_key, self._token, self._end_user = api_key, token, end_user
         if not callable(token):
             self._token_header()
@@ -90,7 +90,7 @@ class Credentials:
             return ()
         token = self._token() if callable(self._token) else self._token
         if not isinstance(token, str) or not _TOKEN.fullmatch(token):
-            raise UsageError("token is no JWT: give its text, or what gives that")
+            raise UsageError("token is no JWT: give a JWT as text, or a function that returns it")
         return ((TOKEN_HEADER, b"Bearer " + token.encode()),)
 
 
@@ -132,7 +132,7 @@ class Pending:
 
 
 class PendingQueries:
-    """Queries without a response yet. The caller of `pop` resolves the future of the query. Thread-safe.
+    """Queries without a response yet. Thread-safe. The caller of `pop` sets the result of the query's future.
 
     Queries are grouped by record key, and a response has the key of its query. Responses to other clients are therefore
     skipped by their key, without parsing.
@@ -147,7 +147,7 @@ class PendingQueries:
         with self._lock:
             queries = self._by_key.setdefault(pending.key, {})
             if pending.query_id in queries:
-                raise UsageError(f"query id {pending.query_id!r} is underway; give each query its own")
+                raise UsageError(f"query id {pending.query_id!r} is pending; give the query another id")
             queries[pending.query_id] = pending
 
     def pop(self, key: bytes, query_id: str) -> Pending | None:
@@ -169,7 +169,7 @@ class PendingQueries:
         except ValidationError as error:
             # Do not log the error: it quotes the invalid value, which may be the text of a memory.
             wrong = error.error_count()
-            _log.warning("%s holds something that is no response: %d fields are wrong", message.topic(), wrong)
+            _log.warning("%s: a record is no response: %d fields are wrong", message.topic(), wrong)
             return
         if (pending := self.pop(key, response.query_id)) is None:
             return

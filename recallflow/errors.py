@@ -4,6 +4,7 @@
     ├── InvalidRecord        one record is invalid, or its processing fails: it becomes a dead letter, the flow goes on
     │   └── OverQuota            a limit that the tenant's operator set is reached
     ├── UsageError           a command or a setting is wrong: correct the call (exit code 2)
+    │   ├── LogChanged           a replayed log begins with other events than in an earlier replay
     │   └── MasterKeyError       the master key is missing, wrong, or its service fails: provide the right one
     ├── SourceError          a log cannot be read on: removed records, missing topic or right, changed file
     │   ├── DeploymentLost       another process joined under our instance id: let one of them run
@@ -22,9 +23,12 @@
     │   ├── PartitionMissing     the folder of a state partition is lost: restore a checkpoint
     │   └── StorageError         disk full or corrupt: nothing was acknowledged that is not stored
     │       └── DiskFull             no space left on the disk: free some
+    ├── CheckpointError      checkpoints in an object store cannot be read or written
+    │   └── CheckpointBroken     an object of a checkpoint is missing or differs
     ├── DeliveryFailed       the client: Kafka did not acknowledge a record in time: it may still be stored
     ├── QueryFailed          (recallflow.responses) the client: the engine answered with an error
     │   └── CatchingUp           it found nothing, and has not read all memories yet: ask again
+    ├── NothingWritten       an adapter: a write was not sent, because its query failed: repeat it
     └── QueryTimeout         the client: no response in time (a TimeoutError too)
 
 A message says what is wrong and what to do. `InvalidRecord` alone never stops a flow; a `StateError` always does.

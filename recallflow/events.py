@@ -66,8 +66,8 @@ class Event(Model):
     @model_validator(mode="after")
     def _few_unknown(self) -> Self:
         if len(self.model_extra or ()) > limits.UNKNOWN_FIELDS_MAX:
-            given = f"{len(self.model_extra or ())} fields that nobody reads; at most {limits.UNKNOWN_FIELDS_MAX}"
-            raise ValueError(f"{given} are let in; put your own under metadata")
+            given = f"{len(self.model_extra or ())} unknown fields; at most {limits.UNKNOWN_FIELDS_MAX}"
+            raise ValueError(f"{given} are accepted; put your own under metadata")
         return self
 
 
@@ -149,7 +149,7 @@ def _of_valid_span(given: Any) -> Any:
     return given
 
 
-class _Held(Model):
+class _ValidityPeriod(Model):
     """Validity period: from `valid_from` up to `valid_to`."""
 
     valid_from: Timestamp | None = None
@@ -158,7 +158,7 @@ class _Held(Model):
     _valid_span = model_validator(mode="after")(_of_valid_span)
 
 
-class Relation(_Held):
+class Relation(_ValidityPeriod):
     """A typed edge between two entities, with the memory that states it as evidence."""
 
     source: Name
@@ -232,7 +232,7 @@ class MemoryUpdate(Event, MemoryFields):
         if self.derived_from.memory_id != self.memory_id:
             raise ValueError("derived_from.memory_id: another memory than the one to update")
         if self.content is not None:
-            raise ValueError("content: is given or told, never derived; send a memory of its own")
+            raise ValueError("content: cannot be derived; send another memory")
         return self
 
 
@@ -297,7 +297,7 @@ class EpisodeSummary(Event):
     derived_from: DerivedFrom | None = None
 
 
-class GraphEdge(_Held):
+class GraphEdge(_ValidityPeriod):
     """A typed edge between memory ids or node keys. It is valid from `valid_from` up to `valid_to`, and not after
     `expires_at`."""
 

@@ -143,8 +143,8 @@ class Model(BaseModel):
             raise AttributeError(f"{type(self).__name__!r} object has no field {name!r}", name=name, obj=self)
 
 
-class Cuttable(Model):
-    """A part of a response with texts. `truncated` means that a text or a list was shortened to fit the topic."""
+class Truncatable(Model):
+    """A part of a response. `truncated` means that a text or a list was shortened to fit the topic."""
 
     truncated: bool = False
 

@@ -3,7 +3,7 @@
 from typing import Any, Literal
 
 from recallflow.control import RolloutMode
-from recallflow.fields import Cuttable, Model
+from recallflow.fields import Model, Truncatable
 
 Mark = Literal["archived", "expired", "not_yet_valid", "superseded"]
 """Reason why a node, edge or memory is not valid at the requested time."""
@@ -41,7 +41,7 @@ class GateState(Model):
     edge_types: dict[str, TypeFigures]
 
 
-class GraphFailure(Cuttable):
+class GraphFailure(Truncatable):
     """An expansion that failed."""
 
     at: str
@@ -49,7 +49,7 @@ class GraphFailure(Cuttable):
     error: str
 
 
-class GraphReport(Cuttable):
+class GraphReport(Truncatable):
     """Size of the owner's graph, and the tenant's rollout. `complete` is false for a very large graph, which is
     counted in part."""
 
@@ -61,7 +61,7 @@ class GraphReport(Cuttable):
     failures: list[GraphFailure]
 
 
-class TracedMemory(Cuttable):
+class TracedMemory(Truncatable):
     """A memory of a trace: a seed with its score, or an added memory with its path."""
 
     id: str
@@ -69,7 +69,7 @@ class TracedMemory(Cuttable):
     why: dict[str, Any] | None = None
 
 
-class TracedStep(Cuttable):
+class TracedStep(Truncatable):
     """An examined edge, from its start, with the outcome. `score` is set where it leads to a candidate memory."""
 
     hop: int
@@ -82,7 +82,7 @@ class TracedStep(Cuttable):
     outcome: str
 
 
-class Trace(Cuttable):
+class Trace(Truncatable):
     """Expansion of one query, step by step, regardless of the rollout. `left_out` counts steps beyond the first
     thousand; `caps` are the reached limits; `fallback` is the reason why an answer would not use the expansion."""
 
@@ -94,7 +94,7 @@ class Trace(Cuttable):
     fallback: str | None
 
 
-class ExploredNode(Cuttable):
+class ExploredNode(Truncatable):
     """A node; the key of a memory is its id, or `memory:…` where the id begins like another node's key. `expanded`
     is true if its neighbours were loaded; false at a limit, and for an archived node. `hops` is the distance
     from the requested nodes. `centrality` is its closeness to the other nodes of the subgraph, 0 to 1. `aliases` are
@@ -112,7 +112,7 @@ class ExploredNode(Cuttable):
     aliases: list[str]
 
 
-class ExploredEdge(Cuttable):
+class ExploredEdge(Truncatable):
     """An edge with its data. A symmetric edge is listed once. `marks` are the reasons why it is not valid at the
     requested time; empty for a valid one."""
 
@@ -139,7 +139,7 @@ class ExploredLink(Model):
     role: str
 
 
-class ExploredMemory(Cuttable):
+class ExploredMemory(Truncatable):
     """A memory of a subgraph in short form. `marks` are as those of an edge; recall omits marked memories."""
 
     id: str
@@ -152,7 +152,7 @@ class ExploredMemory(Cuttable):
     marks: list[Mark]
 
 
-class Subgraph(Cuttable):
+class Subgraph(Truncatable):
     """A neighbourhood of the requested nodes, or a page of the whole graph. `caps` are the reached limits. `after`
     is the cursor of the next page; null on the last."""
 
@@ -164,14 +164,14 @@ class Subgraph(Cuttable):
     after: str | None = None
 
 
-class Evidence(Cuttable):
+class Evidence(Truncatable):
     """A memory that states a fact, with the sentence."""
 
     id: str
     quote: str
 
 
-class Fact(Cuttable):
+class Fact(Truncatable):
     """A relation between two nodes, with keys and names. `evidence` are the newest of `evidence_count` memories that
     state it; `score` is the share of the query's words that occur in it; `marks` are the reasons why it, or all its
     evidence, is not valid."""
@@ -194,7 +194,7 @@ class Fact(Cuttable):
     marks: list[Mark]
 
 
-class Facts(Cuttable):
+class Facts(Truncatable):
     """Relations, best first. `complete` is false where a large neighbourhood was searched in part."""
 
     facts: list[Fact]

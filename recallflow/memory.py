@@ -166,7 +166,7 @@ class AsyncMemory(_Face, Awaits):
 
 def _of_memory(event: AnyEvent) -> MemoryEvent:
     if event.type in QUERY_TYPES:
-        raise UsageError(f"{event.type} asks: use ask()")
+        raise UsageError(f"{event.type} is a query: use ask()")
     return cast(MemoryEvent, event)
 
 

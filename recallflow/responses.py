@@ -10,7 +10,7 @@ from pydantic import SkipValidation
 from typing_extensions import TypedDict
 
 from recallflow.errors import InvalidRecord, RecallflowError
-from recallflow.fields import Cuttable, Model
+from recallflow.fields import Model, Truncatable
 from recallflow.graphs import ExploredEdge, Facts, GraphReport, Mark, Subgraph, Trace
 
 # Why an event has no effect: its memories changed since; too many edits of the memory; a vector of a model that is not
@@ -43,7 +43,7 @@ def _defaults(model: type[Model]) -> dict[str, Any]:
     return {name: field.default for name, field in model.model_fields.items()}
 
 
-class Warn(Cuttable):
+class Warn(Truncatable):
     """A warning of an answer."""
 
     code: str
@@ -94,14 +94,14 @@ def status_of(warnings: Iterable[Warn]) -> Literal["ok", "degraded"]:
     return "degraded" if any(w.code in WARNINGS and WARNINGS[w.code].degrades for w in warnings) else "ok"
 
 
-class FieldError(Cuttable):
+class FieldError(Truncatable):
     """One wrong field of a request."""
 
     field: str
     problem: str
 
 
-class ErrorBody(Cuttable):
+class ErrorBody(Truncatable):
     """The reason of a refused or failed request, with every wrong field."""
 
     code: str
@@ -179,7 +179,7 @@ class UpdatedBy(TypedDict):
     probability: float
 
 
-class RecalledMemory(Cuttable):
+class RecalledMemory(Truncatable):
     """One version of a memory in an answer.
 
     `version` counts from 0, `updated_at` is the event time of that version, and `current` tells whether it is the
@@ -222,7 +222,7 @@ class RecalledMemory(Cuttable):
     question: str | None = None
 
 
-class ListedMemory(Cuttable):
+class ListedMemory(Truncatable):
     """A memory, in the version valid at the requested time. `marks` are the reasons why recall omits it."""
 
     id: str
@@ -258,7 +258,7 @@ class MemoryPage(Model):
     after: str | None
 
 
-class ContextItem(Cuttable):
+class ContextItem(Truncatable):
     """One memory of a context, in the given version. `score` is null for a rule that is included without a rank.
     `until` is the time when a later memory replaced its statement; the text of `content` repeats it. `excerpt` is the
     range of the passage in `content`, where the whole text exceeds the budget. If the passage is too long as well,
@@ -283,7 +283,7 @@ class Omitted(Model):
     budget: int
 
 
-class Context(Cuttable):
+class Context(Truncatable):
     """A context within the requested token budget. Summaries by category are added until half of it is used, memories
     until four fifths, entities with their relations until all. `counted_by` names the tokenizer of `token_count`.
     `omitted` counts missing entries by section."""
@@ -305,7 +305,7 @@ class MemoryUsage(Model):
     not_useful: int
 
 
-class MemoryVersion(Cuttable):
+class MemoryVersion(Truncatable):
     """One version of a memory, counted from 0. Times are RFC 3339 in UTC. `usage` is set only if one memory was
     requested."""
 
@@ -337,7 +337,7 @@ class MemoryVersion(Cuttable):
     usage: MemoryUsage | None = None
 
 
-class EpisodeInfo(Cuttable):
+class EpisodeInfo(Truncatable):
     """One episode: the messages of a session up to an inactivity gap."""
 
     id: str
@@ -349,7 +349,7 @@ class EpisodeInfo(Cuttable):
     summary: str
 
 
-class RecalledEpisode(Cuttable):
+class RecalledEpisode(Truncatable):
     """An episode of an answer in the mode `episode`. `start` and `end` are the times of its first and last message;
     `size` is its number of memories, of which `members_returned` are in the answer; `relevance` is the probability
     that it contains the answer."""

@@ -214,8 +214,7 @@ class ClientScope(NamedTuple):
         """Return the event as the engine would parse it. Raise InvalidRecord."""
         for name in ("type", "user_id"):
             if name in fields:
-                own = f"{event_type} of user {user_id}"
-                raise UsageError(f"{name} is the call's own to say: {own}; leave it out, or use send()")
+                raise UsageError(f"{event_type}: {name} is set by the call: leave it out, or use send()")
         given = self._asdict() | dict(fields) | {"type": event_type, "user_id": user_id}
         check_sendable(event_type, given)
         try:

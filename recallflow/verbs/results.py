@@ -25,14 +25,14 @@ R = TypeVar("R")
 
 
 def new_future() -> "Future[Any]":
-    """Return a future that cannot be cancelled: a cancelled asyncio task abandons it, and it ends by itself."""
+    """Return a future that cannot be cancelled: a call continues after the asyncio task that awaits it is cancelled."""
     future: Future[Any] = Future()
     future.set_running_or_notify_cancel()
     return future
 
 
 def then(before: "Future[S]", make: Callable[["Future[S]"], R]) -> "Future[R]":
-    """Return the future of what `make` returns or raises for a done future."""
+    """Return a future with the result of `make(before)`, called once `before` is done."""
     made: Future[R] = new_future()
 
     def convert(done: "Future[S]") -> None:
@@ -51,7 +51,7 @@ def map_future(before: "Future[S]", make: Callable[[S], R]) -> "Future[R]":
 
 
 def gather(before: Sequence["Future[S]"]) -> "Future[list[S]]":
-    """Return the future of all outcomes in order of their calls, or of the first error, once all are done."""
+    """Return a future with all results in order, set once all are done; if any failed, with the first error."""
     every: Future[list[S]] = new_future()
     left, counting = len(before), threading.Lock()
 
@@ -137,7 +137,7 @@ class SearchResults(ResultList[RecalledMemory]):
 
     @property
     def episodes(self) -> list[RecalledEpisode]:
-        """Return the episodes of the memories, best first, in the mode `episode`."""
+        """Return the episodes of the memories, best first; empty unless the query has the mode `episode`."""
         return [one for one in self.response.episodes or () if isinstance(one, RecalledEpisode)]
 
     @property

@@ -134,7 +134,7 @@ class Verbs(ABC):
         an unknown id.
         """
         if where is not None and "filter" in fields:
-            raise UsageError("where and filter are one thing: give where")
+            raise UsageError("where and filter have the same meaning: give where")
         named = None if memory_id is None else _named(memory_id)
         return self._put(self._scope.event("memory.forget", user, given_fields(memory_id=named, filter=where) | fields))
 
@@ -259,9 +259,9 @@ class Verbs(ABC):
         response. Wait and raise as `search`."""
         asked = cast(QueryEvent, self._scope.built(query))
         if asked.type not in QUERY_TYPES:
-            raise UsageError(f"{query.type} asks nothing: use send()")
+            raise UsageError(f"{query.type} is no query: use send()")
         if asked.reply_to is not None:
-            raise UsageError("reply_to: the response would go where this client does not read; use send()")
+            raise UsageError("reply_to: this client does not read that topic: use send()")
         wait_s = self._timeout_s if timeout_s is None else checked_wait("timeout_s", timeout_s)
         more: dict[str, Any] = {} if asked.id else {"id": uuid.uuid4().hex}
         written = self._written(asked.user_id)
@@ -276,7 +276,7 @@ class Verbs(ABC):
     ) -> "Future[Response]":
         if after is not None:
             if "wait_for" in fields:
-                raise UsageError("after and wait_for are one thing: give after")
+                raise UsageError("after and wait_for have the same meaning: give after")
             fields = {**fields, "wait_for": _positions(after)}
         return self.ask(cast(QueryEvent, self._scope.event(event_type, user_id, fields)), timeout_s=timeout_s)
 
