@@ -137,7 +137,7 @@ def test_nothing_moves_where_anything_is_wrong(tmp_path: Path) -> None:
     wrong: list[tuple[Path, Path, list[int], type[RecallflowError], str]] = [
         (a, b, [1, 2], StateError, "both hold p002"),
         (a, tmp_path / "other", [1], SettingsMismatch, "different settings: partitions is 4 and 2"),
-        (a, tmp_path / "none", [1], StateError, "there is no state directory"),
+        (a, tmp_path / "none", [1], UsageError, "there is no state directory"),
         (tmp_path, b, [1], StateError, f"directories of members: give one of {re.escape(str(b))}"),
         (a, a, [1], UsageError, "are one directory"),
         (a, b, [1, 4], UsageError, "p000 to p003, so p004 does not exist"),
@@ -284,7 +284,7 @@ def test_every_command_takes_a_directory_with_some_partitions(
 
 def test_the_commands_move(tmp_path: Path, whole: str, capfd: pytest.CaptureFixture[str]) -> None:
     a, b, c = (str(tmp_path / name) for name in ("whole", "b", "c"))
-    assert main(["state", "move", "--partitions", "1-2", a, b]) == 1
+    assert main(["state", "move", "--partitions", "1-2", a, b]) == 2
     assert main(["state", "move", "--partitions", "1-2", a, b, "--create"]) == 0
     out, err = capfd.readouterr()
     assert (out, main(["state", "move", "--partitions", "1-2", a, b])) == (f"p001: {a} → {b}\np002: {a} → {b}\n", 0)
