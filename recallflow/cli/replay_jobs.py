@@ -19,7 +19,7 @@ import orjson
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 from recallflow.cli.output import clean, console, error, heading, json_line, note, show, table
-from recallflow.connectors.local_inputs import BATCH_RECORDS, Delivery, batched
+from recallflow.connectors.local_inputs import BATCH_RECORDS, Delivered, batched
 from recallflow.connectors.logs.log_format import ImportScope
 from recallflow.connectors.logs.registry import Log, Registry, log_name
 from recallflow.connectors.logs.sources import REJECTS, STANDARD_INPUT, open_source
@@ -31,7 +31,7 @@ from recallflow.flows.embedded import EmbeddedEngine, rejection, run_lines
 from recallflow.flows.settings import open_at_rest
 from recallflow.operators.events import Ask, Refused, Write, decode
 from recallflow.operators.prepare import author_and_text, check_dimension
-from recallflow.outputs import Answer, DeadLetter, Receipted
+from recallflow.outputs import DeadLetter
 from recallflow.private_files import open_private
 from recallflow.records import Position, Record
 
@@ -279,24 +279,20 @@ def _replay(embedded: EmbeddedEngine, job: ReplayJob, pace: Pace | None) -> Repl
                 add_to_digest(value)
             return batched(values) if pace is None else _paced(values, pace)
 
+        def deliver(offset: int, outputs: list[Delivered]) -> None:
+            meter.add()
+            for output in outputs:
+                if isinstance(output, DeadLetter):
+                    counts["refused"] += 1
+                    job.rejects.note(offset + 1, output, job.within)
+
         name = log_name(job.log, job.scope)
         try:
-            run_lines(embedded, name, open_feed, _counter(job, counts, meter), rewinds=True)
+            run_lines(embedded, name, open_feed, deliver, rewinds=True)
         except LogChanged as error:
             raise UsageError(f"{job.shown}: {error}") from None
         done = meter.events - counts["refused"], counts["refused"], counts["before"], job.scope.skipped, meter.rate()
     return Replayed(job.shown, *done, job.rejects.path)
-
-
-def _counter(job: ReplayJob, counts: Counter[str], meter: ProgressMeter) -> Delivery:
-    def deliver(offset: int, outputs: list[Answer | Receipted | DeadLetter]) -> None:
-        meter.add()
-        for output in outputs:
-            if isinstance(output, DeadLetter):
-                counts["refused"] += 1
-                job.rejects.note(offset + 1, output, job.within)
-
-    return deliver
 
 
 # ---------------------------------------------------------------------- dry run
@@ -308,46 +304,39 @@ DISTINCT_MAX = 100_000  # limit of distinct names, to limit memory
 SURVEY_COLUMNS = "users", "people", "sessions", "events", "refused"
 
 
-class Distinct:
-    """Number of distinct names; above DISTINCT_MAX only that fact."""
-
-    def __init__(self) -> None:
-        self._seen: set[int] = set()
-
-    def add(self, *name: str | None) -> None:
-        if len(self._seen) <= DISTINCT_MAX:
-            self._seen.add(hash(name))
-
-    def count(self) -> int | str:
-        return len(self._seen) if len(self._seen) <= DISTINCT_MAX else f"over {DISTINCT_MAX:,}"
-
-
 class Survey:
     """Summary of a log. People are the speakers by name, without assistants and tools."""
 
     def __init__(self) -> None:
         self.events = self.refused = 0
-        self.users, self.people, self.sessions = Distinct(), Distinct(), Distinct()
         self.span: tuple[int, int] | None = None
         self.examples: list[dict[str, Any]] = []
+        self._names: dict[str, set[int]] = {"users": set(), "people": set(), "sessions": set()}  # hashes
 
     def add(self, item: Write | Ask) -> None:
         event, owner = (item.event, item.owner) if isinstance(item, Write) else (item.query, item.owner)
-        self.users.add(*owner)
+        self._note("users", *owner)
         if event.session_id is not None:
-            self.sessions.add(*owner, event.session_id)
+            self._note("sessions", *owner, event.session_id)
         if (at := event.timestamp) is not None:
             self.span = (at, at) if self.span is None else (min(at, self.span[0]), max(at, self.span[1]))
         if not isinstance(item, Write) or (brought := author_and_text(item.event)) is None:
             return
         if getattr(event, "role", "user") == "user":
-            self.people.add(*owner, getattr(event, "name", None))
+            self._note("people", *owner, getattr(event, "name", None))
         if len(self.examples) < EXAMPLES:
             self.examples.append(_example(event, brought[1]))
 
+    def _note(self, kind: str, *name: str | None) -> None:
+        if len(self._names[kind]) <= DISTINCT_MAX:
+            self._names[kind].add(hash(name))
+
     def shown(self) -> dict[str, Any]:
         first, last = (None, None) if self.span is None else map(format_time, self.span)
-        counts = {name: getattr(self, name).count() for name in ("users", "people", "sessions")}
+        counts = {
+            kind: len(seen) if len(seen) <= DISTINCT_MAX else f"over {DISTINCT_MAX:,}"
+            for kind, seen in self._names.items()
+        }
         return counts | {"events": self.events, "from": first, "to": last, "refused": self.refused}
 
 

@@ -30,9 +30,8 @@ from recallflow.limits import RECORD_BYTES
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from recallflow.connectors.local_inputs import Delivery
+    from recallflow.connectors.local_inputs import Delivered
     from recallflow.flows.config import Config
-    from recallflow.outputs import Answer, DeadLetter, Receipted
 
 SERVE = ("serve.host", "serve.port", "serve.reply_topic", "serve.reply_partition")
 GATEWAY = ("topics.memory", "topics.queries", "topics.control", *OUTPUTS, *ENGINE, *QUERIES, "run.log_format")
@@ -195,8 +194,11 @@ def run_pipe(options: argparse.Namespace) -> int:
     query order; refused lines go to stderr as JSON {line, error}.
     $ recallflow pipe --state-dir memory < conversations.jsonl
     $ recallflow pipe --state-dir new --create --receipts < conversations.jsonl"""
+    import orjson
+
     from recallflow.connectors.local_inputs import batches_of_lines, read_ahead
-    from recallflow.flows.embedded import EmbeddedEngine, run_lines
+    from recallflow.flows.embedded import EmbeddedEngine, rejection, run_lines
+    from recallflow.outputs import Answer, DeadLetter
 
     logging.disable(logging.WARNING)  # scripts parse stderr: only refused lines, or the final error
     chosen = config(options)
@@ -211,7 +213,17 @@ def run_pipe(options: argparse.Namespace) -> int:
             first.append(offset)
             return read_ahead(batches)
 
-        run_lines(embedded, STDIN_TOPIC, open_feed, _printer(first, receipts=options.receipts), rewinds=False)
+        def deliver(offset: int, outputs: "list[Delivered]") -> None:
+            """Print outputs as they come. Line numbers count this run's input from 1."""
+            for output in outputs:
+                if isinstance(output, DeadLetter):
+                    refused = orjson.dumps(rejection(offset - first[0] + 1, output)).decode()
+                    print(refused, file=sys.stderr, flush=True)
+                elif options.receipts or isinstance(output, Answer):
+                    sys.stdout.buffer.write(output.body + b"\n")
+                    sys.stdout.buffer.flush()
+
+        run_lines(embedded, STDIN_TOPIC, open_feed, deliver, rewinds=False)
     return 0
 
 
@@ -221,22 +233,3 @@ def _stdin() -> io.BufferedIOBase:
         return open(sys.stdin.fileno(), "rb", closefd=False)
     except io.UnsupportedOperation:  # no file: a program that embeds the command has replaced sys.stdin
         return cast(io.BufferedIOBase, sys.stdin.buffer)
-
-
-def _printer(first: list[int], *, receipts: bool) -> "Delivery":
-    """Return a function that prints outputs as they come; line numbers count this run's input from 1."""
-    import orjson
-
-    from recallflow.flows.embedded import rejection
-    from recallflow.outputs import Answer, DeadLetter
-
-    def deliver(offset: int, outputs: "list[Answer | Receipted | DeadLetter]") -> None:
-        for output in outputs:
-            if isinstance(output, DeadLetter):
-                line = orjson.dumps(rejection(offset - first[0] + 1, output)).decode()
-                print(line, file=sys.stderr, flush=True)
-            elif receipts or isinstance(output, Answer):
-                sys.stdout.buffer.write(output.body + b"\n")
-                sys.stdout.buffer.flush()
-
-    return deliver
