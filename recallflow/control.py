@@ -10,7 +10,18 @@ from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 from pydantic import Field, StringConstraints, ValidationInfo, ValidatorFunctionWrapHandler, field_validator
 
 from recallflow import limits
-from recallflow.fields import AS_WHOLE, JSON_INT_MAX, AnyJson, Identifier, Model, Name, StrictPart, Timestamp, check_all
+from recallflow.fields import (
+    AS_WHOLE,
+    EPOCH_MS_MAX,
+    JSON_INT_MAX,
+    AnyJson,
+    Identifier,
+    Model,
+    Name,
+    StrictPart,
+    Timestamp,
+    check_all,
+)
 from recallflow.queries import WEIGHTS, Decay, Weight, unknown_factors
 
 RECALL_SETTINGS = "recall"
@@ -195,7 +206,7 @@ class ControlHistory:
         at = bisect.bisect_right(decisions, at_ms, key=lambda d: d.append_ms)
         return decisions[at - 1] if at else None
 
-    def in_force(self, model: type[C], kind: str, tenant_id: str, at_ms: int) -> list[C]:
+    def in_force(self, model: type[C], kind: str, tenant_id: str, at_ms: int = EPOCH_MS_MAX) -> list[C]:
         """Return a tenant's decisions of a kind in force at `at_ms`, by name."""
         found = (self.as_of(tenant_id, kind, name, at_ms) for name in self.names(tenant_id, kind))
         return [one for one in found if isinstance(one, model)]
@@ -244,11 +255,11 @@ def quota(history: ControlHistory, tenant_id: str, name: str, append_ms: int) ->
     return found.limit if isinstance(found, Quota) else None
 
 
-def owner_mappings(history: ControlHistory, tenant_id: str, at_ms: int) -> dict[str, str | None]:
+def owner_mappings(history: ControlHistory, tenant_id: str, at_ms: int = EPOCH_MS_MAX) -> dict[str, str | None]:
     """Return the workspace of each mapped project owner of a tenant at a time; None for a revoked mapping."""
     return {one.name: one.workspace for one in history.in_force(OwnerMapping, "owner.mapping", tenant_id, at_ms)}
 
 
-def categories(history: ControlHistory, tenant_id: str, at_ms: int) -> list[Category]:
+def categories(history: ControlHistory, tenant_id: str, at_ms: int = EPOCH_MS_MAX) -> list[Category]:
     """Return a tenant's categories at a time, by name, without removed ones."""
     return [one for one in history.in_force(Category, "category", tenant_id, at_ms) if not one.removed]

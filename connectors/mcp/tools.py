@@ -237,31 +237,19 @@ def _memory(memory: RecalledMemory, most: int) -> FoundMemory:
     if len(content) > most and memory.excerpt is not None:
         content = content[memory.excerpt["start"] : memory.excerpt["end"]]
     content = content[:most]
+    truncated = memory.truncated or len(content) < len(memory.content)
+    author, relevance = memory.name or memory.role, round(memory.relevance, 3)
+    same = memory.model_dump(include={"kind", "category", "session_id", "created_at"})
     return FoundMemory(
-        memory_id=memory.id,
-        content=content,
-        truncated=memory.truncated or len(content) < len(memory.content),
-        kind=memory.kind,
-        category=memory.category,
-        said_by=memory.name or memory.role,
-        session_id=memory.session_id,
-        created_at=memory.created_at,
-        relevance=round(memory.relevance, 3),
+        memory_id=memory.id, content=content, truncated=truncated, said_by=author, relevance=relevance, **same
     )
 
 
 def _episode(info: EpisodeInfo) -> ListedEpisode:
     summary = info.summary[:SUMMARY_CHARACTERS]
-    return ListedEpisode(
-        episode_id=info.id,
-        session_id=info.session_id,
-        started_at=info.started_at,
-        ended_at=info.ended_at,
-        open=info.open,
-        messages=info.messages,
-        summary=summary,
-        truncated=info.truncated or len(summary) < len(info.summary),
-    )
+    truncated = info.truncated or len(summary) < len(info.summary)
+    same = info.model_dump(exclude={"id", "summary", "truncated"})
+    return ListedEpisode(episode_id=info.id, summary=summary, truncated=truncated, **same)
 
 
 def _line(number: int, memory: FoundMemory) -> str:

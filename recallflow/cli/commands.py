@@ -16,12 +16,11 @@ from typing import Any
 
 from recallflow.cli import (
     demo,
-    erase,
-    export,
     graph,
     kafka,
     memories,
     output,
+    privacy,
     records,
     replay,
     services,
@@ -107,8 +106,8 @@ COMMANDS: tuple[Callable[[Any], None], ...] = (
     demo.add_demo, memories.add_memory, memories.add_memories, records.add_tail, services.add_pipe, replay.add_replay,
     graph.add_graph, tenants.add_categories, tenants.add_quota, tenants.add_keys, tenants.add_owners,
     services.add_completion, kafka.add_run_and_topics, kafka.add_enrich, services.add_serve, services.add_mcp,
-    kafka.add_doctor, kafka.add_reembed, records.add_dlq, state.add_state, state.add_checkpoints, export.add_export,
-    erase.add_erase, services.add_schema,
+    kafka.add_doctor, kafka.add_reembed, records.add_dlq, state.add_state, state.add_checkpoints, privacy.add_export,
+    privacy.add_erase, services.add_schema,
 )  # fmt: skip
 # Heading of the help → its commands.
 GROUPS = {

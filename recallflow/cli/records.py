@@ -156,11 +156,8 @@ def _followed(reader: "TopicReader", topics: Sequence[str], options: argparse.Na
 
 
 def _is_wanted(key: bytes, options: argparse.Namespace) -> bool:
-    if options.tenant is None:
-        return True
-    if options.user is None:
-        return key.startswith(f"{options.tenant}/".encode())
-    return key == f"{options.tenant}/{options.user}".encode()
+    owner = f"{options.tenant}/{options.user or ''}".encode()
+    return options.tenant is None or (key == owner if options.user is not None else key.startswith(owner))
 
 
 SHOWN_CHARACTERS = 200

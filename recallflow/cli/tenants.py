@@ -163,9 +163,8 @@ def run_categories_list(options: argparse.Namespace) -> int:
     """Print a tenant's current categories.
     $ recallflow categories list acme --control control.jsonl"""
     from recallflow.control import categories
-    from recallflow.fields import EPOCH_MS_MAX
 
-    found = [(one.name, one.description) for one in categories(decided(options), options.tenant, EPOCH_MS_MAX)]
+    found = [(one.name, one.description) for one in categories(decided(options), options.tenant)]
     return _print_rows(options, "category", ("name", "description"), found)
 
 
@@ -193,9 +192,8 @@ def run_owners_list(options: argparse.Namespace) -> int:
     """Print a tenant's current mappings.
     $ recallflow owners list acme --json --control control.jsonl"""
     from recallflow.control import owner_mappings
-    from recallflow.fields import EPOCH_MS_MAX
 
-    found = [(owner, to) for owner, to in owner_mappings(decided(options), options.tenant, EPOCH_MS_MAX).items() if to]
+    found = [(owner, to) for owner, to in owner_mappings(decided(options), options.tenant).items() if to]
     return _print_rows(options, "owner", ("owner", "workspace"), found)
 
 
@@ -229,9 +227,8 @@ def run_quota_list(options: argparse.Namespace) -> int:
     """Print a tenant's current limits.
     $ recallflow quota list acme --control control.jsonl"""
     from recallflow.control import Quota
-    from recallflow.fields import EPOCH_MS_MAX
 
-    limits = decided(options).in_force(Quota, "quota", options.tenant, EPOCH_MS_MAX)
+    limits = decided(options).in_force(Quota, "quota", options.tenant)
     found = [(one.name, one.limit) for one in limits if one.limit is not None]
     return _print_rows(options, "quota", ("name", "limit"), found)
 

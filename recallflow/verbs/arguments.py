@@ -133,7 +133,6 @@ def message_fields(message: Mapping[str, Any] | BaseModel) -> dict[str, Any]:
 
 _INTEGERS = range(-(2**63), 2**64)
 _WAIT_MIN_S, _WAIT_MAX_S = 0.001, 2_147_483.0  # librdkafka counts milliseconds in 31 bits, and 0 means "for ever"
-_SENT_AS_TEXT = (date, time, UUID, Position)
 
 
 def check_sendable(what: str, fields: Mapping[str, Any]) -> None:
@@ -157,40 +156,37 @@ def checked_text(name: str, value: object) -> str:
 
 
 def _problems(value: object, path: str, levels: int) -> Iterator[str]:
-    if levels < 0:
-        yield f"{path}: nested more than {MAX_DEPTH} levels deep"
-    elif isinstance(value, str):
-        if not _is_unicode(value):
-            yield f"{path}: holds half a character (a lone surrogate)"
-    elif isinstance(value, int):
-        if value not in _INTEGERS:
-            yield f"{path}: a whole number beyond 64 bits; send it as text"
-    elif isinstance(value, float):
-        if not math.isfinite(value):
-            yield f"{path}: {value} is no number in JSON; leave it out"
-    elif isinstance(value, Enum):
-        yield from _problems(value.value, path, levels)
-    elif value is not None and not isinstance(value, _SENT_AS_TEXT):
-        yield from _nested_problems(value, path, levels)
-
-
-def _nested_problems(value: object, path: str, levels: int) -> Iterator[str]:
-    if isinstance(value, BaseModel):
+    if isinstance(value, Enum):
+        value = value.value
+    elif isinstance(value, BaseModel):
         value = value.__dict__ | (value.model_extra or {})
     elif dataclasses.is_dataclass(value) and not isinstance(value, type):
         value = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
-    if isinstance(value, Mapping):
-        for key, item in value.items():
-            inner = f"{path}.{key}" if path else str(key)
-            if not isinstance(key, str) or not _is_unicode(key):
-                yield f"{path}: the key {key!r} is no text"
-            else:
-                yield from _problems(item, inner, levels - 1)
-    elif isinstance(value, Sequence) and not isinstance(value, bytes | bytearray | memoryview):
-        for number, item in enumerate(value):
-            yield from _problems(item, f"{path}.{number}", levels - 1)
-    else:
-        yield f"{path}: {type(value).__name__} cannot be sent; give text, a number, a list or a mapping"
+    match value:
+        case _ if levels < 0:
+            yield f"{path}: nested more than {MAX_DEPTH} levels deep"
+        case str():
+            if not _is_unicode(value):
+                yield f"{path}: holds half a character (a lone surrogate)"
+        case int():
+            if value not in _INTEGERS:
+                yield f"{path}: a whole number beyond 64 bits; send it as text"
+        case float():
+            if not math.isfinite(value):
+                yield f"{path}: {value} is no number in JSON; leave it out"
+        case None | date() | time() | UUID() | Position():  # sent as text
+            return
+        case Mapping():
+            for key, item in value.items():
+                if not isinstance(key, str) or not _is_unicode(key):
+                    yield f"{path}: the key {key!r} is no text"
+                else:
+                    yield from _problems(item, f"{path}.{key}" if path else key, levels - 1)
+        case Sequence() if not isinstance(value, bytes | bytearray | memoryview):
+            for number, item in enumerate(value):
+                yield from _problems(item, f"{path}.{number}", levels - 1)
+        case _:
+            yield f"{path}: {type(value).__name__} cannot be sent; give text, a number, a list or a mapping"
 
 
 def _is_unicode(text: str) -> bool:

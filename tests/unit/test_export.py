@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recallflow.cli.export import ANSWERS, MEMORIES, write
+from recallflow.cli.privacy import ANSWERS, MEMORIES, write
 from recallflow.connectors.embedders import load_embedder
 from recallflow.errors import StorageError
 from recallflow.flows.embedded import process
