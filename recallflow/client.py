@@ -315,12 +315,12 @@ class KafkaVerbs(Verbs):
         `graph_status`. Return the decision's position once Kafka has acknowledged it. Raise InvalidRecord, UsageError
         or DeliveryFailed.
         """
-        return self._decide("graph.rollout", {"mode": mode, "by": by, "why": why})
+        return self.decide("graph.rollout", {"mode": mode, "by": by, "why": why})
 
     def graph_gate(self, /, blocked: bool, *, by: str, why: str) -> "Future[Position]":
         """Override the tenant's quality gate. A block lasts until a second call removes it; the gate then decides by
         later measurements alone. Return and raise as `graph_rollout` does."""
-        return self._decide("gate.verdict", {"blocked": blocked, "by": by, "why": why})
+        return self.decide("gate.verdict", {"blocked": blocked, "by": by, "why": why})
 
     def category(
         self, /, name: str, description: str, *, removed: bool = False, by: str | None = None, why: str | None = None
@@ -328,7 +328,7 @@ class KafkaVerbs(Verbs):
         """Define or redescribe a category of the tenant's memories, or retire it (`removed`). The change applies to
         events that reach Kafka after it. Return and raise as `graph_rollout` does."""
         fields = {"name": name, "description": description, "removed": removed}
-        return self._decide("category", fields | given_fields(by=by, why=why))
+        return self.decide("category", fields | given_fields(by=by, why=why))
 
     def create_key(
         self,
@@ -354,23 +354,24 @@ class KafkaVerbs(Verbs):
         and raise as `graph_rollout` does."""
         if not isinstance(key, ApiKey) or key.tenant_id != self._scope.tenant_id:
             raise UsageError(f"give the ApiKey of a key of tenant {self._scope.tenant_id!r}, as create_key() gave it")
-        return self._decide("api_key", key.revocation() | given_fields(by=by, why=why))
+        return self.decide("api_key", key.revocation() | given_fields(by=by, why=why))
 
     def quota(
         self, /, name: str, limit: int | None, *, by: str | None = None, why: str | None = None
     ) -> "Future[Position]":
         """Set a limit of the tenant, or remove it (None). The limit applies to records that Kafka appends at least a
         second later. Return and raise as `graph_rollout` does."""
-        return self._decide("quota", given_fields(name=name, limit=limit, by=by, why=why))
+        return self.decide("quota", given_fields(name=name, limit=limit, by=by, why=why))
 
     def map_owner(
         self, /, name: str, workspace: str | None, *, by: str | None = None, why: str | None = None
     ) -> "Future[Position]":
         """Route events about an owner's projects (`github.com/NAME/…`) to a workspace of the tenant; None routes them
         to their users again. Return and raise as `graph_rollout` does."""
-        return self._decide("owner.mapping", {"name": name, "workspace": workspace} | given_fields(by=by, why=why))
+        return self.decide("owner.mapping", {"name": name, "workspace": workspace} | given_fields(by=by, why=why))
 
-    def _decide(self, event_type: str, fields: Mapping[str, Any]) -> "Future[Position]":
+    def decide(self, event_type: str, fields: Mapping[str, Any]) -> "Future[Position]":
+        """Send a control event of the tenant. Return and raise as `graph_rollout` does."""
         return self._publish(self._decision(event_type, fields))
 
     def _decision(self, event_type: str, fields: Mapping[str, Any]) -> Control:

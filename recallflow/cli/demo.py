@@ -22,7 +22,6 @@ from recallflow.cli.memories import DIM, NOTHING_RELEVANT, WHEN, WHO, one_line, 
 from recallflow.cli.options import add_kafka, config
 from recallflow.cli.output import console, heading, json_line, paragraph
 from recallflow.cli.parser import Commands, add_command
-from recallflow.cli.tenants import client
 from recallflow.errors import QueryTimeout, SourceError
 from recallflow.samples import SampleQuestion
 
@@ -162,6 +161,7 @@ START_S, PROBE_S, END_S = 60.0, 1.0, 20.0
 @contextmanager
 def _engine_behind(kafka: "KafkaOptions") -> "Iterator[RecallClient]":
     """Yield a client of an engine process on temporary topics. Raise SourceError where the broker cannot be used."""
+    from recallflow.client import RecallClient
     from recallflow.connectors.kafka.admin import delete_topics
     from recallflow.flows.config import Config, as_file
     from recallflow.flows.settings import TopicNames
@@ -176,7 +176,11 @@ def _engine_behind(kafka: "KafkaOptions") -> "Iterator[RecallClient]":
         settings.chmod(0o600)
         try:
             create_missing_topics(where, 1, 1)
-            opening = client(where, TENANT, timeout_s=START_S)
+            memory, queries, responses = (named[field] for field in ("memory", "queries", "responses"))
+            topics = {"memory_topic": memory, "query_topic": queries, "response_topic": responses}
+            at, options = kafka.bootstrap_servers, kafka.librdkafka
+            region = kafka.msk_iam_region
+            opening = RecallClient(at, TENANT, **topics, options=options, timeout_s=START_S, msk_iam_region=region)
             with _running(settings, Path(folder, "state"), log) as engine, opening as opened:
                 _wait_until_up(engine, opened, log)
                 yield opened

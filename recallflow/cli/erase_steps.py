@@ -3,6 +3,7 @@
 import argparse
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import orjson
 
 from recallflow.cli.options import at_rest, config
 from recallflow.cli.output import note
-from recallflow.cli.tenants import client
+from recallflow.cli.tenants import kafka_verbs
 from recallflow.connectors.kafka.messages import json_or_wire
 from recallflow.connectors.kafka.topic_erasure import (
     OutcomeReader,
@@ -149,8 +150,8 @@ class EraseCommand:
         """Send an event, and return its position once it is applied. Raise RecallflowError if it is not."""
         topics, timeout_s = self._config.topics, self._options.timeout_s
         with OutcomeReader(self._config.kafka, (topics.receipts, topics.dead_letters)) as outcomes:
-            with client(self._config, self._tenant, event.environment or PRODUCTION) as opened:
-                position = opened.send(event)
+            with closing(kafka_verbs(self._config, self._tenant, event.environment or PRODUCTION)) as verbs:
+                position = verbs.send(event).result()
             outcome = outcomes.of(position, Patience(timeout_s))
         if outcome is None:
             raise RecallflowError(

@@ -113,10 +113,8 @@ def add_graph(commands: Commands) -> None:
 
 def run_graph_decision(options: argparse.Namespace) -> int:
     if options.action == "rollout":
-        mode = {"mode": options.mode}
-        return decide(options, options.mode, "graph.rollout", mode, lambda opened, given: opened.graph_rollout(**given))
-    verdict = {"blocked": GATES[options.state]}
-    return decide(options, options.state, "gate.verdict", verdict, lambda opened, given: opened.graph_gate(**given))
+        return decide(options, options.mode, "graph.rollout", {"mode": options.mode})
+    return decide(options, options.state, "gate.verdict", {"blocked": GATES[options.state]})
 
 
 def run_graph_status(options: argparse.Namespace) -> int:

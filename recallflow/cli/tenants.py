@@ -3,11 +3,9 @@
 A decision is sent to the control topic, or appended to a file of control events."""
 
 import argparse
-import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from recallflow.cli.options import add_actions, add_tenant, config, decisions
@@ -18,14 +16,10 @@ from recallflow.limits import QUOTAS
 from recallflow.private_files import open_private
 
 if TYPE_CHECKING:
-    from recallflow.client import RecallClient
+    from recallflow.client import KafkaVerbs
     from recallflow.connectors.kafka.control import ControlTable
-    from recallflow.control import ControlHistory
+    from recallflow.control import ApiKey, ControlHistory
     from recallflow.flows.config import Config
-    from recallflow.records import Position
-
-    Send = Callable[[RecallClient, Mapping[str, Any]], Position]
-    from recallflow.control import ApiKey
 
 
 def add_reasons(*actions: argparse.ArgumentParser, required: bool = False) -> None:
@@ -34,20 +28,29 @@ def add_reasons(*actions: argparse.ArgumentParser, required: bool = False) -> No
         action.add_argument("--why", required=required, metavar="TEXT", help="reason of the decision")
 
 
-def decide(options: argparse.Namespace, what: str, event_type: str, fields: Mapping[str, Any], send: "Send") -> int:
-    """Send a decision, or append it to the file of --control, and print the command, `what` and its position."""
-    decision = " ".join([options.command, options.action, options.tenant, what])
+def decide(options: argparse.Namespace, what: str, event_type: str, fields: Mapping[str, Any]) -> int:
+    """Store a decision, and print the command, `what` and the place of the decision."""
+    stored = store_decision(options, event_type, fields)
+    print(f"{options.command} {options.action} {options.tenant} {what}: {stored}")
+    return 0
+
+
+def store_decision(options: argparse.Namespace, event_type: str, fields: Mapping[str, Any]) -> str:
+    """Send a decision with author and reason to the control topic, or append it to the file of --control, in force from
+    now on. Return its place. Raise InvalidRecord."""
+    from recallflow.verbs.arguments import ClientScope
+
     given = {**fields, **{name: one for name in ("by", "why") if (one := getattr(options, name)) is not None}}
     if options.control is not None:
-        append_decision(options.control, options.tenant, event_type, given)
-        print(f"{decision}: appended to {options.control}")
-        return 0
+        timestamp = {"timestamp": time.time_ns() // 1_000_000}
+        event = ClientScope(options.tenant, "prod").decision(event_type, given | timestamp)
+        with open_private(options.control, "ab") as file:
+            file.write(event.model_dump_json(exclude_none=True).encode() + b"\n")
+        return f"appended to {options.control}"
     where = config(options)
     check_signing(where)
-    with client(where, options.tenant) as opened:
-        position = send(opened, given)
-    print(f"{decision}: {position}")
-    return 0
+    with closing(kafka_verbs(where, options.tenant)) as verbs:
+        return str(verbs.decide(event_type, given).result())
 
 
 def decided(options: argparse.Namespace) -> "ControlHistory":
@@ -58,32 +61,14 @@ def decided(options: argparse.Namespace) -> "ControlHistory":
         return table.history
 
 
-def append_decision(path: Path, tenant_id: str, event_type: str, fields: Mapping[str, Any]) -> None:
-    """Append a decision to a file of control events, in force from now on. Raise InvalidRecord."""
+def kafka_verbs(where: "Config", tenant_id: str, environment: str = "prod", timeout_s: float = 10.0) -> "KafkaVerbs":
+    """Return the calls of a client for one tenant."""
+    from recallflow.client import ClientTopics, Credentials, KafkaVerbs
     from recallflow.verbs.arguments import ClientScope
 
-    scope = ClientScope(tenant_id, "prod")
-    event = scope.decision(event_type, {**fields, "timestamp": time.time_ns() // 1_000_000})
-    with open_private(path, "ab") as file:
-        file.write(event.model_dump_json(exclude_none=True).encode() + b"\n")
-
-
-def client(where: "Config", tenant_id: str, environment: str = "prod", timeout_s: float = 10.0) -> "RecallClient":
-    from recallflow.client import RecallClient
-
-    return RecallClient(
-        where.kafka.bootstrap_servers,
-        tenant_id,
-        environment=environment,
-        memory_topic=where.topics.memory,
-        query_topic=where.topics.queries,
-        response_topic=where.topics.responses,
-        control_topic=where.topics.control,
-        options=where.kafka.librdkafka,
-        timeout_s=timeout_s,
-        api_key=where.auth.api_key,
-        control_secret=where.auth.control_secret,
-    )
+    named, auth, scope = where.topics, where.auth, ClientScope(tenant_id, environment)
+    topics = ClientTopics(named.memory, named.queries, named.responses, named.control)
+    return KafkaVerbs(where.kafka, scope, topics, timeout_s, Credentials(auth.api_key), auth.control_secret)
 
 
 def control_table(where: "Config") -> "ControlTable":
@@ -156,7 +141,7 @@ def add_categories(commands: Commands) -> None:
 def run_category_decision(options: argparse.Namespace) -> int:
     fields = {"name": options.name, "removed": options.action == "remove"}
     fields |= {"description": getattr(options, "description", "")}
-    return decide(options, options.name, "category", fields, lambda opened, given: opened.category(**given))
+    return decide(options, options.name, "category", fields)
 
 
 def run_categories_list(options: argparse.Namespace) -> int:
@@ -185,7 +170,7 @@ def add_owners(commands: Commands) -> None:
 
 def run_owner_mapping(options: argparse.Namespace) -> int:
     fields = {"name": options.owner, "workspace": options.workspace}
-    return decide(options, options.owner, "owner.mapping", fields, lambda opened, given: opened.map_owner(**given))
+    return decide(options, options.owner, "owner.mapping", fields)
 
 
 def run_owners_list(options: argparse.Namespace) -> int:
@@ -220,7 +205,7 @@ def add_quota(commands: Commands) -> None:
 
 def run_quota_decision(options: argparse.Namespace) -> int:
     fields = {"name": options.name, "limit": options.limit}
-    return decide(options, options.name, "quota", fields, lambda opened, given: opened.quota(**given))
+    return decide(options, options.name, "quota", fields)
 
 
 def run_quota_list(options: argparse.Namespace) -> int:
@@ -261,22 +246,12 @@ def run_key_create(options: argparse.Namespace) -> int:
     $ recallflow keys create acme --control control.jsonl > acme.key"""
     from recallflow.credentials import new_key
 
-    scopes = {name: getattr(options, name) for name in (*KEY_SCOPES, "by", "why")}
-    if options.control is not None:
-        key, fields = new_key()
-        given = {name: one for name, one in scopes.items() if one is not None}
-        append_decision(options.control, options.tenant, API_KEY, fields | given)
-        text, held = key.text(), f"key {key.name} is appended to {options.control}, and is valid {_settled(options)}"
-    else:
-        where = config(options)
-        check_signing(where)
-        with client(where, options.tenant) as opened:
-            made = opened.create_key(**scopes)
-        text, held = made.text, f"key {made.event.name} is stored at {made.position}, and is valid {_settled(options)}"
-    print(text)
+    key, fields = new_key()
+    scopes = {name: given for name in KEY_SCOPES if (given := getattr(options, name)) is not None}
+    stored = store_decision(options, API_KEY, fields | scopes)
+    print(key.text(), flush=True)
     # On standard error, so that a pipe gets the key alone.
-    sys.stdout.flush()
-    note(f"{held}; it cannot be shown again")
+    note(f"key {key.name}: {stored}; it is valid {_settled(options)}, and cannot be shown again")
     return 0
 
 
@@ -290,8 +265,7 @@ def run_key_revoke(options: argparse.Namespace) -> int:
     if fields["revoked"] is not None:
         print(f"keys revoke {options.tenant} {options.name}: already revoked at {fields['revoked']}")
         return 0
-    by, why = options.by, options.why
-    code = decide(options, options.name, API_KEY, key.revocation(), lambda to, _: to.revoke_key(key, by=by, why=why))
+    code = decide(options, options.name, API_KEY, key.revocation())
     note(f"it is refused {_settled(options)}")
     return code
 
