@@ -40,7 +40,7 @@ from recallflow.outputs import (
     Verdict,
 )
 from recallflow.owner import partition_of, state_partition
-from recallflow.process import log_at_once
+from recallflow.process import log_from_signal_handler
 from recallflow.records import MOVED_HEADER, Position
 from recallflow.registered_responses import encode
 from recallflow.responses import REGISTERED_FORMATS
@@ -294,7 +294,7 @@ def stop_on_signals(source: OwnedSource) -> None:
         if source.stopping.is_set():
             os._exit(128 + number)
         source.stopping.set()
-        log_at_once(__name__, "stopping after the current batch; a second signal stops at once")
+        log_from_signal_handler(__name__, "stopping after the current batch; a second signal stops at once")
 
     signal.signal(signal.SIGTERM, stop)
     signal.signal(signal.SIGINT, stop)

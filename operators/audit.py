@@ -4,7 +4,7 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from recallflow.credentials import looks_like_one
+from recallflow.credentials import contains_credential
 from recallflow.errors import InvalidRecord
 from recallflow.events import PRODUCTION, UserErase
 from recallflow.fields import Identifier, format_time
@@ -74,7 +74,7 @@ def _id(value: object) -> str | None:
         name = _IDS.validate_python(value)
     except ValidationError:
         return None
-    return None if looks_like_one(name.encode()) else name
+    return None if contains_credential(name.encode()) else name
 
 
 def _memories(response: Response) -> int:

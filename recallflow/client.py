@@ -121,7 +121,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True, eq=False)
-class Pending:
+class PendingQuery:
     """A query without a response yet. `deadline_s` is in seconds of time.monotonic()."""
 
     query_id: str
@@ -139,10 +139,10 @@ class PendingQueries:
     """
 
     def __init__(self) -> None:
-        self._by_key: dict[bytes, dict[str, Pending]] = {}
+        self._by_key: dict[bytes, dict[str, PendingQuery]] = {}
         self._lock = threading.Lock()
 
-    def add(self, pending: Pending) -> None:
+    def add(self, pending: PendingQuery) -> None:
         """Add a query. Raise UsageError if a query with this id is pending."""
         with self._lock:
             queries = self._by_key.setdefault(pending.key, {})
@@ -150,7 +150,7 @@ class PendingQueries:
                 raise UsageError(f"query id {pending.query_id!r} is pending; give the query another id")
             queries[pending.query_id] = pending
 
-    def pop(self, key: bytes, query_id: str) -> Pending | None:
+    def pop(self, key: bytes, query_id: str) -> PendingQuery | None:
         with self._lock:
             queries = self._by_key.get(key, {})
             pending = queries.pop(query_id, None)
@@ -187,7 +187,7 @@ class PendingQueries:
         for pending in self._pop_due(float("inf")):
             pending.future.set_exception(error)
 
-    def _pop_due(self, now_s: float) -> list[Pending]:
+    def _pop_due(self, now_s: float) -> list[PendingQuery]:
         """Remove and return the queries whose deadline has passed; all queries at `now_s` = ∞."""
         with self._lock:
             due = [p for queries in self._by_key.values() for p in queries.values() if p.deadline_s <= now_s]
@@ -251,13 +251,13 @@ class KafkaVerbs(Verbs):
     def _answer(self, query: QueryEvent, timeout_s: float) -> "Future[Response]":
         headers = self._credentials.headers(query.user_id)
         query_id = cast(str, query.id)
-        pending = Pending(query_id, query.owner.record_key, timeout_s, time.monotonic() + timeout_s)
+        pending = PendingQuery(query_id, query.owner.record_key, timeout_s, time.monotonic() + timeout_s)
         with self._kafka.hold_open():
             self._outstanding.add(pending)
         self._kafka.ready.add_done_callback(lambda _: self._ask_when_ready(query, pending, headers))
         return pending.future
 
-    def _ask_when_ready(self, query: QueryEvent, pending: Pending, headers: Headers) -> None:
+    def _ask_when_ready(self, query: QueryEvent, pending: PendingQuery, headers: Headers) -> None:
         """Send a query, unless its deadline passed before responses could be read."""
 
         def fail(error: BaseException | None) -> None:

@@ -176,7 +176,7 @@ class ControlHistory:
     def add(self, append_ms: int, event: Control) -> None:
         decisions = self._decisions[event.tenant_id, event.kind, event.name]
         bisect.insort(decisions, Decision(append_ms, event), key=lambda d: d.append_ms)
-        self._added(append_ms, event)
+        self._index(append_ms, event)
 
     def subscribe(self, listener: Callable[[int, Control], None]) -> None:
         """Register a listener for later decisions. It is called after each addition, on the same thread."""
@@ -192,7 +192,7 @@ class ControlHistory:
         # Partitions are read in any order, so a replay may be added before the newer decision: drop it.
         later = [d for d in decisions[at:] if _order_ms(d.event) > _order_ms(event)]
         decisions[at:] = [Decision(append_ms, event), *later]
-        self._added(append_ms, event)
+        self._index(append_ms, event)
         return True
 
     def as_of(self, tenant_id: str, kind: str, name: str, at_ms: int) -> Control | None:
@@ -224,7 +224,7 @@ class ControlHistory:
         """Return all decisions of a name by append time."""
         return [*self._decisions.get((tenant_id, kind, name), [])]
 
-    def _added(self, append_ms: int, event: Control) -> None:
+    def _index(self, append_ms: int, event: Control) -> None:
         self._names[event.tenant_id, event.kind].add(event.name)
         self._tenants[event.kind, event.name].add(event.tenant_id)
         self._first_ms[event.kind] = min(append_ms, self._first_ms.get(event.kind, append_ms))

@@ -82,12 +82,12 @@ def without_credentials(headers: Headers) -> Headers:
 
 def _is_credential(name: str, value: bytes | None) -> bool:
     """Return whether a header is a credential, by its name, or by its shape where the name is misspelt."""
-    if name.strip().lower() in CREDENTIAL_HEADERS or looks_like_one(name.encode()):
+    if name.strip().lower() in CREDENTIAL_HEADERS or contains_credential(name.encode()):
         return True
-    return value is not None and looks_like_one(value)
+    return value is not None and contains_credential(value)
 
 
-def looks_like_one(data: bytes) -> bool:
+def contains_credential(data: bytes) -> bool:
     return _SHAPE.search(data) is not None
 
 
@@ -121,7 +121,7 @@ def signed(secret: str | None, key: bytes, value: bytes) -> tuple[tuple[str, byt
     return () if secret is None else ((SIGNATURE, _signature(secret, key, value)),)
 
 
-def bears_signature(headers: Headers | None) -> bool:
+def has_signature(headers: Headers | None) -> bool:
     return any(name == SIGNATURE for name, _ in headers or ())
 
 

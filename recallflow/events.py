@@ -143,7 +143,7 @@ def _few_aliases(entities: list[Entity]) -> list[Entity]:
     return entities
 
 
-def _of_valid_span(given: Any) -> Any:
+def _check_period(given: Any) -> Any:
     if given.valid_from is not None and given.valid_to is not None and given.valid_to < given.valid_from:
         raise ValueError("valid_to: before valid_from")
     return given
@@ -155,7 +155,7 @@ class _ValidityPeriod(Model):
     valid_from: Timestamp | None = None
     valid_to: Timestamp | None = None
 
-    _valid_span = model_validator(mode="after")(_of_valid_span)
+    _valid_span = model_validator(mode="after")(_check_period)
 
 
 class Relation(_ValidityPeriod):
@@ -203,7 +203,7 @@ class MemoryAdd(Event, MemoryFields):
     name: Name | None = None
     derived_from: DerivedFrom | None = None
 
-    _valid_span = model_validator(mode="after")(_of_valid_span)
+    _valid_span = model_validator(mode="after")(_check_period)
 
 
 class MemoryUpdate(Event, MemoryFields):

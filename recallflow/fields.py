@@ -178,12 +178,12 @@ class StrictPart(Model):
             for count, at in enumerate(unknown):
                 where = problems[at]["loc"]
                 # Later problems are not shown, and suggestions take time.
-                remedy = fix(str(where[-1]), known, cls.ALSO) if count < PROBLEMS_MAX else ""
-                problems[at] = no_such("field", where, remedy)
+                remedy = suggest_name(str(where[-1]), known, cls.ALSO) if count < PROBLEMS_MAX else ""
+                problems[at] = unknown_name_error("field", where, remedy)
             raise ValidationError.from_exception_data(cls.__name__, problems) from None
 
 
-def fix(name: str, known: Collection[str], also: Mapping[str, str] | None = None) -> str:
+def suggest_name(name: str, known: Collection[str], also: Mapping[str, str] | None = None) -> str:
     """Return a suggestion for an unknown name, or else the known names."""
     if similar := (also or {}).get(name) or nearest(name, known):
         return f"did you mean {similar}?"
@@ -202,7 +202,7 @@ def _letters(name: str) -> str:
     return "".join(filter(str.isalnum, name[:LETTERS_READ].lower()))
 
 
-def no_such(what: str, where: tuple[int | str, ...], how: str) -> InitErrorDetails:
+def unknown_name_error(what: str, where: tuple[int | str, ...], how: str) -> InitErrorDetails:
     problem = f"no such {what}; {how}" if how else f"no such {what}"
     return InitErrorDetails(type="value_error", loc=where, input=where[-1], ctx={"error": ValueError(problem)})
 

@@ -97,11 +97,11 @@ class MemberProcess:
         read, write = os.pipe()
         try:
             with os.fdopen(read, "rb", 0) as read_end, os.fdopen(write, "wb", 0) as write_end:
-                self._process = process = await self._started(read_end.fileno())
+                self._process = process = await self._start_process(read_end.fileno())
                 read_end.close()
                 if self._stopping:  # the signal came while it was being started
                     self.stop()
-                await asyncio.to_thread(_fill, write_end, self.settings.encode())
+                await asyncio.to_thread(_write_settings, write_end, self.settings.encode())
             if process.stderr is not None:
                 await relay(process.stderr, self.name, as_json=self.as_json)
             self.code = await process.wait()
@@ -121,7 +121,7 @@ class MemberProcess:
             return 0
         return self.code if self.code >= 0 else 128 - self.code
 
-    async def _started(self, settings: int) -> asyncio.subprocess.Process:
+    async def _start_process(self, settings: int) -> asyncio.subprocess.Process:
         return await asyncio.create_subprocess_exec(
             *self.command,
             CONFIG,
@@ -139,7 +139,7 @@ class MemberProcess:
                 self._process.send_signal(number)
 
 
-def _fill(pipe: IO[bytes], data: bytes) -> None:
+def _write_settings(pipe: IO[bytes], data: bytes) -> None:
     with contextlib.suppress(BrokenPipeError):  # the process exited before it read its settings, and logs the reason
         while data:
             data = data[pipe.write(data) :]
@@ -175,15 +175,15 @@ class MemberMetrics(Collector):
         answers = self._ask("/metrics", OPENMETRICS)
         yield from member_families((member.name, status > 0, member.restarts) for member, (status, _) in answers)
         families: dict[str, Metric] = {}
-        _add(families, SUPERVISOR, ProcessCollector(registry=None).collect())
+        _add_families(families, SUPERVISOR, ProcessCollector(registry=None).collect())
         for member, (status, text) in answers:
             parsed = text_string_to_metric_families(text)  # type: ignore[no-untyped-call]
-            _add(families, member.name, parsed if status else availability_metrics("gone"))
+            _add_families(families, member.name, parsed if status else availability_metrics("gone"))
         yield from families.values()
 
     def _ask(self, path: str, headers: dict[str, str]) -> list[tuple[MemberProcess, tuple[int, str]]]:
         """Return each member with the status and the text of its answer: 0 and nothing without one."""
-        answers = self._pool.map(lambda member: _asked(member, path, headers), self._members)
+        answers = self._pool.map(lambda member: _probe(member, path, headers), self._members)
         return [*zip(self._members, answers, strict=True)]
 
 
@@ -197,7 +197,7 @@ def member_families(members: Iterable[tuple[str, bool, int]]) -> tuple[Metric, M
     return up, restarts
 
 
-def _asked(member: MemberProcess, path: str, headers: dict[str, str]) -> tuple[int, str]:
+def _probe(member: MemberProcess, path: str, headers: dict[str, str]) -> tuple[int, str]:
     if not member.runs or member.probe_socket is None:
         return 0, ""
     host, port = member.probe_socket.getsockname()
@@ -208,7 +208,7 @@ def _asked(member: MemberProcess, path: str, headers: dict[str, str]) -> tuple[i
     return 0, ""
 
 
-def _add(families: dict[str, Metric], name: str, metrics: Iterable[Metric]) -> None:
+def _add_families(families: dict[str, Metric], name: str, metrics: Iterable[Metric]) -> None:
     for family in metrics:
         if family.name not in families:
             families[family.name] = Metric(family.name, family.documentation, family.type, family.unit)
@@ -240,13 +240,13 @@ class Supervisor:
     async def _run(self) -> int:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._signalled, number)
+            loop.add_signal_handler(number, self._on_signal, number)
         async with asyncio.TaskGroup() as tasks:
             for member in self._members:
-                tasks.create_task(self._keep(member))
+                tasks.create_task(self._keep_running(member))
         return max(member.exit_code for member in self._members)
 
-    def _signalled(self, number: signal.Signals) -> None:
+    def _on_signal(self, number: signal.Signals) -> None:
         if self._stopping.is_set():
             for member in self._members:
                 member.send(signal.SIGKILL)
@@ -276,7 +276,7 @@ class Supervisor:
                 return
             if loop.time() - began_s >= STEADY_S:
                 waits_s = self._backoff_s
-            _log.warning("%s %s: it starts again in %g s", member.name, _ended(code), waits_s)
+            _log.warning("%s %s: it starts again in %g s", member.name, _describe_exit(code), waits_s)
             await self._wait(waits_s)
             waits_s = min(2 * waits_s, BACKOFF_MAX_S)
             member.restarts += 1
@@ -286,7 +286,7 @@ class Supervisor:
             await asyncio.wait_for(self._stopping.wait(), seconds)
 
 
-def _ended(code: int) -> str:
+def _describe_exit(code: int) -> str:
     return f"ended with {code}" if code >= 0 else f"was killed by {signal.Signals(-code).name}"
 
 

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from typing import NoReturn
 
 
-def log_at_once(name: str, message: str) -> None:
+def log_from_signal_handler(name: str, message: str) -> None:
     """Log a warning from a signal handler, past the log stream, which the signal may have interrupted."""
     record = logging.LogRecord(name, logging.WARNING, __file__, 0, message, None, None)
     handlers = logging.getLogger().handlers
@@ -49,7 +49,7 @@ def end_on_signals() -> None:
 
     def stop(*_: object) -> NoReturn:
         try:
-            log_at_once(__name__, "stopped before it began to work")
+            log_from_signal_handler(__name__, "stopped before it began to work")
         finally:
             os._exit(0)
 

@@ -39,7 +39,7 @@ from recallflow.fields import (
     Timestamp,
     check_all,
     nearest,
-    no_such,
+    unknown_name_error,
 )
 from recallflow.limits import CURSOR_CHARACTERS
 from recallflow.records import Position
@@ -139,7 +139,8 @@ def unknown_factors(mode: Mode | None, weights: object, *where: str) -> list[Ini
     found = []
     for count, name in enumerate(unknown):
         similar = nearest(name, known) if count < limits.PROBLEMS_MAX else None
-        found.append(no_such("factor", (*where, name), f"did you mean {similar}? {what}" if similar else what))
+        remedy = f"did you mean {similar}? {what}" if similar else what
+        found.append(unknown_name_error("factor", (*where, name), remedy))
     return found
 
 
@@ -162,7 +163,7 @@ class Decay(StrictPart):
     decay_days: Days = 30.0
 
 
-def _known_to_filters(given: object, check: ValidatorFunctionWrapHandler) -> Any:
+def _filterable_value(given: object, check: ValidatorFunctionWrapHandler) -> Any:
     try:
         return check(given)
     except ValidationError:
@@ -174,7 +175,7 @@ def _known_to_filters(given: object, check: ValidatorFunctionWrapHandler) -> Any
 MetadataText = Annotated[str, StringConstraints(max_length=limits.METADATA_TEXT_CHARACTERS)]
 MetadataValue = MetadataText | bool | int | Annotated[float, Field(allow_inf_nan=False)]
 MetadataName = Annotated[str, StringConstraints(min_length=1, max_length=limits.METADATA_NAME_CHARACTERS)]
-MetadataValues = Annotated[MetadataValue | Annotated[list[MetadataValue], Values], WrapValidator(_known_to_filters)]
+MetadataValues = Annotated[MetadataValue | Annotated[list[MetadataValue], Values], WrapValidator(_filterable_value)]
 Nested = Annotated[list["Filters"], Field(min_length=1, max_length=limits.FILTER_CONDITIONS_MAX)]
 
 
@@ -383,7 +384,7 @@ class GraphExplore(Query):
 
     @field_validator("nodes", "hops", "limit", "after")
     @classmethod
-    def _of_one_way(cls, given: T, info: ValidationInfo) -> T:
+    def _fits_scope(cls, given: T, info: ValidationInfo) -> T:
         around = info.field_name in ("nodes", "hops")
         if info.data.get("whole") is around and given:
             raise ValueError("is not of the whole graph: leave it out" if around else "is of pages: give whole too")

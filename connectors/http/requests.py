@@ -18,7 +18,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from recallflow import limits
 from recallflow.connectors.http.errors import JSON, Problem
 from recallflow.credentials import KEY_HEADER, TOKEN_HEADER, USER_HEADER, Headers
-from recallflow.fields import fix
+from recallflow.fields import suggest_name
 from recallflow.parsing import without_bom
 from recallflow.telemetry import trace_headers
 

@@ -16,7 +16,7 @@ from recallflow.connectors.kafka.messages import headers_of, time_ms
 from recallflow.connectors.kafka.sender import Sender
 from recallflow.connectors.kafka.topic_reader import NewConsumer, TopicReader
 from recallflow.control import Control, ControlHistory
-from recallflow.credentials import bears_signature, is_signed, signed
+from recallflow.credentials import has_signature, is_signed, signed
 from recallflow.errors import InvalidRecord
 from recallflow.kafka_options import KafkaOptions
 from recallflow.parsing import parse_control
@@ -100,7 +100,7 @@ class ControlTable:
         message: Any = self._reader.read(POLL_S)
         if message is None:
             return
-        self._newest = max(self._newest, (time_ms(message), bears_signature(headers_of(message))))
+        self._newest = max(self._newest, (time_ms(message), has_signature(headers_of(message))))
         if (ignored := self._add(message)) is not None:
             reason, detail = ignored
             self.left_out[reason] += 1

@@ -333,7 +333,7 @@ class ToolRunner:
                 return search_result(await self._ask(caller, _recall(arguments)))
             case AddArguments():
                 memory_id = str(uuid.uuid4())
-                event = {"type": "memory", "id": memory_id} | _given(arguments)
+                event = {"type": "memory", "id": memory_id} | _given_arguments(arguments)
                 applied = await self._apply(caller, event) is not None
                 later = "" if applied else " It is stored, and found a moment later: do not add it again."
                 confirmation = AddConfirmation(memory_id=memory_id, applied=applied)
@@ -346,7 +346,7 @@ class ToolRunner:
                 text = f"Forgotten: {named}." if applied else f"{named} will be forgotten a moment from now."
                 return Result(text, ForgetConfirmation(memory_id=arguments.memory_id, applied=applied))
             case EpisodesArguments():
-                response = await self._ask(caller, {"type": "episodes.list"} | _given(arguments))
+                response = await self._ask(caller, {"type": "episodes.list"} | _given_arguments(arguments))
                 return episodes_result(cast(list[EpisodeInfo], response.episodes or []))
         raise TypeError(f"no tool takes {type(arguments).__name__}")
 
@@ -363,14 +363,14 @@ class ToolRunner:
 
 
 def _recall(arguments: SearchArguments) -> dict[str, Any]:
-    given = _given(arguments)
+    given = _given_arguments(arguments)
     filters: dict[str, Any] = {name: given[name] for name in ("created_after", "created_before") if name in given}
     listed = (("session_id", "session_ids"), ("category", "categories"), ("kind", "kinds"))
     filters |= {several: [given[one]] for one, several in listed if one in given}
     return {"type": "recall", "query": arguments.query, "k": arguments.limit, "filters": filters}
 
 
-def _given(arguments: Arguments) -> dict[str, Any]:
+def _given_arguments(arguments: Arguments) -> dict[str, Any]:
     return {name: value for name, value in arguments.model_dump().items() if value != ""}
 
 

@@ -27,7 +27,7 @@ from recallflow.cli import (
     state,
     tenants,
 )
-from recallflow.cli.output import hidden_native_stderr, take_any_character
+from recallflow.cli.output import accept_any_character, hidden_native_stderr
 from recallflow.cli.parser import Parser
 from recallflow.credentials import MaskingFormatter
 from recallflow.distribution import __version__, remedy_for
@@ -82,7 +82,7 @@ def _where(error: BaseException) -> str:
 
 
 @contextlib.contextmanager
-def hooked(debug: bool) -> Iterator[None]:
+def uncaught_errors_in_one_line(debug: bool) -> Iterator[None]:
     """Print one line for uncaught errors of threads and of Python's clean-up."""
     if debug:
         yield
@@ -138,13 +138,13 @@ def commands() -> Parser:
 
 
 def perform(arguments: Sequence[str] | None) -> int:
-    take_any_character()
+    accept_any_character()
     umask = os.umask(UMASK)  # RocksDB creates its files by it
     try:
         parser = commands()
         services.complete(parser)
         options = parser.parse_args(arguments)
-        with hidden_native_stderr(shown=options.debug), hooked(options.debug):
+        with hidden_native_stderr(shown=options.debug), uncaught_errors_in_one_line(options.debug):
             handler = logging.StreamHandler(sys.stderr)
             handler.addFilter(lambda record: record.name != "recallflow.flows.local")  # the command itself says it
             handler.setFormatter(MaskingFormatter("recallflow: %(message)s"))
@@ -155,10 +155,10 @@ def perform(arguments: Sequence[str] | None) -> int:
     except BrokenPipeError:
         code = PIPE_CLOSED
     except OSError as error:  # the output of help is not writable
-        code = _unwritten(error)
+        code = _report_unwritable_output(error)
     finally:
         os.umask(umask)
-    return _flushed(code)
+    return _flush_output(code)
 
 
 def _add_debug(parser: argparse.ArgumentParser) -> None:
@@ -196,20 +196,21 @@ def _run(options: argparse.Namespace) -> int:
     return code
 
 
-def _flushed(code: int) -> int:
+def _flush_output(code: int) -> int:
     """Flush the output, whose pipe may be closed or disk full, and return the exit code. Report one error only."""
     is_lost = code == PIPE_CLOSED
     try:
         if sys.stdout is not None:
             sys.stdout.flush()
     except OSError as error:
-        is_lost, code = True, PIPE_CLOSED if isinstance(error, BrokenPipeError) else code or _unwritten(error)
+        is_lost = True
+        code = PIPE_CLOSED if isinstance(error, BrokenPipeError) else code or _report_unwritable_output(error)
     if is_lost:  # to the null device, because Python would fail to flush the rest of the output at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     return code
 
 
-def _unwritten(error: OSError) -> int:
+def _report_unwritable_output(error: OSError) -> int:
     with contextlib.suppress(OSError):  # standard error may not be writable
         failed(error, debug=False, as_json=False)
     return 1

@@ -43,12 +43,13 @@ class CommandEngine:
     """Events and queries of a command about one user. Every call waits for its outcome."""
 
     def __init__(
-        self, runner: "asyncio.Runner", service: "Service", options: argparse.Namespace, config: "Config", *, far: bool
+        self, runner: "asyncio.Runner", service: "Service", options: argparse.Namespace, config: "Config", remote: bool
     ) -> None:
-        """`far` means that the engine is another process on Kafka, which may not run."""
-        self._runner, self._service, self._config, self._options, self._far = runner, service, config, options, far
+        """`remote` means that the engine is another process on Kafka, which may not run."""
+        self._runner, self._service, self._options, self._config = runner, service, options, config
+        self._is_remote = remote
         # In this process no message is lost: a slow call is still running.
-        self._timeout_s: float = options.timeout_s if far else 3_600.0
+        self._timeout_s: float = options.timeout_s if remote else 3_600.0
         self._headers = config.auth.credentials
 
     def send(self, event_type: str, fields: Mapping[str, Any]) -> "Receipt":
@@ -56,7 +57,7 @@ class CommandEngine:
         event = cast("MemoryEvent", event_of(self._options, event_type, fields))
         stored = self._runner.run(self._service.apply(event, self._headers, self._timeout_s))
         if stored.receipt is None:
-            raise self._silence(self._config.topics.receipts, f"{stored.position} is stored, and ")
+            raise self._no_answer(self._config.topics.receipts, f"{stored.position} is stored, and ")
         return stored.receipt
 
     def ask(self, query_type: str, fields: Mapping[str, Any], *, takes_errors: bool = False) -> dict[str, Any]:
@@ -66,12 +67,12 @@ class CommandEngine:
         try:
             response = self._runner.run(self._service.ask(query, self._headers, self._timeout_s))
         except QueryTimeout as error:
-            raise (self._silence(self._config.topics.responses) if self._far else error) from None
+            raise (self._no_answer(self._config.topics.responses) if self._is_remote else error) from None
         if response.error is not None and not takes_errors:
             raise RecallflowError(response.error.message)
         return response.model_dump(mode="json", exclude_unset=True)
 
-    def _silence(self, topic: str, before: str = "") -> RecallflowError:
+    def _no_answer(self, topic: str, before: str = "") -> RecallflowError:
         servers = self._config.kafka.bootstrap_servers
         return SourceError(
             f"{before}no answer on {topic} within {self._timeout_s:g} s: is the engine running? "
@@ -80,16 +81,16 @@ class CommandEngine:
 
 
 @contextmanager
-def opened(options: argparse.Namespace) -> Iterator[CommandEngine]:
+def open_engine(options: argparse.Namespace) -> Iterator[CommandEngine]:
     """Open the engine of the options. Raise UsageError for no engine, or two."""
     import asyncio
 
     chosen, origins = config_and_origins(options)
-    if far := _is_behind_kafka(options, origins):
+    if is_remote := _is_behind_kafka(options, origins):
         check_no_control(options)
-    opening = _behind_kafka(chosen, options.timeout_s) if far else _over_directory(chosen, options)
+    opening = _behind_kafka(chosen, options.timeout_s) if is_remote else _over_directory(chosen, options)
     with asyncio.Runner() as runner, opening as service:
-        yield CommandEngine(runner, service, options, chosen, far=far)
+        yield CommandEngine(runner, service, options, chosen, is_remote)
 
 
 def _is_behind_kafka(options: argparse.Namespace, origins: Mapping[str, str]) -> bool:

@@ -46,10 +46,10 @@ def remains_line(found: RemainingRecords, *, is_memory: bool) -> str:
     if not found.count:
         return f"{found.topic}: nothing"
     newest = format_time(found.newest_ms)
-    return f"{found.topic}: {found.count} records, the newest from {newest}; {_until(found, is_memory=is_memory)}"
+    return f"{found.topic}: {found.count} records, the newest from {newest}; {_expiry(found, is_memory=is_memory)}"
 
 
-def _until(found: RemainingRecords, *, is_memory: bool) -> str:
+def _expiry(found: RemainingRecords, *, is_memory: bool) -> str:
     kept = found.retention
     if kept is None:
         return "expiry unknown, because the brokers refuse to describe the topic"
@@ -91,7 +91,7 @@ def finding_lines(who: TraceSearch, findings: Findings) -> Iterator[str]:
         yield "nothing was found"
 
 
-OTHERS = (
+OTHER_DIRECTORIES = (
     "directories of other members were not searched. A member keeps folders of moved partitions for a day, with data "
     "erased since then. Name them with --also, and delete such folders (docs/how-to/erasure.md)"
 )
@@ -106,7 +106,7 @@ class EraseCommand:
         self._tenant, self._user, self._environments = options.tenant, options.user, options.environments
         named = [self._config.named_state_dir()] if options.state_dir else []
         # A directory without Kafka: other directories are erased by their engine, which reads the topic.
-        self._apart = next((one for one in named if not reads_topics(one)), None)
+        self._offline_dir = next((one for one in named if not reads_topics(one)), None)
         self._verifies = options.verify or options.verify_only
         # The settings name the engine's directory, which may be on another machine.
         there = self._config.state_dir
@@ -117,7 +117,7 @@ class EraseCommand:
         if self._verifies and (missing := [one for one in self._folders if not one.is_dir()]):
             raise UsageError(f"--verify: the folder {missing[0]} does not exist")
         problem = None
-        if self._environments or self._apart is not None:
+        if self._environments or self._offline_dir is not None:
             problem = "needs Kafka, and no --environment: a tombstone applies to all environments of a user"
         elif "/" in options.tenant + options.user:
             problem = "does not work for names with a slash, because records of others may have the same key"
@@ -127,7 +127,7 @@ class EraseCommand:
     def run(self) -> int:
         who = None
         if self._verifies:  # the search terms are read before the erasure
-            who = new_trace_search(self._tenant, self._user, self._environments, self._held())
+            who = new_trace_search(self._tenant, self._user, self._environments, self._known_events())
         failed = False if self._options.verify_only else self._erase()
         if who is not None:
             failed |= self._verify(who)
@@ -135,16 +135,16 @@ class EraseCommand:
 
     def _erase(self) -> bool:
         """Erase the user. Return whether something was not erased, or files of a folder were not purged."""
-        apart_failed = False
-        if self._apart is None:
+        folder_failed = False
+        if self._offline_dir is None:
             at_ms = max(append_time(self._config.kafka, self._send(event)) for event in self._events(receipt=True))
         else:
             at_ms = time.time_ns() // 1_000_000
-            apart_failed = not self._erase_folder(self._apart, at_ms)
+            folder_failed = not self._erase_folder(self._offline_dir, at_ms)
         failed = [one for one in self._options.checkpoints if not self._erase_checkpoint(one, at_ms)]
-        if self._apart is None:
+        if self._offline_dir is None:
             self._print_remains()
-        return bool(failed) or apart_failed
+        return bool(failed) or folder_failed
 
     def _send(self, event: UserErase) -> Position:
         """Send an event, and return its position once it is applied. Raise RecallflowError if it is not."""
@@ -204,26 +204,26 @@ class EraseCommand:
             for one in compacted:
                 print(f"  {one.topic}: tombstones written")
 
-    def _held(self) -> Iterator[Mapping[str, Any]]:
+    def _known_events(self) -> Iterator[Mapping[str, Any]]:
         if self._options.export is not None:
             return read_export(self._options.export)
-        if self._apart is not None:
-            return export_before(self._config, self._apart, self._tenant, self._user, self._environments)
+        if self._offline_dir is not None:
+            return export_before(self._config, self._offline_dir, self._tenant, self._user, self._environments)
         found = records_of(self._config.kafka, self._config.topics.memory, self._tenant, self._user)
         return (event for one in found if isinstance(event := _parsed(json_or_wire(one)), dict))
 
     def _verify(self, who: TraceSearch) -> bool:
         """Search the files. Return whether anything was found."""
         # A running engine cleans its directory step by step.
-        wait_s = self._options.timeout_s if self._apart is None else 0.0
+        wait_s = self._options.timeout_s if self._offline_dir is None else 0.0
         findings = search(who, self._folders, at_rest(self._config), Patience(wait_s))
         for line in finding_lines(who, findings):
             print(line)
         for folder in self._folders:
             if (folder / DESCRIPTION).exists():
                 print(f"{folder}: {_purges_line(folder)}")
-        if self._apart is None and not self._options.also:
-            note(OTHERS)
+        if self._offline_dir is None and not self._options.also:
+            note(OTHER_DIRECTORIES)
         return bool(findings.conclusive())
 
 

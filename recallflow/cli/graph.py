@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from recallflow.cli.engine import add_engine, opened
+from recallflow.cli.engine import add_engine, open_engine
 from recallflow.cli.options import add_actions, add_control
 from recallflow.cli.output import json_line, paragraph
 from recallflow.cli.parser import Commands, add_command
@@ -138,7 +138,7 @@ def run_graph_facts(options: argparse.Namespace) -> int:
 def _ask(options: argparse.Namespace, query_type: str, lines_of: Callable[..., list[str]], *names: str) -> int:
     """Ask a query with the options of these names, and print the response."""
     fields = {name: given for name in names if (given := getattr(options, name)) is not None}
-    with opened(options) as engine:
+    with open_engine(options) as engine:
         response = engine.ask(query_type, fields)
     is_there = query_type.replace(".", "_") in response  # absent if the user's data cannot be decrypted
     if options.json:

@@ -11,7 +11,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from recallflow.cli.engine import CommandEngine, add_engine, event_of, opened
+from recallflow.cli.engine import CommandEngine, add_engine, event_of, open_engine
 from recallflow.cli.options import QUERIES, add_control, add_create
 from recallflow.cli.output import clean, confirmed, console, json_line, note
 from recallflow.cli.parser import Commands, add_command
@@ -103,14 +103,14 @@ MOST_CHARACTERS = 1_000  # of a text in a table: no line of a terminal is longer
 _FIELDS = (*("summary", "kind", "layer", "category", "tags", "topics"),
            *("session_id", "project_id", "importance", "confidence"))  # fmt: skip
 _TIMES = ("valid_from", "valid_to", "expires_at")
-_USUAL = {"layer": "long_term", "importance": 0.5, "confidence": 1.0}  # default values, which are not printed
+_DEFAULTS = {"layer": "long_term", "importance": 0.5, "confidence": 1.0}  # default values, which are not printed
 
 
 def print_memories(target: Console, memories: Iterable[Mapping[str, Any]]) -> None:
     rows = []
     for one in memories:
         marks = f" ({', '.join(one['marks'])})" if one["marks"] else ""
-        text = Text.assemble((f"{who(one)}:", WHO), (marks, DIM), f" {_beginning(one['content'])}")
+        text = Text.assemble((f"{who(one)}:", WHO), (marks, DIM), f" {_first_characters(one['content'])}")
         cells = [Text(relative_time(one["created_at"]), WHEN), Text(one_line(one["id"]), DIM), text]
         rows.append(((one["created_at"], one["id"], who(one), one["content"]), cells))
     _print_list(target, ["when", "id", "memory"], rows)
@@ -123,7 +123,7 @@ def print_episodes(target: Console, episodes: Iterable[Mapping[str, Any]]) -> No
         begun, count = Text(relative_time(one["started_at"]), WHEN), Text(f"{one['messages']:,}")
         shown = Text(one_line(session) + " (open)" * one["open"], DIM)
         columns = (one["started_at"], one["ended_at"], one["id"], session, str(one["messages"]), summary)
-        rows.append((columns, [begun, shown, count, Text(_beginning(summary))]))
+        rows.append((columns, [begun, shown, count, Text(_first_characters(summary))]))
     _print_list(target, ["when", "session", "messages", "summary"], rows)
 
 
@@ -149,7 +149,7 @@ def print_memory(target: Console, history: Mapping[str, Any], usage: Mapping[str
             _print_field(target, label, f"{relative_time(latest[name])} ({latest[name]})")
         shown.add(latest[name])
     for name in _FIELDS:
-        if (value := latest.get(name)) not in (None, [], _USUAL.get(name)):
+        if (value := latest.get(name)) not in (None, [], _DEFAULTS.get(name)):
             _print_field(target, name.removesuffix("_id"), ", ".join(value) if isinstance(value, list) else value)
     for name in _TIMES:
         if name in latest:
@@ -196,7 +196,7 @@ def _print_table(target: Console, names: Sequence[str], rows: Sequence[Sequence[
         target.print(Text("\n    " if apart else "").join([Text("").join(columns[:-1]), columns[-1]]), soft_wrap=True)
 
 
-def _beginning(text: str) -> str:
+def _first_characters(text: str) -> str:
     return one_line(text[:MOST_CHARACTERS])
 
 
@@ -204,7 +204,7 @@ def _beginning(text: str) -> str:
 
 MODES = ("recency", "relevance", "entity_focused", "balanced", "episode", "hybrid", "decayed", "auto")
 NOTHING_RELEVANT = "nothing_relevant"
-_SEEN = {"no_memories", "k_exceeds_memories", NOTHING_RELEVANT}  # warnings that the list of memories shows
+_VISIBLE_WARNINGS = {"no_memories", "k_exceeds_memories", NOTHING_RELEVANT}  # warnings that the list of memories shows
 
 _STEPS = {  # of a language model
     "select_categories": "show summaries of categories selected by the model",
@@ -247,7 +247,7 @@ def run_remember(options: argparse.Namespace) -> int:
     fields = {name: given for name in named if (given := getattr(options, name)) is not None}
     fields |= {"content": options.text, "kind": options.kind}
     event_of(options, "memory", fields)  # a refused event must not create the directory
-    with opened(options) as engine:
+    with open_engine(options) as engine:
         receipt = engine.send("memory", fields)
     if options.json:
         json_line(receipt.model_dump(exclude_unset=True))
@@ -263,7 +263,7 @@ def run_ask(options: argparse.Namespace) -> int:
     Prints the best memories with reasons.
     $ recallflow ask "Where do I live?" --state-dir memory
     $ recallflow ask "What do I drink?" -k 3 --json --bootstrap-servers localhost:9092"""
-    with opened(options) as engine:
+    with open_engine(options) as engine:
         response = engine.ask("recall", _query_fields(options), takes_errors=True)
     if options.json:
         json_line(response)
@@ -287,7 +287,7 @@ def _print_answer(response: Mapping[str, Any], options: argparse.Namespace) -> N
     if response["status"] == "error":
         target.print(Text(one_line(f"error: {response['error']['message']}"), "red"), soft_wrap=True)
         return
-    print_warnings(target, [one for one in response["warnings"] if one["code"] not in _SEEN])
+    print_warnings(target, [one for one in response["warnings"] if one["code"] not in _VISIBLE_WARNINGS])
     codes, shown = {one["code"] for one in response["warnings"]}, response["memories"]
     if "decryption_failed" in codes and not shown:
         return
@@ -302,10 +302,10 @@ def _print_answer(response: Mapping[str, Any], options: argparse.Namespace) -> N
     for memory in shown:
         print_ranked(target, memory, explain=options.explain)
     if not shown:
-        target.print(nothing_of(options), soft_wrap=True)
+        target.print(no_memories_message(options), soft_wrap=True)
 
 
-def nothing_of(options: argparse.Namespace) -> str:
+def no_memories_message(options: argparse.Namespace) -> str:
     """Return the message for a user without memories. It names the user, because the name may be mistyped."""
     where = "" if options.environment == "prod" else f" in {options.environment}"
     whose = f"user {options.user} of tenant {options.tenant}{where}"
@@ -318,7 +318,7 @@ PAGE_MOST = 1_000  # memories or episodes of one answer
 # Flag of `list` → filter of the query.
 _FILTERS = {"--kind": "kinds", "--category": "categories", "--tag": "tags", "--session": "session_ids"}
 # Field of a forget filter → field of a query filter.
-_SAME = {"session_id": "session_ids", "category": "categories", "tag": "tags", "older_than": "created_before"}
+_QUERY_FILTERS = {"session_id": "session_ids", "category": "categories", "tag": "tags", "older_than": "created_before"}
 
 
 def add_memories(commands: Commands) -> None:
@@ -353,7 +353,7 @@ def run_list(options: argparse.Namespace) -> int:
     $ recallflow list --state-dir memory
     $ recallflow list --json --bootstrap-servers localhost:9092"""
     shown, total = 0, 0
-    with opened(options) as engine:
+    with open_engine(options) as engine:
         for response in _pages(engine, options):
             page = response["memory_page"]
             total, shown = max(total, page["total"]), shown + len(page["memories"])
@@ -366,7 +366,7 @@ def run_list(options: argparse.Namespace) -> int:
         return 0
     if shown == 0:
         is_narrowed = any(getattr(options, name) for name in (*_FILTERS.values(), "as_of"))
-        print("no matching memories" if is_narrowed else nothing_of(options))
+        print("no matching memories" if is_narrowed else no_memories_message(options))
     elif shown < total and console().is_terminal:
         note(f"{shown:,} of {total:,} memories; --all lists all")
     return 0
@@ -392,7 +392,7 @@ def run_show(options: argparse.Namespace) -> int:
     """Show one memory: text, fields, versions, edges, usage.
     $ recallflow show home --state-dir memory"""
     named = {"memory_id": options.id}
-    with opened(options) as engine:
+    with open_engine(options) as engine:
         found, history = engine.ask("memory.get", named), engine.ask("memory.history", named)
     if options.json:
         json_line(found)
@@ -407,14 +407,14 @@ def run_episodes(options: argparse.Namespace) -> int:
     """List a user's conversations, newest first.
     $ recallflow episodes --limit 5 --state-dir memory"""
     narrowed = {} if options.session_id is None else {"session_id": options.session_id}
-    with opened(options) as engine:
+    with open_engine(options) as engine:
         response = engine.ask("episodes.list", {"limit": options.limit} | narrowed)
     if options.json:
         json_line(response)
     elif response["episodes"]:
         print_episodes(console(), response["episodes"])
     else:
-        print(nothing_of(options) if options.session_id is None else "no episode of this session")
+        print(no_memories_message(options) if options.session_id is None else "no episode of this session")
     return 0
 
 
@@ -422,10 +422,10 @@ def run_forget(options: argparse.Namespace) -> int:
     """Forget memories permanently.
     One memory, or all that match every given session, category and tag. On a terminal it asks for confirmation.
     $ recallflow forget home --yes --state-dir memory"""
-    chosen = {name: given for name in _SAME if (given := getattr(options, name)) is not None}
+    chosen = {name: given for name in _QUERY_FILTERS if (given := getattr(options, name)) is not None}
     if (options.id is None) == (not chosen):
         raise UsageError("give either an ID, or a filter: --session, --category, --tag, …")
-    with opened(options) as engine:
+    with open_engine(options) as engine:
         if not options.yes and sys.stdin.isatty() and not _confirmed(engine, options, chosen):
             print("nothing was forgotten")
             return 1
@@ -447,7 +447,7 @@ def _confirmed(engine: CommandEngine, options: argparse.Namespace, chosen: Mappi
         print_block(target, shown)
         question = "Forget it permanently?"
     else:
-        filters = {_SAME[name]: given if name == "older_than" else [given] for name, given in chosen.items()}
+        filters = {_QUERY_FILTERS[name]: given if name == "older_than" else [given] for name, given in chosen.items()}
         page = engine.ask("memories.list", {"filters": filters, "limit": 3})["memory_page"]
         print_memories(target, page["memories"])
         question = f"Forget all {page['total']:,} memories permanently?"

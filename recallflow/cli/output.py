@@ -32,7 +32,7 @@ def _escaped(error: UnicodeError) -> tuple[str, int]:
 codecs.register_error(_ESCAPED, _escaped)
 
 
-def take_any_character() -> None:
+def accept_any_character() -> None:
     """Escape characters that standard output's encoding lacks, and replace invalid bytes of standard input."""
     for stream, errors in ((sys.stdout, _ESCAPED), (sys.stdin, "replace")):
         if isinstance(stream, io.TextIOWrapper):  # a program that runs a command may have put something else there

@@ -29,16 +29,16 @@ _LABELS = {
 }  # fmt: skip
 
 
-def line_of(message: Any, name: str, *, goes_in: bool) -> Text:
+def line_of(message: Any, name: str, *, is_input: bool) -> Text:
     """Return time, direction, kind, owner and summary of a record."""
     from recallflow.connectors.kafka.messages import time_ms
 
     when = time.strftime("%H:%M:%S", time.localtime(time_ms(message) / 1_000))
     label, style = _LABELS[name]
     key = one_line((message.key() or b"").decode(errors="replace"))
-    begin = (when, WHEN), " → " if goes_in else " ← ", (f"{label:<8}", style), (key, WHO), " "
+    begin = (when, WHEN), " → " if is_input else " ← ", (f"{label:<8}", style), (key, WHO), " "
     at = f"  {message.topic()}:{message.partition()}:{message.offset()}"
-    return Text.assemble(*begin, one_line(_short(name, _parsed(message), message)), (at, DIM))
+    return Text.assemble(*begin, one_line(_summary(name, _parsed(message), message)), (at, DIM))
 
 
 def record_of(message: Any) -> dict[str, Any]:
@@ -68,7 +68,7 @@ def _parsed(message: Any) -> Any:
         return value.decode(errors="replace")
 
 
-def _short(name: str, record: Any, message: Any) -> str:
+def _summary(name: str, record: Any, message: Any) -> str:
     if name == "dead_letters":
         from recallflow.connectors.kafka.messages import REPLAYED_HEADER, Letter, headers_of
 
@@ -83,10 +83,10 @@ def _short(name: str, record: Any, message: Any) -> str:
             return f"{record.get('type')} {content if isinstance(content, str) else orjson.dumps(content).decode()}"
         case "receipts":
             return f"{record.get('outcome')} {record.get('memory_id') or record.get('id')}"
-    return _answered(record)
+    return _response_summary(record)
 
 
-def _answered(response: dict[str, Any]) -> str:
+def _response_summary(response: dict[str, Any]) -> str:
     """Summarise a response. Topics may hold arbitrary records: an invalid response is shown as far as possible."""
     error, took, memories = (response.get(name) for name in ("error", "processing_time_ms", "memories"))
     parts, content = [str(response.get("status"))], error.get("message") if isinstance(error, dict) else None
@@ -138,7 +138,7 @@ def run_tail(options: argparse.Namespace) -> int:
                 json_line(record_of(message))
             else:
                 name = named[message.topic()]
-                shown = line_of(message, name, goes_in=FOLLOWED[name])
+                shown = line_of(message, name, is_input=FOLLOWED[name])
                 console().print(shown, no_wrap=True, overflow="ellipsis")
     return 0
 

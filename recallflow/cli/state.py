@@ -217,14 +217,14 @@ def _numbers(flag: str, text: str) -> Collection[int]:
         raise UsageError(f"{flag} {error}") from None
 
 
-def _print_move(moved: "Sequence[Move]", passed_over: "Sequence[Path]" = ()) -> int:
+def _print_move(moved: "Sequence[Move]", emptied: "Sequence[Path]" = ()) -> int:
     from recallflow.state.folders import format_partitions, held_numbers
 
     for number, source, target in moved:
         print(f"{format_partitions([number])}: {source} → {target}")
     if not moved:
         print("no state partitions to move")
-    for source in dict.fromkeys([*(one.source for one in moved), *passed_over]):
+    for source in dict.fromkeys([*(one.source for one in moved), *emptied]):
         if not held_numbers(source):
             note(f"{source} has no state partitions left, and may be removed")
     return 0
@@ -267,7 +267,7 @@ def run_checkpoints_list(options: argparse.Namespace) -> int:
     from recallflow.connectors.checkpoints.store import CheckpointStore
 
     store = CheckpointStore.open(options.url)
-    found = [_described(manifest) for manifest in _generations(store)]
+    found = [_describe(manifest) for manifest in _generations(store)]
     if not found:
         note(f"{store.shown}: {NO_CHECKPOINTS}")
     if options.json:
@@ -304,7 +304,7 @@ def _generations(store: "CheckpointStore") -> "Iterator[Manifest]":
         yield from store.generations(number)
 
 
-def _described(manifest: "Manifest") -> dict[str, object]:
+def _describe(manifest: "Manifest") -> dict[str, object]:
     from recallflow.fields import format_time
 
     about = manifest.about

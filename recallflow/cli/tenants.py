@@ -53,7 +53,7 @@ def store_decision(options: argparse.Namespace, event_type: str, fields: Mapping
         return str(verbs.decide(event_type, given).result())
 
 
-def decided(options: argparse.Namespace) -> "ControlHistory":
+def decision_history(options: argparse.Namespace) -> "ControlHistory":
     """Return all decisions in the file of --control, or in the control topic."""
     if options.control is not None:
         return decisions(options)
@@ -149,7 +149,7 @@ def run_categories_list(options: argparse.Namespace) -> int:
     $ recallflow categories list acme --control control.jsonl"""
     from recallflow.control import categories
 
-    found = [(one.name, one.description) for one in categories(decided(options), options.tenant)]
+    found = [(one.name, one.description) for one in categories(decision_history(options), options.tenant)]
     return _print_rows(options, "category", ("name", "description"), found)
 
 
@@ -178,7 +178,7 @@ def run_owners_list(options: argparse.Namespace) -> int:
     $ recallflow owners list acme --json --control control.jsonl"""
     from recallflow.control import owner_mappings
 
-    found = [(owner, to) for owner, to in owner_mappings(decided(options), options.tenant).items() if to]
+    found = [(owner, to) for owner, to in owner_mappings(decision_history(options), options.tenant).items() if to]
     return _print_rows(options, "owner", ("owner", "workspace"), found)
 
 
@@ -213,7 +213,7 @@ def run_quota_list(options: argparse.Namespace) -> int:
     $ recallflow quota list acme --control control.jsonl"""
     from recallflow.control import Quota
 
-    limits = decided(options).in_force(Quota, "quota", options.tenant)
+    limits = decision_history(options).in_force(Quota, "quota", options.tenant)
     found = [(one.name, one.limit) for one in limits if one.limit is not None]
     return _print_rows(options, "quota", ("name", "limit"), found)
 
@@ -251,14 +251,14 @@ def run_key_create(options: argparse.Namespace) -> int:
     stored = store_decision(options, API_KEY, fields | scopes)
     print(key.text(), flush=True)
     # On standard error, so that a pipe gets the key alone.
-    note(f"key {key.name}: {stored}; it is valid {_settled(options)}, and cannot be shown again")
+    note(f"key {key.name}: {stored}; it is valid {_validity(options)}, and cannot be shown again")
     return 0
 
 
 def run_key_revoke(options: argparse.Namespace) -> int:
     """Revoke a key permanently.
     $ recallflow keys revoke acme 0123456789abcdef --bootstrap-servers localhost:9092"""
-    keys = _keys(decided(options), options.tenant)
+    keys = _keys(decision_history(options), options.tenant)
     if options.name not in keys:  # the argument may be the key itself
         raise UsageError(f"tenant {options.tenant} has no key of this name: `recallflow keys list` prints their names")
     key, fields = keys[options.name]
@@ -266,14 +266,14 @@ def run_key_revoke(options: argparse.Namespace) -> int:
         print(f"keys revoke {options.tenant} {options.name}: already revoked at {fields['revoked']}")
         return 0
     code = decide(options, options.name, API_KEY, key.revocation())
-    note(f"it is refused {_settled(options)}")
+    note(f"it is refused {_validity(options)}")
     return code
 
 
 def run_keys_list(options: argparse.Namespace) -> int:
     """Print a tenant's keys, without secrets.
     $ recallflow keys list acme --json --bootstrap-servers localhost:9092"""
-    found = _keys(decided(options), options.tenant)
+    found = _keys(decision_history(options), options.tenant)
     for _, fields in found.values():
         show(fields, _key_line(fields), as_json=options.json)
     if not found:
@@ -281,7 +281,7 @@ def run_keys_list(options: argparse.Namespace) -> int:
     return 0
 
 
-def _settled(options: argparse.Namespace) -> str:
+def _validity(options: argparse.Namespace) -> str:
     from recallflow.control import SETTLED_MS
 
     if options.control is not None:

@@ -115,7 +115,7 @@ class Verbs(ABC):
         """Change the content or other fields of a memory; a field given as None is cleared. Earlier versions stay in
         its history. Return the event's position. Raise as `add`."""
         _check_kind(fields.get("kind"))
-        changed = {"memory_id": _named(memory_id)} | given_fields(content=content) | fields
+        changed = {"memory_id": _memory_id_text(memory_id)} | given_fields(content=content) | fields
         return self._put(self._scope.event("memory.update", user, changed))
 
     def forget(
@@ -135,7 +135,7 @@ class Verbs(ABC):
         """
         if where is not None and "filter" in fields:
             raise UsageError("where and filter have the same meaning: give where")
-        named = None if memory_id is None else _named(memory_id)
+        named = None if memory_id is None else _memory_id_text(memory_id)
         return self._put(self._scope.event("memory.forget", user, given_fields(memory_id=named, filter=where) | fields))
 
     def erase(self, /, *, user: str, **fields: Any) -> "Future[Position]":
@@ -191,7 +191,7 @@ class Verbs(ABC):
         self, /, memory_id: str | Position, *, user: str, after: After | None = None, timeout_s: float | None = None
     ) -> "Future[MemoryVersion | None]":
         """Return the current version of a memory; None for an unknown id. Wait and raise as `search`."""
-        answer = self._ask("memory.get", user, {"memory_id": _named(memory_id)}, after, timeout_s)
+        answer = self._ask("memory.get", user, {"memory_id": _memory_id_text(memory_id)}, after, timeout_s)
         return then(answer, _latest)
 
     def all(
@@ -217,7 +217,7 @@ class Verbs(ABC):
         self, /, memory_id: str | Position, *, user: str, after: After | None = None, timeout_s: float | None = None
     ) -> "Future[History]":
         """Return all versions of a memory, oldest first; empty for an unknown memory. Wait and raise as `search`."""
-        answer = self._ask("memory.history", user, {"memory_id": _named(memory_id)}, after, timeout_s)
+        answer = self._ask("memory.history", user, {"memory_id": _memory_id_text(memory_id)}, after, timeout_s)
         return then(answer, lambda done: History(_versions(done)))
 
     def episodes(
@@ -296,7 +296,7 @@ def _check_kind(kind: object) -> None:
         raise UsageError(f"unknown kind {kind!r}{did_you_mean(kind, KINDS)}: give one of {', '.join(KINDS)}; {others}")
 
 
-def _named(memory_id: object) -> str:
+def _memory_id_text(memory_id: object) -> str:
     if not isinstance(memory_id, str | Position):
         raise UsageError(f"memory_id must be text or the Position of a write, not {memory_id!r}")
     return str(memory_id)

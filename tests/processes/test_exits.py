@@ -9,7 +9,7 @@ from pathlib import Path
 import orjson
 import pytest
 
-from recallflow.cli.commands import hooked
+from recallflow.cli.commands import uncaught_errors_in_one_line
 from recallflow.flows import embedded
 
 # Break a function, `module.Class.method`, and run the command.
@@ -106,7 +106,7 @@ def test_failing_thread_gives_one_line(capsys: pytest.CaptureFixture[str]) -> No
         raise TypeError("on a thread")
 
     before = threading.excepthook
-    with hooked(debug=False):
+    with uncaught_errors_in_one_line(debug=False):
         thread = threading.Thread(target=fail)
         thread.start()
         thread.join()

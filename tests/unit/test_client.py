@@ -14,8 +14,8 @@ from recallflow.client import (
     Credentials,
     KafkaVerbs,
     OwnWrites,
-    Pending,
     PendingQueries,
+    PendingQuery,
     RecallClient,
 )
 from recallflow.control import Control
@@ -373,13 +373,13 @@ def test_signed_decisions_have_rising_times(sent: Sent, opened: Open, monkeypatc
 
 def test_second_query_with_pending_id_is_refused() -> None:
     outstanding = PendingQueries()
-    first = Pending("q", b"acme/ann", 1.0, 0.0)
+    first = PendingQuery("q", b"acme/ann", 1.0, 0.0)
     outstanding.add(first)
     with pytest.raises(UsageError):
-        outstanding.add(Pending("q", b"acme/ann", 1.0, 0.0))
-    outstanding.add(Pending("q", b"acme/bob", 1.0, 0.0))  # another user's query
+        outstanding.add(PendingQuery("q", b"acme/ann", 1.0, 0.0))
+    outstanding.add(PendingQuery("q", b"acme/bob", 1.0, 0.0))  # another user's query
     assert outstanding.pop(b"acme/ann", "q") is first
-    outstanding.add(Pending("q", b"acme/ann", 1.0, 0.0))  # answered, so the id is free
+    outstanding.add(PendingQuery("q", b"acme/ann", 1.0, 0.0))  # answered, so the id is free
 
 
 def test_catching_up_error_is_an_exception_of_its_own() -> None:

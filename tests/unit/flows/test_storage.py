@@ -289,7 +289,7 @@ def test_folder_that_is_no_state_directory_stays_unchanged(tmp_path: Path, cli: 
     for name in ("pipe", "verify", "info", "checkpoint"):
         assert cli(*COMMANDS[name], tmp_path / "photos").returncode == 1
     assert tree(tmp_path / "photos") == {"cat": hashlib.sha256(b"meow").hexdigest()}
-    assert cli(*COMMANDS["info"], tmp_path / "none").returncode == 1
+    assert cli(*COMMANDS["info"], tmp_path / "none").returncode == 2
     assert not (tmp_path / "none").exists()
 
 
