@@ -7,7 +7,7 @@ import sys
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from datetime import datetime
 from pathlib import Path
@@ -90,7 +90,9 @@ def run_demo(options: argparse.Namespace) -> int:
     from recallflow.samples import sample_events, sample_questions
 
     began_s = time.perf_counter()
-    with _open_engine(options) as engine:
+    from recallflow.memory import Memory
+
+    with _engine_behind(config(options).kafka) if options.kafka else Memory(tenant=TENANT) as engine:
         events = sample_events()
         for event in events:
             engine.send(event)
@@ -114,14 +116,6 @@ def run_demo(options: argparse.Namespace) -> int:
     print('  recallflow remember "I moved to Porto" --state-dir memory --create')
     print('  recallflow ask "Where do I live?" --state-dir memory')
     return 0
-
-
-def _open_engine(options: argparse.Namespace) -> "AbstractContextManager[Memory | RecallClient]":
-    if options.kafka:
-        return _engine_behind(config(options).kafka)
-    from recallflow import Memory
-
-    return Memory(tenant=TENANT)
 
 
 def _ask_engine(engine: "Memory | RecallClient", query: dict[str, Any]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import Any, BinaryIO
 
 import orjson
 
@@ -29,9 +29,6 @@ from recallflow.cli.output import note
 from recallflow.cli.parser import Commands, add_command
 from recallflow.errors import RecallflowError, UsageError
 from recallflow.private_files import FILE_MODE
-
-if TYPE_CHECKING:
-    from recallflow.flows.config import Config
 
 FORMATS = ("jsonl", "parquet")
 GROUP_ROWS = 20_000  # of a row group, unless its texts reach GROUP_BYTES first
@@ -161,39 +158,28 @@ def run_export(options: argparse.Namespace) -> int:
     if options.answers:
         if "kafka.bootstrap_servers" not in origins:
             raise UsageError("--answers needs --bootstrap-servers HOST:PORT: the answers are in Kafka")
-        return _answers(chosen, options.out, form)
+        from recallflow.connectors.kafka.topic_reader import answers
+
+        topic = chosen.topics.responses
+        note(f"{write(answers(chosen.kafka, topic), ANSWERS, form, options.out):,} answers of {topic}")
+        return 0
+    from recallflow.flows.export import export, memory_events
+
     if options.memories:
-        return _memories(chosen, options, form)
+        with open_state(chosen) as directory:
+            events = memory_events(directory, options.tenant, options.user, frozenset(options.environments))
+            note(f"{write(events, MEMORIES, form, options.out):,} events of memories")
+        return 0
     if options.user is None:
         raise UsageError("give TENANT and USER, or --memories, or --answers")
     if form != "jsonl":
         types = "all data of a person has several types, in JSON lines"
         raise UsageError(f"--format parquet needs --memories or --answers: {types}")
-    from recallflow.flows.export import export
-
     with open_state(chosen) as directory:
         records = export(directory, options.tenant, options.user, options.environments, vectors=options.vectors)
         if (first := next(records, None)) is None:
             raise RecallflowError(f"user {options.user} of tenant {options.tenant} has no data here")
         write(chain([first], records), {}, "jsonl", options.out)
-    return 0
-
-
-def _memories(chosen: "Config", options: argparse.Namespace, form: str) -> int:
-    from recallflow.flows.export import memory_events
-
-    with open_state(chosen) as directory:
-        events = memory_events(directory, options.tenant, options.user, frozenset(options.environments))
-        count = write(events, MEMORIES, form, options.out)
-    note(f"{count:,} events of memories")
-    return 0
-
-
-def _answers(chosen: "Config", path: Path | None, form: str) -> int:
-    from recallflow.connectors.kafka.topic_reader import answers
-
-    count = write(answers(chosen.kafka, chosen.topics.responses), ANSWERS, form, path)
-    note(f"{count:,} answers of {chosen.topics.responses}")
     return 0
 
 

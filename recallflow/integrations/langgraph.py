@@ -217,7 +217,10 @@ class RecallStore(BaseStore):
                 self._put(op)
                 return None
             case SearchOp():
-                return self._best(op) if op.query else self._newest(op)
+                if op.query:
+                    return self._best(op)
+                newest = islice(self._matching(op), op.offset, op.offset + op.limit)
+                return [SearchItem(**stored_in(row)) for row in newest]
             case ListNamespacesOp():
                 return self._namespaces(op)
 
@@ -241,9 +244,6 @@ class RecallStore(BaseStore):
             content, memory_id = memory_fields.pop("content"), new_id(op.namespace, op.key)
             position = self._client.add(content, user=user_id, id=memory_id, **memory_fields).position
         wait_applied(self._client, user_id, position)
-
-    def _newest(self, op: SearchOp) -> list[SearchItem]:
-        return [SearchItem(**stored_in(row)) for row in islice(self._matching(op), op.offset, op.offset + op.limit)]
 
     def _best(self, op: SearchOp) -> list[SearchItem]:
         """Return the items that the engine ranks, and then the others, as LangGraph's stores do."""
