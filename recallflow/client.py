@@ -159,7 +159,6 @@ class PendingQueries:
             return pending
 
     def receive(self, message: Any) -> None:
-        """Resolve the query of a message from the response topic."""
         key: bytes = message.key() or b""
         with self._lock:
             if key not in self._by_key:

@@ -221,7 +221,6 @@ class ControlHistory:
         return min((self._first_ms[kind] for kind in kinds if kind in self._first_ms), default=None)
 
     def decisions(self, tenant_id: str, kind: str, name: str) -> list[Decision]:
-        """Return all decisions of a name by append time."""
         return [*self._decisions.get((tenant_id, kind, name), [])]
 
     def _index(self, append_ms: int, event: Control) -> None:
@@ -235,7 +234,6 @@ class ControlHistory:
         return sorted(self._names.get((tenant_id, kind), ()))
 
     def tenants(self, kind: str, name: str) -> list[str]:
-        """Return every tenant that ever decided on a name of a kind."""
         return sorted(self._tenants.get((kind, name), ()))
 
 

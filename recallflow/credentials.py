@@ -181,8 +181,6 @@ def mask_text(text: str) -> str:
 
 
 class MaskingFormatter(logging.Formatter):
-    """Formatter that masks credentials."""
-
     def format(self, record: logging.LogRecord) -> str:
         return mask_text(super().format(record))
 

@@ -289,7 +289,6 @@ class DefectLog:
 
 
 def _place(error: BaseException) -> str:
-    """Return the type of an error and the code that raised it."""
     at, kind = error.__traceback__, type(error).__qualname__
     if at is None:
         return kind

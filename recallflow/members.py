@@ -110,7 +110,6 @@ class MemberProcess:
         return self.code
 
     def stop(self) -> None:
-        """Stop the process after its current work."""
         self._stopping = True
         self.send(signal.SIGTERM)
 

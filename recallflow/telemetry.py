@@ -71,7 +71,6 @@ def model_call(operation: Literal["chat", "embeddings", "rerank"], model: str) -
 
 
 def fail(span: trace.Span, kind: str) -> None:
-    """Mark a span as failed with an error type."""
     span.set_attribute("error.type", kind)
     span.set_status(Status(StatusCode.ERROR))
 

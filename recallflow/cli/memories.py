@@ -137,7 +137,6 @@ def _print_list(target: Console, names: Sequence[str], rows: Sequence[tuple[tupl
 
 
 def print_memory(target: Console, history: Mapping[str, Any], usage: Mapping[str, Any]) -> None:
-    """Print a memory with its versions, oldest first."""
     versions, edges = history["versions"], history["edges"]
     latest = versions[-1]
     print_block(target, Text.assemble((f"{who(latest)}:", WHO), f" {one_line(latest['content'])}"))

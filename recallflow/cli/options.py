@@ -134,7 +134,6 @@ _MODELS = ("embedder", "model_path", "reranker", "reranker_path", "reranker_url"
 
 
 def add_actions(commands: Commands, name: str, help_text: str) -> Commands:
-    """Add a command that consists of actions."""
     parser = commands.add_parser(name, help=help_text)
     return parser.add_subparsers(metavar="ACTION", required=True, dest="action")
 
@@ -194,7 +193,6 @@ def add_control(parser: argparse.ArgumentParser) -> None:
 
 
 def check_no_control(options: argparse.Namespace) -> None:
-    """Raise UsageError where --control is given for an engine on Kafka."""
     if getattr(options, "control", None) is not None:
         raise UsageError("--control needs --state-dir: on Kafka, decisions are in the control topic")
 
@@ -207,7 +205,6 @@ def add_tenant(parser: argparse.ArgumentParser, help_text: str | None = None) ->
 
 
 def config(options: argparse.Namespace) -> "Config":
-    """Return the configuration from file, environment and flags. Raise UsageError."""
     return config_and_origins(options)[0]
 
 

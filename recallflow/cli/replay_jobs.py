@@ -231,7 +231,6 @@ class ProgressMeter:
             self._bar.console.print(f"{self._name}: {text}, {share:.0%} read, {left:,.0f} s left")
 
     def rate(self) -> float:
-        """Return the events per second so far."""
         return self.events / max(time.monotonic() - self._begun, 1e-3)
 
 

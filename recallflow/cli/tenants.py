@@ -62,7 +62,6 @@ def decision_history(options: argparse.Namespace) -> "ControlHistory":
 
 
 def kafka_verbs(where: "Config", tenant_id: str, environment: str = "prod", timeout_s: float = 10.0) -> "KafkaVerbs":
-    """Return the calls of a client for one tenant."""
     from recallflow.client import ClientTopics, Credentials, KafkaVerbs
     from recallflow.verbs.arguments import ClientScope
 
@@ -72,7 +71,6 @@ def kafka_verbs(where: "Config", tenant_id: str, environment: str = "prod", time
 
 
 def control_table(where: "Config") -> "ControlTable":
-    """Return the decisions of the control topic. The caller closes the table."""
     from recallflow.connectors.kafka.control import ControlTable
 
     return ControlTable(where.kafka, where.topics.control, secret=where.auth.control_secret)

@@ -268,7 +268,6 @@ class RecallStore(BaseStore):
         return rows if whole else (row for row in rows if meets(stored_in(row)["value"], op.filter))
 
     def _namespaces(self, op: ListNamespacesOp) -> list[Namespace]:
-        """Return the namespaces of a user by reading all items."""
         given = op.match_conditions or ()
         named = next((one.path for one in given if one.match_type == "prefix"), ())
         prefix = tuple(takewhile("*".__ne__, named))
