@@ -37,7 +37,7 @@ def __getattr__(name: str) -> Any:
         else:
             found = getattr(module, name)
     except ModuleNotFoundError as error:
-        to_install = import_module("recallflow.distribution").way_out(error)
+        to_install = import_module("recallflow.distribution").remedy_for(error)
         if to_install is None:
             raise
         raise ImportError(f"recallflow.{name}: {to_install}") from None
