@@ -16,7 +16,7 @@ from recallflow.operators.events import Ask, Item, Write
 from recallflow.outputs import Answer, DeadLetter
 from recallflow.records import Position, Record
 from recallflow.responses import Response
-from recallflow.telemetry import NOWHERE, fail, operation_of, parent_in, trace_headers, tracer
+from recallflow.telemetry import NO_PARENT, fail, operation_of, parent_in, trace_headers, tracer
 
 LATE_MOST = 10_000  # parked records that are tracked
 _NS_PER_MS = 1_000_000
@@ -69,7 +69,7 @@ class RecordSpans:
     ) -> None:
         """Begin the span of a record, as a child of the span in its headers."""
         parent = parent_in(record.headers)
-        if parent is NOWHERE and not is_set_up():
+        if parent is NO_PARENT and not is_set_up():
             return
         name, about = described(item)
         topic, partition, offset = record.position
@@ -84,7 +84,7 @@ class RecordSpans:
         }
         began_ns = round(began_ms * _NS_PER_MS)
         span = tracer.start_span(name, parent, SpanKind.CONSUMER, attributes, start_time=began_ns)
-        tracked.span, tracked.headers = span, trace_headers(trace.set_span_in_context(span, NOWHERE))
+        tracked.span, tracked.headers = span, trace_headers(trace.set_span_in_context(span, NO_PARENT))
         found = span.get_span_context()
         tracked.trace_id = found.trace_id if found.trace_flags.sampled else NO_TRACE
 

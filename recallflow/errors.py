@@ -248,17 +248,17 @@ class NothingWritten(RecallflowError):
 
 def trace_of(error: BaseException) -> str:
     """Return the code locations and types of an error and its causes, without messages, which may quote a memory."""
-    led: list[BaseException] = []  # an error raised again from its wrapper is in its own chain
-    before: BaseException | None = error
-    while before is not None and before not in led:
-        led.append(before)
-        before = before.__cause__ or (None if before.__suppress_context__ else before.__context__)
-    traces = ("".join([*traceback.format_tb(one.__traceback__), type(one).__qualname__]) for one in reversed(led))
+    chain: list[BaseException] = []  # an error raised again from its wrapper is in its own chain
+    current: BaseException | None = error
+    while current is not None and current not in chain:
+        chain.append(current)
+        current = current.__cause__ or (None if current.__suppress_context__ else current.__context__)
+    traces = ("".join([*traceback.format_tb(one.__traceback__), type(one).__qualname__]) for one in reversed(chain))
     return "\nled to\n".join(traces)
 
 
 TRACE_EVERY_S = 60.0
-PLACES_MAX = 1_000
+LOCATIONS_MAX = 1_000
 _ID_DIGITS = 12
 
 
@@ -272,23 +272,23 @@ class DefectLog:
 
     def __init__(self, logger: logging.Logger, clock: Callable[[], float] = time.monotonic) -> None:
         self._logger, self._clock = logger, clock
-        self._traced: dict[str, tuple[float, str]] = {}  # place → when its traceback was logged, under which id
+        self._traced: dict[str, tuple[float, str]] = {}  # location → when its traceback was logged, under which id
 
     def report(self, error_id: str, where: str, error: BaseException, **fields: str) -> None:
         """Log one failure with further attributes. Messages of exceptions are left out: they may quote a memory."""
-        place, now_s = _place(error), self._clock()
-        at_s, traced_id = self._traced.get(place, (float("-inf"), ""))
+        location, now_s = _location(error), self._clock()
+        at_s, traced_id = self._traced.get(location, (float("-inf"), ""))
         detail = f"; traceback at internal error {traced_id}"
         if now_s - at_s >= TRACE_EVERY_S:
-            if len(self._traced) >= PLACES_MAX:
+            if len(self._traced) >= LOCATIONS_MAX:
                 self._traced.clear()
-            self._traced[place] = now_s, error_id
+            self._traced[location] = now_s, error_id
             detail = f"\n{trace_of(error)}"
         known = {"code": "internal_error", "error_id": error_id, **fields}
-        self._logger.error("internal error %s: %s at %s%s", error_id, place, where, detail, extra=known)
+        self._logger.error("internal error %s: %s at %s%s", error_id, location, where, detail, extra=known)
 
 
-def _place(error: BaseException) -> str:
+def _location(error: BaseException) -> str:
     at, kind = error.__traceback__, type(error).__qualname__
     if at is None:
         return kind

@@ -33,14 +33,14 @@ TEXT_FAILURES: frozenset[ModelFailure] = frozenset(("rejected", "refused", "malf
 
 class Prompt(NamedTuple):
     """One question to a language model. `schema` is the strict JSON schema of its answer; `version` is stored with
-    the results; `most_tokens` limits the answer."""
+    the results; `max_tokens` limits the answer."""
 
     task: Task
     version: str
     system: str
     user: str
     schema: Mapping[str, Any]
-    most_tokens: int = 1_000
+    max_tokens: int = 1_000
 
 
 class Spent(NamedTuple):
@@ -122,7 +122,7 @@ class Reranker(Protocol):
 
 
 FAILURES = 5  # in a row
-LEFT_ALONE_S = 10.0
+OPEN_S = 10.0
 
 
 class Breaker:
@@ -146,7 +146,7 @@ class Breaker:
         if now_s < self._closed_until_s:
             return self._closed_until_s - now_s
         if self.is_open:
-            self._closed_until_s = now_s + LEFT_ALONE_S  # while one tries it
+            self._closed_until_s = now_s + OPEN_S  # while one tries it
         return 0.0
 
     def succeeded(self) -> None:
@@ -156,4 +156,4 @@ class Breaker:
         """Report a failure. `at_least_s` is the delay that the service asks for."""
         self._failures += 1
         if self.is_open:
-            self._closed_until_s = max(self._closed_until_s, self._now_s() + max(LEFT_ALONE_S, at_least_s))
+            self._closed_until_s = max(self._closed_until_s, self._now_s() + max(OPEN_S, at_least_s))

@@ -22,7 +22,7 @@ from recallflow.credentials import Headers, MaskingFormatter
 
 TRACE_HEADER = "traceparent"
 HEADER_MAX_BYTES = 512  # limit, for additions of later versions of the standard
-NOWHERE = Context()  # no parent
+NO_PARENT = Context()  # no parent
 
 Operation = Literal["search_memory", "create_memory", "update_memory", "upsert_memory", "delete_memory"]
 OPERATIONS: dict[str, Operation] = {  # other events are upsert_memory, queries search_memory
@@ -39,13 +39,13 @@ def operation_of(event_type: str, *, asks: bool) -> Operation:
 
 
 def parent_in(headers: Headers | None) -> Context:
-    """Return the parent span in headers; `NOWHERE` for missing or malformed ones."""
+    """Return the parent span in headers; `NO_PARENT` for missing or malformed ones."""
     for name, value in headers or ():
         if name.lower() == TRACE_HEADER and value is not None and len(value) <= HEADER_MAX_BYTES:
-            found = _propagator.extract({TRACE_HEADER: value.decode("ascii", "replace")}, NOWHERE)
+            found = _propagator.extract({TRACE_HEADER: value.decode("ascii", "replace")}, NO_PARENT)
             if trace.get_current_span(found).get_span_context().is_valid:
                 return found
-    return NOWHERE
+    return NO_PARENT
 
 
 def trace_headers(context: Context | None = None) -> Headers:

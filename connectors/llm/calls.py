@@ -294,7 +294,7 @@ class OpenAiModel(ServiceModel):
         self._most_tokens = "max_completion_tokens" if is_openai else "max_tokens"
 
     async def complete(self, tenant_id: str, prompt: Prompt) -> Completion:
-        tokens = estimate_tokens(prompt.system, prompt.user) + prompt.most_tokens
+        tokens = estimate_tokens(prompt.system, prompt.user) + prompt.max_tokens
         answer, spent = await self._call(tenant_id, prompt.task, tokens, lambda: self._attempt(prompt))
         return answer._replace(spent=spent)
 
@@ -303,7 +303,7 @@ class OpenAiModel(ServiceModel):
         asked: dict[str, Any] = {
             "messages": [{"role": "system", "content": prompt.system}, {"role": "user", "content": prompt.user}],
             "response_format": {"type": "json_schema", "json_schema": schema},
-            self._most_tokens: prompt.most_tokens,
+            self._most_tokens: prompt.max_tokens,
         }
         answer = await self._ask(self._create(model=self.name, **asked), MOST_BYTES)
         try:
@@ -316,7 +316,7 @@ class OpenAiModel(ServiceModel):
         if refusal or ended == "content_filter":
             raise CallFailed("refused", "the model will not answer", spent=spent)
         if ended == "length":
-            problem = f"the answer was cut off after {prompt.most_tokens:,} tokens"
+            problem = f"the answer was cut off after {prompt.max_tokens:,} tokens"
             raise CallFailed("malformed", problem, spent=spent)
         return Completion(_checked(content, prompt.schema, spent), spent)
 

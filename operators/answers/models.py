@@ -17,7 +17,7 @@ from typing import Any, Generic, NamedTuple, Self, TypeVar
 from recallflow.errors import EmbedderError, ModelError, RerankerError
 from recallflow.llm import (
     FAILURES,
-    LEFT_ALONE_S,
+    OPEN_S,
     Breaker,
     Completion,
     Embedded,
@@ -165,7 +165,7 @@ class Models:
         if self._scoring >= SCORED_AT_ONCE:
             raise RerankerError(f"{SCORED_AT_ONCE} questions are with it already")
         if self._breaker.begin() > 0:
-            raise RerankerError(f"it failed {FAILURES} times in a row, and is left alone for {LEFT_ALONE_S:g} s")
+            raise RerankerError(f"it failed {FAILURES} times in a row, and is left alone for {OPEN_S:g} s")
         self._scoring += 1
         try:
             scores = await reranker.score(question, texts)

@@ -40,8 +40,8 @@ TRUTH: Schema = {"type": "boolean"}
 
 def prompt(task: Task, version: str, duty: str, data: Mapping[str, Any], answer: Schema, items: int = 1) -> Prompt:
     """Return a prompt. `duty` is the instruction, and `items` the expected length of the answer's list."""
-    most_tokens = TOKENS + TOKENS_AN_ITEM * items
-    return Prompt(task, version, f"{duty}\n\n{_JUDGE}", f"{DATA}\n{shown(data)}\n{DATA_END}", answer, most_tokens)
+    max_tokens = TOKENS + TOKENS_AN_ITEM * items
+    return Prompt(task, version, f"{duty}\n\n{_JUDGE}", f"{DATA}\n{shown(data)}\n{DATA_END}", answer, max_tokens)
 
 
 def shown(data: Mapping[str, Any]) -> str:

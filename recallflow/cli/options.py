@@ -26,14 +26,14 @@ MODEL = ("engine.embedder", "engine.model_path", *EMBEDDING)
 RERANK = ("engine.reranker", "engine.reranker_path", "engine.reranker_url", "engine.rerank_timeout_ms")
 LLM = ("llm.model", "llm.base_url")
 ENRICHMENT = tuple(f"enrichment.{name}" for name in ("relationships", "facts", "categories", "summaries"))
-KEPT = (*STATE, *MODEL, "engine.episode_gap_minutes")  # settings that a state directory stores
-ENGINE = (*KEPT, "engine.partitions")
-PACE = ("engine.cache_bytes", "engine.sync_ms")
+STORED = (*STATE, *MODEL, "engine.episode_gap_minutes")  # settings that a state directory stores
+ENGINE = (*STORED, "engine.partitions")
+CACHE_AND_SYNC = ("engine.cache_bytes", "engine.sync_ms")
 QUERIES = (*GRAPH, *RERANK, *LLM, "llm.query_timeout_ms")
 OUTPUTS = ("topics.responses", "topics.receipts", "topics.dead_letters")
 TOPICS = ("topics.memory", "topics.queries", "topics.control", *OUTPUTS, "topics.enrichment")
 RUN = (
-    *(*KEPT, *QUERIES, *ENRICHMENT, *PACE, *TOPICS, "topics.audit", "topics.replies", "run.deployment"),
+    *(*STORED, *QUERIES, *ENRICHMENT, *CACHE_AND_SYNC, *TOPICS, "topics.audit", "topics.replies", "run.deployment"),
     *("run.session_timeout_s", "run.own", "run.instance_id", "run.processes", "run.standby", "run.checkpoint_to"),
     *("run.checkpoint_minutes", "run.checkpoint_keep", "run.accept_repeats", "run.give_up_unanswered", "run.skip"),
     *("run.metrics_host", "run.metrics_port", "run.serve_while_catching_up", "run.log_format"),

@@ -24,7 +24,7 @@ from recallflow.caching import BoundedCache
 from recallflow.connectors.local_inputs import BATCH_RECORDS
 from recallflow.errors import TRACE_EVERY_S, DefectLog, SinkError
 from recallflow.flows.gc_policy import collect_due_garbage, collecting_between_batches
-from recallflow.llm import FAILURES, LEFT_ALONE_S, Breaker
+from recallflow.llm import FAILURES, OPEN_S, Breaker
 from recallflow.process import STEP_MAX_S, STOP_S, Closing, Patience
 from recallflow.state.database import SharedMemory
 from recallflow.state.partition import Partition
@@ -112,13 +112,13 @@ def test_open_breaker_lets_one_call_try() -> None:
     for _ in range(FAILURES):
         assert (breaker.begin(), breaker.is_open) == (0, False)
         breaker.failed()
-    assert (breaker.begin(), breaker.is_open) == (LEFT_ALONE_S, True)
-    clock.now_s += LEFT_ALONE_S
-    assert (breaker.begin(), breaker.begin()) == (0, LEFT_ALONE_S)
+    assert (breaker.begin(), breaker.is_open) == (OPEN_S, True)
+    clock.now_s += OPEN_S
+    assert (breaker.begin(), breaker.begin()) == (0, OPEN_S)
     clock.now_s += 1
     breaker.failed()
-    assert breaker.begin() == LEFT_ALONE_S
-    clock.now_s += LEFT_ALONE_S
+    assert breaker.begin() == OPEN_S
+    clock.now_s += OPEN_S
     assert breaker.begin() == 0
     breaker.succeeded()
     assert (breaker.begin(), breaker.begin(), breaker.is_open) == (0, 0, False)

@@ -11,7 +11,7 @@ from pathlib import Path
 import orjson
 import pytest
 
-from recallflow.cli.options import ENGINE, PACE, add_settings, config
+from recallflow.cli.options import CACHE_AND_SYNC, ENGINE, add_settings, config
 from recallflow.control import owner_mappings
 from recallflow.credentials import KEY_HEADER, ApiKeyText
 from recallflow.errors import InvalidRecord, UsageError
@@ -229,7 +229,7 @@ CATEGORY = {"type": "category", "tenant_id": "acme", "name": "food", "descriptio
 
 def chosen(*words: str) -> Settings:
     parser = argparse.ArgumentParser()
-    add_settings(parser, *ENGINE, *PACE)
+    add_settings(parser, *ENGINE, *CACHE_AND_SYNC)
     return config(parser.parse_args(words)).engine
 
 

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from recallflow.connectors.llm.calls import CallFailed, OpenAiEmbeddings, OpenAiModel, _checked, read_answer
 from recallflow.connectors.llm.policy import DAY_S, MOST_WAIT_S, Endpoint, Policy, Reserved, RetryTiming, TokenBudget
 from recallflow.errors import ModelError, ModelFailure
-from recallflow.llm import FAILURES, LEFT_ALONE_S, Completion, Embedded, Prompt, Spent
+from recallflow.llm import FAILURES, OPEN_S, Completion, Embedded, Prompt, Spent
 from recallflow.operators.enrichment.prompt_frame import NUMBER, TEXT, TRUTH, fields, listed
 from tests.llm_server import Fault, LlmServer, Now
 
@@ -170,9 +170,9 @@ def test_failing_service_is_left_alone(
     asked = model.load()
     codes = [model.ask(asked) for _ in range(20)]
     assert (codes[FAILURES:], llm_server.calls["classify"]) == (["left_alone"] * 15, FAILURES)
-    time.now_s += LEFT_ALONE_S
+    time.now_s += OPEN_S
     assert [model.ask(asked), model.ask(asked)] == [codes[0], "left_alone"]
-    time.now_s += LEFT_ALONE_S
+    time.now_s += OPEN_S
     llm_server.heal()
     assert ([model.ask(asked), model.ask(asked)], time.slept_s) == (["ok", "ok"], [])
     assert [line.getMessage() for line in caplog.records if line.name.startswith("recallflow")] == [
@@ -221,7 +221,7 @@ def test_long_outage_loses_no_waiting_call(llm_server: LlmServer, model: Model, 
         while time.now_s < 4 * 3_600:
             await asyncio.sleep(0)
         tried = len(llm_server.requests) - down
-        assert 0 < tried <= time.now_s / LEFT_ALONE_S + 1
+        assert 0 < tried <= time.now_s / OPEN_S + 1
         llm_server.heal()
         return first + await waiting
 
@@ -252,7 +252,7 @@ def test_call_waits_at_most_a_day(llm_server: LlmServer, model: Model, time: Tim
     assert [model.ask(asked) for _ in range(FAILURES)] == ["unavailable"] * FAILURES
     time.pace = 1_000
     assert model.ask(asked) == "unavailable"
-    assert time.now_s == pytest.approx(9 * 1_000 * LEFT_ALONE_S)
+    assert time.now_s == pytest.approx(9 * 1_000 * OPEN_S)
 
 
 def test_batch_waits_for_rate_limits_only(llm_server: LlmServer, model: Model) -> None:

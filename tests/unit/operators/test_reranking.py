@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from recallflow.llm import FAILURES, LEFT_ALONE_S
+from recallflow.llm import FAILURES, OPEN_S
 from recallflow.operators.answers import models
 from recallflow.operators.answers.models import Models, Within
 from recallflow.operators.recall.model_calls import RERANKED_MOST
@@ -121,7 +121,7 @@ def test_repeated_failures_pause_the_reranker(open_engine: Open, reranker: Reran
     engine = open_engine(one_log=True)
     engine.run(MEMORIES, *TOLD, *(ask(id=f"q{n}") for n in range(FAILURES + 2)))
     assert len(reranker.given) == FAILURES
-    clock.now_s += LEFT_ALONE_S
+    clock.now_s += OPEN_S
     reranker.scores = working
     (healed,) = answers(engine.run(MEMORIES, ask(id="later")))
     assert (healed["status"], healed["memories"][0]["rerank_score"]) == ("ok", 6)

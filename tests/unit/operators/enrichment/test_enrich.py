@@ -280,7 +280,7 @@ def test_largest_result_fits_a_topic_and_largest_prompt_a_model(count: int) -> N
         size = len(orjson.dumps(result.model_dump(mode="json")))
         assert 200_000 < size < RESULT_BYTES
     assert max(len(one.user) for one in model.prompts) < 130_000
-    assert max(one.most_tokens for one in model.prompts) <= 8_000
+    assert max(one.max_tokens for one in model.prompts) <= 8_000
 
 
 CATEGORISED = {"memory": "m1", "category": "food", "confidence": 1}
