@@ -54,7 +54,10 @@ class LocalVerbs(Verbs):
 
     def _put(self, event: AnyEvent) -> "Future[Position]":
         headers, stored = self._headers(), _of_memory(event)
-        applied = self.engine.submit(lambda service: service.store(stored, headers))
+        if isinstance(stored, UserErase):
+            applied = self.engine.submit(lambda service: service.erase(stored, headers))
+        else:
+            applied = self.engine.submit(lambda service: service.store(stored, headers))
 
         def position(outcome: StoredEvent) -> Position:
             """Return the position. Raise InvalidRecord for a `memory.forget` of a memory that does not exist."""
@@ -76,10 +79,6 @@ class LocalVerbs(Verbs):
             return [(await service.store(event, headers)).position for event in every]
 
         return self.engine.submit(one_by_one)
-
-    def _put_erasure(self, event: UserErase) -> "Future[Position]":
-        headers = self._headers()
-        return map_future(self.engine.submit(lambda service: service.erase(event, headers)), lambda put: put.position)
 
     def _answer(self, query: QueryEvent, timeout_s: float) -> "Future[Response]":
         headers = self._headers()

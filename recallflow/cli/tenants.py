@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from recallflow.flows.config import Config
 
 
+TIMEOUT_S = 10.0  # of an acknowledgement by Kafka
+
+
 def add_reasons(*actions: argparse.ArgumentParser, required: bool = False) -> None:
     for action in actions:
         action.add_argument("--by", required=required, metavar="NAME", help="name of the person who decides")
@@ -61,13 +64,13 @@ def decision_history(options: argparse.Namespace) -> "ControlHistory":
         return table.history
 
 
-def kafka_verbs(where: "Config", tenant_id: str, environment: str = "prod", timeout_s: float = 10.0) -> "KafkaVerbs":
+def kafka_verbs(where: "Config", tenant_id: str, environment: str = "prod") -> "KafkaVerbs":
     from recallflow.client import ClientTopics, Credentials, KafkaVerbs
     from recallflow.verbs.arguments import ClientScope
 
     named, auth, scope = where.topics, where.auth, ClientScope(tenant_id, environment)
     topics = ClientTopics(named.memory, named.queries, named.responses, named.control)
-    return KafkaVerbs(where.kafka, scope, topics, timeout_s, Credentials(auth.api_key), auth.control_secret)
+    return KafkaVerbs(where.kafka, scope, topics, TIMEOUT_S, Credentials(auth.api_key), auth.control_secret)
 
 
 def control_table(where: "Config") -> "ControlTable":

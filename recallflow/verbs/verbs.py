@@ -13,7 +13,7 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar, cast
 from pydantic import BaseModel
 
 from recallflow.errors import UsageError
-from recallflow.events import KINDS, ForgetFilter, MemoryEvent, UserErase
+from recallflow.events import KINDS, ForgetFilter, MemoryEvent
 from recallflow.parsing import QUERY_TYPES
 from recallflow.queries import AsOf, Filters, Mode, QueryEvent
 from recallflow.records import Position
@@ -69,9 +69,6 @@ class Verbs(ABC):
     def _put_all(self, events: Sequence[AnyEvent]) -> "Future[list[Position]]":
         """Send events in order."""
         return gather([self._put(event) for event in events])
-
-    def _put_erasure(self, event: UserErase) -> "Future[Position]":
-        return self._put(event)
 
     def _written(self, user_id: str) -> Position | None:
         """Return our last write for a user, if a query may come before it is applied."""
@@ -142,12 +139,11 @@ class Verbs(ABC):
         """Remove all data of a user in this environment permanently: earlier events of the log have no effect
         afterwards. Return the event's position. Raise as `add`."""
         erasure = {"environment": self._scope.environment} | fields
-        return self._put_erasure(cast(UserErase, self._scope.event("user.erase", user, erasure)))
+        return self._put(self._scope.event("user.erase", user, erasure))
 
     def send(self, /, event: MemoryEvent | QueryEvent) -> "Future[Position]":
         """Send any event of this scope unchanged (`MemoryFeedback`, `GraphEdges`, …). Return and raise as `update`."""
-        built = self._scope.built(event)
-        return self._put_erasure(built) if isinstance(built, UserErase) else self._put(built)
+        return self._put(self._scope.built(event))
 
     def search(
         self,
