@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -26,14 +27,12 @@ from recallflow.cli.options import (
     config_and_origins,
     count,
 )
-from recallflow.cli.output import clean, confirmed, console, json_line, note, show
+from recallflow.cli.output import clean, confirmed, console, json_line, note, progress_bar, show
 from recallflow.cli.parser import Commands, add_command
 from recallflow.errors import SourceError, UsageError
 from recallflow.process import background_thread
 
 if TYPE_CHECKING:
-    from tqdm import tqdm
-
     from recallflow.embedder import TokenCounter
     from recallflow.flows.config import Config
     from recallflow.flows.reembed import Cost, MemoryTopicReplay
@@ -279,14 +278,15 @@ def run_reembed(options: argparse.Namespace) -> int:
             raise UsageError("give --embedder openai, and --embedding-model with the name of the new model")
         print(_LOCAL.format(name=name))
         return 0
-    with open_embedder(chosen.engine, chosen.embedding, "bulk") as embedder, _bar("reading", " records") as reading:
+    with open_embedder(chosen.engine, chosen.embedding, "bulk") as embedder, progress_bar() as bar:
+        task = bar.add_task("reading records")
 
         def expect(records: int) -> None:
-            reading.total = records
+            bar.update(task, total=records)
 
-        with MemoryTopicReplay.read(chosen, embedder, expect, reading.update) as standing:
-            reading.close()
-            return _reembed(options, chosen, cast("RemoteEmbedder", embedder).service, standing)
+        with MemoryTopicReplay.read(chosen, embedder, expect, partial(bar.advance, task)) as replay:
+            bar.stop()
+            return _reembed(options, chosen, cast("RemoteEmbedder", embedder).service, replay)
 
 
 def _reembed(
@@ -336,13 +336,8 @@ def _compute(chosen: "Config", service: "EmbeddingService", standing: "MemoryTop
     from recallflow.operators.async_call import Completions, Runtime
 
     publisher = Publisher(chosen.kafka, chosen.topics.memory, lambda _: None, chosen.auth.credentials)
-    with _bar("embedding", " texts", texts) as bar, Runtime(Completions()) as runtime:
+    with progress_bar() as bar, Runtime(Completions()) as runtime:
+        task = bar.add_task("embedding texts", total=texts)
         reembedding = Reembedding(service, runtime, standing.directory.has_vectors())
-        reembedding.run(standing.missing(), publisher, bar.update)
+        reembedding.run(standing.missing(), publisher, partial(bar.advance, task))
     return reembedding.refused
-
-
-def _bar(what: str, unit: str, total: int | None = None) -> "tqdm[None]":
-    from tqdm import tqdm
-
-    return tqdm(total=total, desc=what, unit=unit, file=sys.stderr, disable=None)  # shown on terminals only

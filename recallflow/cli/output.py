@@ -9,11 +9,14 @@ import sys
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any, NoReturn
+from typing import IO, TYPE_CHECKING, Any, NoReturn
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, ProgressColumn
 
 UNBROKEN = 1_000_000  # line length outside of terminals, where lines are not wrapped
 # A terminal would execute escape sequences in stored text.
@@ -88,6 +91,15 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
         target.print(shown)
     for line in captured.get().splitlines():  # without the blanks that fill the last column
         print(line.rstrip())
+
+
+def progress_bar(*columns: "ProgressColumn") -> "Progress":
+    """Return a progress bar on standard error, which is shown on terminals only."""
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+    target, name = console(stderr=True), TextColumn("{task.description}", markup=False)
+    shown = (name, BarColumn(), TaskProgressColumn(), *columns, TimeRemainingColumn())
+    return Progress(*shown, console=target, disable=not target.is_terminal, transient=True)
 
 
 def note(text: str, style: str = "dim") -> None:

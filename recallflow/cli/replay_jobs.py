@@ -16,9 +16,9 @@ from typing import Any, NamedTuple, Self
 from zoneinfo import ZoneInfo
 
 import orjson
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+from rich.progress import TextColumn
 
-from recallflow.cli.output import clean, console, error, heading, json_line, note, show, table
+from recallflow.cli.output import clean, error, heading, json_line, note, progress_bar, show, table
 from recallflow.connectors.local_inputs import BATCH_RECORDS, Delivered, batched
 from recallflow.connectors.logs.log_format import ImportScope
 from recallflow.connectors.logs.registry import Log, Registry, log_name
@@ -198,12 +198,7 @@ class ProgressMeter:
         """`done` returns how many of `total` bytes are read."""
         self._name, self._done, self._total = clean(name), done, total
         self.events = 0
-        target = console(stderr=True)
-        self._bar = Progress(
-            TextColumn("{task.description}", markup=False), BarColumn(), TaskProgressColumn(),
-            TextColumn("{task.fields[rate]}"), TimeRemainingColumn(),
-            console=target, disable=not target.is_terminal, transient=True,
-        )  # fmt: skip
+        self._bar = progress_bar(TextColumn("{task.fields[rate]}"))
         self._task = self._bar.add_task(self._name, total=total, rate="")
         self._begun = time.monotonic()
         self._shown = self._printed = self._begun
