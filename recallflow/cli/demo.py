@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.text import Text
 
+from recallflow.cli.flags import add_kafka, config
 from recallflow.cli.kafka import create_missing_topics
 from recallflow.cli.memories import DIM, NOTHING_RELEVANT, WHEN, WHO, one_line, passage, print_block, relative_time, who
-from recallflow.cli.options import add_kafka, config
 from recallflow.cli.output import console, heading, json_line, paragraph
 from recallflow.cli.parser import Commands, add_command
 from recallflow.errors import QueryTimeout, SourceError

@@ -6,7 +6,7 @@ from contextlib import closing, contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
-from recallflow.cli.options import ENGINE, add_kafka, add_owner, check_no_control, config_and_origins, decisions
+from recallflow.cli.flags import ENGINE, add_kafka, add_owner, check_no_control, config_and_origins, decisions
 from recallflow.errors import QueryTimeout, RecallflowError, SourceError, StateInUse, UsageError
 
 if TYPE_CHECKING:  # the clients import slowly, and help does not need them

@@ -9,30 +9,15 @@ from typing import Any
 
 import orjson
 
-from recallflow.cli.options import at_rest, config
+from recallflow.cli.flags import at_rest, config
 from recallflow.cli.output import note
 from recallflow.cli.tenants import kafka_verbs
+from recallflow.connectors.kafka import topic_erasure
 from recallflow.connectors.kafka.messages import json_or_wire
-from recallflow.connectors.kafka.topic_erasure import (
-    OutcomeReader,
-    RemainingRecords,
-    Retention,
-    records_of,
-    remains,
-    send_tombstones,
-)
 from recallflow.errors import RecallflowError, UsageError
 from recallflow.events import PRODUCTION, UserErase
 from recallflow.fields import EPOCH_MS_MAX, format_time
-from recallflow.flows.directory_erasure import (
-    TraceSearch,
-    append_time,
-    erase_directory,
-    export_before,
-    new_trace_search,
-    read_export,
-    search,
-)
+from recallflow.flows import directory_erasure
 from recallflow.owner import Owner
 from recallflow.process import Patience
 from recallflow.records import Position
@@ -41,7 +26,7 @@ from recallflow.state.folders import unpurged_owners
 from recallflow.state.trace_search import Findings
 
 
-def remains_line(found: RemainingRecords, *, is_memory: bool) -> str:
+def remains_line(found: topic_erasure.RemainingRecords, *, is_memory: bool) -> str:
     """Return a line about a topic's remaining records of a user, with their last possible time."""
     if not found.count:
         return f"{found.topic}: nothing"
@@ -49,7 +34,7 @@ def remains_line(found: RemainingRecords, *, is_memory: bool) -> str:
     return f"{found.topic}: {found.count} records, the newest from {newest}; {_expiry(found, is_memory=is_memory)}"
 
 
-def _expiry(found: RemainingRecords, *, is_memory: bool) -> str:
+def _expiry(found: topic_erasure.RemainingRecords, *, is_memory: bool) -> str:
     kept = found.retention
     if kept is None:
         return "expiry unknown, because the brokers refuse to describe the topic"
@@ -65,7 +50,7 @@ def _expiry(found: RemainingRecords, *, is_memory: bool) -> str:
     return f"{policy}: {'; '.join(terms)}"
 
 
-def _retention(kept: Retention, newest_ms: int) -> str:
+def _retention(kept: topic_erasure.Retention, newest_ms: int) -> str:
     sooner = "" if kept.retention_bytes < 0 else f", or sooner (retention.bytes={kept.retention_bytes})"
     if kept.longest_ms is None:
         return f"no expiry (retention.ms=-1){sooner}: until the topic, or its records, are deleted"
@@ -76,7 +61,7 @@ def _retention(kept: Retention, newest_ms: int) -> str:
     )
 
 
-def finding_lines(who: TraceSearch, findings: Findings) -> Iterator[str]:
+def finding_lines(who: directory_erasure.TraceSearch, findings: Findings) -> Iterator[str]:
     """Yield lines about the searched files and the findings. No line quotes content."""
     pieces, conclusive, others = len(who.traces.pieces()), findings.conclusive(), len(findings.others)
     searched = f"in {len(findings.sizes)} files ({sum(findings.sizes.values()) / 1024**2:,.1f} MiB)"
@@ -127,7 +112,7 @@ class EraseCommand:
     def run(self) -> int:
         who = None
         if self._verifies:  # the search terms are read before the erasure
-            who = new_trace_search(self._tenant, self._user, self._environments, self._known_events())
+            who = directory_erasure.new_trace_search(self._tenant, self._user, self._environments, self._known_events())
         failed = False if self._options.verify_only else self._erase()
         if who is not None:
             failed |= self._verify(who)
@@ -137,7 +122,8 @@ class EraseCommand:
         """Erase the user. Return whether something was not erased, or files of a folder were not purged."""
         folder_failed = False
         if self._offline_dir is None:
-            at_ms = max(append_time(self._config.kafka, self._send(event)) for event in self._events(receipt=True))
+            positions = [self._send(event) for event in self._events(receipt=True)]
+            at_ms = max(directory_erasure.append_time(self._config.kafka, position) for position in positions)
         else:
             at_ms = time.time_ns() // 1_000_000
             folder_failed = not self._erase_folder(self._offline_dir, at_ms)
@@ -149,7 +135,7 @@ class EraseCommand:
     def _send(self, event: UserErase) -> Position:
         """Send an event, and return its position once it is applied. Raise RecallflowError if it is not."""
         topics, timeout_s = self._config.topics, self._options.timeout_s
-        with OutcomeReader(self._config.kafka, (topics.receipts, topics.dead_letters)) as outcomes:
+        with topic_erasure.OutcomeReader(self._config.kafka, (topics.receipts, topics.dead_letters)) as outcomes:
             with closing(kafka_verbs(self._config, self._tenant, event.environment or PRODUCTION)) as verbs:
                 position = verbs.send(event).result()
             outcome = outcomes.of(position, Patience(timeout_s))
@@ -175,7 +161,7 @@ class EraseCommand:
 
     def _erase_folder(self, folder: Path, at_ms: int) -> bool:
         """Erase the user from a folder. Return whether its files are purged as well."""
-        erased = erase_directory(self._config, folder, self._events(timestamp=at_ms))
+        erased = directory_erasure.erase_directory(self._config, folder, self._events(timestamp=at_ms))
         print(f"{folder}: {self._outcome_text(erased=erased.held)}")
         unpurged = f"NOT purged, will be tried again at the next start of the engine: {erased.unpurged}"
         print(f"{folder}: {unpurged if erased.unpurged else 'purged'}")
@@ -194,29 +180,30 @@ class EraseCommand:
         read = {topics.memory, topics.queries, topics.enrichment, topics.results}
         named = [*topics.read()[:2], topics.enrichment, topics.results, *topics.outputs()]
         print(f"Records in Kafka of user {self._user} of tenant {self._tenant}:")
-        compacted = list[RemainingRecords]()
-        for found in remains(self._config.kafka, named, self._tenant, self._user):
+        compacted = list[topic_erasure.RemainingRecords]()
+        for found in topic_erasure.remains(self._config.kafka, named, self._tenant, self._user):
             print(f"  {remains_line(found, is_memory=found.topic == topics.memory)}")
             if found.retention is not None and found.retention.compacts and found.topic not in read and found.keyed_in:
                 compacted.append(found)
         if self._options.compact_kafka:
-            send_tombstones(self._config.kafka, compacted, Owner(self._tenant, "", self._user).record_key)
+            topic_erasure.send_tombstones(self._config.kafka, compacted, Owner(self._tenant, "", self._user).record_key)
             for one in compacted:
                 print(f"  {one.topic}: tombstones written")
 
     def _known_events(self) -> Iterator[Mapping[str, Any]]:
         if self._options.export is not None:
-            return read_export(self._options.export)
+            return directory_erasure.read_export(self._options.export)
         if self._offline_dir is not None:
-            return export_before(self._config, self._offline_dir, self._tenant, self._user, self._environments)
-        found = records_of(self._config.kafka, self._config.topics.memory, self._tenant, self._user)
+            user = self._tenant, self._user, self._environments
+            return directory_erasure.export_before(self._config, self._offline_dir, *user)
+        found = topic_erasure.records_of(self._config.kafka, self._config.topics.memory, self._tenant, self._user)
         return (event for one in found if isinstance(event := _parsed(json_or_wire(one)), dict))
 
-    def _verify(self, who: TraceSearch) -> bool:
+    def _verify(self, who: directory_erasure.TraceSearch) -> bool:
         """Search the files. Return whether anything was found."""
         # A running engine cleans its directory step by step.
         wait_s = self._options.timeout_s if self._offline_dir is None else 0.0
-        findings = search(who, self._folders, at_rest(self._config), Patience(wait_s))
+        findings = directory_erasure.search(who, self._folders, at_rest(self._config), Patience(wait_s))
         for line in finding_lines(who, findings):
             print(line)
         for folder in self._folders:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from recallflow.cli.engine import add_engine, open_engine
-from recallflow.cli.options import add_actions, add_control
+from recallflow.cli.flags import add_actions, add_control
 from recallflow.cli.output import json_line, paragraph
 from recallflow.cli.parser import Commands, add_command
 from recallflow.cli.tenants import add_decisions, decide

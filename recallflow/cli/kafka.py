@@ -15,18 +15,7 @@ from typing import TYPE_CHECKING, cast
 
 from rich.text import Text
 
-from recallflow.cli.options import (
-    ENRICH,
-    REEMBED,
-    RUN,
-    TOPICS,
-    add_actions,
-    add_kafka,
-    add_start,
-    config,
-    config_and_origins,
-    count,
-)
+from recallflow.cli import flags
 from recallflow.cli.output import clean, confirmed, console, json_line, note, progress_bar, show
 from recallflow.cli.parser import Commands, add_command
 from recallflow.errors import SourceError, UsageError
@@ -52,7 +41,7 @@ def run_until_stopped(
     from recallflow.telemetry import export_spans, set_up_logging
 
     set_up_logging(getattr(options, "run.log_format") or "text")  # errors of the settings are logged as well
-    chosen, origins = config_and_origins(options)
+    chosen, origins = flags.config_and_origins(options)
     if options.print_config:
         check(chosen)
         print(as_file(chosen, origins, masks=True))
@@ -106,15 +95,19 @@ LOG_APPEND_TIME = {"message.timestamp.type": "LogAppendTime"}
 
 def add_run_and_topics(commands: Commands) -> None:
     run = add_command(commands, "run", run_main_flow)
-    add_kafka(run, *RUN)
-    add_start(run)
-    create = add_command(add_actions(commands, "topics", "create topics with suitable settings"), "create", run_create)
+    flags.add_kafka(run, *flags.RUN)
+    flags.add_start(run)
+    topics = flags.add_actions(commands, "topics", "create topics with suitable settings")
+    create = add_command(topics, "create", run_create)
     create.add_argument("--json", action="store_true", help="print one JSON object per topic")
-    create.add_argument("--partitions", type=count, default=16, metavar="N", help="partitions per topic (default: 16)")
-    create.add_argument("--replication", type=count, default=1, metavar="N", help="replication factor (default: 1)")
+    for flag, default, text in (
+        ("--partitions", 16, "partitions per topic"),
+        ("--replication", 1, "replication factor"),
+    ):
+        create.add_argument(flag, type=flags.whole, default=default, metavar="N", help=f"{text} (default: {default})")
     text = "register the schemas of events and outputs as TOPIC-value, if the registry finds them compatible"
     create.add_argument("--register-schemas", action="store_true", help=text)
-    add_kafka(create, *TOPICS, "topics.results", "topics.audit")
+    flags.add_kafka(create, *flags.TOPICS, "topics.results", "topics.audit")
 
 
 def run_main_flow(options: argparse.Namespace) -> int:
@@ -140,7 +133,7 @@ def _run(chosen: "Config") -> int:
 def run_create(options: argparse.Namespace) -> int:
     """Create missing topics.
     $ recallflow topics create --partitions 8 --bootstrap-servers localhost:9092"""
-    chosen = config(options)
+    chosen = flags.config(options)
     for topic, made in create_missing_topics(chosen, options.partitions, options.replication).items():
         show({"topic": topic, "created": made}, f"{topic}: {'created' if made else 'exists'}", as_json=options.json)
     return _register(chosen, options.json) if options.register_schemas else 0
@@ -193,7 +186,7 @@ _STATUS_STYLES = {"OK": "green", "WARN": "yellow", "FAIL": "bold red"}
 
 def add_doctor(commands: Commands) -> None:
     parser = add_command(commands, "doctor", run_doctor)
-    add_kafka(parser, *RUN)
+    flags.add_kafka(parser, *flags.RUN)
     parser.add_argument("--json", action="store_true", help="print one JSON object per check")
 
 
@@ -206,7 +199,7 @@ def run_doctor(options: argparse.Namespace) -> int:
     from recallflow.members import state_directories
 
     failed = False
-    chosen = config(options)
+    chosen = flags.config(options)
     for finding in examine(chosen, lambda path: state_directories(path, _processes(chosen))):
         failed |= finding.status == "FAIL"
         if options.json:
@@ -231,8 +224,8 @@ def _processes(chosen: "Config") -> int:
 
 def add_enrich(commands: Commands) -> None:
     enrich = add_command(commands, "enrich", run_enrich)
-    add_kafka(enrich, *ENRICH)
-    add_start(enrich)
+    flags.add_kafka(enrich, *flags.ENRICH)
+    flags.add_start(enrich)
 
 
 def run_enrich(options: argparse.Namespace) -> int:
@@ -258,7 +251,7 @@ def add_reembed(commands: Commands) -> None:
     parser.add_argument("--price-per-million", type=float, metavar="PRICE", help=text)
     parser.add_argument("--dry-run", action="store_true", help="print the cost only")
     parser.add_argument("--yes", action="store_true", help="do not ask for confirmation")
-    add_kafka(parser, *REEMBED)
+    flags.add_kafka(parser, *flags.REEMBED)
 
 
 def run_reembed(options: argparse.Namespace) -> int:
@@ -271,7 +264,7 @@ def run_reembed(options: argparse.Namespace) -> int:
     from recallflow.flows.models import open_embedder
     from recallflow.flows.reembed import MemoryTopicReplay
 
-    chosen, origins = config_and_origins(options)
+    chosen, origins = flags.config_and_origins(options)
     name = chosen.engine.embedder
     if name != REMOTE:
         if "engine.embedder" not in origins:

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.text import Text
 
 from recallflow.cli.engine import CommandEngine, add_engine, event_of, open_engine
-from recallflow.cli.options import QUERIES, add_control, add_create
+from recallflow.cli.flags import QUERIES, add_control, add_create
 from recallflow.cli.output import clean, confirmed, console, json_line, note
 from recallflow.cli.parser import Commands, add_command
 from recallflow.errors import UsageError

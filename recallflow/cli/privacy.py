@@ -15,16 +15,7 @@ from typing import Any, BinaryIO
 
 import orjson
 
-from recallflow.cli.options import (
-    ENGINE,
-    STATE,
-    TOPICS,
-    add_environments,
-    add_kafka,
-    add_several,
-    config_and_origins,
-    open_state,
-)
+from recallflow.cli import flags
 from recallflow.cli.output import note
 from recallflow.cli.parser import Commands, add_command
 from recallflow.errors import RecallflowError, UsageError
@@ -134,14 +125,14 @@ def add_export(commands: Commands) -> None:
     parser = add_command(commands, "export", run_export)
     parser.add_argument("tenant", metavar="TENANT", nargs="?")
     parser.add_argument("user", metavar="USER", nargs="?")
-    add_environments(parser)
+    flags.add_environments(parser)
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--memories", action="store_true", help="export memories only, for a replay elsewhere")
     what.add_argument("--answers", action="store_true", help="export the answers in Kafka's response topic")
     what.add_argument("--vectors", action="store_true", help="include vectors")
     parser.add_argument("--format", choices=FORMATS, help="format (default: by the file's suffix, else jsonl)")
     parser.add_argument("--out", type=Path, metavar="FILE", help="write to this file, readable by you alone")
-    add_kafka(parser, *STATE, "topics.responses")
+    flags.add_kafka(parser, *flags.STATE, "topics.responses")
 
 
 def run_export(options: argparse.Namespace) -> int:
@@ -152,7 +143,7 @@ def run_export(options: argparse.Namespace) -> int:
     $ recallflow export default user --state-dir memory --out user.jsonl
     $ recallflow export --memories --state-dir memory --out memories.parquet
     $ recallflow export --answers --bootstrap-servers localhost:9092 | head -1"""
-    chosen, origins = config_and_origins(options)
+    chosen, origins = flags.config_and_origins(options)
     is_parquet = options.out is not None and options.out.suffix == ".parquet"
     form = options.format or ("parquet" if is_parquet else "jsonl")
     if options.answers:
@@ -166,7 +157,7 @@ def run_export(options: argparse.Namespace) -> int:
     from recallflow.flows.export import export, memory_events
 
     if options.memories:
-        with open_state(chosen) as directory:
+        with flags.open_state(chosen) as directory:
             events = memory_events(directory, options.tenant, options.user, frozenset(options.environments))
             note(f"{write(events, MEMORIES, form, options.out):,} events of memories")
         return 0
@@ -175,7 +166,7 @@ def run_export(options: argparse.Namespace) -> int:
     if form != "jsonl":
         types = "all data of a person has several types, in JSON lines"
         raise UsageError(f"--format parquet needs --memories or --answers: {types}")
-    with open_state(chosen) as directory:
+    with flags.open_state(chosen) as directory:
         records = export(directory, options.tenant, options.user, options.environments, vectors=options.vectors)
         if (first := next(records, None)) is None:
             raise RecallflowError(f"user {options.user} of tenant {options.tenant} has no data here")
@@ -187,17 +178,17 @@ def add_erase(commands: Commands) -> None:
     parser = add_command(commands, "erase", run_erase)
     parser.add_argument("tenant", metavar="TENANT")
     parser.add_argument("user", metavar="USER")
-    add_environments(parser)
+    flags.add_environments(parser)
     parser.add_argument("--timeout-s", type=float, default=60.0, metavar="S", help="seconds to wait (default: 60)")
     text = "also erase the person from this checkpoint; may be repeated"
-    add_several(parser, "--checkpoint", "checkpoints", "DIR", text, Path)
+    flags.add_several(parser, "--checkpoint", "checkpoints", "DIR", text, Path)
     parser.add_argument("--compact-kafka", action="store_true", help="write tombstones to compacted topics")
     parser.add_argument("--verify", action="store_true", help="search every file for the person's data afterwards")
     parser.add_argument("--verify-only", action="store_true", help="search only, and erase nothing")
     parser.add_argument("--export", type=Path, metavar="FILE", help="search for the data of this export")
     text = "also search this folder, such as the enrichment flow's; may be repeated"
-    add_several(parser, "--also", "also", "DIR", text, Path)
-    add_kafka(parser, *ENGINE, *TOPICS, "topics.results", "topics.replies")
+    flags.add_several(parser, "--also", "also", "DIR", text, Path)
+    flags.add_kafka(parser, *flags.ENGINE, *flags.TOPICS, "topics.results", "topics.replies")
 
 
 def run_erase(options: argparse.Namespace) -> int:

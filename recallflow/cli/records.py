@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, get_args
 import orjson
 from rich.text import Text
 
+from recallflow.cli.flags import add_actions, add_kafka, config, whole
 from recallflow.cli.memories import DIM, WHEN, WHO, one_line
-from recallflow.cli.options import add_actions, add_kafka, config, count
 from recallflow.cli.output import console, json_line, note, paragraph
 from recallflow.cli.parser import Commands, add_command
 from recallflow.cloud_events import response_json
@@ -112,7 +112,7 @@ def add_tail(commands: Commands) -> None:
     parser.add_argument("--only", action="append", choices=names, metavar="WHAT", help=text)
     text = "first record (default: now)"
     parser.add_argument("--from", dest="begin", choices=("beginning", "now"), default="now", help=text)
-    parser.add_argument("--count", type=count, metavar="N", help="end after this number of records")
+    parser.add_argument("--count", type=whole, metavar="N", help="end after this number of records")
     parser.add_argument("--json", action="store_true", help="print one JSON record per line")
     add_kafka(parser, *(f"topics.{name}" for name in FOLLOWED))
 

@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from recallflow.cli.options import ENGINE, add_create, add_kafka, add_owner, add_several, config_and_origins
+from recallflow.cli.flags import ENGINE, add_create, add_kafka, add_owner, add_several, config_and_origins
 from recallflow.cli.output import error
 from recallflow.cli.parser import Commands, add_command
 from recallflow.errors import UsageError

@@ -7,21 +7,8 @@ import os
 import sys
 from typing import TYPE_CHECKING, cast
 
+from recallflow.cli import flags
 from recallflow.cli.kafka import run_until_renewed, run_until_stopped
-from recallflow.cli.options import (
-    ENGINE,
-    OUTPUTS,
-    QUERIES,
-    add_control,
-    add_create,
-    add_kafka,
-    add_settings,
-    add_start,
-    at_rest,
-    check_no_control,
-    config,
-    decisions,
-)
 from recallflow.cli.output import note
 from recallflow.cli.parser import Commands, add_command
 from recallflow.errors import UsageError
@@ -33,15 +20,12 @@ if TYPE_CHECKING:
     from recallflow.connectors.local_inputs import Delivered
     from recallflow.flows.config import Config
 
-SERVE = ("serve.host", "serve.port", "serve.reply_topic", "serve.reply_partition")
-GATEWAY = ("topics.memory", "topics.queries", "topics.control", *OUTPUTS, *ENGINE, *QUERIES, "run.log_format")
-
 
 def add_serve(commands: Commands) -> None:
     parser = add_command(commands, "serve", run_serve)
-    add_kafka(parser, *SERVE, *GATEWAY)
-    add_control(parser)
-    add_start(parser)
+    flags.add_kafka(parser, *flags.SERVE, *flags.GATEWAY)
+    flags.add_control(parser)
+    flags.add_start(parser)
 
 
 def run_serve(options: argparse.Namespace) -> int:
@@ -54,9 +38,9 @@ def run_serve(options: argparse.Namespace) -> int:
         from recallflow.flows import gateway  # which needs an extra
 
         if options.state_dir is not None:
-            gateway.serve_local(config, decisions(options), options.control)
+            gateway.serve_local(config, flags.decisions(options), options.control)
         else:
-            check_no_control(options)
+            flags.check_no_control(options)
             run_until_renewed(config.kafka, lambda: gateway.serve_kafka(config))
 
     return run_until_stopped(options, run)
@@ -69,9 +53,9 @@ def add_mcp(commands: Commands) -> None:
     parser.add_argument("--user", metavar="ID", help="user (default: user); over HTTP each request names its user")
     parser.add_argument("--environment", default="prod", metavar="NAME", help="environment (default: prod)")
     parser.add_argument("--project", metavar="NAME", help="use this project's memories only; new ones belong to it")
-    add_kafka(parser, *GATEWAY)
-    add_control(parser)
-    add_start(parser)
+    flags.add_kafka(parser, *flags.GATEWAY)
+    flags.add_control(parser)
+    flags.add_start(parser)
 
 
 def run_mcp(options: argparse.Namespace) -> int:
@@ -89,13 +73,13 @@ def run_mcp(options: argparse.Namespace) -> int:
         if options.http and options.user:
             raise UsageError("--user is not for HTTP, where each request names its user in x-end-user-id; leave it out")
         if options.state_dir is None:
-            check_no_control(options)
+            flags.check_no_control(options)
         at = mcp.parse_address(options.http) if options.http else None
         server_scope = ServerScope(options.tenant, options.environment, options.project)
         open_engine = gateway.embedded if options.state_dir else gateway.behind_kafka
 
         def serve() -> None:
-            with open_engine(config, decisions(options)) as engine:
+            with open_engine(config, flags.decisions(options)) as engine:
                 if at is None:
                     mcp.serve_user(config, engine, server_scope, options.user or "user")
                 else:
@@ -183,9 +167,9 @@ STDIN_TOPIC = "stdin"
 def add_pipe(commands: Commands) -> None:
     parser = add_command(commands, "pipe", run_pipe)
     parser.add_argument("--receipts", action="store_true", help="also print requested receipts, in order")
-    add_settings(parser, *ENGINE, *QUERIES)
-    add_control(parser)
-    add_create(parser)
+    flags.add_settings(parser, *flags.ENGINE, *flags.QUERIES)
+    flags.add_control(parser)
+    flags.add_create(parser)
 
 
 def run_pipe(options: argparse.Namespace) -> int:
@@ -201,10 +185,10 @@ def run_pipe(options: argparse.Namespace) -> int:
     from recallflow.outputs import Answer, DeadLetter
 
     logging.disable(logging.WARNING)  # scripts parse stderr: only refused lines, or the final error
-    chosen = config(options)
+    chosen = flags.config(options)
     if (warning := chosen.enrichment.unavailable_warning()) is not None:
         note(warning)
-    history, encryption = decisions(options), at_rest(chosen)
+    history, encryption = flags.decisions(options), flags.at_rest(chosen)
     with EmbeddedEngine.open(chosen.engine, chosen.state_dir, history, chosen.models, encryption) as embedded:
         batches = batches_of_lines(_stdin(), RECORD_BYTES + 1)
         first: list[int] = []

@@ -8,7 +8,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from recallflow.cli.options import ENCRYPTION, STATE, add_actions, add_settings, at_rest, config, open_state
+from recallflow.cli.flags import ENCRYPTION, STATE, add_actions, add_settings, at_rest, config, open_state
 from recallflow.cli.output import json_line, note, table
 from recallflow.cli.parser import Commands, add_command
 from recallflow.errors import CheckpointError, UsageError

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING, Any, cast
 
-from recallflow.cli.options import add_actions, add_tenant, config, decisions
+from recallflow.cli.flags import add_actions, add_tenant, config, decisions
 from recallflow.cli.output import json_line, note, show, table
 from recallflow.cli.parser import Commands, Handler, add_command
 from recallflow.errors import UsageError

@@ -17,7 +17,7 @@ from jsonschema import Draft202012Validator
 from prometheus_client import CollectorRegistry
 
 from recallflow.cli.commands import commands
-from recallflow.cli.options import FLAGS
+from recallflow.cli.flags import FLAGS
 from recallflow.connectors.probes import Probes
 from recallflow.flows.config import LIBRDKAFKA, VARIABLES, Config, RawSetting, is_secret, read_config
 from recallflow.flows.router import deployment_name

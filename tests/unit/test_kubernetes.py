@@ -7,7 +7,7 @@ from typing import Any
 import yaml
 
 from recallflow.cli.commands import commands
-from recallflow.cli.options import FLAGS
+from recallflow.cli.flags import FLAGS
 from recallflow.flows.config import RawSetting, read_config
 
 BASE = Path(__file__).parents[2] / "deploy" / "kubernetes" / "base"

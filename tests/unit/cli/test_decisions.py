@@ -11,7 +11,7 @@ from pathlib import Path
 import orjson
 import pytest
 
-from recallflow.cli.options import CACHE_AND_SYNC, ENGINE, add_settings, config
+from recallflow.cli.flags import CACHE_AND_SYNC, ENGINE, add_settings, config
 from recallflow.control import owner_mappings
 from recallflow.credentials import KEY_HEADER, ApiKeyText
 from recallflow.errors import InvalidRecord, UsageError

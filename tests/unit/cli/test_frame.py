@@ -18,7 +18,7 @@ import pytest
 
 from recallflow.cli import graph, main, memories, parser, services
 from recallflow.cli.commands import GROUPS, commands
-from recallflow.cli.options import FLAGS
+from recallflow.cli.flags import FLAGS
 from recallflow.cli.parser import SYNONYMS, leaves
 from recallflow.connectors.checkpoints.generation import CheckpointOrigin
 from recallflow.connectors.checkpoints.store import CheckpointStore

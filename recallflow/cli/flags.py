@@ -44,6 +44,8 @@ ENRICH = (
     *("run.deployment", "run.session_timeout_s", "run.accept_repeats", "run.give_up_unanswered"),
     *("run.metrics_host", "run.metrics_port", "run.log_format"),
 )
+SERVE = ("serve.host", "serve.port", "serve.reply_topic", "serve.reply_partition")
+GATEWAY = ("topics.memory", "topics.queries", "topics.control", *OUTPUTS, *ENGINE, *QUERIES, "run.log_format")
 REEMBED = (*MODEL, *ENCRYPTION, "topics.memory", "topics.control", "engine.cache_bytes")
 ONE_PASS_CACHE_BYTES = 1024 * 1024
 
@@ -264,7 +266,7 @@ def decisions(options: argparse.Namespace) -> "ControlHistory":
     return read_control_file(options.control)
 
 
-def count(text: str) -> int:
+def whole(text: str) -> int:
     """Parse a number of 1 or more, as a type of an argument."""
     if text.isdecimal() and int(text) >= 1:
         return int(text)
