@@ -4,7 +4,7 @@ A decision is sent to the control topic, or appended to a file of control events
 
 import argparse
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from typing import TYPE_CHECKING, Any, cast
 
@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
 
 TIMEOUT_S = 10.0  # of an acknowledgement by Kafka
+
+
+Rows = Callable[..., list[tuple[str, object]]]  # of a history of decisions and a tenant
 
 
 def add_reasons(*actions: argparse.ArgumentParser, required: bool = False) -> None:
@@ -91,12 +94,6 @@ def check_signing(where: "Config") -> None:
             )
 
 
-def _add_listing(actions: Commands, run: Handler) -> None:
-    parser = add_command(actions, "list", run)
-    parser.add_argument("--json", action="store_true", help="print one JSON object per line")
-    add_tenant(parser)
-
-
 def add_decisions(
     actions: Commands, run: Handler, where: str, *commands: tuple[str, str, str], required: bool = False
 ) -> list[argparse.ArgumentParser]:
@@ -114,73 +111,73 @@ def add_decisions(
     return added
 
 
-def _print_rows(options: argparse.Namespace, what: str, fields: Sequence[str], rows: Iterable[Sequence[object]]) -> int:
-    """Print rows as JSON objects with these fields, or as a table; `what` is the heading of its first column."""
-    if not options.json:
-        table((what, *fields[1:]), rows)
+def run_decision(options: argparse.Namespace) -> int:
+    """Store the decision of a parser with the defaults `event_type` and `fields`, which are names of options."""
+    return decide(options, options.name, options.event_type, {name: getattr(options, name) for name in options.fields})
+
+
+def _add_listing(actions: Commands, command: str, heading: str, fields: tuple[str, str], rows: Rows) -> None:
+    """Add `list`, which prints `rows`: with these fields as JSON, or as a table whose first column has a heading."""
+    example = f"recallflow {command} list acme --control control.jsonl"
+    parser = actions.add_parser("list", help=f"print a tenant's current {command}", examples=(example,))
+    parser.add_argument("--json", action="store_true", help="print one JSON object per line")
+    add_tenant(parser)
+
+    def run(options: argparse.Namespace) -> int:
+        found = rows(decision_history(options), options.tenant)
+        if not options.json:
+            table((heading, fields[1]), found)
+            return 0
+        for row in found:
+            json_line(dict(zip(fields, row, strict=True)))
         return 0
-    for row in rows:
-        json_line(dict(zip(fields, row, strict=True)))
-    return 0
+
+    parser.set_defaults(run=run)
 
 
 def add_categories(commands: Commands) -> None:
     actions = add_actions(commands, "categories", "manage the categories of a tenant's memories")
     where = "Sends the decision to the control topic, or appends it to the file of --control; it applies from then on."
     setting, removing = add_decisions(
-        actions, run_category_decision, where,
+        actions, run_decision, where,
         ("set", "define or redescribe a category", 'recallflow categories set acme food --description "what they eat"'),
         ("remove", "remove a category for later memories", "recallflow categories remove acme food"),
     )  # fmt: skip
     for action in (setting, removing):
         action.add_argument("name", metavar="NAME")
+        removed = action is removing
+        action.set_defaults(event_type="category", fields=("name", "description", "removed"), removed=removed)
+    removing.set_defaults(description="")
     text = "content of the category, as instruction for models"
     setting.add_argument("--description", required=True, metavar="TEXT", help=text)
-    _add_listing(actions, run_categories_list)
+    _add_listing(actions, "categories", "category", ("name", "description"), _category_rows)
 
 
-def run_category_decision(options: argparse.Namespace) -> int:
-    fields = {"name": options.name, "removed": options.action == "remove"}
-    fields |= {"description": getattr(options, "description", "")}
-    return decide(options, options.name, "category", fields)
-
-
-def run_categories_list(options: argparse.Namespace) -> int:
-    """Print a tenant's current categories.
-    $ recallflow categories list acme --control control.jsonl"""
+def _category_rows(history: "ControlHistory", tenant_id: str) -> list[tuple[str, object]]:
     from recallflow.control import categories
 
-    found = [(one.name, one.description) for one in categories(decision_history(options), options.tenant)]
-    return _print_rows(options, "category", ("name", "description"), found)
+    return [(one.name, one.description) for one in categories(history, tenant_id)]
 
 
 def add_owners(commands: Commands) -> None:
     actions = add_actions(commands, "owners", "map owners of projects to workspaces")
     where = "Sends the decision to the control topic, or appends it to the file of --control. Memories do not move."
     mapping, unmapping = add_decisions(
-        actions, run_owner_mapping, where,
+        actions, run_decision, where,
         ("map", "route an owner's projects to a workspace", "recallflow owners map acme acme-labs labs"),
         ("unmap", "route an owner's projects to their users again", "recallflow owners unmap acme acme-labs"),
     )  # fmt: skip
     for action in (mapping, unmapping):
-        action.add_argument("owner", metavar="OWNER", help="owner of projects, as in github.com/OWNER/…")
-        action.set_defaults(workspace=None)
+        action.add_argument("name", metavar="OWNER", help="owner of projects, as in github.com/OWNER/…")
+        action.set_defaults(event_type="owner.mapping", fields=("name", "workspace"), workspace=None)
     mapping.add_argument("workspace", metavar="WORKSPACE", help="owner of the memories, like a user of this id")
-    _add_listing(actions, run_owners_list)
+    _add_listing(actions, "owners", "owner", ("owner", "workspace"), _owner_rows)
 
 
-def run_owner_mapping(options: argparse.Namespace) -> int:
-    fields = {"name": options.owner, "workspace": options.workspace}
-    return decide(options, options.owner, "owner.mapping", fields)
-
-
-def run_owners_list(options: argparse.Namespace) -> int:
-    """Print a tenant's current mappings.
-    $ recallflow owners list acme --json --control control.jsonl"""
+def _owner_rows(history: "ControlHistory", tenant_id: str) -> list[tuple[str, object]]:
     from recallflow.control import owner_mappings
 
-    found = [(owner, to) for owner, to in owner_mappings(decision_history(options), options.tenant).items() if to]
-    return _print_rows(options, "owner", ("owner", "workspace"), found)
+    return [(owner, workspace) for owner, workspace in owner_mappings(history, tenant_id).items() if workspace]
 
 
 _QUOTA_NAMES = "\n".join(f"{name}: {what}" for name, what in QUOTAS.items())
@@ -193,30 +190,21 @@ def add_quota(commands: Commands) -> None:
         f"later on.\n\nquotas:\n{_QUOTA_NAMES}"
     )
     setting, removing = add_decisions(
-        actions, run_quota_decision, where,
+        actions, run_decision, where,
         ("set", "set a limit", "recallflow quota set acme events_per_s 50"),
         ("remove", "remove a limit", "recallflow quota remove acme events_per_s"),
     )  # fmt: skip
     for action in (setting, removing):
         action.add_argument("name", metavar="NAME", choices=[*QUOTAS])
-        action.set_defaults(limit=None)
+        action.set_defaults(event_type="quota", fields=("name", "limit"), limit=None)
     setting.add_argument("limit", type=int, metavar="LIMIT")
-    _add_listing(actions, run_quota_list)
+    _add_listing(actions, "quota", "quota", ("name", "limit"), _quota_rows)
 
 
-def run_quota_decision(options: argparse.Namespace) -> int:
-    fields = {"name": options.name, "limit": options.limit}
-    return decide(options, options.name, "quota", fields)
-
-
-def run_quota_list(options: argparse.Namespace) -> int:
-    """Print a tenant's current limits.
-    $ recallflow quota list acme --control control.jsonl"""
+def _quota_rows(history: "ControlHistory", tenant_id: str) -> list[tuple[str, object]]:
     from recallflow.control import Quota
 
-    limits = decision_history(options).in_force(Quota, "quota", options.tenant)
-    found = [(one.name, one.limit) for one in limits if one.limit is not None]
-    return _print_rows(options, "quota", ("name", "limit"), found)
+    return [(one.name, one.limit) for one in history.in_force(Quota, "quota", tenant_id) if one.limit is not None]
 
 
 API_KEY = "api_key"
