@@ -119,7 +119,8 @@ def run_decision(options: argparse.Namespace) -> int:
 def _add_listing(actions: Commands, command: str, heading: str, fields: tuple[str, str], rows: Rows) -> None:
     """Add `list`, which prints `rows`: with these fields as JSON, or as a table whose first column has a heading."""
     example = f"recallflow {command} list acme --control control.jsonl"
-    parser = actions.add_parser("list", help=f"print a tenant's current {command}", examples=(example,))
+    text = f"print a tenant's current {command}"
+    parser = actions.add_parser("list", help=text, description=f"{text.capitalize()}.", examples=(example,))
     parser.add_argument("--json", action="store_true", help="print one JSON object per line")
     add_tenant(parser)
 
