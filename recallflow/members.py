@@ -258,7 +258,7 @@ class Supervisor:
         for member in self._members:
             member.stop()
 
-    async def _keep(self, member: MemberProcess) -> None:
+    async def _keep_running(self, member: MemberProcess) -> None:
         loop, waits_s = asyncio.get_running_loop(), self._backoff_s
         while not self._stopping.is_set():
             began_s = loop.time()

@@ -247,7 +247,8 @@ class CheckedRoute(APIRoute):
         listed = {one["name"]: one["schema"] for one in (extra or {}).get("parameters", ()) if one["in"] == "query"}
         for name in given:
             if extra is not None and name not in listed:
-                remedy = fix(name, listed) if listed else "the route takes none; the body states what is asked for"
+                none = "the route takes none; the body states what is asked for"
+                remedy = suggest_name(name, listed) if listed else none
                 raise Problem("invalid_event", f"no such parameter; {remedy}", name)
             if listed.get(name, {}).get("type") != "array" and len(given.getlist(name)) > 1:
                 raise Problem("invalid_event", "is given twice; give it once", name)
