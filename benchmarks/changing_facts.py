@@ -1,9 +1,11 @@
-"""Facts that change, in thirteen languages: cases with a question, the memory that answers it, and the others.
+"""Facts that change: cases with a question, the memory that answers it, and the others.
 
-Each case is one user's chat: small talk, statements about other attributes, and two to four statements about one.
+A case in one of thirteen languages is one user's chat: small talk, statements about other attributes, of which some
+change, and two to four statements about one. A profile is 25 facts that one person told, with about 18 questions;
+nothing is fitted to profiles.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from pathlib import Path
 from random import Random
 from typing import Any, Literal, NamedTuple
@@ -11,10 +13,14 @@ from typing import Any, Literal, NamedTuple
 import orjson
 
 FOLDER = Path(__file__).parent / "changing_facts"
-Kind = Literal["update", "past", "other", "addition", "double", "reverted", "correction", "group", "participant"]
+PROFILES = Path(__file__).with_name("profiles.json")
+Kind = Literal[
+    "update", "past", "other", "addition", "double", "reverted", "correction", "group", "participant", "profile"
+]
 USER, PARTICIPANT = "user", "Ben"
 LEAST_TALK, MOST_TALK = 2, 40
-OTHER_ATTRIBUTES = 4  # whose first statements are in the chat
+OTHER_ATTRIBUTES = 8  # whose first statements are in the chat
+OTHER_CHANGES = 4  # of which change: most statements of change are about something else than the question
 
 
 class Line(NamedTuple):
@@ -28,10 +34,12 @@ class Case(NamedTuple):
     """A chat and a question.
 
     Attributes:
-        style: "plain", or "indirect" where the statements are idiomatic and leave much to be understood.
+        style: "plain", or "indirect" where the statements are idiomatic and leave much to be understood; for a question
+            about a profile, whether the fact "changed" or is "constant".
         lines: the messages, in order.
         best: the message that answers the question, by its number.
         replaced: the messages that it must precede.
+        others: the messages about other attributes.
     """
 
     language: str
@@ -42,6 +50,7 @@ class Case(NamedTuple):
     question: str
     best: int
     replaced: Sequence[int]
+    others: Set[int] = frozenset()
 
 
 # The statements of each kind in order, and which of them answers the question.
@@ -68,11 +77,21 @@ def cases() -> Iterator[Case]:
                     yield _case(data, entry, kind, statements, best)
 
 
+def profiles() -> Iterator[Case]:
+    """Yield every question about a profile."""
+    for profile in orjson.loads(PROFILES.read_bytes()):
+        lines = [Line(fact) for fact in profile["facts"]]
+        for one in profile["questions"]:
+            style = "changed" if one["replaced"] else "constant"
+            asked, best, replaced = one["question"], one["best"], one["replaced"]
+            yield Case(profile["language"], "", style, "profile", lines, asked, best, replaced)
+
+
 def _case(data: dict[str, Any], entry: dict[str, Any], kind: Kind, statements: Sequence[str], best: int) -> Case:
     draw = Random(f"{data['language']} {entry['attribute']} {entry['style']} {entry['old']} {kind}")
-    others = [one["old"] for one in data["cases"] if one["attribute"] != entry["attribute"]]
     talk = draw.sample(data["small_talk"], draw.randint(LEAST_TALK, MOST_TALK))
-    filling = [Line(text) for text in (*talk, *draw.sample(others, OTHER_ATTRIBUTES))]
+    others = _others(data, entry["attribute"], draw)
+    filling = [Line(text) for text in (*talk, *others)]
     draw.shuffle(filling)
     positions = sorted(draw.sample(range(len(filling) + len(statements) - 1), len(statements)))
     lines, rest = list[Line](), iter(filling)
@@ -83,7 +102,17 @@ def _case(data: dict[str, Any], entry: dict[str, Any], kind: Kind, statements: S
         lines.append(_line(entry, own[at], kind) if at in own else next(rest))
     question = entry["past_question" if kind == "past" else "question"]
     replaced = [position for position in positions if position != positions[best]]
-    return Case(data["language"], entry["attribute"], entry["style"], kind, lines, question, positions[best], replaced)
+    about = {at for at, line in enumerate(lines) if at not in own and line.text in others}
+    return Case(
+        data["language"], entry["attribute"], entry["style"], kind, lines, question, positions[best], replaced, about
+    )
+
+
+def _others(data: dict[str, Any], attribute: str, draw: Random) -> list[str]:
+    """Return statements about other attributes, of which some change."""
+    by_attribute = {one["attribute"]: one for one in draw.sample(data["cases"], len(data["cases"]))}
+    chosen = draw.sample([one for name, one in by_attribute.items() if name != attribute], OTHER_ATTRIBUTES)
+    return [one["old"] for one in chosen] + [one["new"] for one in chosen[:OTHER_CHANGES]]
 
 
 def _line(entry: dict[str, Any], name: str, kind: Kind) -> Line:

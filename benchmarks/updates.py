@@ -1,18 +1,17 @@
 """Order of changing facts: whether an answer has the current statement before those that it replaced.
 
-    python -m benchmarks.updates [--embedder NAME] [--model-path DIR] [--mode hybrid] [--fit] [--json FILE]
+    python -m benchmarks.updates [--embedder NAME] [--model-path DIR] [--mode hybrid] [--fit] [--json FILE] [--quick]
 
-Every case of `changing_facts.py` is a user of its own; the questions are asked through the flow. Printed are, by kind
-of case, style, language and attribute,
+Each case of `changing_facts.py` is asked through the flow, for an owner that has only the case's messages. By kind of
+case, style, language and attribute, the command prints the share of cases in which the answering memory
 
-    current-first   share of cases in which the answering memory precedes those that it replaced, or, where another's
-                    change, an addition or the past was stated, those that do not answer
-    current@1, @3   share in which it is the first, among the first three
+    current-first   precedes the memories that it replaced, or that do not answer
+    current@1, @3   is the first, or among the first three
 
-The weights in use are fitted to these cases. The figures that count are left out: with `--fit`, each language and then
-each attribute is judged by weights fitted to the others, and the weights fitted to all are written to
-operators/recall/update_weights.py. Everyday facts, of which none changes, are part of the fit: their pairs are no
-updates.
+The weights in use are fitted to the cases, but not to the profiles. `--fit` judges each language, and then each
+attribute, with weights fitted to the others, and writes the weights fitted to all to
+operators/recall/update_weights.py. Everyday facts, of which none changes, are part of the fit. `--quick` uses the
+English cases only, and writes no weights.
 """
 
 from collections import defaultdict
@@ -28,24 +27,25 @@ import orjson
 
 from benchmarks import kinds
 from benchmarks.answerable import Fit, fit
-from benchmarks.changing_facts import Case, Line, cases
+from benchmarks.changing_facts import Case, Line, cases, profiles
 from benchmarks.command_line import write_json
 from benchmarks.conversation_events import embedder_arguments, embedder_settings
 from recallflow.flows.embedded import process
 from recallflow.flows.settings import Settings
 from recallflow.language.statements import StatementReading, read_statements
 from recallflow.operators.recall import rank_and_judge, update_weights, updates
+from recallflow.queries import K_MAX
 
 MINUTE_MS = 60_000
 BEGIN_MS = 1_750_000_000_000
 REPLACING = ("update", "double", "reverted", "correction", "group")
 KEPT = ("other", "addition", "participant")
-# What the pairs of each sort count together: updates, others of the same case, and pairs that have nothing to do with
-# each other, most of which a fit of equal weights would be about.
-SHARES = {"update": 1.0, "case": 1.0, "unrelated": 40.0}
+# The total weight of the pairs of each sort: updates, other pairs of the same attribute, and unrelated pairs. Most pairs
+# of an answer are unrelated.
+SHARES = {"update": 1.0, "case": 1.0, "unrelated": 10.0}
 SHARE_TOTAL = 4_000.0
-UNRELATED = 10  # one pair in so many is looked at
 FILE = Path(update_weights.__file__)
+_UNRANKED = [-1] * 1_000  # memories beyond the answer, which may be compared as the next message of a good one
 Shares = dict[str, float]
 Floats = npt.NDArray[np.float64]
 
@@ -70,7 +70,7 @@ def ask(settings: Settings, every: Sequence[Case], mode: str, *, updating: bool 
 
     def record(question: StatementReading, candidates: updates.UpdateCandidates) -> Any:
         recorded.append((looked_at[-1], updates.features(question, candidates)))
-        return likely(question, candidates) if updating else np.zeros((len(candidates), len(candidates)))
+        return likely(question, candidates) if updating else np.zeros(2 * (len(candidates.statements),))
 
     def lines() -> Iterable[bytes]:
         for number, case in enumerate(every):
@@ -80,7 +80,7 @@ def ask(settings: Settings, every: Sequence[Case], mode: str, *, updating: bool 
                 yield orjson.dumps(owner | event | {"name": line.author, "timestamp": BEGIN_MS + at * MINUTE_MS})
         for number, case in enumerate(every):
             owner = {"tenant_id": case.language, "user_id": str(number), "id": str(number)}
-            asked = {"type": "recall", "query": case.question, "mode": mode, "k": 50}
+            asked = {"type": "recall", "query": case.question, "mode": mode, "k": K_MAX}
             yield orjson.dumps(owner | asked | {"timestamp": BEGIN_MS + len(case.lines) * MINUTE_MS})
 
     with patch.object(updates, "probabilities", record), patch.object(rank_and_judge, "_looked_at", look):
@@ -90,7 +90,7 @@ def ask(settings: Settings, every: Sequence[Case], mode: str, *, updating: bool 
     assert order == [*range(len(every))], "answers come in the order of the questions"
     assert len(recorded) == len(every), "every answer looks for updates"
     ranked = ([int(memory["id"]) for memory in one["memories"]] for one in done.responses)
-    return [CaseAnswer(order, *of) for order, of in zip(ranked, recorded, strict=True)]
+    return [CaseAnswer(order + _UNRANKED, *of) for order, of in zip(ranked, recorded, strict=True)]
 
 
 def judge(case: Case, ranked: Sequence[int]) -> Shares:
@@ -158,15 +158,15 @@ def facts() -> Iterator[Case]:
 
 
 def paired(every: Sequence[Case], answers: Sequence[CaseAnswer], names: Sequence[str]) -> Pairs:
-    """Return the pairs of all answers: all that concern a case's statements, and some of the others."""
+    """Return the pairs of all answers. Two statements about other attributes are left out: one may update the other."""
     terms, label, related, case_of = [], [], [], []
-    draw = np.random.default_rng(0)
     for number, (case, answer) in enumerate(zip(every, answers, strict=True)):
         older, newer, values = answer.pairs
         stated = {case.best, *case.replaced} if case.replaced else set()
         is_stated = np.array([answer.ranked[rank] in stated for rank in answer.looked_at])
         both = is_stated[older] & is_stated[newer]
-        taken = np.flatnonzero(both | (draw.random(len(both)) < 1 / UNRELATED))
+        is_other = np.array([answer.ranked[rank] in case.others for rank in answer.looked_at])
+        taken = np.flatnonzero(~(is_other[older] & is_other[newer]))
         terms.append(np.array([values[name][taken] for name in names]).T if len(taken) else np.zeros((0, len(names))))
         related.append(both[taken])
         label.append(related[-1] & (case.kind in (*REPLACING, "past")))
@@ -224,18 +224,20 @@ def main() -> None:
     parser.set_defaults(embedder="meaning")
     parser.add_argument("--mode", default="hybrid", help="the ranking mode (default: hybrid)")
     parser.add_argument("--fit", action="store_true", help=f"judge left out, and write the weights to {FILE.name}")
+    parser.add_argument("--quick", action="store_true", help="the English cases only")
     chosen = parser.parse_args()
-    settings, every = embedder_settings(chosen), [*cases()]
-    if chosen.fit:
-        every += facts()
+    settings = embedder_settings(chosen)
+    every = [case for case in (*cases(), *profiles()) if case.language == "en" or not chosen.quick]
+    found = report(every, [answer.ranked for answer in ask(settings, every, chosen.mode)])
+    write_json(found, chosen.json)
+    if chosen.fit or chosen.quick:
+        every = [case for case in (*every, *facts()) if case.kind != "profile"]
         answers = ask(settings, every, chosen.mode, updating=False)
         names = [*update_weights.WEIGHTS]
         pairs = paired(every, answers, names)
         left_out(every, answers, pairs, names)
-        FILE.write_text(written(names, fitted(pairs, np.ones(len(pairs.label), np.bool_))))
-        return
-    found = report(every, [answer.ranked for answer in ask(settings, every, chosen.mode)])
-    write_json(found, chosen.json)
+        if not chosen.quick:
+            FILE.write_text(written(names, fitted(pairs, np.ones(len(pairs.label), np.bool_))))
 
 
 if __name__ == "__main__":
