@@ -17,7 +17,7 @@ from recallflow.operators.recall.relevance import NEAREST, Judge, Judged
 from recallflow.operators.recall.relevance_weights import Basis
 from recallflow.operators.recall.stages import NO_FURTHER, Candidates, Further, QueryRun, Ranked
 from recallflow.operators.recall.updates import Replacement
-from recallflow.operators.recall.weights import is_notes
+from recallflow.operators.recall.weights import has_one_person
 from recallflow.operators.recall.words import spend_scan
 from recallflow.operators.redaction import is_readable
 from recallflow.queries import HOPS_MIN
@@ -141,7 +141,7 @@ def _settled(
         signal=inputs.semantic[places],
     )
     likely = updates.probabilities(question, compared)
-    likely[likely < updates.least(len(run.index), notes=is_notes(run.index))] = 0
+    likely[likely < updates.least(len(run.index), one_person=has_one_person(run.index))] = 0
     found = updates.updated(ranks, likely)
     if not found:
         return ranking, before, {}

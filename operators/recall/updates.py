@@ -279,9 +279,9 @@ def _spread(alike: Features) -> tuple[float, float]:
     return float(mean), float(variance**0.5) + 0.05
 
 
-def least(memories: int, *, notes: bool) -> float:
-    """Return the minimum probability of an update. `notes` tells whether one person wrote all memories."""
-    if not notes:
+def least(memories: int, *, one_person: bool) -> float:
+    """Return the minimum probability of an update. `one_person`: whether one person wrote, alone or to an assistant."""
+    if not one_person:
         return UPDATED_IN_CHATS
     return UPDATED_AMONG_MANY if memories > MANY else UPDATED
 

@@ -132,6 +132,11 @@ def _assisted(index: OwnerIndex) -> tuple[bool, bool]:
     return some, some and bool(index.with_assistant.all())
 
 
+def has_one_person(index: OwnerIndex) -> bool:
+    """Return whether at most one person wrote memories, alone or in chats with an assistant."""
+    return is_notes(index) or _assisted(index)[1]
+
+
 def weights_of(index: OwnerIndex, sets: Sets, *, is_spaced: bool = True) -> Weights:
     """Return the weights of the owner's memories, each from the set of its chat. `is_spaced` tells whether the question
     is in a script with spaces between words."""
