@@ -40,8 +40,8 @@ MINUTE_MS = 60_000
 BEGIN_MS = 1_750_000_000_000
 REPLACING = ("update", "double", "reverted", "correction", "group")
 KEPT = ("other", "addition", "participant")
-# The total weight of the pairs of each sort: updates, other pairs of the same attribute, and unrelated pairs. Most pairs
-# of an answer are unrelated.
+# The total weight of the pairs of each sort: updates, other pairs of the same attribute, and unrelated pairs, the most
+# frequent ones.
 SHARES = {"update": 1.0, "case": 1.0, "unrelated": 10.0}
 SHARE_TOTAL = 4_000.0
 FILE = Path(update_weights.__file__)
