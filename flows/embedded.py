@@ -91,7 +91,7 @@ class StateLoop:
         steps = self._steps.values()
         for step in steps:
             for source in sources.values():
-                step.go_on(source)
+                step.hold_unfinished(source)
         return {topic: max((step.next_offset(one) for step in steps), default=0) for topic, one in sources.items()}
 
     def resume_point(self, topic: str) -> tuple[int, str]:

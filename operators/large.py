@@ -37,10 +37,10 @@ from recallflow.state.partition import Partition, Values
 from recallflow.state.rows import Entry, EpisodeRow
 
 STEP = "state"
-AT_ONCE = 100  # items released between two batches
+RELEASED_MAX = 100  # items between two batches
 # Limits of one step, which takes less than 100 ms on a busy core.
-LOOKED_AT = 4_000  # memories to read
-SHARE = 4_000  # links and other records to change, in units of `GraphWriter.weigh`
+READ_MAX = 4_000  # memories
+STEP_WEIGHT = 4_000  # changed links and other records, in units of `GraphWriter.weigh`
 _MEMORY_WEIGHT = 8  # the cost of a memory without links, in links
 _VERSIONS_A_LINK = 8  # past versions at the cost of one link
 
@@ -75,12 +75,12 @@ class Work:
         record, *rest = orjson.loads(data)
         write = decode(decode_record(record))
         if not isinstance(write, Write):
-            raise TypeError("steps are stored of a record that is no memory event")
+            raise TypeError("the stored record is not a memory event")
         return cls(write, *rest)
 
 
 def may_be_large(hot: HotOwner, write: Write) -> bool:
-    """Return whether an event might need steps, by a cheap check."""
+    """Return whether an event might need steps. `is_large` decides at a higher cost."""
     if isinstance(write.event, Message):
         episodes = hot.episodes(write.event.session_id)
         return len(episodes) > 1 and event_time(write)[0] < episodes[-1].start_ms
@@ -94,14 +94,17 @@ def is_large(view: View, writer: GraphWriter, write: Write, gap_ms: int) -> bool
         if event.id is not None and view.current(event.id) is not None:
             return False
         merged = _merged(view, write, gap_ms)
-        return merged is not None and len(view.graph.members(node_key(EPISODE_KIND, merged[0]), SHARE + 1)) > SHARE
+        return (
+            merged is not None
+            and len(view.graph.members(node_key(EPISODE_KIND, merged[0]), STEP_WEIGHT + 1)) > STEP_WEIGHT
+        )
     if not isinstance(event, MemoryForget) or (event.id is not None and view.was_applied(event.id) is not None):
         return False
     share = 0
     for looked_at, entry in enumerate(_candidates(view, event, 0)):
         if _matches(view, entry, event):
             share += sum(_weight(writer, one) for one in with_derived(view, entry))
-        if share > SHARE or looked_at == LOOKED_AT:
+        if share > STEP_WEIGHT or looked_at == READ_MAX:
             return True
     return False
 
@@ -115,15 +118,15 @@ def to_forget(view: View, event: MemoryForget) -> list[Entry]:
 
 def _forget(view: View, writer: GraphWriter, work: Work, event: MemoryForget) -> Work:
     """Forget memories up to the limit of a step. A memory over the limit is thinned first, in several steps."""
-    cursor, left, done = work.cursor, SHARE, True
+    cursor, left, done = work.cursor, STEP_WEIGHT, True
     for looked_at, entry in enumerate(_candidates(view, event, work.cursor)):
-        if looked_at == LOOKED_AT:
+        if looked_at == READ_MAX:
             done = False
             break
         if _matches(view, entry, event):
             for one in with_derived(view, entry):
                 weight = _weight(writer, one)
-                if weight > left and (left < SHARE or _thin(view, writer, work, one)):
+                if weight > left and (left < STEP_WEIGHT or _thin(view, writer, work, one)):
                     done = False
                     break
                 view.forget(one)
@@ -132,7 +135,7 @@ def _forget(view: View, writer: GraphWriter, work: Work, event: MemoryForget) ->
                 break
         cursor = entry.seq + 1
     synced = update_graph(view, writer, None, work.write.record.position, retries=0)
-    return work.next(cursor, found=left < SHARE, synced=synced, done=done)
+    return work.next(cursor, found=left < STEP_WEIGHT, synced=synced, done=done)
 
 
 def _candidates(view: View, event: MemoryForget, cursor: int) -> Iterator[Entry]:
@@ -160,15 +163,15 @@ def _matches(view: View, entry: Entry, event: MemoryForget) -> bool:
 
 def _weight(writer: GraphWriter, entry: Entry) -> int:
     """Estimate the cost of forgetting a memory, in links."""
-    return _MEMORY_WEIGHT + entry.version // _VERSIONS_A_LINK + writer.weigh(entry.id, entry.seq, SHARE)
+    return _MEMORY_WEIGHT + entry.version // _VERSIONS_A_LINK + writer.weigh(entry.id, entry.seq, STEP_WEIGHT)
 
 
 def _thin(view: View, writer: GraphWriter, work: Work, entry: Entry) -> bool:
-    """Remove some of a memory's edges and past versions, up to the limit of a step. Return False if there were none, or
-    after an internal error: then the memory is forgotten as a whole."""
+    """Remove some of a memory's edges and past versions, up to the limit of a step. Return whether any were removed; if
+    not, also after an internal error, the memory is forgotten as a whole."""
     position = work.write.record.position
-    attempt(view.graph, position, partial(writer.thin, entry.id, entry.seq, SHARE))
-    return view.forget_versions(entry, SHARE * _VERSIONS_A_LINK) or bool(view.graph.staged.effects)
+    attempt(view.graph, position, partial(writer.thin, entry.id, entry.seq, STEP_WEIGHT))
+    return view.forget_versions(entry, STEP_WEIGHT * _VERSIONS_A_LINK) or bool(view.graph.staged.effects)
 
 
 def _merge(view: View, writer: GraphWriter, work: Work, gap_ms: int) -> Work:
@@ -178,11 +181,11 @@ def _merge(view: View, writer: GraphWriter, work: Work, gap_ms: int) -> Work:
 
     def move(merged_id: str, into_id: str) -> None:
         nonlocal moved
-        moved = writer.merge_episodes(merged_id, into_id, SHARE)
+        moved = writer.merge_episodes(merged_id, into_id, STEP_WEIGHT)
         view.graph.prune()
 
     synced = pair is None or attempt(view.graph, work.write.record.position, partial(move, *pair))
-    return work.next(work.cursor, found=True, synced=True, done=not synced or moved < SHARE)
+    return work.next(work.cursor, found=True, synced=True, done=not synced or moved < STEP_WEIGHT)
 
 
 def _merged(view: View, write: Write, gap_ms: int) -> tuple[str, str] | None:
@@ -247,7 +250,7 @@ class LargeEvents:
         work = self._works.get(owner)
         return work is not None and not work.done
 
-    def begun(self, source: str) -> list[Item]:
+    def unfinished(self, source: str) -> list[Item]:
         """Return the events of a log that an earlier process left unfinished."""
         writes = [work.write for work in self._works.values() if work.write.record.position.source == source]
         return sorted(writes, key=lambda write: write.record.position.offset)
@@ -314,36 +317,36 @@ class Queue:
         """`query_topic` is a log of queries only, whose positions have no meaning for other queries."""
         self._is_at_work, self._query_topic = is_at_work, query_topic
         self._held: deque[Item] = deque()
-        self._behind: Counter[str | Owner] = Counter()  # logs and owners of held items
+        self._waiting_orders: Counter[str | Owner] = Counter()  # logs and owners of held items
 
     def __bool__(self) -> bool:
         return bool(self._held)
 
     def must_wait(self, item: Item) -> bool:
         """Return whether an item follows a held one, or its owner's event has steps left."""
-        if self._held and any(self._behind[line] for line in self._lines(item)):
+        if self._held and any(self._waiting_orders[order] for order in self._orders(item)):
             return True
         return not isinstance(item, Refused) and self._is_at_work(item.owner)
 
     def hold(self, item: Item, *, first: bool = False) -> None:
         """Hold an item, behind earlier ones."""
-        self._behind.update(self._lines(item))
+        self._waiting_orders.update(self._orders(item))
         self._held.appendleft(item) if first else self._held.append(item)
 
     def released(self) -> Iterator[Item]:
         """Yield held items that are due, in order. Process each before requesting the next."""
-        for _ in range(min(AT_ONCE, len(self._held))):
+        for _ in range(min(RELEASED_MAX, len(self._held))):
             if not self._held or (not isinstance(item := self._held[0], Refused) and self._is_at_work(item.owner)):
                 return
             self._held.popleft()
-            self._behind.subtract(self._lines(item))
+            self._waiting_orders.subtract(self._orders(item))
             yield item
 
     def items(self) -> list[Item]:
         return [*self._held]
 
-    def _lines(self, item: Item) -> list[str | Owner]:
-        """Return the orders that an item belongs to: its log and its owner."""
+    def _orders(self, item: Item) -> list[str | Owner]:
+        """Return the log and the owner in whose order an item is processed."""
         position = item.record.position
-        lines: list[str | Owner] = [] if position.topic == self._query_topic else [position.source]
-        return lines if isinstance(item, Refused) else [*lines, item.owner]
+        logs: list[str | Owner] = [] if position.topic == self._query_topic else [position.source]
+        return logs if isinstance(item, Refused) else [*logs, item.owner]

@@ -25,7 +25,7 @@ _log = logging.getLogger(__name__)
 
 Kept = Receipted | Requested | DeadLetter | Audited
 
-_WHOSE = slice(2, 2 + 2 * keys.OWNER_BYTES)  # the owner in an entry, after `["`
+_OWNER = slice(2, 2 + 2 * keys.OWNER_BYTES)  # the owner in an entry, after `["`
 
 
 def encode(partition: Partition, record: Record, outputs: Sequence[Kept], owner: Owner | None = None) -> Values:
@@ -46,8 +46,8 @@ def read(partition: Partition, record: Record) -> list[Kept]:
         stored = partition.get(key)
         if stored is None:
             return []
-        whose, *encoded = orjson.loads(stored)
-        if not whose:
+        owner_key, *encoded = orjson.loads(stored)
+        if not owner_key:
             encoded = orjson.loads(partition.keyring.cipher_of(record.value).open(key, base64.b64decode(encoded[0])))
     except DecryptionFailed:
         _log.error("%s: its stored outputs cannot be decrypted, and are not sent again", record.position)
@@ -57,8 +57,8 @@ def read(partition: Partition, record: Record) -> list[Kept]:
 
 def owner_of(entry: bytes) -> bytes | None:
     """Return the owner key of a stored entry, if it has one."""
-    whose = entry[_WHOSE]
-    return None if b'"' in whose else bytes.fromhex(whose.decode())
+    owner_key = entry[_OWNER]
+    return None if b'"' in owner_key else bytes.fromhex(owner_key.decode())
 
 
 def of_owners(partition: Partition, owners: Iterable[bytes]) -> Values:
@@ -66,7 +66,7 @@ def of_owners(partition: Partition, owners: Iterable[bytes]) -> Values:
     snapshots."""
     wanted = {owner.hex().encode() for owner in owners}
     found = partition.scan_readable(keys.OUTBOX) if wanted else ()
-    return {key: None for key, value in found if value[_WHOSE] in wanted}
+    return {key: None for key, value in found if value[_OWNER] in wanted}
 
 
 def delivered(partition: Partition, offsets: dict[str, int]) -> Values:

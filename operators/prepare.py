@@ -29,10 +29,10 @@ from recallflow.state.rows import BLANK, ENDS_ASKING, HAS_QUESTION, LANGUAGE_SHI
 from recallflow.state.tokens import NO_TOKENS, to_bytes
 
 WORDS = 80
-MOST = 32  # passages per memory; limits the cost of embedding and storage
+PASSAGES_MAX = 32  # passages per memory; limits the cost of embedding and storage
 SHARED_WORDS = 20  # the longest overlap with the previous passage
 _SENTENCE_WORDS = 40  # a longer sentence is cut into parts of `SHARED_WORDS`
-_RUN = 64  # the longest word in characters; longer runs count as several
+_WORD_CHARACTERS = 64  # the longest word in characters; longer runs count as several
 
 _HALF = 2  # half words per word
 _SINGLES = regex.compile(rf"[{UNSPACED}\u3001-\u303f\uff01-\uff65]")
@@ -49,14 +49,14 @@ class Passage(NamedTuple):
 
 def passages(text: str) -> list[Passage]:
     """Return the passages of a text, in order. Together they contain all but blanks."""
-    if len(text) < WORDS * _HALF or (text.isascii() and len(text.split()) + len(text) // _RUN <= WORDS):
+    if len(text) < WORDS * _HALF or (text.isascii() and len(text.split()) + len(text) // _WORD_CHARACTERS <= WORDS):
         return [Passage(0, 0, len(text))]
     words = _Words(text)
     total = words.before[-1]
     if total <= WORDS * _HALF:
         return [Passage(0, 0, len(text))]
     parts = _parts(text, words)
-    count = min(MOST, -(-total // (WORDS * _HALF)))
+    count = min(PASSAGES_MAX, -(-total // (WORDS * _HALF)))
     # A part belongs to the passage of its middle. So passages have similar lengths, and none is empty, because a part
     # is shorter than half of the shortest passage.
     before, numbered = 0, []
@@ -111,7 +111,7 @@ class _Words:
             worth = _half_words("".join({*text}))[codes]
         at, within = np.arange(len(worth), dtype=np.int32), worth == _HALF
         before_run = np.maximum.accumulate(np.where(within, -1, at))
-        starts = ((worth == 1) | (within & ((at - before_run) % _RUN == 1))).nonzero()[0]
+        starts = ((worth == 1) | (within & ((at - before_run) % _WORD_CHARACTERS == 1))).nonzero()[0]
         self.starts: list[int] = starts.tolist()
         self.before: list[int] = [0, *worth[starts].cumsum().tolist()]
 
@@ -173,7 +173,7 @@ def _prepared(embedder: Embedder, batch: Sequence[Item]) -> list[Item]:
         texts = [None if text is None else text._replace(shown=[]) for text in texts]
     shown = [text.shown for text in texts if text is not None]
     each = iter(embed_texts(embedder, [passage for one in shown for passage in one]))
-    embedded = [_together([*islice(each, len(one))]) for one in shown if one]
+    embedded = [_joined([*islice(each, len(one))]) for one in shown if one]
     sketched = iter(zip(embedded, sketches([vectors.whole for vectors in embedded]), strict=True))
     prepared: list[Item] = []
     for item, text in zip(checked, texts, strict=True):
@@ -193,7 +193,7 @@ class _Vectors(NamedTuple):
     sizes: tuple[int, ...]
 
 
-def _together(embedded: Sequence[TextVectors]) -> _Vectors:
+def _joined(embedded: Sequence[TextVectors]) -> _Vectors:
     tokens = [to_bytes(found.tokens) for found in embedded if len(found.tokens)]
     if len(embedded) == 1:
         (only,) = embedded
@@ -239,7 +239,7 @@ def author_and_text(event: MemoryEvent) -> tuple[str | None, str] | None:
 
 
 def _analyse(write: Write, text: _Text, embedded: _Vectors | None, sketch: bytes) -> Analysis:
-    given = _given(write)
+    given = _given_vector(write)
     vectors = None if embedded is None else embedded.matrix
     tokens, sizes = (NO_TOKENS, ()) if embedded is None else (embedded.tokens, embedded.sizes)
     if given is not None:
@@ -258,7 +258,7 @@ def _analyse(write: Write, text: _Text, embedded: _Vectors | None, sketch: bytes
     )
 
 
-def _given(write: Write) -> list[float] | None:
+def _given_vector(write: Write) -> list[float] | None:
     """Return the vector given with an event, if its type allows one."""
     event = write.event
     return event.embedding if isinstance(event, Message | MemoryAdd | MemoryUpdate | MemoryEmbedding) else None
@@ -267,7 +267,7 @@ def _given(write: Write) -> list[float] | None:
 def check_dimension(embedder: Embedder, write: Write) -> Write | Refused:
     """Refuse an event whose vector has another dimension than the configured model's. A vector that names another model
     is no error: it has no effect."""
-    given = _given(write)
+    given = _given_vector(write)
     if given is None or len(given) == embedder.dimension:
         return write
     if isinstance(write.event, MemoryEmbedding) and write.event.model != embedder.name:

@@ -31,8 +31,8 @@ class Rates:
     """Counters of limited tenants in the current second, by partition and tenant. A partition has one thread."""
 
     def __init__(self, decisions: ControlHistory, fair_topic: str, stamped: Container[str]) -> None:
-        """`fair_topic` is served round robin, by the tenant in its records' keys. `stamped` are the topics with the
-        log's append times. Other topics are not counted, because producers choose their times."""
+        """`fair_topic` is served round robin, by the tenant in its records' keys. `stamped` are the topics with
+        LogAppendTime. Records of other topics are not counted, because producers choose their times."""
         self._decisions, self._stamped, self._fair_topic = decisions, stamped, fair_topic
         self._seconds: dict[tuple[str, str], _Second] = {}
 
@@ -55,15 +55,17 @@ class Rates:
         """Count a record. Return the error if it is over the limit."""
         record = item.record
         if record.position.topic == self._fair_topic and key_tenant(record.key) != key_tenant(item.owner.record_key):
-            problem = f"its tenant has a quota ({name}), and its key does not begin with the tenant: key it tenant/user"
+            problem = (
+                f"its tenant has a quota ({name}), but its key does not start with the tenant: use the key tenant/user"
+            )
             return InvalidRecord("invalid_event", [FieldProblem("", problem)])
-        place, number = (record.position.source, item.owner.tenant_id), record.append_ms // _SECOND_MS
-        before = self._seconds.get(place)
+        key, number = (record.position.source, item.owner.tenant_id), record.append_ms // _SECOND_MS
+        before = self._seconds.get(key)
         offset = record.position.offset
         # A replayed log is counted again from the start of its second.
-        goes_on = before is not None and before.number == number and before.offset < offset
-        records = before.records if before is not None and goes_on else 0
-        self._seconds[place] = _Second(number, records + 1, offset)
+        continues = before is not None and before.number == number and before.offset < offset
+        records = before.records if before is not None and continues else 0
+        self._seconds[key] = _Second(number, records + 1, offset)
         if records < limit:
             return None
         return OverQuota(
@@ -73,7 +75,7 @@ class Rates:
         )
 
 
-_WAY_OUT = "forget memories, or have the limit raised (recallflow quota set)"
+_REMEDY = "forget memories, or have the limit raised (recallflow quota set)"
 
 
 class UserLimits(NamedTuple):
@@ -94,7 +96,7 @@ class UserLimits(NamedTuple):
         """Raise OverQuota if the user may not have another memory with this text."""
         if self.memories is not None and held.memories >= self.memories:
             problem = f"the user has {held.memories:,} memories, and {MEMORIES_PER_USER} allows {self.memories:,}"
-            raise OverQuota(MEMORIES_PER_USER, f"{problem}: {_WAY_OUT}")
+            raise OverQuota(MEMORIES_PER_USER, f"{problem}: {_REMEDY}")
         self.check_text(held, text)
 
     def check_text(self, held: Held, text: str, before: str | None = None) -> None:
@@ -105,7 +107,7 @@ class UserLimits(NamedTuple):
         if wanted > self.text_bytes:
             problem = f"the user's texts, with all their versions, would take {wanted:,} bytes"
             allowed = f"and {BYTES_PER_USER} allows {self.text_bytes:,}"
-            raise OverQuota(BYTES_PER_USER, f"{problem}, {allowed}: {_WAY_OUT}", "content")
+            raise OverQuota(BYTES_PER_USER, f"{problem}, {allowed}: {_REMEDY}", "content")
 
 
 NO_LIMITS = UserLimits()

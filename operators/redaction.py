@@ -21,7 +21,7 @@ class Redacted(MemoryRow):
 
 
 def version(memory_id: str, seq: int, number: int) -> Redacted:
-    """Return a version with a known number and nothing else."""
+    """Return a version with a known number and unreadable_answer else."""
     return Redacted(
         id=memory_id, seq=seq, version=number, change=0, content=REDACTED, summary=REDACTED, created_ms=0, ingested_ms=0
     )
@@ -57,20 +57,20 @@ def is_readable(row: MemoryRow | None) -> TypeGuard[MemoryRow]:
 
 
 def unreadable() -> InvalidRecord:
-    problem = "what is stored of the user cannot be opened: restore the key or a checkpoint, or erase the user"
+    problem = "the stored data of the user cannot be decrypted: restore the key or a checkpoint, or erase the user"
     return InvalidRecord("unreadable", [FieldProblem("", problem)])
 
 
-def nothing(query: QueryEvent, query_id: str) -> Response:
+def unreadable_answer(query: QueryEvent, query_id: str) -> Response:
     """Return the answer if all data of the user is unreadable."""
     found = Response(query_id=query_id, status="ok")
     if isinstance(query, Recall):
         found = found.model_copy(update={"memories": []})
-    return found.warned([Warn(code="decryption_failed", detail="what is stored of the user could not be opened")])
+    return found.warned([Warn(code="decryption_failed", detail="the stored data of the user could not be decrypted")])
 
 
 def warnings_of(rows: Iterable[MemoryRow | None]) -> list[Warn]:
     """Return the warning for an answer with redacted memories."""
     if not (count := sum(isinstance(row, Redacted) for row in rows)):
         return []
-    return [Warn(code="decryption_failed", detail=f"{count} memories could not be opened; they are redacted")]
+    return [Warn(code="decryption_failed", detail=f"{count} memories could not be decrypted and are redacted")]

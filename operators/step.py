@@ -1,9 +1,10 @@
 """The state step: all stateful processing, item by item, with one atomic write per batch.
 
-1. A memory event is applied (`writes.py`); a query is answered, or waits (`answers/queries.py`). An item behind one
-that takes several steps is held until those are done (`large.py`). 2. At the end of the batch, all effects, stored
-outputs and positions form one WriteBatch. Then owners over the byte budget are evicted. 3. A barrier starts the sync
-without waiting: its offsets are committed once the sync has returned."""
+1. A memory event is applied (`writes.py`); a query is answered, or waits (`answers/queries.py`). An item that follows a
+   large event waits until that is applied (`large.py`).
+2. At the end of the batch, all effects, stored outputs and positions form one WriteBatch. Then owners over the byte
+   budget are evicted.
+3. A barrier starts the sync without waiting. Its offsets are committed once the sync has returned."""
 
 import time
 from collections import defaultdict
@@ -79,8 +80,8 @@ class StateStep:
         self._is_at_work = partial(_is_at_work, self._writes, self._hot_owners)
         self._queue = Queue(self._is_at_work, rules.query_topic)
         self._received: dict[str, int] = {}
-        # The completed offsets of each source at the last two barriers. Places of the older one are surely committed.
-        self._through: tuple[dict[str, int], dict[str, int]] = ({}, self._through_now())
+        # The completed offsets of each source at the last two barriers. Those of the older one are surely committed.
+        self._completed: tuple[dict[str, int], dict[str, int]] = ({}, self._completed_now())
 
     @classmethod
     def opener(
@@ -204,8 +205,8 @@ class StateStep:
         found: dict[str, list[int]] = defaultdict(list)
         for item in [*self._held(), *self._queries.waiting()]:
             found[item.record.position.source].append(item.record.position.offset)
-        still = {source: tuple(sorted(offsets)) for source, offsets in found.items()}
-        return Marked(partition.number, mark.number, still, mark.last, is_synced)
+        open_offsets = {source: tuple(sorted(offsets)) for source, offsets in found.items()}
+        return Marked(partition.number, mark.number, open_offsets, mark.last, is_synced)
 
     def close(self) -> None:
         """Close the state partition, so that another process may open it. Unfinished records are read again there."""
@@ -213,9 +214,9 @@ class StateStep:
         self._directory.close_partition(self._partition.number)
         self._shared.candidates.drop_gone()  # candidates of evicted owners
 
-    def go_on(self, source: str) -> None:
+    def hold_unfinished(self, source: str) -> None:
         """Hold unfinished events of a log that cannot be read again."""
-        for item in prepare(self._embedder, self._writes.begun(source)):
+        for item in prepare(self._embedder, self._writes.unfinished(source)):
             self._queue.hold(item)
 
     def next_offset(self, source: str) -> int:
@@ -237,20 +238,20 @@ class StateStep:
 
     def _forget_delivered(self) -> None:
         """Delete the stored outputs of records that were completed and delivered at the last barrier but one."""
-        self._partition.stage(outbox.delivered(self._partition, self._through[0]))
+        self._partition.stage(outbox.delivered(self._partition, self._completed[0]))
         self._queries.forget_marks()
         self._partition.commit(needs_sync=False)
-        self._through = (self._through[1], self._through_now())
+        self._completed = (self._completed[1], self._completed_now())
 
     def _held(self) -> list[Item]:
         return [*self._queue.items(), *self._queries.held()]
 
-    def _through_now(self) -> dict[str, int]:
-        through = dict(self._received)
+    def _completed_now(self) -> dict[str, int]:
+        completed = dict(self._received)
         for item in self._held():
             source, offset = item.record.position.source, item.record.position.offset
-            through[source] = min(through.get(source, offset - 1), offset - 1)
-        return through
+            completed[source] = min(completed.get(source, offset - 1), offset - 1)
+        return completed
 
 
 def _is_at_work(writes: MemoryWrites, hot_owners: HotOwners, owner: Owner) -> bool:

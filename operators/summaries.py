@@ -1,7 +1,7 @@
 """Extractive summaries: the most informative sentences of a group of memories, in order.
 
-Names, numbers, decisions and rare words make a sentence informative; small talk and questions count less. The
-language's table defines words of decisions. No model is involved, and equal memories give equal summaries."""
+Names, numbers, decisions and many words raise the score of a sentence; questions lower it. The language's table defines
+words of decisions. No model is involved, and equal memories give equal summaries."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -27,14 +27,14 @@ CHARACTERS = 500
 MEMORIES = 8  # memories per group whose texts are read, those with the rarest words
 READ_CHARACTERS = 2_000  # per memory
 # Limits over all groups of a query: with many groups, fewer and shorter texts are read.
-MEMORIES_MOST, CHARACTERS_MOST, CHARACTERS_LEAST = 400, 100_000, 100
+MEMORIES_MAX, CHARACTERS_MAX, CHARACTERS_MIN = 400, 100_000, 100
 SENTENCE_CHARACTERS = 240
 
 # Weights of a sentence: per name, per number, for a decision, per word; and for a question.
 NAME, NUMBER, DECISION, WORD, QUESTION = 1.0, 1.0, 1.5, 0.3, -1.0
 NAMES, NUMBERS, WORDS = 3, 3, 8  # the largest counts per sentence
-LEAST_SHARE = 0.2  # the least weight relative to the best sentence
-ALIKE = 0.6  # the share of common words of repeated sentences
+SHARE_MIN = 0.2  # the least weight relative to the best sentence
+REPEATED_SHARE = 0.6  # the share of common words of repeated sentences
 _NUMBER = regex.compile(r"\p{Nd}+(?:[.,:/-]\p{Nd}+)*")
 _ASKS = ("?", "？", "؟")
 
@@ -46,26 +46,26 @@ class _Sentence(NamedTuple):
     start: int
     text: str
     words: frozenset[str]
-    worth: float
+    score: float
 
 
 class Summaries:
-    """Summaries of groups of an owner's memories. `rows` reads by slot."""
+    """Summaries of groups of an owner's memories. `rows` returns the rows at slots of the index."""
 
     def __init__(self, index: OwnerIndex, rows: RowsReader, groups: int) -> None:
         self._index, self._rows = index, rows
-        self._memories = min(max(MEMORIES_MOST // max(groups, 1), 1), MEMORIES)
-        room = CHARACTERS_MOST // (max(groups, 1) * self._memories)
-        self._characters = min(max(room, CHARACTERS_LEAST), READ_CHARACTERS)
+        self._memories = min(max(MEMORIES_MAX // max(groups, 1), 1), MEMORIES)
+        room = CHARACTERS_MAX // (max(groups, 1) * self._memories)
+        self._characters = min(max(room, CHARACTERS_MIN), READ_CHARACTERS)
         conversation = index.conversation
         self._people = {index.names.strings[author].lower() for author in conversation.authors if author >= 0}
 
     def of(self, places: Places) -> str:
         """Return the summary of the memories at these places, in conversation order; empty if none is readable."""
         spend(SUMMARY_COST)
-        return self.of_rows(self.telling(places, self._memories))
+        return self.summarise(self.most_informative(places, self._memories))
 
-    def telling(self, places: Places, count: int) -> list[tuple[MemoryRow, int]]:
+    def most_informative(self, places: Places, count: int) -> list[tuple[MemoryRow, int]]:
         """Return the readable memories with the rarest words, in order, each with its language."""
         conversation = self._index.conversation
         slots = conversation.slots[places]
@@ -80,16 +80,16 @@ class Summaries:
     def _shares(self) -> Column:
         return self._index.words.shares(self._index.conversation.slots)
 
-    def of_rows(self, rows: list[tuple[MemoryRow, int]]) -> str:
+    def summarise(self, rows: list[tuple[MemoryRow, int]]) -> str:
         found = [one for number, (row, language) in enumerate(rows) for one in self._sentences(number, row, language)]
         chosen, left = list[tuple[_Sentence, str]](), CHARACTERS
-        least = LEAST_SHARE * max((one.worth for one in found), default=0.0)
-        for one in sorted(found, key=lambda one: (-one.worth, one.memory, one.start)):
-            if one.worth < least:
+        least = SHARE_MIN * max((one.score for one in found), default=0.0)
+        for one in sorted(found, key=lambda one: (-one.score, one.memory, one.start)):
+            if one.score < least:
                 break
             author = rows[one.memory][0].author
             text = f"{author}: {one.text}" if author else one.text
-            if len(text) < left and not any(_alike(one, other) for other, _ in chosen):
+            if len(text) < left and not any(_is_repeated(one, other) for other, _ in chosen):
                 chosen.append((one, text))
                 left -= len(text) + 1
             if len(chosen) == SENTENCES:
@@ -107,18 +107,18 @@ class Summaries:
             if words:
                 named = read_names(sentence)
                 names = len(named.entities) + sum(name.lower() in self._people for name in named.doubtful)
-                worth = (
+                score = (
                     NAME * min(names, NAMES)
                     + NUMBER * min(len(_NUMBER.findall(sentence)), NUMBERS)
                     + DECISION * bool(table.decides.search(plain(sentence) if table is not ENGLISH else sentence))
                     + WORD * min(len(words), WORDS)
                     + QUESTION * sentence.endswith(_ASKS)
                 )
-                yield _Sentence(number, start, sentence, words, worth)
+                yield _Sentence(number, start, sentence, words, score)
 
 
-def _alike(one: _Sentence, other: _Sentence) -> bool:
-    return len(one.words & other.words) > ALIKE * max(len(one.words), len(other.words)) and (
+def _is_repeated(one: _Sentence, other: _Sentence) -> bool:
+    return len(one.words & other.words) > REPEATED_SHARE * max(len(one.words), len(other.words)) and (
         one.memory != other.memory or one.words == other.words
     )
 
@@ -139,16 +139,16 @@ def category_of(row: MemoryRow, configured: Mapping[str, str]) -> str | None:
     return next(known, next(iter(names), None))
 
 
-def summed_up(
+def category_summaries(
     index: OwnerIndex,
     permitted: Places,
     rows: RowsReader,
-    besides: Sequence[str],
+    exclude: Sequence[str],
     wanted: Sequence[str] | None,
     configured: Iterable[str],
 ) -> dict[str, str]:
     """Return an extractive summary per category, by name, of the permitted memories of the long-term layer, except of
-    the categories `besides`. `wanted` is None for all categories. `configured` are names of the tenant's categories."""
+    the categories `exclude`. `wanted` is None for all categories. `configured` are names of the tenant's categories."""
     by_name = {name.casefold(): name for name in configured}
     summaries, facts = Summaries(index, rows, CATEGORIES), index.conversation.facts
     permitted = permitted[facts["layer"][permitted] == index.names.known(SUMMARISED_LAYER)]
@@ -156,19 +156,19 @@ def summed_up(
     groups = defaultdict[str, list[tuple[MemoryRow, int]]](list)
     for number in np.unique(categories[categories >= 0]).tolist():
         name = index.names.strings[number]
-        if name not in besides and (wanted is None or name in wanted) and len(groups) < CATEGORIES:
-            groups[name] += summaries.telling(permitted[categories == number], MEMORIES)
+        if name not in exclude and (wanted is None or name in wanted) and len(groups) < CATEGORIES:
+            groups[name] += summaries.most_informative(permitted[categories == number], MEMORIES)
     without = _uncategorised(index, permitted[categories < 0])
-    for row, language in summaries.telling(without, UNCATEGORISED):
+    for row, language in summaries.most_informative(without, UNCATEGORISED):
         found = category_of(row, by_name)
-        if found is None or found in besides or (wanted is not None and found not in wanted):
+        if found is None or found in exclude or (wanted is not None and found not in wanted):
             continue
         if len(groups.get(found, ())) < MEMORIES and (found in groups or len(groups) < CATEGORIES):
             groups[found].append((row, language))
     # Facts have no position in a conversation, so that the summary orders memories by time.
     for group in groups.values():
         group.sort(key=lambda read: (read[0].created_ms, read[0].seq))
-    found_texts = {name: summaries.of_rows(groups[name]) for name in sorted(groups)}
+    found_texts = {name: summaries.summarise(groups[name]) for name in sorted(groups)}
     return {name: text for name, text in found_texts.items() if text}
 
 

@@ -2,7 +2,7 @@
 
 1. An event at or below the applied position of its source was applied before a crash. It changes nothing, and its
 outputs are sent again from the outbox. A second copy of a forwarded record changes nothing. 2. Other events are applied
-through a view, whose changes count only on success. After an internal error, the event is refused, and its owner is
+through a view, kept_with changes count only on success. After an internal error, the event is refused, and its owner is
 read from the store again. 3. Effects, outputs and the position are staged in one call, so a commit contains whole
 events. 4. In-memory data takes over the staged changes."""
 
@@ -55,9 +55,9 @@ class MemoryWrites:
     def is_at_work(self, owner: Owner) -> bool:
         return self._large.is_at_work(owner) or self._erasures.is_at_work(owner)
 
-    def begun(self, source: str) -> list[Item]:
+    def unfinished(self, source: str) -> list[Item]:
         """Return the events of a log that an earlier process left unfinished."""
-        return self._large.begun(source)
+        return self._large.unfinished(source)
 
     def advance(self) -> None:
         self._large.advance()
@@ -92,8 +92,8 @@ class MemoryWrites:
             drop()
             outputs = [DeadLetter(record, 0, redaction.unreadable(), STEP)]
         ended = self._large.end(owner)
-        whose = None if view is None or view.refusal_outcome == "erased" else owner
-        kept = ended | self._kept(record, outputs, whose)
+        kept_with = None if view is None or view.refusal_outcome == "erased" else owner
+        kept = ended | self._kept(record, outputs, kept_with)
         position = self._counted(record.position)
         if view is None:
             self._partition.stage(kept, position)

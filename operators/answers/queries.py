@@ -227,7 +227,7 @@ class Queries:
                 reply_to = _checked_reply(ask.query.reply_to, self._rules.reply_topics)
             except InvalidRecord as error:
                 return self._failed(ask, error)
-            response = redaction.nothing(ask.query, ask.query_id)
+            response = redaction.unreadable_answer(ask.query, ask.query_id)
             return self._recorded(ask, self._output_of(ask, response, reply_to, parked.warnings))
 
     def _go_on(self, parked: ParkedQuery) -> list[Output]:

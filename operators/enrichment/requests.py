@@ -130,7 +130,7 @@ def entities(view: View, row: MemoryRow) -> tuple[list[ShownEntity], bool]:
     named = _entities_of(view, row.seq)[:_NAMED_MAX]
     mentions = {key: next((seq for seq in view.graph.members(key, 2) if seq != row.seq), None) for key in named}
     new = [key for key, seq in mentions.items() if seq is None]
-    others = dict.fromkeys(other for key in new for other in view.graph.alike(key))
+    others = dict.fromkeys(other for key in new for other in view.graph.similar_names(key))
     mentions |= {key: next(iter(view.graph.members(key, 1)), None) for key in [*others][:ENTITIES_MAX]}
     known = [(key, seq) for key, seq in mentions.items() if seq is not None]
     found = [_request_entity(view, key, seq) for key, seq in known[:ENTITIES_MAX]]

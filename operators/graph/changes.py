@@ -1,7 +1,7 @@
 """Changes of one event to its owner's graph. They are readable at once, and staged or dropped as a whole.
 
-This module reads and writes records of nodes, links, names and edges; `write.py` knows their
-meaning. Reads include the event's own changes. After removals, `prune` deletes unreachable nodes."""
+This module reads and writes records of nodes, links, names and edges; `write.py` decides which. Reads include the
+event's own changes. After removals, `prune` deletes unreachable nodes."""
 
 from collections.abc import Iterable, Iterator
 from itertools import islice
@@ -103,13 +103,13 @@ class GraphChanges(GraphHistory):
         staged = self.staged.caseless
         return self.hot_graph.caseless() if staged is None else staged
 
-    def keep_name(self, key: str) -> None:
+    def add_caseless_name(self, key: str) -> None:
         """Add a new entity's name to the searched names, if it is in such a script and there is room."""
         name, names = _name(key), self.caseless_names()
         if entity_names.is_caseless(name) and len(names) < entity_names.CASELESS_NAMES_MAX:
             self._put_caseless([*names, name])
 
-    def drop_names(self, gone: Iterable[NodeKey]) -> None:
+    def remove_caseless_names(self, gone: Iterable[NodeKey]) -> None:
         names = {_name(key.text) for key in gone if is_entity(key) and not key.text.isascii()}
         if names and not names.isdisjoint(before := self.caseless_names()):
             self._put_caseless([name for name in before if name not in names])
@@ -152,7 +152,7 @@ class GraphChanges(GraphHistory):
         """Delete an edge at both ends. Its statements stay in the history, except statements of forgotten memories."""
         self.keep_parts(name, row, None)
         self._take_out(name, row)
-        if self.forget_unless_said(name):
+        if self.forget_unless_stated(name):
             self.keep_life(name, row)
         else:
             self.forget_traces(Life.of_row(row))
@@ -237,7 +237,7 @@ class GraphChanges(GraphHistory):
         if self.hot_graph.has_all_nodes or self.get(stored) is None:
             self.put(stored, NodeRow(NodeKey(key), kind, name, name if is_urn else None).encode())
             if kind == ENTITY_KIND and not key.isascii():
-                self.keep_name(key)
+                self.add_caseless_name(key)
         self.staged.nodes[key] = found
         return found
 
@@ -254,8 +254,8 @@ class GraphChanges(GraphHistory):
             self.hot_graph.absent.add(key)
         return False
 
-    def alike(self, key: str) -> list[str]:
-        """Return keys of earlier entities whose name contains this one's or is part of it, except known synonyms."""
+    def similar_names(self, key: str) -> list[str]:
+        """Return keys of earlier entities whose name contains this one's or is a part of it, except synonyms."""
         same = {name.text for name in self._hot.graph.unions().names(NodeKey(key))}
         return [other for other in self.hot_graph.names().alike(key) if other not in same]
 
@@ -300,13 +300,13 @@ class GraphChanges(GraphHistory):
         if link.description is not None:
             self._describe(key, seq, link.description)
         else:
-            self._lose_description(key, seq)
+            self._remove_description(key, seq)
 
     def unlink(self, seq: int, key: str) -> None:
         node = NodeKey(key)
         self.put(keys.member(self._owner, self.name(node), seq), None)
         self.detach(node)
-        self._lose_description(node, seq)
+        self._remove_description(node, seq)
 
     def members(self, key: str, at_most: int | None = None) -> list[int]:
         """Return the memories linked to a node by earlier events, newest first, optionally limited."""
@@ -320,7 +320,7 @@ class GraphChanges(GraphHistory):
         if row is not None and row.described_by in (None, seq):
             self.put_node(row.describe(description, seq))
 
-    def _lose_description(self, key: NodeKey, seq: int) -> None:
+    def _remove_description(self, key: NodeKey, seq: int) -> None:
         row = self.node(key)
         if row is not None and row.described_by == seq:
             self._undescribed[self.name(key)] = key
@@ -381,7 +381,7 @@ class GraphChanges(GraphHistory):
         for key in gone:
             before = partition.get(keys.node(owner, self.name(key)))
             self.keep_orphan(key, None if before is None else NodeRow.decode(before))
-        self.drop_names(gone)
+        self.remove_caseless_names(gone)
         self._detached, self._undescribed = {}, {}
 
     def drop(self, staged: StagedGraphChanges | None) -> None:

@@ -1,9 +1,8 @@
-"""Graph writes of events: of memory events, with retries after internal errors, of edges (`graph.edges`), and archiving
-(`graph.archive`).
+"""Graph writes of events: edges (`graph.edges`), archiving (`graph.archive`), and memories with retries.
 
-A failed graph write does not affect the memory. Its changes are dropped as a whole, and the memory is marked as
-unsynced. Later events of the owner retry from stored data, oldest mark first. After several failures, only events of
-the memory itself retry. Nothing is embedded again. Traversal skips archived nodes and edges, but nothing is removed."""
+A failed graph write of a memory event does not affect the memory. The graph changes are dropped as a whole, and the
+memory is marked as unsynced. Later events of the owner retry from stored data, oldest mark first. After several
+failures, only events of the memory itself retry. Traversal skips archived nodes and edges, but does not remove them."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -38,8 +37,8 @@ from recallflow.state.graph_codec import (
 from recallflow.state.rows import MemoryRow
 
 CONDITIONAL_ON = "conditional_on"
-_CREATED = (ENTITY_KIND, CONDITION_KIND)  # kinds of nodes that an edge may create
-_TO_ITSELF = "the same as the source: give two different ends"
+_CREATED_KINDS = (ENTITY_KIND, CONDITION_KIND)  # kinds of nodes that an edge may create
+_LOOP_PROBLEM = "the same as the source: name two different ends"
 
 
 class EdgeEnd(NamedTuple):
@@ -55,10 +54,10 @@ def relate(changes: GraphChanges, event: GraphEdges, stated_ms: int) -> bool:
     problems: list[FieldProblem] = []
     found: list[tuple[GraphEdge, EdgeEnd, EdgeEnd]] = []
     for number, edge in enumerate(event.edges):
-        source = named(changes, edge.source, condition=False)
-        target = named(changes, edge.target, condition=edge.type == CONDITIONAL_ON)
+        source = find_end(changes, edge.source, condition=False)
+        target = find_end(changes, edge.target, condition=edge.type == CONDITIONAL_ON)
         problems += [
-            FieldProblem(f"edges.{number}.{field}", unknown(changes, text))
+            FieldProblem(f"edges.{number}.{field}", missing_problem(changes, text))
             for field, text, end in (("source", edge.source, source), ("target", edge.target, target))
             if end is None
         ]
@@ -68,9 +67,11 @@ def relate(changes: GraphChanges, event: GraphEdges, stated_ms: int) -> bool:
         raise InvalidRecord("not_found", problems)
     loops = [number for number, (_, source, target) in enumerate(found) if source.key == target.key]
     if loops:
-        raise InvalidRecord("invalid_event", [FieldProblem(f"edges.{number}.target", _TO_ITSELF) for number in loops])
+        raise InvalidRecord(
+            "invalid_event", [FieldProblem(f"edges.{number}.target", _LOOP_PROBLEM) for number in loops]
+        )
     by = None if event.derived_from is None else event.derived_from.memory_id
-    changed = [_give(changes, edge, source, target, stated_ms, by) for edge, source, target in found]
+    changed = [_write_edge(changes, edge, source, target, stated_ms, by) for edge, source, target in found]
     return any(changed)
 
 
@@ -82,12 +83,12 @@ def check_relations(row: MemoryRow) -> None:
         if any(edge.source == edge.target for edge in relations(replace(row, relations=[one])))
     ]
     if loops:
-        problems = [FieldProblem(f"relations.{number}.target", _TO_ITSELF) for number in loops]
+        problems = [FieldProblem(f"relations.{number}.target", _LOOP_PROBLEM) for number in loops]
         raise InvalidRecord("invalid_event", problems)
 
 
-def named(changes: GraphChanges, text: str, condition: bool) -> EdgeEnd | None:
-    """Return the node that a text names, as `nodes_called` does; None if it is missing and cannot be created."""
+def find_end(changes: GraphChanges, text: str, condition: bool) -> EdgeEnd | None:
+    """Return the node of a memory id, key or name; None if it is missing and an edge cannot create it."""
     memory_id = text.removeprefix(f"{MEMORY_KIND}:")
     if memory_id != text or not begins_like_a_key(text):
         if changes.seq(memory_id) is not None:
@@ -95,13 +96,13 @@ def named(changes: GraphChanges, text: str, condition: bool) -> EdgeEnd | None:
         if memory_id != text:
             return None
     key, kind, name = _parsed(text, condition)
-    if not name.strip() or (kind not in _CREATED and changes.node(NodeKey(key)) is None):
+    if not name.strip() or (kind not in _CREATED_KINDS and changes.node(NodeKey(key)) is None):
         return None
     return EdgeEnd(NodeKey(key), kind, name)
 
 
-def unknown(changes: GraphChanges, text: str) -> str:
-    """Return the problem with a text that names no node."""
+def missing_problem(changes: GraphChanges, text: str) -> str:
+    """Return the problem of a text that is not the name of a node."""
     if begins_like_a_key(text) and changes.seq(text) is not None:
         return f"no node has this key; the memory of this id is called {MEMORY_KIND}:{text} here"
     return "no memory has this id, and no node this key"
@@ -117,7 +118,7 @@ def _parsed(text: str, condition: bool) -> tuple[str, str, str]:
     return node_key(kind, name), CONDITION_KIND if condition and name.strip() else "", text
 
 
-def _give(
+def _write_edge(
     changes: GraphChanges, edge: GraphEdge, source: EdgeEnd, target: EdgeEnd, stated_ms: int, derived_from: str | None
 ) -> bool:
     name = changes.edge_name(source.key, target.key, edge.type)
@@ -139,7 +140,9 @@ def _give(
     if derived_from is None or evidence is None:
         row = _with_given(row, edge, evidence, stated_ms, changes.ingested_ms)
     else:
-        row = _with_found(row, edge, Statement(derived_from, evidence, changes.ingested_ms, False, stated_ms=stated_ms))
+        row = _with_derived(
+            row, edge, Statement(derived_from, evidence, changes.ingested_ms, False, stated_ms=stated_ms)
+        )
     if row == before:
         return False
     if before is None:
@@ -156,9 +159,9 @@ def _give(
     return True
 
 
-def _with_found(row: EdgeRow, edge: GraphEdge, statement: Statement) -> EdgeRow:
-    """Return the edge with a derived statement, which does not change given values. It ends with its memory, or a
-    change of the memories at its ends."""
+def _with_derived(row: EdgeRow, edge: GraphEdge, statement: Statement) -> EdgeRow:
+    """Return the edge with a derived statement, which does not change given values. The statement is withdrawn with its
+    memory, or with a change of the memories at its ends."""
     quoted = {} if edge.evidence in (None, statement.memory_id) else {"evidence": edge.evidence}
     statement = statement._replace(derived=True, properties=quoted or None)
     earlier = [one for one in row.statements if not one.relation and one.memory_id == statement.memory_id]
@@ -199,7 +202,7 @@ def _with_given(row: EdgeRow, edge: GraphEdge, evidence: int | None, stated_ms: 
 
 
 def _note_evidence(changes: GraphChanges, seq: int, memory_id: str, name: str) -> None:
-    """Record at a memory which edge it is evidence of, for its withdrawal."""
+    """Store at a memory that it is evidence of an edge, so that the evidence can be withdrawn."""
     row = changes.links(seq) or LinksRow(memory_id, {}, [], [])
     if name not in row.evidence:
         if len(row.evidence) >= EVIDENCE_MAX:
@@ -216,7 +219,7 @@ def archive(changes: GraphChanges, event: GraphArchive) -> bool:
     nodes = [_existing(changes, text) for text in event.entities]
     edges = [(_ends(changes, edge), edge.type) for edge in event.edges]
     missing = [n for n, key in enumerate(nodes) if key is None]
-    problems = [FieldProblem(f"entities.{n}", unknown(changes, event.entities[n])) for n in missing]
+    problems = [FieldProblem(f"entities.{n}", missing_problem(changes, event.entities[n])) for n in missing]
     problems += [FieldProblem(f"edges.{n}", "there is no such edge") for n, (ends, _) in enumerate(edges) if not ends]
     if problems:
         raise InvalidRecord("not_found", problems)
@@ -228,7 +231,7 @@ def archive(changes: GraphChanges, event: GraphArchive) -> bool:
 
 def _existing(changes: GraphChanges, text: str) -> NodeKey | None:
     """Return the existing memory, node or entity that a text names."""
-    end = named(changes, text, condition=False)
+    end = find_end(changes, text, condition=False)
     keys = [end.key] if end is not None else []
     for key in [*keys, NodeKey(node_key(ENTITY_KIND, text))]:
         if key.memory or changes.node(key) is not None:
@@ -302,7 +305,7 @@ def update_graph(
     if touched:
         synced = attempt(changes, position, partial(_write, view, writer, analysis, unsynced))
         if not synced:
-            _mark(view, unsynced)
+            _mark_unsynced(view, unsynced)
     if unsynced:
         own = {one.seq for one in touched}
         due = [seq for seq in sorted(unsynced) if seq not in own and unsynced[seq].failures < FAILURES_MAX]
@@ -314,7 +317,7 @@ def update_graph(
 
 
 def attempt(changes: GraphChanges, position: Position, work: Callable[[], object]) -> bool:
-    """Run work on the graph. Return whether it succeeded; after a failure its changes are dropped."""
+    """Run work on the graph. Return whether it succeeded; after an internal error its changes are dropped."""
     before = changes.staged.copied() if changes.staged.effects else None
     try:
         once(STEP, position, work, undo=partial(changes.drop, before))
@@ -368,7 +371,7 @@ def _write_memory(
     writer.remember(memory, analysis, view.episode_id(memory.row.session_id, memory.episode), view.newest)
 
 
-def _mark(view: View, unsynced: dict[int, Unsynced]) -> None:
+def _mark_unsynced(view: View, unsynced: dict[int, Unsynced]) -> None:
     merged = view.merged_episodes()
     for one in view.touched:
         before = unsynced.get(one.seq, Unsynced(one.memory_id, 0, []))

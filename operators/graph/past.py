@@ -34,8 +34,8 @@ from recallflow.state.hot_graph import StagedGraphChanges
 from recallflow.state.hot_owner import HotOwner
 from recallflow.state.partition import Partition
 
-# Costs in units of a link: an edge with both ends, an edge with 200 statements, and a replaced version without its
-# links.
+# Costs of a deletion, in units of a link: an edge with both ends; an edge with 200 statements; a replaced version
+# without its links.
 EDGE_WEIGHT = 4
 STATED_WEIGHT = 6
 VERSION_WEIGHT = 6
@@ -143,8 +143,8 @@ class GraphHistory:
         """Keep a deleted node if an earlier edge or link led to it; otherwise delete its history."""
         name = self.name(key)
         once = (keys.past_adjacency_of(self._owner, name), keys.past_members(self._owner, name))
-        if all(next(self._standing(prefix), None) is None for prefix in once):
-            self._drop(keys.past_nodes(self._owner, name))
+        if all(next(self._existing_keys(prefix), None) is None for prefix in once):
+            self._delete_prefix(keys.past_nodes(self._owner, name))
         elif row is not None:
             self.keep_node(key, row)
 
@@ -164,8 +164,8 @@ class GraphHistory:
     def _put_kept(self, key: bytes, value: bytes) -> None:
         """Write a record that is searched by key prefix."""
         self.put(key, value)
-        kept, stretch = self.staged.past_keys, key[: keys.GROUP_BYTES]
-        kept[stretch] = (*kept.get(stretch, ()), key)
+        kept, group = self.staged.past_keys, key[: keys.GROUP_BYTES]
+        kept[group] = (*kept.get(group, ()), key)
 
     def weigh_history(self, key: NodeKey, seq: int, at_most: int) -> int:
         """Estimate the cost of deleting a memory's history, in links, up to a limit."""
@@ -180,7 +180,7 @@ class GraphHistory:
 
     def forget_history(self, key: NodeKey, seq: int) -> None:
         self.thin_history(key, seq, maxsize)
-        self._drop(keys.past_nodes(self._owner, self.name(key)))
+        self._delete_prefix(keys.past_nodes(self._owner, self.name(key)))
 
     def thin_history(self, key: NodeKey, seq: int, at_most: int) -> None:
         """Delete about `at_most` units of a memory's history."""
@@ -190,14 +190,14 @@ class GraphHistory:
 
     def forget_statements(self, name: bytes, seq: int) -> None:
         """Delete a memory's earlier statements on an edge, and values given with only such memories as evidence."""
-        self._drop(keys.past_edge_of(self._owner, name, seq))
+        self._delete_prefix(keys.past_edge_of(self._owner, name, seq))
         row = self.edge(name)
-        if row is None and not self.forget_unless_said(name):
+        if row is None and not self.forget_unless_stated(name):
             return
         self._forget_given(name, row)
         if row is not None:
             life = Life.of_row(row)
-        elif lives := [*self._standing(self._parts_of(name, LIFE))]:
+        elif lives := [*self._existing_keys(self._parts_of(name, LIFE))]:
             life = Life.of(orjson.loads(self.get(lives[-1]) or b"")[1])
         else:
             return
@@ -205,10 +205,10 @@ class GraphHistory:
         gone = Superseded(life.source.text, self.ingested_ms, None, until_ms=self.ingested_ms, needs_edge=True)
         self._put_superseding(life, [gone])
 
-    def forget_unless_said(self, name: bytes) -> bool:
+    def forget_unless_stated(self, name: bytes) -> bool:
         """Delete the history of an edge that has no statement left. Return whether it has one."""
         parts = []
-        for key in self._standing(keys.past_edges(self._owner, name)):
+        for key in self._existing_keys(keys.past_edges(self._owner, name)):
             if self._supports_edge(key):
                 return True
             parts.append(key)
@@ -216,7 +216,7 @@ class GraphHistory:
         return False
 
     def forget_edge(self, name: bytes) -> None:
-        self._forget_parts(self._standing(keys.past_edges(self._owner, name)))
+        self._forget_parts(self._existing_keys(keys.past_edges(self._owner, name)))
 
     def _forget_versions(self, seq: int) -> Iterator[int]:
         """Delete the replaced versions of a memory one by one, and yield the cost of each."""
@@ -232,7 +232,7 @@ class GraphHistory:
             yield _weight(row)
 
     def _forget_lives(self, key: NodeKey) -> Iterator[int]:
-        for stored in self._standing(keys.past_adjacency_of(self._owner, self.name(key))):
+        for stored in self._existing_keys(keys.past_adjacency_of(self._owner, self.name(key))):
             self.forget_edge(bytes.fromhex(orjson.loads(self.get(stored) or b"")[1]))
             yield EDGE_WEIGHT
 
@@ -244,13 +244,13 @@ class GraphHistory:
             yield 1
 
     def _forget_given(self, name: bytes, row: EdgeRow | None) -> None:
-        """Delete given values whose evidence was only memories, if no statement of them is left."""
-        standing = self._standing(self._parts_of(name, GIVEN))
+        """Delete given values that depend on evidence, if no statement of a memory is left as evidence."""
+        standing = self._existing_keys(self._parts_of(name, GIVEN))
         given = takewhile(lambda key: not self._supports_edge(key), standing)  # without evidence it lasts
         first = next(given, None)
         if first is None or (row is not None and not all(one.relation for one in row.statements)):
             return
-        parts = map(keys.edge_part, self._standing(keys.past_edges(self._owner, name)))
+        parts = map(keys.edge_part, self._existing_keys(keys.past_edges(self._owner, name)))
         if all(part != EVIDENCE for part, _ in parts):
             self._forget_parts([first, *given])
 
@@ -287,16 +287,16 @@ class GraphHistory:
         if left != by:
             self.put_superseding(seq, left)
 
-    def _standing(self, prefix: bytes) -> Iterator[bytes]:
-        """Yield the keys under a prefix of a node or edge, including the event's changes. Its own keys come first,
-        found by group, because there may be thousands."""
+    def _existing_keys(self, prefix: bytes) -> Iterator[bytes]:
+        """Yield the keys under a prefix of a node or edge, including the event's changes. Its own keys come first. They
+        are searched by group, because there may be thousands."""
         staged = self.staged
-        brought = staged.past_keys.get(prefix[: keys.GROUP_BYTES], ())
-        now = (key for key in brought if key.startswith(prefix) and staged.effects[key] is not None)
-        return chain(now, (key for key, _ in self._partition.scan(prefix) if key not in staged.effects))
+        group = staged.past_keys.get(prefix[: keys.GROUP_BYTES], ())
+        own = (key for key in group if key.startswith(prefix) and staged.effects[key] is not None)
+        return chain(own, (key for key, _ in self._partition.scan(prefix) if key not in staged.effects))
 
-    def _drop(self, prefix: bytes) -> None:
-        for key in self._standing(prefix):
+    def _delete_prefix(self, prefix: bytes) -> None:
+        for key in self._existing_keys(prefix):
             self.put(key, None)
 
 

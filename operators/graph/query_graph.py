@@ -1,9 +1,8 @@
 """An owner's graph for one recall query: nearness to entities, boosts, expansion, and knowledge about entities.
 
 All of these are optional: after an internal error, the answer lacks the result and has a warning. A storage error stops
-the flow, as everywhere.
-
-The ranking identifies a memory by its place (in conversation order), the graph by its `seq`; this module converts."""
+the flow. The ranking identifies a memory by its place, which is its index in conversation order, and the graph by its
+`seq`; this module converts."""
 
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -51,19 +50,19 @@ from recallflow.state.index import OwnerIndex
 from recallflow.stepped import spend
 
 HOPS = 3
-MEMBERS = 2_000  # the newest memories of an entity; older ones do not count as near
-OPENED = 16  # nodes and memories that are read, the nearest first; a limit of the cost of a query
+MEMBERS_MAX = 2_000  # the newest memories of an entity; older ones do not count as near
+READS_MAX = 16  # nodes and memories that are read, the nearest first; a limit of the cost of a query
 
 
 def proximity(scope: TraversalScope, index: OwnerIndex, entities: Sequence[NodeKey]) -> npt.NDArray[np.floating[Any]]:
-    """Return (n,) in conversation order: 1 / (1 + hops), with 0 hops for memories linked to one of the entities; 0
-    beyond three hops or beyond the limits."""
+    """Return (n,) in conversation order: 1 / (1 + hops), with 0 hops for memories linked to one of the entities. It is
+    0 for memories that are more than three hops away, or not reached within the limits."""
     seqs = index.conversation.facts["seq"]
-    near = np.zeros(int(seqs.max(initial=-1)) + 1)
+    by_seq = np.zeros(int(seqs.max(initial=-1)) + 1)
     for seq, hops in _Search(scope).hops(entities).items():
-        if seq < len(near):  # an index of an earlier moment is shorter
-            near[seq] = 1 / (1 + hops)
-    found: npt.NDArray[np.floating[Any]] = near[seqs]
+        if seq < len(by_seq):  # an index of an earlier moment is shorter
+            by_seq[seq] = 1 / (1 + hops)
+    found: npt.NDArray[np.floating[Any]] = by_seq[seqs]
     return found
 
 
@@ -85,11 +84,11 @@ class _Search:
             next_memories: list[int] = []
             next_nodes: list[NodeKey] = []
             for key in nodes:
-                if self._may_read():
+                if self._count_read():
                     self._add_memories(hop, self._members(key, hop), memories)
                     self._add_edges(hop, key, memories, next_nodes)
             for seq in memories if hop < HOPS else ():
-                if self._may_read() and (links := self._graph.links(seq)):
+                if self._count_read() and (links := self._graph.links(seq)):
                     self._add_nodes([key for key, _ in links], next_nodes)
                     self._add_edges(hop + 1, links[0][0], next_memories, next_nodes)
             memories, nodes = next_memories, next_nodes
@@ -97,7 +96,7 @@ class _Search:
 
     def _members(self, key: NodeKey, hop: int) -> list[int]:
         if hop == 0:
-            return self._graph.members(key, MEMBERS)
+            return self._graph.members(key, MEMBERS_MAX)
         return self._scope.linked(key)[: self._scope.bounds.fan_out]
 
     def _add_edges(self, hop: int, own: NodeKey, memories: list[int], nodes: list[NodeKey]) -> None:
@@ -120,21 +119,22 @@ class _Search:
                 if not is_type_node(key) and not self._graph.is_archived(key):
                     nodes.append(key)
 
-    def _may_read(self) -> bool:
+    def _count_read(self) -> bool:
+        """Count a read. Return whether it is within the limit."""
         self._reads += 1
-        return self._reads <= OPENED
+        return self._reads <= READS_MAX
 
 
-NOWHERE = -1
+NO_PLACE = -1
 SEEDS = 10
 # The signal is log-odds: paths start at memories whose odds of being evidence are at least a twentieth of the best
 # one's. Irrelevant memories would lead to more irrelevant ones.
-SEED_ODDS = 3.0
+SEED_SPREAD = 3.0
 BOOSTED_MAX = 50  # boosted neighbours of the seeds
-# Memories reached only over names in texts, authors, episodes and similarity are no better than the next ranked ones:
-# a larger k has the same effect on every kind of chat. So they add nothing.
+# Memories reached only over names in texts, authors, episodes and similarity are not added. They are no better than the
+# next ranked memories: a larger k has the same effect on every kind of chat.
 DERIVED_FACTOR = 0.0
-LOOKED_AT = 100  # best memories whose links are read, for shared nodes with many memories
+PREFERRED_MAX = 100  # best memories whose links are read, for shared nodes with many memories
 
 T = TypeVar("T")
 
@@ -147,11 +147,11 @@ class QueryGraph:
     index: OwnerIndex
     semantic: Column  # (n,) the signal of each place
     permitted: Places  # the places that may be in the answer
-    now_ms: int  # the time at which edges must hold
+    now_ms: int  # the time at which edges must be valid
     expansions: Expansions
     ask: Ask
     warnings: list[Warn] = field(default_factory=list)  # warnings for the response
-    ran: bool = False  # whether links and edges were followed; then the answer has the tier `graph`
+    ran: bool = False  # whether the graph was traversed; then the answer has the tier `graph`
     _entities: list[NodeKey] | None = None
 
     def proximity(self, urns: Sequence[str], question: str) -> Column | None:
@@ -159,23 +159,25 @@ class QueryGraph:
         None if the graph is off or failed."""
 
         def near() -> Column:
-            about = self._about(urns, question)
+            about = self._query_entities(urns, question)
             self.ran |= bool(about)
             return proximity(self._scope, self.index, about)
 
         return self._guarded(near, "nearness to entities")
 
     def warn_of_unknown(self, urns: Sequence[str]) -> None:
-        """Warn of URNs of a query that no node has: they have no effect."""
+        """Add a warning for URNs of a query that no node has, because they have no effect."""
 
         def unknown() -> list[str]:
             return [urn for urn in urns if not given_entities(self._reader, [urn])]
 
-        if found := self._guarded(unknown, "a look at its entities"):
-            self.warnings.append(Warn(code="unknown_entity", detail=f"entity_urns: nobody knows {', '.join(found)}"))
+        if found := self._guarded(unknown, "the check of entity_urns"):
+            self.warnings.append(
+                Warn(code="unknown_entity", detail=f"entity_urns: no entity has the URN {', '.join(found)}")
+            )
 
     def boosts(self, hops: int) -> dict[int, float]:
-        """Return the strength of edges, by place, to the best memories and their neighbours; none for one hop."""
+        """Return the boosts of the best memories and their neighbours, by place; none for one hop."""
         if hops <= HOPS_MIN:
             return {}
 
@@ -191,16 +193,16 @@ class QueryGraph:
 
         def known() -> EntityContext:
             permitted = self._scope.allowed if filtered else None
-            return entity_context(self._reader, self._about(urns, question), self.now_ms, permitted)
+            return entity_context(self._reader, self._query_entities(urns, question), self.now_ms, permitted)
 
-        return self._guarded(known, "what it knows of entities") or NO_ENTITIES
+        return self._guarded(known, "knowledge about entities") or NO_ENTITIES
 
     def names(self, urns: Sequence[str], question: str, seq: int | None = None) -> list[str]:
         """Return the names of the entities that the query gives or names; optionally only those linked to a memory."""
 
         def known() -> list[str]:
             linked = None if seq is None else {key for key, _ in self._reader.links(seq)}
-            about = [key for key in self._about(urns, question) if linked is None or key in linked]
+            about = [key for key in self._query_entities(urns, question) if linked is None or key in linked]
             nodes = [self._reader.node(key) for key in about]
             return [node.name for node in nodes if node is not None]
 
@@ -219,7 +221,7 @@ class QueryGraph:
     def measured(
         self, ranked: Places, hops: int, steps: list[WalkStep] | None = None
     ) -> tuple[Expansion, BaselineComparison | None]:
-        """Return the expansion after the ranked memories regardless of the rollout, and its comparison with the
+        """Return the expansion after the ranked memories, whatever the rollout is, and its comparison with the
         baseline. `steps`: see `Walk`."""
         seqs = self.index.conversation.facts["seq"]
         answered = np.zeros(len(self._place), np.bool_)
@@ -237,12 +239,12 @@ class QueryGraph:
 
     def seeds(self, ranked: Places) -> Seeds:
         """Return the ranked memories at which paths start, best signal first."""
-        near = ranked[self.semantic[ranked] >= self.semantic[ranked].max(initial=-np.inf) - SEED_ODDS][:SEEDS]
+        near = ranked[self.semantic[ranked] >= self.semantic[ranked].max(initial=-np.inf) - SEED_SPREAD][:SEEDS]
         near = near[np.lexsort((near, -self.semantic[near]))]
         seqs, slots = self.index.conversation.facts["seq"][near], self.index.conversation.slots[near]
         return {int(seq): self.index.ids[slot] for seq, slot in zip(seqs, slots, strict=True)}
 
-    def _about(self, urns: Sequence[str], question: str) -> list[NodeKey]:
+    def _query_entities(self, urns: Sequence[str], question: str) -> list[NodeKey]:
         """Return the entities of the query's URNs, and those named in its text."""
         if self._entities is None:
             given, named = given_entities(self._reader, urns), named_entities(self._reader, question)
@@ -255,7 +257,7 @@ class QueryGraph:
         try:
             return once(STEP, self.ask.record.position, work)
         except InvalidRecord:
-            self.warnings.append(Warn(code="graph_failed", detail=f"the graph failed: the answer goes without {what}"))
+            self.warnings.append(Warn(code="graph_failed", detail=f"the graph failed: the answer lacks {what}"))
             return None
 
     @cached_property
@@ -266,7 +268,7 @@ class QueryGraph:
     def _place(self) -> npt.NDArray[np.int64]:
         """The place of each `seq`. Of several versions of a memory (a history), the last permitted one counts."""
         seqs = self.index.conversation.facts["seq"]
-        table = np.full(int(seqs.max(initial=-1)) + 1, NOWHERE)
+        table = np.full(int(seqs.max(initial=-1)) + 1, NO_PLACE)
         table[seqs[self.permitted]] = self.permitted
         return table
 
@@ -275,31 +277,32 @@ class QueryGraph:
         return TraversalScope(
             graph=self._reader,
             now_ms=self.now_ms,
-            allowed=lambda seq: self._place_of(seq) != NOWHERE,
+            allowed=lambda seq: self._place_of(seq) != NO_PLACE,
             prefer=self._preference,
             best=lambda key: self._best_linked.get(key, ()),
         )
 
     def _place_of(self, seq: int) -> int:
-        return int(self._place[seq]) if seq < len(self._place) else NOWHERE
+        return int(self._place[seq]) if seq < len(self._place) else NO_PLACE
 
     def _preference(self, seq: int) -> float:
         place = self._place_of(seq)
-        return -np.inf if place == NOWHERE else float(self.semantic[place])
+        return -np.inf if place == NO_PLACE else float(self.semantic[place])
 
-    def _fit(self, seq: int, given: bool) -> float:
-        """Return the odds of a memory relative to the best permitted one, for given or derived links."""
-        return math.exp(self._preference(seq) - self._highest) * (1.0 if given else DERIVED_FACTOR)
+    def _fit(self, seq: int, attached: bool) -> float:
+        """Return the odds of a memory relative to the best permitted one, times `DERIVED_FACTOR` if it is not
+        `attached`."""
+        return math.exp(self._preference(seq) - self._best_signal) * (1.0 if attached else DERIVED_FACTOR)
 
     @cached_property
-    def _highest(self) -> float:
+    def _best_signal(self) -> float:
         return float(self.semantic[self.permitted].max())
 
     @cached_property
     def _best_linked(self) -> dict[NodeKey, list[int]]:
         """The best memories by signal, by shared node."""
         linked: dict[NodeKey, list[int]] = {}
-        best = _best(self.semantic, self.permitted, LOOKED_AT)
+        best = _best(self.semantic, self.permitted, PREFERRED_MAX)
         for seq in self.index.conversation.facts["seq"][best].tolist():
             for key, _ in self._reader.links(seq)[1:]:
                 linked.setdefault(key, []).append(seq)
@@ -315,7 +318,7 @@ def _best(signal: Column, places: Places, count: int) -> Places:
     return fit[np.argsort(-signal[fit], kind="stable")][:count]
 
 
-STEPS = 1_000
+STEPS_MAX = 1_000
 
 
 def trace(graph: QueryGraph, ranked: Places, scores: Column, hops: int, fallback: Fallback | None) -> Trace:
@@ -325,8 +328,8 @@ def trace(graph: QueryGraph, ranked: Places, scores: Column, hops: int, fallback
     score = dict(zip(graph.index.conversation.facts["seq"][ranked], scores, strict=True))
     return Trace(
         seeds=[TracedMemory(id=id_, score=round(float(score[seq]), 6)) for seq, id_ in graph.seeds(ranked).items()],
-        steps=[_traced(graph, step) for step in steps[:STEPS]],
-        left_out=max(0, len(steps) - STEPS),
+        steps=[_traced(graph, step) for step in steps[:STEPS_MAX]],
+        left_out=max(0, len(steps) - STEPS_MAX),
         expanded=[TracedMemory(id=item.id, score=round(item.score, 6), why=item.why) for item in expansion.items],
         caps=asdict(expansion.caps),
         fallback=fallback,
@@ -343,8 +346,8 @@ def _traced(graph: QueryGraph, step: WalkStep) -> TracedStep:
 
 
 def _name(graph: QueryGraph, vertex: Vertex) -> str:
-    """Return the key of a vertex. The index knows memories whose graph write failed; the graph knows memories missing
-    in the index of an earlier moment."""
+    """Return the key of a vertex, from the index for a memory. The graph lacks memories whose graph write failed, and
+    the index of an earlier moment lacks later memories."""
     if not isinstance(vertex, int):
         return str(vertex)
     if (slot := graph.index.slot(vertex)) is not None:

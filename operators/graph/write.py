@@ -44,7 +44,7 @@ class StatedRelation(NamedTuple):
     valid_to_ms: int | None = None
 
 
-_NOBODY = node_key(ENTITY_KIND, "")  # the key of a blank name
+_BLANK_KEY = node_key(ENTITY_KIND, "")  # the key of a blank name
 
 
 def links(row: MemoryRow, episode_id: str | None, named: TextNames) -> dict[str, Link]:
@@ -72,7 +72,7 @@ def _all_links(row: MemoryRow, episode_id: str | None, named: TextNames) -> Iter
     if row.project_id is not None:
         yield _link("repo", row.project_id)
     if episode_id is not None:
-        # Hardly any episode comes twice: the cache is for names.
+        # Not from the cache, because hardly any episode id repeats.
         yield Link(f"{EPISODE_KIND}:{episode_id}", EPISODE_KIND, episode_id, EPISODE_KIND)
     if row.name is not None:
         yield _link(ENTITY_KIND, row.name, "author")
@@ -136,10 +136,10 @@ def relations(row: MemoryRow) -> list[StatedRelation]:
         for r in row.relations
     ]
     stated = [one for one in found if one.type != SAME_AS or one.source != one.target]
-    return [one for one in (*stated, *_others(row)) if _NOBODY not in (one.source.text, one.target.text)]
+    return [one for one in (*stated, *_synonyms(row)) if _BLANK_KEY not in (one.source.text, one.target.text)]
 
 
-def _others(row: MemoryRow) -> Iterator[StatedRelation]:
+def _synonyms(row: MemoryRow) -> Iterator[StatedRelation]:
     for entity in row.entities:
         own = NodeKey(node_key(ENTITY_KIND, entity["name"]))
         for other in (entity.get("urn"), *entity.get("aliases", ())):
@@ -149,7 +149,7 @@ def _others(row: MemoryRow) -> Iterator[StatedRelation]:
 
 DIGITS = 4
 _ROUNDED_UP = 0.5 * 10**-DIGITS
-_ROUGH = 1e-3  # more than a product of unit vectors in single precision can be off, of up to 10,000 numbers
+_ROUGH = 1e-3  # above the error of a product of unit vectors of up to 10,000 numbers in single precision
 
 
 class Similarity(NamedTuple):
@@ -175,7 +175,7 @@ def link_similar(
         if len(own) == limits.max_per_memory:
             break
         newcomer = StoredNeighbour(row.seq, row.id, weight, row.ingested_ms)
-        memory_id = _accepted(changes, seq, newcomer, limits.max_per_memory)
+        memory_id = _accept(changes, seq, newcomer, limits.max_per_memory)
         if memory_id is not None:
             own.append(StoredNeighbour(seq, memory_id, weight, row.ingested_ms))
     if own:
@@ -185,7 +185,7 @@ def link_similar(
 def unlink_similar(changes: GraphChanges, seq: int) -> None:
     neighbours = changes.neighbours(seq)
     for neighbour in neighbours:
-        _part(changes, neighbour.seq, seq)
+        _remove_neighbour(changes, neighbour.seq, seq)
         if changes.forgetting is None:
             changes.keep_neighbour(seq, neighbour)
     if neighbours:
@@ -213,8 +213,9 @@ def cosines(vector: Matrix, others: Matrix) -> list[float]:
     return found
 
 
-def _accepted(changes: GraphChanges, seq: int, newcomer: StoredNeighbour, at_most: int) -> str | None:
-    """Return the memory's id if it accepts the newcomer as a neighbour."""
+def _accept(changes: GraphChanges, seq: int, newcomer: StoredNeighbour, at_most: int) -> str | None:
+    """Add a newcomer to a memory's neighbours, if it is closer than the weakest. Return the memory's id; None if
+    not."""
     neighbours = changes.neighbours(seq)
     full = len(neighbours) >= at_most
     if full and newcomer.weight <= neighbours[-1].weight:
@@ -224,14 +225,14 @@ def _accepted(changes: GraphChanges, seq: int, newcomer: StoredNeighbour, at_mos
         return None
     if full:
         weakest = neighbours.pop()
-        _part(changes, weakest.seq, seq)
+        _remove_neighbour(changes, weakest.seq, seq)
         changes.keep_neighbour(seq, weakest)
     neighbours.append(newcomer)
     changes.put_neighbours(seq, sorted(neighbours, key=lambda one: (-one.weight, -one.seq)))
     return links.id
 
 
-def _part(changes: GraphChanges, seq: int, other: int) -> None:
+def _remove_neighbour(changes: GraphChanges, seq: int, other: int) -> None:
     """Remove one memory from the neighbours of another."""
     left = []
     for neighbour in changes.neighbours(seq):
@@ -259,7 +260,7 @@ class RememberedMemory(NamedTuple):
     content_changed: bool  # its text or vector changed
     known: bool = True  # the graph may have an earlier version
     embedded: bool = False  # only its vector is new
-    ended: bool = False  # it no longer holds, so names in its text are not linked
+    ended: bool = False  # it is no longer valid, so names in its text are not linked
 
     @property
     def memory_id(self) -> str:
@@ -282,10 +283,10 @@ class GraphWriter:
         """Write a memory's nodes, links and edges, and remove outdated ones. `newest`: the owner's newest `seq`."""
         changes, row = self._changes, memory.row
         before = changes.links(row.seq) if memory.known else None
-        wanted = links(row, episode_id, TextNames() if memory.ended else self._named(row, analysis))
+        wanted = links(row, episode_id, TextNames() if memory.ended else self._names_of(row, analysis))
         self._put_links(row.seq, before.links if before else {}, wanted)
         edges = relations(row) if row.relations or row.entities else []
-        stated = [name.hex() for one in edges if (name := self._state(row, one)) is not None]
+        stated = [name.hex() for one in edges if (name := self._write_relation(row, one)) is not None]
         evidence = before.evidence if before else []
         if before is not None:
             self._withdraw([name for name in before.relations if name not in stated], row.id, relation=True)
@@ -342,7 +343,7 @@ class GraphWriter:
         return weight + len(row.links) + _DESCRIBED_WEIGHT * described + STATED_WEIGHT * stated
 
     def thin(self, memory_id: str, seq: int, at_most: int) -> None:
-        """Remove about `at_most` units of a memory's edges, evidence and history."""
+        """Remove about `at_most` units (see `weigh`) of a memory's edges, evidence and history."""
         changes, row, key = self._changes, self._changes.links(seq), NodeKey(memory_id, memory=True)
         changes.forgetting = seq
         edges = [*changes.edges_at(key, at_most // EDGE_WEIGHT)]
@@ -374,7 +375,7 @@ class GraphWriter:
                 changes.put_links(seq, row._replace(links=roles))
         return len(members)
 
-    def _named(self, row: MemoryRow, analysis: Analysis | None) -> TextNames:
+    def _names_of(self, row: MemoryRow, analysis: Analysis | None) -> TextNames:
         """Return the names in a memory's text, including names that only the graph identifies."""
         named = read_names(row.content) if analysis is None else analysis.named
         caseless = self._changes.caseless_names() if not row.content.isascii() else []
@@ -405,9 +406,9 @@ class GraphWriter:
                 self._changes.unlink(seq, key)
                 self._changes.keep_member(seq, NodeKey(key))
 
-    def _state(self, row: MemoryRow, relation: StatedRelation) -> bytes | None:
-        """Make the memory evidence of the relation's edge. Return the edge's stored name; None if the owner may have no
-        more edges."""
+    def _write_relation(self, row: MemoryRow, relation: StatedRelation) -> bytes | None:
+        """Write a memory's relation as a statement of its edge. Return the edge's stored name; None if the owner may
+        have no more edges."""
         changes = self._changes
         name = changes.edge_name(relation.source, relation.target, relation.type)
         edge = changes.edge(name)
@@ -427,7 +428,7 @@ class GraphWriter:
         return name
 
     def _withdraw(self, names: list[str], memory_id: str, relation: bool) -> None:
-        """Withdraw a memory as evidence. Edges without evidence are removed, or were with one of their ends."""
+        """Withdraw a memory's statements of edges. An edge without statements is removed."""
         for name in map(bytes.fromhex, names):
             edge = self._changes.edge(name)
             if edge is None:

@@ -29,7 +29,7 @@ from recallflow.operators.recall.question import Question
 from recallflow.operators.recall.stages import CategorySummaries, ComposedAnswer, QueryRun
 from recallflow.operators.recall.words import idf
 from recallflow.operators.redaction import REDACTED, Redacted
-from recallflow.operators.summaries import summed_up
+from recallflow.operators.summaries import category_summaries
 from recallflow.responses import Context, ContextItem, Omitted, RecalledMemory, Span, Warn
 from recallflow.state import keys
 from recallflow.state.arrays import Ints, Places, ranges
@@ -84,7 +84,7 @@ def read_summaries(run: QueryRun, permitted: Places) -> CategorySummaries:
     except DecryptionFailed:
         every = {}
         warnings.append(Warn(code="decryption_failed", detail="the category summaries could not be opened"))
-    every = summed_up(run.index, permitted, run.rows, [*every], wanted, run.request.categories) | every
+    every = category_summaries(run.index, permitted, run.rows, [*every], wanted, run.request.categories) | every
     return CategorySummaries(every, summaries(every, wanted, ()), warnings)
 
 

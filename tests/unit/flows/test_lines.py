@@ -183,8 +183,8 @@ def test_changed_log_is_refused(tmp_path: Path, changed: Callable[[list[bytes]],
 def test_stepwise_event_continues_after_a_crash(
     tmp_path: Path, crashes: Crashes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(large, "LOOKED_AT", 2)
-    monkeypatch.setattr(large, "SHARE", 3)
+    monkeypatch.setattr(large, "READ_MAX", 2)
+    monkeypatch.setattr(large, "STEP_WEIGHT", 3)
     sync_each_batch(monkeypatch)
     said = [{"type": "message", "id": f"m{n}", "session_id": "s", "content": f"tea {n}"} | OWNER for n in range(24)]
     forget = {"type": "memory.forget", "filter": {"session_id": "s"}, "receipt": True} | OWNER

@@ -54,7 +54,7 @@ def harness(open_harness: OpenHarness) -> Harness:
 @pytest.fixture
 def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Apply large events in steps of a few memories and records."""
-    for name, value in (("LOOKED_AT", 4), ("SHARE", 3), ("AT_ONCE", 2)):
+    for name, value in (("READ_MAX", 4), ("STEP_WEIGHT", 3), ("RELEASED_MAX", 2)):
         monkeypatch.setattr(large, name, value)
 
 

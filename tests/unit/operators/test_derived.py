@@ -129,7 +129,7 @@ def test_ineffective_events_are_counted_by_reason(tmp_path: Path) -> None:
 def test_many_messages_are_forgotten_with_their_facts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kills: bool
 ) -> None:
-    monkeypatch.setattr(large, "SHARE", 30)
+    monkeypatch.setattr(large, "STEP_WEIGHT", 30)
     engine = Harness(tmp_path / "steps", record={"headers": ()})
     told = [message(f"m{at}", session_id="s") for at in range(5)]
     facts = [fact(f"f{at}{number}", **of(f"m{at}")) for at in range(5) for number in range(4)]
@@ -312,14 +312,14 @@ def _read(path: Path, log: Sequence[Json], cuts: Sequence[int], wanted: Enrichme
 def test_the_state_is_the_same_however_the_log_is_read(
     log: list[Json], cuts: list[int], enriches: bool, share: int
 ) -> None:
-    events, usual = _logged(log), large.SHARE
+    events, usual = _logged(log), large.STEP_WEIGHT
     with TemporaryDirectory() as folder:
         whole = _read(Path(folder) / "whole", events, (), None)
         try:
-            large.SHARE = share
+            large.STEP_WEIGHT = share
             cut = _read(Path(folder) / "cut", events, cuts, EVERYTHING if enriches else None)
         finally:
-            large.SHARE = usual
+            large.STEP_WEIGHT = usual
         assert cut.hash() == whole.hash()
         for one in (whole, cut):
             _nothing_is_left_of_what_is_gone(one)

@@ -149,8 +149,8 @@ def test_erasure_removes_owner_from_gate_failures_and_keeps_figures() -> None:
 def test_steps_of_an_erased_user_end_and_held_events_follow(
     make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch, days: float, outcome: str
 ) -> None:
-    monkeypatch.setattr(large, "LOOKED_AT", 2)
-    monkeypatch.setattr(large, "SHARE", 3)
+    monkeypatch.setattr(large, "READ_MAX", 2)
+    monkeypatch.setattr(large, "STEP_WEIGHT", 3)
     test = {"environment": "test"}
     engine = make_engine()
     engine.run(MEMORIES, *(make_event("memory", n, id=f"m{n}", content="tea", **test) for n in range(20)))

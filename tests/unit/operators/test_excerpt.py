@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from benchmarks.locomo import shared
 from recallflow.limits import READ_CHARACTERS
-from recallflow.operators.prepare import MOST, SHARED_WORDS, WORDS, own_texts, passages
+from recallflow.operators.prepare import PASSAGES_MAX, SHARED_WORDS, WORDS, own_texts, passages
 from recallflow.state import keys
 from recallflow.state.checkpoint import CACHE_BYTES
 from recallflow.state.directory import StateDirectory
@@ -116,7 +116,7 @@ def test_each_passage_has_a_vector_and_short_texts_one(tmp_path: Path) -> None:
     giant = (long_answer(900, 9_000) + " ")[:READ_CHARACTERS] + FACT
     run_flow([*told(long_answer()), make_event("memory", 11, id="giant", content=giant)], tmp_path)
     rows = sorted(len(vectors.matrix) for vectors in stored(tmp_path))
-    assert rows == [1, 1, 1, 1, 1, len(passages(long_answer())), MOST]
+    assert rows == [1, 1, 1, 1, 1, len(passages(long_answer())), PASSAGES_MAX]
     assert verify(tmp_path).problems == []
 
 
@@ -164,7 +164,7 @@ TEXTS = st.one_of(SENTENCES, CHINESE, st.text(max_size=2_000), st.text(alphabet=
 def test_passages_hold_all_of_a_text_in_order(text: str) -> None:
     found = passages(text)
     assert found == passages(text)
-    assert 1 <= len(found) <= MOST
+    assert 1 <= len(found) <= PASSAGES_MAX
     if len(found) == 1:
         assert found == [(0, 0, len(text))]
         return
@@ -185,7 +185,7 @@ def test_passages_hold_all_of_a_text_in_order(text: str) -> None:
 @given(text=SENTENCES)
 def test_passage_has_about_eighty_words_plus_overlap(text: str) -> None:
     found = passages(text)
-    if WORDS < len(text.split()) <= MOST * WORDS:
+    if WORDS < len(text.split()) <= PASSAGES_MAX * WORDS:
         assert len(found) == -(-len(text.split()) // WORDS)
     for passage, own in zip(found, own_texts(text, found), strict=True):
         # A sentence is not cut, so that one may be half a sentence longer.

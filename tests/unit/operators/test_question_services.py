@@ -109,7 +109,7 @@ def test_reranker_is_asked_once_the_vector_is_there(open_engine: Open, service: 
 
 
 def test_parked_query_sees_no_half_of_an_event(open_engine: Open, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(large, "LOOKED_AT", 10)
+    monkeypatch.setattr(large, "READ_MAX", 10)
     engine = open_engine()
     engine.run(QUERIES, ask(k=50))
     engine.run(MEMORIES, make_event("memory.forget", DAY_MS, filter={"category": "work"}))

@@ -81,7 +81,7 @@ def test_often_written_owner_is_answered_in_as_many_turns(engine: Harness) -> No
 
 
 def test_no_turn_sees_a_partly_applied_event(engine: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(large, "LOOKED_AT", 2)
+    monkeypatch.setattr(large, "READ_MAX", 2)
     begin(engine, ask(rewrite=True, k=9))
     engine.advance()
     everything = make_event("memory.forget", DAY_MS, filter={"older_than": DAY_MS})

@@ -113,8 +113,8 @@ def test_the_state_is_that_of_one_step(
     event = make_event(kind, id="large", receipt=True, **fields)
     hashes, waited = [], []
     for looked_at, share in ((4_000, 4_000), (4, 30), (3, 1), (50, 3), (2, 12)):
-        monkeypatch.setattr(large, "LOOKED_AT", looked_at)
-        monkeypatch.setattr(large, "SHARE", share)
+        monkeypatch.setattr(large, "READ_MAX", looked_at)
+        monkeypatch.setattr(large, "STEP_WEIGHT", share)
         engine = make_engine()
         engine.run(MEMORIES, *said())
         engine.run(MEMORIES, event, behind)
@@ -235,8 +235,8 @@ def test_forgotten_memory_leaves_nothing(
     """Every record of the owner is looked at: by the places of the forgotten memories, by their ids' names, and by
     their text."""
     if how == "in steps":
-        monkeypatch.setattr(large, "LOOKED_AT", 4)
-        monkeypatch.setattr(large, "SHARE", 3)
+        monkeypatch.setattr(large, "READ_MAX", 4)
+        monkeypatch.setattr(large, "STEP_WEIGHT", 3)
     engine = make_engine()
     engine.run(MEMORIES, *said())
     engine.run(QUERIES, ask("q"), ask("r", session_id="gone"))  # usage is counted

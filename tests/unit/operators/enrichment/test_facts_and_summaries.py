@@ -217,7 +217,7 @@ def test_a_memory_has_one_category() -> None:
     assert ([event["category"] for event in first.events], first.refused) == (["travel"], {"duplicate": 1})
 
 
-def summed_up(summary: str, task: str = "summarise_category") -> Any:
+def category_summaries(summary: str, task: str = "summarise_category") -> Any:
     model = Scripted(**{task: {"summary": summary}})
     about = request([task], FLIGHT, SOUP, category="travel", episode_id="ep_1")
     (result,) = results([about], model)
@@ -226,7 +226,7 @@ def summed_up(summary: str, task: str = "summarise_category") -> Any:
 
 
 def test_a_categorys_summary_is_made_from_all_that_was_read() -> None:
-    (event,) = parsed(summed_up("Ann's  flight leaves at 9:40,\nand Bob loves Gazpacho."))
+    (event,) = parsed(category_summaries("Ann's  flight leaves at 9:40,\nand Bob loves Gazpacho."))
     assert isinstance(event, CategorySummary)
     assert (event.category, event.summary) == ("travel", "Ann's flight leaves at 9:40, and Bob loves Gazpacho.")
     assert event.timestamp == SOUP.created_at
@@ -244,7 +244,7 @@ def test_a_categorys_summary_is_made_from_all_that_was_read() -> None:
     ],
 )  # fmt: skip
 def test_unsupported_summary_is_refused(task: str, summary: str, reason: str) -> None:
-    result = summed_up(summary, task)
+    result = category_summaries(summary, task)
     assert (result.events, result.refused, result.failures) == ([], {reason: 1}, [])
 
 

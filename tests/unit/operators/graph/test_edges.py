@@ -186,7 +186,7 @@ def test_forget_step_changes_a_bounded_share_of_a_past(
         stage(partition, values, *rest)
 
     monkeypatch.setattr(Partition, "stage", counted)
-    monkeypatch.setattr(large, "SHARE", SHARE)
+    monkeypatch.setattr(large, "STEP_WEIGHT", SHARE)
     stepped.run(MEMORIES, make_event(FORGET[0], **FORGET[1]))
     stepped.advance_to_end()
     assert max(changed) < RECORDS_A_LINK * SHARE < sum(changed)

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from recallflow.operators.graph.paths import SHARED_NODE, TYPE_WEIGHTS, boosts, edge_weight, expand
-from recallflow.operators.graph.query_graph import OPENED, proximity
+from recallflow.operators.graph.query_graph import READS_MAX, proximity
 from recallflow.operators.graph.reader import (
     CONTEXT_ENTRIES,
     LoadBounds,
@@ -123,7 +123,7 @@ def test_proximity_to_the_entity_of_all_memories_is_bounded() -> None:
     graph = StubGraph({f"m{n}": ["entity:ann", f"tag:{n // 5}"] for n in range(5_000)})
     found = near(graph, 5_000, "entity:ann")
     assert found == [*[0] * 3_000, *[1] * 2_000]
-    assert len(graph.read) < 5 * OPENED
+    assert len(graph.read) < 5 * READS_MAX
 
 
 def test_an_index_of_an_earlier_moment_has_fewer_memories() -> None:
