@@ -30,6 +30,15 @@ def open_private(path: Path, mode: Literal["wb", "ab"]) -> BinaryIO:
     return os.fdopen(os.open(path, flags, FILE_MODE), mode)
 
 
+def sync(path: Path) -> None:
+    """Sync a file, or the names in a folder, to the disk."""
+    opened = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(opened)
+    finally:
+        os.close(opened)
+
+
 def restrict(path: Path) -> None:
     """Remove the permissions of others from one of our files or folders. Another user's file is unchanged."""
     with contextlib.suppress(PermissionError):

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from recallflow.errors import StateError, StorageError
-from recallflow.private_files import make_private_folder, restrict_tree
+from recallflow.private_files import make_private_folder, restrict_tree, sync
 from recallflow.state.description import DESCRIPTION, RESTORING, Fingerprint, describe, hold
 from recallflow.state.directory import StateDirectory
 from recallflow.state.encryption import UNENCRYPTED, AtRest, Keyring
-from recallflow.state.files import read_checked, sync, sync_tree, write_checked
+from recallflow.state.files import read_checked, sync_tree, write_checked
 from recallflow.state.folders import copy_database, numbers_in, partition_folder, read_secret
 from recallflow.state.lock import LOCK, locked
 

@@ -68,49 +68,29 @@ class StoredRecords:
         except Exception as error:  # rocksdict raises bare Exception
             raise self._unreadable(error) from error
 
-    def between(self, first: bytes, end: bytes, *, back: bool) -> Iterator[tuple[bytes, bytes]]:
-        """Yield records with first ≤ key < end, in key order or, with `back`, in descending order."""
-        options = _up_to(end)
-        cursor = self._cursor(options, first, back)
-        step = cursor.prev if back else cursor.next
-        while cursor.valid() and (key := cursor.key()) >= first:  # rocksdict does not heed a lower bound
-            yield key, cursor.value()
-            step()
-        self._check_end(cursor)
-
-    def first_keys(self, first: bytes, end: bytes, at_most: int) -> list[bytes]:
-        options = _up_to(end)
-        cursor = self._cursor(options, first)
-        found: list[bytes] = []
-        while len(found) < at_most and cursor.valid():
-            found.append(cursor.key())
-            cursor.next()
-        self._check_end(cursor)
-        return found
-
-    def _cursor(self, options: rocksdict.ReadOptions, first: bytes, back: bool = False) -> Any:
-        """Return a cursor. The caller keeps the options alive, because the cursor reads its upper bound from them."""
+    def between(
+        self, first: bytes, end: bytes, *, back: bool = False, values: bool = True
+    ) -> Iterator[tuple[bytes, bytes]]:
+        """Yield records with first ≤ key < end, in key order or, with `back`, in descending order. Without `values`,
+        only keys are read."""
+        options = rocksdict.ReadOptions()  # lives as long as the cursor, which reads its upper bound from it
+        options.set_iterate_upper_bound(end)
         try:
-            cursor = self._db.iter(options)
+            cursor: Any = self._db.iter(options)
             cursor.seek_to_last() if back else cursor.seek(first)
         except Exception as error:
             raise self._unreadable(error) from error
-        return cursor
-
-    def _check_end(self, cursor: Any) -> None:
+        step = cursor.prev if back else cursor.next
+        while cursor.valid() and (key := cursor.key()) >= first:  # rocksdict does not heed a lower bound
+            yield key, cursor.value() if values else b""
+            step()
         try:
-            cursor.status()  # a block that cannot be read ends the iteration as if nothing came behind it
+            cursor.status()  # a block that cannot be read ends the iteration as if nothing followed
         except Exception as error:
             raise self._unreadable(error) from error
 
     def _unreadable(self, error: Exception) -> StorageError:
         return StorageError(f"state partition {self._number} cannot be read: {error}; restore a checkpoint")
-
-
-def _up_to(end: bytes) -> rocksdict.ReadOptions:
-    options = rocksdict.ReadOptions()
-    options.set_iterate_upper_bound(end)
-    return options
 
 
 def open_database(path: Path, options: rocksdict.Options, lock_wait_s: float) -> rocksdict.Rdict:

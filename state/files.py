@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 
 from recallflow.errors import DiskFull, StateError
-from recallflow.private_files import open_private
+from recallflow.private_files import open_private, sync
 
 CHECKSUM = "checksum"
 ROOM_BYTES = 1024 * 1024  # below so much, what cannot be written is put down to it
@@ -57,15 +57,6 @@ def sync_tree(folder: Path) -> None:
     for path in folder.rglob("*"):
         sync(path)
     sync(folder)
-
-
-def sync(path: Path) -> None:
-    """Sync one file, or the names in one folder, to the disk."""
-    opened = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(opened)
-    finally:
-        os.close(opened)
 
 
 def says_full(error: BaseException) -> bool:

@@ -15,9 +15,10 @@ from typing import Any
 from rocksdict import AccessType, Options, Rdict
 
 from recallflow.errors import StateError, StorageError
+from recallflow.private_files import sync
 from recallflow.state import keys
 from recallflow.state.encryption import StoredSecret
-from recallflow.state.files import check_room, read_checked, sync, sync_tree, write_checked
+from recallflow.state.files import check_room, read_checked, sync_tree, write_checked
 from recallflow.state.partition import Partition
 
 BROUGHT = "secret.json"

@@ -134,7 +134,7 @@ class Partition:
 
     def scan_committed(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
         """Yield records under a prefix that certainly has no staged records, without the cost of that check."""
-        return self._opened(self._stored.between(prefix, keys.after(prefix), back=False))
+        return self._opened(self._stored.between(prefix, keys.after(prefix)))
 
     def scan_readable(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
         """Yield records under a prefix, and skip records that cannot be decrypted."""
@@ -149,7 +149,7 @@ class Partition:
         """Yield records in stored form; `open` decrypts a value. `committed`: the range has no staged records."""
         if not committed:
             self._commit_within(first, end)
-        return self._stored.between(first, end, back=False)
+        return self._stored.between(first, end)
 
     def open(self, key: bytes, stored: bytes) -> bytes:
         """Decrypt a stored value. Raise DecryptionFailed."""
@@ -158,7 +158,7 @@ class Partition:
     def scan_range(self, first: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
         """Yield records with first ≤ key < end, in key order, including staged changes."""
         self._commit_within(first, end)
-        return self._opened(self._stored.between(first, end, back=False))
+        return self._opened(self._stored.between(first, end))
 
     def scan_back(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
         """Yield records under a prefix in descending key order."""
@@ -170,7 +170,7 @@ class Partition:
         """Return the first keys under a prefix, in order, without reading their values."""
         end = keys.after(prefix)
         self._commit_within(prefix, end)
-        return self._stored.first_keys(prefix, end, at_most)
+        return [key for key, _ in islice(self._stored.between(prefix, end, values=False), at_most)]
 
     def _opened(self, records: Iterator[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, bytes]]:
         unseal = self._sealing.open

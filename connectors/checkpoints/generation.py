@@ -8,7 +8,6 @@ Manifests sort by name as generations do: by the number of applied records of th
 manifest is JSON with its own checksum."""
 
 import hashlib
-import os
 import re
 import threading
 from collections.abc import Callable, Iterable, Mapping
@@ -22,7 +21,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from recallflow.connectors.checkpoints.objects import Objects
 from recallflow.errors import CheckpointBroken, CheckpointError
-from recallflow.private_files import FILE_MODE, make_private_folder
+from recallflow.private_files import FILE_MODE, make_private_folder, sync
 
 FORMAT = 1
 PIECE_BYTES = 8 * 1024 * 1024
@@ -174,7 +173,7 @@ class CheckpointDownload:
             (target / file.name).touch(FILE_MODE)
         parts = [(file, *part) for file in kept for part in pieces_of(file)]
         in_parallel(lambda part: self._write(target, *part), parts)
-        in_parallel(_sync, [*(target / file.name for file in kept), target])
+        in_parallel(sync, [*(target / file.name for file in kept), target])
 
     def problems(self, files: Iterable[CheckpointFile], known: dict[str, str | None]) -> list[str]:
         found = in_parallel(lambda file: self._problem(file, known), files)
@@ -211,15 +210,6 @@ class CheckpointDownload:
 
     def _broken(self, file: CheckpointFile, piece: str, what: str) -> CheckpointBroken:
         return CheckpointBroken(f"{self.generation}: file {file.name}: object {self.folder}/{piece} {what}")
-
-
-def _sync(path: Path) -> None:
-    """Sync a file, or the names in a folder, to the disk."""
-    opened = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(opened)
-    finally:
-        os.close(opened)
 
 
 UNCHANGING = ".sst"  # RocksDB never writes to a table a second time, and its checkpoints link the same file

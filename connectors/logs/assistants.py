@@ -130,12 +130,8 @@ def _leaf(conversation: dict[str, Any], mapping: dict[str, Any], parents: dict[s
         return current
     inner = {parent for parent in parents.values() if isinstance(parent, str)}
     ends = [key for key in mapping if key not in inner] or [*mapping]
-    return max(ends, key=lambda key: _seconds(log.field_of(mapping[key], "message")), default=None)
-
-
-def _seconds(message: object) -> float:
-    time = log.field_of(message, "create_time")
-    return float(time) if isinstance(time, int | float) else 0.0
+    times = {key: log.field_of(log.field_of(mapping[key], "message"), "create_time") for key in ends}
+    return max(ends, key=lambda key: time if isinstance(time := times[key], int | float) else 0.0, default=None)
 
 
 def _left_out(message: dict[str, Any], text: str) -> str | None:

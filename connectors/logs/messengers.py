@@ -128,7 +128,7 @@ def telegram_message(message: Any, chat: dict[str, Any], owner: str, scope: Impo
         role="assistant" if is_bot else "user",
         content=text,
         time=time,
-        name=_name(message),
+        name=log.author(message.get("from")) or log.author(f"deleted account {log.word(message.get('from_id'))}"),
         metadata={"source": "telegram", **reply_to},
         edited=None if edited is None else (str(edited), edited),
     )
@@ -143,11 +143,6 @@ def _owner(chat: dict[str, Any], alike: Set[str], scope: ImportScope) -> str:
         return log.identifier(f"chat {chat_id}") if chat_id else ""
     is_alike = name in alike and chat.get("type") not in _OF_GROUPS  # a group that became larger has another id
     return log.identifier(f"{name} {chat_id}" if is_alike else name)
-
-
-def _name(message: dict[str, Any]) -> str:
-    """Return the author; a deleted account has an id only."""
-    return log.author(message.get("from")) or log.author(f"deleted account {log.word(message.get('from_id'))}") or ""
 
 
 def _time(message: dict[str, Any], field: str, scope: ImportScope) -> int | str | None:

@@ -25,13 +25,9 @@ from recallflow.parsing import EVENT_TYPES, encoding_problem, without_bom
 
 
 def _recognises(head: LogHead) -> bool:
-    for one in first_objects(head.start):
-        kind = one.get("type")
-        if isinstance(kind, str) and kind in EVENT_TYPES:
-            return True
-        if "tenant_id" in one and "messages" not in one and "role" not in one:
-            return True
-    return False
+    found = first_objects(head.start)
+    typed = any(isinstance(kind := one.get("type"), str) and kind in EVENT_TYPES for one in found)
+    return typed or any("tenant_id" in one and not {"messages", "role"} & one.keys() for one in found)
 
 
 def _read(source: LogFile, scope: ImportScope) -> Iterator[bytes]:  # noqa: ARG001 - events name their owners

@@ -219,10 +219,6 @@ _TYPES = ("Default", "Reply", "20", "23")
 _DIRECT = "0"
 
 
-def _is_channel(one: dict[str, Any]) -> bool:
-    return all(isinstance(one.get(name), dict) for name in ("guild", "channel"))
-
-
 def _read_discord(source: LogFile, scope: ImportScope) -> Iterator[bytes]:
     about = members(source, without="messages")
     guild, channel = (one if isinstance(one := about.get(name), dict) else {} for name in ("guild", "channel"))
@@ -234,7 +230,13 @@ def _read_discord(source: LogFile, scope: ImportScope) -> Iterator[bytes]:
 DISCORD = LogFormat(
     "discord",
     "DiscordChatExporter's JSON",
-    lambda head: not head.members and any(map(_is_channel, first_objects(head.start))),
+    lambda head: (
+        not head.members
+        and any(
+            isinstance(one.get("guild"), dict) and isinstance(one.get("channel"), dict)
+            for one in first_objects(head.start)
+        )
+    ),
     _read_discord,
     fields=("guild", "channel", "dateRange", "exportedAt", "messages", "messageCount"),
 )
