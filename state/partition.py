@@ -192,12 +192,23 @@ class Partition:
         Checkpoint(self._db).create_checkpoint(str(folder))
         restrict_tree(folder)
 
-    def commit(self, *, needs_sync: bool = True) -> None:
-        """Write effects and applied positions as ONE WriteBatch, wholly or not at all. Raise StorageError if it was not
-        applied. `needs_sync` is false if a power cut may lose the batch without harm."""
-        if not self._pending and not self._moved:
+    def commit(self, *, needs_sync: bool = True, batch: WriteBatch | None = None) -> None:
+        """Write effects and applied positions as ONE WriteBatch, wholly or not at all, after the changes in `batch`.
+        Raise StorageError if it was not applied. `needs_sync` is false if a power cut may lose the batch."""
+        if not self.is_staging:
             return
-        self._commit(WriteBatch(raw_mode=True), needs_sync)
+        batch = self._fill(WriteBatch(raw_mode=True) if batch is None else batch, self._pending)
+        for source in self._moved:
+            batch.put(keys.applied(source), b"%d" % self.applied[source])
+        if self._counted:
+            batch.put(keys.COUNTS, self._sealing.seal(keys.COUNTS, orjson.dumps(tuple(self.counts))))
+        self._write(batch, self._logged)
+        self._counted = self._is_due = False
+        self._pending.clear()
+        self._staged_prefixes.clear()
+        self._prefixed_keys = 0
+        self._moved.clear()
+        self._written += needs_sync
 
     def erase(
         self, owners: Sequence[bytes], user: bytes, values: Values, position: Position | None, brought: Counts
@@ -213,27 +224,12 @@ class Partition:
         for owner in owners:
             batch.delete_range(keys.owner(owner), keys.after(keys.owner(owner)))
         with self.cleaning.adding(marks):
-            self._commit(batch)
+            self.commit(batch=batch)
 
     def commit_due(self) -> None:
         """Commit, unless all staged changes can wait. Raise StorageError."""
         if self._is_due or len(self._pending) > WAITING_MOST:
             self.commit()
-
-    def _commit(self, batch: WriteBatch, needs_sync: bool = True) -> None:
-        """Append the staged changes to a batch, and write it."""
-        self._fill(batch, self._pending)
-        for source in self._moved:
-            batch.put(keys.applied(source), b"%d" % self.applied[source])
-        if self._counted:
-            batch.put(keys.COUNTS, self._sealing.seal(keys.COUNTS, orjson.dumps(tuple(self.counts))))
-        self._write(batch, self._logged)
-        self._counted = self._is_due = False
-        self._pending.clear()
-        self._staged_prefixes.clear()
-        self._prefixed_keys = 0
-        self._moved.clear()
-        self._written += needs_sync
 
     def _fill(self, batch: WriteBatch, values: Mapping[bytes, bytes | None]) -> WriteBatch:
         seal, put, delete = self._sealing.seal, batch.put, batch.delete

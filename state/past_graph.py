@@ -40,12 +40,7 @@ class PastGraph(OwnerGraph):
     has_own_episodes = False  # whether the index has its own episodes
 
     def __init__(
-        self,
-        partition: Partition,
-        owner: bytes,
-        index: OwnerIndex,
-        known_by_ms: int | None,
-        happened_by_ms: int | None,
+        self, partition: Partition, owner: bytes, index: OwnerIndex, known_by_ms: int | None, happened_by_ms: int | None
     ) -> None:
         super().__init__(partition, owner)
         self._index = index

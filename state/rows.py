@@ -98,12 +98,9 @@ class MemoryRow:
     def logical(self) -> dict[str, Any]:
         """Return the fields that come from the log."""
         fields = dict(zip(_COLUMNS, _columns(self), strict=True))
-        if not self.created_logged:
-            del fields["created_ms"]
-        if not self.ingested_logged:
-            del fields["ingested_ms"]
-        if not self.edited_logged:
-            del fields["edited_ms"]
+        for time in ("created", "ingested", "edited"):
+            if not fields[f"{time}_logged"]:
+                del fields[f"{time}_ms"]
         return fields
 
 

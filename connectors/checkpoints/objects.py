@@ -8,7 +8,6 @@ import re
 import threading
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 from urllib.parse import SplitResult, unquote, urlsplit
@@ -89,34 +88,28 @@ _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
 
-@dataclass(frozen=True)
-class StoreRetries:
-    """Retries of store calls. Once `stopping` is set, no attempt follows."""
-
-    stopping: threading.Event
-    patience_s: float = OUTAGE_S
-
-    def until_done(self, shown: str, what: str, call: Callable[[], _T]) -> _T:
-        """Return the result of a call, with retries. Raise CheckpointError, and FileNotFoundError unchanged."""
-        patience = Patience(self.patience_s)
-        waits = False
-        while True:
-            if self.stopping.is_set():
-                raise CheckpointError(f"{shown}: stopped before it could {what}")
-            try:
-                return call()
-            except FileNotFoundError:
-                raise
-            except OSError as error:
-                reason = " ".join(str(error).split())
-                if not (isinstance(error, StoreAway) or PASSING.search(reason)):
-                    raise CheckpointError(f"{shown}: cannot {what}: {reason}") from None
-                if patience.ended():
-                    raise CheckpointError(f"{shown}: could not {what} {patience}: {reason}") from None
-                if not waits:
-                    _log.warning("%s is unavailable: %s; waiting for it", shown, reason)
-                waits = True
-            self.stopping.wait(PAUSE_S)
+def retry(stopping: threading.Event, patience_s: float, shown: str, what: str, call: Callable[[], _T]) -> _T:
+    """Return the result of a store call, with retries until `stopping` is set. Raise CheckpointError, and
+    FileNotFoundError unchanged."""
+    patience = Patience(patience_s)
+    waits = False
+    while True:
+        if stopping.is_set():
+            raise CheckpointError(f"{shown}: stopped before it could {what}")
+        try:
+            return call()
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            reason = " ".join(str(error).split())
+            if not (isinstance(error, StoreAway) or PASSING.search(reason)):
+                raise CheckpointError(f"{shown}: cannot {what}: {reason}") from None
+            if patience.ended():
+                raise CheckpointError(f"{shown}: could not {what} {patience}: {reason}") from None
+            if not waits:
+                _log.warning("%s is unavailable: %s; waiting for it", shown, reason)
+            waits = True
+        stopping.wait(PAUSE_S)
 
 
 class ListedObject(NamedTuple):
@@ -130,12 +123,14 @@ class Objects:
     """Objects of a store, for any thread. Calls raise CheckpointError; `get` raises FileNotFoundError for a missing
     object."""
 
-    def __init__(self, location: Location, waiting: StoreRetries, *, create: bool = False) -> None:
+    def __init__(
+        self, location: Location, stopping: threading.Event, patience_s: float = OUTAGE_S, *, create: bool = False
+    ) -> None:
         """`create` makes the folder of a local store, which is unavailable while that folder is missing. Raise
         UsageError where the bucket is missing, or the folder cannot be used."""
         self.shown, self._filesystem, self._root = location.shown, location.filesystem, location.root
         self._is_local = isinstance(location.filesystem, fs.LocalFileSystem)
-        self._waiting = waiting
+        self._stopping, self._patience_s = stopping, patience_s
         self._expected = self._mounted = False  # whether the folder was made here, and whether it is a mount point
         if self._is_local:
             self._open_folder(Path(location.root), create=create)
@@ -217,7 +212,7 @@ class Objects:
         self._filesystem.move(new, f"{folder}/{name}")
 
     def _patiently(self, what: str, call: Callable[[], _T]) -> _T:
-        return self._waiting.until_done(self.shown, what, lambda: self._reached(call))
+        return retry(self._stopping, self._patience_s, self.shown, what, lambda: self._reached(call))
 
     def _reached(self, call: Callable[[], _T]) -> _T:
         """Call, unless the folder is away. It is not recreated, as it would be on the disk below the mount."""

@@ -12,7 +12,7 @@ from typing import NamedTuple, Self
 
 from recallflow.connectors.checkpoints import generation
 from recallflow.connectors.checkpoints.generation import MANIFEST_BYTES_MAX, CheckpointOrigin, Manifest, in_parallel
-from recallflow.connectors.checkpoints.objects import ListedObject, Objects, StoreRetries, locate
+from recallflow.connectors.checkpoints.objects import ListedObject, Objects, locate, retry
 from recallflow.errors import CheckpointBroken, CheckpointError, UsageError
 from recallflow.private_files import make_private_folder
 from recallflow.process import OUTAGE_S
@@ -67,9 +67,9 @@ class CheckpointStore:
             stopping: event that ends retries.
             create: make the folder of a `file:` URL; from then on the store is unavailable while the folder is
                 missing."""
-        waiting = StoreRetries(stopping or threading.Event(), patience_s)
-        location = waiting.until_done("checkpoints", "find the store", lambda: locate(url))
-        return cls(Objects(location, waiting, create=create))
+        stopping = stopping or threading.Event()
+        location = retry(stopping, patience_s, "checkpoints", "find the store", lambda: locate(url))
+        return cls(Objects(location, stopping, patience_s, create=create))
 
     @property
     def shown(self) -> str:

@@ -187,7 +187,7 @@ def erasing(path: Path) -> tuple[int, int]:
             print(f"killed at {moment}, it says {found}, not {expected!r}")
 
     def life(killing: Killing, _: Say) -> None:
-        killing.before(Partition, "erase", "_commit", "close")
+        killing.before(Partition, "erase", "_write", "close")
         killing.before(Cleaning, "_clean", "run", "_tables")
         stretches = database._erased_ranges
 

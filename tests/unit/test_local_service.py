@@ -387,19 +387,19 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("at_once")
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.ENOSPC, errno.EIO], ids=errno.errorcode.get)
-@pytest.mark.parametrize("fails", ["_commit", "__init__"])
+@pytest.mark.parametrize("fails", ["_write", "__init__"])
 def test_passing_io_error_needs_no_restart(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, fails: str
 ) -> None:
     broken = False
-    commit, opens = Partition._commit, Partition.__init__
+    write, opens = Partition._write, Partition.__init__
 
     def refuse_if(is_broken: bool, called: Callable[..., None], *given: Any) -> None:
         if is_broken:
             raise StorageError(f"IO error: While open a file: {os.strerror(number)}")
         called(*given)
 
-    monkeypatch.setattr(Partition, "_commit", lambda *given: refuse_if(broken, commit, *given))
+    monkeypatch.setattr(Partition, "_write", lambda *given: refuse_if(broken, write, *given))
     if fails == "__init__":  # the state cannot be opened again either, at first
         monkeypatch.setattr(Partition, "__init__", lambda *given: refuse_if(broken, opens, *given))
 

@@ -14,7 +14,7 @@ from pyarrow import fs
 
 from recallflow.connectors.checkpoints import objects as remote_objects
 from recallflow.connectors.checkpoints.generation import decode, encode
-from recallflow.connectors.checkpoints.objects import Location, Objects, StoreRetries, locate
+from recallflow.connectors.checkpoints.objects import Location, Objects, locate
 from recallflow.connectors.checkpoints.store import CheckpointStore
 from recallflow.errors import CheckpointBroken, CheckpointError, UsageError
 from tests.s3_server import S3Server
@@ -41,7 +41,7 @@ def save_and_stop(url: str, folder: Path, after: int) -> str:
                 super().put(name, data)
 
     with pytest.raises(Killed):
-        CheckpointStore(Stopping(locate(url), StoreRetries(threading.Event()))).save(3, folder, about(99))
+        CheckpointStore(Stopping(locate(url), threading.Event())).save(3, folder, about(99))
     return names[after]
 
 

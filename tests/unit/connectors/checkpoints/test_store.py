@@ -16,7 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from rocksdict import Options, Rdict
 
 from recallflow.connectors.checkpoints.generation import PIECE_BYTES, THREADS, CheckpointOrigin
-from recallflow.connectors.checkpoints.objects import Objects, StoreRetries, locate
+from recallflow.connectors.checkpoints.objects import Objects, locate
 from recallflow.connectors.checkpoints.store import GRACE_S, CheckpointSaver, CheckpointStore
 from recallflow.errors import CheckpointError, UsageError
 from tests.groups import share
@@ -174,7 +174,7 @@ class Interrupted(Objects):
     """Before its n-th write, something else is done."""
 
     def __init__(self, url: str) -> None:
-        super().__init__(locate(url), StoreRetries(threading.Event()))
+        super().__init__(locate(url), threading.Event())
         self.meanwhile = dict[int, Callable[[], object]]()
         self._written = 0
         self._one = threading.Lock()
@@ -373,5 +373,5 @@ class StoreLocation(NamedTuple):
 
 
 def test_folder_removed_during_a_listing_is_empty() -> None:
-    objects = Objects(StoreLocation(VanishingFolder()), StoreRetries(threading.Event()))  # type: ignore[arg-type]
+    objects = Objects(StoreLocation(VanishingFolder()), threading.Event())  # type: ignore[arg-type]
     assert (objects.listing("p000/objects"), objects.folders()) == ({}, [])
