@@ -111,16 +111,14 @@ EVENTS_BATCH, QUERIES_BATCH = 4, 1
 QUEUED_MAX = 1_024
 SERVED_MAX = 10_000  # tenants with a known time of their last turn
 
-Placed = Callable[[Position], None]
-
 
 class LocalCall:
     """Record in flight, with its outcome. `record` is set once its position is known."""
 
     record: Record
 
-    def __init__(self, value: bytes, headers: Headers, placed: Placed) -> None:
-        self.value, self.headers, self.placed = value, headers, placed
+    def __init__(self, value: bytes, headers: Headers, on_position: Callable[[Position], None]) -> None:
+        self.value, self.headers, self.on_position = value, headers, on_position
         self.is_wanted = True
         self.outcome: Future[Delivered] = Future()
         self.outcome.set_running_or_notify_cancel()  # the caller may give up; a later outcome is dropped
@@ -160,13 +158,18 @@ class LocalCalls:
 
     @contextmanager
     def put(
-        self, topic: str, tenant_id: str, value: bytes, headers: Headers, placed: Placed = lambda _: None
+        self,
+        topic: str,
+        tenant_id: str,
+        value: bytes,
+        headers: Headers,
+        on_position: Callable[[Position], None] = lambda _: None,
     ) -> Iterator[LocalCall]:
         """Queue a record of a tenant, and wait for its outcome within the block.
 
-        A question is not asked if its block has ended. `placed` is called with the position before the engine gets the
-        record, on the engine's thread. Raise SourceError where the engine has ended or the queue is full."""
-        call = LocalCall(value, headers, placed)
+        A query is not asked if its block has ended. `on_position` is called on the engine's thread before the record is
+        applied. Raise SourceError where the engine has ended or the queue is full."""
+        call = LocalCall(value, headers, on_position)
         with self._lock:
             if self.ended:
                 raise SourceError(self.ended)
@@ -265,7 +268,7 @@ class LocalCalls:
             call.record = Record(position, call.value, self._now_ms, headers=call.headers)
             if call.is_wanted:
                 self._taken_calls[position] = call
-            call.placed(position)
+            call.on_position(position)
             records.append(call.record)
         self.given[topic] += len(records)
         return records

@@ -41,7 +41,7 @@ class RecordSpans:
     def __init__(self, stages: Stages, waits: str | None = None) -> None:
         """Create the spans of a flow. `waits`: the topic whose records may be parked."""
         self.stages, self._waits = stages, waits
-        self._here: dict[Position, RecordSpan] = {}
+        self._open: dict[Position, RecordSpan] = {}
         self._late: dict[Position, RecordSpan] = {}
         self._dropping = threading.Lock()
 
@@ -60,7 +60,7 @@ class RecordSpans:
             queue_s = (began_ms - record.append_ms) / 1000
             if traces or record.headers:
                 self._trace(tracked, record, item, began_ms, {"queue": queue_s, "prepare": prepare_s})
-            self._here[record.position] = tracked
+            self._open[record.position] = tracked
             self.stages.observe("queue", record.position.topic, queue_s, tracked.trace_id)
             self.stages.observe("prepare", record.position.topic, prepare_s, tracked.trace_id)
 
@@ -105,7 +105,7 @@ class RecordSpans:
             return nullcontext()
         return trace.use_span(tracked.span, record_exception=False, set_status_on_exception=False)
 
-    def handed(self, output: Any) -> Callable[[int], None]:
+    def track_output(self, output: Any) -> Callable[[int], None]:
         """Note an output at the sink. Return a function that the sink calls with the append time of the output."""
         position = output.position
         tracked = self._found(position)
@@ -113,7 +113,7 @@ class RecordSpans:
             return lambda _: None
         tracked.outputs += 1
         if tracked.span is not None and tracked.span.is_recording():
-            _tell(tracked.span, output)
+            _set_attributes(tracked.span, output)
         handed_ms = time.time_ns() / _NS_PER_MS
 
         def delivered(append_ms: int) -> None:
@@ -126,14 +126,14 @@ class RecordSpans:
     def done(self, positions: Iterable[Position]) -> None:
         """End the spans of completed records, and keep the spans of parked records."""
         for position in positions:
-            tracked = self._here.pop(position, None)
+            tracked = self._open.pop(position, None)
             if tracked is None:
                 continue
             waits = tracked.outputs == 0 and position.topic == self._waits
             if not waits:
                 self._end("state", position, tracked)
             if waits or (tracked.outputs == 0 and tracked.headers):  # the latter: an event that is applied in steps
-                self._keep(position, tracked)
+                self._park(position, tracked)
 
     def end_late(self, positions: Sequence[Position]) -> None:
         for position in positions:
@@ -144,7 +144,7 @@ class RecordSpans:
     def is_late(self, position: Position) -> bool:
         return position in self._late
 
-    def _keep(self, position: Position, tracked: RecordSpan) -> None:
+    def _park(self, position: Position, tracked: RecordSpan) -> None:
         with self._dropping:
             if len(self._late) >= LATE_MOST:
                 dropped = self._late.pop(next(iter(self._late)), None)
@@ -161,7 +161,7 @@ class RecordSpans:
             tracked.span.end()
 
     def _found(self, position: Position) -> RecordSpan | None:
-        return self._here.get(position) or self._late.get(position)
+        return self._open.get(position) or self._late.get(position)
 
 
 def is_set_up() -> bool:
@@ -186,7 +186,7 @@ def described(item: Item | Record) -> tuple[str, Attributes]:
     return operation, about | {"gen_ai.operation.name": operation, "recallflow.environment": item.owner.environment}
 
 
-def _tell(span: Span, output: object) -> None:
+def _set_attributes(span: Span, output: object) -> None:
     match output:
         case Answer(response=response):
             span.set_attribute("recallflow.response.status", response.status)

@@ -201,14 +201,14 @@ def letter(output: DeadLetter, most_bytes: int) -> Outgoing:
         missing |= {"error.masked": str(masked + masked_in_key)}
     sent = None if record.tombstone else value
     whole = _outgoing(output, key, sent, (*own, *error_headers(output, missing)))
-    whole = replace(whole, instead=partial(_remark, output))
+    whole = replace(whole, instead=partial(_letter_without_record, output))
     if len(value) <= whole.room_bytes(most_bytes):
         return whole
     cut = replace(whole, headers=(*own, *error_headers(output, missing | _whole(record.original))))
     return replace(cut, value=value[: cut.room_bytes(most_bytes)])
 
 
-def _remark(output: DeadLetter, reason: str) -> Outgoing:
+def _letter_without_record(output: DeadLetter, reason: str) -> Outgoing:
     """Return the replacement of a dead letter that the brokers refuse: the reason, without the record."""
     headers = error_headers(output, _whole(output.record.original) | {"error.refused": reason})
     return _outgoing(output, mask(output.record.key or b"")[0] or str(output.position).encode(), b"", headers)
@@ -281,7 +281,7 @@ def routing(
                 if spans.is_late(output.position):
                     late.append(output.position)
                 sent = router.route(output)
-                yield sent._replace(outgoing=replace(sent.outgoing, delivered=spans.handed(output)))
+                yield sent._replace(outgoing=replace(sent.outgoing, delivered=spans.track_output(output)))
         spans.end_late(late)
 
     return route

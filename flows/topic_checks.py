@@ -147,8 +147,8 @@ def state_partitions(reader: TopicReader, topic: str, count: int) -> int | None:
     """Return the number of state partitions in the metadata of the group's committed offsets; None if there is none."""
     wanted = [TopicPartition(topic, number) for number in range(count)]
     kept = reader.ask(lambda: reader.consumer.committed(wanted, timeout=ASK_S))
-    places = (PartitionProgress.found(one.metadata) for one in kept)
-    return next((place.partitions for place in places if place is not None), None)
+    found = (PartitionProgress.found(one.metadata) for one in kept)
+    return next((progress.partitions for progress in found if progress is not None), None)
 
 
 def _check_memories(reader: TopicReader, topic: str) -> None:

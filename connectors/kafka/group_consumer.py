@@ -130,12 +130,12 @@ class GroupConsumer:
 
         A memory offset without a text carries no information, and is not committed."""
         member_id = self.member_id
-        places = [TopicPartition(self._queries, part, at.query_offset, note) for part, at in committed.items()]
-        places += [
+        offsets = [TopicPartition(self._queries, part, at.query_offset, note) for part, at in committed.items()]
+        offsets += [
             TopicPartition(self._memory, part, at.memory_offset, at.text) for part, at in committed.items() if at.text
         ]
         try:
-            answers = self._consumer.commit(offsets=places, asynchronous=False)
+            answers = self._consumer.commit(offsets=offsets, asynchronous=False)
         except KafkaException as error:
             self._judge(error.args[0])
             return frozenset()
@@ -148,7 +148,7 @@ class GroupConsumer:
         return frozenset(committed) - failed.keys()
 
     def leave(self) -> None:
-        """Leave the group. It keeps the place of a static member for the length of a session."""
+        """Leave the group. A static member keeps its partitions for the length of a session."""
         if self._consumer is not None:
             self._consumer.close()
 

@@ -342,17 +342,17 @@ class Membership:
             group_members.check_alone(self._options, self.name, self._own)
             self._alone = True
         coming = {partition: found[partition] for partition in self._coming}
-        places = {
+        commits = {
             partition: self._initial_commit(coming[partition].committed)
             for partition in self._previous.has_left(coming)
         }
         sent_s = self._clock_s()
-        gained = self._consumer.commit(places, self._note()) if places else frozenset()
+        gained = self._consumer.commit(commits, self._note()) if commits else frozenset()
         if not gained:
             return
         self._lease.renew(sent_s)
         with self._state:
-            self._owned.update({partition: places[partition] for partition in gained})
+            self._owned.update({partition: commits[partition] for partition in gained})
         self._coming -= gained  # after `_owned` has them, so that `expected` always contains them
         self._assignee.gain({partition: coming[partition].committed.text or None for partition in gained})
 
@@ -376,17 +376,17 @@ class Membership:
             owned, chosen = sorted(self._owned), set(self._dirty)
             if owned and self._clock_s() >= self._renew_at_s:
                 chosen.add(owned[self._turn % len(owned)])
-            places = {partition: self._owned[partition] for partition in chosen}
-        if not places:
+            commits = {partition: self._owned[partition] for partition in chosen}
+        if not commits:
             return
         sent_s = self._clock_s()
-        accepted = self._consumer.commit(places, self._note())
+        accepted = self._consumer.commit(commits, self._note())
         if accepted:
             self._lease.renew(sent_s)
             self._renew_at_s = sent_s + self._lease.renew_s
             self._turn += 1
         with self._state:  # a newer commit may exist
-            self._dirty -= {partition for partition in accepted if self._owned[partition] is places[partition]}
+            self._dirty -= {partition for partition in accepted if self._owned[partition] is commits[partition]}
 
     def _note(self, released: bool = False) -> str:
         self._me = replace(self._me, renewals=self._me.renewals + 1)

@@ -120,10 +120,10 @@ class PartitionProgress:
 def progress_of(stored: bytes) -> tuple[str, tuple[int, int, int]]:
     """Return the deployment of a stored progress, and its generation, next memory offset and first open query, which
     grow. Return no deployment and zeros for the encoding of another version."""
-    place = PartitionProgress.found(stored.decode())
-    if place is None:
+    progress = PartitionProgress.found(stored.decode())
+    if progress is None:
         return "", (0, 0, 0)
-    return place.deployment, (place.generation, place.memory.next_offset, place.queries.first)
+    return progress.deployment, (progress.generation, progress.memory.next_offset, progress.queries.first)
 
 
 def _compact(reached: LogProgress) -> tuple[Any, ...]:

@@ -88,13 +88,13 @@ class Expected:
 class _OfKey:
     """Awaited outcomes of one record key. `early` are outputs that came before the position was known, by source."""
 
-    unplaced: int = 0
+    without_position: int = 0
     by_source: dict[bytes, Expected] = field(default_factory=dict)
     early: dict[bytes, Any] = field(default_factory=dict)
 
 
 class ExpectedOutcomes:
-    """Records whose outcomes are awaited. For one thread; `looks_for` may be called on any.
+    """Records whose outcomes are awaited. For one thread; `is_awaited` may be called on any.
 
     They are indexed by record key, which outputs carry as well: outputs of other senders are skipped by their key."""
 
@@ -102,20 +102,20 @@ class ExpectedOutcomes:
         self._by_key: dict[bytes, _OfKey] = {}
 
     def expect(self, expected: Expected) -> None:
-        """Register a record before it is sent; `place` or `drop` follows."""
-        self._by_key.setdefault(expected.key, _OfKey()).unplaced += 1
+        """Register a record before it is sent; `set_position` or `drop` follows."""
+        self._by_key.setdefault(expected.key, _OfKey()).without_position += 1
 
-    def place(self, expected: Expected, position: Position) -> None:
+    def set_position(self, expected: Expected, position: Position) -> None:
         """Set the position of the record. Its outcome may have come earlier."""
         if expected.source is not None:  # no longer awaited
             return
         expected.source = str(position).encode()
         of_key = self._by_key[expected.key]
-        of_key.unplaced -= 1
+        of_key.without_position -= 1
         output = of_key.early.pop(expected.source, None)
         if output is None:
             of_key.by_source[expected.source] = expected
-        self._tidy(expected.key, of_key)
+        self._drop_unused(expected.key, of_key)
         if output is not None:
             expected.receive(output)
 
@@ -124,13 +124,13 @@ class ExpectedOutcomes:
         if of_key is None:
             return
         if expected.source is None:
-            of_key.unplaced -= 1
+            of_key.without_position -= 1
             expected.source = b""
         else:
             of_key.by_source.pop(expected.source, None)
-        self._tidy(expected.key, of_key)
+        self._drop_unused(expected.key, of_key)
 
-    def looks_for(self, key: bytes) -> bool:
+    def is_awaited(self, key: bytes) -> bool:
         """Return whether an outcome is awaited for a record key."""
         return key in self._by_key
 
@@ -145,9 +145,9 @@ class ExpectedOutcomes:
         source = next((value for name, value in headers if name == SOURCE_HEADER), None) or b""
         expected = of_key.by_source.pop(source, None)
         if expected is not None:
-            self._tidy(key, of_key)
+            self._drop_unused(key, of_key)
             expected.receive(message)
-        elif of_key.unplaced:
+        elif of_key.without_position:
             of_key.early[source] = message
             if len(of_key.early) > EARLY_MOST:
                 del of_key.early[next(iter(of_key.early))]
@@ -159,8 +159,8 @@ class ExpectedOutcomes:
                 self.drop(expected)
                 expected.receive(error)
 
-    def _tidy(self, key: bytes, of_key: _OfKey) -> None:
-        if not of_key.unplaced:
+    def _drop_unused(self, key: bytes, of_key: _OfKey) -> None:
+        if not of_key.without_position:
             of_key.early.clear()
             if not of_key.by_source:
                 del self._by_key[key]
@@ -211,7 +211,7 @@ class KafkaService:
                 wire = {"id": query_id, "reply_to": self._kafka.reply_to}
                 asked = query.model_copy(update={name: value for name, value in wire.items() if value is not None})
                 with self._expected(asked) as (expected, output):
-                    self._send(self._topics.queries, asked, headers, partial(self._place, expected))
+                    self._send(self._topics.queries, asked, headers, partial(self._note_position, expected))
                     return _response(query_id, await output)
         except TimeoutError:
             raise QueryTimeout(query_id, timeout_s, self._kafka.last_error) from None
@@ -231,7 +231,7 @@ class KafkaService:
             position = asyncio.get_running_loop().create_future()
 
             def delivered(found: Position | DeliveryFailed) -> None:
-                self._place(expected, found)
+                self._note_position(expected, found)
                 resolve(position, found)
 
             self._send(self._topics.memory, noted, headers, delivered)
@@ -282,10 +282,10 @@ class KafkaService:
             if not output.cancel() and not output.cancelled():
                 output.exception()  # asyncio logs unread errors
 
-    def _place(self, expected: Expected, found: Position | DeliveryFailed) -> None:
+    def _note_position(self, expected: Expected, found: Position | DeliveryFailed) -> None:
         """Note the position of the record, or the failure to store it."""
         if isinstance(found, Position):
-            self._outcomes.place(expected, found)
+            self._outcomes.set_position(expected, found)
         else:
             expected.receive(found)
 
@@ -297,7 +297,7 @@ class KafkaService:
     # ------------------------------------------------------------------ on the exchange's threads
 
     def _received(self, message: Any) -> None:
-        if self._outcomes.looks_for(message.key() or b""):
+        if self._outcomes.is_awaited(message.key() or b""):
             self._loop_calls.call(self._outcomes.receive, message)
 
 

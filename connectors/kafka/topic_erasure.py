@@ -23,7 +23,7 @@ COMPACT, DELETE = "compact", "delete"
 TOMBSTONE_BYTES = 16 * 1024  # smallest record limit of a topic
 FLUSH_S = 60.0
 NO_LIMIT = -1
-LOOK_S = 0.2  # polling interval
+SEARCH_S = 0.2  # polling interval
 
 
 class Retention(NamedTuple):
@@ -153,19 +153,19 @@ class OutcomeReader:
     def __init__(self, options: KafkaOptions, topics: Sequence[str]) -> None:
         """Raise SourceError."""
         self._reader = TopicReader(options, TAIL)
-        self._places = {part: end for part, (_, end) in self._reader.spans(topics).items()}
+        self._next_offsets = {part: end for part, (_, end) in self._reader.spans(topics).items()}
 
-    def of(self, position: Position, patience: Patience) -> Outcome | None:
+    def outcome_of(self, position: Position, patience: Patience) -> Outcome | None:
         """Return the outcome of the record at a position; None if it does not come in time."""
-        between_looks = threading.Event()
-        while (found := self._look(position)) is None and not patience.ended():
-            between_looks.wait(LOOK_S)
+        between_searches = threading.Event()
+        while (found := self._search(position)) is None and not patience.ended():
+            between_searches.wait(SEARCH_S)
         return found
 
-    def _look(self, position: Position) -> Outcome | None:
-        for (topic, number), place in self._places.items():
-            for message in self._reader.read_to_end(topic, number, place):
-                self._places[topic, number] = message.offset() + 1
+    def _search(self, position: Position) -> Outcome | None:
+        for (topic, number), offset in self._next_offsets.items():
+            for message in self._reader.read_to_end(topic, number, offset):
+                self._next_offsets[topic, number] = message.offset() + 1
                 if any(source == str(position).encode() for source, _ in identity_of(message)):
                     return _outcome(message)
         return None

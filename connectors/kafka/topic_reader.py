@@ -153,15 +153,15 @@ class TopicReader:
 
     def read(self, wait_s: float) -> Any:
         """Return the next record of the assigned partitions; None if none comes in time."""
-        message = self._take(lambda: self.consumer.poll(wait_s))
-        return None if message is None or self._says(message) else message
+        message = self._checked(lambda: self.consumer.poll(wait_s))
+        return None if message is None or self._is_event(message) else message
 
     def read_many(self) -> list[Any]:
         """Return available records, possibly none; `ended` names the partitions read to their end."""
-        found = self._take(lambda: self.consumer.consume(READ_MANY, POLL_S))
-        return [message for message in found if not self._says(message)]
+        found = self._checked(lambda: self.consumer.consume(READ_MANY, POLL_S))
+        return [message for message in found if not self._is_event(message)]
 
-    def _take(self, call: Callable[[], Any]) -> Any:
+    def _checked(self, call: Callable[[], Any]) -> Any:
         try:
             found = call()
         except KafkaException as failed:
@@ -169,7 +169,7 @@ class TopicReader:
         self.client_errors.check()
         return found
 
-    def _says(self, message: Any) -> bool:
+    def _is_event(self, message: Any) -> bool:
         """Return whether a message is an event of its partition and no record. Raise SourceError."""
         if (error := message.error()) is None:
             if self._registry is not None:

@@ -138,7 +138,7 @@ class EraseCommand:
         with topic_erasure.OutcomeReader(self._config.kafka, (topics.receipts, topics.dead_letters)) as outcomes:
             with closing(kafka_verbs(self._config, self._tenant, event.environment or PRODUCTION)) as verbs:
                 position = verbs.send(event).result()
-            outcome = outcomes.of(position, Patience(timeout_s))
+            outcome = outcomes.outcome_of(position, Patience(timeout_s))
         if outcome is None:
             raise RecallflowError(
                 f"{position}: no engine applied the erasure within {timeout_s:g} s; is the engine running (recallflow "

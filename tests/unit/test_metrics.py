@@ -371,7 +371,7 @@ def test_waiting_spans_are_bounded_and_end_once(
     assert parent is not None
     assert parent.startswith(PARENT[0][1][:36])
     assert spans.headers(places[0]) == ()
-    spans.handed(Receipted(places[-1], 0, b"acme/ann", b"{}"))(5)
+    spans.track_output(Receipted(places[-1], 0, b"acme/ann", b"{}"))(5)
     spans.end_late(places[2 * MOST :])
     assert not any(spans.is_late(place) for place in places)
     assert len(exported.get_finished_spans()) == len(places)
@@ -412,7 +412,7 @@ ANSWERS = {
 def test_span_counts_memories_of_any_answer(exported: InMemorySpanExporter, response: Response, count: int) -> None:
     spans, place = RecordSpans(Stages((EVENT_TOPIC, QUERY_TOPIC)), waits=QUERY_TOPIC), Position(QUERY_TOPIC, 0, 1)
     spans.begin([decode(Record(place, QUERY, 0, b"acme/ann", headers=PARENT))], 0.0)
-    spans.handed(Answer(place, 0, b"acme/ann", b"{}", response))
+    spans.track_output(Answer(place, 0, b"acme/ann", b"{}", response))
     spans.done([place])
     [span] = exported.get_finished_spans()
     assert span.attributes is not None

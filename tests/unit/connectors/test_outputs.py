@@ -389,7 +389,7 @@ class Caller:
         return Output(self.key, self.position)
 
     def place(self) -> None:
-        self._outcomes.place(self.expected, self.position)
+        self._outcomes.set_position(self.expected, self.position)
 
     def drop(self) -> None:
         self._outcomes.drop(self.expected)
