@@ -144,21 +144,6 @@ def test_calls_to_a_missing_broker_time_out_without_futures(user: str) -> None:
         assert asyncio.run(futures_left(service)) < MANY
 
 
-@pytest.fixture
-def client(engine: Engine) -> Iterator[RecallClient]:
-    with engine.client() as client:
-        yield client
-
-
-@pytest.mark.parametrize("missing", ["memory_topic", "response_topic"])
-def test_missing_topic_is_named(engine: Engine, missing: str) -> None:
-    with (
-        engine.client(timeout_s=0.5, **{missing: "no-such-topic"}) as client,
-        pytest.raises((DeliveryFailed, QueryTimeout), match="no-such-topic"),
-    ):
-        client.add("lost", user="ann") if missing == "memory_topic" else client.search("anyone?", user="ann")
-
-
 def test_response_in_an_added_partition_is_read(deserted: Engine, user: str) -> None:
     topics = deserted.topics
     servers: dict[str, Any] = {"bootstrap.servers": deserted.broker.bootstrap_servers}

@@ -94,20 +94,6 @@ def ours(engine: Engine, user: str) -> list[str]:
     return [*without_control(engine), "--timeout-s", "60", "--tenant", "acme", "--user", user]
 
 
-def test_remembered_fact_is_found_listed_shown_and_forgotten(cli: Command, ours: list[str], engine: Engine) -> None:
-    stored = cli("remember", "Ana is allergic to walnuts", "--tag", "food", *ours)
-    assert (stored.returncode, stored.stderr) == (0, "")
-    outcome, memory_id = stored.stdout.strip().split(": ")
-    assert (outcome, memory_id.startswith(engine.topics.memory)) == ("created", True)
-    asked = cli("ask", "What is Ana allergic to?", *ours)
-    assert (asked.returncode, asked.stderr) == (0, "")
-    assert "Ana is allergic to walnuts" in asked.stdout
-    assert [line.split("\t")[1] for line in cli("list", *ours).stdout.splitlines()] == [memory_id]
-    assert "food" in cli("show", memory_id, *ours).stdout
-    assert cli("forget", memory_id, *ours).returncode == 0
-    assert "walnuts" not in cli("list", *ours).stdout
-
-
 def test_flag_overrides_the_engine_of_the_environment(
     cli: Command, ours: list[str], engine: Engine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -132,6 +118,8 @@ def test_missing_engine_topics_and_brokers_are_named(cli: Command, deserted: Eng
     missing = cli("ask", "tea?", *where[:2], "--response-topic", "nowhere")
     assert (missing.returncode, missing.stdout) == (1, "")
     assert "no topic nowhere" in missing.stderr
+    unsent = cli("remember", "tea", *where, "--memory-topic", "nowhere")
+    assert (unsent.returncode, unsent.stdout, "nowhere" in unsent.stderr) == (1, "", True)
     away = cli("remember", "tea", "--bootstrap-servers", "127.0.0.1:1", "--timeout-s", "0.5")
     assert (away.returncode, away.stdout) == (1, "")
     assert "127.0.0.1:1" in away.stderr

@@ -3,7 +3,6 @@
 import contextlib
 import re
 import shlex
-import shutil
 import signal
 from collections import Counter
 from dataclasses import asdict, dataclass, replace
@@ -161,28 +160,6 @@ def test_open_requests_are_asked_again_unless_retention_took_them(
     with enrichment.running("--give-up-unanswered"):
         until(lambda: len(enrichment.results()) == 11)
     assert "m15" in [result["memory_id"] for result in enrichment.results()]
-
-
-def test_a_lost_directory_and_a_new_deployment_repeat_nothing(enrichment: Enrichment, llm_server: LlmServer) -> None:
-    own = enrichment.topics
-    foreign = {"type": "memory", "tenant_id": "other", "user_id": "ann", "content": "x"}
-    result = {"type": "enrichment.result", "tenant_id": "acme", "user_id": "ann", "request": "r:0:0", "source": "m:0:0"}
-    for topic in (own.enrichment, own.results):
-        produce(enrichment.broker, topic, b"no JSON", b"{}", b'{"type": "message"}')
-    produce(enrichment.broker, own.results, result | {"memory_id": "m", "events": [foreign]})
-    enrichment.request(10)
-    llm_server.fail("hang", times=2)
-    with enrichment.running():
-        until(lambda: len(enrichment.events()) == 8)
-        until(lambda: len(read_topic(enrichment.broker, own.dead_letters)) == 7)
-    llm_server.heal()
-    shutil.rmtree(enrichment.state_dir)
-    before = asked_about(llm_server)
-    with enrichment.running("--deployment", f"another-{own.enrichment}"):
-        until(lambda: len(enrichment.events()) == 10)
-    assert (asked_about(llm_server) - before).total() == 2
-    assert Counter(event["id"] for event in enrichment.events()).most_common(1)[0][1] == 1
-    assert len(read_topic(enrichment.broker, own.dead_letters)) == 7
 
 
 def test_kills_of_both_flows_change_nothing(

@@ -206,10 +206,6 @@ Ask = Callable[..., list[dict[str, Any]]]
 SUMMARIES = {"diet": "Ana eats no meat.", "travel": "Ana moved to Porto in May.", "work": "Ana works at a bakery."}
 SAID = ("Ana works at the bakery Tulipa", "The bakery Tulipa was founded by Rui", "Rui was born in Faro")
 STEPS = {"select_categories": True, "check_sufficiency": True, "rewrite": True}
-# One fault of each kind; tests/unit/connectors/test_llm_calls.py has them all.
-STEP_FAULTS = [(Fault("status", status=500), "unavailable"), (Fault("hang"), "timeout")]
-TIMEOUT_MS = {True: 200, False: 30_000}  # short only where a call is to time out: machines may be busy
-FAULTS_OF_CHATS = [*STEP_FAULTS, (Fault("off_schema"), "malformed"), (Fault("refusal"), "refused")]
 
 
 @pytest.fixture
@@ -252,20 +248,13 @@ def test_a_language_model_selects_checks_and_rewrites(ask: Ask, llm_server: LlmS
     assert (brief["sufficient"], brief["memories"], brief["context"]["summaries"]) == (True, [], SUMMARIES)
 
 
-@pytest.mark.parametrize(("fault", "code"), FAULTS_OF_CHATS, ids=lambda one: getattr(one, "kind", one))
-def test_failing_step_is_named_and_left_out(ask: Ask, llm_server: LlmServer, fault: Fault, code: str) -> None:
-    llm_server.answer("select_categories", {"categories": ["travel"]})
-    llm_server.answer("check_sufficiency", {"sufficient": True})
-    llm_server.answer("rewrite", {"questions": ["Who founded Tulipa?"]})
-    llm_server.fail(fault, times=None)
-    wait_ms = TIMEOUT_MS[code == "timeout"]
-    usual, *answers = ask({"max_tokens": 2_000}, *({step: True} for step in STEPS), query_timeout_ms=wait_ms)
+def test_hanging_step_is_named_and_left_out(ask: Ask, llm_server: LlmServer) -> None:
+    llm_server.fail("hang", times=None)
+    usual, *answers = ask({"max_tokens": 2_000}, *({step: True} for step in STEPS), query_timeout_ms=200)
     for step, failed in zip(STEPS, answers, strict=True):
         assert (failed["status"], codes(failed)) == ("degraded", ["llm_failed"])
-        assert failed["warnings"][0]["detail"].startswith(f"{step}: {code};")
-        assert failed["routing_info"]["models"][step]["failure"] == code
+        assert failed["routing_info"]["models"][step]["failure"] == "timeout"
         assert ids(failed) == ids(usual)
-        assert failed.get("context", usual["context"]) == usual["context"]
 
 
 def test_injected_instruction_has_no_effect(ask: Ask, llm_server: LlmServer, lines: list[dict[str, Any]]) -> None:
@@ -290,23 +279,18 @@ def test_injected_instruction_has_no_effect(ask: Ask, llm_server: LlmServer, lin
     assert {*ids(hostile)} <= {f"m{n}" for n in range(len(SAID))}
 
 
-@pytest.mark.parametrize(
-    ("fault", "code"),
-    [*STEP_FAULTS, *((Fault(kind), "malformed") for kind in ("wrong_dimension", "nan"))],
-    ids=lambda one: getattr(one, "kind", one),
-)
-def test_question_without_vector_uses_words(llm_server: LlmServer, tmp_path: Path, fault: Fault, code: str) -> None:
-    def run(*events: dict[str, Any], wait_ms: int = TIMEOUT_MS[False]) -> Any:
+def test_question_without_vector_uses_words(llm_server: LlmServer, tmp_path: Path) -> None:
+    def run(*events: dict[str, Any], wait_ms: int = 30_000) -> Any:
         embedding = EmbeddingSettings("e-1", 64, base_url=llm_server.url, query_timeout_ms=wait_ms, attempts=1)
         settings, models = Settings(partitions=1, embedder="openai"), ModelSettings(embedding=embedding)
         return process([orjson.dumps(event) for event in events], settings, tmp_path / "s", None, models).responses
 
     run(*(make_event("memory", n, id=f"m{n}", content=text) for n, text in enumerate(SAID)))
     question = make_event("recall", 100, query="Where was Rui born?", k=1)
-    llm_server.fail(fault, times=None)
-    (failed,) = run(question, wait_ms=TIMEOUT_MS[code == "timeout"])
+    llm_server.fail("hang", times=None)
+    (failed,) = run(question, wait_ms=200)  # short, as the call is to time out
     assert (failed["status"], codes(failed), ids(failed)) == ("degraded", ["embedding_fallback"], ["m2"])
-    assert failed["routing_info"]["models"]["embed"]["failure"] == code
+    assert failed["routing_info"]["models"]["embed"]["failure"] == "timeout"
     llm_server.heal()
     (healed,) = run(question)
     assert (healed["status"], ids(healed)) == ("ok", ["m2"])

@@ -18,19 +18,6 @@ def server() -> Iterator[JwksServer]:
     server.close()
 
 
-def test_a_file_gives_public_keys_and_secrets(tmp_path: Path) -> None:
-    path = tmp_path / "jwks.json"
-    path.write_bytes(document(rs256(), es256(), oct_key(), rs256("short", 1024), {"kty": "OKP", "kid": "ed"}))
-    source = open_jwks(str(path))
-    keys, problems, _ = source.read()
-    assert [(key.name, key.algorithm, key.secret is not None) for key in keys] == [
-        ("r1", "RS256", False), ("e1", "ES256", False), ("o1", "HS256", True),
-    ]  # fmt: skip
-    assert [sorted(key.jwk) for key in keys if key.jwk is not None] == [["e", "kty", "n"], ["crv", "kty", "x", "y"]]
-    assert len(problems) == 2
-    assert not source.is_remote
-
-
 @pytest.mark.parametrize(
     ("content", "said"),
     [

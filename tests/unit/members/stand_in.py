@@ -1,5 +1,5 @@
-"""A member as its supervisor sees it, without an engine: it serves probes and goes on until SIGTERM, or does what a
-file with its name says in its first life (behind `always`, in each).
+"""A member as its supervisor sees it, without an engine: it serves probes until SIGTERM, or does what a file with its
+name says.
 
     python stand_in.py FOLDER … --config FILE
 """
@@ -24,10 +24,6 @@ def main() -> int:
     notes, told, stopped = folder / f"{name}.lives", folder / f"{name}.does", threading.Event()
     lives = len(notes.read_text().splitlines()) if notes.exists() else 0
     does = told.read_text().split() if told.exists() else []
-    if does[:1] == ["always"]:
-        does = does[1:]
-    elif lives:
-        does = []
     signal.signal(signal.SIGTERM, lambda *_: stopped.set())
     end_with_supervisor()
     registry = CollectorRegistry()
@@ -38,23 +34,11 @@ def main() -> int:
         with notes.open("a") as file:
             file.write(json.dumps(note) + "\n")
         print(f"life {lives + 1}", file=sys.stderr, flush=True)
-        return live(does, stopped)
-
-
-def live(does: list[str], stopped: threading.Event) -> int:
-    match does:
-        case ["ends", code]:
-            return int(code)
-        case ["kills"]:
-            os.kill(os.getpid(), signal.SIGKILL)
-        case ["stays"]:
+        if "stays" in does:
             threading.Event().wait()
-        case ["at-the-end", code]:
-            stopped.wait()
-            return int(code)
-    stopped.wait()
-    print("last words", end="", file=sys.stderr, flush=True)
-    return 0
+        stopped.wait()
+        print("last words", end="", file=sys.stderr, flush=True)
+        return 0
 
 
 if __name__ == "__main__":

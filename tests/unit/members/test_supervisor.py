@@ -113,19 +113,6 @@ def test_every_line_of_a_json_log_names_its_member(site: Site) -> None:
     assert all({"time", "level", "logger", "message"} <= one.keys() for one in said)
 
 
-@pytest.mark.parametrize(("does", "said"), [("kills", "was killed by SIGKILL"), ("ends 1", "ended with 1")])
-def test_a_member_that_ends_by_itself_is_started_again(site: Site, does: str, said: str) -> None:
-    site.does(SECOND, does)
-    process = site.start()
-    site.says(process, "life 2")
-    text = site.ask("/metrics")[1]
-    assert f'walnuts_total{{member="{SECOND}"}} 2.0' in text
-    assert f'recallflow_member_restarts_total{{member="{SECOND}"}} 1.0' in text
-    assert f'recallflow_member_restarts_total{{member="{FIRST}"}} 0.0' in text
-    assert site.stopped(process) == 0
-    assert sum(f"{SECOND} {said}: it starts again in 0.05 s" in line for line in site.lines) == 1
-
-
 def test_a_second_signal_ends_all_at_once(site: Site) -> None:
     site.does(FIRST, "stays")
     process = site.running()

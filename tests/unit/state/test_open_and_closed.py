@@ -263,19 +263,6 @@ def test_wrong_secret_opens_nothing(tmp_path: Path) -> None:
     assert "secret.json" in problem
 
 
-def test_a_folder_of_an_encrypted_directory_needs_its_key(tmp_path: Path) -> None:
-    with Member.on(tmp_path / "sealed", SEALED) as sealed, Member.on(tmp_path / "bare") as bare:
-        sealed.take(1)
-        sealed.run(told())
-        arriving = arriving_folder(tmp_path / "bare", 1)
-        copy_partition(sealed.directory.partition(1), arriving)
-        bare.take(1)
-        bare.run(told(count=1))
-        with pytest.raises(MasterKeyError, match="p001"):
-            bare.directory.replace_folder(1, arriving)
-        assert bare.directory.partition(1).counts.memories == len(of(1))  # nothing went
-
-
 @pytest.fixture
 def brought(tmp_path: Path) -> Path:
     """An encrypted directory with two folders that came from another one."""
