@@ -1,4 +1,4 @@
-"""The compose file, the lock and the audit."""
+"""The compose file, the manifests, the lock and the audit."""
 
 import argparse
 import importlib
@@ -26,8 +26,10 @@ from packaging.utils import canonicalize_name
 import recallflow
 from benchmarks.broker import KAFKA_VERSION
 from recallflow.cli import main
+from recallflow.cli.commands import commands
+from recallflow.cli.flags import FLAGS
 from recallflow.connectors.kafka import admin
-from recallflow.flows.config import LOCAL
+from recallflow.flows.config import LOCAL, RawSetting, read_config
 from recallflow.flows.settings import TopicNames
 from recallflow.owner import Owner
 
@@ -192,7 +194,7 @@ def services() -> dict[str, Any]:
     return {name: service for name, service in found.items() if name != "engine"}
 
 
-def commands(service: Mapping[str, Any]) -> list[str]:
+def bash_commands(service: Mapping[str, Any]) -> list[str]:
     """Everything a service hands to bash, as bash sees it: Compose makes `$$` a `$`."""
     words = [*service.get("entrypoint", []), *service.get("command", [])]
     check = service.get("healthcheck", {}).get("test", ["CMD"])[1:]
@@ -206,7 +208,7 @@ def address(listeners: str, name: str) -> str:
 
 def created_by_compose(services: dict[str, Any], folder: Path) -> Made:
     """Return the topics that the script creates, by a kafka-topics.sh that records its arguments."""
-    (script,) = commands(services["topics"])
+    (script,) = bash_commands(services["topics"])
     assert KAFKA_TOPICS in script
     notes = folder / "calls"
     stand_in = folder / "kafka-topics.sh"
@@ -256,7 +258,7 @@ def test_kafka_listens_at_the_default_address(services: dict[str, Any]) -> None:
 
 
 def test_compose_commands_are_valid_bash(services: dict[str, Any]) -> None:
-    handed = [command for service in services.values() for command in commands(service)]
+    handed = [command for service in services.values() for command in bash_commands(service)]
     assert len(handed) == 2
     for command in handed:
         done = subprocess.run(["bash", "-n", "-c", command], capture_output=True, text=True)
@@ -265,3 +267,21 @@ def test_compose_commands_are_valid_bash(services: dict[str, Any]) -> None:
 
 def test_compose_uses_the_tested_kafka_version(services: dict[str, Any]) -> None:
     assert {service["image"] for service in services.values()} == {f"apache/kafka:{KAFKA_VERSION}"}
+
+
+BASE = Path(__file__).parents[2] / "deploy" / "kubernetes" / "base"
+POD = "recallflow-0"
+
+
+def test_base_manifest_names_settings_of_the_code() -> None:
+    pod: Any = yaml.safe_load((BASE / "stateful-set.yaml").read_text())["spec"]["template"]["spec"]
+    (engine,) = pod["containers"]
+    given = vars(commands().parse_args([word.replace("$(POD_NAME)", POD) for word in engine["args"]]))
+    flags = {key: RawSetting(flag.name, given[key]) for key, flag in FLAGS.items() if given.get(key) is not None}
+    variables = {one["name"]: str(one.get("value", POD)) for one in engine["env"]}
+    assert Path(variables.pop("RECALLFLOW_CONFIG")).name == "recallflow.toml"
+    chosen, _ = read_config(flags, variables, BASE / "recallflow.toml")
+    assert chosen.run.instance_id == POD
+    assert [one["containerPort"] for one in engine["ports"]] == [chosen.run.metrics_port]
+    assert chosen.named_state_dir().parent in {Path(one["mountPath"]) for one in engine["volumeMounts"]}
+    assert pod["securityContext"]["runAsNonRoot"]

@@ -1,5 +1,4 @@
-"""Members of an enrichment deployment over a Kafka in this process: partitions move and members die while calls are
-under way, and each request ends with one result."""
+"""Members of an enrichment deployment over a Kafka in this process: partitions move and members die while calls are"""
 
 import asyncio
 import threading
@@ -36,6 +35,8 @@ from recallflow.kafka_options import KafkaOptions
 from recallflow.operators.async_call import Completions, Runtime
 from recallflow.operators.enrichment.enrich import Enricher
 from recallflow.operators.enrichment.results import PositionedRequest, result
+from recallflow.outputs import DeadLetter, Derived, Done
+from recallflow.records import Position, Record
 from tests.unit.connectors.fake_consumer import FakeKafka
 
 TOPICS = TopicNames()
@@ -304,3 +305,35 @@ def test_moves_and_kills_leave_each_result_once(brokers: Brokers, join: Callable
     brokers.holds = False
     members[0].let_through()
     finish(brokers, *members)
+
+
+OWNER = {"tenant_id": "acme", "user_id": "ann", "environment": "prod"}
+EVENT = OWNER | {"type": "memory.update", "memory_id": "m", "category": "travel"}
+
+
+def result_record(**events: Any) -> Record:
+    said = OWNER | {"type": "enrichment.result", "request": "enrichment.requests:0:1", "source": "memory.events:0:1"}
+    value = orjson.dumps(said | {"memory_id": "m", "events": [EVENT, EVENT | events]})
+    return Record(Position("enrichment.results", 0, 7), value, 0)
+
+
+def read(record: Record, *, answered: bool = False) -> list[type]:
+    spans = RecordSpans(Stages(("enrichment.requests", "enrichment.results")))
+    ((key, outputs),) = RequestReader("enrichment.requests", lambda _: answered, spans)([record])
+    assert key == "000"
+    assert isinstance(outputs, tuple)
+    return [type(output) for output in outputs]
+
+
+@pytest.mark.parametrize("field", OWNER)
+def test_a_result_changes_its_own_owners_memory_alone(field: str) -> None:
+    """A result is sent as a whole or not at all."""
+    assert (read(result_record()), read(result_record(**{field: "another"}))) == (
+        [Derived, Derived, Done],
+        [DeadLetter, Done],
+    )
+
+
+def test_an_answered_request_is_done_without_output() -> None:
+    invalid = Record(Position("enrichment.requests", 0, 7), b"no JSON", 0)
+    assert (read(invalid), read(invalid, answered=True)) == ([DeadLetter, Done], [Done])

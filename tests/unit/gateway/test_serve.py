@@ -6,6 +6,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from threading import Thread, Timer
 from typing import Any
@@ -13,22 +14,29 @@ from typing import Any
 import httpx
 import orjson
 import pytest
+from confluent_kafka import KafkaError
 from prometheus_client import CollectorRegistry
 
+from benchmarks.broker import HOST, free_ports
 from recallflow.connectors.http.app import build_app
 from recallflow.connectors.http.requests import Limits
+from recallflow.connectors.kafka import control as kafka_control
+from recallflow.connectors.kafka.control import ControlTable
 from recallflow.control import ControlHistory, OwnerMapping
 from recallflow.credentials import ApiKeyText, Headers
 from recallflow.errors import FieldProblem, InvalidRecord, UsageError
 from recallflow.events import Event
+from recallflow.flows import gateway as gateway_flow
 from recallflow.flows.admission import LiveAdmission
-from recallflow.flows.config import ServeSettings
+from recallflow.flows.config import Config, ServeSettings
 from recallflow.flows.gateway import TenantRollouts, to_file
 from recallflow.flows.settings import AuthSettings
+from recallflow.kafka_options import KafkaOptions
 from recallflow.operators.authorise import Authoriser, Trust
 from recallflow.owner import Owner
 from tests.conftest import GIVE_UP_S
 from tests.pages import readme
+from tests.unit.connectors.fake_consumer import FakeKafka
 from tests.unit.gateway.serving import (
     Engine,
     Everybody,
@@ -492,3 +500,29 @@ def test_the_gateway_answers_as_the_readme_asks(start: Start, cli: Callable[...,
         page = subprocess.run(["curl", f"{documented.url}/explore"], capture_output=True, check=True, timeout=GIVE_UP_S)
     assert [one["content"] for one in orjson.loads(done.stdout)["memories"]] == ["I moved from Leeds to Porto in March"]
     assert page.stdout.startswith(b"<!doctype html>")
+
+
+def test_a_gateway_that_reads_no_decisions_any_more_refuses_everybody(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = Config()
+    config = replace(config, kafka=KafkaOptions(f"{HOST}:{free_ports(None)[0]}", {"log_level": "0"}))
+    config = replace(config, serve=replace(config.serve, port=0, timeout_s=1.0))
+    kafka = FakeKafka(**{config.topics.control: 1})
+    monkeypatch.setattr(kafka_control, "ControlTable", partial(ControlTable, new_consumer=kafka.consumer))
+    seen: list[httpx.Response] = []
+
+    def served_until_it_fails(app: Any, *_: Any) -> None:
+        with served(app) as url, httpx.Client(base_url=url, timeout=30) as client:
+            assert "Kafka has not answered yet" in client.get("/readyz").text
+            kafka.fail(config.topics.control, 0, KafkaError.TOPIC_AUTHORIZATION_FAILED)
+            kafka.await_(lambda: "decisions" in client.get("/readyz").text)
+            seen.extend([
+                client.get("/readyz"), client.post("/memory/query", json={"type": "user.stats", **ANN}),
+                client.post("/memory/events", json={"type": "memory", "content": "x", **ANN}),
+                client.get("/memories", params=ANN), client.get("/graph/rollout?tenant_id=acme"),
+                client.post("/graph/rollout", json=DECISION),
+            ])  # fmt: skip
+
+    monkeypatch.setattr(gateway_flow, "serve", served_until_it_fails)
+    gateway_flow.serve_kafka(config)
+    assert [one.status_code for one in seen] == [503] * 6
+    assert all(f"{config.topics.control}:0: cannot be read: " in one.text for one in seen)
