@@ -8,7 +8,6 @@ from threading import Thread
 import jwt
 import orjson
 from confluent_kafka.admin import (  # type: ignore[attr-defined]
-    AdminClient,
     ScramCredentialInfo,
     ScramMechanism,
     UserScramCredentialUpsertion,
@@ -16,7 +15,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 from cryptography.hazmat.primitives.asymmetric import rsa
 from jwt.algorithms import RSAAlgorithm
 
-from benchmarks.broker import HOST, Broker
+from benchmarks.broker import HOST, Broker, quiet_admin
 
 AUDIENCE, CLIENT, SECRET = "kafka", "recallflow", "walnut-7"
 _PUBLIC = ("kty", "kid", "n", "e", "alg", "use")
@@ -113,7 +112,7 @@ def broker_with_logins(provider: TokenProvider, port: int | None = None, propert
 
 def add_scram_user(broker: Broker) -> None:
     info = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4096)
-    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+    admin = quiet_admin(broker.bootstrap_servers)
     for added in admin.alter_user_scram_credentials(
         [UserScramCredentialUpsertion(CLIENT, info, SECRET.encode())]
     ).values():

@@ -114,7 +114,7 @@ class ClientErrors:
             self.last_reason = f" ({error.str()})"
         if is_refusal(error) or error.fatal():
             self.refused = SourceError(f"Kafka refuses us: {error.str()}; {remedy_of(error.str())}")
-        else:
+        elif self.refused is None:
             log_outage(error)
 
     def check(self) -> None:

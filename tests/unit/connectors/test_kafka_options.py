@@ -264,9 +264,10 @@ def test_clients_of_the_library_write_nothing_themselves(capfd: pytest.CaptureFi
     [("wrong", "security settings"), ("invalid credentials with SCRAM", "sasl.password"),
      ("OAUTHBEARER token: invalid_client", "client.secret")],
 )  # fmt: skip
-def test_a_refusal_is_kept_with_its_remedy(reason: str, remedy: str) -> None:
+def test_a_refusal_is_kept_with_its_remedy(reason: str, remedy: str, caplog: pytest.LogCaptureFixture) -> None:
     client_errors = ClientErrors()
     client_errors(KafkaError(KafkaError._AUTHENTICATION, reason))
     client_errors(KafkaError(KafkaError._TRANSPORT, "disconnected"))
+    assert not caplog.records
     with pytest.raises(SourceError, match=f"Kafka refuses us: {reason}; .*{remedy}"):
         client_errors.check()
