@@ -7,8 +7,8 @@ from typing import Any, TypeVar
 K = TypeVar("K")
 V = TypeVar("V")
 
-_ENTRY_BYTES = 100  # of a dict's place
-_SHARE = 64  # of the budget: larger values are not cached by default
+_ENTRY_BYTES = 100  # of a dictionary entry without key and value
+_SHARE = 64  # a value of more than this fraction of the budget is not cached
 
 
 class BoundedCache(dict[K, V]):

@@ -114,9 +114,9 @@ AnyJson = Annotated[dict[str, Any], AfterValidator(_finite)]
 _TIME = {"anyOf": [{"type": "string", "format": "date-time"}, {"type": "integer", "description": "epoch milliseconds"}]}
 _WRITTEN = PlainSerializer(written_time, when_used="json")
 Timestamp = Annotated[int, BeforeValidator(parse_time), _WRITTEN, WithJsonSchema(_TIME)]
-AS_WHOLE = BeforeValidator(_whole)  # behind the bounds of a whole number
+AS_WHOLE = BeforeValidator(_whole)  # last in an annotation: it runs before the bounds are checked
 INT32_MAX = 2**31 - 1
-JSON_INT_MAX = 2**53 - 1  # what every reader of JSON tells from its neighbours
+JSON_INT_MAX = 2**53 - 1  # largest integer that every JSON parser reads exactly
 Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 NOT_BLANK = r"\S"
 NonEmpty = Annotated[str, StringConstraints(min_length=1, pattern=NOT_BLANK)]
@@ -149,9 +149,9 @@ class Truncatable(Model):
     truncated: bool = False
 
 
-LETTERS_READ = 64  # of a name that is none
+LETTERS_READ = 64  # of an unknown name
 ALIKE = 0.6
-FIELDS_MAX = 64  # of a part with unknown fields
+FIELDS_MAX = 64  # of an object with unknown fields
 
 
 class StrictPart(Model):

@@ -26,7 +26,7 @@ UNKNOWN_REPORTED = 100  # ignored fields that a process logs
 _MARKS = {  # the longer ones first: UTF-32's mark begins with UTF-16's
     "UTF-32": (codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE), "UTF-16": (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE),
 }  # fmt: skip
-_TYPES = {  # of pydantic's errors → what to do
+_TYPES = {  # type of a pydantic error → problem and remedy
     "bool_type": "neither true nor false; give one of them, without quotes",
     "float_type": "not a number; give one, without quotes",
     "int_from_float": "not a whole number; give one",

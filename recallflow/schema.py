@@ -65,16 +65,16 @@ class Channel(NamedTuple):
 
 CHANNELS = (
     Channel("memoryEvents", "memory.events", True, "memory-event", MemoryEvent, OWNER_KEY,
-            "Everything that changes memory"),
-    Channel("queryEvents", "query.events", True, "query-event", QueryEvent, OWNER_KEY, "Everything that asks"),
+            "All changes of memory"),
+    Channel("queryEvents", "query.events", True, "query-event", QueryEvent, OWNER_KEY, "All queries"),
     Channel("controlEvents", "control.events", True, "control-event", ControlEvent, DECISION_KEY,
             "Operators' decisions"),
     Channel("recallResponses", "recall.responses", False, "response", Response, OWNER_KEY, ONCE),
-    Channel("memoryReceipts", "memory.receipts", False, "receipt", Receipt, OWNER_KEY, "What became of an event"),
+    Channel("memoryReceipts", "memory.receipts", False, "receipt", Receipt, OWNER_KEY, "Outcomes of events"),
     Channel("deadLetters", "dead.letters", False, None, None, "that of the refused record",
             "Refused records, as they were"),
     Channel("auditLog", "audit.log", False, "audit", AuditRecord, OWNER_KEY,
-            "Who asked for whose memory, where it is kept"),
+            "Access log, if it is enabled"),
     Channel("enrichmentRequests", "enrichment.requests", False, "enrichment-request", EnrichmentRequest, OWNER_KEY,
             INTERNAL),
     Channel("enrichmentResults", "enrichment.results", False, "enrichment-result", EnrichmentResult, OWNER_KEY,
@@ -83,12 +83,12 @@ CHANNELS = (
 # On every record that the engine writes.
 IDENTITY = {
     "recallflow-source": "position (topic:partition:offset) of the record that this one comes from",
-    "recallflow-output": "which of that record's outputs it is; together they name a record once",
+    "recallflow-output": "index among the outputs of that record; both headers identify a record",
 }
 REASON = {
-    "error.code": "why the record was refused",
+    "error.code": "reason of the refusal",
     "error.detail": "every wrong field, for a person",
-    "error.fields": "the same in JSON, a list of [field, problem]; of very many, the first",
+    "error.fields": "the same in JSON, a list of [field, problem]; only the first of very many",
     "error.step": "the step that refused it",
     "error.source": "position of the refused record",
     "error.time": "append time of the refused record, in epoch milliseconds",
