@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import orjson
+from prometheus_client.core import Metric
 
 from recallflow.connectors.kafka.hub import Remedies
 from recallflow.connectors.llm.policy import Meter
@@ -18,11 +19,11 @@ from recallflow.control import ControlHistory, categories
 from recallflow.errors import FieldProblem, InvalidRecord, UsageError
 from recallflow.events import EnrichmentRequest, EnrichmentResult
 from recallflow.flows.config import Config
-from recallflow.flows.engine_metrics import Stages
+from recallflow.flows.engine_metrics import Stages, disk_metrics, model_metrics
 from recallflow.flows.gc_policy import collect_due_garbage
 from recallflow.flows.initial_progress import initial_enrichment_progress
-from recallflow.flows.kafka_metrics import EnrichmentCounter, EnrichmentMetrics
-from recallflow.flows.member import GroupMember, KafkaFlow
+from recallflow.flows.kafka_metrics import EnrichmentCounter, result_metrics
+from recallflow.flows.member import FlowMetrics, GroupMember, KafkaFlow
 from recallflow.flows.record_spans import RecordSpans
 from recallflow.flows.router import Router, routing
 from recallflow.flows.runner import BatchStep, KeyedStep, Recipe, RecipeSink, RecipeSource, system_time_ms
@@ -196,6 +197,13 @@ class EnrichmentMember(GroupMember):
         reader = RequestReader(self.topics.enrichment, is_answered, spans)
         route = routing(router, self.source, self.enrichment_counter.observe, spans)
         return recipe(self.source, reader, enricher, route, self.sink)
+
+
+class EnrichmentMetrics(FlowMetrics[EnrichmentMember]):
+    def _metrics_of(self, member: EnrichmentMember) -> Iterator[Metric]:
+        yield from disk_metrics(member.state_dir)
+        yield from result_metrics(member.enrichment_counter)
+        yield from model_metrics(member.meters)
 
 
 class EnrichFlow(KafkaFlow[EnrichmentMember]):

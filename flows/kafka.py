@@ -14,12 +14,14 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from prometheus_client.core import Metric
 
 from recallflow.connectors.checkpoints.store import CheckpointStore
 from recallflow.connectors.kafka.cluster import EndOffsets
@@ -33,20 +35,27 @@ from recallflow.errors import UsageError
 from recallflow.flows.admission import follow_token_keys, trust_of
 from recallflow.flows.config import Config, read_config
 from recallflow.flows.embedded import opener
-from recallflow.flows.engine_metrics import OutputCounter, Stages
+from recallflow.flows.engine_metrics import (
+    OutputCounter,
+    Stages,
+    counter,
+    gauge,
+    model_metrics,
+    output_metrics,
+    state_metrics,
+)
 from recallflow.flows.gc_policy import collect_due_garbage, engine_process
 from recallflow.flows.initial_progress import initial_progress
-from recallflow.flows.kafka_metrics import MainFlowMetrics
-from recallflow.flows.member import GroupMember, KafkaFlow
+from recallflow.flows.member import FlowMetrics, GroupMember, KafkaFlow
 from recallflow.flows.models import SPENDING, open_embedder, open_question_models
-from recallflow.flows.partition_copies import Checkpoints, ReleasedPartitions, Standby
+from recallflow.flows.partition_copies import RESULTS, Checkpoints, ReleasedPartitions, Standby
 from recallflow.flows.record_spans import RecordSpans
-from recallflow.flows.router import OwningPartitions, Router, routing
+from recallflow.flows.router import REASONS, OwningPartitions, Router, routing
 from recallflow.flows.runner import BatchStep, KeyedStep, Recipe, RecipeSink, RecipeSource
 from recallflow.flows.settings import open_at_rest
 from recallflow.flows.topic_checks import TopicRegistry, check_control, deployed, judged_by_senders, stamped_by_log
 from recallflow.operators.async_call import CallCompletion
-from recallflow.operators.authorise import Authoriser
+from recallflow.operators.authorise import JUDGED_BY, Authoriser
 from recallflow.operators.events import Batch, Item, Misrouted, by_partition, decode, key_of_partition, topic_partition
 from recallflow.operators.prepare import prepare
 from recallflow.operators.quotas import Rates
@@ -283,6 +292,32 @@ class MainFlowMember(GroupMember):
         time."""
         unstamped = [topic for topic in self.inputs if topic not in self.stamped]
         return judged_by_senders(unstamped) if unstamped and self.authoriser.asks() else None
+
+
+class MainFlowMetrics(FlowMetrics[MainFlowMember]):
+    def __init__(self, serve_while_catching_up: bool = False) -> None:
+        super().__init__()
+        self._serve_while_catching_up = serve_while_catching_up
+
+    def _obstacle_of(self, member: MainFlowMember) -> str:
+        if obstacle := super()._obstacle_of(member):
+            return obstacle
+        missing = member.source.catch_up.describe()
+        return f"catching up, {missing}" if missing and not self._serve_while_catching_up else ""
+
+    def _metrics_of(self, member: MainFlowMember) -> Iterator[Metric]:
+        yield from output_metrics(member.output_counter)
+        yield gauge("waiting_queries", "Parked queries of this run", member.output_counter.waiting)
+        to_go = member.source.catch_up.remaining() or 0
+        yield gauge("catching_up_records", "Records left to apply since the start or the last outage", to_go)
+        misrouted = "Records outside of their owner's partition, which were forwarded to it"
+        yield counter("misrouted_records", misrouted, "reason", member.owning_partitions.counts, REASONS)
+        late = "Decisions that arrived after records they apply to"
+        yield counter("late_decisions", late, "kind", member.authoriser.late, JUDGED_BY)
+        results = {} if member.checkpoints is None else member.checkpoints.results
+        yield counter("checkpoints", "Checkpoints of partitions by result", "result", results, RESULTS)
+        yield from state_metrics(member.directory)
+        yield from model_metrics(member.meters)
 
 
 class MainKafkaFlow(KafkaFlow[MainFlowMember]):

@@ -11,10 +11,12 @@ from types import MappingProxyType
 from typing import Generic, TypeVar
 
 from confluent_kafka.admin import AdminClient
+from prometheus_client.core import Metric
+from prometheus_client.registry import Collector
 
 from recallflow.connectors.kafka.admin import describe_topics, first_descriptions
 from recallflow.connectors.kafka.cluster import BrokerConnection, Ends, Watch
-from recallflow.connectors.kafka.control import ControlTable
+from recallflow.connectors.kafka.control import LEFT_OUT, ControlTable
 from recallflow.connectors.kafka.hub import REMEDIES, MemoryEnds, Remedies
 from recallflow.connectors.kafka.membership import Membership
 from recallflow.connectors.kafka.owned import OwnedSource
@@ -25,8 +27,9 @@ from recallflow.connectors.probes import Probes
 from recallflow.control import ControlHistory
 from recallflow.errors import MembershipLost, StorageError
 from recallflow.flows.config import Config
+from recallflow.flows.engine_metrics import availability_metrics, counter, gauge, registry_of
 from recallflow.flows.gc_policy import SWITCH_S
-from recallflow.flows.kafka_metrics import FlowMetrics
+from recallflow.flows.kafka_metrics import input_metrics
 from recallflow.flows.ownership import Ownership
 from recallflow.flows.partition_copies import Restore
 from recallflow.flows.record_spans import RecordSpans
@@ -34,6 +37,7 @@ from recallflow.flows.router import deployment_name, stop_on_signals
 from recallflow.flows.runner import Recipe, run
 from recallflow.flows.topic_checks import TopicRegistry, ask_sizes
 from recallflow.operators.async_call import Completions
+from recallflow.owner import ranges_of
 from recallflow.process import Closing, exponential
 from recallflow.state.description import hold
 from recallflow.state.directory import StateDirectory
@@ -180,6 +184,48 @@ class GroupMember:
         outage_s, permit = self.membership.outage_s, self.membership.check
         sender = OutputSender(self.options, self.most_bytes, permit, outage_s, self.stopping)
         self.sink = DeliverySink(sender, self.sent, self.ownership.commit_barriers, self.closing)
+
+
+class FlowMetrics(Collector, Generic[M]):
+    """A collector of the metrics of a flow's current member. Before `attach` there are only a few."""
+
+    def __init__(self) -> None:
+        self._member: M | None = None
+        self.registry = registry_of(self)
+
+    def attach(self, member: M) -> None:
+        self._member = member
+
+    def obstacle(self) -> str:
+        """Return why the flow is not ready; empty if it is."""
+        return "starting" if self._member is None else self._obstacle_of(self._member)
+
+    def collect(self) -> Iterator[Metric]:
+        yield from availability_metrics(self.obstacle())
+        if (member := self._member) is not None:
+            yield from input_metrics(member.source)
+            yield from member.spans.stages.collect()
+            added = member.watch.added
+            yield counter("added_partitions", "Partitions added to topics since the start", "topic", added, added)
+            yield gauge("connected", "1 while the brokers can be reached", int(member.connection.connected))
+            left_out = member.table.left_out
+            yield counter("control_events_left_out", "Ignored control events", "reason", left_out, LEFT_OUT)
+            yield from self._metrics_of(member)
+
+    def _obstacle_of(self, member: M) -> str:
+        source, membership = member.source, member.membership
+        if not source.ready():
+            return "stopping" if source.stopping.is_set() else "starting"
+        if not member.connection.connected:
+            return "Kafka is unavailable"
+        if membership.member_id is None:
+            return "not a member of the deployment yet"
+        opening = membership.expected - source.partitions()
+        return f"partitions {ranges_of(opening)} are being opened" if opening else ""
+
+    def _metrics_of(self, member: M) -> Iterator[Metric]:
+        """Yield the metrics that only this flow has."""
+        raise NotImplementedError
 
 
 class KafkaFlow(Generic[M]):

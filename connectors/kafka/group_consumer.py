@@ -2,16 +2,13 @@
 records."""
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from confluent_kafka import OFFSET_END, Consumer, KafkaError, KafkaException, TopicPartition
 
 from recallflow.errors import SourceError
 from recallflow.kafka_clients import ClientErrors, is_retriable
 from recallflow.kafka_options import KafkaOptions
-
-if TYPE_CHECKING:
-    from recallflow.connectors.kafka.membership import Membership
 
 ASK_S = 2.0
 # How soon the other members notice a rebalance: a partition that moves pauses for about twice that.
@@ -55,7 +52,7 @@ class GroupConsumer:
         options: KafkaOptions,
         name: str,
         topics: tuple[str, str],  # memory topic, whose partitions are assigned, and query topic
-        membership: "Membership",  # receives assignments during `poll`
+        membership: Any,  # the `Membership` of this consumer, which receives assignments during `poll`
         *,
         session_s: float,
         rebalance_s: float,  # how long a member may take to hand over

@@ -34,7 +34,9 @@ from recallflow.errors import ErrorCode, InvalidRecord
 from recallflow.events import DERIVED_TYPES, EnrichmentRequest, EnrichmentResult
 from recallflow.flows import record_spans as module
 from recallflow.flows.engine_metrics import OutputCounter, Stages
-from recallflow.flows.kafka_metrics import EnrichmentCounter, EnrichmentMetrics, MainFlowMetrics
+from recallflow.flows.enrich import EnrichmentMetrics
+from recallflow.flows.kafka import MainFlowMetrics
+from recallflow.flows.kafka_metrics import EnrichmentCounter
 from recallflow.flows.record_spans import RecordSpans
 from recallflow.flows.router import REASONS, OwningPartitions
 from recallflow.flows.settings import Settings

@@ -11,7 +11,9 @@ from prometheus_client.core import Metric
 
 from recallflow.connectors.http.server import Traffic
 from recallflow.flows.engine_metrics import OutputCounter, Stages
-from recallflow.flows.kafka_metrics import EnrichmentCounter, EnrichmentMetrics, MainFlowMetrics
+from recallflow.flows.enrich import EnrichmentMetrics
+from recallflow.flows.kafka import MainFlowMetrics
+from recallflow.flows.kafka_metrics import EnrichmentCounter
 from recallflow.flows.settings import TopicNames
 from recallflow.members import member_families
 from tools.reference import markdown
