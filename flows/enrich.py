@@ -24,9 +24,10 @@ from recallflow.flows.gc_policy import collect_due_garbage
 from recallflow.flows.initial_progress import initial_enrichment_progress
 from recallflow.flows.kafka_metrics import EnrichmentCounter, result_metrics
 from recallflow.flows.member import FlowMetrics, GroupMember, KafkaFlow
+from recallflow.flows.recipe import BatchStep, KeyedStep, Recipe, RecipeSink, RecipeSource
 from recallflow.flows.record_spans import RecordSpans
 from recallflow.flows.router import Router, routing
-from recallflow.flows.runner import BatchStep, KeyedStep, Recipe, RecipeSink, RecipeSource, system_time_ms
+from recallflow.flows.runner import system_time_ms
 from recallflow.llm import EmbeddingService, LanguageModel
 from recallflow.operators.async_call import CallCompletion, Completions, Runtime
 from recallflow.operators.enrichment.enrich import (

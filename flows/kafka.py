@@ -49,9 +49,9 @@ from recallflow.flows.initial_progress import initial_progress
 from recallflow.flows.member import FlowMetrics, GroupMember, KafkaFlow
 from recallflow.flows.models import SPENDING, open_embedder, open_question_models
 from recallflow.flows.partition_copies import RESULTS, Checkpoints, ReleasedPartitions, Standby
+from recallflow.flows.recipe import BatchStep, KeyedStep, Recipe, RecipeSink, RecipeSource
 from recallflow.flows.record_spans import RecordSpans
 from recallflow.flows.router import REASONS, OwningPartitions, Router, routing
-from recallflow.flows.runner import BatchStep, KeyedStep, Recipe, RecipeSink, RecipeSource
 from recallflow.flows.settings import open_at_rest
 from recallflow.flows.topic_checks import TopicRegistry, check_control, deployed, judged_by_senders, stamped_by_log
 from recallflow.operators.async_call import CallCompletion

@@ -32,9 +32,10 @@ from recallflow.flows.gc_policy import SWITCH_S
 from recallflow.flows.kafka_metrics import input_metrics
 from recallflow.flows.ownership import Ownership
 from recallflow.flows.partition_copies import Restore
+from recallflow.flows.recipe import Recipe
 from recallflow.flows.record_spans import RecordSpans
 from recallflow.flows.router import deployment_name, stop_on_signals
-from recallflow.flows.runner import Recipe, run
+from recallflow.flows.runner import run
 from recallflow.flows.topic_checks import TopicRegistry, ask_sizes
 from recallflow.operators.async_call import Completions
 from recallflow.owner import ranges_of

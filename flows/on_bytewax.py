@@ -15,7 +15,7 @@ from threadpoolctl import threadpool_limits
 
 from recallflow.errors import RecallflowError
 from recallflow.flows.gc_policy import ONE_THREAD
-from recallflow.flows.runner import KeyedLogic, KeyedStep, Recipe, RecipeSink, RecipeSource
+from recallflow.flows.recipe import KeyedLogic, KeyedStep, Recipe, RecipeSink, RecipeSource
 
 _AT_ONCE = datetime.fromtimestamp(0, UTC)  # the source itself waits for input
 _EPOCH = timedelta(days=1)  # epochs have no snapshots here

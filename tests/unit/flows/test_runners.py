@@ -15,8 +15,9 @@ from recallflow.flows import runner
 from recallflow.flows.engine_metrics import Stages
 from recallflow.flows.kafka import MainFlow
 from recallflow.flows.on_bytewax import run_on_bytewax
+from recallflow.flows.recipe import BatchStep, KeyedStep, Recipe
 from recallflow.flows.record_spans import RecordSpans
-from recallflow.flows.runner import BatchStep, KeyedStep, Loop, Recipe, run_loop
+from recallflow.flows.runner import Loop, run_loop
 from recallflow.flows.settings import Settings
 from recallflow.operators import erase, large
 from recallflow.operators.answers.models import Models, Within
