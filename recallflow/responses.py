@@ -261,8 +261,8 @@ class MemoryPage(Model):
 class ContextItem(Truncatable):
     """One memory of a context, in the given version. `score` is null for a rule that is included without a rank.
     `until` is the time when a later memory replaced its statement; the text of `content` repeats it. `excerpt` is the
-    range of the passage in `content`, where the whole text exceeds the budget. If the passage is too long as well,
-    `content` is the summary."""
+    range of the passage in the memory's text, where the whole text exceeds the budget. If the passage is too long as
+    well, `content` is the summary. The tokens of the author (`name`, or else `role`) count too."""
 
     id: str
     version: int
@@ -272,6 +272,8 @@ class ContextItem(Truncatable):
     confidence: float
     score: float | None
     created_at: str
+    role: str | None = None
+    name: str | None = None
     excerpt: Span | None = None
     until: str | None = None
 

@@ -5,14 +5,14 @@ up to the whole. Memories fill the rest: those of the answer, then further ranke
 
 Rules and the working layer precede the ranked memories. Half of the budget takes a long memory as its best passage
 first, because passages of several memories hold more evidence than one long text; the best ones then become whole where
-there is room (`python -m benchmarks.budget`). An entry that does not fit is skipped, as is one with the text of
-another."""
+there is room (`python -m benchmarks.budget`), or longer. An entry that does not fit is skipped, as is one with the
+text of another. A memory costs the tokens of its author and its text."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from itertools import chain
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import orjson
@@ -43,6 +43,8 @@ WORKING_MOST = 16  # unranked memories of the working layer: more would leave no
 ROWS_AT_ONCE, FURTHER_AT_ONCE = 64, 16
 PASSAGES_END = 0.5  # share of the budget up to which long memories are passages first
 MISFITS = 16  # consecutive items that do not fit, after which no more are tried
+_SAME = ("id", "version", "content", "role", "name", "summary", "category", "confidence")
+SENTENCE_ENDS = " .!?…。！？"  # two texts that differ in them only are equal
 
 
 class Budget:
@@ -117,7 +119,7 @@ def context(
 
     def distinct(items: Iterable[ContextItem]) -> Iterator[ContextItem]:
         for item in items:
-            text = " ".join(item.content.split())
+            text = " ".join(item.content.casefold().split()).rstrip(SENTENCE_ENDS) or item.content
             if text in texts:
                 repeated.add((item.id, item.version))
             else:
@@ -189,6 +191,7 @@ def assemble(
     items.complete(GRAPH_END)
     before.fill(GRAPH_END)
     items.fill(GRAPH_END, MISFITS)
+    items.widen(GRAPH_END)
     return Context(
         summaries=chosen,
         relevant_items=[*before.chosen(), *items.chosen()],
@@ -237,8 +240,25 @@ class _Selection:
     def complete(self, end: float) -> None:
         """Replace passages by their whole texts, the first ones first, where they fit."""
         for number, item in [*self._long.items()]:
-            if self._budget.replace(self._chosen[number].content, item.content, end):
+            if self._budget.replace(_line(self._chosen[number]), _line(item), end):
                 self._chosen[number] = self._long.pop(number).model_copy(update={"excerpt": None})
+
+    def widen(self, end: float) -> None:
+        """Extend each chosen passage by the passages after it, then by those before it, while they fit."""
+        for number, item in self._long.items():
+            shown = cast("Span", self._chosen[number].excerpt)
+            text, start, stop = item.content, shown["start"], shown["end"]
+            spans = passages(text[:READ_CHARACTERS])
+            for after in (span.end for span in spans if span.end > stop):
+                if not self._budget.spend(text[stop:after], end):
+                    break
+                stop = after
+            for before in (span.start for span in reversed(spans) if span.start < start):
+                if not self._budget.spend(text[before:start], end):
+                    break
+                start = before
+            excerpt = Span(start=start, end=stop)
+            self._chosen[number] = item.model_copy(update={"content": text[start:stop], "excerpt": excerpt})
 
     def chosen(self) -> list[ContextItem]:
         """Return the chosen items in the order of their sequence."""
@@ -250,11 +270,18 @@ def _fitting(item: ContextItem, budget: Budget, end: float) -> ContextItem | Non
     shown = item
     if item.excerpt is not None:
         shown = item.model_copy(update={"content": item.content[item.excerpt["start"] : item.excerpt["end"]]})
-    if budget.spend(shown.content, end):
+    if budget.spend(_line(shown), end):
         return shown
-    if item.summary is not None and budget.spend(item.summary, end):
-        return item.model_copy(update={"content": item.summary, "excerpt": None})
+    if item.summary is not None:
+        short = item.model_copy(update={"content": item.summary, "excerpt": None})
+        return short if budget.spend(_line(short), end) else None
     return None
+
+
+def _line(item: ContextItem) -> str:
+    """Return the item's author and text, as a prompt shows them."""
+    author = item.name or item.role
+    return item.content if author is None or not item.content else f"{author}: {item.content}"
 
 
 def layered(
@@ -331,7 +358,7 @@ def _latest_of_layer(index: OwnerIndex, permitted: Places, layer: str) -> dict[s
 def _item(
     memory: MemoryRow | RecalledMemory, score: float | None, created_at: str, excerpt: Span | None = None
 ) -> ContextItem:
-    same = {name: getattr(memory, name) for name in ("id", "version", "content", "summary", "category", "confidence")}
+    same = {field: getattr(memory, field) for field in _SAME}
     return ContextItem(**same, score=score, created_at=created_at, excerpt=excerpt)
 
 

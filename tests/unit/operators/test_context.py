@@ -64,6 +64,17 @@ def test_short_rule_after_many_long_ones_precedes_ranked_memories() -> None:
     assert ids(assemble(80, Letters(), {}, rules, ranked=[item("m", "r" * 70)]))[0] == "short"
 
 
+def test_author_counts_and_a_passage_grows_into_the_room_left() -> None:
+    words = "The boat is at pier four. " + "Nothing else of note was said that day. " * 400
+    told_of = [make_event("message", 1_000, id="m", name="Ann", role="user", content=words)]
+    (short, longer) = (context_of(told_of, make_event("recall", 9_000, query="boat", max_tokens=n)) for n in (150, 900))
+    one, other = short["relevant_items"][0], longer["relevant_items"][0]
+    assert (one["name"], one["role"]) == ("Ann", "user")
+    assert short["token_count"] == -(-len("Ann: " + one["content"]) // 4)
+    assert one["content"] in other["content"] == words[other["excerpt"]["start"] : other["excerpt"]["end"]]
+    assert 700 < longer["token_count"] <= 900
+
+
 def test_rule_above_four_fifths_keeps_its_place() -> None:
     assert ids(assemble(100, Letters(), {}, [item("m0", "x" * 90)], ranked=[item("m", "r" * 20)])) == ["m0"]
 
@@ -71,7 +82,7 @@ def test_rule_above_four_fifths_keeps_its_place() -> None:
 @pytest.mark.parametrize(
     ("texts", "held"),
     [
-        (["I live in Porto.", "I  live in Porto.", "I live in Porto now."], 2),
+        (["I live in Porto.", "I  live in Porto.", "i live in Porto!", "I live in Porto now."], 2),
         (["मेरा बेटा", "मेरी बेटी"], 2), (["I like C++", "I like C#"], 2), (["-5 degrees", "5 degrees"], 2),
     ],
 )  # fmt: skip
@@ -270,6 +281,7 @@ def test_a_recall_with_a_budget_assembles_a_context() -> None:
     scores = {memory["id"]: memory["score"] for memory in response["memories"]}
     assert [item["id"] for item in context["relevant_items"]] == ["t", "x", "w", "l"]
     usual = {"version": 0, "summary": None, "confidence": 1, "score": None, "excerpt": None}
+    usual |= {"role": None, "name": None}
     lock = {"id": "x", "content": "Lock the door", "category": "work", "created_at": "1970-01-01T00:00:04Z"}
     likes: dict[str, Any] = {
         "id": "l", "content": "Ann likes green tea", "category": "tea", "created_at": "1970-01-01T00:00:03Z",
