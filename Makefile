@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN = .venv/bin
 
-.PHONY: demo test quick full check lint types imports docs bench gate broker release
+.PHONY: demo test quick full check lint types imports docs bench gate broker registry release
 
 demo: .venv
 	$(BIN)/recallflow demo
@@ -50,6 +50,11 @@ release: .venv
 broker: PORT ?= 9092
 broker: .venv
 	@$(BIN)/python -m benchmarks.broker --port $(PORT) $(if $(SASL),--sasl $(SASL))
+
+# a schema registry in memory, elsewhere with PORT=8082
+registry: PORT ?= 8081
+registry: .venv
+	@$(BIN)/python -m benchmarks.registry --port $(PORT)
 
 .venv:
 	$(PYTHON) -m venv .venv

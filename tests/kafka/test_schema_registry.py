@@ -23,12 +23,12 @@ from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message_factory import GetMessageClass
 
 from benchmarks.broker import HOST, Cluster
+from benchmarks.registry import Registry
 from recallflow.errors import UsageError
 from recallflow.schema import registered_schema
 from recallflow.schema_registry import SchemaRegistry
 from tests.kafka.engine import Engine
 from tests.kafka.harness import ANN, GIVE_UP_S, Names, deployed, produce, read_topic, until
-from tests.kafka.registry import Registry
 from tests.pages import blocks, run
 from tests.process import Process, command
 

@@ -1,5 +1,9 @@
-"""A real schema registry with Confluent's protocol: Apicurio, from Maven Central (142 MB, fetched once)."""
+"""A real schema registry with Confluent's protocol: Apicurio, from Maven Central (142 MB, fetched once).
 
+python -m benchmarks.registry [--port N]
+"""
+
+import argparse
 import signal
 import subprocess
 import tarfile
@@ -35,8 +39,8 @@ def assemble() -> Path:
 class Registry:
     """A registry that runs for the time of a block. Its schemas are in memory."""
 
-    def __init__(self) -> None:
-        (self._port,) = free_ports(None)
+    def __init__(self, port: int | None = None) -> None:
+        (self._port,) = free_ports(port)
         self.url = f"http://{HOST}:{self._port}/apis/ccompat/v7"
 
     def start(self) -> None:
@@ -49,6 +53,9 @@ class Registry:
         self._guard = guard(self._process.pid)
         if not retry(self._answers, time.monotonic() + START_S):
             raise RuntimeError("the registry did not start")
+
+    def wait(self) -> None:
+        self._process.wait()
 
     def stop(self) -> None:
         release(self._guard)
@@ -75,3 +82,21 @@ class Registry:
 
     def __exit__(self, *_: object) -> None:
         self.stop()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.registry", description="Run a registry on loopback.")
+    parser.add_argument("--port", type=int, help="port (default: a free port)")
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        with Registry(parser.parse_args().port) as registry:
+            print(f"export RECALLFLOW_KAFKA_LIBRDKAFKA_SCHEMA_REGISTRY_URL={registry.url}", flush=True)
+            registry.wait()
+    except KeyboardInterrupt:
+        return
+    except RuntimeError as error:
+        raise SystemExit(str(error)) from error
+
+
+if __name__ == "__main__":
+    main()
