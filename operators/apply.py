@@ -191,7 +191,10 @@ def apply(view: View, write: Write, rules: Rules, work: Work | None = None) -> l
     if not synced or (work is not None and not work.synced):
         missing = SYNC_FAILED, _GRAPH_FAILED
     elif write.analysis is not None and outcome in ("created", "updated"):
-        missing = _missing(write.analysis)
+        if (code := write.analysis.embedding_failure) is not None:
+            missing = EMBEDDING_FAILED, _EMBEDDING_FAILED.format(code)
+        elif write.analysis.cut:
+            missing = READ_IN_PART, _READ_IN_PART
     return receipts(write, outcome, missing)
 
 
@@ -213,13 +216,6 @@ def receipts(write: Write, outcome: Outcome, missing: tuple[str, str] | None = N
     if outcome == "erased" and isinstance(event, UserErase):
         receipt = receipt.model_copy(update={"purged": False})
     return [Receipted(write.record.position, 0, key_of(write), receipt.model_dump_json().encode())]
-
-
-def _missing(analysis: Analysis) -> tuple[str, str] | None:
-    """Return code and text for a part of a memory that could not be stored, if any."""
-    if analysis.embedding_failure is not None:
-        return EMBEDDING_FAILED, _EMBEDDING_FAILED.format(analysis.embedding_failure)
-    return (READ_IN_PART, _READ_IN_PART) if analysis.cut else None
 
 
 def _create(view: View, write: Write, event: Message | MemoryAdd, memory_id: str, digest: str, rules: Rules) -> Outcome:

@@ -11,22 +11,10 @@ from recallflow.operators.graph.write import ForgottenMemory, RememberedMemory
 from recallflow.operators.quotas import NO_LIMITS
 from recallflow.owner import Owner
 from recallflow.records import Position
-from recallflow.state import keys, segments
+from recallflow.state import keys, rows, segments
 from recallflow.state.hot_owner import HotOwner
 from recallflow.state.partition import Counts, Partition, Values
-from recallflow.state.rows import (
-    CategorySummaryRow,
-    Current,
-    Entry,
-    EpisodeLogEntry,
-    EpisodeRow,
-    EpisodeSummaryRow,
-    Held,
-    Made,
-    MemoryRow,
-    OwnerHead,
-    Vectors,
-)
+from recallflow.state.rows import Current, Entry, EpisodeLogEntry, EpisodeRow, Held, Made, MemoryRow, OwnerHead, Vectors
 from recallflow.state.usage import Usage
 
 
@@ -169,7 +157,7 @@ class View:
 
     def summary(self, category: str) -> str | None:
         stored = next((value for _, value in self._partition.scan_back(self._summaries(category))), None)
-        return None if stored is None else CategorySummaryRow.decode(stored).summary
+        return None if stored is None else rows.CategorySummaryRow.decode(stored).summary
 
     def digest(self, content: bytes) -> str:
         return self._partition.keyring.digest(self._hot.key, content).hex()
@@ -270,12 +258,14 @@ class View:
     def put_summary(self, category: str, summary: str, sources: list[int]) -> None:
         """Store a category's new summary. A derived summary replaces the previous derived one."""
         if sources:
-            found = [CategorySummaryRow.decode(value) for _, value in self._partition.scan(self._summaries(category))]
+            found = [
+                rows.CategorySummaryRow.decode(value) for _, value in self._partition.scan(self._summaries(category))
+            ]
             for row in found:
                 if row.sources:
                     self.drop_summary(category, row.change)
         key = keys.category_summary(self._hot.key, self._hot.name(category), self.change)
-        self._staged[key] = CategorySummaryRow(self.change, self.ingested_ms, category, summary, sources).encode()
+        self._staged[key] = rows.CategorySummaryRow(self.change, self.ingested_ms, category, summary, sources).encode()
         for seq in sources:
             made = self.made(seq)
             self.put_made(seq, made._replace(summaries=[*made.summaries, (category, self.change)]))
@@ -286,12 +276,12 @@ class View:
         if stored is None:
             return
         self._staged[key] = None
-        for seq in CategorySummaryRow.decode(stored).sources:
+        for seq in rows.CategorySummaryRow.decode(stored).sources:
             made = self.made(seq)
             self.put_made(seq, made._replace(summaries=[one for one in made.summaries if one != (category, change)]))
 
     def put_episode_summary(self, episode: EpisodeRow, summary: str) -> None:
-        kept = EpisodeSummaryRow(self.change, self.ingested_ms, episode.number, summary)
+        kept = rows.EpisodeSummaryRow(self.change, self.ingested_ms, episode.number, summary)
         self._staged[keys.episode_summary(self._hot.key, episode.number)] = kept.encode()
         self.put_episodes(episode.session_id, [episode._replace(summarised=True)])
 

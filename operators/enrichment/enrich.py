@@ -1,11 +1,11 @@
 """Enrichment: the plan of model calls for requests, their concurrent execution, and the step of one partition.
 
-Facts and categories of many messages can be found in one call, which pays for instructions and schema once.
+Facts and categories of many messages are requested in one call, which pays for instructions and schema once.
 Relationships are classified one memory per call: each memory needs its own neighbours in the prompt, and verdicts on
 other pairs would influence the answer. A failed call does not affect other calls.
 
-Requests without a result are open. A barrier names them, and the next owner of the partition repeats their calls. When
-the partition closes, running calls are cancelled and late results are dropped."""
+Requests without a result are open. The output of a barrier has their offsets, and the next owner of the partition
+repeats their calls. When the partition closes, running calls are cancelled and late results are dropped."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Hashable, Iterator, Mapping, Sequence
@@ -67,9 +67,9 @@ class Plan(NamedTuple):
                 calls += self._of_many(task, numbers)
         return calls
 
-    def alone(self, step: ModelCall) -> list[ModelCall]:
+    def split(self, call: ModelCall) -> list[ModelCall]:
         """Return one call per request in place of a call for several."""
-        return [one for number in step.requests for one in self._of_many(step.prompt.task, [number])]
+        return [one for number in call.requests for one in self._of_many(call.prompt.task, [number])]
 
     def _of_one(self, task: Task, number: int) -> ModelCall | None:
         request, (relationship_confidence, semantic_confidence) = self.requests[number], self.thresholds
@@ -136,19 +136,19 @@ class _Work(NamedTuple):
     async def ask(self, step: ModelCall) -> list[TaskResult]:
         """Call a language model, and return the results for each request of the call."""
         if self.model is None:
-            return self._failed(step.prompt.task, step.requests, "no language model is configured")
+            return self._failures(step.prompt.task, step.requests, "no language model is configured")
         first = self.asked[step.requests[0]]
         try:
             completion = await self.model.complete(first.request.tenant_id, step.prompt)
         except ModelError as error:
             if error.code in TEXT_FAILURES and len(step.requests) > 1:
-                each = await asyncio.gather(*map(self.ask, self.plan.alone(step)))
+                each = await asyncio.gather(*map(self.ask, self.plan.split(step)))
                 return [part for group in each for part in group]
-            return self._failed(step.prompt.task, step.requests, str(error), Spent(*error.spent))
+            return self._failures(step.prompt.task, step.requests, str(error), Spent(*error.spent))
         try:
             found = once(step.prompt.task, first.position, step.read, completion.value)
         except InvalidRecord as error:
-            return self._failed(step.prompt.task, step.requests, str(error), completion.spent)
+            return self._failures(step.prompt.task, step.requests, str(error), completion.spent)
         return [
             TaskResult(number, step.prompt.task, one, spent, self.model.name, step.prompt.version)
             for number, one, spent in zip(step.requests, found, _shared(completion.spent, len(found)), strict=True)
@@ -158,7 +158,7 @@ class _Work(NamedTuple):
         if not numbers:
             return []
         if self.embeddings is None:
-            return self._failed("embed", numbers, "no embedding service is configured")
+            return self._failures("embed", numbers, "no embedding service is configured")
         requests = [self.asked[number].request for number in numbers]
         texts = [one.memories[0].content if one.text is None else one.text for one in requests]
         try:
@@ -168,7 +168,7 @@ class _Work(NamedTuple):
                 each = await asyncio.gather(*(self.embed([number]) for number in numbers))
                 return [part for group in each for part in group]
             cost = Spent(*error.spent) if isinstance(error, ModelError) else _NO_COST
-            return self._failed("embed", numbers, str(error), cost)
+            return self._failures("embed", numbers, str(error), cost)
         spent = _shared(embedded.spent, len(numbers))
         return [
             TaskResult(number, "embed", AnswerClaims([self._vector(number, embedded.vectors, row)]), spent[row])
@@ -190,7 +190,7 @@ class _Work(NamedTuple):
         }
         return Draft(fields, None)
 
-    def _failed(self, task: Task, numbers: Sequence[int], why: str, spent: Spent = _NO_COST) -> list[TaskResult]:
+    def _failures(self, task: Task, numbers: Sequence[int], why: str, spent: Spent = _NO_COST) -> list[TaskResult]:
         shares = _shared(spent, len(numbers))
         return [
             TaskResult(number, task, AnswerClaims(), share, failure=failure(task, why))
@@ -231,8 +231,8 @@ class Enricher:
     ask: AskModels
     batch_size: int
     batch_wait_ms: int
-    within: Callable[[Position], AbstractContextManager[object]]  # makes the span of a record the current one
-    answered: Callable[[EnrichmentRequest, EnrichmentResult], None]  # called with each request and its result
+    use_span: Callable[[Position], AbstractContextManager[object]]  # makes the span of a record the current one
+    on_result: Callable[[EnrichmentRequest, EnrichmentResult], None]
     now_ms: Callable[[], int]  # returns the time in epoch milliseconds
 
 
@@ -260,7 +260,7 @@ class PartitionEnrichment:
                 case Open():
                     self._partition = value.partition
                 case Mark():
-                    outputs += self._mark(value)
+                    outputs += self._on_barrier(value)
                 case CallCompletion():
                     outputs += self._results(value.call)
                 case PendingRequest():
@@ -294,21 +294,20 @@ class PartitionEnrichment:
         call = self._calls[number] = AsyncCall(tuple(batch.requests), partial(_ask, self._enricher), completion)
         self._enricher.runtime.submit([call])
 
-    def _mark(self, mark: Mark) -> list[EnrichmentOutput | Marked]:
-        """Return the barrier with the offsets of open requests. The last one closes the partition and ends them."""
-        opened = sorted(self._open())
-        source = opened[0].source if opened else ""
-        still = {source: tuple(position.offset for position in opened)} if opened else {}
-        marked = Marked(self._number, mark.number, still, mark.last, has_nothing_to_sync)
+    def _on_barrier(self, mark: Mark) -> list[EnrichmentOutput | Marked]:
+        """Return the progress at a barrier: the offsets of open requests. The last barrier closes the partition."""
+        positions = sorted(self._open_positions())
+        open_offsets = {positions[0].source: tuple(one.offset for one in positions)} if positions else {}
+        marked = Marked(self._number, mark.number, open_offsets, mark.last, has_nothing_to_sync)
         if not mark.last:
             return [marked]
         self._enricher.runtime.cancel(self._calls.values())
         self._batches.clear()
         self._calls.clear()
         self._partition = None
-        return [*(Done(source, offsets) for source, offsets in still.items()), marked]
+        return [*(Done(source, offsets) for source, offsets in open_offsets.items()), marked]
 
-    def _open(self) -> Iterator[Position]:
+    def _open_positions(self) -> Iterator[Position]:
         waiting = (batch.requests for batch in self._batches.values())
         for requests in (*waiting, *(call.item for call in self._calls.values())):
             yield from (request.asked.position for request in requests)
@@ -323,7 +322,7 @@ class PartitionEnrichment:
         if isinstance(results, CallError):
             results = [unanswered(one, f"{results.kind} in our own code") for one in asked]
         for one, found in zip(asked, results, strict=True):
-            self._enricher.answered(one.request, found)
+            self._enricher.on_result(one.request, found)
             bare = unanswered(one, "its topic does not take a result so large")
             yield Enriched(one.position, 0, found.owner.record_key, _encoded(found), _encoded(bare))
             yield Done(one.position.source, (one.position.offset,))
@@ -338,7 +337,7 @@ class PartitionEnrichment:
 async def _ask(enricher: Enricher, requests: tuple[PendingRequest, ...]) -> Sequence[EnrichmentResult]:
     asked = [request.asked for request in requests]
     try:
-        with enricher.within(asked[0].position):
+        with enricher.use_span(asked[0].position):
             results = await enricher.ask(asked, requests[-1].append_ms)
         _check_all_answered(asked, results)
     except Exception as error:

@@ -91,10 +91,10 @@ def _read_classify(
             elif claim["verdict"] == "refines":
                 replaced.append((confidence, other))
     replaced.sort(key=lambda one: -one[0])
-    for sure, other in replaced[:REPLACED_MAX]:
+    for confidence, other in replaced[:REPLACED_MAX]:
         # At equal times, the memory applied later is newer.
         newer, older = (new, other) if new.created_at >= other.created_at else (other, new)
-        found.drafts.append(_edge(SUPERSEDES, newer, older, new, sure))
+        found.drafts.append(_edge(SUPERSEDES, newer, older, new, confidence))
     if len(replaced) > REPLACED_MAX:
         found.refused["too_many"] += len(replaced) - REPLACED_MAX
     return found
@@ -318,7 +318,9 @@ def _read_resolve(
             if name in joined:  # it would merge two known entities
                 raise RejectedClaim("duplicate")
             joined.add(name)
-            found.drafts.append(_same(entity, name, memory, confidence))
+            # The source of the edge, the known entity, keeps its name.
+            edge = {"source": entity.key, "target": f"{ENTITY_KIND}:{name}", "type": SAME_AS}
+            found.drafts.append(_draft(edge, confidence, memory, memory.created_at))
     return found
 
 
@@ -326,9 +328,3 @@ def _names(evidence: str, name: str, entity: ShownEntity) -> bool:
     """Return whether a quote has a name, or a part of the entity's name, because authors rarely name themselves."""
     parts = [one for one in entity.name.split() if len(one) >= _NAME_PART_CHARACTERS]
     return any(names_it(evidence, one) for one in (name, *parts))
-
-
-def _same(entity: ShownEntity, name: str, memory: ShownMemory, confidence: float) -> Draft:
-    """Return the draft that merges a name into an entity. The source of the edge, the known entity, keeps its name."""
-    edge = {"source": entity.key, "target": f"{ENTITY_KIND}:{name}", "type": SAME_AS}
-    return _draft(edge, confidence, memory, memory.created_at)

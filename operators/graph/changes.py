@@ -11,14 +11,10 @@ from recallflow.errors import FieldProblem, InvalidRecord
 from recallflow.limits import DESCRIBERS_MAX, SUPERSEDED_MAX
 from recallflow.operators.graph.past import GraphHistory, Nodes
 from recallflow.state import entity_names, keys
+from recallflow.state import graph_codec as codec
 from recallflow.state.entity_names import NameJoin
 from recallflow.state.graph_codec import (
-    ENTITY_KIND,
-    SAME_AS,
-    SUPERSEDES,
-    SYMMETRIC,
     EdgeRow,
-    Life,
     LinksRow,
     NodeDescription,
     NodeKey,
@@ -26,11 +22,6 @@ from recallflow.state.graph_codec import (
     StoredNeighbour,
     Superseded,
     Unsynced,
-    decode_member,
-    decode_neighbours,
-    encode_member,
-    encode_rows,
-    is_entity,
 )
 from recallflow.state.hot_graph import StagedGraphChanges
 from recallflow.state.hot_owner import HotOwner
@@ -53,7 +44,7 @@ class Link(NamedTuple):
 
 
 def _first_description(members: Iterable[tuple[bytes, bytes]]) -> tuple[int, NodeDescription] | None:
-    described = ((stored, decode_member(value)[1]) for stored, value in members)
+    described = ((stored, codec.decode_member(value)[1]) for stored, value in members)
     return next(((keys.reversed_sequence(stored), found) for stored, found in described if found is not None), None)
 
 
@@ -70,11 +61,13 @@ class GraphChanges(GraphHistory):
     # ------------------------------------------------------------------ synonyms, and names without case
 
     def names_of(self, key: NodeKey) -> list[NodeKey]:
-        return [NodeKey(name) for name in entity_names.names_of(key.text, self._joined)] if is_entity(key) else [key]
+        return (
+            [NodeKey(name) for name in entity_names.names_of(key.text, self._joined)] if codec.is_entity(key) else [key]
+        )
 
     def join_names(self, row: EdgeRow, joins: bool) -> None:
         """Join the ends of a `same_as` edge as synonyms up to a size limit, or separate them."""
-        if row.type != SAME_AS or not (is_entity(row.source) and is_entity(row.target)):
+        if row.type != codec.SAME_AS or not (codec.is_entity(row.source) and codec.is_entity(row.target)):
             return
         if not joins:
             self.keep_joined(row.source, row.target, row.number)
@@ -110,7 +103,7 @@ class GraphChanges(GraphHistory):
             self._put_caseless([*names, name])
 
     def remove_caseless_names(self, gone: Iterable[NodeKey]) -> None:
-        names = {_name(key.text) for key in gone if is_entity(key) and not key.text.isascii()}
+        names = {_name(key.text) for key in gone if codec.is_entity(key) and not key.text.isascii()}
         if names and not names.isdisjoint(before := self.caseless_names()):
             self._put_caseless([name for name in before if name not in names])
 
@@ -122,14 +115,14 @@ class GraphChanges(GraphHistory):
 
     def edge_name(self, source: NodeKey, target: NodeKey, kind: str) -> bytes:
         """Return the stored name of an edge. An edge of a symmetric type has the same name from both ends."""
-        first, second = sorted((source, target)) if kind in SYMMETRIC else (source, target)
+        first, second = sorted((source, target)) if kind in codec.SYMMETRIC else (source, target)
         return self._partition.keyring.edge(self._owner, self.name(first), self.name(second), kind)
 
     def new_edge(self, source: NodeKey, target: NodeKey, kind: str) -> EdgeRow:
         """Return a new edge without statements. The caller stores it."""
         number = self._change * _EDGE_NUMBERS + self.staged.edge_numbers
         self.staged.edge_numbers += 1
-        first, second = sorted((source, target)) if kind in SYMMETRIC else (source, target)
+        first, second = sorted((source, target)) if kind in codec.SYMMETRIC else (source, target)
         return EdgeRow(first, second, kind, number, added_ms=self.ingested_ms)
 
     def add_edge(self, name: bytes, row: EdgeRow) -> None:
@@ -155,13 +148,13 @@ class GraphChanges(GraphHistory):
         if self.forget_unless_stated(name):
             self.keep_life(name, row)
         else:
-            self.forget_traces(Life.of_row(row))
+            self.forget_traces(codec.Life.of_row(row))
 
     def erase_edge(self, name: bytes, row: EdgeRow) -> None:
         """Delete an edge with its history."""
         self._take_out(name, row)
         self.forget_edge(name)
-        self.forget_traces(Life.of_row(row))
+        self.forget_traces(codec.Life.of_row(row))
 
     def edge_names_at(self, key: NodeKey, at_most: int | None = None) -> list[bytes]:
         """Return names of edges that earlier events left at a node, optionally limited."""
@@ -185,7 +178,7 @@ class GraphChanges(GraphHistory):
         self.join_names(row, joins=False)
 
     def _supersede(self, row: EdgeRow, hides: bool) -> None:
-        if row.type != SUPERSEDES or not (row.source.memory and row.target.memory):
+        if row.type != codec.SUPERSEDES or not (row.source.memory and row.target.memory):
             return
         seq = self.seq(row.target.text)
         if seq is None:
@@ -236,7 +229,7 @@ class GraphChanges(GraphHistory):
         stored = keys.node(self._owner, found)
         if self.hot_graph.has_all_nodes or self.get(stored) is None:
             self.put(stored, NodeRow(NodeKey(key), kind, name, name if is_urn else None).encode())
-            if kind == ENTITY_KIND and not key.isascii():
+            if kind == codec.ENTITY_KIND and not key.isascii():
                 self.add_caseless_name(key)
         self.staged.nodes[key] = found
         return found
@@ -286,14 +279,14 @@ class GraphChanges(GraphHistory):
         for key, kind, name, role, description, is_urn in links:
             node = None if key in staged else stored.get(key)
             node = node or self.ensure_node(key, kind, name, is_urn)
-            effects[before + node + behind] = encode_member(role, description)
+            effects[before + node + behind] = codec.encode_member(role, description)
             if description is not None:
                 self._describe(NodeKey(key), seq, description)
 
     def relink(self, seq: int, link: Link) -> None:
         """Update an existing link with another role or description."""
         key, node = NodeKey(link.key), self.name(NodeKey(link.key))
-        member, value = keys.member(self._owner, node, seq), encode_member(link.role, link.description)
+        member, value = keys.member(self._owner, node, seq), codec.encode_member(link.role, link.description)
         if self.get(member) == value:
             return
         self.put(member, value)
@@ -328,10 +321,10 @@ class GraphChanges(GraphHistory):
     def neighbours(self, seq: int) -> list[StoredNeighbour]:
         """Return the similar memories of a memory, closest first."""
         stored = self.get(keys.similar(self._owner, seq))
-        return decode_neighbours(stored) if stored else []
+        return codec.decode_neighbours(stored) if stored else []
 
     def put_neighbours(self, seq: int, neighbours: list[StoredNeighbour]) -> None:
-        self.put(keys.similar(self._owner, seq), encode_rows(neighbours) if neighbours else None)
+        self.put(keys.similar(self._owner, seq), codec.encode_rows(neighbours) if neighbours else None)
 
     def unsynced(self) -> dict[int, Unsynced]:
         """Return the memories whose graph write failed, by sequence number."""

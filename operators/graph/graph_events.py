@@ -18,12 +18,9 @@ from recallflow.operators.graph.write import ForgottenMemory, GraphWriter, Remem
 from recallflow.operators.guard import once
 from recallflow.operators.view import View
 from recallflow.records import Position
+from recallflow.state import graph_codec as codec
 from recallflow.state.graph_codec import (
-    CONDITION_KIND,
-    ENTITY_KIND,
     MEMORY_KIND,
-    NODE_KINDS,
-    SIMILAR_TO,
     EdgeRow,
     GivenEdge,
     LinksRow,
@@ -31,13 +28,11 @@ from recallflow.state.graph_codec import (
     NodeRow,
     Statement,
     Unsynced,
-    begins_like_a_key,
-    node_key,
 )
 from recallflow.state.rows import MemoryRow
 
 CONDITIONAL_ON = "conditional_on"
-_CREATED_KINDS = (ENTITY_KIND, CONDITION_KIND)  # kinds of nodes that an edge may create
+_CREATED_KINDS = (codec.ENTITY_KIND, codec.CONDITION_KIND)  # kinds of nodes that an edge may create
 _LOOP_PROBLEM = "the same as the source: name two different ends"
 
 
@@ -90,7 +85,7 @@ def check_relations(row: MemoryRow) -> None:
 def find_end(changes: GraphChanges, text: str, condition: bool) -> EdgeEnd | None:
     """Return the node of a memory id, key or name; None if it is missing and an edge cannot create it."""
     memory_id = text.removeprefix(f"{MEMORY_KIND}:")
-    if memory_id != text or not begins_like_a_key(text):
+    if memory_id != text or not codec.begins_like_a_key(text):
         if changes.seq(memory_id) is not None:
             return EdgeEnd(NodeKey(memory_id, memory=True), MEMORY_KIND, memory_id)
         if memory_id != text:
@@ -103,7 +98,7 @@ def find_end(changes: GraphChanges, text: str, condition: bool) -> EdgeEnd | Non
 
 def missing_problem(changes: GraphChanges, text: str) -> str:
     """Return the problem of a text that is not the name of a node."""
-    if begins_like_a_key(text) and changes.seq(text) is not None:
+    if codec.begins_like_a_key(text) and changes.seq(text) is not None:
         return f"no node has this key; the memory of this id is called {MEMORY_KIND}:{text} here"
     return "no memory has this id, and no node this key"
 
@@ -111,11 +106,11 @@ def missing_problem(changes: GraphChanges, text: str) -> str:
 def _parsed(text: str, condition: bool) -> tuple[str, str, str]:
     """Return key, kind and name of a node. A condition may be given by its subject (`time:morning`)."""
     kind, colon, name = text.partition(":")
-    if kind == CONDITION_KIND and ":" in name:
+    if kind == codec.CONDITION_KIND and ":" in name:
         return _parsed(name, condition=True)
-    if colon and kind in NODE_KINDS:
-        return node_key(kind, name), kind, name
-    return node_key(kind, name), CONDITION_KIND if condition and name.strip() else "", text
+    if colon and kind in codec.NODE_KINDS:
+        return codec.node_key(kind, name), kind, name
+    return codec.node_key(kind, name), codec.CONDITION_KIND if condition and name.strip() else "", text
 
 
 def _write_edge(
@@ -233,7 +228,7 @@ def _existing(changes: GraphChanges, text: str) -> NodeKey | None:
     """Return the existing memory, node or entity that a text names."""
     end = find_end(changes, text, condition=False)
     keys = [end.key] if end is not None else []
-    for key in [*keys, NodeKey(node_key(ENTITY_KIND, text))]:
+    for key in [*keys, NodeKey(codec.node_key(codec.ENTITY_KIND, text))]:
         if key.memory or changes.node(key) is not None:
             return key
     return None
@@ -250,7 +245,7 @@ def _ends(changes: GraphChanges, edge: GraphEdge) -> Ends | None:
 
 def _similar(changes: GraphChanges, ends: Ends, kind: str) -> list[tuple[int, int]]:
     """Return the sequence numbers of two similar memories in both orders; empty for other ends."""
-    if kind != SIMILAR_TO or not all(end.memory for end in ends):
+    if kind != codec.SIMILAR_TO or not all(end.memory for end in ends):
         return []
     one, other = (changes.seq(end.text) for end in ends)
     if one is None or other is None or all(neighbour.seq != other for neighbour in changes.neighbours(one)):

@@ -10,15 +10,9 @@ from typing import Any
 
 import orjson
 
+from recallflow.state import graph_codec as codec
 from recallflow.state import keys
 from recallflow.state.graph_codec import (
-    EVIDENCE,
-    GIVEN,
-    LIFE,
-    OVERRIDE,
-    RELATION,
-    SAME_AS,
-    SUPERSEDES,
     EdgeRow,
     GivenEdge,
     Life,
@@ -27,8 +21,6 @@ from recallflow.state.graph_codec import (
     NodeRow,
     StoredNeighbour,
     Superseded,
-    decode_superseded,
-    encode_rows,
 )
 from recallflow.state.hot_graph import StagedGraphChanges
 from recallflow.state.hot_owner import HotOwner
@@ -84,10 +76,10 @@ class GraphHistory:
     def superseding(self, seq: int) -> list[Superseded]:
         """Return the memories that supersede a memory, or did."""
         stored = self.get(keys.superseded(self._owner, seq))
-        return decode_superseded(stored) if stored else []
+        return codec.decode_superseded(stored) if stored else []
 
     def put_superseding(self, seq: int, by: list[Superseded]) -> None:
-        self.put(keys.superseded(self._owner, seq), encode_rows(by) if by else None)
+        self.put(keys.superseded(self._owner, seq), codec.encode_rows(by) if by else None)
         self.staged.superseded[seq] = by
 
     def _known(self, key: str) -> bytes | None:
@@ -107,17 +99,17 @@ class GraphHistory:
             if statement.seq == self.forgetting:
                 continue
             if stated.get((statement.seq, statement.relation)) != statement:
-                part = RELATION if statement.relation else EVIDENCE
+                part = codec.RELATION if statement.relation else codec.EVIDENCE
                 self._keep(name, statement.seq, part, statement)
         if before.given is not None and (after is None or after.given != before.given):
-            self._keep(name, None, GIVEN, before.given)
+            self._keep(name, None, codec.GIVEN, before.given)
         if after is None or after.archived != before.archived:
-            self._keep(name, None, OVERRIDE, before.archived)
+            self._keep(name, None, codec.OVERRIDE, before.archived)
 
     def keep_life(self, name: bytes, row: EdgeRow) -> None:
         """Keep the existence of an edge, at both ends."""
         life = Life.of_row(row)
-        self._keep(name, None, LIFE, life)
+        self._keep(name, None, codec.LIFE, life)
         stored = orjson.dumps([self.ingested_ms, name.hex(), life], default=tuple)
         for end in (row.source, row.target):
             self._put_kept(keys.past_adjacency(self._owner, self.name(end), row.number), stored)
@@ -151,9 +143,9 @@ class GraphHistory:
     def _supports_edge(self, key: bytes) -> bool:
         """Return whether the record under a key is sufficient for an edge to exist."""
         part, _ = keys.edge_part(key)
-        if part == GIVEN:
+        if part == codec.GIVEN:
             return GivenEdge(*orjson.loads(self.get(key) or b"")[1]).stands
-        return part in (RELATION, EVIDENCE)
+        return part in (codec.RELATION, codec.EVIDENCE)
 
     def _keep(self, name: bytes, seq: int | None, part: bytes, content: Any) -> None:
         """Keep the state of an edge's part before the event. The first state within the event counts."""
@@ -197,7 +189,7 @@ class GraphHistory:
         self._forget_given(name, row)
         if row is not None:
             life = Life.of_row(row)
-        elif lives := [*self._existing_keys(self._parts_of(name, LIFE))]:
+        elif lives := [*self._existing_keys(self._parts_of(name, codec.LIFE))]:
             life = Life.of(orjson.loads(self.get(lives[-1]) or b"")[1])
         else:
             return
@@ -245,13 +237,13 @@ class GraphHistory:
 
     def _forget_given(self, name: bytes, row: EdgeRow | None) -> None:
         """Delete given values that depend on evidence, if no statement of a memory is left as evidence."""
-        standing = self._existing_keys(self._parts_of(name, GIVEN))
+        standing = self._existing_keys(self._parts_of(name, codec.GIVEN))
         given = takewhile(lambda key: not self._supports_edge(key), standing)  # without evidence it lasts
         first = next(given, None)
         if first is None or (row is not None and not all(one.relation for one in row.statements)):
             return
         parts = map(keys.edge_part, self._existing_keys(keys.past_edges(self._owner, name)))
-        if all(part != EVIDENCE for part, _ in parts):
+        if all(part != codec.EVIDENCE for part, _ in parts):
             self._forget_parts([first, *given])
 
     def _parts_of(self, name: bytes, part: bytes) -> bytes:
@@ -259,7 +251,7 @@ class GraphHistory:
 
     def _forget_parts(self, parts: Iterable[bytes]) -> None:
         for key in parts:
-            if keys.edge_part(key)[0] == LIFE:
+            if keys.edge_part(key)[0] == codec.LIFE:
                 life = Life.of(orjson.loads(self.get(key) or b"")[1])
                 for end in (life.source, life.target):
                     self.put(keys.past_adjacency(self._owner, self.name(end), life.number), None)
@@ -270,7 +262,7 @@ class GraphHistory:
 
     def forget_traces(self, life: Life) -> None:
         """Delete the record that an edge joined two names, or made a memory supersede another."""
-        if life.type == SAME_AS:
+        if life.type == codec.SAME_AS:
             joined = keys.past_joined(self._owner, self.name(life.source), life.number)
             if self.get(joined) is not None:
                 self.put(joined, None)
@@ -278,7 +270,7 @@ class GraphHistory:
 
     def _put_superseding(self, life: Life, past: list[Superseded]) -> None:
         """Replace the kept times at which an edge superseded a memory."""
-        superseding = life.type == SUPERSEDES and life.source.memory and life.target.memory
+        superseding = life.type == codec.SUPERSEDES and life.source.memory and life.target.memory
         seq = self.seq(life.target.text) if superseding else None
         if seq is None:
             return
