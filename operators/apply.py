@@ -33,7 +33,6 @@ from recallflow.operators.graph.graph_events import SYNC_FAILED, archive, check_
 from recallflow.operators.large import Work, to_forget
 from recallflow.operators.prepare import entry_stems, flags_of, passages
 from recallflow.operators.quotas import UserLimits
-from recallflow.operators.rules import Rules
 from recallflow.operators.view import View
 from recallflow.outputs import Receipted
 from recallflow.responses import Outcome, Receipt, RefusalOutcome
@@ -173,21 +172,21 @@ _EMBEDDING_FAILED = (
 _GRAPH_FAILED = "the memory is stored, but its graph update failed; it is retried with the next event of this user"
 
 
-def apply(view: View, write: Write, rules: Rules, work: Work | None = None) -> list[Receipted]:
+def apply(view: View, write: Write, work: Work | None = None) -> list[Receipted]:
     """Apply one event through its view. `work` is the part of a large event that was already applied in steps. Return a
     receipt if the event asks for one, or had only a part of its effect. Raise InvalidRecord; then the caller drops the
     view, and nothing has changed."""
     event, position = write.event, write.record.position
-    view.limits = UserLimits.of(rules.decisions, write.owner.tenant_id, write.record)
+    view.limits = UserLimits.of(view.rules.decisions, write.owner.tenant_id, write.record)
     digest = view.digest(_content(event))
     outcome: Outcome
     if isinstance(event, Message | MemoryAdd):
-        outcome = _create(view, write, event, event.id or str(write.record.original_position), digest, rules)
+        outcome = _create(view, write, event, event.id or str(write.record.original_position), digest)
     else:
-        outcome = _once(view, write, digest, rules, work)
+        outcome = _once(view, write, digest, work)
     view.refusal_outcome = outcome if outcome in _REFUSAL_OUTCOMES else None
     missing: tuple[str, str] | None = None
-    synced = update_graph(view, rules.graph_writer(view.graph, rules.similarity), write.analysis, position)
+    synced = update_graph(view, write.analysis, position)
     if not synced or (work is not None and not work.synced):
         missing = SYNC_FAILED, _GRAPH_FAILED
     elif write.analysis is not None and outcome in ("created", "updated"):
@@ -218,7 +217,7 @@ def receipts(write: Write, outcome: Outcome, missing: tuple[str, str] | None = N
     return [Receipted(write.record.position, 0, key_of(write), receipt.model_dump_json().encode())]
 
 
-def _create(view: View, write: Write, event: Message | MemoryAdd, memory_id: str, digest: str, rules: Rules) -> Outcome:
+def _create(view: View, write: Write, event: Message | MemoryAdd, memory_id: str, digest: str) -> Outcome:
     known = view.current(memory_id)
     if known is not None:
         return _repeated(known.digest, digest, "id")
@@ -233,29 +232,29 @@ def _create(view: View, write: Write, event: Message | MemoryAdd, memory_id: str
     analysis = _in_own_language(view, write.analysis or Analysis("", 0, None), row.content)
     episode = NO_EPISODE
     if joins_episode(event):
-        joined = join_or_open(view.episodes(row.session_id), view.owner, row, rules.episode_gap_ms)
+        joined = join_or_open(view.episodes(row.session_id), view.owner, row, view.rules.episode_gap_ms)
         episode = joined.episode.number
         if joined.changed:
             view.grow_episodes(row.session_id, joined.changed)
-    view.put(row, entry_of(row, episode, analysis), vectors_of(analysis, rules.model), digest)
+    view.put(row, entry_of(row, episode, analysis), vectors_of(analysis, view.rules.model), digest)
     return "created"
 
 
-def _once(view: View, write: Write, digest: str, rules: Rules, work: Work | None) -> Outcome:
+def _once(view: View, write: Write, digest: str, work: Work | None) -> Outcome:
     """Apply an event that creates no memory. An event with an id takes effect only once."""
     event = write.event
     if event.id is None:
-        return _change(view, write, rules, work)
+        return _change(view, write, work)
     before = view.was_applied(event.id)
     if before is not None:
         return _repeated(before, digest, "id")
-    outcome = _change(view, write, rules, work)
+    outcome = _change(view, write, work)
     if outcome not in _REFUSAL_OUTCOMES:
         view.mark_applied(event.id, digest)
     return outcome
 
 
-def _change(view: View, write: Write, rules: Rules, work: Work | None) -> Outcome:
+def _change(view: View, write: Write, work: Work | None) -> Outcome:
     if work is not None:
         return "forgotten" if work.found else "unchanged"
     event = write.event
@@ -263,9 +262,9 @@ def _change(view: View, write: Write, rules: Rules, work: Work | None) -> Outcom
         return "outdated"
     match event:
         case MemoryUpdate():
-            return _update(view, event, write.analysis, event_time(write), rules)
+            return _update(view, event, write.analysis, event_time(write))
         case MemoryEmbedding():
-            return _embed(view, event, rules)
+            return _embed(view, event)
         case MemoryForget():
             entries = to_forget(view, event)
             for entry in entries:
@@ -276,7 +275,7 @@ def _change(view: View, write: Write, rules: Rules, work: Work | None) -> Outcom
             return "updated"
         case EpisodeEnd():
             at_ms, _ = event_time(write)
-            ended = end(view.episodes(event.session_id), at_ms, rules.episode_gap_ms)
+            ended = end(view.episodes(event.session_id), at_ms, view.rules.episode_gap_ms)
             if ended is None:
                 return "unchanged"
             view.end_episode(event.session_id, at_ms, ended)
@@ -294,9 +293,7 @@ def _change(view: View, write: Write, rules: Rules, work: Work | None) -> Outcom
     raise TypeError(f"{event.type} is not applied here")
 
 
-def _update(
-    view: View, event: MemoryUpdate, analysis: Analysis | None, edited: tuple[int, bool], rules: Rules
-) -> Outcome:
+def _update(view: View, event: MemoryUpdate, analysis: Analysis | None, edited: tuple[int, bool]) -> Outcome:
     current = _known(view, event.memory_id)
     before = view.row(event.memory_id, current.version)
     after = replace(before, **changed_columns(before, event))
@@ -314,20 +311,22 @@ def _update(
         view.put(after, entry_of(after, entry.episode, kept), vectors, current.digest, content_changed=False)
     else:
         analysis = _in_own_language(view, analysis, after.content)
-        view.put(after, entry_of(after, entry.episode, analysis), vectors_of(analysis, rules.model), current.digest)
+        view.put(
+            after, entry_of(after, entry.episode, analysis), vectors_of(analysis, view.rules.model), current.digest
+        )
     if after.content != before.content:
         derived.withdraw(view, current.seq, edited)
     return "updated"
 
 
-def _embed(view: View, event: MemoryEmbedding, rules: Rules) -> Outcome:
+def _embed(view: View, event: MemoryEmbedding) -> Outcome:
     """Set the vector of a memory. Existing token vectors of the model stay."""
-    if event.model != rules.model:
+    if event.model != view.rules.model:
         return "other_model"
     current = _known(view, event.memory_id)
     before = view.vectors(current.seq)
-    tokens = before.tokens if before is not None and before.model == rules.model else NO_TOKENS
-    vectors = Vectors(rules.model, unit(event.embedding), tokens)
+    tokens = before.tokens if before is not None and before.model == view.rules.model else NO_TOKENS
+    vectors = Vectors(view.rules.model, unit(event.embedding), tokens)
     if before is not None and before.encode() == vectors.encode():
         return "unchanged"
     view.put_vectors(view.row(event.memory_id, current.version), vectors)

@@ -24,7 +24,6 @@ from recallflow.operators.derived import with_derived
 from recallflow.operators.episodes import join
 from recallflow.operators.events import Item, Refused, Write, decode, event_time
 from recallflow.operators.graph.graph_events import attempt, update_graph
-from recallflow.operators.graph.write import GraphWriter
 from recallflow.operators.guard import retry_once
 from recallflow.operators.rules import Rules
 from recallflow.operators.view import View
@@ -87,13 +86,13 @@ def may_be_large(hot: HotOwner, write: Write) -> bool:
     return isinstance(write.event, MemoryForget)
 
 
-def is_large(view: View, writer: GraphWriter, write: Write, gap_ms: int) -> bool:
+def is_large(view: View, write: Write) -> bool:
     """Return whether an event needs steps: it was not applied before, and exceeds one step."""
     event = write.event
     if isinstance(event, Message):
         if event.id is not None and view.current(event.id) is not None:
             return False
-        merged = _merged(view, write, gap_ms)
+        merged = _merged(view, write)
         return (
             merged is not None
             and len(view.graph.members(node_key(EPISODE_KIND, merged[0]), STEP_WEIGHT + 1)) > STEP_WEIGHT
@@ -103,7 +102,7 @@ def is_large(view: View, writer: GraphWriter, write: Write, gap_ms: int) -> bool
     share = 0
     for looked_at, entry in enumerate(_candidates(view, event, 0)):
         if _matches(view, entry, event):
-            share += sum(_weight(writer, one) for one in with_derived(view, entry))
+            share += sum(_weight(view, one) for one in with_derived(view, entry))
         if share > STEP_WEIGHT or looked_at == READ_MAX:
             return True
     return False
@@ -116,7 +115,7 @@ def to_forget(view: View, event: MemoryForget) -> list[Entry]:
     return [*found.values()]
 
 
-def _forget(view: View, writer: GraphWriter, work: Work, event: MemoryForget) -> Work:
+def _forget(view: View, work: Work, event: MemoryForget) -> Work:
     """Forget memories up to the limit of a step. A memory over the limit is thinned first, in several steps."""
     cursor, left, done = work.cursor, STEP_WEIGHT, True
     for looked_at, entry in enumerate(_candidates(view, event, work.cursor)):
@@ -125,8 +124,8 @@ def _forget(view: View, writer: GraphWriter, work: Work, event: MemoryForget) ->
             break
         if _matches(view, entry, event):
             for one in with_derived(view, entry):
-                weight = _weight(writer, one)
-                if weight > left and (left < STEP_WEIGHT or _thin(view, writer, work, one)):
+                weight = _weight(view, one)
+                if weight > left and (left < STEP_WEIGHT or _thin(view, work, one)):
                     done = False
                     break
                 view.forget(one)
@@ -134,7 +133,7 @@ def _forget(view: View, writer: GraphWriter, work: Work, event: MemoryForget) ->
             if not done:
                 break
         cursor = entry.seq + 1
-    synced = update_graph(view, writer, None, work.write.record.position, retries=0)
+    synced = update_graph(view, None, work.write.record.position, retries=0)
     return work.next(cursor, found=left < STEP_WEIGHT, synced=synced, done=done)
 
 
@@ -161,41 +160,41 @@ def _matches(view: View, entry: Entry, event: MemoryForget) -> bool:
     )
 
 
-def _weight(writer: GraphWriter, entry: Entry) -> int:
+def _weight(view: View, entry: Entry) -> int:
     """Estimate the cost of forgetting a memory, in links."""
-    return _MEMORY_WEIGHT + entry.version // _VERSIONS_A_LINK + writer.weigh(entry.id, entry.seq, STEP_WEIGHT)
+    return _MEMORY_WEIGHT + entry.version // _VERSIONS_A_LINK + view.writer.weigh(entry.id, entry.seq, STEP_WEIGHT)
 
 
-def _thin(view: View, writer: GraphWriter, work: Work, entry: Entry) -> bool:
+def _thin(view: View, work: Work, entry: Entry) -> bool:
     """Remove some of a memory's edges and past versions, up to the limit of a step. Return whether any were removed; if
     not, also after an internal error, the memory is forgotten as a whole."""
     position = work.write.record.position
-    attempt(view.graph, position, partial(writer.thin, entry.id, entry.seq, STEP_WEIGHT))
+    attempt(view.graph, position, partial(view.writer.thin, entry.id, entry.seq, STEP_WEIGHT))
     return view.forget_versions(entry, STEP_WEIGHT * _VERSIONS_A_LINK) or bool(view.graph.staged.effects)
 
 
-def _merge(view: View, writer: GraphWriter, work: Work, gap_ms: int) -> Work:
+def _merge(view: View, work: Work) -> Work:
     """Move members of one episode to the other, up to the limit of a step. The event itself moves the rest."""
-    pair = _merged(view, work.write, gap_ms)
+    pair = _merged(view, work.write)
     moved = 0
 
     def move(merged_id: str, into_id: str) -> None:
         nonlocal moved
-        moved = writer.merge_episodes(merged_id, into_id, STEP_WEIGHT)
+        moved = view.writer.merge_episodes(merged_id, into_id, STEP_WEIGHT)
         view.graph.prune()
 
     synced = pair is None or attempt(view.graph, work.write.record.position, partial(move, *pair))
     return work.next(work.cursor, found=True, synced=True, done=not synced or moved < STEP_WEIGHT)
 
 
-def _merged(view: View, write: Write, gap_ms: int) -> tuple[str, str] | None:
+def _merged(view: View, write: Write) -> tuple[str, str] | None:
     """Return the ids of two episodes that a message merges: the merged and the remaining one."""
     if not isinstance(write.event, Message):
         return None
     at_ms, logged = event_time(write)
     session_id = write.event.session_id
     candidate = EpisodeRow(view.newest + 1, "", session_id, at_ms, at_ms, logged=logged)
-    into, *merged = join(view.episodes(session_id), candidate, gap_ms).changed
+    into, *merged = join(view.episodes(session_id), candidate, view.rules.episode_gap_ms).changed
     return (merged[0].id, into.id) if merged else None
 
 
@@ -259,9 +258,8 @@ class LargeEvents:
         """Return whether the event needs steps. Its start is stored, so that queries wait after a crash too."""
         if not may_be_large(hot, write):
             return False
-        view = View(self._partition, hot, write)
-        writer = self._rules.graph_writer(view.graph, self._rules.similarity)
-        if not is_large(view, writer, write, self._rules.episode_gap_ms):
+        view = View(self._partition, hot, write, self._rules)
+        if not is_large(view, write):
             return False
         work = Work(write, view.change)
         self._partition.stage({keys.work(hot.key): work.encode()})
@@ -296,12 +294,11 @@ class LargeEvents:
 
     def _step(self, owner: Owner) -> None:
         work = self._works[owner]
-        view = View(self._partition, self._owners.get(owner), work.write, work.change)
-        writer = self._rules.graph_writer(view.graph, self._rules.similarity)
+        view = View(self._partition, self._owners.get(owner), work.write, self._rules, work.change)
         if isinstance(work.write.event, MemoryForget):
-            after = _forget(view, writer, work, work.write.event)
+            after = _forget(view, work, work.write.event)
         else:
-            after = _merge(view, writer, work, self._rules.episode_gap_ms)
+            after = _merge(view, work)
         view.stage({self._key(owner): after.encode()})
         self._works[owner] = after
         view.publish()

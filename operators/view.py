@@ -2,13 +2,15 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 from recallflow.operators.episodes import follow_change, opening
 from recallflow.operators.events import Write
 from recallflow.operators.graph.changes import GraphChanges
-from recallflow.operators.graph.write import ForgottenMemory, RememberedMemory
+from recallflow.operators.graph.write import ForgottenMemory, GraphWriter, RememberedMemory
 from recallflow.operators.quotas import NO_LIMITS
+from recallflow.operators.rules import Rules
 from recallflow.owner import Owner
 from recallflow.records import Position
 from recallflow.state import keys, rows, segments
@@ -21,9 +23,11 @@ from recallflow.state.usage import Usage
 class View:
     """One event's view of its owner. Its changes are invisible before `stage`, so a failed event has no effect."""
 
-    def __init__(self, partition: Partition, hot: HotOwner, write: Write, change: int | None = None) -> None:
+    def __init__(
+        self, partition: Partition, hot: HotOwner, write: Write, rules: Rules, change: int | None = None
+    ) -> None:
         """`change` is the number of the event among its owner's, if an earlier step has reserved it."""
-        self._partition, self._hot = partition, hot
+        self._partition, self._hot, self.rules = partition, hot, rules
         self._staged: Values = {}
         self._projects = write.projects
         self._next_seq = hot.next_seq
@@ -53,6 +57,10 @@ class View:
             edges_most = self.limits.edges
             self._graph = GraphChanges(self._partition, self._hot, self.change, self.ingested_ms, edges_most)
         return self._graph
+
+    @cached_property
+    def writer(self) -> GraphWriter:
+        return self.rules.graph_writer(self.graph, self.rules.similarity)
 
     @property
     def held(self) -> Held:

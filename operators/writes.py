@@ -187,18 +187,15 @@ class MemoryWrites:
     def _applied(self, write: Write) -> tuple[View, Sequence[Kept]] | None:
         hot, work = self._owners.get(write.owner), self._large.done(write)
         if is_erased(hot, write):
-            view = View(self._partition, hot, write)
+            view = View(self._partition, hot, write, self._rules)
             view.refusal_outcome = "erased"
             return view, receipts(write, "erased")
-        if work is None:
-            if self._large.begin(hot, write):
-                return None
-            view = View(self._partition, hot, write)
-        else:
-            if work.error is not None:
-                raise work.error
-            view = View(self._partition, hot, write, work.change)
-        outputs: list[Kept] = [*apply(view, write, self._rules, work)]
+        if work is None and self._large.begin(hot, write):
+            return None
+        if work is not None and work.error is not None:
+            raise work.error
+        view = View(self._partition, hot, write, self._rules, None if work is None else work.change)
+        outputs: list[Kept] = [*apply(view, write, work)]
         view.begin_owner()
         if self._rules.wanted is not None and not write.record.silent:
             with suppress(InvalidRecord):  # a failed request does not affect the memory

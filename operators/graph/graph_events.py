@@ -14,7 +14,7 @@ from recallflow.events import GraphArchive, GraphEdge, GraphEdges
 from recallflow.limits import EDGES_PER_USER, EVIDENCE_MAX
 from recallflow.operators.events import Analysis
 from recallflow.operators.graph.changes import GraphChanges
-from recallflow.operators.graph.write import ForgottenMemory, GraphWriter, RememberedMemory, relations, with_statement
+from recallflow.operators.graph.write import ForgottenMemory, RememberedMemory, relations, with_statement
 from recallflow.operators.guard import once
 from recallflow.operators.view import View
 from recallflow.records import Position
@@ -290,15 +290,13 @@ FAILURES_MAX = 5
 SYNC_FAILED = "GRAPH_RELATIONSHIP_SYNC_FAILED"
 
 
-def update_graph(
-    view: View, writer: GraphWriter, analysis: Analysis | None, position: Position, retries: int = RETRIES
-) -> bool:
+def update_graph(view: View, analysis: Analysis | None, position: Position, retries: int = RETRIES) -> bool:
     """Write the graph of an event, and retry earlier failures. Return False if this event's write failed."""
     changes, touched = view.graph, view.touched
     unsynced = changes.unsynced()
     synced = True
     if touched:
-        synced = attempt(changes, position, partial(_write, view, writer, analysis, unsynced))
+        synced = attempt(changes, position, partial(_write, view, analysis, unsynced))
         if not synced:
             _mark_unsynced(view, unsynced)
     if unsynced:
@@ -306,7 +304,7 @@ def update_graph(
         due = [seq for seq in sorted(unsynced) if seq not in own and unsynced[seq].failures < FAILURES_MAX]
         for seq in due[:retries]:
             marker = unsynced[seq]
-            if not attempt(changes, position, partial(_write_stored, view, writer, seq, marker)):
+            if not attempt(changes, position, partial(_write_stored, view, seq, marker)):
                 changes.put_unsynced(seq, marker._replace(failures=marker.failures + 1))
     return synced
 
@@ -323,29 +321,28 @@ def attempt(changes: GraphChanges, position: Position, work: Callable[[], object
     return True
 
 
-def _write(view: View, writer: GraphWriter, analysis: Analysis | None, unsynced: dict[int, Unsynced]) -> None:
+def _write(view: View, analysis: Analysis | None, unsynced: dict[int, Unsynced]) -> None:
     for pair in view.merged_episodes():
-        writer.merge_episodes(*pair)
+        view.writer.merge_episodes(*pair)
     for one in view.touched:
         own = analysis if isinstance(one, RememberedMemory) and one.content_changed else None
-        _write_memory(view, writer, one, own, unsynced.get(one.seq))
+        _write_memory(view, one, own, unsynced.get(one.seq))
     view.graph.prune()
 
 
-def _write_stored(view: View, writer: GraphWriter, seq: int, marker: Unsynced) -> None:
+def _write_stored(view: View, seq: int, marker: Unsynced) -> None:
     current = view.current(marker.id)
     if current is None or current.forgotten:
-        _write_memory(view, writer, ForgottenMemory(marker.id, seq), None, marker)
+        _write_memory(view, ForgottenMemory(marker.id, seq), None, marker)
     else:
         row, episode = view.row(marker.id, current.version), view.entry(seq).episode
         memory = RememberedMemory(row, episode, view.vectors(seq), content_changed=True)
-        _write_memory(view, writer, memory, None, marker)
+        _write_memory(view, memory, None, marker)
     view.graph.prune()
 
 
 def _write_memory(
     view: View,
-    writer: GraphWriter,
     memory: RememberedMemory | ForgottenMemory,
     analysis: Analysis | None,
     marker: Unsynced | None,
@@ -354,16 +351,16 @@ def _write_memory(
     if marker is not None:
         view.graph.put_unsynced(memory.seq, None)
         for pair in marker.merged:
-            writer.merge_episodes(*pair)
+            view.writer.merge_episodes(*pair)
     if isinstance(memory, ForgottenMemory):
-        writer.forget(memory.memory_id, memory.seq)
+        view.writer.forget(memory.memory_id, memory.seq)
         return
     if marker is not None:
         memory = memory._replace(content_changed=True)
     elif memory.embedded:
-        writer.embed(memory, view.newest)
+        view.writer.embed(memory, view.newest)
         return
-    writer.remember(memory, analysis, view.episode_id(memory.row.session_id, memory.episode), view.newest)
+    view.writer.remember(memory, analysis, view.episode_id(memory.row.session_id, memory.episode), view.newest)
 
 
 def _mark_unsynced(view: View, unsynced: dict[int, Unsynced]) -> None:
