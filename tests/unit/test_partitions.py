@@ -443,15 +443,9 @@ class Follower:
         self.restored: list[int] = []
         self.membership = Mock(spec=Membership, member_id="me", expected=frozenset())
         self.standby = Standby(
-            KafkaOptions("nowhere:1"),
-            "group",
-            "log",
-            Mock(path=Path("nowhere"), partition=self._partition),
-            self.source,
-            self.membership,
-            1,
-            restore=self._restore,
-        )
+            KafkaOptions("nowhere:1"), "group", "log", Mock(path=Path("nowhere"), partition=self._partition),
+            self.source, self.membership, 1, restore=self._restore,
+        )  # fmt: skip
         self.group(**assigned)
 
     def has(self, *, owned: Iterable[int] = (), warm: Iterable[int] = ()) -> None:

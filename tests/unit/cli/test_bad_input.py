@@ -282,24 +282,20 @@ def test_bad_query_gets_one_error_response_with_all_its_fields(name: str) -> Non
 
 
 STUMBLING = {
-    "a message of one emoji": event(content="👍"),
-    "a message of punctuation": event(content="。！？ …"),
-    "a memory of one emoji": event(**MEMORY, content="👍"),
-    "a question of one emoji": ask(query="👍"),
+    "a message of one emoji": event(content="👍"), "a message of punctuation": event(content="。！？ …"),
+    "a memory of one emoji": event(**MEMORY, content="👍"), "a question of one emoji": ask(query="👍"),
     "the episodes of a stranger": ask("episodes.list", user_id="nobody"),
     "the counts of a stranger": ask("user.stats", user_id="nobody"),
     "a memory of a stranger": ask("memory.get", user_id="nobody", memory_id="a"),
     "the history of a stranger": ask("memory.history", user_id="nobody", memory_id="a"),
-    "a question of a stranger": ask(user_id="nobody", query="hello"),
-    "a list as type": event(type=["message"]),
-    "an object as type": event(type={"message": 1}),
-    "a timestamp of 400 digits": raw(b'"timestamp": %d' % 10**400),
+    "a question of a stranger": ask(user_id="nobody", query="hello"), "a list as type": event(type=["message"]),
+    "an object as type": event(type={"message": 1}), "a timestamp of 400 digits": raw(b'"timestamp": %d' % 10**400),
     "a time of 400 digits in a query": raw(b'"filters": {"created_after": %d}' % 10**400, b"recall"),
     "an embedding of numbers beyond float32": event(embedding=[1e300] * 384),
     "an embedding where none belongs": ask("episode.end", embedding=5),
     "a wrong memory id where none belongs": ask("episode.end", memory_id=5),
     "a wrong receipt where none belongs": ask("episodes.list", receipt=True, memory_id=5),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", STUMBLING)

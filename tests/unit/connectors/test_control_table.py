@@ -277,9 +277,7 @@ PROMETHEUS = (
     "q=0.5,text/plain;version=1.0.0;escaping=allow-utf-8;q=0.4,text/plain;version=0.0.4;q=0.3,*/*;q=0.2"
 )
 ACCEPTED = {
-    "nothing": ("", PLAIN),
-    "anything": ("*/*", PLAIN),
-    "openmetrics": ("application/openmetrics-text", OPENMETRICS),
+    "nothing": ("", PLAIN), "anything": ("*/*", PLAIN), "openmetrics": ("application/openmetrics-text", OPENMETRICS),
     "openmetrics as well as text": ("text/plain, application/openmetrics-text", OPENMETRICS),
     "openmetrics rather than text": ("text/plain;q=0.3, application/openmetrics-text;q=0.6", OPENMETRICS),
     "text rather than openmetrics": ("application/openmetrics-text;q=0.3, text/plain;q=0.6", PLAIN),
@@ -287,7 +285,7 @@ ACCEPTED = {
     "no openmetrics, in other letters": ("application/openmetrics-text; version=1.0.0; Q=0.0", PLAIN),
     "a quality that is none": ("application/openmetrics-text;q=much, */*", PLAIN),
     "prometheus": (PROMETHEUS, OPENMETRICS),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(("accept", "given"), ACCEPTED.values(), ids=ACCEPTED)

@@ -85,16 +85,14 @@ def headers(key: ApiKeyText, **more: str) -> dict[str, str]:
 
 
 REFUSED: list[tuple[str, dict[str, str], int]] = [
-    ("nothing", {}, 401),
-    ("an unknown key", headers(ApiKeyText.new()), 401),
-    ("a revoked key", headers(REVOKED), 401),
+    ("nothing", {}, 401), ("an unknown key", headers(ApiKeyText.new()), 401), ("a revoked key", headers(REVOKED), 401),
     ("another tenant's key", headers(OTHERS), 401),
     ("a key and a token", headers(TENANTS, authorization="Bearer a.b.c"), 401),
     ("a token that is none", {"authorization": "Bearer a.b.c"}, 401),
     ("an expired token", {"authorization": f"Bearer {token(SECRET, 'HS256', None, exp=1_600_000_000)}"}, 401),
     ("another tenant's token", {"authorization": f"Bearer {token(SECRET, 'HS256', None, tenant_id='globex')}"}, 403),
     ("another user's", headers(TENANTS, **{"x-end-user-id": "bob"}), 403),
-]
+]  # fmt: skip
 LET_IN: list[tuple[str, dict[str, str]]] = [
     ("the tenant's key", headers(TENANTS)),
     ("ann's key", headers(ANNS)),

@@ -196,34 +196,29 @@ def picture(index: OwnerIndex) -> dict[str, Any]:
     facts, slots = conversation.facts, conversation.slots
     cosines, of = index.vectors.cosines(QUERY)
     return {
-        "ids": [index.ids[slot] for slot in slots],
-        "tags": [index.tags[slot] for slot in slots],
+        "ids": [index.ids[slot] for slot in slots], "tags": [index.tags[slot] for slot in slots],
         "metadata": [index.metadata[slot] for slot in slots],
         "labelled": {tag: sorted(index.ids[slot] for slot in alive(index, tag)) for tag in ("x", "y", "work")},
         "named": {column: [names[n] if n >= 0 else None for n in facts[column]] for column in NAMED},
         "numbers": {column: facts[column].tolist() for column in (*NUMBERS, *TIMES)},
-        "segments": conversation.segment.tolist(),
-        "starts": conversation.starts.tolist(),
+        "segments": conversation.segment.tolist(), "starts": conversation.starts.tolist(),
         "opens": conversation.opens.tolist(),
         "windows": [np.stack(conversation.window(reach)).tolist() for reach in (WINDOW, REACH)],
         "authors": {names[author] if author >= 0 else None for author in conversation.authors},
         "cosines": sorted((index.ids[slot], float(cosine)) for slot, cosine in zip(of, cosines, strict=True)),
         "tokens": index.tokens.closest(QUERY_TOKENS, slots, np.ones(1)).tolist(),
         "rows": [index.vectors.cosines_of(QUERY, slot).tolist() for slot in slots.tolist()],
-        "parts": index.words.parts().counts(slots).tolist(),
-        "in parts": [held_in_parts(index, word) for word in WORDS],
+        "parts": index.words.parts().counts(slots).tolist(), "in parts": [held_in_parts(index, word) for word in WORDS],
         "clusters": index.clusters.cosines(np.arange(conversation.size)).tolist(),
         "centroids": index.clusters.centroids(np.arange(len(conversation.starts))).tolist(),
         "lengths": index.words.lengths()[slots].tolist(),
         "counts": [(index.words.occurrences(word) == slots[:, np.newaxis]).sum(axis=1).tolist() for word in WORDS],
         "standing": [(sorted((at := index.standing[word]).places.tolist()), at.holders) for word in WORDS],
-        "asking": index.asking.tolist(),
-        "answering": index.answering.tolist(),
+        "asking": index.asking.tolist(), "answering": index.answering.tolist(),
         "closest": index.words.closest(WORDS, slots, np.ones(len(WORDS))).tolist(),
         "places": conversation.places[slots].tolist(),
-        "episodes": sorted(episode.number for episode in index.episodes()),
-        "size": len(index),
-    }
+        "episodes": sorted(episode.number for episode in index.episodes()), "size": len(index),
+    }  # fmt: skip
 
 
 @given(changes=CHANGES, cuts=st.lists(st.integers(0, 12), max_size=3), later=CHANGES)

@@ -53,11 +53,8 @@ def wanted(text: str) -> EnrichmentRequest:
 def prompts(text: str) -> list[Prompt]:
     asked = [step.prompt for step in Plan([wanted(f"With Bob: {text}")], Thresholds(), {"travel": text}).calls()]
     return [
-        *asked,
-        select_prompt(text, {"travel": text}),
-        sufficiency_prompt(text, {"travel": text}),
-        rewrite_prompt(text),
-    ]
+        *asked, select_prompt(text, {"travel": text}), sufficiency_prompt(text, {"travel": text}), rewrite_prompt(text),
+    ]  # fmt: skip
 
 
 SAMPLES = prompts("and Ann.")

@@ -31,14 +31,11 @@ def log() -> list[dict[str, Any]]:
     return [
         make_event("memory", HOUR_MS, id="alarm", content="Rollout alarms go to the phone", topics=["dashboard"]),
         make_event("memory", 2 * HOUR_MS, id="red", content="Grafana turns red above five", topics=["dashboard"]),
-        make_event("memory", 3 * HOUR_MS, id="cause", content="Nobody looked at the mail"),
-        cause(4, weight=0.5),
-        cause(5, weight=0.75),
-        make_event("memory.update", 6 * HOUR_MS, memory_id="red", topics=["colours"]),
+        make_event("memory", 3 * HOUR_MS, id="cause", content="Nobody looked at the mail"), cause(4, weight=0.5),
+        cause(5, weight=0.75), make_event("memory.update", 6 * HOUR_MS, memory_id="red", topics=["colours"]),
         make_event("graph.archive", 7 * HOUR_MS, edges=[{"source": "alarm", "target": "cause", "type": "caused_by"}]),
-        cause(8, weight=1.0),
-        make_event("graph.archive", 9 * HOUR_MS, entities=["topic:dashboard"]),
-    ]
+        cause(8, weight=1.0), make_event("graph.archive", 9 * HOUR_MS, entities=["topic:dashboard"]),
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("hour", range(1, 10))
