@@ -7,6 +7,7 @@ import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import AsyncMock, Mock
 from urllib.parse import urlsplit
 
 import httpx2
@@ -214,43 +215,10 @@ def test_http_connection_is_held_only_by_timely_messages(address: str) -> None:
     assert [httpx2.get(f"{address}{path}").status_code for path in ("/livez", "/readyz", "/metrics")] == [200] * 3
 
 
-class Fake:
-    def __init__(self, does: Any) -> None:
-        self._does = does
-
-    def authenticate(self, headers: Any) -> None: ...
-
-    def check(self, event: Any, headers: Any) -> None: ...
-
-    def ids(self, headers: Any) -> dict[str, str]:  # noqa: ARG002
-        return {}
-
-    def obstacle(self) -> str:
-        return ""
-
-    def stopped(self) -> str:
-        return ""
-
-    def owners(self) -> tuple[()]:
-        return ()
-
-    async def ask(self, query: Any, *_: Any) -> Any:
-        return self._result(query)
-
-    async def store(self, event: Any, *_: Any) -> Any:
-        return self._result(event)
-
-    async def apply(self, event: Any, *_: Any) -> Any:
-        return self._result(event)
-
-    def _result(self, event: Any) -> Any:
-        if isinstance(self._does, Exception):
-            raise self._does
-        return self._does(event)
-
-
 def server_before(does: Any) -> Any:
-    fake = Fake(does)
+    """Return a server before a service whose calls raise this exception or return what this function does."""
+    answer = AsyncMock(side_effect=does if isinstance(does, Exception) else lambda event, *_: does(event))
+    fake = Mock(ask=answer, store=answer, apply=answer, ids=lambda _: {}, obstacle=lambda: "", stopped=lambda: "")
     return build_server(ToolRunner(fake, fake, 1.0), lambda _: Caller(PROD, "ann", ()))
 
 
