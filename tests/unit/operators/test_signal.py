@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import orjson
@@ -13,7 +14,6 @@ from hypothesis import strategies as st
 from recallflow.embedder import NO_FLOATS, Kind, Matrix, TextVectors
 from recallflow.events import content_hash
 from recallflow.flows.embedded import Processed
-from recallflow.llm import Embedded
 from recallflow.operators.events import Analysis, Write, decode
 from recallflow.operators.prepare import prepare
 from recallflow.operators.recall.columns import Columns, compute
@@ -32,6 +32,7 @@ from recallflow.state.tokens import to_bytes
 from recallflow.state.usage import Usage
 from recallflow.state.verify import verify
 from tests.unit.operators.harness import HASHING, make_entry, make_event, make_inputs, run_flow
+from tests.unit.operators.models import Remote
 from tests.unit.operators.test_apply import codes, outcomes
 from tests.unit.operators.test_apply import message as told_in_session
 
@@ -286,24 +287,6 @@ def test_an_episode_without_vectors_is_chosen_by_its_members() -> None:
     np.testing.assert_allclose([found[n] for n in range(3)], odds / odds.sum(), rtol=1e-3)
 
 
-class Remote:
-    """A model that must not be asked while events are prepared."""
-
-    name, dimension = "far", 3
-    kind: Kind = "contextual"
-
-    class Service:
-        name, dimension = "far", 3
-
-        async def embed(self, tenant_id: str, texts: Sequence[str]) -> Embedded:
-            raise AssertionError(tenant_id, texts)
-
-    service = Service()
-
-    def embed(self, texts: Sequence[str]) -> Matrix:
-        raise AssertionError(texts)
-
-
 def prepared(embedder: Any, event: dict[str, Any]) -> Any:
     (item,) = prepare(embedder, [decode(Record(Position("memories", 0, 0), orjson.dumps(event), 0))])
     return item
@@ -321,7 +304,9 @@ def analysis(embedder: Any, event: dict[str, Any]) -> Analysis:
 )
 def test_words_are_read_and_nothing_is_embedded(kind: str, fields: dict[str, Any]) -> None:
     event = make_event(kind, content="Ana moved to Porto. " * 60, **fields)
-    found, local = analysis(Remote(), event), analysis(HASHING, event)
+    remote = Mock(spec=Remote())
+    found, local = analysis(remote, event), analysis(HASHING, event)
+    assert (remote.embed.mock_calls, remote.service.mock_calls) == ([], [])
     assert (found.vectors, found.sketch, len(found.tokens), found.sizes) == (None, b"", 0, ())
     assert local.vectors is not None
     assert (found.stems, found.flags, found.named, found.cut) == (local.stems, local.flags, local.named, local.cut)
