@@ -51,9 +51,9 @@ from recallflow.queries import QueryEvent
 from recallflow.records import Position
 from recallflow.responses import CatchingUp, QueryFailed, Response
 from recallflow.telemetry import trace_headers
-from recallflow.verbs.arguments import AnyEvent, ClientScope, checked_text, explained
+from recallflow.verbs.arguments import AnyEvent, ClientScope, checked_text, with_argument_help
 from recallflow.verbs.results import map_future, new_future
-from recallflow.verbs.verbs import After, Awaits, Verbs, Waits, awaited, given_fields, waited
+from recallflow.verbs.verbs import After, AsyncCalls, SyncCalls, Verbs, async_call, given_fields, sync_call
 
 __all__ = ["AsyncRecallClient", "CatchingUp", "DeliveryFailed", "QueryFailed", "QueryTimeout", "RecallClient"]
 
@@ -385,10 +385,10 @@ class KafkaVerbs(Verbs):
         return self._produce(self._topics.control, value, key, signed(self._control_secret, key, value))
 
 
-class _Face:
+class _KafkaConnection:
     _verbs: Verbs
 
-    @explained
+    @with_argument_help
     def __init__(
         self,
         bootstrap_servers: str,
@@ -434,29 +434,29 @@ class _Face:
         self._verbs = KafkaVerbs(kafka, scope, topics, timeout_s, credentials, control_secret, replies)
 
 
-class RecallClient(_Face, Waits):
+class RecallClient(_KafkaConnection, SyncCalls):
     """Every call waits for its outcome. For use from any number of threads."""
 
-    graph_status = waited(KafkaVerbs.graph_status)
-    graph_trace = waited(KafkaVerbs.graph_trace)
-    graph_rollout = waited(KafkaVerbs.graph_rollout)
-    graph_gate = waited(KafkaVerbs.graph_gate)
-    category = waited(KafkaVerbs.category)
-    create_key = waited(KafkaVerbs.create_key)
-    revoke_key = waited(KafkaVerbs.revoke_key)
-    map_owner = waited(KafkaVerbs.map_owner)
-    quota = waited(KafkaVerbs.quota)
+    graph_status = sync_call(KafkaVerbs.graph_status)
+    graph_trace = sync_call(KafkaVerbs.graph_trace)
+    graph_rollout = sync_call(KafkaVerbs.graph_rollout)
+    graph_gate = sync_call(KafkaVerbs.graph_gate)
+    category = sync_call(KafkaVerbs.category)
+    create_key = sync_call(KafkaVerbs.create_key)
+    revoke_key = sync_call(KafkaVerbs.revoke_key)
+    map_owner = sync_call(KafkaVerbs.map_owner)
+    quota = sync_call(KafkaVerbs.quota)
 
 
-class AsyncRecallClient(_Face, Awaits):
+class AsyncRecallClient(_KafkaConnection, AsyncCalls):
     """Every call is awaited. For use from one event loop, or several."""
 
-    graph_status = awaited(KafkaVerbs.graph_status)
-    graph_trace = awaited(KafkaVerbs.graph_trace)
-    graph_rollout = awaited(KafkaVerbs.graph_rollout)
-    graph_gate = awaited(KafkaVerbs.graph_gate)
-    category = awaited(KafkaVerbs.category)
-    create_key = awaited(KafkaVerbs.create_key)
-    revoke_key = awaited(KafkaVerbs.revoke_key)
-    map_owner = awaited(KafkaVerbs.map_owner)
-    quota = awaited(KafkaVerbs.quota)
+    graph_status = async_call(KafkaVerbs.graph_status)
+    graph_trace = async_call(KafkaVerbs.graph_trace)
+    graph_rollout = async_call(KafkaVerbs.graph_rollout)
+    graph_gate = async_call(KafkaVerbs.graph_gate)
+    category = async_call(KafkaVerbs.category)
+    create_key = async_call(KafkaVerbs.create_key)
+    revoke_key = async_call(KafkaVerbs.revoke_key)
+    map_owner = async_call(KafkaVerbs.map_owner)
+    quota = async_call(KafkaVerbs.quota)

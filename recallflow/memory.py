@@ -30,9 +30,9 @@ from recallflow.queries import QueryEvent
 from recallflow.records import Position
 from recallflow.responses import Response
 from recallflow.service import StoredEvent, check_forgotten
-from recallflow.verbs.arguments import AnyEvent, ClientScope, explained
+from recallflow.verbs.arguments import AnyEvent, ClientScope, with_argument_help
 from recallflow.verbs.results import map_future
-from recallflow.verbs.verbs import Awaits, Verbs, Waits, given_fields
+from recallflow.verbs.verbs import AsyncCalls, SyncCalls, Verbs, given_fields
 
 if TYPE_CHECKING:  # the engine is loaded with the first memory: importing a name from here stays quick
     from recallflow.flows.config import Config
@@ -93,10 +93,10 @@ class LocalVerbs(Verbs):
         self.engine.close()
 
 
-class _Face:
+class _EmbeddedEngine:
     _verbs: Verbs
 
-    @explained
+    @with_argument_help
     def __init__(
         self,
         path: StrPath | None = None,
@@ -149,14 +149,14 @@ class _Face:
         return f"{type(self).__name__}({'' if self._path is None else repr(str(self._path))})"
 
 
-class Memory(_Face, Waits):
+class Memory(_EmbeddedEngine, SyncCalls):
     """A memory in this process; every call waits for its outcome. For use from any number of threads."""
 
     def _begin(self) -> None:
         self._engine.ready.result()
 
 
-class AsyncMemory(_Face, Awaits):
+class AsyncMemory(_EmbeddedEngine, AsyncCalls):
     """A memory in this process; every call is awaited. For use from one or several event loops."""
 
     async def _opened(self) -> None:

@@ -10,7 +10,7 @@ from recallflow.errors import DeliveryFailed, NothingWritten, QueryTimeout, Usag
 from recallflow.records import Position
 from recallflow.responses import ListedMemory, MemoryVersion
 from recallflow.verbs.results import SearchResults
-from recallflow.verbs.verbs import Awaits, Waits
+from recallflow.verbs.verbs import AsyncCalls, SyncCalls
 
 
 @contextmanager
@@ -30,12 +30,12 @@ WAIT_MS = 60_000  # longer than clients wait by themselves
 _NOTHING = MappingProxyType[str, Any]({"k": 1, "mode": "recency", "filters": {"session_ids": ["-"]}})
 
 
-def wait_applied(client: Waits, user_id: str, position: Position) -> None:
+def wait_applied(client: SyncCalls, user_id: str, position: Position) -> None:
     """Return once a write is applied. Raise QueryTimeout if that is unknown in time; it is stored all the same."""
     _check(client.search("-", user=user_id, **_NOTHING, after=position, wait_timeout_ms=WAIT_MS))
 
 
-async def await_applied(client: Awaits, user_id: str, position: Position) -> None:
+async def await_applied(client: AsyncCalls, user_id: str, position: Position) -> None:
     """Return once the write at a position is applied, as `wait_applied` does."""
     _check(await client.search("-", user=user_id, **_NOTHING, after=position, wait_timeout_ms=WAIT_MS))
 

@@ -21,7 +21,7 @@ from recallflow.errors import UsageError
 from recallflow.integrations import checked_whole, guard_query_before_write, wait_applied
 from recallflow.queries import K_MAX
 from recallflow.responses import ListedMemory, MemoryVersion
-from recallflow.verbs.verbs import Waits
+from recallflow.verbs.verbs import SyncCalls
 
 try:
     from flink_agents.api.memory.long_term_memory import BaseLongTermMemory, MemorySet, MemorySetItem
@@ -37,7 +37,7 @@ class RecallLongTermMemory(BaseLongTermMemory):  # type: ignore[misc]  # its pac
     """Memory sets of a user. An object is cheap: create one for each event. The caller closes the client."""
 
     model_config = ConfigDict(frozen=True, arbitrary_types_allowed=True)
-    client: SkipValidation[Waits] = Field(exclude=True)
+    client: SkipValidation[SyncCalls] = Field(exclude=True)
     user_id: str
 
     def get_memory_set(self, name: str) -> MemorySet:

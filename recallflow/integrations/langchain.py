@@ -15,7 +15,7 @@ from pydantic import SkipValidation
 
 from recallflow.integrations import extra
 from recallflow.responses import RecalledMemory
-from recallflow.verbs.verbs import Waits
+from recallflow.verbs.verbs import SyncCalls
 
 with extra("langchain"):
     from langchain_core.callbacks import AsyncCallbackManagerForRetrieverRun, CallbackManagerForRetrieverRun
@@ -28,7 +28,7 @@ class RecallRetriever(BaseRetriever):
     """Retriever of the `k` best memories for a question (default: the engine's number). Each is a document with its
     text, its id, and the engine's data as metadata. `fields` are other fields of a `recall`."""
 
-    client: SkipValidation[Waits]
+    client: SkipValidation[SyncCalls]
     user_id: str
     k: int | None = None
     fields: dict[str, Any] = {}

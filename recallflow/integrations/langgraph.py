@@ -37,7 +37,7 @@ from recallflow.limits import (
 )
 from recallflow.queries import K_MAX
 from recallflow.responses import ListedMemory
-from recallflow.verbs.verbs import Waits
+from recallflow.verbs.verbs import SyncCalls
 
 with extra("langgraph"):
     from langgraph.store.base import (
@@ -193,7 +193,7 @@ class RecallStore(BaseStore):
     its texts are indexed. A put may override them with `index`."""
 
     def __init__(
-        self, client: Waits, *, user_label: int = 0, user: str | None = None, fields: Sequence[str] = ()
+        self, client: SyncCalls, *, user_label: int = 0, user: str | None = None, fields: Sequence[str] = ()
     ) -> None:
         self._client = client
         self._user_label = user_label

@@ -12,7 +12,7 @@ from pydantic import Field, SkipValidation
 
 from recallflow.integrations import await_applied, extra
 from recallflow.records import Position
-from recallflow.verbs.verbs import Awaits
+from recallflow.verbs.verbs import AsyncCalls
 
 with extra("llama-index"):
     from llama_index.core.base.llms.types import ChatMessage, MessageRole
@@ -26,7 +26,7 @@ class RecallMemoryBlock(BaseMemoryBlock[str]):
     without text, such as tool calls, are neither used nor stored. `fields` are other fields of a `recall`."""
 
     name: str = "long_term_memory"
-    client: SkipValidation[Awaits] = Field(exclude=True, repr=False)
+    client: SkipValidation[AsyncCalls] = Field(exclude=True, repr=False)
     user_id: str
     k: int = 5
     asked_with: int = Field(default=1, ge=1)

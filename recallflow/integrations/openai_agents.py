@@ -15,7 +15,7 @@ from recallflow.fields import Role
 from recallflow.integrations import await_applied, checked_whole, extra, guard_query_before_write
 from recallflow.records import Position
 from recallflow.responses import ListedMemory
-from recallflow.verbs.verbs import PAGE, Awaits
+from recallflow.verbs.verbs import PAGE, AsyncCalls
 
 with extra("openai-agents"):
     from agents import SessionSettings, TResponseInputItem
@@ -28,7 +28,7 @@ class RecallSession:
     """The SDK's `Session` over one session of a user's memory."""
 
     def __init__(
-        self, session_id: str, client: Awaits, user_id: str, session_settings: SessionSettings | None = None
+        self, session_id: str, client: AsyncCalls, user_id: str, session_settings: SessionSettings | None = None
     ) -> None:
         self.session_id = session_id
         self.session_settings: SessionSettings | None = session_settings

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from recallflow.errors import InvalidRecord
 from recallflow.integrations import await_applied, extra
-from recallflow.verbs.verbs import Awaits
+from recallflow.verbs.verbs import AsyncCalls
 
 with extra("pydantic-ai"):
     from pydantic_ai import FunctionToolset, ModelRetry, RunContext
@@ -29,7 +29,7 @@ class SearchedMemory:
     created_at: str
 
 
-def memory_toolset(client: Awaits, user_of: Callable[[D], str], *, k: int = 5) -> FunctionToolset[D]:
+def memory_toolset(client: AsyncCalls, user_of: Callable[[D], str], *, k: int = 5) -> FunctionToolset[D]:
     """Return three tools for the memory of the user of the run's dependencies. `k` limits a search."""
 
     async def search_memory(context: RunContext[D], query: str) -> list[SearchedMemory]:

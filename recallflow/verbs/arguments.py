@@ -37,33 +37,33 @@ class UnknownFields(UsageError):
         super().__init__(f"{event_type} has no field {', '.join(self.names)}")
 
 
-def explained(call: Callable[P, T]) -> Callable[P, T]:
+def with_argument_help(call: Callable[P, T]) -> Callable[P, T]:
     """Return a method that accepts other libraries' argument names, and whose errors name the call and a remedy."""
 
     @functools.wraps(call)
     def method(*args: P.args, **kwargs: P.kwargs) -> T:
-        return called(args[0], call, args, kwargs)
+        return call_with_help(args[0], call, args, kwargs)
 
     return method
 
 
-def called(face: object, call: Callable[..., T], args: tuple[object, ...], kwargs: Mapping[str, Any]) -> T:
-    """Call the implementation of a public method of `face`.
+def call_with_help(client: object, call: Callable[..., T], args: tuple[object, ...], kwargs: Mapping[str, Any]) -> T:
+    """Call the implementation of a public method of `client`.
 
     Raises:
         UsageError: an argument is given twice, or no field of the event has its name.
         TypeError: the arguments do not fit the call.
     """
     if not _ALIASES.keys().isdisjoint(kwargs):
-        kwargs = _renamed(face, call, kwargs)
+        kwargs = _renamed(client, call, kwargs)
     try:
         return call(*args, **kwargs)
     except UnknownFields as error:
         known = error.known | _parameters(call).keys()
         unknown = "; ".join(f"unknown argument {name}{did_you_mean(name, known)}" for name in error.names)
-        raise UsageError(f"{_public_name(face, call)}: {unknown}") from None
+        raise UsageError(f"{_public_name(client, call)}: {unknown}") from None
     except TypeError:
-        _check_binding(face, call, args, kwargs)
+        _check_binding(client, call, args, kwargs)
         raise
 
 
@@ -73,19 +73,21 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     return f" (did you mean {close[0]}?)" if close else ""
 
 
-def _renamed(face: object, call: Callable[..., Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+def _renamed(client: object, call: Callable[..., Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
     parameters, found = _parameters(call), dict(kwargs)
     for alias, names in _ALIASES.items():
         ours = next((name for name in names if name in parameters), None)
         if alias not in kwargs or alias in parameters or ours is None:
             continue
         if ours in found:
-            raise UsageError(f"{_public_name(face, call)}: {ours} and {alias} are one argument: give {ours}")
+            raise UsageError(f"{_public_name(client, call)}: {ours} and {alias} are one argument: give {ours}")
         found[ours] = found.pop(alias)
     return found
 
 
-def _check_binding(face: object, call: Callable[..., Any], args: tuple[object, ...], kwargs: Mapping[str, Any]) -> None:
+def _check_binding(
+    client: object, call: Callable[..., Any], args: tuple[object, ...], kwargs: Mapping[str, Any]
+) -> None:
     """Raise TypeError, worded for users, where arguments do not fit a call."""
     try:
         inspect.signature(call).bind(*args, **kwargs)
@@ -93,7 +95,7 @@ def _check_binding(face: object, call: Callable[..., Any], args: tuple[object, .
         parameters = _parameters(call)
         meant = {name: did_you_mean(name, parameters.keys() - kwargs.keys()) for name in kwargs.keys() - parameters}
         hints = "".join(f"; {name} is no argument{hint}" for name, hint in sorted(meant.items()) if hint)
-        raise TypeError(f"{_public_name(face, call)} {error}{hints}") from None
+        raise TypeError(f"{_public_name(client, call)} {error}{hints}") from None
 
 
 @functools.cache
@@ -104,8 +106,8 @@ def _parameters(call: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
     return {name: one for name, one in every.items() if one.kind not in skipped and name != "self"}
 
 
-def _public_name(face: object, call: Callable[..., Any]) -> str:
-    name = type(face).__name__
+def _public_name(client: object, call: Callable[..., Any]) -> str:
+    name = type(client).__name__
     return f"{name}()" if call.__name__ == "__init__" else f"{name}.{call.__name__}()"
 
 

@@ -21,11 +21,11 @@ from recallflow.responses import ListedMemory, MemoryVersion, QueryFailed, Respo
 from recallflow.verbs.arguments import (
     AnyEvent,
     ClientScope,
-    called,
+    call_with_help,
     checked_wait,
     did_you_mean,
-    explained,
     message_fields,
+    with_argument_help,
 )
 from recallflow.verbs.results import (
     Added,
@@ -330,25 +330,25 @@ V = TypeVar("V", bound=Verbs)
 PAGE = 1_000
 
 
-def waited(call: Callable[Concatenate[V, P], "Future[T]"]) -> Callable[Concatenate["Waits", P], T]:
+def sync_call(call: Callable[Concatenate[V, P], "Future[T]"]) -> Callable[Concatenate["SyncCalls", P], T]:
     """Return the synchronous form of a call."""
 
     @functools.wraps(call)
-    def wait(self: "Waits", /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return called(self, call, (self._verbs, *args), kwargs).result()
+    def wait(self: "SyncCalls", /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return call_with_help(self, call, (self._verbs, *args), kwargs).result()
 
     return _show_outcome_type(wait, call)
 
 
-def awaited(
+def async_call(
     call: Callable[Concatenate[V, P], "Future[T]"],
-) -> Callable[Concatenate["Awaits", P], Coroutine[Any, Any, T]]:
+) -> Callable[Concatenate["AsyncCalls", P], Coroutine[Any, Any, T]]:
     """Return the asynchronous form of a call."""
 
     @functools.wraps(call)
-    async def wait(self: "Awaits", /, *args: P.args, **kwargs: P.kwargs) -> T:
+    async def wait(self: "AsyncCalls", /, *args: P.args, **kwargs: P.kwargs) -> T:
         await self._opened()
-        return await asyncio.wrap_future(called(self, call, (self._verbs, *args), kwargs))
+        return await asyncio.wrap_future(call_with_help(self, call, (self._verbs, *args), kwargs))
 
     return _show_outcome_type(wait, call)
 
@@ -361,26 +361,26 @@ def _show_outcome_type(wait: T, call: Callable[..., Any]) -> T:
     return wait
 
 
-class Waits:
+class SyncCalls:
     """Synchronous client; every call waits for its outcome. For use from any number of threads."""
 
     _verbs: Verbs
 
-    add = waited(Verbs.add)
-    search = waited(Verbs.search)
-    get = waited(Verbs.get)
-    all = waited(Verbs.all)
-    update = waited(Verbs.update)
-    forget = waited(Verbs.forget)
-    history = waited(Verbs.history)
-    episodes = waited(Verbs.episodes)
-    facts = waited(Verbs.facts)
-    stats = waited(Verbs.stats)
-    erase = waited(Verbs.erase)
-    send = waited(Verbs.send)
-    ask = waited(Verbs.ask)
+    add = sync_call(Verbs.add)
+    search = sync_call(Verbs.search)
+    get = sync_call(Verbs.get)
+    all = sync_call(Verbs.all)
+    update = sync_call(Verbs.update)
+    forget = sync_call(Verbs.forget)
+    history = sync_call(Verbs.history)
+    episodes = sync_call(Verbs.episodes)
+    facts = sync_call(Verbs.facts)
+    stats = sync_call(Verbs.stats)
+    erase = sync_call(Verbs.erase)
+    send = sync_call(Verbs.send)
+    ask = sync_call(Verbs.ask)
 
-    @explained
+    @with_argument_help
     def each(
         self, *, user: str, filters: Mapping[str, Any] | Filters | None = None, **fields: Any
     ) -> Iterator[ListedMemory]:
@@ -404,26 +404,26 @@ class Waits:
         self.close()
 
 
-class Awaits:
+class AsyncCalls:
     """Asynchronous client; every call is awaited. For use from one or several event loops."""
 
     _verbs: Verbs
 
-    add = awaited(Verbs.add)
-    search = awaited(Verbs.search)
-    get = awaited(Verbs.get)
-    all = awaited(Verbs.all)
-    update = awaited(Verbs.update)
-    forget = awaited(Verbs.forget)
-    history = awaited(Verbs.history)
-    episodes = awaited(Verbs.episodes)
-    facts = awaited(Verbs.facts)
-    stats = awaited(Verbs.stats)
-    erase = awaited(Verbs.erase)
-    send = awaited(Verbs.send)
-    ask = awaited(Verbs.ask)
+    add = async_call(Verbs.add)
+    search = async_call(Verbs.search)
+    get = async_call(Verbs.get)
+    all = async_call(Verbs.all)
+    update = async_call(Verbs.update)
+    forget = async_call(Verbs.forget)
+    history = async_call(Verbs.history)
+    episodes = async_call(Verbs.episodes)
+    facts = async_call(Verbs.facts)
+    stats = async_call(Verbs.stats)
+    erase = async_call(Verbs.erase)
+    send = async_call(Verbs.send)
+    ask = async_call(Verbs.ask)
 
-    @explained
+    @with_argument_help
     async def each(
         self, *, user: str, filters: Mapping[str, Any] | Filters | None = None, **fields: Any
     ) -> AsyncIterator[ListedMemory]:
