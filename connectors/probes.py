@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, Self
+from typing import Any
 from urllib.parse import urlsplit
 
 from prometheus_client import CollectorRegistry
@@ -23,7 +23,7 @@ CONNECTIONS_MOST = 32  # each has a thread and a descriptor
 PASSED = "fd://"
 
 
-class Probes:
+class Probes(contextlib.AbstractContextManager["Probes"]):
     """Server of the probes, on a thread. /readyz answers 503 with the reason while `obstacle()` returns one."""
 
     def __init__(self, host: str, port: int, registry: CollectorRegistry, obstacle: Callable[[], str]) -> None:
@@ -45,9 +45,6 @@ class Probes:
         self._server.shutdown()
         self._thread.join()
         self._server.server_close()
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

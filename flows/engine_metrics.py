@@ -8,7 +8,7 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Se
 from dataclasses import dataclass, field
 from itertools import accumulate
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal, TypeVar, get_args
 
 from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
@@ -41,6 +41,7 @@ KIND_OF: dict[type, str] = {
     Audited: "audit", Moved: "moved",
 }  # fmt: skip
 OTHER_MODEL, TOO_MANY = ("memory.embedding", "other_model"), ("memory", "too_many")
+L = TypeVar("L", str, tuple[str, str])  # the value of a label, or the values of two
 STATUSES = get_args(Response.model_fields["status"].annotation)
 
 
@@ -208,12 +209,9 @@ def state_metrics(directory: StateDirectory) -> Iterator[Metric]:
 
 def _unfit(counts: Mapping[tuple[str, str], int]) -> Metric:
     help_text = "Events without effect: their source is gone or changed, or their user was erased"
-    family = CounterMetricFamily("recallflow_unfit_events", help_text, labels=["type", "reason"])
     erased = {(kind, "erased") for kind in EVENT_TYPES - QUERY_TYPES - {"user.erase"}}
     outdated = {(kind, "outdated") for kind in DERIVED_TYPES}
-    for labels in sorted(erased | outdated | {OTHER_MODEL, TOO_MANY} | {*counts}):
-        family.add_metric(labels, counts.get(labels, 0))
-    return family
+    return counter("unfit_events", help_text, "type reason", counts, erased | outdated | {OTHER_MODEL, TOO_MANY})
 
 
 def output_metrics(output_counter: OutputCounter) -> Iterator[Metric]:
@@ -234,11 +232,11 @@ def output_metrics(output_counter: OutputCounter) -> Iterator[Metric]:
     yield processed
 
 
-def counter(name: str, help_text: str, label: str, counts: Mapping[str, int], known: Iterable[str]) -> Metric:
-    """Return a counter with one label. `known` values start at 0: otherwise a rate would miss the first increment."""
-    family = CounterMetricFamily(f"recallflow_{name}", help_text, labels=[label])
-    for value, count in sorted((dict.fromkeys(known, 0) | dict(counts)).items()):
-        family.add_metric([value], count)
+def counter(name: str, help_text: str, labels: str, counts: Mapping[L, int], known: Iterable[L]) -> CounterMetricFamily:
+    """Return a counter with labels. `known` values start at 0: otherwise a rate would miss the first increment."""
+    family = CounterMetricFamily(f"recallflow_{name}", help_text, labels=labels.split())
+    for values, count in sorted((dict.fromkeys(known, 0) | dict(counts)).items()):
+        family.add_metric([values] if isinstance(values, str) else values, count)
     return family
 
 

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator
+from itertools import product
 from typing import get_args
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -79,11 +80,8 @@ class EnrichmentCounter:
 
 
 def result_metrics(counts: EnrichmentCounter) -> Iterator[Metric]:
-    tasks = CounterMetricFamily("recallflow_enriched_tasks", "Completed tasks of requests", labels=["task", "outcome"])
-    for task in MISSING_RESULTS:
-        for outcome in OUTCOMES:
-            tasks.add_metric([task, outcome], counts.tasks[task, outcome])
-    yield tasks
+    known = product(MISSING_RESULTS, OUTCOMES)
+    yield counter("enriched_tasks", "Completed tasks of requests", "task outcome", counts.tasks, known)
     yield counter("enrichment_failures", "Failed enrichment tasks by error code", "code", counts.failures, CODES)
     yield counter("refused_claims", "Rejected claims of models", "reason", counts.refused, REFUSAL_REASONS)
     yield counter("outputs", "Records handed to the output topics", "kind", counts.outputs, KINDS.values())

@@ -3,8 +3,9 @@
 import json
 import threading
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import orjson
 from confluent_kafka import KafkaError
@@ -147,7 +148,7 @@ class Outcome(NamedTuple):
     detail: str = ""
 
 
-class OutcomeReader:
+class OutcomeReader(AbstractContextManager["OutcomeReader"]):
     """Reader of the topics of receipts and dead letters, from their current ends."""
 
     def __init__(self, options: KafkaOptions, topics: Sequence[str]) -> None:
@@ -172,9 +173,6 @@ class OutcomeReader:
 
     def close(self) -> None:
         self._reader.close()
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

@@ -4,7 +4,8 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Self
+from contextlib import AbstractContextManager
+from typing import Any
 
 import orjson
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
@@ -31,7 +32,7 @@ NewConsumer = Callable[..., Any]  # of a configuration: confluent_kafka.Consumer
 _log = logging.getLogger(__name__)
 
 
-class TopicReader:
+class TopicReader(AbstractContextManager["TopicReader"]):
     """Reader of topic metadata, and of partitions to their end. Requests are retried after retriable errors, as for a
     topic that was created just now. Raise SourceError for unreachable brokers, refusals, and missing topics."""
 
@@ -55,9 +56,6 @@ class TopicReader:
         self.ended: set[tuple[str, int]] = set()  # partitions that were read to their end
         self._registry = options.registry if decodes else None
         self._knows = False  # whether a broker has answered a request
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
