@@ -198,7 +198,6 @@ class LocalCalls:
         self.wake.set()
 
     def fail(self, reason: str) -> None:
-        """Fail all calls: the engine has ended."""
         with self._news:
             self.ended = self.obstacle = self.ended or reason
             self.stopped = reason

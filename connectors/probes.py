@@ -83,7 +83,6 @@ class _BoundedServer(ThreadingHTTPServer):
             super().handle_error(request, client_address)
 
     def _end(self, connection: socket.socket) -> None:
-        """End the thread of a connection, which closes it."""
         with self._opening:
             self._open.pop(connection, None)
         with contextlib.suppress(OSError):

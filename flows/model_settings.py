@@ -113,8 +113,6 @@ class EmbeddingSettings(ServiceSettings):
 
 
 class ModelSettings(NamedTuple):
-    """The models behind an API that a run may call."""
-
     llm: LlmSettings = LlmSettings()
     embedding: EmbeddingSettings = EmbeddingSettings()
 
@@ -155,7 +153,6 @@ class EnrichmentSettings:
         return f"{', '.join(wanted)}{also} has no effect here: only recallflow run and enrich, on Kafka, call models"
 
     def llm_tasks(self) -> list[str]:
-        """Return the settings that need a language model."""
         tasks = ("relationships", "facts", "categories", "summaries")
         return [f"enrichment.{task}" for task in tasks if getattr(self, task)]
 

@@ -268,7 +268,6 @@ class Standby:
                 self._follow(reader, found.partition, found.offset)
 
     def _follow(self, reader: TopicReader, number: int, limit: int) -> None:
-        """Follow a partition up to `limit`."""
         if number in self.source.standbys():
             self.source.limit_standby(number, limit)
             return

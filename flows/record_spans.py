@@ -25,8 +25,6 @@ Attributes = Mapping[str, str | int]
 
 @dataclass(slots=True, eq=False)
 class RecordSpan:
-    """A record in progress, with its span."""
-
     append_ms: int
     prepared_s: float
     span: Span | None = None
@@ -67,7 +65,6 @@ class RecordSpans:
     def _trace(
         self, tracked: RecordSpan, record: Record, item: Item | Record, began_ms: float, took_s: Mapping[str, float]
     ) -> None:
-        """Begin the span of a record, as a child of the span in its headers."""
         parent = parent_in(record.headers)
         if parent is NO_PARENT and not is_set_up():
             return

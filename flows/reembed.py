@@ -62,8 +62,6 @@ Progress = Callable[[int], object]  # receives the number of newly processed ite
 
 
 class TextToEmbed(NamedTuple):
-    """A memory whose text needs a vector."""
-
     owner: Owner
     memory_id: str
     text: str

@@ -117,7 +117,6 @@ class Router:
         return output
 
     def route(self, output: ToRoute) -> ToSend:
-        """Return the record to send for a fitted output, with its topic and partition."""
         match output:
             case Answer():
                 topic, outgoing = self._topic_of(output), self._answer(output, output.body)
@@ -163,7 +162,6 @@ class Router:
         return empty.room_bytes(self.most_bytes[self._topic_of(output)]) - len(empty.value or b"")
 
     def _answer(self, answer: Answer, body: bytes) -> Outgoing:
-        """Return the record of a response in the chosen format."""
         if (chosen := self.response_format) == JSON:
             return self._outgoing(answer, answer.key, body)
         if chosen in REGISTERED_FORMATS:
@@ -173,7 +171,6 @@ class Router:
         return self._outgoing(answer, answer.key, value, headers)
 
     def _failed(self, answer: Answer, reason: str) -> Outgoing:
-        """Return the replacement of an answer that the brokers refuse."""
         error = fit.failed(answer, f"the answer could not be sent: {reason}", self._room_bytes(answer))
         return self._answer(answer, error.body)
 

@@ -79,8 +79,6 @@ def _process(step: BatchStep, values: list[Any], _: bool) -> list[Any]:
 
 
 class _KeyedStates:
-    """A `KeyedStep` under execution."""
-
     def __init__(self, step: KeyedStep, now_ms: Callable[[], int]) -> None:
         self._new_logic, self._now_ms = step.new_logic, now_ms
         self._logics: dict[str, KeyedLogic] = {}

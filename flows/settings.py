@@ -83,13 +83,11 @@ class Settings:
 
     @property
     def _folders(self) -> tuple[Path | None, Path | None]:
-        """Return the folders of the embedder's and the reranker's model."""
         if self.embedder in ("hash", "meaning") and self.reranker is not None and self.reranker_path is None:
             return None, self.model_path
         return self.model_path, self.reranker_path
 
     def fingerprint(self, embedder: Embedder) -> Fingerprint:
-        """Return the settings that a state directory records."""
         return Fingerprint(
             partitions=self.partitions,
             embedder=embedder.name,
@@ -147,7 +145,6 @@ class AuthSettings:
 
     @property
     def credentials(self) -> tuple[tuple[str, bytes | None], ...]:
-        """Return the headers of records that recallflow sends."""
         return () if self.api_key is None else ((KEY_HEADER, self.api_key.encode()),)
 
     def __post_init__(self) -> None:

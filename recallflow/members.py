@@ -153,8 +153,6 @@ NOT_READY = "not ready: "
 
 
 class MemberMetrics(Collector):
-    """Metrics of all members, collected on request."""
-
     def __init__(self, members: Sequence[MemberProcess]) -> None:
         self._members = members
         self._pool = ThreadPoolExecutor(len(members), "recallflow-members")

@@ -36,7 +36,7 @@ class TopicDescription:
 
 
 def describe_topics(admin: AdminClient, topics: Sequence[str]) -> dict[str, TopicDescription]:
-    """Describe topics. Raise KafkaException."""
+    """Raise KafkaException."""
     admin.poll(0)
     futures = admin.describe_topics(TopicCollection([*topics]), request_timeout=DESCRIBE_S)
     found = {topic: future.result() for topic, future in futures.items()}

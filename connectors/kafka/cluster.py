@@ -253,7 +253,6 @@ class Ends:
     """Repeated requests for the end offsets of topics: later outputs have higher offsets."""
 
     def __init__(self, options: KafkaOptions, counts: Mapping[str, int]) -> None:
-        """`counts` are the known numbers of partitions of the topics."""
         self.topics = tuple(counts)
         self._options = options
         self._parts = [TopicPartition(topic, number) for topic, count in counts.items() for number in range(count)]

@@ -248,8 +248,6 @@ Permit = Callable[[Callable[[], Patience]], None]
 
 
 class ToSend(NamedTuple):
-    """Record to deliver, with topic and partition."""
-
     topic: str
     number: int
     outgoing: Outgoing
@@ -428,7 +426,6 @@ class OutputSender(Sender):
             _log.error("%s is left out: the topic takes nothing in its place either; check the topic's settings", where)
 
     def _is_accepted(self, item: ToSend) -> bool:
-        """Send one record alone. Return whether the brokers accepted it."""
         self.deliver(item)
         self._flush()
         return not (self._refused and self._refused.pop())

@@ -43,7 +43,6 @@ class LoopCalls:
         self._woken = False
 
     def attach(self) -> asyncio.AbstractEventLoop:
-        """Attach to the running loop."""
         if self._loop is None:
             self._loop = asyncio.get_running_loop()
         return self._loop
@@ -131,7 +130,6 @@ class ExpectedOutcomes:
         self._drop_unused(expected.key, of_key)
 
     def is_awaited(self, key: bytes) -> bool:
-        """Return whether an outcome is awaited for a record key."""
         return key in self._by_key
 
     def receive(self, message: Any) -> None:
@@ -283,7 +281,6 @@ class KafkaService:
                 output.exception()  # asyncio logs unread errors
 
     def _note_position(self, expected: Expected, found: Position | DeliveryFailed) -> None:
-        """Note the position of the record, or the failure to store it."""
         if isinstance(found, Position):
             self._outcomes.set_position(expected, found)
         else:

@@ -152,7 +152,6 @@ class OutcomeReader(AbstractContextManager["OutcomeReader"]):
     """Reader of the topics of receipts and dead letters, from their current ends."""
 
     def __init__(self, options: KafkaOptions, topics: Sequence[str]) -> None:
-        """Raise SourceError."""
         self._reader = TopicReader(options, TAIL)
         self._next_offsets = {part: end for part, (_, end) in self._reader.spans(topics).items()}
 
