@@ -57,7 +57,13 @@ def opener(
     """Return a function that opens state partitions. `missing_state` describes the unapplied records of one."""
     fallback = load_embedder("hash")
     return StateStep.opener(
-        directory, embedder, rules, fallback=fallback, exact_tokens=load_tiktoken, behind=missing_state, models=models
+        directory,
+        embedder,
+        rules,
+        fallback=fallback,
+        exact_tokens=load_tiktoken,
+        describe_missing=missing_state,
+        models=models,
     )
 
 

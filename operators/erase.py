@@ -1,13 +1,14 @@
 """`user.erase`: the removal of all data of a user in one write, and the rejection of earlier events that arrive later.
 
-Removed are the user's owners with their keys: memories, indexes, graph, versions, work in progress, undelivered
-outputs. A tombstone of keyed hashes stays. Events whose time is not after the erasure have no effect from then on;
+It removes the user's owners with their keys: memories, indexes, graph, versions, work in progress and undelivered
+outputs. A tombstone of keyed hashes remains. From then on, events whose time is not after the erasure have no effect;
 events without any time count as new. An erasure that arrives after a later one has no effect.
 
 A user with very many environments is erased in steps, some environments in each, and the rest with the event itself.
 After a crash the event is read again, and continues with the rest.
 
-Nothing stays in memory: queries in progress start again. Files are cleaned in the background (`state/database.py`)."""
+In-memory data is dropped, and queries in progress start again. Files are cleaned in the background
+(`state/database.py`)."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
@@ -33,12 +34,13 @@ _ALL = 2**62  # keys
 
 
 class Erasure(NamedTuple):
-    """The owners and data that an event erases. `values`: tombstones, and deletions outside of owners' prefixes."""
+    """The owners and data that an event erases. `values`: tombstones, and deletions outside of the owners' key
+    prefixes."""
 
     event: UserErase
     owners: frozenset[Owner]
     values: Values
-    held: Counts
+    counts: Counts  # of the erased owners and memories
 
 
 def is_erased(hot: HotOwner, write: Write) -> bool:
@@ -47,34 +49,34 @@ def is_erased(hot: HotOwner, write: Write) -> bool:
     return is_known and hot.erased_ms is not None and at_ms <= hot.erased_ms
 
 
-def plan(partition: Partition, write: Write, event: UserErase, some: Iterable[Owner] | None = None) -> Erasure:
-    """Return the erasure of `some` owners of the user, or of all of them with the tombstone. It only reads."""
+def plan(partition: Partition, write: Write, event: UserErase, part: Iterable[Owner] | None = None) -> Erasure:
+    """Return the erasure of a part of the owners of the user, or of all of them with the tombstone. It only reads."""
     at_ms, is_known = event_time(write)
 
     def is_new(owner: Owner) -> bool:
         before_ms = partition.erased_ms(owner, partition.keyring.owner(owner))
         return not is_known or before_ms is None or at_ms > before_ms
 
-    known = partition.owners_of(event.tenant_id, event.user_id) if some is None else some
+    known = partition.owners_of(event.tenant_id, event.user_id) if part is None else part
     owners = frozenset(owner for owner in known if event.covers(owner) and is_new(owner))
     prefixes = [*map(partition.keyring.owner, owners)]
     values: Values = {}
-    if some is None:
+    if part is None:
         values |= partition.tombstone(event.tenant_id, event.user_id, event.environment, at_ms)
     values |= outbox.of_owners(partition, prefixes) | dict.fromkeys(map(keys.work, prefixes))
-    held = [count for count in (_memories(partition, prefix) for prefix in prefixes) if count is not None]
-    return Erasure(event, owners, values, Counts(len(held), sum(held)))
+    counts = [count for count in (_memories(partition, prefix) for prefix in prefixes) if count is not None]
+    return Erasure(event, owners, values, Counts(len(counts), sum(counts)))
 
 
 def carry_out(
     partition: Partition, owners: Owners, erasure: Erasure, kept: Values, position: Position | None, forget: Forget
 ) -> None:
     """Erase, with the `kept` values and the `position` in the same write. `forget` drops in-memory data."""
-    event, held = erasure.event, erasure.held
+    event, counts = erasure.event, erasure.counts
     user = partition.keyring.user(event.tenant_id, event.user_id)
     gone = sorted(map(partition.keyring.owner, erasure.owners))
-    brought = Counts(-held.owners, -held.memories)
-    partition.erase(gone, user, erasure.values | kept, position, brought)
+    added = Counts(-counts.owners, -counts.memories)
+    partition.erase(gone, user, erasure.values | kept, position, added)
     owners.drop_all(event.covers)
     forget(erasure.owners)
 
@@ -105,11 +107,11 @@ class LargeErasures:
 
     def advance(self) -> None:
         for owner, (write, event, owners) in self._left.items():
-            some, position = [*islice(owners, AT_ONCE)], write.record.position
-            if some:
+            part, position = [*islice(owners, AT_ONCE)], write.record.position
+            if part:
                 # After an internal error or an unreadable tombstone, the event itself is refused in the end.
                 with suppress(InvalidRecord, DecryptionFailed):
-                    erasure = retry_once(STEP, position, plan, self._partition, write, event, some)
+                    erasure = retry_once(STEP, position, plan, self._partition, write, event, part)
                     carry_out(self._partition, self._owners, erasure, {}, None, self._forget)
             else:
                 del self._left[owner]

@@ -122,14 +122,14 @@ def _parts(text: str, words: _Words) -> list[_Part]:
     found: list[_Part] = []
     start = first = 0
     for end in sentence_ends(text):
-        behind = bisect_left(starts, end, first)
-        if before[behind] - before[first] > _SENTENCE_WORDS * _HALF:
-            while before[behind] - before[first] > SHARED_WORDS * _HALF:
+        next_first = bisect_left(starts, end, first)
+        if before[next_first] - before[first] > _SENTENCE_WORDS * _HALF:
+            while before[next_first] - before[first] > SHARED_WORDS * _HALF:
                 cut = bisect_right(before, before[first] + SHARED_WORDS * _HALF, first) - 1
                 found.append(_Part(start, starts[cut], before[cut] - before[first]))
                 start, first = starts[cut], cut
-        found.append(_Part(start, end, before[behind] - before[first]))
-        start, first = end, behind
+        found.append(_Part(start, end, before[next_first] - before[first]))
+        start, first = end, next_first
     return found
 
 

@@ -56,11 +56,11 @@ class StateStep:
         shared: Shared,
         rules: Rules,
         clocks: Clocks,
-        behind: Callable[[int], str],
+        describe_missing: Callable[[int], str],
         number: int,
         models: Models | None = None,
     ) -> None:
-        """`behind` describes the records that a state partition has not applied yet."""
+        """`describe_missing` describes the records that a state partition has not applied yet."""
         self._directory, self._rules, self._shared = directory, rules, shared
         self._partition = directory.partition(number)
         self._hot_owners = directory.hot_owners()
@@ -70,7 +70,7 @@ class StateStep:
         asked = frozenset[Kind]() if models is None else models.there
         answerer = Answerer(self._partition, owners, shared, rules, clocks.timer, expansions, asked)
         key = key_of_partition(number)
-        unknown = partial(behind, number)
+        unknown = partial(describe_missing, number)
         model_queries = None if models is None else ModelQueries(models, key, clocks.timer, answerer)
         self._queries = Queries(
             self._partition, owners, answerer, expansions, rules, clocks.now_ms, unknown, model_queries, shared.rotation
@@ -93,13 +93,13 @@ class StateStep:
         *,
         fallback: Embedder | None = None,
         exact_tokens: Callable[[], TokenCounter | None] = lambda: None,
-        behind: Callable[[int], str] = lambda _: "",
+        describe_missing: Callable[[int], str] = lambda _: "",
         models: Models | None = None,
     ) -> Callable[[int], Self]:
         """Return a function that opens state partitions, which share caches for answers. Arguments: see `Shared`."""
         given = clocks or Clocks()
         shared = Shared.of(embedder, given.timer, fallback, exact_tokens)
-        return lambda number: cls(directory, shared, rules, given, behind, number, models)
+        return lambda number: cls(directory, shared, rules, given, describe_missing, number, models)
 
     def take(self, values: Iterable[Batch | CallCompletion | Signal]) -> list[Output]:
         """Process the inputs of the state partition: finished model calls, and batches."""

@@ -190,7 +190,7 @@ class View:
         ended: bool = False,
     ) -> None:
         """Store a version of a memory as the current one; the previous version stays for queries about the past.
-        `content_changed`: its text or vector changed. `ended`: it no longer holds."""
+        `content_changed`: its text or vector changed. `ended`: it is no longer valid."""
         key, name, effects = self._hot.key, self._hot.name(row.id), self._staged
         text_bytes = len(row.content.encode())
         memories, held_bytes, edges = self._held

@@ -214,7 +214,7 @@ class MemoryWrites:
 
     def _check_topic(self, write: Write) -> None:
         if write.record.position.topic == self._rules.query_topic:
-            problem = f"{write.event.type} changes memory: send it to the memory topic, where its order holds"
+            problem = f"{write.event.type} changes memory: send it to the memory topic, which defines its order"
             raise InvalidRecord("invalid_event", [FieldProblem("type", problem)])
 
 

@@ -153,7 +153,7 @@ class GivenEdge(NamedTuple):
     archived: bool
     properties: dict[str, Any]
     ingested_ms: int  # of the first such event
-    stands: bool  # whether it was given without evidence, so that it remains when all evidence is removed
+    is_unconditional: bool  # whether it was given without evidence, so that it remains when all evidence is removed
     valid_from_ms: int | None = None
     valid_to_ms: int | None = None
     stated_ms: int = EPOCH_MS_MIN  # of the first such event

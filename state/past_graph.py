@@ -276,7 +276,8 @@ class PastGraph(OwnerGraph):
             key=lambda one: (one.seq, one.relation),
         )
         if given is not None and (
-            given.ingested_ms > self._known_ms or not (given.stands or any(not one.relation for one in statements))
+            given.ingested_ms > self._known_ms
+            or not (given.is_unconditional or any(not one.relation for one in statements))
         ):
             given = None
         if given is None and not statements:

@@ -274,12 +274,12 @@ class GraphChanges(GraphHistory):
         self.staged.sketches[seq] = row.sketch if row is not None else b""
 
     def link(self, seq: int, links: Iterable[Link]) -> None:
-        (before, behind), effects = keys.member_of(self._owner, seq), self.staged.effects
+        (prefix, suffix), effects = keys.member_of(self._owner, seq), self.staged.effects
         staged, stored = self.staged.nodes, self.hot_graph.nodes
         for key, kind, name, role, description, is_urn in links:
             node = None if key in staged else stored.get(key)
             node = node or self.ensure_node(key, kind, name, is_urn)
-            effects[before + node + behind] = codec.encode_member(role, description)
+            effects[prefix + node + suffix] = codec.encode_member(role, description)
             if description is not None:
                 self._describe(NodeKey(key), seq, description)
 

@@ -165,7 +165,7 @@ def _with_derived(row: EdgeRow, edge: GraphEdge, statement: Statement) -> EdgeRo
     if earlier:
         statement = statement._replace(ingested_ms=earlier[0].ingested_ms, stated_ms=earlier[0].stated_ms)
     row = row._replace(statements=with_statement([one for one in row.statements if one not in earlier], statement))
-    if row.archived is not None or (row.given is not None and row.given.stands):
+    if row.archived is not None or (row.given is not None and row.given.is_unconditional):
         return row
     times = (statement.ingested_ms, False, edge.valid_from, edge.valid_to, statement.stated_ms)
     given = GivenEdge(edge.weight, edge.confidence, edge.expires_at, edge.archived, {}, *times)
@@ -183,7 +183,7 @@ def _with_given(row: EdgeRow, edge: GraphEdge, evidence: int | None, stated_ms: 
         edge.archived,
         (before.properties if before else {}) | properties,
         min(before.ingested_ms, ingested_ms) if before else ingested_ms,
-        stands=evidence is None or (before is not None and before.stands),
+        is_unconditional=evidence is None or (before is not None and before.is_unconditional),
         valid_from_ms=edge.valid_from,
         valid_to_ms=edge.valid_to,
         stated_ms=min(before.stated_ms, stated_ms) if before else stated_ms,

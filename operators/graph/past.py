@@ -144,7 +144,7 @@ class GraphHistory:
         """Return whether the record under a key is sufficient for an edge to exist."""
         part, _ = keys.edge_part(key)
         if part == codec.GIVEN:
-            return GivenEdge(*orjson.loads(self.get(key) or b"")[1]).stands
+            return GivenEdge(*orjson.loads(self.get(key) or b"")[1]).is_unconditional
         return part in (codec.RELATION, codec.EVIDENCE)
 
     def _keep(self, name: bytes, seq: int | None, part: bytes, content: Any) -> None:

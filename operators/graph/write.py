@@ -438,7 +438,7 @@ class GraphWriter:
                 one for one in edge.statements if not (_is_of(one, memory_id, relation) or (is_end and one.derived))
             )
             given = edge.given
-            if given is not None and not given.stands and all(one.relation for one in statements):
+            if given is not None and not given.is_unconditional and all(one.relation for one in statements):
                 given = None
             if given is None and not statements:
                 self._changes.remove_edge(name, edge)

@@ -92,8 +92,8 @@ class Harness:
         cache_bytes, at_rest = self._settings.cache_bytes, self._at_rest
         self.directory = StateDirectory.open(self.path, fingerprint, cache_bytes, at_rest=at_rest)
         open_step = StateStep.opener(
-            self.directory, self._embedder, self._rules, self._clocks, fallback=self._fallback, behind=self._behind,
-            models=self._models,
+            self.directory, self._embedder, self._rules, self._clocks, fallback=self._fallback,
+            describe_missing=self._behind, models=self._models,
         )  # fmt: skip
         self._step = open_step(0)
         OPEN.add(self)
