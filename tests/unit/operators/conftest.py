@@ -17,6 +17,7 @@ from recallflow.operators.recall import moment
 from recallflow.state import keys
 from recallflow.state.encryption import Unsealed
 from tests.unit.operators.harness import HASHING, OPEN, Harness
+from tests.unit.operators.models import Clock
 
 OpenHarness = Callable[..., Harness]
 
@@ -49,6 +50,11 @@ def open_harness(tmp_path: Path) -> Iterator[OpenHarness]:
 @pytest.fixture
 def harness(open_harness: OpenHarness) -> Harness:
     return open_harness()
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
 
 
 @pytest.fixture

@@ -44,11 +44,6 @@ def language() -> Language:
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
 def open_engine(open_harness: Open, language: Language, clock: Clock) -> Open:
     """Open an engine with a language model; with `told`, the memories are in it."""
 

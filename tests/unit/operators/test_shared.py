@@ -48,11 +48,6 @@ def model() -> Model:
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
 def vectors(model: Model, clock: Clock) -> QuestionVectors:
     return QuestionVectors(model, None, clock, size=2)
 
