@@ -1,7 +1,7 @@
 """Models for tests with given answers, which may hang until released."""
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,12 +20,12 @@ class Clock:
 
 
 class Language:
-    """Answers by task; an answer that is an error is raised. A task that `hangs` never ends; `meanwhile` happens while
-    it thinks."""
+    """Answers by task; an answer that is an error is raised, a function is called. A task that `hangs` never ends;
+    `meanwhile` happens while it thinks."""
 
-    name = "fake-llm"
+    name, spent = "fake-llm", Spent(1, 100, 10)
 
-    def __init__(self, **says: Mapping[str, Any] | Exception) -> None:
+    def __init__(self, **says: Any) -> None:
         self.says = says
         self.asked: list[Prompt] = []
         self.tenants: list[str] = []
@@ -39,9 +39,10 @@ class Language:
             await asyncio.get_running_loop().create_future()
         self.meanwhile()
         said = self.says[prompt.task]
+        said = said(prompt) if callable(said) else said
         if isinstance(said, Exception):
             raise said
-        return Completion({**said}, Spent(1, 100, 10))
+        return Completion({**said}, self.spent)
 
     @property
     def tasks(self) -> list[str]:

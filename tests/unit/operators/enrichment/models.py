@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,13 +11,13 @@ from recallflow.embedder import Matrix
 from recallflow.errors import EmbedderError, ModelError
 from recallflow.events import EnrichmentRequest, EnrichmentResult, Event, ShownMemory, content_hash
 from recallflow.fields import parse_time
-from recallflow.llm import Completion, Embedded, EmbeddingService, LanguageModel, Prompt, Spent
+from recallflow.llm import Embedded, EmbeddingService, LanguageModel, Spent
 from recallflow.operators.enrichment.enrich import Thresholds, enrich
 from recallflow.operators.enrichment.results import PositionedRequest
 from recallflow.parsing import parse
 from recallflow.records import Position
+from tests.unit.operators.models import Language
 
-Said = Mapping[str, Any] | ModelError
 DAY = "2026-05-20T09:00:00Z"
 OWNER = {"tenant_id": "acme", "user_id": "ann", "environment": "prod"}
 
@@ -39,25 +39,11 @@ def asked(*requests: EnrichmentRequest) -> list[PositionedRequest]:
     return [PositionedRequest(Position("enrichment.requests", 0, 40 + n), one) for n, one in enumerate(requests)]
 
 
-class Scripted:
-    name = "scripted"
-
-    def __init__(self, **said: Said | Callable[[Prompt], Said]) -> None:
-        self._said = said
-        self.prompts: list[Prompt] = []
-
-    async def complete(self, tenant_id: str, prompt: Prompt) -> Completion:
-        assert tenant_id == "acme"
-        self.prompts.append(prompt)
-        await asyncio.sleep(0)
-        said = self._said[prompt.task]
-        found = said(prompt) if callable(said) else said
-        if isinstance(found, ModelError):
-            raise found
-        return Completion(dict(found), Spent(1, 100, 11))
+class Scripted(Language):
+    name, spent = "scripted", Spent(1, 100, 11)
 
     def data(self) -> dict[str, Any]:
-        (prompt,) = self.prompts
+        (prompt,) = self.asked
         found: dict[str, Any] = json.loads(prompt.user.split("\n")[1])
         return found
 

@@ -279,8 +279,8 @@ def test_largest_result_fits_a_topic_and_largest_prompt_a_model(count: int) -> N
         assert len(result.events) == 1 + 5 + 20 + 10 + 1 + 2
         size = len(orjson.dumps(result.model_dump(mode="json")))
         assert 200_000 < size < RESULT_BYTES
-    assert max(len(one.user) for one in model.prompts) < 130_000
-    assert max(one.max_tokens for one in model.prompts) <= 8_000
+    assert max(len(one.user) for one in model.asked) < 130_000
+    assert max(one.max_tokens for one in model.asked) <= 8_000
 
 
 CATEGORISED = {"memory": "m1", "category": "food", "confidence": 1}

@@ -154,10 +154,10 @@ def test_unnamed_entities_are_dropped_and_the_fact_kept() -> None:
 def test_one_call_reads_so_many_messages_and_characters() -> None:
     model = Scripted(facts={"facts": []})
     results(asking(*(memory(f"m{n}", "Hi there.") for n in range(BATCH_MAX + 1))), model)
-    assert [one.user.count('"number"') for one in model.prompts] == [BATCH_MAX, 1]
+    assert [one.user.count('"number"') for one in model.asked] == [BATCH_MAX, 1]
     model = Scripted(facts={"facts": []})
     results(asking(*(memory(f"m{n}", "x" * (BATCH_CHARACTERS // 4)) for n in range(5))), model)
-    assert [one.user.count('"number"') for one in model.prompts] == [4, 1]
+    assert [one.user.count('"number"') for one in model.asked] == [4, 1]
 
 
 @pytest.mark.parametrize("code", ["malformed", "refused", "rejected"])
@@ -169,7 +169,7 @@ def test_message_a_model_refuses_does_not_affect_others(code: Any) -> None:
 
     model = Scripted(facts=say)
     first, second = results(asking(ANN, BOB), model)
-    assert len(model.prompts) == 3
+    assert len(model.asked) == 3
     assert (len(first.events), first.failures) == (1, [])
     assert [(one.task, one.code) for one in second.failures] == [("facts", "FACT_EXTRACTION_FAILED")]
 
@@ -257,4 +257,4 @@ def test_summary_reads_the_newest_memories_in_order() -> None:
     made = result.events[0]["derived_from"]
     sources = [made["memory_id"], *(one["memory_id"] for one in made["others"])]
     assert sources == [one.memory_id for one in many[-len(shown) :]]
-    assert len(model.prompts[0].user) < 40_000
+    assert len(model.asked[0].user) < 40_000

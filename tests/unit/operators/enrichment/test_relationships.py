@@ -32,7 +32,7 @@ def test_all_pairs_are_asked_about_in_one_call_under_numbers() -> None:
         "number": "m1", "by": "Ann", "time": "2026-03-01T00:00:00Z Sunday", "text": "We moved to\n Porto last week.",
     }  # fmt: skip
     assert [(one["number"], one["text"]) for one in data["known"]] == [("m2", LISBON.content), ("m3", BREAD.content)]
-    assert "old" not in model.prompts[0].user
+    assert "old" not in model.asked[0].user
 
 
 def test_replacing_memory_supersedes_the_old_one() -> None:
@@ -110,7 +110,7 @@ def test_a_memory_replaces_a_few_those_it_is_surest_of() -> None:
 def test_memories_of_one_source_are_not_compared(about: Any, other: Any) -> None:
     model = Scripted()
     (result,) = results([asking(other, about=about)], model)
-    assert (model.prompts, result.events, result.failures) == ([], [], [])
+    assert (model.asked, result.events, result.failures) == ([], [], [])
 
 
 TEA = memory("new", "In the mornings Ann prefers tea to coffee because of her stomach, till July.")
@@ -272,4 +272,4 @@ def test_one_name_never_makes_two_known_entities_one() -> None:
 def test_model_is_not_asked_without_candidates(about: Any, entities: list[ShownEntity]) -> None:
     model = Scripted()
     (result,) = results([request(["resolve"], about, entities=entities)], model)
-    assert (model.prompts, result.events, result.failures) == ([], [], [])
+    assert (model.asked, result.events, result.failures) == ([], [], [])
