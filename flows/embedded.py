@@ -87,7 +87,7 @@ class StateLoop:
         partitions = directory.fingerprint.partitions
         self._partition_of = partial(partition_by_owner, partitions=partitions)
         open_step = opener(directory, embedder, rules, models)
-        numbers = range(partitions) if directory.begins else directory.existing_numbers()
+        numbers = range(partitions) if directory.owns_all else directory.existing_numbers()
         self._steps = {key_of_partition(number): open_step(number) for number in numbers}
         self._sync_s, self._sync_at_s = sync_s, float("inf")
 

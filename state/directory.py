@@ -41,7 +41,7 @@ class StateDirectory:
     ) -> None:
         """Open the keyring of the directory. Raise MasterKeyError if the master key does not match."""
         self.path = path
-        self.begins = True  # a partition without a folder starts empty; otherwise another directory holds it
+        self.owns_all = True  # a partition without a folder starts empty; otherwise another directory holds it
         self.fingerprint = fingerprint = described.fingerprint
         self._keyring, self._at_rest = Keyring.opened(described.secret, path, at_rest), at_rest
         self._memory = SharedMemory(fingerprint.partitions)
@@ -101,7 +101,7 @@ class StateDirectory:
         """Open a state directory with the settings of its creation, and lock it."""
         with description.hold(path):
             directory = cls.open(path, description.describe(path).fingerprint, cache_bytes, at_rest=at_rest)
-        directory.begins = False
+        directory.owns_all = False
         return directory
 
     def partition(self, number: int) -> Partition:
@@ -109,12 +109,12 @@ class StateDirectory:
         with self._opening:
             if number not in self._partitions:
                 folder = folders.partition_folder(self.path, number)
-                if not self.begins and folders.released_since_ms(folder) is not None:
+                if not self.owns_all and folders.released_since_ms(folder) is not None:
                     raise StateError(
                         f"another member went on with {folder.name} of {self.path}: name that one's directory, or ask "
                         "through Kafka; what is held here is of before"
                     )
-                if not self.begins and not folder.is_dir():
+                if not self.owns_all and not folder.is_dir():
                     raise StateError(
                         f"{self.path} does not hold {folder.name}: name the directory that does (recallflow state "
                         "info), or bring them together (recallflow state merge)"
@@ -138,7 +138,7 @@ class StateDirectory:
     def existing_numbers(self) -> list[int]:
         """Return the partitions with a folder. Other directories may hold the rest. Partitions that another member
         continues are included only for a member itself."""
-        found = folders.numbers_in(self.path) if self.begins else folders.held_numbers(self.path)
+        found = folders.numbers_in(self.path) if self.owns_all else folders.held_numbers(self.path)
         return [number for number in found if number < self.fingerprint.partitions]
 
     def existing_partitions(self) -> list[Partition]:
@@ -205,9 +205,9 @@ class StateDirectory:
     def open_all(self) -> None:
         """Open all state partitions, or the existing ones of a shared directory. Raise PartitionMissing."""
         self.check_complete()
-        self.begins = not self.is_shared_out()
-        for partition in self.partitions() if self.begins else self.existing_partitions():
-            if self.begins and partition.get(keys.COMPLETE) is None:
+        self.owns_all = not self.is_shared_out()
+        for partition in self.partitions() if self.owns_all else self.existing_partitions():
+            if self.owns_all and partition.get(keys.COMPLETE) is None:
                 partition.stage({keys.COMPLETE: b""})
                 partition.commit()
 
