@@ -215,5 +215,5 @@ def _rewrapped(path: Path, secret: StoredSecret, old: MasterKey | None, new: Mas
         secret.opened(path, new)  # done before a kill
         return secret
     wrapped = StoredSecret.wrapped(secret.opened(path, old), new)
-    wrapped.opened(path, new)  # a key that only wraps would lock everybody out
+    wrapped.opened(path, new)  # with a key that does not unwrap, the directory would be lost
     return wrapped

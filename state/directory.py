@@ -111,8 +111,8 @@ class StateDirectory:
                 folder = folders.partition_folder(self.path, number)
                 if not self.owns_all and folders.released_since_ms(folder) is not None:
                     raise StateError(
-                        f"another member went on with {folder.name} of {self.path}: name that one's directory, or ask "
-                        "through Kafka; what is held here is of before"
+                        f"another member continues {folder.name} of {self.path}, and this copy may be outdated: name "
+                        "its directory, or ask through Kafka"
                     )
                 if not self.owns_all and not folder.is_dir():
                     raise StateError(
@@ -304,7 +304,7 @@ class StateDirectory:
         except StorageError as error:
             retry_s = self._purge_retries_s.setdefault(partition.number, exponential(PURGE_AGAIN_S, PURGE_AGAIN_MOST_S))
             wait_s = next(retry_s)
-            _log.error("files may still hold what was erased; it is tried again in %g s: %s", wait_s, error)
+            _log.error("files may still hold erased data; cleaning is repeated in %g s: %s", wait_s, error)
             if partition.is_broken:
                 self.broken = error
                 self.on_broken()

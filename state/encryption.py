@@ -47,7 +47,7 @@ class Cipher:
         try:
             return self._aes.decrypt(sealed[1:_BEGIN], memoryview(sealed)[_BEGIN:], place)
         except self._refusals:
-            raise DecryptionFailed("a stored value is not what was sealed in its place, or its key is lost") from None
+            raise DecryptionFailed("a stored value was changed or moved, or its key is lost") from None
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from recallflow.errors import DiskFull, StateError
 from recallflow.private_files import open_private, sync
 
 CHECKSUM = "checksum"
-ROOM_BYTES = 1024 * 1024  # below so much, what cannot be written is put down to it
+ROOM_BYTES = 1024 * 1024  # with less free space, any failed write counts as a full disk
 _PASSING = (errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.EDQUOT, errno.ENOMEM, errno.EIO, errno.EROFS, errno.ESTALE)
 _PASSING_WORDS = tuple(map(os.strerror, _PASSING))
 _FULL = (os.strerror(errno.ENOSPC), os.strerror(errno.EDQUOT))
@@ -45,7 +45,7 @@ def read_checked(path: Path) -> dict[str, Any]:
     except (OSError, ValueError, AttributeError) as error:
         raise StateError(f"{path} cannot be read ({error}): restore a checkpoint") from error
     if stored != _checksum(fields):
-        raise StateError(f"{path} cannot be read (it is not what was written): restore a checkpoint")
+        raise StateError(f"{path} cannot be read (its checksum does not match): restore a checkpoint")
     return fields
 
 

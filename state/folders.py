@@ -7,7 +7,7 @@ one is renamed before its removal. Leftovers of a crash are removed when the dir
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -171,21 +171,18 @@ def _set_aside(folder: Path) -> Path:
 def unpurged_owners(path: Path, partitions: int) -> int:
     """Return the number of erased owners whose data the files of a closed state directory may still hold. It changes no
     byte of the directory. Raise StorageError."""
-    folders = [partition_folder(path, number) for number in range(partitions)]
-    return sum(_uncleaned_owners(folder) for folder in folders if (folder / "CURRENT").exists())
-
-
-def _uncleaned_owners(folder: Path) -> int:
-    with _readable_copy(folder) as copy:
-        try:
-            db = Rdict(str(copy), Options(raw_mode=True), access_type=AccessType.read_only())
-        except Exception as error:
-            raise StorageError(f"cannot open {folder}: {error}") from error
-        try:
-            found: Iterator[Any] = iter(db.keys(from_key=keys.UNCLEANED))
-            return sum(1 for _ in takewhile(lambda key: key.startswith(keys.UNCLEANED), found))
-        finally:
-            db.close()
+    owners = 0
+    for folder in (partition_folder(path, number) for number in range(partitions)):
+        if (folder / "CURRENT").exists():
+            with _readable_copy(folder) as copy:
+                try:
+                    db = Rdict(str(copy), Options(raw_mode=True), access_type=AccessType.read_only())
+                except Exception as error:
+                    raise StorageError(f"cannot open {folder}: {error}") from error
+                with closing(db):
+                    found: Iterator[Any] = iter(db.keys(from_key=keys.UNCLEANED))
+                    owners += sum(1 for _ in takewhile(lambda key: key.startswith(keys.UNCLEANED), found))
+    return owners
 
 
 @contextmanager

@@ -155,7 +155,7 @@ class GraphCheck:
             if one.until_ms is None
         }
         for name, _ in sorted(stand ^ stored):
-            yield f"memory {name.hex()}: by what it is superseded is not what its edges say"
+            yield f"memory {name.hex()}: its refinements differ from those of its edges"
 
     def _of_joined(self) -> Iterator[str]:
         """Yield inconsistencies of joins. An edge above the limit of names joins nothing."""

@@ -94,9 +94,6 @@ class HotOwner:
             self._hot_graph = HotGraph(self.partition, self.key, was_empty=self._was_empty)
         return self._hot_graph
 
-    def has_index(self) -> bool:
-        return self.index is not None and not self.index.needs_rebuild()
-
     def search_index(self, model: str, dimension: int) -> OwnerIndex:
         """Return the owner's index, loaded from commits on first use."""
         if self.index is None or self.index.needs_rebuild():
@@ -110,9 +107,16 @@ class HotOwner:
     def pack_segment(self, model: str, dimension: int) -> int:
         """Pack the next complete range of the index. Return its size. Only between batches: it reads commits."""
         try:
-            return self._stored_segments(model, dimension).pack(self.next_seq)
+            return self._stored_segments(model, dimension).pack()
         except DecryptionFailed:  # the next reader of the owner reports it
             return 0
+
+    def can_pack(self, model: str, dimension: int) -> bool:
+        """Return whether `pack_segment` has a complete range."""
+        try:
+            return self._stored_segments(model, dimension).can_pack(self.next_seq)
+        except DecryptionFailed:
+            return False
 
     def pack_tail(self) -> int:
         """Pack the newest memories before the owner's eviction. Return their number. Only between batches."""
@@ -245,8 +249,9 @@ class HotOwners:
         work. The rest waits for the owner's next use."""
         packed = 0
         for owner in self._touched - self._stepped.keys():
-            while packed < PACKED_MOST:
-                packing = SteppedWork(partial(self._owners[owner].pack_segment, model, dimension))
+            hot = self._owners[owner]
+            while packed < PACKED_MOST and hot.can_pack(model, dimension):
+                packing = SteppedWork(partial(hot.pack_segment, model, dimension))
                 if self.begin(owner, packing.step) or not packing.outcome:
                     break
                 packed += packing.outcome

@@ -1,7 +1,7 @@
 """The search index of one owner's memories: built from segments (state/segment.py) or from index entries and vectors on
 first use, and updated with each event. It is derived data only."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property, partial, wraps
 from typing import Any, NamedTuple, Self, TypeVar
 from weakref import proxy
@@ -55,7 +55,7 @@ def cached_per_index(work: Callable[["OwnerIndex"], T]) -> Callable[["OwnerIndex
     return worked_out
 
 
-class IndexColumns(Mapping[str, Array]):
+class IndexColumns:
     """Columns of `FACTS` by slot, including dead slots. Each is joined at its first use."""
 
     def __init__(self) -> None:
@@ -63,12 +63,6 @@ class IndexColumns(Mapping[str, Array]):
 
     def __getitem__(self, name: str) -> Array:
         return self._columns[name].view
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._columns)
-
-    def __len__(self) -> int:
-        return len(self._columns)
 
     @property
     def nbytes(self) -> int:
@@ -83,7 +77,7 @@ class IndexColumns(Mapping[str, Array]):
 class IndexFacts(dict[str, Array]):
     """Columns of `FACTS` in conversation order. Each is gathered at its first use."""
 
-    def __init__(self, columns: Mapping[str, Array], slots: Ints) -> None:
+    def __init__(self, columns: IndexColumns, slots: Ints) -> None:
         super().__init__(episode=columns["episode"][slots])  # the only column whose stored values change
         self._columns, self._slots = columns, slots
 
@@ -95,7 +89,7 @@ class IndexFacts(dict[str, Array]):
 class Conversation:
     """Live memories in conversation order: by episode, then event time, then arrival."""
 
-    def __init__(self, facts: Mapping[str, Array]) -> None:
+    def __init__(self, facts: IndexColumns) -> None:
         live = np.flatnonzero(facts["live"])
         columns = (facts[name] for name in ("episode", "seq", "created_ms"))
         episode, seqs, created_ms = (one if len(live) == len(one) else one[live] for one in columns)
@@ -274,7 +268,8 @@ class OwnerIndex:
         rows, words = self.vectors.packed(), self.words.packed()
         tags, metadata = self.tags.packed(), self.metadata.packed()
         names, dimension = self.names.strings, self.tokens.dimension
-        return Segment(end, len(self), self.facts, names, ids, id_ends, tags, metadata, words, rows, dimension)
+        facts = {name: self.facts[name] for name in FACTS}
+        return Segment(end, len(self), facts, names, ids, id_ends, tags, metadata, words, rows, dimension)
 
     def reserve(self, memories: int) -> None:
         self.vectors.reserve(memories)

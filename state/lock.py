@@ -25,7 +25,7 @@ LOCK = "recallflow.lock"
 WAIT_S = 2.0  # after a hand-over the process before may still be ending
 RETRY_S = 0.05
 
-command: ContextVar[str] = ContextVar("command", default="a program")  # what this process runs, for the note
+command: ContextVar[str] = ContextVar("command", default="a program")  # the name of this process in the lock's note
 
 
 @dataclass(slots=True)

@@ -273,7 +273,7 @@ class EpisodeSummaryRow(NamedTuple):
 
 
 class Made(NamedTuple):
-    """What was derived from a memory: `seq` of memories, summaries by category and change, `ended` memories of earlier
+    """Derivatives of a memory: `seq` of memories, summaries by category and change, and `ended` ones of earlier
     texts."""
 
     memories: list[int]

@@ -82,10 +82,12 @@ class Segments:
         self._renew(index, marked)
         index.words.unpack()  # here, where it may pause: nothing else reads the index yet
 
-    def pack(self, next_seq: int) -> int:
-        """Create the next segment if all its memories exist. Return its number of memories."""
-        if next_seq < SMALL or next_seq - self._end < SMALL:
-            return 0
+    def can_pack(self, next_seq: int) -> bool:
+        """Return whether all memories of the next segment exist."""
+        return next_seq >= SMALL and next_seq - self._end >= SMALL
+
+    def pack(self) -> int:
+        """Create the next segment. Return its number of memories."""
         span = SeqRange(self._end, self._end + SMALL)
         if span.end % LARGE == 0:
             span = SeqRange(span.end - LARGE, span.end)

@@ -1,4 +1,4 @@
-"""Token vectors of one owner's memories, a byte a number: what late interaction compares a question with.
+"""Token vectors of one owner's memories for late interaction, one byte per number.
 
 Late interaction (Khattab and Zaharia, 2020, "ColBERT"): each token of a question is compared with every token of a
 memory, and its closest one counts."""
@@ -31,7 +31,7 @@ _UNREAD = -1  # where the rows of a slot would start
 
 
 class Tokens(NamedTuple):
-    """(tokens, dimension) of one memory, passage by passage; `sizes`: how many each of several passages has."""
+    """The token vectors of a memory, (tokens, dimension), by passage; `sizes` are counts of several passages."""
 
     rows: Bytes = NO_TOKENS
     sizes: tuple[int, ...] = ()
@@ -84,9 +84,9 @@ class TokenIndex:
             self._starts.view[unread], self._sizes.view[unread] = starts, sizes
 
     def closest(self, question: Matrix, slots: Ints, weights: Column) -> Matrix:
-        """For each token of the question and slot, its inner product with the closest token of the slot's best passage,
-        but 0 at least: (tokens, slots). The best passage is the one where the weighted sum of these is the highest.
-        `question`: (tokens, dimension) float32; `weights`: (tokens,)."""
+        """Return the inner product of each token of the question with the closest token of each slot's best passage,
+        at least 0: (tokens, slots). The best passage has the highest weighted sum. `question`: (tokens, dimension)
+        float32; `weights`: (tokens,)."""
         best = np.zeros((len(question), len(slots)), np.float32)
         self._read_deferred(slots)
         sizes = self._sizes.view[slots]
@@ -96,7 +96,9 @@ class TokenIndex:
         sizes = sizes[held]
         rows, counts = ranges(self._starts.view[slots[held]], sizes), None
         if self._passages:
-            sizes, counts = self._by_passage(slots[held], sizes)
+            found = [self._passages.get(slot) for slot in slots[held].tolist()]
+            passages = [sizes[[at]] if one is None else one[one > 0] for at, one in enumerate(found)]
+            sizes, counts = np.concatenate(passages), np.array([len(one) for one in passages])
         firsts = sizes.cumsum() - sizes
         flat = self._flat.view.reshape(-1, self.dimension)
         products = np.empty((len(rows), len(question)), np.float32)
@@ -111,9 +113,3 @@ class TokenIndex:
         best[:, held] = closest if counts is None else best_part(closest, weights, counts)
         best /= ONE
         return best
-
-    def _by_passage(self, slots: Ints, sizes: Ints) -> tuple[Ints, Ints]:
-        """Return the number of rows of each passage with rows, and the number of such passages per slot."""
-        found = [self._passages.get(slot) for slot in slots.tolist()]
-        each = [sizes[[at]] if one is None else one[one > 0] for at, one in enumerate(found)]
-        return np.concatenate(each), np.array([len(one) for one in each])

@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -44,9 +44,8 @@ class Traces:
         self.left_out = 0  # pieces beyond the sample; repeated pieces are counted each time
 
     def add(self, record: Mapping[str, Any]) -> None:
-        for text in _texts_of(record):
-            for piece in pieces_of(text):
-                self._choose(piece)
+        for piece in chain.from_iterable(map(pieces_of, _texts_of(record))):
+            self._choose(piece)
 
     def pieces(self) -> list[bytes]:
         return sorted(self._known)

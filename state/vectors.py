@@ -18,12 +18,12 @@ _ZERO = 128  # the stored byte of 0
 # parts. For few rows, smaller parts are faster, because the converted floats stay in the inner caches.
 _ALONE = 400_000
 _FEW, _ALONE_OF_FEW = 4_000, 100_000
-# OpenBLAS multiplies rows a few together, and sums those left over in another order: the last bits of a product would
-# depend on where its row stands, which is not the same once an owner was loaded anew.
+# OpenBLAS multiplies groups of rows, and sums a rest in another order. Without padding, the last bits of a product
+# would depend on the position of its row, which changes when an owner is loaded again.
 _TOGETHER = 16
-_MOVED_AT_ONCE = 1_000  # rows, after one that is removed
-_SEVERAL_AT_ONCE = 64  # memories of several rows whose mean is taken
-_MEMBERS_AT_ONCE = 1_000  # of episodes whose centroids are worked out
+_MOVED_AT_ONCE = 1_000  # rows after a removed one
+_SEVERAL_AT_ONCE = 64  # memories of several rows per computation of means
+_MEMBERS_AT_ONCE = 1_000  # members of episodes per computation of centroids
 faiss.omp_set_num_threads(1)  # for the same reason
 
 
@@ -96,7 +96,7 @@ class VectorIndex:
         self._units.keep(kept)
 
     def cosines(self, query: Matrix) -> tuple[Matrix, Ints]:
-        """For each slot that has rows, the cosine of its best one with `query`, (dimension,); and these slots."""
+        """Return the slots with rows, and before them the cosine of each one's best row with `query`, (dimension,)."""
         products, slots = self._products(query, self._codes(), self._units.view), self._slots.view
         if not self._several or not len(slots):
             return products, slots.copy()
@@ -207,7 +207,7 @@ class Clusters:
         self._cosines[members] = earlier._cosines[earlier_places[members]]
 
     def centroids(self, segments: Ints) -> Matrix:
-        """Unit centroid of each of these episodes, (len(segments), dimension); zeros where no member has a vector."""
+        """Return each episode's unit centroid, (len(segments), dimension), or zeros if no member has a vector."""
         if not (known := self._known[segments]).all():
             missing = np.unique(segments[~known])
             # In parts whose floats fit into the processor's cache: three times as fast as all at once.

@@ -106,7 +106,7 @@ def decode(name: str, data: bytes, number: int) -> Manifest:
     except (ValueError, AttributeError, TypeError) as error:
         raise CheckpointBroken(f"{name}: is no manifest: {error}") from None
     if written != _checksum(fields):
-        raise CheckpointBroken(f"{name}: is not what was written: its checksum is another")
+        raise CheckpointBroken(f"{name}: its checksum does not match")
     if fields.get("format") != FORMAT:
         raise CheckpointBroken(f"{name}: is of format {fields.get('format')}, and this version reads {FORMAT}")
     try:
@@ -205,7 +205,7 @@ class CheckpointDownload:
         if len(data) != size:
             raise self._broken(file, piece, f"has {'more' if len(data) > size else len(data)} than {size} bytes")
         if hashlib.sha256(data).hexdigest() != digest_of(piece):
-            raise self._broken(file, piece, "is not what was saved: its SHA-256 is another")
+            raise self._broken(file, piece, "was changed: its SHA-256 does not match")
         return data
 
     def _broken(self, file: CheckpointFile, piece: str, what: str) -> CheckpointBroken:

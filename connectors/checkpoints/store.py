@@ -100,8 +100,8 @@ class CheckpointStore:
             raise CheckpointError(f"{folder} is empty: there is nothing to save of state partition {number}")
         if time.monotonic() - began_s > self._grace_s:
             raise CheckpointError(
-                f"{self.shown}: saving state partition {number} took longer than {self._grace_s / 3600:g} hours: what "
-                "was sent first may be removed by now"
+                f"{self.shown}: saving state partition {number} took longer than {self._grace_s / 3600:g} hours: its "
+                "first objects may be removed by now"
             )
         self._hashed[number] = sending.hashed
         manifest = Manifest(f"{generation.stem(about)}{save}.json", about, files)

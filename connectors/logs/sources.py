@@ -128,7 +128,7 @@ def unopened(where: str, error: BaseException) -> UsageError:
 def unreadable(where: str, error: BaseException) -> UsageError:
     """Return the error for a truncated file."""
     why = _reason(error)
-    return UsageError(f"{where}: cannot be read on ({why}); what came before it was read: repair it, and go on")
+    return UsageError(f"{where}: is damaged or incomplete ({why}); the part before was read: repair it, and continue")
 
 
 def _reason(error: BaseException) -> str:
@@ -265,7 +265,7 @@ def _spool(given: BinaryIO, file: BinaryIO) -> None:
     while chunk := given.read(_SPOOLED_BYTES):
         left -= len(chunk)
         if left < 0:
-            raise UsageError(f"standard input is longer than half of what is free in {folder}: save it to a file")
+            raise UsageError(f"standard input is longer than half of the free space in {folder}: save it to a file")
         file.write(chunk)
     file.flush()
 

@@ -132,7 +132,7 @@ class Queries:
             return False
         with suppress(DecryptionFailed):
             hot = self._owners.get(ask.owner)
-            if not hot.has_index():
+            if hot.index is None or hot.index.needs_rebuild():
                 embedder = self._answerer.embedder
                 work = SteppedWork(partial(hot.search_index, embedder.name, embedder.dimension))
                 if self._owners.begin(ask.owner, partial(_step_load, position, work)):

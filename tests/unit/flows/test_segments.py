@@ -169,7 +169,7 @@ def test_another_model_makes_its_own_segments(grown: Path, tmp_path: Path) -> No
         (owner, *_) = (keys.split(key)[0] for key, _ in partition.scan(keys.OWNERS) if keys.split(key)[1] == keys.REACH)
         before = dict(partition.scan(keys.table(owner, keys.SEGMENT)))
         other = segments.Segments(partition, owner, "another", 3)
-        assert other.pack(4) == 4
+        assert other.pack() == 4
         after = dict(partition.scan(keys.table(owner, keys.SEGMENT)))
     assert before != after
 

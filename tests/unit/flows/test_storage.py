@@ -64,7 +64,7 @@ def full_for_rocksdb(monkeypatch: pytest.MonkeyPatch, what: str) -> None:
     def refuse(*_: object) -> NoReturn:
         raise OSError(f"IO error: {NO_SPACE}: While {what}: {NO_SPACE}")
 
-    monkeypatch.setattr(database, "Rdict", refuse)
+    monkeypatch.setattr(database.rocksdict, "Rdict", refuse)
 
 
 @pytest.mark.parametrize("says", ["appending to file: /s/p000/000012.log", "open a file for lock: /s/p000/LOCK"])

@@ -473,7 +473,7 @@ def _cut(partition: Partition, owner: bytes) -> dict[bytes, bytes | None]:
         (without_one(keys.EDGE, 1), "does not agree with edge number"),
         (without_one(keys.ADJACENCY), "does not agree with edge number"),
         (without_one(keys.SIMILAR), "are not similar both ways"),
-        (without_one(keys.SUPERSEDED), "by what it is superseded is not what its edges say"),
+        (without_one(keys.SUPERSEDED), "its refinements differ from those of its edges"),
         (_other_weight, "are not similar both ways"),
         (_other_type, "says it is another"),
         (_unstated, "nothing states it"),

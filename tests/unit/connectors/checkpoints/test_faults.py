@@ -87,7 +87,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     "missing": (Path.unlink, "is missing"),
     "truncated": (lambda path: os.truncate(path, path.stat().st_size - 1), r"has \d+ than \d+ bytes"),
     "longer": (lambda path: path.write_bytes(path.read_bytes() + b"!"), r"has more than \d+ bytes"),
-    "another": (flip, "is not what was saved: its SHA-256 is another"),
+    "another": (flip, "was changed: its SHA-256 does not match"),
 }
 
 
@@ -126,7 +126,7 @@ GARBAGE: dict[str, tuple[Callable[[bytes], bytes], str]] = {
     "cut": (lambda data: data[: len(data) // 2], "is no manifest"),
     "a list": (lambda _: b"[]", "is no manifest"),
     "a number": (lambda _: b"7", "is no manifest"),
-    "changed": (lambda data: data.replace(b'"acme"', b'"acne"'), "its checksum is another"),
+    "changed": (lambda data: data.replace(b'"acme"', b'"acne"'), "its checksum does not match"),
     "bytes": (lambda _: bytes(range(256)), "is no manifest"),
 }
 
