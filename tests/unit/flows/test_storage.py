@@ -19,6 +19,7 @@ from typing import Any, NoReturn
 
 import orjson
 import pytest
+import rocksdict
 
 from recallflow.cli.commands import commands
 from recallflow.errors import PartitionMissing, StateInUse, StorageError
@@ -28,7 +29,7 @@ from recallflow.flows.embedded import process
 from recallflow.flows.kafka import MainKafkaFlow
 from recallflow.flows.settings import Settings
 from recallflow.owner import Owner
-from recallflow.state import database, lock
+from recallflow.state import lock
 from recallflow.state.checkpoint import checkpoint, restore
 from recallflow.state.description import RESTORING, describe
 from recallflow.state.directory import StateDirectory
@@ -64,7 +65,7 @@ def full_for_rocksdb(monkeypatch: pytest.MonkeyPatch, what: str) -> None:
     def refuse(*_: object) -> NoReturn:
         raise OSError(f"IO error: {NO_SPACE}: While {what}: {NO_SPACE}")
 
-    monkeypatch.setattr(database.rocksdict, "Rdict", refuse)
+    monkeypatch.setattr(rocksdict, "Rdict", refuse)
 
 
 @pytest.mark.parametrize("says", ["appending to file: /s/p000/000012.log", "open a file for lock: /s/p000/LOCK"])
