@@ -264,13 +264,12 @@ class HotOwners:
             self._weights[owner] = weight
         self._touched.clear()
         packed = 0
-        for owner in [*self._owners] if self.total_bytes > self._budget_bytes else ():
-            if self.total_bytes <= self._budget_bytes:
+        while self.total_bytes > self._budget_bytes:
+            oldest = next((owner for owner in self._owners if owner not in self._stepped), None)
+            if oldest is None:
                 return
-            if owner in self._stepped:
-                continue
-            hot = self._owners.pop(owner)
-            self.total_bytes -= self._weights.pop(owner)
+            hot = self._owners.pop(oldest)
+            self.total_bytes -= self._weights.pop(oldest)
             if packed < PACKED_MOST:
                 hot.partition.commit()
                 packed += hot.pack_tail()
