@@ -22,19 +22,19 @@ if TYPE_CHECKING:
     from recallflow.connectors.kafka.messages import Letter
     from recallflow.connectors.kafka.topic_reader import TopicReader
 
-# Kind of a record → its label and colour.
-_LABELS = {
-    "memory": ("event", "green"), "queries": ("query", "blue"), "responses": ("answer", "magenta"),
-    "receipts": ("receipt", "green"), "dead_letters": ("refused", "bold red"),
+# Topic to follow → label and colour of its records, and whether it is an input of the engine.
+FOLLOWED = {
+    "memory": ("event", "green", True), "queries": ("query", "blue", True), "responses": ("answer", "magenta", False),
+    "receipts": ("receipt", "green", False), "dead_letters": ("refused", "bold red", False),
 }  # fmt: skip
 
 
-def line_of(message: Any, name: str, *, is_input: bool) -> Text:
+def line_of(message: Any, name: str) -> Text:
     """Return time, direction, kind, owner and summary of a record."""
     from recallflow.connectors.kafka.messages import time_ms
 
     when = time.strftime("%H:%M:%S", time.localtime(time_ms(message) / 1_000))
-    label, style = _LABELS[name]
+    label, style, is_input = FOLLOWED[name]
     key = one_line((message.key() or b"").decode(errors="replace"))
     begin = (when, WHEN), " → " if is_input else " ← ", (f"{label:<8}", style), (key, WHO), " "
     at = f"  {message.topic()}:{message.partition()}:{message.offset()}"
@@ -98,8 +98,6 @@ def _response_summary(response: dict[str, Any]) -> str:
     return ", ".join(parts) + (f": {content}" if content else "")
 
 
-# Topic to follow → whether it is an input of the engine.
-FOLLOWED = {"memory": True, "queries": True, "responses": False, "receipts": False, "dead_letters": False}
 WAIT_S = 0.5
 
 
@@ -137,9 +135,7 @@ def run_tail(options: argparse.Namespace) -> int:
             if options.json:
                 json_line(record_of(message))
             else:
-                name = named[message.topic()]
-                shown = line_of(message, name, is_input=FOLLOWED[name])
-                console().print(shown, no_wrap=True, overflow="ellipsis")
+                console().print(line_of(message, named[message.topic()]), no_wrap=True, overflow="ellipsis")
     return 0
 
 

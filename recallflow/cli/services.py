@@ -49,9 +49,8 @@ def run_serve(options: argparse.Namespace) -> int:
 def add_mcp(commands: Commands) -> None:
     parser = add_command(commands, "mcp", run_mcp)
     parser.add_argument("--http", metavar="HOST:PORT", help="serve streamable HTTP at /mcp, instead of standard input")
-    parser.add_argument("--tenant", default="default", metavar="ID", help="tenant (default: default)")
-    parser.add_argument("--user", metavar="ID", help="user (default: user); over HTTP each request names its user")
-    parser.add_argument("--environment", default="prod", metavar="NAME", help="environment (default: prod)")
+    flags.add_owner(parser)
+    parser.set_defaults(user=None)  # over HTTP each request names its user
     parser.add_argument("--project", metavar="NAME", help="use this project's memories only; new ones belong to it")
     flags.add_kafka(parser, *flags.GATEWAY)
     flags.add_control(parser)

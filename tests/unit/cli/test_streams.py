@@ -208,7 +208,7 @@ def test_meter_shows_the_name_of_any_log(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_record_of_any_time_is_shown() -> None:
     named = {"timestamp.return_value": (1, 2**62), "key.return_value": b"acme/ann"}
     named |= {"value.return_value": b"{}", "headers.return_value": []}
-    assert "acme/ann" in line_of(Mock(**named), "memory", is_input=True).plain
+    assert "acme/ann" in line_of(Mock(**named), "memory").plain
 
 
 SECRET = "aubergine"
