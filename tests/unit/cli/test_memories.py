@@ -525,4 +525,4 @@ def test_damaged_owner_key_fails_every_command(cli: Cli, encrypted: Path, key: P
         assert shown.startswith("decryption_failed: ")
         assert "nothing remembered" not in shown
     done = cli("remember", "tea", *state)
-    assert (done.returncode, done.stdout, "cannot be opened" in done.stderr) == (1, "", True)
+    assert (done.returncode, done.stdout, "cannot be decrypted" in done.stderr) == (1, "", True)
