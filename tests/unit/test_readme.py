@@ -1,13 +1,20 @@
-"""Every block of the README is run by a test."""
+"""The README, the samples, and libraries of the integrations."""
 
+import importlib
 import re
 import shlex
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import TypeAdapter
 
+from benchmarks.kinds import KINDS, load
+from recallflow.events import Event, MemoryEvent
+from recallflow.queries import Recall
+from recallflow.samples import sample_path, sample_questions
 from tests.pages import README, ROOT, readme, run
 
 SETUP = "bash setup"  # makes the environment that this test runs in: CI pastes it
@@ -66,3 +73,46 @@ def test_the_setup_commands_stand_at_the_top() -> None:
     in_ci = (ROOT / ".ci" / "run").read_text()
     assert "".join(f" --extra {name}" for name in extras[1].split(",")) in in_ci
     assert ".venv/bin/python -m pytest" in in_ci
+
+
+@pytest.fixture(scope="module")
+def events() -> list[Event]:
+    adapter: TypeAdapter[Event] = TypeAdapter(MemoryEvent)
+    return [adapter.validate_json(line) for line in sample_path("conversations.jsonl").read_bytes().splitlines()]
+
+
+@pytest.fixture(scope="module")
+def questions() -> list[Recall]:
+    adapter = TypeAdapter(Recall)
+    return [adapter.validate_python(question.query) for question in sample_questions()]
+
+
+def test_no_field_is_misspelt(events: list[Event], questions: list[Recall]) -> None:
+    assert [event.id for event in [*events, *questions] if event.model_extra] == []
+
+
+@pytest.mark.models
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_loads_with_evidence_among_its_turns(kind: str) -> None:
+    conversations = load(kind)
+    asked_of = [(one, question) for one in conversations for question in one.questions]
+    expected = {"locomo": 505, "assistant": 100, "assistant_long": 120, "group": 538, "chinese": 320, "mixed": 1043}
+    assert len(asked_of) == expected.get(kind, len(asked_of)) > 0
+    assert all(question.evidence & {turn.id for turn in one.turns} for one, question in asked_of)
+
+
+EXTRAS = {
+    "flink-agents": "flink_agents", "langchain": "langchain_core", "langgraph": "langgraph",
+    "llama-index": "llama_index", "openai-agents": "agents", "pydantic-ai": "pydantic_ai",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("extra", EXTRAS)
+def test_missing_library_names_the_extra(extra: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = f"recallflow.integrations.{extra.replace('-', '_')}"
+    for name in [*sys.modules]:
+        if name == module or name.partition(".")[0] == EXTRAS[extra]:
+            monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, EXTRAS[extra], None)
+    with pytest.raises(ImportError, match=rf"recallflow(-client)?\[{extra}\]"):
+        importlib.import_module(module)

@@ -1,4 +1,4 @@
-"""Any table can come in: columns named or guessed, times of every unit and zone, nulls."""
+"""Tables of any kind can be read: columns named or guessed, times of every unit and zone, nulls, and delimiters."""
 
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -16,18 +16,19 @@ from recallflow.connectors.logs.registry import Registry
 from recallflow.connectors.logs.sources import open_source
 from recallflow.errors import UsageError
 from recallflow.parsing import parse
+from tests.unit.connectors.logs.reading import Kept, ms, read, times
 
 SCOPE = ImportScope("acme", "ann", "test")
 MOMENT = datetime(2024, 3, 1, 10, 0, 1, 123000, UTC)
 MS = 1_709_287_201_123
 
 
-def read(path: Path, scope: ImportScope = SCOPE, **columns: str) -> list[dict[str, Any]]:
+def rows_of(path: Path, scope: ImportScope = SCOPE, **columns: str) -> list[dict[str, Any]]:
     (log,), _ = Registry(columns=columns).logs_of(open_source(path))
     return [orjson.loads(value) for value in log.read(scope)]
 
 
-def written(path: Path, table: pa.Table, rows: int = 2) -> Path:
+def table_file(path: Path, table: pa.Table, rows: int = 2) -> Path:
     pq.write_table(table, path, row_group_size=rows)
     return path
 
@@ -40,8 +41,8 @@ def test_columns_are_guessed_and_the_rest_is_metadata(tmp_path: Path) -> None:
             "day": [date(2024, 3, 1)] * 4,
         }
     )  # fmt: skip
-    first, second, third, _ = read(
-        written(tmp_path / "t.parquet", table), ImportScope("acme", "ann", "test", user_given=True)
+    first, second, third, _ = rows_of(
+        table_file(tmp_path / "t.parquet", table), ImportScope("acme", "ann", "test", user_given=True)
     )
     assert first == {
         "tenant_id": "acme", "user_id": "ann", "environment": "test", "type": "message", "session_id": "7",
@@ -55,8 +56,8 @@ def test_columns_are_guessed_and_the_rest_is_metadata(tmp_path: Path) -> None:
 
 def test_columns_that_are_named_count_before_guesses(tmp_path: Path) -> None:
     table = pa.table({"text": ["guess"], "said": ["named"], "who": ["bo"], "user_id": ["not me"]})
-    path = written(tmp_path / "t.parquet", table)
-    (event,) = read(path, content="said", user_id="who")
+    path = table_file(tmp_path / "t.parquet", table)
+    (event,) = rows_of(path, content="said", user_id="who")
     assert (event["content"], event["user_id"]) == ("named", "bo")
     assert event["metadata"] == {"text": "guess", "user_id (column)": "not me"}
 
@@ -76,14 +77,14 @@ def test_columns_that_are_named_count_before_guesses(tmp_path: Path) -> None:
     ids=str,
 )
 def test_times_of_every_unit_and_zone_are_the_same_moment(tmp_path: Path, column: pa.Array) -> None:
-    (event,) = read(written(tmp_path / "t.parquet", pa.table({"content": ["x"], "created_at": column})))
+    (event,) = rows_of(table_file(tmp_path / "t.parquet", pa.table({"content": ["x"], "created_at": column})))
     assert parse(orjson.dumps(event)).timestamp == MS
 
 
 def test_times_without_a_zone_use_the_given_zone(tmp_path: Path) -> None:
     naive = pa.array([datetime(2024, 7, 1, 12)])
-    path = written(tmp_path / "t.parquet", pa.table({"content": ["x"], "time": naive}))
-    (event,) = read(path, ImportScope("acme", "ann", zone=ZoneInfo("Europe/Lisbon")))
+    path = table_file(tmp_path / "t.parquet", pa.table({"content": ["x"], "time": naive}))
+    (event,) = rows_of(path, ImportScope("acme", "ann", zone=ZoneInfo("Europe/Lisbon")))
     assert event["timestamp"] == "2024-07-01T12:00:00+01:00"
 
 
@@ -92,13 +93,13 @@ def test_a_day_and_seconds_since_1970_are_times(tmp_path: Path) -> None:
         (pa.array([date(2024, 3, 1)]), 1_709_251_200_000),
         (pa.array([1_709_251_200]), 1_709_251_200_000),
     ):
-        (event,) = read(written(tmp_path / "t.parquet", pa.table({"content": ["x"], "date": column})))
+        (event,) = rows_of(table_file(tmp_path / "t.parquet", pa.table({"content": ["x"], "date": column})))
         assert parse(orjson.dumps(event)).timestamp == at
 
 
 def test_conversations_in_a_column_are_messages(tmp_path: Path) -> None:
     talk = [{"role": "user", "content": "hello"}, {"role": "assistant", "content": "hi"}]
-    events = read(written(tmp_path / "t.parquet", pa.table({"id": ["a", "b"], "messages": [talk, talk]})))
+    events = rows_of(table_file(tmp_path / "t.parquet", pa.table({"id": ["a", "b"], "messages": [talk, talk]})))
     assert [(one["id"].rpartition("-")[0], one["role"], one["content"]) for one in events[:2]] == [
         ("a-1", "user", "hello"),
         ("a-2", "assistant", "hi"),
@@ -111,14 +112,14 @@ def test_conversations_in_a_column_are_messages(tmp_path: Path) -> None:
 )
 def test_lines_and_documents_are_rows_where_columns_are_named(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "t.json").write_bytes(content)
-    first, second = read(tmp_path / "t.json", content="said", timestamp="at")
+    first, second = rows_of(tmp_path / "t.json", content="said", timestamp="at")
     assert (first["content"], second["content"]) == ("one", "two")
     assert parse(orjson.dumps(first)).timestamp == 1_709_287_201_000
 
 
 def test_columns_of_the_table_are_reported(tmp_path: Path) -> None:
     table = pa.table({"user": ["u1"], "conversation": ["c"], "text": ["x"], "created": [MOMENT], "score": [1]})
-    (log,), _ = Registry().logs_of(open_source(written(tmp_path / "t.parquet", table)))
+    (log,), _ = Registry().logs_of(open_source(table_file(tmp_path / "t.parquet", table)))
     scope = ImportScope("acme", "ann")
     (event,) = map(orjson.loads, log.read(scope))
     assert (event["user_id"], event["session_id"], parse(orjson.dumps(event)).timestamp) == ("u1", "c", MS)
@@ -128,11 +129,68 @@ def test_columns_of_the_table_are_reported(tmp_path: Path) -> None:
 
 
 def test_table_without_text_column_is_reported(tmp_path: Path) -> None:
-    path = written(tmp_path / "t.parquet", pa.table({"a": [1], "b": ["x"]}))
+    path = table_file(tmp_path / "t.parquet", pa.table({"a": [1], "b": ["x"]}))
     with pytest.raises(UsageError, match="Give --column content=NAME; there are a, b"):
-        read(path)
+        rows_of(path)
     with pytest.raises(UsageError, match="no column c; there are a, b"):
-        read(path, content="c")
+        rows_of(path, content="c")
     path.write_bytes(path.read_bytes()[:-10])
     with pytest.raises(UsageError, match=r"t.parquet: cannot be read as Parquet"):
+        rows_of(path)
+
+
+CHAT = """\
+user,thread,role,text,created,score
+u1,t1,user,"Who brings the kite, and
+the ""string""?",2026-01-30 12:00:00,1
+u1,t1,assistant,Bo does.,1769774401,
+"""
+
+
+def written(path: Path, content: str | bytes) -> Path:
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return path
+
+
+def test_rows_are_messages(tmp_path: Path) -> None:
+    found = read(written(tmp_path / "chat.txt", CHAT), zone=ZoneInfo("Europe/Berlin"))
+    assert found.format == "csv"
+    assert found.column("content") == ['Who brings the kite, and\nthe "string"?', "Bo does."]
+    assert (found.column("role"), found.column("session_id")) == (["user", "assistant"], ["t1", "t1"])
+    assert found.column("metadata") == [{"score": "1"}, None]
+    assert times(found.messages) == [ms("2026-01-30T11:00:00Z"), ms("2026-01-30T12:00:01Z")]
+
+
+@pytest.mark.parametrize("delimiter", [";", "\t", "|"])
+@pytest.mark.parametrize("ending", ["\n", "\r\n"])
+def test_other_delimiters_and_line_ends_are_read(tmp_path: Path, delimiter: str, ending: str) -> None:
+    lines = ["user,text".replace(",", delimiter), f"u1{delimiter}one, two"]
+    found = read(written(tmp_path / "t", b"\xef\xbb\xbf" + ending.join(lines).encode()))
+    assert (found.column("user_id"), found.column("content")) == (["u1"], ["one, two"])
+
+
+def test_rows_that_do_not_fit_are_refused_alone(tmp_path: Path) -> None:
+    content = f'user,text\nu1,one,two\nu2,"{"x" * 1_200_000}"\nu3,\nu4,four\nu5\nu6,"never closed\n'
+    found = read(written(tmp_path / "t.csv", content))
+    assert (found.column("user_id"), len(found.refused)) == (["u4", "u6"], 4)
+
+
+def test_named_columns_and_unknown_ones(tmp_path: Path) -> None:
+    path = written(tmp_path / "t.csv", "wer,was\nu1,one\n")
+    with pytest.raises(UsageError, match=r"CSV \(wer, was\), give --column content=NAME"):
         read(path)
+    columns = {"content": "was", "user_id": "wer"}
+    (log,), _ = Registry(columns=columns).logs_of(open_source(path))
+    assert (log.format.name, len([*log.read(ImportScope())])) == ("csv", 1)
+
+
+def test_columns_of_one_name_keep_their_values(tmp_path: Path) -> None:
+    (event,) = read(written(tmp_path / "t.csv", "user,text,note,note,\nu1,one,a,b,c\n")).messages
+    assert event["metadata"] == {"note": "a", "note (4)": "b", "column 5": "c"}
+
+
+def test_a_file_that_grew_adds_its_new_rows(tmp_path: Path) -> None:
+    kept, path = Kept(tmp_path / "state"), tmp_path / "t.csv"
+    rows = "user,text\nu1,one\nu1,two\n"
+    taken: list[Any] = [kept.take(read(written(path, text)).lines) for text in (rows, rows, f"{rows}u1,three\n")]
+    assert taken == [{"created": 2}, {"duplicate": 2}, {"duplicate": 2, "created": 1}]
