@@ -152,11 +152,10 @@ class Author:
     def _forget(self, owner: tuple[str, str, str]) -> None:
         wanted = self._draw.choice(
             [
-                {"session_id": "s1", "older_than": self._now_ms - DAY_MS},
-                {"tag": "a", "category": "food"},
+                {"session_id": "s1", "older_than": self._now_ms - DAY_MS}, {"tag": "a", "category": "food"},
                 {"older_than": self._now_ms - 4 * DAY_MS, "session_id": "s2"},
             ]
-        )
+        )  # fmt: skip
         by_id = self._draw.random() < 0.7
         target: dict[str, Any] = {"memory_id": self._memory_id(owner)} if by_id else {"filter": wanted}
         self._event("memory.forget", owner, **target)

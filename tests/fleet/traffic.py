@@ -36,10 +36,9 @@ class Astray:
         anywhere = self._draw.randrange(self._partitions)
         key = "/".join(who(owner).values()).encode()
         ways: list[How] = [
-            {"partition": anywhere},
-            {"partition": anywhere, "key": None},
+            {"partition": anywhere}, {"partition": anywhere, "key": None},
             {"partition": zlib.crc32(key) % self._partitions},
-        ]
+        ]  # fmt: skip
         return self._draw.choice(ways)
 
 

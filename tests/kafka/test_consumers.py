@@ -71,10 +71,9 @@ def answered(deserted_topics: Engine, tmp_path_factory: pytest.TempPathFactory) 
 
 
 EXPECTED = {
-    "q-found ok: m1: Ann is allergic to peanuts — «all» of them",
-    "q-nothing ok: nothing",
+    "q-found ok: m1: Ann is allergic to peanuts — «all» of them", "q-nothing ok: nothing",
     "q-error failed: not_found: memory_id: no current memory has the id 'none'",
-}
+}  # fmt: skip
 
 
 def own_command(command: str, broker: Cluster, topic: str, group: str) -> str:

@@ -213,10 +213,9 @@ def moving(folder: Path) -> tuple[int, ...]:
 
     def held() -> dict[str, Any]:
         return {
-            "held": [numbers_in(path) for path in paths],
-            "problems": [verify(path).problems for path in paths],
+            "held": [numbers_in(path) for path in paths], "problems": [verify(path).problems for path in paths],
             "left": sorted(found.name for path in paths for found in path.glob("*.*") if found.is_dir()),
-        }
+        }  # fmt: skip
 
     def begin() -> None:
         for path in paths:

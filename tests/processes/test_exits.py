@@ -31,10 +31,9 @@ sys.exit(main())
 LINES = b"".join(
     orjson.dumps({"tenant_id": "acme", "user_id": "ann", "timestamp": 1} | fields) + b"\n"
     for fields in (
-        {"type": "message", "content": "The bicycle is in the cellar."},
-        {"type": "recall", "query": "Where?"},
+        {"type": "message", "content": "The bicycle is in the cellar."}, {"type": "recall", "query": "Where?"},
     )
-)
+)  # fmt: skip
 SOURCE = "flows.embedded.split_at_turns"
 STEP = "operators.step.StateStep.take"
 PLACES = [SOURCE, STEP, "flows.embedded.StateLoop.continue_logs", "state.directory.StateDirectory.sync"]
@@ -51,10 +50,9 @@ def broken(tmp_path: Path, start: Callable[..., subprocess.Popen[bytes]]) -> Bro
         state = ["--create", "--state-dir", str(tmp_path / "s")]
         command = {
             "pipe": ["pipe", "--partitions", "2", *state],
-            "replay": ["replay", str(log), "--embedded", "--partitions", "2", *state],
-            "demo": ["demo"],
+            "replay": ["replay", str(log), "--embedded", "--partitions", "2", *state], "demo": ["demo"],
             "run": ["run", "--bootstrap-servers", "127.0.0.1:9", *state],
-        }[words[0]]
+        }[words[0]]  # fmt: skip
         process = start(what, place, *command, *words[1:], script=CHILD)
         out, err = process.communicate(LINES, timeout=120)
         return subprocess.CompletedProcess(words, process.returncode, out, err)

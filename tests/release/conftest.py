@@ -12,10 +12,9 @@ from tests.kafka.engine import engine  # noqa: F401
 
 ROOT = Path(__file__).parents[2]
 DISTRIBUTIONS = {
-    "recallflow": ROOT,
-    "recallflow-client": ROOT / "packages" / "client",
+    "recallflow": ROOT, "recallflow-client": ROOT / "packages" / "client",
     "recallflow-embedded": ROOT / "packages" / "embedded",
-}
+}  # fmt: skip
 
 
 class Environment:

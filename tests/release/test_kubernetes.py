@@ -31,10 +31,9 @@ BASE, EXAMPLE = "base", "overlays/example"
 MODULES = {
     "keda.sh": ("github.com/kedacore/keda/v2@v2.17.2", "config/crd/bases"),
     "monitoring.coreos.com": (
-        "github.com/prometheus-operator/prometheus-operator@v0.85.0",
-        "example/prometheus-operator-crd",
+        "github.com/prometheus-operator/prometheus-operator@v0.85.0", "example/prometheus-operator-crd",
     ),
-}
+}  # fmt: skip
 POD = "recallflow-0"
 
 Object = dict[str, Any]

@@ -115,8 +115,7 @@ def static_twin_fences(group: Group) -> list[object]:
 Scenario = Callable[[Group], list[object]]
 NONE = -1001, ""
 SCENARIOS: dict[Scenario, list[object]] = {
-    metadata_comes_back: [NONE, "", (3, "a note")],
-    only_members_commit: ["", "UNKNOWN_MEMBER_ID", (2, "")],
+    metadata_comes_back: [NONE, "", (3, "a note")], only_members_commit: ["", "UNKNOWN_MEMBER_ID", (2, "")],
     member_that_does_not_poll_leaves: ["", "UNKNOWN_MEMBER_ID", (4, "")],
     static_twin_fences: ["FENCED_INSTANCE_ID", "", (8, "")],
-}
+}  # fmt: skip

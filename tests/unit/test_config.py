@@ -90,12 +90,11 @@ def test_every_section_can_stand_in_a_file(write: Callable[[str], Path]) -> None
     )
     config, origins = read_config({}, {"RECALLFLOW_CONFIG": str(path)})
     assert config == Config(
-        Path("/var/lib/recallflow"),
-        KafkaOptions("kafka:9093", {"client.id": "engine-1", "log_level": "6"}),
+        Path("/var/lib/recallflow"), KafkaOptions("kafka:9093", {"client.id": "engine-1", "log_level": "6"}),
         TopicNames("own.memory", replies=("own.answers", "own.others")),
         Settings(cache_bytes=2**31, sync_ms=250, episode_gap_minutes=45.0, graph_enabled=False),
         RunSettings(metrics_port=9464, skip=("own.memory:0:7",), standby=1),
-    )
+    )  # fmt: skip
     assert origins["engine.sync_ms"] == f"{path}: engine.sync_ms"
 
 
@@ -110,10 +109,9 @@ def test_flag_precedes_environment_precedes_file(write: Callable[[str], Path]) -
     config, origins = read_config({"engine.sync_ms": RawSetting("--sync-ms", "300")}, environment, path)
     assert config.engine == Settings(sync_ms=300, partitions=2, cache_bytes=3_000_000)
     assert origins == {
-        "engine.cache_bytes": f"{path}: engine.cache_bytes",
-        "engine.sync_ms": "--sync-ms",
+        "engine.cache_bytes": f"{path}: engine.cache_bytes", "engine.sync_ms": "--sync-ms",
         "engine.partitions": "RECALLFLOW_ENGINE_PARTITIONS",
-    }
+    }  # fmt: skip
 
 
 def test_every_setting_has_a_variable() -> None:
@@ -182,9 +180,8 @@ def test_printed_settings_can_be_read_again(write: Callable[[str], Path]) -> Non
         "state_dir": RawSetting("--state-dir", 'a "state" \\ dir'),
         "kafka.librdkafka.client.id": RawSetting("-X client.id", "engine-1"),
         "topics.replies": RawSetting("--reply-topic", ["a", "b"]),
-        "engine.cache_bytes": RawSetting("--cache-bytes", "1GiB"),
-        "run.deployment": RawSetting("--deployment", "élan"),
-    }
+        "engine.cache_bytes": RawSetting("--cache-bytes", "1GiB"), "run.deployment": RawSetting("--deployment", "élan"),
+    }  # fmt: skip
     config, origins = read_config(flags, {})
     text = as_file(config, origins, masks=True)
     assert read_config({}, {}, write(text))[0] == config

@@ -62,9 +62,8 @@ def life(tag: str, **owner: str) -> Iterator[dict[str, Any]]:
 USERS = {
     "anna": {"tenant_id": "acme", "user_id": "ann"},
     "staging": {"tenant_id": "acme", "user_id": "ann", "environment": "staging"},
-    "bert": {"tenant_id": "acme", "user_id": "bob"},
-    "else": {"tenant_id": "other", "user_id": "ann"},
-}
+    "bert": {"tenant_id": "acme", "user_id": "bob"}, "else": {"tenant_id": "other", "user_id": "ann"},
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -112,9 +111,8 @@ def test_export_contains_every_version_and_the_current_one(lived: Path) -> None:
     versions = [one for one in exported(lived, "acme", "ann", environments=("prod",)) if one.get("id") == "anna-f1"]
     memories = [one for one in versions if one["type"] == "memory"]
     assert [(one["version"], one["current"], one["content"]) for one in memories] == [
-        (0, False, "anna likes oolong"),
-        (1, True, "anna likes sencha now"),
-    ]
+        (0, False, "anna likes oolong"), (1, True, "anna likes sencha now"),
+    ]  # fmt: skip
     assert (memories[1]["created_at"], memories[1]["edited_at"]) == ("2024-03-01T10:00:02Z", "2024-03-01T10:00:03Z")
     assert memories[1]["valid_from"] == "2024-01-01T00:00:00Z"
     assert [one["stems"] for one in memories] == ["anna like oolong", "anna like sencha now"]
@@ -317,9 +315,8 @@ def test_an_export_that_fails_leaves_nothing_of_anybody(tmp_path: Path) -> None:
 def test_answers_that_no_engine_wrote_fit_into_a_table(tmp_path: Path) -> None:
     path = tmp_path / "answers.parquet"
     rows: list[dict[str, Any]] = [
-        {"query_id": 5, "status": ["ok"], "processing_time_ms": "long"},
-        {"processing_time_ms": 2**63 - 1},
-    ]
+        {"query_id": 5, "status": ["ok"], "processing_time_ms": "long"}, {"processing_time_ms": 2**63 - 1},
+    ]  # fmt: skip
     write(rows, ANSWERS, "parquet", path)
     first, last = pq.read_table(path).to_pylist()
     assert (first["query_id"], first["status"], first["processing_time_ms"]) == ("5", '["ok"]', None)

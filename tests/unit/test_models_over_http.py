@@ -54,18 +54,16 @@ def test_a_batch_is_embedded_in_one_call_for_each_tenant(run: Run, llm_server: L
     events = [
         make_event("message", 1, id="a", name="Ann", content=FERRY),
         make_event("message", 2, id="b", role="assistant", content="Noted"),
-        make_event("memory", 3, id="c", content=KETTLE),
-        make_event("memory", 4, id="d", content="   . "),
+        make_event("memory", 3, id="c", content=KETTLE), make_event("memory", 4, id="d", content="   . "),
         make_event("memory", 6, id="f", content="Of others", tenant_id="other"),
         make_event("memory", 7, id="g", content="Brings its own", embedding=[1.0] + [0.0] * 63),
         make_event("memory.update", 8, memory_id="c", content="The kettle works"),
         make_event("memory.update", 9, memory_id="a", tags=["travel"]),
-    ]
+    ]  # fmt: skip
     assert run(*events).rejected == []
     assert asked_texts(llm_server) == [
-        [f"Ann: {FERRY}", "assistant: Noted", KETTLE, "   . ", "The kettle works"],
-        ["Of others"],
-    ]
+        [f"Ann: {FERRY}", "assistant: Noted", KETTLE, "   . ", "The kettle works"], ["Of others"],
+    ]  # fmt: skip
     found = stored(tmp_path)
     assert {one.model for one in found} == {"e-1"}
     expected = np.array(words_vector(f"Ann: {FERRY}", 64))

@@ -458,13 +458,12 @@ class Follower:
                 member_id=name,
                 assignment=SimpleNamespace(
                     topic_partitions=[
-                        TopicPartition("other", OTHERS),
-                        *(TopicPartition("log", number) for number in has),
+                        TopicPartition("other", OTHERS), *(TopicPartition("log", number) for number in has),
                     ]
                 ),
             )
             for name, has in assigned.items()
-        ]
+        ]  # fmt: skip
         described = Mock()
         described.result.return_value.members = members
         self.standby._admin = Mock(describe_consumer_groups=Mock(return_value={"group": described}))

@@ -102,10 +102,9 @@ ENGINES = "".join(f"sys.argv[1] += '-{name}'\n{script}" for name, script in (("a
 
 
 @pytest.mark.parametrize(
-    "script",
-    [HIDDEN + ENGINES, HIDING.format(names=("bytewax",)) + COMMANDS],
+    "script", [HIDDEN + ENGINES, HIDING.format(names=("bytewax",)) + COMMANDS],
     ids=["engines without bytewax and kafka", "commands without bytewax"],
-)
+)  # fmt: skip
 def test_program_works_without_hidden_libraries(tmp_path: Path, script: str) -> None:
     command = [sys.executable, "-c", script, str(tmp_path / "s")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, cwd=tmp_path)

@@ -197,10 +197,9 @@ def test_unusual_line_is_remembered_and_found(name: str) -> None:
     asks = {key: said[key] for key in ("tenant_id", "user_id")} | {"timestamp": "9999-12-31T23:59:59.999Z"}
     memory_id = said.get("id", "lines:0:0")
     queries = [
-        asks | {"type": "memory.get", "memory_id": memory_id},
-        asks | {"type": "recall", "query": "hello"},
+        asks | {"type": "memory.get", "memory_id": memory_id}, asks | {"type": "recall", "query": "hello"},
         asks | {"type": "episodes.list"},
-    ]
+    ]  # fmt: skip
     lines = [ACCEPTED[name], *map(orjson.dumps, queries)]
     done = process(lines, Settings(partitions=1))
     assert done.rejected == []

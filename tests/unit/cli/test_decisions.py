@@ -50,9 +50,8 @@ def test_quota_is_set_changed_and_removed(decide: DecisionSender, tmp_path: Path
     lines = [line.split() for line in decide("quota", "list", "acme").splitlines()]
     assert lines == [["quota", "limit"], ["events_per_s", "0"], ["memories_per_user", "100,000"]]
     assert parsed(decide("quota", "list", "acme", "--json")) == [
-        {"name": "events_per_s", "limit": 0},
-        {"name": "memories_per_user", "limit": 100_000},
-    ]
+        {"name": "events_per_s", "limit": 0}, {"name": "memories_per_user", "limit": 100_000},
+    ]  # fmt: skip
     decide("quota", "remove", "acme", "events_per_s")
     assert decide("quota", "list", "acme").splitlines()[1:] == ["memories_per_user  100,000"]
     assert decide("quota", "list", "other").splitlines()[1:] == ["queries_per_s      5"]
@@ -85,9 +84,8 @@ def test_owner_is_mapped_and_unmapped(decide: DecisionSender, tmp_path: Path) ->
     decide("owners", "map", "acme", "other-owner", "lost")
     decide("owners", "map", "acme", "other-owner", "found")
     assert parsed(decide("owners", "list", "acme", "--json")) == [
-        {"owner": "acme-labs", "workspace": "labs"},
-        {"owner": "other-owner", "workspace": "found"},
-    ]
+        {"owner": "acme-labs", "workspace": "labs"}, {"owner": "other-owner", "workspace": "found"},
+    ]  # fmt: skip
     mappings = owner_mappings(read_control_file(tmp_path / "control.jsonl"), "acme", EPOCH_MS_MAX)
     assert workspace_of("github.com/Acme-Labs/site", mappings, (), "ann") == "labs"
     decide("owners", "unmap", "acme", "acme-labs")
@@ -296,11 +294,10 @@ def test_wrong_option_of_run_is_refused(cli: Cli, tmp_path: Path, line: str, tok
 @pytest.mark.parametrize(
     ("words", "token"),
     [
-        (["--partitions", "0"], "--partitions"),
-        (["--replication", "none"], "--replication"),
+        (["--partitions", "0"], "--partitions"), (["--replication", "none"], "--replication"),
         (["--memory-topic", "a b"], "'a b'"),
     ],
-)
+)  # fmt: skip
 def test_wrong_option_of_topics_is_refused_without_kafka(cli: Cli, words: list[str], token: str) -> None:
     done = cli("topics", "create", "--bootstrap-servers", "127.0.0.1:1", *words)
     assert (done.returncode, done.stdout, token in done.stderr) == (2, "", True)
@@ -340,10 +337,9 @@ def test_decision_of_a_file_holds_from_its_time_on(
     [
         (b"{", "control.jsonl, line 2: "),
         (b'{"type": "quota", "tenant_id": "acme", "name": "n", "limit": -1}', "line 2: limit: "),
-        (b'{"type": "decree"}', "line 2: type: "),
-        (None, "nothing.jsonl"),
+        (b'{"type": "decree"}', "line 2: type: "), (None, "nothing.jsonl"),
     ],
-)
+)  # fmt: skip
 def test_wrong_file_of_decisions_is_refused(cli: Cli, tmp_path: Path, line: bytes | None, token: str) -> None:
     control = tmp_path / ("nothing.jsonl" if line is None else "control.jsonl")
     if line is not None:

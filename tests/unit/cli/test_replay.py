@@ -165,9 +165,8 @@ def test_second_replay_adds_nothing(cli: Cli, replay: Replay, log: Path, rejects
     replay(log)
     before, done = state(), replay(log)
     assert (done.returncode, done.stdout.startswith("log.jsonl: 0 events, 3 were stored by an earlier run")) == (
-        0,
-        True,
-    )
+        0, True,
+    )  # fmt: skip
     assert state() == before
 
 

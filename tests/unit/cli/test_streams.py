@@ -108,10 +108,9 @@ def test_characters_outside_the_encoding_are_escaped_in_text(folder: Path) -> No
 
 @pytest.mark.processes
 @pytest.mark.parametrize(
-    ("word", "environment", "encoding"),
-    [("Köln".encode(), ASCII, b"ascii"), ("Köln".encode("latin-1"), {}, b"utf-8")],
+    ("word", "environment", "encoding"), [("Köln".encode(), ASCII, b"ascii"), ("Köln".encode("latin-1"), {}, b"utf-8")],
     ids=["locale without UTF-8", "terminal of another encoding"],
-)
+)  # fmt: skip
 def test_argument_of_another_encoding_is_refused(folder: Path, word: bytes, environment: Any, encoding: bytes) -> None:
     done = command("remember", os.fsdecode(word), "--state-dir", folder / "memory", **environment)
     assert (done.returncode, done.stdout) == (2, b"")

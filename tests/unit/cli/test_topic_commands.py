@@ -63,10 +63,9 @@ def topics(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Topics:
     [
         ((), ["acme/ann", "acme/bob", "acme2/ann", "acme/ann"]),
         (("--tenant", "acme"), ["acme/ann", "acme/bob", "acme/ann"]),
-        (("--tenant", "acme", "--user", "ann"), ["acme/ann", "acme/ann"]),
-        (("--only", "responses"), ["acme/ann"]),
+        (("--tenant", "acme", "--user", "ann"), ["acme/ann", "acme/ann"]), (("--only", "responses"), ["acme/ann"]),
     ],
-)
+)  # fmt: skip
 def test_tail_shows_records_of_named_owners(cli: Cli, topics: Topics, words: tuple[str, ...], keys: list[str]) -> None:
     for number, key in enumerate(("acme/ann", "acme/bob", "acme2/ann")):
         topics.kafka.append(
@@ -168,9 +167,8 @@ def test_keys_of_a_tenant_are_listed_with_scope_and_revocation(cli: Cli) -> None
     done = cli("keys", "list", "acme", "--json", *SERVERS)
     listed = [orjson.loads(line) for line in done.stdout.splitlines()]
     assert [(one["name"], one["end_users"], one["revoked"], one["why"]) for one in listed] == [
-        ("a1", ["ann"], None, None),
-        ("b2", None, "1970-01-01T00:00:03Z", "leaked"),
-    ]
+        ("a1", ["ann"], None, None), ("b2", None, "1970-01-01T00:00:03Z", "leaked"),
+    ]  # fmt: skip
     assert [line.split(";")[0] for line in cli("keys", "list", "acme", *SERVERS).stdout.splitlines()] == ["a1", "b2"]
     assert cli("keys", "list", "nobody", *SERVERS).stdout == ""
 
@@ -202,10 +200,9 @@ def test_generations_are_listed_newest_first(cli: Cli, url: str) -> None:
     names, *rows = (line.split() for line in done.stdout.splitlines())
     assert names == ["partition", "offset", "created", "deployment", "bytes", "generation"]
     assert [row[:5] for row in rows] == [
-        ["0", "1,234", "1970-01-01T00:00:00Z", "acme", "20"],
-        ["0", "7", "1970-01-01T00:00:00Z", "acme", "5"],
+        ["0", "1,234", "1970-01-01T00:00:00Z", "acme", "20"], ["0", "7", "1970-01-01T00:00:00Z", "acme", "5"],
         ["11", "-1", "1970-01-01T00:00:00Z", "acme", "10"],
-    ]
+    ]  # fmt: skip
     listed = parsed(cli("checkpoints", "list", url, "--json").stdout)
     assert [(one["partition"], one["offset"], one["source"]) for one in listed] == [
         (0, 1234, "memory.events:0"), (0, 7, "memory.events:0"), (11, -1, "memory.events:11"),

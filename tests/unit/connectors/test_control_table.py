@@ -154,9 +154,8 @@ def test_replayed_decision_is_left_out(kafka: FakeKafka, follow: Follow) -> None
     decide(kafka, "canary", 10, 30)
     table = follow(SECRET)
     assert ([mode(table, at_ms) for at_ms in (10, 20, 30)], table.left_out) == (
-        ["canary", "off", "off"],
-        {"replayed": 1},
-    )
+        ["canary", "off", "off"], {"replayed": 1},
+    )  # fmt: skip
 
 
 def test_without_a_secret_signatures_are_not_looked_at(kafka: FakeKafka, follow: Follow) -> None:

@@ -253,10 +253,9 @@ def test_fewer_large_records_are_read_ahead(partitions: int) -> None:
     [
         (KafkaError._AUTO_OFFSET_RESET, "the next record is .* gone from the topic"),
         (KafkaError.UNKNOWN_TOPIC_OR_PART, "create the topic"),
-        (KafkaError.TOPIC_AUTHORIZATION_FAILED, "grant the right"),
-        (KafkaError._BAD_MSG, "cannot be read"),
+        (KafkaError.TOPIC_AUTHORIZATION_FAILED, "grant the right"), (KafkaError._BAD_MSG, "cannot be read"),
     ],
-)
+)  # fmt: skip
 def test_an_error_for_good_stops_the_source(make_hub: Callable[..., Hub], code: int, says: str) -> None:
     kafka = FakeKafka(events=1)
     hub = make_hub(new_consumer=kafka.consumer)

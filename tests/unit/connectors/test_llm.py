@@ -176,9 +176,8 @@ def test_failing_service_is_left_alone(
     llm_server.heal()
     assert ([model.ask(asked), model.ask(asked)], time.slept_s) == (["ok", "ok"], [])
     assert [line.getMessage() for line in caplog.records if line.name.startswith("recallflow")] == [
-        f"model m-1 is left alone for a while: {codes[0]}: the service answered {status}",
-        "model m-1 answers again",
-    ]
+        f"model m-1 is left alone for a while: {codes[0]}: the service answered {status}", "model m-1 answers again",
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("fault", ["refusal", "off_schema", "not_json", Fault("status", status=400)], ids=str)
@@ -384,9 +383,8 @@ SECRET, PORTO = "sk-very-secret", "Ana lives in Porto"
 RELATION = {
     "type": "object",
     "properties": {"relation": {"type": "string", "enum": ["agrees", "contradicts"]}, "confidence": {"type": "number"}},
-    "required": ["relation", "confidence"],
-    "additionalProperties": False,
-}
+    "required": ["relation", "confidence"], "additionalProperties": False,
+}  # fmt: skip
 RELATION_PROMPT = Prompt("classify", "v1", "Judge.", PORTO, RELATION, 50)
 
 

@@ -208,9 +208,8 @@ def test_every_layout_says_the_same(write: Callable[[bytes], Path], content: byt
     path = write(content)
     found = events(path)
     assert [(event["session_id"], event["id"], event["content"]) for event in found] == [
-        ("log-1", "log-1-1-6c4347392d3cddf8", "hello"),
-        ("log-1", "log-1-2-3f98406314678c05", "hello"),
-    ]
+        ("log-1", "log-1-1-6c4347392d3cddf8", "hello"), ("log-1", "log-1-2-3f98406314678c05", "hello"),
+    ]  # fmt: skip
     assert all(is_valid(event) for event in found)
     assert len(read_log(path)) == 2
 

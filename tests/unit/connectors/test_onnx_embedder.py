@@ -108,13 +108,12 @@ CAT = ("[CLS]", "cat", "sleeps", "[SEP]")
 @pytest.mark.parametrize(
     ("said", "expected"),
     [
-        (None, rows(*CAT).mean(axis=0)),
-        ({"pooling_mode_mean_tokens": True}, rows(*CAT).mean(axis=0)),
+        (None, rows(*CAT).mean(axis=0)), ({"pooling_mode_mean_tokens": True}, rows(*CAT).mean(axis=0)),
         ({"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": False}, rows("[CLS]")[0]),
         ({"pooling_mode_max_tokens": True}, rows(*CAT).max(axis=0)),
         ({"pooling_mode_lasttoken": True}, rows("[SEP]")[0]),
     ],
-)
+)  # fmt: skip
 def test_a_texts_vector_is_pooled_as_the_folder_says(make: Make, said: Any, expected: Any) -> None:
     folder = make() if said is None else make(pooling=said)
     embedder = load(folder)

@@ -55,11 +55,10 @@ def sending(stopping: threading.Event | None = None, closing: Closing | None = N
 @pytest.mark.parametrize(
     ("code", "stops", "error"),
     [
-        (KafkaError._MSG_TIMED_OUT, False, MembershipLost),
-        (KafkaError._MSG_TIMED_OUT, True, SinkError),
+        (KafkaError._MSG_TIMED_OUT, False, MembershipLost), (KafkaError._MSG_TIMED_OUT, True, SinkError),
         (KafkaError.TOPIC_AUTHORIZATION_FAILED, False, SinkError),
     ],
-)
+)  # fmt: skip
 def test_failed_output_ends_membership_or_the_process(
     producer: FakeProducer, code: int, stops: bool, error: type[Exception]
 ) -> None:
@@ -337,11 +336,10 @@ def test_a_foreign_record_with_an_error_code_is_no_letter(source: list[tuple[str
 @pytest.mark.parametrize(
     "headers",
     [
-        [LETTER_HEADERS[0], LETTER_HEADERS[2]],
-        [*LETTER_HEADERS, ("error.size", b"9")],
+        [LETTER_HEADERS[0], LETTER_HEADERS[2]], [*LETTER_HEADERS, ("error.size", b"9")],
         [*LETTER_HEADERS, ("error.sha256", b"9")],
     ],
-)
+)  # fmt: skip
 def test_foreign_record_without_all_headers_is_no_letter(headers: list[tuple[str, bytes]]) -> None:
     assert Letter.of(message(headers)) is None
 

@@ -139,9 +139,8 @@ def test_a_service_is_asked_in_the_usual_shape(serve: Callable[[Handler], str]) 
         document = orjson.loads(request.body())
         asked.append((request.path, request.headers["Authorization"], document))
         results = [
-            {"index": 1, "relevance_score": 0.75, "document": {"text": "b"}},
-            {"index": 0, "relevance_score": 0.5},
-        ]
+            {"index": 1, "relevance_score": 0.75, "document": {"text": "b"}}, {"index": 0, "relevance_score": 0.5},
+        ]  # fmt: skip
         request.reply(orjson.dumps({"id": "x", "results": results}))
 
     reranker = HttpReranker("judge", serve(handle), "secret", 5.0)
@@ -187,7 +186,6 @@ def test_silent_service_leaves_the_answer_unranked(
     (response,) = run_pipe([*told, asked], *chosen)
     done.set()
     assert (response["status"], [warning["code"] for warning in response["warnings"]]) == (
-        "degraded",
-        ["rerank_failed"],
-    )
+        "degraded", ["rerank_failed"],
+    )  # fmt: skip
     assert len(response["memories"]) == 2

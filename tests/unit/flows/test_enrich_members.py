@@ -329,9 +329,8 @@ def read(record: Record, *, answered: bool = False) -> list[type]:
 def test_a_result_changes_its_own_owners_memory_alone(field: str) -> None:
     """A result is sent as a whole or not at all."""
     assert (read(result_record()), read(result_record(**{field: "another"}))) == (
-        [Derived, Derived, Done],
-        [DeadLetter, Done],
-    )
+        [Derived, Derived, Done], [DeadLetter, Done],
+    )  # fmt: skip
 
 
 def test_an_answered_request_is_done_without_output() -> None:

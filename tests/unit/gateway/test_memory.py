@@ -51,13 +51,12 @@ def test_engine_error_code_sets_the_status(engine: Engine, client: httpx.Client,
 @pytest.mark.parametrize(
     ("error", "status", "code"),
     [
-        (QueryTimeout("q", 10, None), 408, "deadline"),
-        (DeliveryFailed("memory.events is away"), 503, "unavailable"),
+        (QueryTimeout("q", 10, None), 408, "deadline"), (DeliveryFailed("memory.events is away"), 503, "unavailable"),
         (OverQuota("events_per_s", "too many"), 429, "over_quota"),
         (InvalidRecord("id_conflict", [FieldProblem("id", "taken")]), 409, "id_conflict"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
-)
+)  # fmt: skip
 def test_each_error_has_its_http_status(
     engine: Engine, client: httpx.Client, error: Exception, status: int, code: str
 ) -> None:

@@ -94,12 +94,11 @@ REFUSED: list[tuple[str, dict[str, str], int]] = [
     ("another user's", headers(TENANTS, **{"x-end-user-id": "bob"}), 403),
 ]  # fmt: skip
 LET_IN: list[tuple[str, dict[str, str]]] = [
-    ("the tenant's key", headers(TENANTS)),
-    ("ann's key", headers(ANNS)),
+    ("the tenant's key", headers(TENANTS)), ("ann's key", headers(ANNS)),
     ("the deployment's key", headers(DEPLOYMENTS)),
     ("a token", {"authorization": f"Bearer {token(SECRET, 'HS256', None)}"}),
     ("for ann", headers(TENANTS, **{"x-end-user-id": "ann"})),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("given", "status"), [case[1:] for case in REFUSED], ids=[case[0] for case in REFUSED])
@@ -144,9 +143,8 @@ def test_ids_left_out_are_those_of_the_credentials(guarded: str, given: dict[str
         answers = [
             client.post("/memory/query", json=query),
             client.post("/memory/query", json=query | {"tenant_id": "acme", "user_id": "bea", "environment": "test"}),
-            client.get("/memories"),
-            client.get(f"/memories/{made.json()['receipt']['memory_id']}"),
-        ]
+            client.get("/memories"), client.get(f"/memories/{made.json()['receipt']['memory_id']}"),
+        ]  # fmt: skip
         assert [one.status_code for one in answers] == [200] * 4
         assert {one["content"] for one in answers[0].json()["memories"]} == {"Bea has a boat", "Bea sails"}
         assert answers[0].json()["memories"][0]["id"] == answers[1].json()["memories"][0]["id"]
@@ -176,10 +174,9 @@ def test_request_with_a_foreign_host_is_refused(guarded: str, host: str) -> None
     with httpx.Client(base_url=guarded, headers=known, timeout=30) as client:
         answers = [
             *(client.get(path) for path in ("/explore", "/metrics", "/readyz", "/openapi.json", "/nowhere")),
-            client.get("/memories?tenant_id=acme&user_id=ann"),
-            client.post("/memory/query", json=QUERY),
+            client.get("/memories?tenant_id=acme&user_id=ann"), client.post("/memory/query", json=QUERY),
             client.post("/memory/events", json=EVENT),
-        ]
+        ]  # fmt: skip
     assert {(one.status_code, one.json()["error"]["code"]) for one in answers} == {(421, "misdirected")}
 
 
@@ -309,12 +306,11 @@ def test_auto_routes_to_the_projects_workspace(engine: Engine, client: httpx.Cli
 @pytest.mark.parametrize(
     "headers",
     [
-        {"x-workspace-routing": "always"},
-        {"x-workspace-routing": ""},
+        {"x-workspace-routing": "always"}, {"x-workspace-routing": ""},
         {"x-workspace-routing": "auto", "x-organisations": b"w\xc3\xa9brenew"},
         [("x-workspace-routing", "auto"), ("x-workspace-routing", "auto")],
     ],
-)
+)  # fmt: skip
 def test_unreadable_routing_headers_are_refused(client: httpx.Client, headers: Any) -> None:
     answered = client.post("/memory/events", json=MEMORY, headers=headers)
     assert (answered.status_code, answered.json()["error"]["code"]) == (400, "invalid_event")

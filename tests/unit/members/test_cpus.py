@@ -29,13 +29,12 @@ def eight(monkeypatch: pytest.MonkeyPatch) -> None:
         ("0::/\n", {"cpu.max": "300000 100000"}, 3),  # in a container with a namespace of its own
         (V2, {"cpu.max": "5000000 100000"}, 8),
         (
-            V1,
-            {"cpu,cpuacct/docker/abc/cpu.cfs_quota_us": "-1", "cpu,cpuacct/docker/abc/cpu.cfs_period_us": "100000"},
+            V1, {"cpu,cpuacct/docker/abc/cpu.cfs_quota_us": "-1", "cpu,cpuacct/docker/abc/cpu.cfs_period_us": "100000"},
             8,
         ),
         (V1, {"cpu,cpuacct/cpu.cfs_quota_us": "250000", "cpu,cpuacct/cpu.cfs_period_us": "100000"}, 2),
     ],
-)
+)  # fmt: skip
 def test_the_least_of_the_limits_holds(tmp_path: Path, own: str, files: Mapping[str, str], many: int) -> None:
     (tmp_path / "cgroup").write_text(own)
     for name, text in files.items():

@@ -555,10 +555,9 @@ def test_refused_question_learns_nothing_at_its_own_address(
     engine.send(MEMORIES, message(0), bearer(token()))
     engine.read(MEMORIES)
     engine.send(
-        QUERIES,
-        QUERY | {"reply_to": {"topic": "elsewhere"}} | ({"query": 7} if refused == "invalid_event" else {}),
+        QUERIES, QUERY | {"reply_to": {"topic": "elsewhere"}} | ({"query": 7} if refused == "invalid_event" else {}),
         bearer(token(end_users=[])) if refused == "forbidden" else (),
-    )
+    )  # fmt: skip
     outputs = engine.read(QUERIES)
     (answer,) = (output for output in outputs if isinstance(output, Answer))
     assert answer.reply_to is None

@@ -142,9 +142,8 @@ def test_a_first_name_that_two_bear_names_neither() -> None:
 
 def test_a_fact_of_the_user_is_about_me() -> None:
     said = [
-        make_entry(0, episode=0, author="Kim", role="user"),
-        make_entry(1, episode=0, author="bot", role="assistant"),
-    ]
+        make_entry(0, episode=0, author="Kim", role="user"), make_entry(1, episode=0, author="bot", role="assistant"),
+    ]  # fmt: skip
     index = indexed([*said, make_entry(2, stems="kim prefer tea"), make_entry(3, stems="bot make tea")])
     asked = columns_of(index, "What do I drink?", ["Kim", "bot"])
     assert by_id(index, asked["speaker"]) == {"m0": 1, "m1": 0, "m2": 1, "m3": 0}
@@ -367,9 +366,8 @@ def test_units_are_tokens_where_memories_have_some() -> None:
 
 SAID_TEXTS = st.lists(
     st.tuples(st.integers(0, 3), st.lists(st.sampled_from(["bike", "biker", "tea", "teapot", "x"]), max_size=3)),
-    min_size=1,
-    max_size=14,
-)
+    min_size=1, max_size=14,
+)  # fmt: skip
 
 
 def by_one(index: OwnerIndex, stems: Sequence[str], weights: Floats) -> dict[str, Floats]:
@@ -388,10 +386,9 @@ def by_one(index: OwnerIndex, stems: Sequence[str], weights: Floats) -> dict[str
 
 
 @given(
-    said=SAID_TEXTS,
-    stems=st.lists(st.sampled_from(["bike", "teapot", "never"]), min_size=1, unique=True),
+    said=SAID_TEXTS, stems=st.lists(st.sampled_from(["bike", "teapot", "never"]), min_size=1, unique=True),
     data=st.data(),
-)
+)  # fmt: skip
 def test_columns_agree_with_single_places(
     said: list[tuple[int, list[str]]], stems: list[str], data: st.DataObject
 ) -> None:

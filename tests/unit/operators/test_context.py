@@ -193,15 +193,14 @@ def layers(index: OwnerIndex, memories: Sequence[RecalledMemory], permitted: Seq
 
 def test_rules_precede_the_working_layer() -> None:
     index = indexed(
-        make_entry(0, id="lasting", episode=0),
-        make_entry(1, id="rule of b", layer="rule", importance=0.5, episode=0),
+        make_entry(0, id="lasting", episode=0), make_entry(1, id="rule of b", layer="rule", importance=0.5, episode=0),
         make_entry(2, id="working", layer="working", episode=0),
         make_entry(3, id="rule of a", layer="rule", importance=0.5, episode=0),
         make_entry(4, id="top rule", layer="rule", importance=0.9, episode=0),
         make_entry(5, id="older unranked", layer="working", episode=0, created_ms=1),
         make_entry(6, id="newer unranked", layer="working", episode=0, created_ms=2),
         make_entry(7, id="lasting unranked", episode=0),
-    )
+    )  # fmt: skip
     memories = [
         ranked("lasting", "long_term", 1), ranked("rule of b", "rule", 2), ranked("later", "long_term", 3),
         ranked("working", "working", 4),
@@ -318,10 +317,9 @@ def test_context_counts_memories_left_out_by_filters_and_budget() -> None:
     assert [*context["summaries"]] == ["tea"]
     assert [one["id"] for one in context["relevant_items"]] == ["t"]
     assert context["omitted"] == {
-        "summaries": {"filters": 1, "budget": 1},
-        "relevant_items": {"filters": 2, "budget": 1},
+        "summaries": {"filters": 1, "budget": 1}, "relevant_items": {"filters": 2, "budget": 1},
         "graph_context": {"filters": 0, "budget": 0},
-    }
+    }  # fmt: skip
 
 
 def test_graph_context_follows_the_filters() -> None:

@@ -86,10 +86,9 @@ def test_matching_derived_event_takes_effect(event: Event) -> None:
 
 @pytest.mark.parametrize("event", DERIVED, ids=TYPES)
 @pytest.mark.parametrize(
-    "before",
-    [[TOLD, forget(memory_id="told")], [TOLD, update("told", content=PORTO)], []],
+    "before", [[TOLD, forget(memory_id="told")], [TOLD, update("told", content=PORTO)], []],
     ids=["gone", "changed", "unknown"],
-)
+)  # fmt: skip
 def test_derived_event_without_its_source_has_no_effect(event: Event, before: list[Event]) -> None:
     done = do(message("other", "hello"), *before, event, recall(include_history=True))
     assert (outcomes(done)[-1], codes(done)) == ("outdated", [])
@@ -173,9 +172,8 @@ def test_fact_is_forgotten_with_its_sources(events: list[Event], left: set[str])
 def test_no_fact_is_made_of_a_fact() -> None:
     done = do(TOLD, fact(), fact("next", **of("fact")), fact("more", **of("told", LISBON, "fact")))
     assert codes(done) == [
-        ("invalid_event", ["derived_from.memory_id"]),
-        ("invalid_event", ["derived_from.others.0.memory_id"]),
-    ]
+        ("invalid_event", ["derived_from.memory_id"]), ("invalid_event", ["derived_from.others.0.memory_id"]),
+    ]  # fmt: skip
 
 
 def test_so_many_facts_are_made_of_one_message() -> None:

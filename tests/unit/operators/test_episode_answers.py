@@ -89,11 +89,10 @@ def test_summary_holds_names_numbers_and_decisions() -> None:
     [
         ("Das war ein langer Tag.", "Wir haben beschlossen, das Fest auf 14 Uhr zu verlegen."),
         ("Je suis très fatiguée.", "Nous avons décidé de louer la salle pour 300 euros."),
-        ("Какой длинный день.", "Мы решили перенести встречу на 9 число."),
-        ("今天很累。", "我们决定3月去北京。"),
+        ("Какой длинный день.", "Мы решили перенести встречу на 9 число."), ("今天很累。", "我们决定3月去北京。"),
         ("今日は疲れました。", "旅行は4月に決めました。"),
     ],
-)
+)  # fmt: skip
 def test_a_summary_is_chosen_in_the_texts_own_language(small: str, telling: str) -> None:
     said = [small, telling, small.replace(".", "!").replace("。", "！")]
     events = [make_event("message", n * MINUTE_MS, session_id="s", content=text) for n, text in enumerate(said)]
@@ -215,10 +214,9 @@ def test_given_summary_is_shown_instead_of_sentences(asked: Event, sources: tupl
 
 @pytest.mark.parametrize("asked", [LISTED, ASKED], ids=["listed", "ranked"])
 @pytest.mark.parametrize(
-    "event",
-    [said("late"), said("early", timestamp=30_000), forget(memory_id="b"), update("b", content="Porto it is")],
+    "event", [said("late"), said("early", timestamp=30_000), forget(memory_id="b"), update("b", content="Porto it is")],
     ids=["another message", "a late message", "forgotten", "edited"],
-)
+)  # fmt: skip
 def test_summary_is_dropped_when_the_episode_changes(asked: Event, event: Event) -> None:
     done = do(said("a"), said("b"), summary("a", "a", "b"), asked, event, asked)
     first, second = map(summaries, done.responses)
@@ -249,11 +247,10 @@ def test_summary_of_an_unknown_episode_is_refused_or_outdated() -> None:
 @pytest.mark.parametrize(
     ("as_of", "shown"),
     [
-        ({"event_time": MINUTE_MS + 1}, True),
-        ({"event_time": MINUTE_MS - 1}, False),
+        ({"event_time": MINUTE_MS + 1}, True), ({"event_time": MINUTE_MS - 1}, False),
         ({"ingestion_time": MINUTE_MS}, False),
     ],
-)
+)  # fmt: skip
 def test_past_answer_shows_a_summary_only_if_complete_then(as_of: dict[str, int], shown: bool) -> None:
     kind, fields = ASKED
     done = do(said("a"), said("b"), summary("a", "a", "b"), (kind, fields | {"as_of": as_of}))
@@ -299,9 +296,8 @@ def test_without_a_model_categories_are_summed_up() -> None:
     ]
     assert category_summaries(told) == {
         "harbour": "We agreed to sell the boat to Nils for 7,000. The boat lies at pier 12.",
-        "preference": "Ida likes a red hull.",
-        "winter": "Told by somebody.",
-    }
+        "preference": "Ida likes a red hull.", "winter": "Told by somebody.",
+    }  # fmt: skip
     assert [*category_summaries(told, filters={"categories": ["harbour"]})] == ["harbour"]
     private = {"created_before": 2_500}
     assert category_summaries(told, filters=private)["harbour"].count("boat") == 1
@@ -319,6 +315,5 @@ def test_a_context_sums_up_by_the_tenants_categories() -> None:
         decisions.add(at_ms, event)
     (found,) = run_flow(told, decisions=decisions).responses
     assert found["context"]["summaries"] == {
-        "Harbour": "The boat lies at pier 12.",
-        "pier": "The boat was sold to Nils.",
-    }
+        "Harbour": "The boat lies at pier 12.", "pier": "The boat was sold to Nils.",
+    }  # fmt: skip

@@ -186,13 +186,12 @@ def test_outputs_of_an_erased_user_name_nobody(tmp_path: Path) -> None:
     ann = {"user_id": "annwalnut", "receipt": True}
     refused = make_event("memory", 2, id="oaktree1", content="tea", project_id="walnut", **ann)
     told = [
-        (make_event("memory", 1, id="oaktree0", content="tea", **ann), None),
-        (refused, Principal("bowalnut", ("q",))),
+        (make_event("memory", 1, id="oaktree0", content="tea", **ann), None), (refused, Principal("bowalnut", ("q",))),
         (make_event("user.erase", 10, id="oaktree2", **ann), Principal("kimwalnut")),
         (make_event("memory", 3, id="oaktree3", content="tea", **ann), None),
         (make_event("memory.forget", 4, memory_id="oaktree0", **ann), None),
         (refused | {"id": "oaktree4"}, Principal("bowalnut", ("q",))),
-    ]
+    ]  # fmt: skip
     first = [output for event, sender in told for output in engine.run(MEMORIES, event, principal=sender)]
 
     def said(outputs: list[Output]) -> list[bytes | str]:

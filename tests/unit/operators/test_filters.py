@@ -90,14 +90,13 @@ NESTED = st.recursive(
         st.fixed_dictionaries(
             {},
             optional={
-                "all": st.lists(inner, min_size=1, max_size=2),
-                "any": st.lists(inner, min_size=1, max_size=3),
+                "all": st.lists(inner, min_size=1, max_size=2), "any": st.lists(inner, min_size=1, max_size=3),
                 "not": inner | st.lists(inner, min_size=1, max_size=2),
             },
         ),
     ),
     max_leaves=6,
-)
+)  # fmt: skip
 
 
 def same(one: Any, other: Any) -> bool:
@@ -218,6 +217,5 @@ def test_filters_of_any_size_are_refused_beyond_a_bound(levels: int, conditions:
 def test_built_filter_equals_the_written_one() -> None:
     built = Filters.model_validate({"not": {"tags": ["a"]}, "any": [{"not": [{"kinds": ["fact"]}]}]})
     assert orjson.loads(built.model_dump_json(exclude_unset=True)) == {
-        "not": {"tags": ["a"]},
-        "any": [{"not": [{"kinds": ["fact"]}]}],
-    }
+        "not": {"tags": ["a"]}, "any": [{"not": [{"kinds": ["fact"]}]}],
+    }  # fmt: skip

@@ -44,14 +44,13 @@ def filled(engine: Harness) -> Harness:
         ]
         at = {"user_id": user}
         engine.run(
-            MEMORIES,
-            *said,
+            MEMORIES, *said,
             make_event("memory", 5, id=f"{user}fact", content=text, tags=["a"], entities=[{"name": "Porto"}], **at),
             make_event("memory.update", 6, memory_id=f"{user}fact", content=f"{text}!", **at),
             make_event("category.summary", 7, category="work", summary=text, **at),
             make_event("graph.edges", 8, edges=[{"source": "a", "target": "b", "type": "likes"}], **at),
             make_event("episode.end", 9, session_id="s", **at),
-        )
+        )  # fmt: skip
         assert answers(ask(engine, user))[0]["status"] == "ok"
     return engine
 

@@ -108,10 +108,9 @@ def agrees(whole: dict[str, Any], shown: dict[str, Any]) -> None:
 def test_one_giant_is_cut_for_itself() -> None:
     contents = ["short", "x" * 50_000, *("medium " * 20 for _ in range(8))]
     document = {
-        "query_id": "q",
-        "status": "ok",
+        "query_id": "q", "status": "ok",
         "memories": [{"id": str(n), "content": content} for n, content in enumerate(contents)],
-    }
+    }  # fmt: skip
     shown = from_json(fitted(answer(document), 20_000).body)["memories"]
     assert [memory["content"] for memory in shown if not memory.get("truncated")] == [contents[0], *contents[2:]]
     assert 15_000 < len(shown[1]["content"]) < 20_000
@@ -212,10 +211,9 @@ def test_a_session_remembers_the_newest_it_returned(tmp_path: Path) -> None:
     logs.write(MEMORIES, *(make_event("memory", n, id=f"m{n}", content=f"tea {n}") for n in range(250)))
     asked = [{"created_after": low, "created_before": low + 50} for low in range(0, 250, 50)]
     logs.write(
-        QUERIES,
-        *(make_event("recall", 500, query="tea", k=50, session_id="s", filters=filters) for filters in asked),
+        QUERIES, *(make_event("recall", 500, query="tea", k=50, session_id="s", filters=filters) for filters in asked),
         make_event("recall", 500, query="tea", k=50, session_id="s", filters=asked[1]),
-    )
+    )  # fmt: skip
     logs.answer()
     (returned,) = logs.table(keys.SESSION)
     seqs = [int.from_bytes(returned[at : at + 8], "little") for at in range(0, len(returned), 8)]

@@ -71,10 +71,9 @@ def change(draw: st.DrawFn) -> Event:
 
 @settings(max_examples=share(0.5))
 @given(
-    before=st.lists(change(), max_size=12),
-    between=st.lists(st.lists(change(), max_size=3), max_size=8),
+    before=st.lists(change(), max_size=12), between=st.lists(st.lists(change(), max_size=3), max_size=8),
     limit=st.integers(1, 4),
-)
+)  # fmt: skip
 def test_each_memory_is_on_one_page(before: list[Event], between: list[list[Event]], limit: int) -> None:
     with TemporaryDirectory() as folder:
         engine = Harness(Path(folder) / "state")
@@ -188,10 +187,9 @@ def parts(subgraphs: list[Event]) -> dict[str, dict[str, Event]]:
 
 @settings(max_examples=share(0.5))
 @given(
-    events=st.lists(related(), max_size=16),
-    limit=st.integers(1, 3),
+    events=st.lists(related(), max_size=16), limit=st.integers(1, 3),
     as_of=st.sampled_from([None, {"event_time": 6 * MINUTE_MS}, {"ingestion_time": 9 * MINUTE_MS}]),
-)
+)  # fmt: skip
 def test_all_pages_are_the_whole_graph(events: list[Event], limit: int, as_of: Event | None) -> None:
     then = {} if as_of is None else {"as_of": as_of}
     with TemporaryDirectory() as folder:

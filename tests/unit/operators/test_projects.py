@@ -66,11 +66,10 @@ def memory(project: str | None, number: int, **fields: Any) -> Event:
     """A memory of a project; all its names contain the secret unless the project is p."""
     mark = "" if project == "p" else SECRET
     return {
-        "type": "memory",
-        "id": f"{mark}{project}{number}",
+        "type": "memory", "id": f"{mark}{project}{number}",
         "project_id": project if project in ("p", None) else f"{mark}{project}",
         "content": f"{WORDS[number % len(WORDS)]}{mark and ' ' + mark}",
-    } | fields
+    } | fields  # fmt: skip
 
 
 def marked(text: str, project: str | None) -> str:
@@ -106,8 +105,7 @@ def told(draw: st.DrawFn) -> tuple[str | None, Event]:
             "layer": draw(st.sampled_from(["rule", "long_term"])),
             "entities": [
                 {
-                    "name": "Ana Cruz",
-                    "type": marked("person", project),
+                    "name": "Ana Cruz", "type": marked("person", project),
                     "aliases": [marked("Annie", project), *draw(st.permutations(["Nan", "Ani", "Zan"]))],
                 },
                 {"name": marked("Porto", project), "urn": f"urn:{mark}porto"},
@@ -179,10 +177,9 @@ def compared(answer: Event) -> Event:
 
 @settings(max_examples=share(0.2))
 @given(
-    events=st.lists(st.tuples(told(), AT), max_size=14),
-    asked_between=st.integers(0, 14),
+    events=st.lists(st.tuples(told(), AT), max_size=14), asked_between=st.integers(0, 14),
     at_once=st.sampled_from([2, moment.AT_ONCE]),
-)
+)  # fmt: skip
 def test_nothing_of_other_projects_is_there(
     events: list[tuple[tuple[str | None, Event], int]], asked_between: int, at_once: int
 ) -> None:

@@ -190,12 +190,11 @@ def test_query_waits_for_its_vector_which_is_cached(open_services: Open, service
 @pytest.mark.parametrize(
     ("failure", "code"),
     [
-        (ModelError("rate_limited", "later"), "rate_limited"),
-        (ValueError("quoting: my card is 1234"), "unavailable"),
+        (ModelError("rate_limited", "later"), "rate_limited"), (ValueError("quoting: my card is 1234"), "unavailable"),
         (None, "timeout"),
     ],
     ids=["refused", "error", "hangs"],
-)
+)  # fmt: skip
 def test_query_without_vector_is_compared_by_words(
     open_services: Open, service: Service, failure: Exception | None, code: str
 ) -> None:

@@ -269,10 +269,9 @@ SOME = st.one_of(
 
 @settings(max_examples=share(0.4))
 @given(
-    events=st.lists(SOME, max_size=25),
-    limits=st.tuples(st.integers(0, 4), st.integers(0, 20), st.integers(0, 3)),
+    events=st.lists(SOME, max_size=25), limits=st.tuples(st.integers(0, 4), st.integers(0, 20), st.integers(0, 3)),
     cuts=st.lists(st.integers(1, 6), max_size=8),
-)
+)  # fmt: skip
 def test_limits_hold_alike_in_any_batches(
     events: list[dict[str, Any]], limits: tuple[int, int, int], cuts: list[int]
 ) -> None:

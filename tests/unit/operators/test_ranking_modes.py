@@ -237,10 +237,9 @@ def test_a_decayed_score_by_hand() -> None:
 
 
 @given(
-    signal=st.lists(st.sampled_from([-1.0, 0.0, 0.5, 2.0]), min_size=1, max_size=60),
-    count=st.integers(1, 60),
+    signal=st.lists(st.sampled_from([-1.0, 0.0, 0.5, 2.0]), min_size=1, max_size=60), count=st.integers(1, 60),
     data=st.data(),
-)
+)  # fmt: skip
 def test_best_places_come_in_order(signal: list[float], count: int, data: st.DataObject) -> None:
     allowed = sorted(data.draw(st.sets(st.integers(0, len(signal) - 1), min_size=1)))
     entries = [make_entry(n, episode=0, created_ms=n) for n in range(len(signal))]

@@ -95,10 +95,9 @@ def test_failed_model_is_reported_and_asked_again(
     ("given", "code"),
     [
         *((np.ones(shape), "wrong_dimension") for shape in ((1, 4), (1, 2), (2, 3), (0, 3), (3,))),
-        ([[1, np.nan, 0]], "embedding_fallback"),
-        ([[1, np.inf, 0]], "embedding_fallback"),
+        ([[1, np.nan, 0]], "embedding_fallback"), ([[1, np.inf, 0]], "embedding_fallback"),
     ],
-)
+)  # fmt: skip
 def test_unusable_vector_is_reported(vectors: QuestionVectors, model: Model, given: Any, code: str) -> None:
     model.answer = np.array(given, np.float32)
     assert code_of(vectors.embed("tea?")) == code

@@ -200,8 +200,7 @@ def similar(response: dict[str, Any]) -> list[tuple[str, str]]:
     [
         ([embedding("a", 0), embedding("a", 0)], ["updated", "unchanged"], []),
         (
-            [embedding("a", 0, model="other"), embedding("a", 0, model="other", embedding=[1.0])],
-            ["other_model"] * 2,
+            [embedding("a", 0, model="other"), embedding("a", 0, model="other", embedding=[1.0])], ["other_model"] * 2,
             [],
         ),
         ([embedding("a", 0, embedding=[1.0])], [], [("wrong_dimension", ["embedding"])]),
@@ -210,7 +209,7 @@ def similar(response: dict[str, Any]) -> list[tuple[str, str]]:
         ([embedding("a", 0, "coffee")], ["outdated"], []),
     ],
     ids=["again", "another model", "another size", "upper case hash", "same id", "another text"],
-)
+)  # fmt: skip
 def test_vector_has_its_outcome(do: Do, events: list[Event], expected: list[str], refused: list[Any]) -> None:
     done = do(message("a"), *events)
     assert (outcomes(done)[1:], codes(done)) == (expected, refused)

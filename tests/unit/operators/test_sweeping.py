@@ -76,11 +76,10 @@ RELATION = {"source": "Ada", "type": "has", "target": "cup"}
     [
         ("message", {"content": "Tea with Ada", "session_id": "s"}),
         ("memory", {"content": "Ada has cups", "entities": [{"name": "Ada"}], "relations": [RELATION]}),
-        ("memory.update", {"memory_id": "told", "content": "Ada has cups"}),
-        ("memory.forget", {"memory_id": "none"}),
+        ("memory.update", {"memory_id": "told", "content": "Ada has cups"}), ("memory.forget", {"memory_id": "none"}),
         ("memory.feedback", {"memory_id": "told", "useful": True}),
     ],
-)
+)  # fmt: skip
 def test_applied_event_leaves_no_cycle(kind: str, fields: dict[str, Any]) -> None:
     def garbage(count: int) -> int:
         told = make_event("memory", 0, id="told", content="Ada has a cup")

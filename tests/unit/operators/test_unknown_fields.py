@@ -188,9 +188,8 @@ def test_unknown_top_level_field_is_reported_with_a_suggestion() -> None:
     told = make_event("memory", 1, id="m", content="tea")
     asked = [
         make_event("recall", 2, query="tea", asOf={"event_time": 1}),
-        make_event("memory.get", 2, memory_id="m", zebra=1),
-        make_event("episodes.list", 2, project_id="p"),
-    ]
+        make_event("memory.get", 2, memory_id="m", zebra=1), make_event("episodes.list", 2, project_id="p"),
+    ]  # fmt: skip
     recalled, got, listed = run_flow([told, *asked]).responses
     assert "as_of" in warned(recalled)["unknown_field"]
     assert "zebra" in warned(got)["unknown_field"]

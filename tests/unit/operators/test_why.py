@@ -26,9 +26,8 @@ from tests.unit.operators.harness import DAY_MS, MEMORIES, MINUTE_MS, Harness, a
 CHAT = (
     ("Bo", "q", "What do two people eat out there in the evening?"),
     ("Ann", "a", "Waffles with brown cheese, twice a day."),
-    ("Ann", "move", "I moved to Porto in March, after moving twice before."),
-    ("Bo", "cat", "My cat sleeps all day."),
-)
+    ("Ann", "move", "I moved to Porto in March, after moving twice before."), ("Bo", "cat", "My cat sleeps all day."),
+)  # fmt: skip
 
 
 class Pictures:

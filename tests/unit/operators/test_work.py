@@ -136,11 +136,10 @@ def test_large_work_is_atomic_and_later_events_wait_in_order(make_engine: Callab
     engine.run(MEMORIES, *said(), other)
     engine.run(QUERIES, ask("before"))
     engine.run(
-        MEMORIES,
-        make_event("memory.forget", filter=FORGET),
+        MEMORIES, make_event("memory.forget", filter=FORGET),
         make_event("message", 61 * MINUTE_MS, id="new", session_id="gone", content="tea"),
         make_event("memory.update", memory_id="gone1", content="late", receipt=True),
-    )
+    )  # fmt: skip
     for number in range(3):
         engine.run(QUERIES, ask(f"during{number}"), ask(f"bob{number}", user_id="bob"))
     answers = engine.answers()

@@ -168,15 +168,14 @@ def test_http_headers_choose_the_user(address: str) -> None:
 @pytest.mark.parametrize(
     ("headers", "status", "code"),
     [
-        ({}, 401, "unauthenticated"),
-        ({"x-end-user-id": "ann"}, 401, "unauthenticated"),
+        ({}, 401, "unauthenticated"), ({"x-end-user-id": "ann"}, 401, "unauthenticated"),
         ({"x-api-key": KEY.text()}, 401, "unauthenticated"),
         ({"x-api-key": ApiKeyText.new().text(), "x-end-user-id": "ann"}, 401, "unauthenticated"),
         ({"x-api-key": ANNS_KEY.text(), "x-end-user-id": "bob"}, 403, "forbidden"),
         ({"x-api-key": KEY.text(), "x-end-user-id": "u" * 200}, 400, "invalid_event"),
     ],
     ids=["nothing", "no key", "no user", "unknown key", "another user", "no name"],
-)
+)  # fmt: skip
 def test_http_refusals_have_status_and_code(address: str, headers: dict[str, str], status: int, code: str) -> None:
     body = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
     sent = {"accept": "application/json, text/event-stream"} | headers

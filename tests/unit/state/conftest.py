@@ -24,10 +24,9 @@ def state_dir(tmp_path: Path) -> Path:
     ]
     events += [
         make_event("memory.update", id="change", memory_id="ann2", content="pecan"),
-        make_event("memory.forget", memory_id="ann3"),
-        make_event("episode.end", 5 * HOUR_MS, session_id="s"),
+        make_event("memory.forget", memory_id="ann3"), make_event("episode.end", 5 * HOUR_MS, session_id="s"),
         make_event("memory", id="fact", content="likes ferries", receipt=True),
-    ]
+    ]  # fmt: skip
     run_flow(events, tmp_path / "s", partitions=2)
     return tmp_path / "s"
 

@@ -711,10 +711,9 @@ RECORDS: list[st.SearchStrategy[Any]] = [
 
 
 @pytest.mark.parametrize(
-    "records",
-    RECORDS,
+    "records", RECORDS,
     ids=["row", "entry", "episode", "mark", "episode_summary", "made", "category_summary", "current"],
-)
+)  # fmt: skip
 @given(data=st.data())
 def test_encoded_record_decodes_to_itself(records: st.SearchStrategy[Any], data: st.DataObject) -> None:
     record = data.draw(records)

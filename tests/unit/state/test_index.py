@@ -71,10 +71,9 @@ def vectors_of(model: str, passages: list[tuple[tuple[int, ...], list[tuple[int,
 
 
 VECTORS = st.none() | st.builds(
-    vectors_of,
-    st.sampled_from([MODEL, MODEL, MODEL, "another"]),
+    vectors_of, st.sampled_from([MODEL, MODEL, MODEL, "another"]),
     st.lists(st.tuples(ROW, TOKENS), min_size=1, max_size=3),
-)
+)  # fmt: skip
 PICK = st.integers(0, 50)
 CHANGES = st.lists(
     st.one_of(

@@ -256,13 +256,12 @@ CLOSE_OWNERS += [b"\xff" * 16, b"\xff" * 15 + b"\xfe"]
 def test_table_scan_meets_no_other_table_or_owner(partition: Partition) -> None:
     for owner in CLOSE_OWNERS:
         everything = [
-            keys.head(owner),
-            *(keys.current(owner, name) for name in CLOSE_OWNERS),
+            keys.head(owner), *(keys.current(owner, name) for name in CLOSE_OWNERS),
             *(keys.row(owner, name, version) for name in CLOSE_OWNERS for version in (0, 1, 2**32 - 1)),
             *(keys.entry(owner, seq) for seq in (0, 1, 256, 2**64 - 1)),
             *(keys.vectors(owner, seq) for seq in (0, 1, 256, 2**64 - 1)),
             *(keys.episode(owner, name, number) for name in CLOSE_OWNERS for number in (0, 2**64 - 1)),
-        ]
+        ]  # fmt: skip
         partition.stage(dict.fromkeys(everything, owner))
     partition.commit()
     for owner in CLOSE_OWNERS:

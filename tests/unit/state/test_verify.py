@@ -347,9 +347,8 @@ def test_large_word_sets_are_sampled_reproducibly() -> None:
         return traces
 
     forth, back = (
-        sample(f"memory number {n}" for n in range(100)),
-        sample(f"memory number {99 - n}" for n in range(100)),
-    )
+        sample(f"memory number {n}" for n in range(100)), sample(f"memory number {99 - n}" for n in range(100)),
+    )  # fmt: skip
     assert len(forth.pieces()) == 10
     assert forth.pieces() == back.pieces()
     assert forth.left_out == 90

@@ -256,10 +256,9 @@ def test_reading_commands_make_no_folder(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("number", "error"),
-    [(errno.EACCES, UsageError), (errno.EROFS, UsageError), (errno.ENOSPC, CheckpointError)],
+    ("number", "error"), [(errno.EACCES, UsageError), (errno.EROFS, UsageError), (errno.ENOSPC, CheckpointError)],
     ids=["no permission", "read-only", "full"],
-)
+)  # fmt: skip
 def test_folder_that_takes_no_file_ends_the_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, error: type[Exception]
 ) -> None:

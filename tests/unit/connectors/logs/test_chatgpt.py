@@ -45,9 +45,8 @@ def test_shown_branch_has_ids_and_times(tmp_path: Path) -> None:
         node("q1", "root", "user", "Which glaze runs?"),
         node("a1", "q1", "assistant", "Any.", after_s=1, metadata={"model_slug": "gpt-4o"}),
         node("a1b", "q1", "assistant", "An overfired one.", after_s=2),
-        node("q2", "a1b", "user", "And celadon?", after_s=3.0004),
-        current_node="q2",
-    )
+        node("q2", "a1b", "user", "And celadon?", after_s=3.0004), current_node="q2",
+    )  # fmt: skip
     found = read(written(tmp_path, talk))
     assert (found.format, found.column("id")) == ("chatgpt", ["q1", "a1b", "q2"])
     assert found.column("role") == ["user", "assistant", "user"]
@@ -84,10 +83,9 @@ def test_skipped_messages_are_counted_by_reason(tmp_path: Path) -> None:
 
 def test_messages_without_a_time_follow_the_one_before(tmp_path: Path) -> None:
     talk = conversation(
-        node("a", "root", "user", "one", after_s=None),
-        node("b", "a", "user", "two", after_s=7),
+        node("a", "root", "user", "one", after_s=None), node("b", "a", "user", "two", after_s=7),
         node("c", "b", "user", "three", after_s=None),
-    )
+    )  # fmt: skip
     timeless = conversation(
         node("d", "root", "user", "four", after_s=None), create_time=None, title=None, conversation_id="talk-2"
     )
@@ -111,10 +109,9 @@ def test_zip_is_read_without_other_files(tmp_path: Path) -> None:
 )
 def test_unknown_current_node_shows_the_last_branch(tmp_path: Path, current: object, shown: list[str]) -> None:
     nodes = [
-        node("a1", "root", "user", "?"),
-        node("b2", "a1", "assistant", "new", after_s=9),
+        node("a1", "root", "user", "?"), node("b2", "a1", "assistant", "new", after_s=9),
         node("a2", "a1", "assistant", "old", after_s=1),
-    ]
+    ]  # fmt: skip
     assert read(written(tmp_path, conversation(*nodes, current_node=current))).column("id") == shown
 
 

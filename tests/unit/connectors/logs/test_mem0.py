@@ -49,10 +49,9 @@ def test_every_shape(tmp_path: Path, value: Any) -> None:
 def test_owners_are_those_of_the_interface(tmp_path: Path) -> None:
     memories = [
         memory("m1", "a", run_id="r1", agent_id="cook", app_id="kitchen"),
-        memory("m2", "b", user_id=None, agent_id="cook"),
-        memory("m3", "c", user_id=None, run_id="r1"),
+        memory("m2", "b", user_id=None, agent_id="cook"), memory("m3", "c", user_id=None, run_id="r1"),
         memory("m4", "d", user_id=None),
-    ]
+    ]  # fmt: skip
     found = read(written(tmp_path, memories))
     assert found.column("user_id") == ["alex", "agent:cook", "run:r1", "ann"]
     assert [found.events[0][field] for field in ("session_id", "project_id", "metadata")] == [

@@ -90,15 +90,14 @@ def archive(path: Path, files: dict[str, bytes]) -> Path:
     [
         ("log.jsonl.gz", gzip.compress(LINES, mtime=0)),
         (
-            "log.jsonl.gz",
-            gzip.compress(LINES[:1000], mtime=0) + gzip.compress(LINES[1000:], mtime=0),
+            "log.jsonl.gz", gzip.compress(LINES[:1000], mtime=0) + gzip.compress(LINES[1000:], mtime=0),
         ),  # two in a row, as logrotate does
         ("log.jsonl.zst", zstd(LINES)),
         ("log.jsonl.zst", zstd(LINES[:1000], LINES[1000:])),
         ("log.jsonl.gz", LINES),  # a browser decompressed it and kept the name
         ("log.jsonl", gzip.compress(LINES, mtime=0)),
     ],
-)
+)  # fmt: skip
 def test_compression_is_detected_by_content(write: Write, name: str, content: bytes) -> None:
     path = write(name, content)
     assert (values(path), logs_of(path)[0].source.name) == (EVENTS, "log.jsonl")
@@ -525,9 +524,8 @@ def document(name: str) -> Any:
     """An export that has everything in it that a format has."""
     g, c, t, m, z = test_chatgpt, test_claude, test_telegram, test_mem0, test_zep
     picture = {
-        "content_type": "multimodal_text",
-        "parts": [{"content_type": "image_asset_pointer"}, "a", {"text": "b"}],
-    }
+        "content_type": "multimodal_text", "parts": [{"content_type": "image_asset_pointer"}, "a", {"text": "b"}],
+    }  # fmt: skip
     attached: dict[str, Any] = {"metadata": {"attachments": [{"name": "a.pdf"}], "model_slug": "x"}}
     edited = {"edited": "2026-01-30T13:00:00", "edited_unixtime": "1769770800"}
     sent = {"file": "a/b.pdf", "file_name": "b.pdf", "poll": {"question": "?", "answers": [{"text": "a"}]}}

@@ -101,9 +101,8 @@ def test_conversations_in_a_column_are_messages(tmp_path: Path) -> None:
     talk = [{"role": "user", "content": "hello"}, {"role": "assistant", "content": "hi"}]
     events = rows_of(table_file(tmp_path / "t.parquet", pa.table({"id": ["a", "b"], "messages": [talk, talk]})))
     assert [(one["id"].rpartition("-")[0], one["role"], one["content"]) for one in events[:2]] == [
-        ("a-1", "user", "hello"),
-        ("a-2", "assistant", "hi"),
-    ]
+        ("a-1", "user", "hello"), ("a-2", "assistant", "hi"),
+    ]  # fmt: skip
     assert len({one["id"] for one in events}) == 4
 
 

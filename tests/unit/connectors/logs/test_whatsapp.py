@@ -161,9 +161,8 @@ def test_lines_without_message_are_refused(tmp_path: Path) -> None:
     )
     assert found.column("content") == ["one"]
     assert [line.partition(b": ")[0] for line in found.refused] == [
-        b"WhatsApp Chat with Trip.txt, line 1",
-        b"WhatsApp Chat with Trip.txt, line 3",
-    ]
+        b"WhatsApp Chat with Trip.txt, line 1", b"WhatsApp Chat with Trip.txt, line 3",
+    ]  # fmt: skip
 
 
 def test_bad_bytes_and_a_message_without_end_cost_nothing_else(tmp_path: Path) -> None:

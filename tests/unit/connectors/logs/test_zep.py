@@ -32,9 +32,8 @@ def test_threads(tmp_path: Path) -> None:
     v2 = [message("m1", "Hi", role="Bo", role_type="user"), message("m2", "Hello", role="ai", role_type="assistant")]
     v3 = [message("m3", "Again", name="Bo"), message("m4", " "), message("m5", "x", role="norole")]
     threads = [
-        {"session_id": "s1", "user_id": "bo", "messages": v2},
-        {"thread_id": "t2", "user_id": "bo", "messages": v3},
-    ]
+        {"session_id": "s1", "user_id": "bo", "messages": v2}, {"thread_id": "t2", "user_id": "bo", "messages": v3},
+    ]  # fmt: skip
     for value in (threads, {"threads": threads}, b"\n".join(map(orjson.dumps, threads))):
         found = read(written(tmp_path, value))
         assert (found.format, found.column("id")) == ("zep", ["m1", "m2", "m3", "m5"])

@@ -41,10 +41,9 @@ def kept(said: dict[str, Any]) -> tuple[list[str], dict[str, int]]:
 
 def test_fact_is_a_memory_with_its_sources() -> None:
     said = fact(
-        kind="event",
-        entities=[{"name": "Ann", "type": "person"}, {"name": "Porto", "type": "place"}],
+        kind="event", entities=[{"name": "Ann", "type": "person"}, {"name": "Porto", "type": "place"}],
         valid_from="2026-03-01",
-    )
+    )  # fmt: skip
     (result,) = results(asking(ANN, project_id="p1"), Scripted(facts={"facts": [said]}))
     (event,) = parsed(result)
     assert isinstance(event, MemoryAdd)
@@ -60,10 +59,9 @@ def test_fact_is_a_memory_with_its_sources() -> None:
 
 def test_one_call_reads_a_session_and_keeps_facts_apart() -> None:
     said = [
-        fact(message="m2", content="Ann starts at Acme on 1 June.", evidence="starts at Acme"),
-        fact(),
+        fact(message="m2", content="Ann starts at Acme on 1 June.", evidence="starts at Acme"), fact(),
         fact(message="m7"),
-    ]
+    ]  # fmt: skip
     before = memory("msg0", "Hi, I am Ann Lee.", "2026-05-01")
     model = Scripted(facts={"facts": said})
     first, second = results(asking(ANN, BOB, recent=[BOB, before, ANN]), model)

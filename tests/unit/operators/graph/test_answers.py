@@ -165,11 +165,10 @@ def test_neighbours_that_weigh_nothing_are_not_looked_for(memories: list[dict[st
 @pytest.mark.parametrize(
     ("step", "fields"),
     [
-        ("boosts", {"traversal_depth": 3}),
-        ("proximity", {"entity_urns": ["dashboard"], "mode": "entity_focused"}),
+        ("boosts", {"traversal_depth": 3}), ("proximity", {"entity_urns": ["dashboard"], "mode": "entity_focused"}),
         ("graph", {"strategy": "hybrid_graph"}),
     ],
-)
+)  # fmt: skip
 def test_graph_steps_are_skipped_without_time_and_tier_reports_it(
     memories: list[dict[str, Any]], step: str, fields: dict[str, Any]
 ) -> None:

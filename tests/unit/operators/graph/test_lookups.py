@@ -189,9 +189,8 @@ def test_an_entity_that_is_not_there_is_named(log: list[dict[str, Any]]) -> None
     query = make_event("graph.facts", entities=["Ann", "nobody"])
     (answer,) = run_flow([*log, query]).responses
     assert (answer["error"]["code"], [one["field"] for one in answer["error"]["fields"]]) == (
-        "not_found",
-        ["entities.1"],
-    )
+        "not_found", ["entities.1"],
+    )  # fmt: skip
 
 
 def test_fact_of_one_alias_is_a_fact_of_the_entity() -> None:

@@ -69,11 +69,10 @@ def told(answer: dict[str, Any]) -> list[Any]:
 )  # fmt: skip
 def test_an_edge_holds_between_its_times(hour: int, types: list[str]) -> None:
     edges: list[dict[str, Any]] = [
-        {"type": "always"},
-        {"type": "since", "valid_from": 5 * HOUR_MS},
+        {"type": "always"}, {"type": "since", "valid_from": 5 * HOUR_MS},
         {"type": "between", "valid_from": 12 * HOUR_MS, "valid_to": 18 * HOUR_MS},
         {"type": "up_to_expiry", "valid_from": 19 * HOUR_MS, "expires_at": 30 * HOUR_MS},
-    ]
+    ]  # fmt: skip
     events = [
         make_event("memory", HOUR_MS, id="a", content="the gate is open"),
         make_event("memory", HOUR_MS, id="b", content="the wind blows"),
@@ -235,10 +234,9 @@ def test_graph_as_of_a_moment_equals_the_former_graph(changes: list[tuple[Any, .
 
 
 FOUND = st.one_of(
-    st.tuples(st.just("fact"), ID, SAID),
-    st.tuples(st.just("found"), EDGE, st.sampled_from(IDS[:4])),
+    st.tuples(st.just("fact"), ID, SAID), st.tuples(st.just("found"), EDGE, st.sampled_from(IDS[:4])),
     *[st.tuples(st.just("relate"), EDGE), st.tuples(st.just("update"), ID, CHANGED)],
-)
+)  # fmt: skip
 LONGER = st.tuples(SOME, st.lists(FOUND, max_size=8)).flatmap(lambda parts: st.permutations([*parts[0], *parts[1]]))
 ANN = {"entities": [{"name": "Ann", "urn": "urn:ann"}]}
 SAME = {"source": "entity:ann", "target": "entity:bob", "type": "same_as", "confidence": 0.9}
@@ -285,22 +283,20 @@ def stored(engine: Engine) -> bytes:
 )
 @example(  # who said that it is not so sure
     changes=[
-        ("relate", SAME | {"evidence": "m2"}),
-        ("relate", SAME | {"evidence": "m3", "confidence": 0.5}),
+        ("relate", SAME | {"evidence": "m2"}), ("relate", SAME | {"evidence": "m3", "confidence": 0.5}),
         ("update", "m2", {"content": "something else"}),
     ],
     cut=6,
     forgotten=["m3"],
-)
+)  # fmt: skip
 @example(  # what was given on the word of two
     changes=[
-        ("relate", KNOWS | {"evidence": "m1", "weight": 0.5}),
-        ("relate", KNOWS | {"evidence": "m2", "weight": 0.5}),
+        ("relate", KNOWS | {"evidence": "m1", "weight": 0.5}), ("relate", KNOWS | {"evidence": "m2", "weight": 0.5}),
         ("update", "m2", {"content": "something else"}),
     ],
     cut=6,
     forgotten=["m1"],
-)
+)  # fmt: skip
 @example(  # what was archived
     changes=[
         ("update", "m2", {"relations": RELATIONS[:1]}),
@@ -312,13 +308,12 @@ def stored(engine: Engine) -> bytes:
 )
 @example(  # by what a memory was superseded
     changes=[
-        ("remember", "m4", {"content": "so it may be"}),
-        ("relate", NEWER | {"evidence": "m4"}),
+        ("remember", "m4", {"content": "so it may be"}), ("relate", NEWER | {"evidence": "m4"}),
         ("update", "m4", {"content": "something else"}),
     ],
     cut=6,
     forgotten=["m3"],
-)
+)  # fmt: skip
 @example(  # what was made of it
     changes=[
         ("fact", "m1", ANN | {"content": "Ann met Bob"}), ("found", KNOWS, "m1"), ("update", "m1", {"content": "no"}),

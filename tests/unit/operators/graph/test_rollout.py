@@ -69,12 +69,11 @@ def run(
     ("expansions", "fallback"),
     [
         (expansions_of(rolled_out("canary"), enabled=False), "feature_flag_disabled"),
-        (expansions_of(ControlHistory()), "rollout_off"),
-        (expansions_of(rolled_out("off")), "rollout_off"),
+        (expansions_of(ControlHistory()), "rollout_off"), (expansions_of(rolled_out("off")), "rollout_off"),
         (expansions_of(rolled_out("canary", tenant_id=OTHER)), "rollout_off"),
         (expansions_of(rolled_out("shadow")), "shadow_mode"),
     ],
-)
+)  # fmt: skip
 def test_expansion_without_rollout_is_not_applied(expansions: Expansions, fallback: Fallback) -> None:
     assert run(expansions) == AppliedExpansion((), fallback)
 

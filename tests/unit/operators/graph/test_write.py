@@ -259,10 +259,9 @@ def test_names_are_one_entity_while_a_union_exists(
         {"source": "entity:ann", "target": "entity:bob", "archived": True},
         {"source": "entity:ann", "target": "entity:bob", "expires_at": "2099-01-01T00:00:00Z"},
         {"source": "entity:ann", "target": "entity:bob", "valid_to": "2099-01-01T00:00:00Z"},
-        {"source": "m", "target": "entity:bob"},
-        {"source": "tag:hot", "target": "entity:bob"},
+        {"source": "m", "target": "entity:bob"}, {"source": "tag:hot", "target": "entity:bob"},
     ],
-)
+)  # fmt: skip
 def test_uncertain_temporary_or_typeless_edges_unite_nothing(engine: Engine, edge: dict[str, Any]) -> None:
     engine.run(fact("m", "with Ann and Bob", tags=["hot"]), event("graph.edges", edges=[edge | {"type": "same_as"}]))
     assert things(engine) == {("Ann",), ("Bob",)}

@@ -243,11 +243,10 @@ SAID_OF_A_URN = {"content": TEXTS[0], "embedding": VECTORS[0], "entities": [ENTI
 )  # fmt: skip
 @example(
     changes=[
-        ("remember", "m1", SAID_OF_RELATIONS),
-        ("remember", "m2", SAID_OF_A_URN | {"tags": ["tea"]}),
+        ("remember", "m1", SAID_OF_RELATIONS), ("remember", "m2", SAID_OF_A_URN | {"tags": ["tea"]}),
         ("forget_tagged", "tea"),
     ]
-)
+)  # fmt: skip
 def test_graph_equals_a_model_of_dictionaries(changes: list[tuple[Any, ...]]) -> None:
     with engines(1) as (engine,):
         model = Model(LIMITS)
@@ -259,10 +258,9 @@ def test_graph_equals_a_model_of_dictionaries(changes: list[tuple[Any, ...]]) ->
 
 
 @given(
-    changes=CHANGES.filter(bool),
-    sizes=st.lists(st.integers(1, 6), min_size=1),
+    changes=CHANGES.filter(bool), sizes=st.lists(st.integers(1, 6), min_size=1),
     kills=st.sets(st.integers(0, 24), max_size=3),
-)
+)  # fmt: skip
 def test_graph_does_not_depend_on_batches_or_kills(
     changes: list[tuple[Any, ...]], sizes: list[int], kills: set[int]
 ) -> None:
