@@ -66,13 +66,6 @@ async def _read(response: Any, most_bytes: int) -> bytes:
             raise CallFailed("malformed", f"the answer has more than {most_bytes:,} bytes")
 
 
-def _parsed(body: bytes) -> Any:
-    try:
-        return orjson.loads(body)
-    except orjson.JSONDecodeError:
-        raise CallFailed("malformed", "the answer is not JSON") from None
-
-
 def _of_status(error: openai.APIStatusError) -> CallFailed:
     status = error.status_code
     is_away = status in (408, 409) or status >= 500
@@ -168,7 +161,9 @@ class ServiceModel:
         try:
             # The client's own timeout applies between two bytes only.
             async with asyncio.timeout(self._timeout_s), opened as response:
-                return _parsed(await _read(response, most_bytes))
+                return orjson.loads(await _read(response, most_bytes))
+        except orjson.JSONDecodeError:
+            raise CallFailed("malformed", "the answer is not JSON") from None
         except (TimeoutError, openai.APITimeoutError):
             raise CallFailed("timeout", f"no answer within {self._timeout_s:g} s") from None
         except openai.APIStatusError as error:
@@ -310,7 +305,8 @@ class OpenAiModel(ServiceModel):
             choice = answer["choices"][0]
             message, ended = choice["message"], choice.get("finish_reason")
             refusal, content = message.get("refusal"), message.get("content") or ""
-            spent = _spent(answer, prompt, content)
+            given = counted(answer, "prompt_tokens", estimate_tokens(prompt.system, prompt.user))
+            spent = Spent(1, given, counted(answer, "completion_tokens", estimate_tokens(content)))
         except (LookupError, TypeError, AttributeError):
             raise CallFailed("malformed", "the answer is no chat completion") from None
         if refusal or ended == "content_filter":
@@ -336,11 +332,6 @@ def _checked(content: str, schema: Mapping[str, Any], spent: Spent) -> dict[str,
     return value
 
 
-def _spent(answer: Mapping[str, Any], prompt: Prompt, content: str) -> Spent:
-    given = counted(answer, "prompt_tokens", estimate_tokens(prompt.system, prompt.user))
-    return Spent(1, given, counted(answer, "completion_tokens", estimate_tokens(content)))
-
-
 BATCH_TEXTS = 256
 BATCH_BYTES = 512 * 1024  # services take 300,000 tokens a call
 FLOAT_BYTES = 32  # upper limit of a float in decimal digits
@@ -364,7 +355,7 @@ class OpenAiEmbeddings(ServiceModel):
         vectors = np.zeros((len(texts), self.dimension), np.float32)
         spoken = [at for at, text in enumerate(texts) if text.strip()]
         total = Spent()
-        for batch in _batches([(at, _beginning(texts[at])) for at in spoken]):
+        for batch in _batches([(at, texts[at]) for at in spoken]):
             texts_of = [text for _, text in batch]
             tokens, attempt = estimate_tokens(*texts_of), partial(self._attempt, texts_of)
             answer, spent = await self._call(tenant_id, "embed", tokens, attempt)
@@ -421,21 +412,16 @@ def _floats(embedding: Any) -> Any:
     return row
 
 
-def _beginning(text: str) -> str:
-    encoded = text.encode()
-    return text if len(encoded) <= EMBEDDED_BYTES else encoded[:EMBEDDED_BYTES].decode(errors="ignore")
-
-
 def _batches(texts: list[tuple[int, str]]) -> Iterator[list[tuple[int, str]]]:
-    """Yield texts in order, in batches up to the limit of a call."""
+    """Yield the beginnings of texts in order, in batches up to the limit of a call."""
     batch: list[tuple[int, str]] = []
     size_bytes = 0
     for at, text in texts:
-        grown = size_bytes + len(text.encode())
-        if batch and (len(batch) == BATCH_TEXTS or grown > BATCH_BYTES):
+        encoded = text.encode()[:EMBEDDED_BYTES]
+        if batch and (len(batch) == BATCH_TEXTS or size_bytes + len(encoded) > BATCH_BYTES):
             yield batch
-            batch, grown = [], len(text.encode())
-        batch.append((at, text))
-        size_bytes = grown
+            batch, size_bytes = [], 0
+        batch.append((at, encoded.decode(errors="ignore")))
+        size_bytes += len(encoded)
     if batch:
         yield batch

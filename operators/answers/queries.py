@@ -292,9 +292,15 @@ class Queries:
             parked = parked._replace(found=None, subanswers=())
         # After an internal error the second attempt starts without earlier results.
         attempts = iter((parked, parked._replace(found=None, subanswers=())))
+
+        def respond() -> tuple[Answer, Effects | None]:
+            query = next(attempts)
+            response, effects = self._answerer.answer(ask, query.results, query.found, query.subanswers)
+            return self._output_of(ask, response, reply_to, query.warnings), effects
+
         drop = partial(self._owners.drop, ask.owner)
-        position, work = ask.record.position, lambda: self._respond(next(attempts), reply_to)
-        answering = Answering(parked, reply_to, SteppedWork(partial(retry_once, STEP, position, work, undo=drop)))
+        work = SteppedWork(partial(retry_once, STEP, ask.record.position, respond, undo=drop))
+        answering = Answering(parked, reply_to, work)
         return self._continue(answering, to_end=self._rules.input_ends)
 
     def _continue(self, answering: Answering, *, to_end: bool = False) -> list[Output]:
@@ -337,10 +343,6 @@ class Queries:
             self._partition.stage({}, ask.record.position, can_wait=True)
         entry = [audit.answered(ask, answer.response)] if self._rules.audited else []
         return [answer, *further, *entry]
-
-    def _respond(self, parked: ParkedQuery, reply_to: ReplyTo | None) -> tuple[Answer, Effects | None]:
-        response, effects = self._answerer.answer(parked.ask, parked.results, parked.found, parked.subanswers)
-        return self._output_of(parked.ask, response, reply_to, parked.warnings), effects
 
     def _output_of(
         self, ask: Ask, response: Response, reply_to: ReplyTo | None, warnings: Sequence[Warn] = ()

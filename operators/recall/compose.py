@@ -1,7 +1,7 @@
 """The response to a recall query (step 11): memories, scores, reasons, episodes, warnings and routing information."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from operator import attrgetter
 from typing import Any
@@ -30,7 +30,6 @@ from recallflow.operators.recall.stages import (
     Ranked,
     Recalled,
 )
-from recallflow.operators.recall.updates import Replacement
 from recallflow.operators.redaction import Redacted
 from recallflow.operators.summaries import Summaries
 from recallflow.queries import K_MAX, Filters
@@ -46,7 +45,6 @@ from recallflow.responses import (
 )
 from recallflow.state.arrays import Places
 from recallflow.state.graph_codec import CONTRADICTS, NodeKey
-from recallflow.state.index import OwnerIndex
 from recallflow.state.rows import MemoryRow
 
 EDGES_MOST = 64  # edges read per memory for contradictions: its newest, and those to similar memories
@@ -141,8 +139,7 @@ def compose_answer(
     warnings += relevance_warnings(ranked.inputs, ranked.judged, len(memories))
     episodes = None
     if run.tuning.mode == "episode":
-        there = len(ranking.places) > 0
-        episodes = _episodes(run, ranking, memories) if there else []
+        episodes = _episodes(run, ranking, memories) if len(ranking.places) else []
     run.timings.end("compose")
     entities = NO_ENTITIES
     if model_calls.context_tokens(query) is not None:
@@ -188,7 +185,16 @@ def _memories(run: QueryRun, candidates: Candidates, ranked: Ranked, expanded: E
         more,
         strict=True,
     )
-    updates, has_edges = _updates(index, ranked.updates), run.graph.has_stated()
+    slots, created_ms = index.conversation.slots, index.conversation.facts["created_ms"]
+    has_edges = run.graph.has_stated()
+    updates = {
+        index.ids[int(slots[place])]: UpdatedBy(
+            id=index.ids[int(slots[one.by])],
+            at=format_time(int(created_ms[one.by])),
+            probability=round(one.probability, 4),
+        )
+        for place, one in ranked.updates.items()
+    }
     parts = [*zip(rows, about, strict=True)]
     parts[:count] = sorted(parts[:count], key=lambda part: isinstance(part[0], Redacted))
     found: list[RecalledMemory] = []
@@ -197,8 +203,11 @@ def _memories(run: QueryRun, candidates: Candidates, ranked: Ranked, expanded: E
             continue
         if at < count and (key := model_calls.rerank_key(row.id, row.version)) in rerank_scores:
             optional["rerank_score"] = round(rerank_scores[key], 6)
-        if has_edges and (others := _conflicts(run, row.id)):
-            optional["conflicts_with"] = others
+        if has_edges:
+            edges = run.graph.edges(NodeKey(row.id, memory=True), EDGES_MOST)
+            opposing = (edge for edge in edges if edge.type == CONTRADICTS and is_live(edge, run.moment.now_ms))
+            if others := sorted(edge.target.text for edge in opposing):
+                optional["conflicts_with"] = others
         if row.id in updates:
             optional["updated_by"] = updates[row.id]
         memory = unchecked(
@@ -216,24 +225,6 @@ def _memories(run: QueryRun, candidates: Candidates, ranked: Ranked, expanded: E
         )
         found.append(memory)
     return found
-
-
-def _conflicts(run: QueryRun, memory_id: str) -> list[str]:
-    edges = run.graph.edges(NodeKey(memory_id, memory=True), EDGES_MOST)
-    return sorted(edge.target.text for edge in edges if edge.type == CONTRADICTS and is_live(edge, run.moment.now_ms))
-
-
-def _updates(index: OwnerIndex, found: Mapping[int, Replacement]) -> dict[str, UpdatedBy]:
-    """Return the update of each memory by its id. `found` holds updates by position."""
-    slots, created_ms = index.conversation.slots, index.conversation.facts["created_ms"]
-    return {
-        index.ids[int(slots[place])]: UpdatedBy(
-            id=index.ids[int(slots[one.by])],
-            at=format_time(int(created_ms[one.by])),
-            probability=round(one.probability, 4),
-        )
-        for place, one in found.items()
-    }
 
 
 def _explained(run: QueryRun, candidates: Candidates, ranked: Ranked, rows: Rows) -> list[dict[str, Any]]:

@@ -23,7 +23,6 @@ from recallflow.fields import format_time
 from recallflow.limits import READ_CHARACTERS
 from recallflow.operators import redaction
 from recallflow.operators.prepare import passages
-from recallflow.operators.recall.moment import Moment
 from recallflow.operators.recall.phrases import written_date
 from recallflow.operators.recall.question import Question
 from recallflow.operators.recall.stages import CategorySummaries, ComposedAnswer, QueryRun
@@ -32,8 +31,7 @@ from recallflow.operators.redaction import REDACTED, Redacted
 from recallflow.operators.summaries import category_summaries
 from recallflow.responses import Context, ContextItem, Omitted, RecalledMemory, Span, Warn
 from recallflow.state import keys
-from recallflow.state.arrays import Ints, Places, ranges
-from recallflow.state.hot_owner import HotOwner
+from recallflow.state.arrays import Places, ranges
 from recallflow.state.index import OwnerIndex
 from recallflow.state.rows import CategorySummaryRow, MemoryRow
 
@@ -78,11 +76,15 @@ class Budget:
 
 
 def read_summaries(run: QueryRun, permitted: Places) -> CategorySummaries:
-    """Return all category summaries as of the moment, stored or extractive, with the summaries that pass the
-    filters."""
-    warnings, wanted = [], run.query.filters.categories
+    """Return all category summaries as of the moment, stored or extractive, with the summaries that pass the filters. A
+    sender with access to some projects only gets no stored summary, because its source projects are unknown."""
+    warnings, wanted, every, moment = [], run.query.filters.categories, dict[str, str](), run.moment
+    by_ms = min((at for at in (moment.known_by_ms, moment.happened_by_ms) if at is not None), default=math.inf)
     try:
-        every = _latest_summaries(run.request.hot, run.moment)
+        for _, value in run.request.hot.scan(keys.CATEGORY_SUMMARY) if moment.projects is None else ():
+            stored = CategorySummaryRow.decode(value)  # by category, the oldest first
+            if stored.ingested_ms <= by_ms:
+                every[stored.category] = stored.summary
     except DecryptionFailed:
         every = {}
         warnings.append(Warn(code="decryption_failed", detail="the category summaries could not be opened"))
@@ -227,11 +229,16 @@ class _Selection:
             self._take(number, item, end)
 
     def _take(self, number: int, item: ContextItem, end: float) -> bool:
-        found = _fitting(item, self._budget, end)
-        if found is None:
-            if end < GRAPH_END:  # the room of the whole budget only shrinks
-                self._misfits.append((number, item))
-            return False
+        """Choose what fits: the best passage, else the whole memory, else its summary. Return whether any fits."""
+        found = item
+        if item.excerpt is not None:
+            found = item.model_copy(update={"content": item.content[item.excerpt["start"] : item.excerpt["end"]]})
+        if not self._budget.spend(_line(found), end):
+            found = item.model_copy(update={"content": item.summary or "", "excerpt": None})
+            if not self._budget.spend(_line(found), end):  # without a summary, it has no tokens
+                if end < GRAPH_END:  # the room of the whole budget only shrinks
+                    self._misfits.append((number, item))
+                return False
         self._chosen[number] = found
         if found.excerpt is not None:
             self._long[number] = item
@@ -263,19 +270,6 @@ class _Selection:
     def chosen(self) -> list[ContextItem]:
         """Return the chosen items in the order of their sequence."""
         return [item for _, item in sorted(self._chosen.items())]
-
-
-def _fitting(item: ContextItem, budget: Budget, end: float) -> ContextItem | None:
-    """Return the first that fits of the best passage, the whole memory, and its summary; None if none fits."""
-    shown = item
-    if item.excerpt is not None:
-        shown = item.model_copy(update={"content": item.content[item.excerpt["start"] : item.excerpt["end"]]})
-    if budget.spend(_line(shown), end):
-        return shown
-    if item.summary is not None:
-        short = item.model_copy(update={"content": item.summary, "excerpt": None})
-        return short if budget.spend(_line(short), end) else None
-    return None
 
 
 def _line(item: ContextItem) -> str:
@@ -370,17 +364,6 @@ def _until(item: ContextItem, replaced_at: str) -> ContextItem:
     return item.model_copy(update={"content": content, "until": replaced_at})
 
 
-def _latest_summaries(hot: HotOwner, moment: Moment) -> dict[str, str]:
-    """Return the latest summary of each category as of the moment. A sender with access to some projects only gets
-    none, because a summary's source projects are unknown. Raise DecryptionFailed."""
-    if moment.projects is not None:
-        return {}
-    by_ms = min((at for at in (moment.known_by_ms, moment.happened_by_ms) if at is not None), default=None)
-    # By category, the oldest first.
-    stored = (CategorySummaryRow.decode(value) for _, value in hot.scan(keys.CATEGORY_SUMMARY))
-    return {one.category: one.summary for one in stored if by_ms is None or one.ingested_ms <= by_ms}
-
-
 def summaries(
     latest: Mapping[str, str], wanted: Sequence[str] | None, ranked: Sequence[RecalledMemory]
 ) -> dict[str, str]:
@@ -400,26 +383,21 @@ def excerpts(
         return found
     slots, parts = index.conversation.slots[places], index.words.parts()
     counts = parts.counts(slots)
-    coverage_of = _covered(index, question, ranges(parts.firsts[slots], counts))
-    ends = counts.cumsum()
-    for at in np.flatnonzero(counts > 1).tolist():
-        row, coverage = rows[at], coverage_of[ends[at] - counts[at] : ends[at]]
-        if redaction.is_readable(row):
-            close = np.zeros(0) if vector is None else index.vectors.cosines_of(vector, int(slots[at]))
-            close = close if len(close) == len(coverage) else np.zeros(len(coverage))
-            best = np.lexsort((np.arange(len(coverage)), -close, -coverage))[0]
-            passage = passages(row.content[:READ_CHARACTERS])[best]
-            found[at] = Span(start=passage.start, end=passage.end)
-    return found
-
-
-def _covered(index: OwnerIndex, question: Question, parts: Ints) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    """Return the sum of the idf of the question's words in each part."""
-    covered = np.zeros(len(parts))
+    numbers = ranges(parts.firsts[slots], counts)
+    coverage_of = np.zeros(len(numbers))  # the sum of the idf of the question's words in each part
     for stem in dict.fromkeys(question.bare_stems):
         holding = index.words.part_occurrences(stem)
         if len(holding):
-            at = np.minimum(holding.searchsorted(parts), len(holding) - 1)
+            at = np.minimum(holding.searchsorted(numbers), len(holding) - 1)
             weight = idf(index.standing[stem].holders, index.conversation.size)
-            covered += weight * (holding[at] == parts)
-    return covered
+            coverage_of += weight * (holding[at] == numbers)
+    ends = counts.cumsum()
+    for number in np.flatnonzero(counts > 1).tolist():
+        row, coverage = rows[number], coverage_of[ends[number] - counts[number] : ends[number]]
+        if redaction.is_readable(row):
+            close = np.zeros(0) if vector is None else index.vectors.cosines_of(vector, int(slots[number]))
+            close = close if len(close) == len(coverage) else np.zeros(len(coverage))
+            best = np.lexsort((np.arange(len(coverage)), -close, -coverage))[0]
+            passage = passages(row.content[:READ_CHARACTERS])[best]
+            found[number] = Span(start=passage.start, end=passage.end)
+    return found

@@ -1,5 +1,6 @@
 """Filters: computes a mask over all positions of the memories that may be in an answer, before any cut to k."""
 
+import operator
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
@@ -28,6 +29,13 @@ _COLUMNS = {
     "names": "author",
     "session_ids": "session",
 }
+# Bounds of columns: field of the filters, column, and comparison.
+_BOUNDS = (
+    ("created_after", "created_ms", operator.ge),
+    ("created_before", "created_ms", operator.lt),
+    ("min_confidence", "confidence", operator.ge),
+    ("min_importance", "importance", operator.ge),
+)
 
 
 def valid(index: OwnerIndex, moment: Moment) -> Mask:
@@ -55,45 +63,35 @@ class Filtering:
 
     def within(self, filters: Filters) -> Mask:
         """Return a mask (n,) in conversation order of the memories that pass all filters."""
-        mask = self._by_facts(filters) & self._by_labels(filters)
+        facts, names, size = self.index.conversation.facts, self.index.names, self.index.conversation.size
+        mask: Mask = np.ones(size, np.bool_)
+        for name, column in _COLUMNS.items():
+            if (wanted := getattr(filters, name)) is not None:
+                mask &= np.isin(facts[column], [names.known(text) for text in wanted])
+        for name, column, passes in _BOUNDS:
+            if (bound := getattr(filters, name)) is not None:
+                mask &= passes(facts[column], bound)
+        if filters.project_id is not None:
+            mask &= facts["project"] == names.known(filters.project_id)
+        if filters.tags is not None:
+            mask &= self._any(self._has(self.index.tags, tag) for tag in filters.tags)
+        for tag in filters.all_tags or ():
+            mask &= self._has(self.index.tags, tag)
+        for name, values in (filters.metadata or {}).items():
+            several = values if isinstance(values, list) else [values]
+            mask &= self._any(self._has(self.index.metadata, metadata_label(name, value)) for value in several)
+        for entity in filters.entities or ():
+            if entity not in self._linked:
+                self._linked[entity] = np.zeros(size, np.bool_)
+                self._linked[entity][self.linked(entity)] = True
+        if filters.entities is not None:
+            mask &= self._any(map(self._linked.__getitem__, filters.entities))
         for one in filters.all or ():
             mask &= self.within(one)
         if filters.any is not None:
             mask &= self._any(map(self.within, filters.any))
         for one in filters.none_of:
             mask &= ~self.within(one)
-        return mask
-
-    def _by_facts(self, filters: Filters) -> Mask:
-        facts, names = self.index.conversation.facts, self.index.names
-        mask: Mask = np.ones(self.index.conversation.size, np.bool_)
-        for name, column in _COLUMNS.items():
-            if (wanted := getattr(filters, name)) is not None:
-                mask &= np.isin(facts[column], [names.known(text) for text in wanted])
-        if filters.project_id is not None:
-            mask &= facts["project"] == names.known(filters.project_id)
-        if filters.created_after is not None:
-            mask &= facts["created_ms"] >= filters.created_after
-        if filters.created_before is not None:
-            mask &= facts["created_ms"] < filters.created_before
-        if filters.min_confidence is not None:
-            mask &= facts["confidence"] >= filters.min_confidence
-        if filters.min_importance is not None:
-            mask &= facts["importance"] >= filters.min_importance
-        return mask
-
-    def _by_labels(self, filters: Filters) -> Mask:
-        tags, metadata = self.index.tags, self.index.metadata
-        mask: Mask = np.ones(self.index.conversation.size, np.bool_)
-        if filters.tags is not None:
-            mask &= self._any(self._has(tags, tag) for tag in filters.tags)
-        for tag in filters.all_tags or ():
-            mask &= self._has(tags, tag)
-        for name, values in (filters.metadata or {}).items():
-            several = values if isinstance(values, list) else [values]
-            mask &= self._any(self._has(metadata, metadata_label(name, value)) for value in several)
-        if filters.entities is not None:
-            mask &= self._any(map(self._about, filters.entities))
         return mask
 
     def _any(self, masks: Iterable[Mask]) -> Mask:
@@ -109,12 +107,6 @@ class Filtering:
         mask: Mask = np.zeros(self.index.conversation.size, np.bool_)
         mask[self._labelled[key]] = True
         return mask
-
-    def _about(self, entity: str) -> Mask:
-        if entity not in self._linked:
-            mask = self._linked[entity] = np.zeros(self.index.conversation.size, np.bool_)
-            mask[self.linked(entity)] = True
-        return self._linked[entity]
 
 
 class Linked:

@@ -84,21 +84,13 @@ def _participants(index: OwnerIndex) -> list[str]:
 
 
 def _naming(index: OwnerIndex, name: str, participants: Iterable[str]) -> Mask:
-    """Return a mask (n,) of the memories that hold the name, or its first name if that is unique among participants."""
+    """Return a mask (n,) of the memories that hold every word of the name, or of its first name if that is unique among
+    participants."""
     firsts = {other: _first(other) for other in participants}
     alone = all(other == name or first != _first(name) for other, first in firsts.items())
     facts = index.conversation.facts
     languages = np.unique(language_in(facts["flags"][facts["author"] < 0])).tolist()
-    return _holding(index, read_question(_first(name) if alone else name, ENGLISH, languages))
-
-
-def _first(name: str) -> str:
-    return name.split()[0].lower() if name.split() else ""
-
-
-def _holding(index: OwnerIndex, words: Sequence[Iterable[str]]) -> Mask:
-    """Return a mask (n,) of the memories that hold every word, each in any of its stems. The mask is empty without
-    words."""
+    words = read_question(_first(name) if alone else name, ENGLISH, languages)
     mask = np.full(index.conversation.size, bool(words))
     for stems in words:
         any_of = np.zeros_like(mask)
@@ -106,3 +98,7 @@ def _holding(index: OwnerIndex, words: Sequence[Iterable[str]]) -> Mask:
             any_of[index.standing[stem].places] = True
         mask &= any_of
     return mask
+
+
+def _first(name: str) -> str:
+    return name.split()[0].lower() if name.split() else ""

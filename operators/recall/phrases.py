@@ -55,7 +55,10 @@ def plain(code: str) -> Reason:
 
 
 def words(content: str, places: Mapping[str, Sequence[tuple[int, int]]]) -> Reason:
-    found = [_matched(content, spans) for spans in [*places.values()][:WORDS_MOST]]
+    found: list[Matched] = []
+    for spans in [*places.values()][:WORDS_MOST]:
+        shown: list[Span] = [{"start": start, "end": end} for start, end in spans[:PLACES_MOST]]
+        found.append({"word": content[slice(*spans[0])], "places": shown})
     return {"code": "words", "text": f"says {_listed([one['word'] for one in found])}", "words": found}
 
 
@@ -162,11 +165,6 @@ def short(text: str, start: int = 0, end: int = 0) -> str:
         blank = part.rfind(" ", max(QUOTE_CHARACTERS // 2, behind - lead))
         part = part[: blank if blank > 0 else None].rstrip() + " …"
     return f"… {part}" if lead else part
-
-
-def _matched(content: str, spans: Sequence[tuple[int, int]]) -> Matched:
-    places: list[Span] = [{"start": start, "end": end} for start, end in spans[:PLACES_MOST]]
-    return {"word": content[slice(*spans[0])], "places": places}
 
 
 def _listed(texts: Sequence[str], last: str = "and") -> str:

@@ -100,20 +100,17 @@ def tenant_settings(decisions: ControlHistory, tenant_id: str, at_ms: int) -> Re
 
 
 def tuned(query: Recall, mode: Mode, tenant: RecallSettings) -> Tuning:
-    """Return the ranking parameters of a query. `mode` is the resolved one, not `auto`."""
+    """Return the ranking parameters of a query. `mode` is the resolved one, not `auto`. In `hybrid`, proximity has a
+    weight only if the query requests entities or sets that weight."""
     k = DECAYED_K if mode == "decayed" and "k" not in query.model_fields_set else min(max(query.k, K_MIN), K_MAX)
-    decay, boosts = _decay(query.decay, tenant.decay), _given(BOOSTS, query, mode, tenant)
-    whole = mode == "episode" and query.whole_episodes
-    return Tuning(mode, k, _weights(query, mode, tenant), decay, boosts, query.max_episodes, whole)
-
-
-def _weights(query: Recall, mode: Mode, tenant: RecallSettings) -> Mapping[str, float]:
-    """Return weights by factor. In `hybrid`, proximity has a weight only if the query requests entities or sets that
-    weight."""
-    weights = _given(WEIGHTS, query, mode, tenant)
+    weights, decay = _given(WEIGHTS, query, mode, tenant), query.decay
     if mode == "hybrid" and not query.entity_urns and PROXIMITY not in (query.weights or {}):
         weights.pop(PROXIMITY, None)
-    return weights
+    if tenant.decay.model_fields_set:
+        fields = [name for name in Decay.model_fields if name in decay.model_fields_set]
+        decay = tenant.decay.model_copy(update={name: getattr(decay, name) for name in fields})
+    boosts, whole = _given(BOOSTS, query, mode, tenant), mode == "episode" and query.whole_episodes
+    return Tuning(mode, k, weights, decay, boosts, query.max_episodes, whole)
 
 
 def _given(
@@ -123,14 +120,6 @@ def _given(
     found = dict(defaults.get(mode, {}))
     of_tenant = next((given for name, given in tenant.weights.items() if name == mode), {})
     return found | {name: weight for name, weight in (of_tenant | (query.weights or {})).items() if name in found}
-
-
-def _decay(asked: Decay, tenant: Decay) -> Decay:
-    """Return the decay settings. Fields that the query sets override the tenant's."""
-    if not tenant.model_fields_set:
-        return asked
-    given = {name: getattr(asked, name) for name in Decay.model_fields if name in asked.model_fields_set}
-    return tenant.model_copy(update=given)
 
 
 DAY_MS = 86_400_000

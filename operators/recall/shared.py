@@ -100,7 +100,11 @@ class QuestionVectors:
         """Create the question model. `timer` returns seconds from any origin. `fallback` runs in this process."""
         self.embedder = embedder
         self.fallback = fallback
-        self._embed_whole = _with_tokens(embedder)  # cached, because the check is slow
+        self._embed_whole: Callable[[str], TextVectors] | None = None  # with token vectors; cached: the check is slow
+        if isinstance(embedder, QuestionEmbedder):
+            self._embed_whole = embedder.embed_question
+        elif isinstance(embedder, TokenEmbedder):
+            self._embed_whole = lambda text: embedder.embed_tokens([text])[0]
         self._timer = timer
         self._failing = False
         self._cache = _Recent[str, tuple[float, TextVectors]](size)
@@ -177,15 +181,6 @@ class QuestionVectors:
         if self.fallback is None:
             return Warn(code=code, detail=f"{what}; memories were compared by words alone")
         return Warn(code=code, detail=f"{what}; those that fit best by words were compared by {self.fallback.name}")
-
-
-def _with_tokens(embedder: Embedder) -> Callable[[str], TextVectors] | None:
-    """Return a function for a question's vectors with token vectors, or None if the model has no token vectors."""
-    if isinstance(embedder, QuestionEmbedder):
-        return embedder.embed_question
-    if isinstance(embedder, TokenEmbedder):
-        return lambda text: embedder.embed_tokens([text])[0]
-    return None
 
 
 def cache_key(model: str, text: str) -> str:

@@ -87,12 +87,16 @@ def probabilities(question: StatementReading, candidates: UpdateCandidates) -> C
 
 
 def features(question: StatementReading, candidates: UpdateCandidates) -> Pairs:
-    """Return the pairs in which the newer memory may update the older one."""
+    """Return the pairs in which the newer memory may update the older one, if they are related. It may not if one of
+    them is long, if it names another person, or if it is compatible with the older one."""
     compared = _Compared(question, candidates.statements)
     related = compared.is_related & (candidates.order[:, None] < candidates.order)
     if not related.any():
         return _NO_PAIRS
-    pairs = np.argwhere(related & compared.may_update())
+    lengths = compared.common.diagonal()
+    brief = lengths <= WORDS_MOST
+    excluded = compared.names_other(strangers_only=True) | compared.is_compatible(lengths)
+    pairs = np.argwhere(related & brief[:, None] & brief & ~excluded)
     return _features(compared, candidates, pairs) if len(pairs) else _NO_PAIRS
 
 
@@ -127,13 +131,6 @@ class _Compared:
         self.attributes = own[:, None] & own
         self.is_related: Mask = (self.alike >= RELATED) | (self.share >= RELATED) | (self.attributes != 0)
 
-    def may_update(self) -> Mask:
-        """Return (n, n): whether the column's statement may update the row's, if it is newer and related. It may not if
-        one of them is long, if it names another person, or if it is compatible with the older one."""
-        lengths = self.common.diagonal()
-        brief = lengths <= WORDS_MOST
-        return (brief[:, None] & brief) & ~(self.names_other(strangers_only=True) | self._is_compatible(lengths))
-
     def names_other(self, *, strangers_only: bool = False) -> Mask:
         """Return (n, n): whether the column's statement names a person that neither the row's nor the question names.
         With `strangers_only`, statements that refer to their writer are left out."""
@@ -152,7 +149,7 @@ class _Compared:
         found: Mask = (numbers[:, None] != numbers) & (numbers[:, None] * numbers > 0)
         return found
 
-    def _is_compatible(self, lengths: Features) -> Mask:
+    def is_compatible(self, lengths: Features) -> Mask:
         """Return (n, n): whether the column's statement is compatible with the row's, and does not replace it. It is
         compatible in three cases. It repeats the older one or a part of it ("Ana moved" after "Ana moved to Porto"). It
         adds something, without a cue of an end or a correction. It has no cue at all, and is part of a list ("crate 7
@@ -184,7 +181,11 @@ def _features(compared: _Compared, candidates: UpdateCandidates, pairs: npt.NDAr
     cue = dict(zip(COUNTED, held, strict=True))  # (statements,) each
     others = cue["others"] * (1 - own)
     apart = ~np.eye(len(statements), dtype=np.bool_)
-    mean, spread = _spread(compared.alike[apart])
+    # Mean and deviation of the similarity of different statements, with a prior for few statements.
+    alike, usual = compared.alike[apart], USUAL_PAIRS
+    mean = float((alike.sum() + usual * USUAL_MEAN) / (len(alike) + usual))
+    variance = (((alike - mean) ** 2).sum() + usual * USUAL_DEVIATION**2) / (len(alike) + usual)
+    spread = float(variance**0.5) + 0.05
     unasked = compared.held[:, ~compared.is_asked]
     fits, changes = compared.fits, np.maximum(cue["change"], cue["ended"])
     common = compared.attributes[pair]
@@ -269,14 +270,6 @@ def _words(read: Sequence[StatementReading]) -> tuple[Features, Features, npt.ND
     is_asked, holds = holds[-1] > 0, holds[:-1]
     holders = np.maximum(holds.sum(axis=0), 1)
     return holds, np.sqrt(np.log((max(len(holds), TYPICAL) + 1) / holders)), is_asked
-
-
-def _spread(alike: Features) -> tuple[float, float]:
-    """Return mean and deviation of the similarity of different statements, with a prior for few statements."""
-    count, usual = len(alike) + USUAL_PAIRS, USUAL_PAIRS
-    mean = (alike.sum() + usual * USUAL_MEAN) / count
-    variance = (((alike - mean) ** 2).sum() + usual * USUAL_DEVIATION**2) / count
-    return float(mean), float(variance**0.5) + 0.05
 
 
 def least(memories: int, *, one_person: bool) -> float:
