@@ -12,7 +12,7 @@ from recallflow.fields import format_time
 from recallflow.operators import redaction
 from recallflow.operators.derived import known_summary
 from recallflow.operators.graph.reader import NO_ENTITIES, is_live
-from recallflow.operators.recall import model_calls, signal, why
+from recallflow.operators.recall import model_calls, why
 from recallflow.operators.recall.context import context, excerpts, summaries_alone
 from recallflow.operators.recall.deadline import REST, TARGET_MS, Step, tier_of
 from recallflow.operators.recall.filters import superseded, valid
@@ -21,14 +21,16 @@ from recallflow.operators.recall.moment import Moment, graph_at
 from recallflow.operators.recall.ranking_input import Ranking, RankingInput, validate
 from recallflow.operators.recall.relevance import Judged
 from recallflow.operators.recall.stages import (
-    Candidates,
+    NO_COLUMNS,
     CategorySummaries,
     ComposedAnswer,
     Effects,
     Expanded,
+    Permitted,
     QueryRun,
     Ranked,
     Recalled,
+    Signal,
 )
 from recallflow.operators.redaction import Redacted
 from recallflow.operators.summaries import Summaries
@@ -47,6 +49,7 @@ from recallflow.state.arrays import Places
 from recallflow.state.graph_codec import CONTRADICTS, NodeKey
 from recallflow.state.rows import MemoryRow
 
+CACHES = ("question_vector", "candidates")
 EDGES_MOST = 64  # edges read per memory for contradictions: its newest, and those to similar memories
 
 _SAME_FIELDS = tuple(RecalledMemory.model_fields.keys() & MemoryRow.__dataclass_fields__.keys())
@@ -123,7 +126,12 @@ def _episodes(run: QueryRun, ranking: Ranking, memories: Sequence[RecalledMemory
 
 
 def compose_answer(
-    run: QueryRun, candidates: Candidates, ranked: Ranked, expanded: Expanded, summaries: CategorySummaries
+    run: QueryRun,
+    permitted: Permitted,
+    signal: Signal,
+    ranked: Ranked,
+    expanded: Expanded,
+    summaries: CategorySummaries,
 ) -> ComposedAnswer:
     """Return the answer without the context."""
     query, ranking, scored = run.query, ranked.ranking, run.results.scored
@@ -133,9 +141,9 @@ def compose_answer(
         warnings.append(Warn(code="deadline", detail=detail))
     if scored is not None:
         warnings += scored.warnings
-    warnings += [*candidates.permitted.warnings, *candidates.signal.warnings]
+    warnings += [*permitted.warnings, *signal.warnings]
     warnings += ranking_warnings(ranked.inputs, ranking, expanded.rows[: len(ranking.places)])
-    memories = _memories(run, candidates, ranked, expanded)
+    memories = _memories(run, signal, ranked, expanded)
     warnings += relevance_warnings(ranked.inputs, ranked.judged, len(memories))
     episodes = None
     if run.tuning.mode == "episode":
@@ -148,8 +156,8 @@ def compose_answer(
     seqs = zip(ranked.inputs.fact("seq", expanded.places).tolist(), expanded.rows, strict=True)
     return ComposedAnswer(
         run=run,
-        permitted=candidates.permitted,
-        signal=candidates.signal._replace(columns=signal.NO_COLUMNS),
+        permitted=permitted,
+        signal=signal._replace(columns=NO_COLUMNS),
         graph_ran=ranked.graph.ran,
         tiebreak_applied=ranking.tiebreak_applied,
         answerable=ranked.judged.answerable,
@@ -166,13 +174,13 @@ def compose_answer(
     )
 
 
-def _memories(run: QueryRun, candidates: Candidates, ranked: Ranked, expanded: Expanded) -> list[RecalledMemory]:
+def _memories(run: QueryRun, signal: Signal, ranked: Ranked, expanded: Expanded) -> list[RecalledMemory]:
     """Return the ranked memories, then those from graph expansion with the score of their path. Ranked memories whose
     text cannot be decrypted sort last among these. Rows deleted since ranking are skipped."""
     index, places, rows, count = run.index, expanded.places, expanded.rows, len(ranked.ranking.places)
     more: list[dict[str, Any]] = [{} for _ in rows]
     if run.query.explain:
-        more = _explained(run, candidates, ranked, rows[:count])
+        more = _explained(run, signal, ranked, rows[:count])
         more += [{"why": reasons} for reasons in why.added(expanded.items, rows[:count])]
     rerank_scores = {} if run.results.scored is None else run.results.scored.scores
     episodes = map(index.episode, index.conversation.facts["episode"].take(places).tolist())
@@ -181,7 +189,7 @@ def _memories(run: QueryRun, candidates: Candidates, ranked: Ranked, expanded: E
         (None if episode is None else episode.id for episode in episodes),
         [*ranked.ranking.scores.tolist(), *(item.score for item in expanded.items)],
         expanded.relevance.round(6).tolist(),
-        excerpts(index, run.question, candidates.signal.vector, places, rows),
+        excerpts(index, run.question, signal.vector, places, rows),
         more,
         strict=True,
     )
@@ -227,13 +235,13 @@ def _memories(run: QueryRun, candidates: Candidates, ranked: Ranked, expanded: E
     return found
 
 
-def _explained(run: QueryRun, candidates: Candidates, ranked: Ranked, rows: Rows) -> list[dict[str, Any]]:
+def _explained(run: QueryRun, signal: Signal, ranked: Ranked, rows: Rows) -> list[dict[str, Any]]:
     """Return the reasons of each ranked memory, and the parts of its score."""
     query, scored, ranking = run.query, run.results.scored, ranked.ranking
     # Without the question's vector, similarity is spelling, for every model.
-    kind = run.engine.embedder.kind if candidates.signal.vector is not None else "spelling"
+    kind = run.engine.embedder.kind if signal.vector is not None else "spelling"
     names = partial(ranked.graph.names, query.entity_urns, run.question.text)
-    reasons = why.why(ranked.inputs, ranking, rows, candidates.signal.columns, kind, run.rows, names)
+    reasons = why.why(ranked.inputs, ranking, rows, signal.columns, kind, run.rows, names)
     if scored is not None:
         why.say_reranked(reasons, scored.model, ranked.before)
     why.say_updates(reasons, ranking.places.tolist(), ranked.updates, run.index, run.rows)
@@ -310,7 +318,7 @@ def _response(
         "index": "flat",
         "memories": len(run.index),
         "permitted": len(found.permitted.places),
-        "cache_hits": {name: int(name in found.signal.hits) for name in signal.CACHES},
+        "cache_hits": {name: int(name in found.signal.hits) for name in CACHES},
         "stages_ms": timings.stages_ms,
     }
     if results.scored is not None:

@@ -12,7 +12,7 @@ import numpy as np
 
 from recallflow.limits import PARTICIPANTS_MAX, QUERY_CHARACTERS
 from recallflow.llm import Prompt
-from recallflow.operators.recall import model_calls, signal
+from recallflow.operators.recall import model_calls
 from recallflow.operators.recall.compose import compose_answer, finish
 from recallflow.operators.recall.context import read_summaries
 from recallflow.operators.recall.deadline import Step, StepTimings
@@ -20,12 +20,10 @@ from recallflow.operators.recall.filters import Filtering, Linked, superseded, v
 from recallflow.operators.recall.model_calls import LLM_STEPS, NOTHING, LlmStep, ModelResults, Wanted
 from recallflow.operators.recall.moment import Moment, filtered_graph
 from recallflow.operators.recall.question import Question, Vocabulary, intent_of, mode_for, understand
-from recallflow.operators.recall.rank_and_judge import rank_candidates
+from recallflow.operators.recall.rank_and_judge import rank_candidates, read_signal
 from recallflow.operators.recall.ranking_input import Tuning, tuned
-from recallflow.operators.recall.signal import Signal
 from recallflow.operators.recall.stages import (
     NO_SUMMARIES,
-    Candidates,
     CategorySummaries,
     ComposedAnswer,
     Engine,
@@ -83,7 +81,8 @@ def answer_subquery(found: ComposedAnswer, results: ModelResults, question: str)
 def ranked_only(engine: Engine, request: RecallRequest, results: ModelResults = NOTHING) -> Ranked:
     """Return a query's ranking, for callers that do not need memories."""
     run = _begin(engine, request, results)
-    return rank_candidates(run, _read_signal(run, _permit(run)))
+    permitted = _permit(run).places
+    return rank_candidates(run, permitted, read_signal(run, permitted))
 
 
 def plan_model_calls(
@@ -100,7 +99,7 @@ def plan_model_calls(
     if run.question.own_words in texts:
         return wanted, find_nothing
     if _may_rerank(engine, results, run.tuning) and "rerank" not in run.dropped:
-        ranked = rank_candidates(run, _read_signal(run, permitted), model_calls.RERANKED_MOST)
+        ranked = rank_candidates(run, permitted.places, read_signal(run, permitted.places), model_calls.RERANKED_MOST)
         best = model_calls.rerank_texts(run.rows(run.index.conversation.slots[ranked.ranking.places].tolist()))
         if len(best) > 1:
             return wanted._replace(question=request.query.query.strip(), candidates=best), find_nothing
@@ -195,10 +194,10 @@ def _understood(
 
 
 def _find(run: QueryRun, permitted: Permitted, summaries: CategorySummaries) -> ComposedAnswer:
-    candidates = _read_signal(run, permitted)
-    ranked = rank_candidates(run, candidates)
+    signal = read_signal(run, permitted.places)
+    ranked = rank_candidates(run, permitted.places, signal)
     spend_scan(run.index)
-    return compose_answer(run, candidates, ranked, _expand(run, ranked), summaries)
+    return compose_answer(run, permitted, signal, ranked, _expand(run, ranked), summaries)
 
 
 def _find_all(run: QueryRun) -> ComposedAnswer:
@@ -229,22 +228,6 @@ def _summaries(run: QueryRun, permitted: Permitted) -> CategorySummaries:
     found = read_summaries(run, permitted.places)
     run.timings.end("summaries")
     return found
-
-
-def _read_signal(run: QueryRun, permitted: Permitted) -> Candidates:
-    index, shared, question = run.index, run.engine.shared, run.question
-    if run.tuning.mode == "recency" or not index.conversation.size:
-        found = Signal()
-    elif "dense" in run.dropped:
-        found = Signal(signal.by_words(shared, index, question, permitted.places))
-    else:
-        received = run.results.vectors.get(question.own_words)
-        found = signal.read(shared, index, question, permitted.places, run.rows, received)
-        if received is not None:  # its time is counted in "models"
-            found = found._replace(took_ms=0.0)
-    run.timings.end("candidates")
-    spend_scan(index)
-    return Candidates(permitted, found)
 
 
 def _expand(run: QueryRun, ranked: Ranked) -> Expanded:

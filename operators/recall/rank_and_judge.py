@@ -1,37 +1,122 @@
-"""Ranks the permitted memories with the graph's contribution, and computes their relevance (steps 6, 7, 9)."""
+"""Computes the semantic signal of a question with its fallbacks (step 4), ranks the permitted memories with the graph's
+contribution, and computes their relevance (steps 6, 7, 9)."""
 
 from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
 
+from recallflow.embedder import NO_FLOATS, Embedder, TextVectors
 from recallflow.fields import format_time
 from recallflow.language.statements import StatementReading, read_statements
 from recallflow.operators.graph.query_graph import QueryGraph
 from recallflow.operators.recall import model_calls, people, updates
-from recallflow.operators.recall.columns import known
+from recallflow.operators.recall.columns import Columns, compute, known
 from recallflow.operators.recall.deadline import Step
+from recallflow.operators.recall.question import Question
 from recallflow.operators.recall.ranking import CANDIDATES, rank
 from recallflow.operators.recall.ranking_input import NO_SEQS, Ranking, RankingInput
 from recallflow.operators.recall.relevance import NEAREST, Judge, Judged
 from recallflow.operators.recall.relevance_weights import Basis
-from recallflow.operators.recall.stages import NO_FURTHER, Candidates, Further, QueryRun, Ranked
+from recallflow.operators.recall.shared import QuestionVector, Shared
+from recallflow.operators.recall.stages import NO_FURTHER, Further, QueryRun, Ranked, Signal
 from recallflow.operators.recall.updates import Replacement
-from recallflow.operators.recall.weights import has_one_person
-from recallflow.operators.recall.words import spend_scan
-from recallflow.operators.redaction import is_readable
+from recallflow.operators.recall.weights import LEXICAL_WEIGHTS, WEIGHTS, has_one_person, sets_for, weights_of
+from recallflow.operators.recall.words import by_token, spend_scan
+from recallflow.operators.redaction import RowsReader, is_readable
 from recallflow.queries import HOPS_MIN
 from recallflow.state.arrays import Column, Places
 from recallflow.state.index import OwnerIndex
 
+FALLBACK_CANDIDATES = 200
 FURTHER_MOST = 200  # ranked memories beyond the answer that a context may hold
 STATEMENTS_HELD = 4_096  # per owner
 READ_CHARACTERS = 500  # per memory: a memory that replaces a fact says so at its beginning
 
 
-def rank_candidates(run: QueryRun, candidates: Candidates, at_least: int = 0) -> Ranked:
-    """Rank the candidates. `at_least` is the minimum number of ranked memories. 0 ranks the query's k, or more if a
-    reranker has scored them."""
+def read_signal(run: QueryRun, permitted: Places) -> Signal:
+    """Return the signal of a query over the permitted positions."""
+    index, shared, question = run.index, run.engine.shared, run.question
+    if run.tuning.mode == "recency" or not index.conversation.size:
+        found = Signal()
+    elif "dense" in run.dropped:
+        found = Signal(_by_words(shared, index, question, permitted))
+    else:
+        received = run.results.vectors.get(question.own_words)
+        found = signal_by_vector(shared, index, question, permitted, run.rows, received)
+        if received is not None:  # its time is counted in "models"
+            found = found._replace(took_ms=0.0)
+    run.timings.end("candidates")
+    spend_scan(index)
+    return found
+
+
+def signal_by_vector(
+    shared: Shared,
+    index: OwnerIndex,
+    question: Question,
+    permitted: Places,
+    rows: RowsReader,
+    received: QuestionVector | None = None,
+) -> Signal:
+    """Return the signal from the question's vector and words. If the model fails, the signal uses words, and the
+    fallback's vectors of the question and the best candidates. `received` is the question's vector from an embedding
+    service."""
+    questions, conversation = shared.questions, index.conversation
+    asked = questions.embed(question.own_words) if received is None else received
+    hits = ("question_vector",) if asked.cached else ()
+    if not asked.cached:
+        shared.costs.add("dense", asked.took_ms)
+    if asked.vector is None:
+        columns, fallback = _by_words(shared, index, question, permitted), questions.fallback
+        if fallback is not None:
+            dense = _dense_by(fallback, columns, index, question, permitted, rows)
+            columns = replace(
+                columns,
+                values={**columns.values, "dense": dense},
+                weights=weights_of(index, WEIGHTS["spelling"]),
+                first=None,
+            )
+        problems = () if asked.problem is None else (asked.problem,)
+        return Signal(columns, embedded=fallback is not None, took_ms=asked.took_ms, warnings=problems)
+    if (known := shared.candidates.get(conversation, question.text)) is not None:
+        return Signal(known, asked.vector, embedded=True, hits=(*hits, "candidates"), took_ms=asked.took_ms)
+    query = TextVectors(asked.vector, asked.tokens)
+    sets = sets_for(questions.embedder.kind, by_token=by_token(index, query))
+    weights = weights_of(index, sets, is_spaced=question.table.blanks)
+    columns = compute(index, question, query, weights, permitted)
+    if columns.complete:
+        shared.candidates.put(conversation, question.text, columns)
+    return Signal(columns, asked.vector, embedded=True, hits=hits, took_ms=asked.took_ms)
+
+
+def _by_words(shared: Shared, index: OwnerIndex, question: Question, permitted: Places) -> Columns:
+    """Return the columns without the question's vector."""
+    # All cosines with a zero vector are equal, so that every column of vectors is 0.
+    nowhere = TextVectors(np.zeros(shared.questions.embedder.dimension, np.float32), NO_FLOATS)
+    return compute(index, question, nowhere, weights_of(index, LEXICAL_WEIGHTS), permitted)
+
+
+def _dense_by(
+    fallback: Embedder, columns: Columns, index: OwnerIndex, question: Question, permitted: Places, rows: RowsReader
+) -> Column:
+    """Return (n,) z-scores of the fallback's cosines over the best permitted memories by words, 0 elsewhere."""
+    score = columns.score()
+    best = permitted[np.argsort(-score[permitted], kind="stable")[:FALLBACK_CANDIDATES]]
+    found = zip(best, rows(index.conversation.slots[best].tolist()), strict=True)
+    readable = [(place, row) for place, row in found if is_readable(row)]
+    dense = np.zeros(len(score))
+    if readable:
+        texts = [f"{row.author}: {row.content}" if row.author else row.content for _, row in readable]
+        matrix = fallback.embed([question.own_words, *texts]).astype(np.float64)
+        cosines = matrix[1:] @ matrix[0]
+        dense[[place for place, _ in readable]] = (cosines - cosines.mean()) / (cosines.std() + 1e-6)
+    return dense
+
+
+def rank_candidates(run: QueryRun, permitted: Places, signal: Signal, at_least: int = 0) -> Ranked:
+    """Rank the permitted memories, at least `at_least` of them. 0 ranks the query's k, or more if a reranker has scored
+    them."""
     query, tuning, least = run.query, run.tuning, run.query.min_relevance
     scores = {} if run.results.scored is None else run.results.scored.scores
     is_whole = tuning.mode == "episode"  # an episode must keep all its members
@@ -40,7 +125,7 @@ def rank_candidates(run: QueryRun, candidates: Candidates, at_least: int = 0) ->
     most = max(at_least, model_calls.RERANKED_MOST if scores else 0)
     if settles or has_context or (least is not None and not is_whole):
         most = CANDIDATES
-    inputs, graph, judge = _read_input(run, candidates, most)
+    inputs, graph, judge = _read_input(run, permitted, signal, most)
     ranking = rank(inputs) if len(inputs.allowed) else Ranking(inputs.allowed, np.zeros(0))
     before: list[int] = []
     if scores:
@@ -65,15 +150,15 @@ def rank_candidates(run: QueryRun, candidates: Candidates, at_least: int = 0) ->
     return Ranked(inputs, ranking, graph, before, judged, changed, further)
 
 
-def _read_input(run: QueryRun, candidates: Candidates, most: int) -> tuple[RankingInput, QueryGraph, Judge]:
+def _read_input(run: QueryRun, permitted: Places, signal: Signal, most: int) -> tuple[RankingInput, QueryGraph, Judge]:
     """Return the input of a ranking of `most` memories or more, the graph, and the judge of relevance."""
-    query, moment, index, columns = run.query, run.moment, run.index, candidates.signal.columns
+    query, moment, index, columns = run.query, run.moment, run.index, signal.columns
     semantic = columns.score() if columns.values else np.zeros(index.conversation.size)
     graph = QueryGraph(
         graph=run.graph,
         index=index,
         semantic=semantic,
-        permitted=candidates.permitted.places,
+        permitted=permitted,
         now_ms=moment.now_ms,
         expansions=run.engine.expansions,
         ask=run.request.ask,
@@ -84,9 +169,9 @@ def _read_input(run: QueryRun, candidates: Candidates, most: int) -> tuple[Ranki
     spend_scan(index)
     # Without the question's vector the basis is words alone, for every model. The mode `recency` compares nothing, so
     # that only facts are available.
-    basis: Basis = "words" if candidates.signal.vector is None else run.engine.embedder.kind
+    basis: Basis = "words" if signal.vector is None else run.engine.embedder.kind
     columns = columns if columns.values else known(index, run.question)
-    judge = Judge(index, run.question, columns, basis, len(candidates.permitted.places))
+    judge = Judge(index, run.question, columns, basis, len(permitted))
     session_id = query.session_id if moment.is_now else None
     inputs = RankingInput(
         index=index,
@@ -94,10 +179,10 @@ def _read_input(run: QueryRun, candidates: Candidates, most: int) -> tuple[Ranki
         query=query,
         now_ms=moment.now_ms,
         semantic=semantic,
-        allowed=candidates.permitted.places,
+        allowed=permitted,
         tuning=replace(run.tuning, k=most) if most > run.tuning.k else run.tuning,
         relevance=judge.at,
-        vector=candidates.signal.vector,
+        vector=signal.vector,
         proximity=_proximity(run, graph),
         relationship=_relationship(run, graph),
         usage=run.request.hot.usage() if moment.is_now else None,

@@ -1,6 +1,6 @@
 """The result types of the recall steps, and the engine that runs them.
 
-The steps are `RecallRequest → QueryRun → Permitted → Candidates → Ranked → Expanded → ComposedAnswer`.
+The steps are `RecallRequest → QueryRun → Permitted → Signal → Ranked → Expanded → ComposedAnswer`.
 Each result is a frozen value for the next step."""
 
 from collections.abc import Callable, Mapping, Sequence
@@ -10,13 +10,14 @@ from typing import NamedTuple
 import numpy as np
 
 from recallflow.control import RecallSettings
-from recallflow.embedder import Embedder
+from recallflow.embedder import Embedder, Matrix
 from recallflow.language import Intent
 from recallflow.operators.events import Ask
 from recallflow.operators.graph.paths import Related
 from recallflow.operators.graph.query_graph import QueryGraph
 from recallflow.operators.graph.reader import EntityContext
 from recallflow.operators.graph.rollout import AppliedExpansion, Expansions
+from recallflow.operators.recall.columns import Columns
 from recallflow.operators.recall.deadline import Step, StepTimings
 from recallflow.operators.recall.model_calls import Kind, ModelResults
 from recallflow.operators.recall.moment import Moment, graph_at, index_at
@@ -24,7 +25,6 @@ from recallflow.operators.recall.question import Question
 from recallflow.operators.recall.ranking_input import Ranking, RankingInput, Tuning
 from recallflow.operators.recall.relevance import Judged
 from recallflow.operators.recall.shared import Shared
-from recallflow.operators.recall.signal import Signal
 from recallflow.operators.recall.updates import Replacement
 from recallflow.queries import Recall
 from recallflow.responses import RecalledEpisode, RecalledMemory, Response, Warn
@@ -118,11 +118,18 @@ class Permitted(NamedTuple):
     excluded: int  # the number of memories that the filters exclude
 
 
-class Candidates(NamedTuple):
-    """Step 4: the positions that may be in the answer, and the question's signal."""
+NO_COLUMNS = Columns({}, {})
 
-    permitted: Permitted
-    signal: Signal
+
+class Signal(NamedTuple):
+    """Step 4: the columns of a question, and how they were computed."""
+
+    columns: Columns = NO_COLUMNS  # empty in modes that do not rank by meaning
+    vector: Matrix | None = None  # the question's vector, if the model returned one
+    embedded: bool = False  # whether any vectors contributed
+    hits: tuple[str, ...] = ()  # the caches that had a hit
+    took_ms: float = 0.0  # the model's time
+    warnings: tuple[Warn, ...] = ()
 
 
 class Further(NamedTuple):

@@ -18,9 +18,10 @@ from recallflow.operators.events import Analysis, Write, decode
 from recallflow.operators.prepare import prepare
 from recallflow.operators.recall.columns import Columns, compute
 from recallflow.operators.recall.question import understand
+from recallflow.operators.recall.rank_and_judge import signal_by_vector
 from recallflow.operators.recall.ranking import boosts, rank, raw
 from recallflow.operators.recall.shared import Shared
-from recallflow.operators.recall.signal import Signal, read
+from recallflow.operators.recall.stages import Signal
 from recallflow.operators.recall.weights import WEIGHTS, WHOLE_WEIGHTS
 from recallflow.operators.redaction import RowsReader
 from recallflow.records import Position, Record
@@ -83,7 +84,7 @@ def places(index: OwnerIndex) -> dict[str, int]:
 
 def signal(shared: Shared, index: OwnerIndex, permitted: Places | None = None, reader: RowsReader = rows) -> Signal:
     everything = np.arange(index.conversation.size)
-    return read(shared, index, QUESTION, everything if permitted is None else permitted, reader)
+    return signal_by_vector(shared, index, QUESTION, everything if permitted is None else permitted, reader)
 
 
 def by_memory(index: OwnerIndex, column: Column) -> list[float]:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from recallflow.embedder import Kind, Matrix
 from recallflow.language import read
-from recallflow.operators.recall import signal
+from recallflow.operators.recall import rank_and_judge
 from recallflow.operators.recall.phrases import PLAIN, QUOTE_CHARACTERS
 from recallflow.operators.recall.weights import WEIGHTS
 from recallflow.operators.recall.why import BOOSTS, COLUMNS, FACTORS
@@ -139,7 +139,7 @@ def test_similar_meaning_is_said_only_where_it_helped(tmp_path: Path) -> None:
 
 def test_a_column_of_negative_weight_is_no_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     sets = {chat: dict.fromkeys(weights, -1.0) for chat, weights in WEIGHTS["spelling"].items()}
-    monkeypatch.setattr(signal, "sets_for", lambda *_, **__: sets)
+    monkeypatch.setattr(rank_and_judge, "sets_for", lambda *_, **__: sets)
     response = ask("What do people eat in Porto?", mode="relevance", k=9)
     assert not any(of(response, memory["id"]).keys() & {"meaning", "words"} for memory in response["memories"])
 
