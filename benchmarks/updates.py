@@ -14,6 +14,7 @@ operators/recall/update_weights.py. Everyday facts, of which none changes, are p
 English cases only, and writes no weights.
 """
 
+import textwrap
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import compress
@@ -215,8 +216,11 @@ def left_out(every: Sequence[Case], answers: Sequence[CaseAnswer], pairs: Pairs,
 def written(names: Sequence[str], made: Fit) -> str:
     """Return the source of the weights' module."""
     source = FILE.read_text()
-    rows = "".join(f'    "{name}": {weight:.3g},\n' for name, weight in zip(names, made.weights.tolist(), strict=True))
-    return source[: source.index("BIAS =")] + (f"BIAS = {made.bias:.3g}\nWEIGHTS: Mapping[str, float] = {{\n{rows}}}\n")
+    pairs = zip(names, made.weights.tolist(), strict=True)
+    lines = textwrap.wrap(" ".join(f'"{name}":~{weight:.3g},' for name, weight in pairs), 116)
+    rows = "".join(f"    {line}\n" for line in lines).replace("~", " ")  # no line ends within a pair
+    start = source[: source.index("BIAS =")]
+    return f"{start}BIAS = {made.bias:.3g}\nWEIGHTS: Mapping[str, float] = {{\n{rows}}}  # fmt: skip\n"
 
 
 def main() -> None:

@@ -316,12 +316,9 @@ def _loading(origin: str, load: Callable[[], T]) -> T:
 
 
 def pooled(hidden: Matrix, pooling: Pooling) -> Matrix:
-    found: Matrix
     if pooling in ("cls", "last"):
-        found = hidden[0 if pooling == "cls" else -1]
-    else:
-        found = hidden.max(axis=0) if pooling == "max" else hidden.mean(axis=0)
-    return found
+        return np.asarray(hidden[0 if pooling == "cls" else -1])
+    return np.asarray(hidden.max(axis=0) if pooling == "max" else hidden.mean(axis=0))
 
 
 def unit(rows: Matrix) -> Matrix:
@@ -362,11 +359,8 @@ class StaticEmbedder(ModelTokenCounter):
             from model2vec import StaticModel
         except ImportError:
             raise EmbedderError("the static embedder needs model2vec: pip install 'recallflow[static]'") from None
-        try:
-            model = StaticModel.from_pretrained(model_path or _MODEL, force_download=False)
-        except Exception as error:  # the hub client and the tokenizers raise undocumented errors
-            origin = model_path or f"{_MODEL} from the model hub (--model-path takes a local folder)"
-            raise EmbedderError(f"cannot load {origin}: {error}") from error
+        origin = str(model_path or f"{_MODEL} from the model hub (--model-path takes a local folder)")
+        model = _loading(origin, lambda: StaticModel.from_pretrained(model_path or _MODEL, force_download=False))
         self._tokenizer: Any = unlimited(model.tokenizer)
         self._tokenizer.enable_truncation(_TOKENS_MAX)
         self._table = _table(model)

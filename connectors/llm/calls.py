@@ -66,13 +66,6 @@ async def _read(response: Any, most_bytes: int) -> bytes:
             raise CallFailed("malformed", f"the answer has more than {most_bytes:,} bytes")
 
 
-def _of_status(error: openai.APIStatusError) -> CallFailed:
-    status = error.status_code
-    is_away = status in (408, 409) or status >= 500
-    code: ModelFailure = "rate_limited" if status == 429 else "unavailable" if is_away else "rejected"
-    return CallFailed(code, f"the service answered {status}", status, error.response.headers.get("retry-after"))
-
-
 Answer = TypeVar("Answer", Completion, Embedded)
 
 WAITS_MOST_S = 86_400.0
@@ -167,7 +160,11 @@ class ServiceModel:
         except (TimeoutError, openai.APITimeoutError):
             raise CallFailed("timeout", f"no answer within {self._timeout_s:g} s") from None
         except openai.APIStatusError as error:
-            raise _of_status(error) from None
+            status = error.status_code
+            is_away = status in (408, 409) or status >= 500
+            code: ModelFailure = "rate_limited" if status == 429 else "unavailable" if is_away else "rejected"
+            retry_after = error.response.headers.get("retry-after")
+            raise CallFailed(code, f"the service answered {status}", status, retry_after) from None
         except openai.APIConnectionError as error:
             cause = type(error.__cause__ or error).__name__
             raise CallFailed("unavailable", f"it cannot be reached: {cause}") from None
@@ -257,21 +254,14 @@ def read_answer(content: str, schema: Mapping[str, Any]) -> object:
     list or as a truth value (JSON, YES or NO). Raise ValueError for other text that is not JSON."""
     blocks = _FENCED.findall(content)
     text = (blocks[0] if len(blocks) == 1 else content).strip()
-    field, kind = _only_field(schema)
+    properties: Mapping[str, Mapping[str, Any]] = schema.get("properties", {})
+    ((field, inner),) = properties.items() if len(properties) == 1 else [("", {})]
+    kind = inner.get("type")
     word = _WORDS.get(text.strip("*.!\"' ").lower())
     if kind == "boolean" and word is not None:
         return {field: word}
     value: object = orjson.loads(text)
     return {field: value} if kind == "array" and isinstance(value, list) else value
-
-
-def _only_field(schema: Mapping[str, Any]) -> tuple[str, object]:
-    """Return name and type of the only field of a schema's object; empty values for other schemas."""
-    properties: Mapping[str, Mapping[str, Any]] = schema.get("properties", {})
-    if len(properties) != 1:
-        return "", None
-    ((name, inner),) = properties.items()
-    return name, inner.get("type")
 
 
 MOST_BYTES = 1024 * 1024  # size limit of a response

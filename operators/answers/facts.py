@@ -47,18 +47,12 @@ class _ScoredFact(NamedTuple):
     score: float
     marks: list[Mark]
 
-    @property
-    def order(self) -> tuple[float, float, int, str, str, str]:
-        """The sort key: the best score first, then the highest confidence, then the newest."""
-        edge = self.edge
-        return (
-            -self.score,
-            -edge.weight * edge.confidence,
-            -edge.ingested_ms,
-            str(edge.source),
-            edge.type,
-            str(edge.target),
-        )
+
+def _order(fact: _ScoredFact) -> tuple[float, float, int, str, str, str]:
+    """Return the sort key: the best score first, then the highest confidence, then the newest."""
+    edge = fact.edge
+    weight = edge.weight * edge.confidence
+    return -fact.score, -weight, -edge.ingested_ms, str(edge.source), edge.type, str(edge.target)
 
 
 class FactSearch:
@@ -87,7 +81,7 @@ class FactSearch:
             score = self._score(edge)
             if score > 0 or not self._wanted:
                 found.append(_ScoredFact(edge, score, why_not))
-        found.sort(key=lambda one: one.order)
+        found.sort(key=_order)
         return Facts(facts=[self._fact(one) for one in found[: self._query.limit]], complete=self._complete)
 
     def _begin(self, best: Sequence[int]) -> Iterator[NodeKey]:

@@ -202,8 +202,9 @@ def _dense(index: OwnerIndex, query: TextVectors) -> tuple[Column, float, float]
 def _facts(index: OwnerIndex, question: Question) -> dict[str, Column]:
     """Return the columns of a memory's facts that the question uses."""
     facts, columns = index.conversation.facts, dict[str, Column](_same_of_all_questions(index))
-    if (speaker := _speaker(index, question)) is not None:
-        columns["speaker"] = speaker
+    if len(about := people.asked_about(index, question)) == 1:
+        written = people.written_by(index, *about) if question.named else people.written_by(index, "user", "role")
+        speaker = columns["speaker"] = people.theirs(index, written, *about)
         columns["speaker_of_two"] = speaker * index.between_two
         columns["speaker_asks"] = speaker * ((facts["flags"] & ENDS_ASKING) != 0)
     if len(question.named) > 1:
@@ -243,16 +244,6 @@ def in_episode(index: OwnerIndex) -> Mask | None:
 def _brevity(index: OwnerIndex) -> Column:
     """Return (n,) 1 for each text of up to `BRIEF` words, and less for longer ones."""
     return np.minimum(BRIEF / np.maximum(index.lengths[0].words, 1), 1.0)
-
-
-def _speaker(index: OwnerIndex, question: Question) -> Column | None:
-    """Return the attribution to the one participant the question is about, or None if it is not exactly one."""
-    about = people.asked_about(index, question)
-    if len(about) != 1:
-        return None
-    (name,) = about
-    written = people.written_by(index, name) if question.named else people.written_by(index, "user", "role")
-    return people.theirs(index, written, name)
 
 
 def date_column(created_ms: npt.NDArray[np.int64], dates: tuple[DateMention, ...]) -> Column:

@@ -3,7 +3,7 @@
 Partition logic makes no calls. It returns the requests (`Wanted`); services make the calls, and the query is answered
 with the results (`ModelResults`) as an input. A failed call has no result."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, get_args
@@ -114,11 +114,6 @@ class ModelResults:
             return None
         answer: Mapping[str, Any] | None = ended.result
         return answer
-
-    def failures(self) -> Iterable[tuple[LlmStep, str]]:
-        for step in LLM_STEPS:
-            if (ended := self.ended.get(step)) is not None and ended.failure is not None:
-                yield step, ended.failure
 
     @property
     def ran_llm(self) -> bool:
@@ -278,7 +273,9 @@ def llm_warnings(query: Recall, results: ModelResults, *, has_model: bool, has_t
         detail = f"rewrite: {code}; {count} smaller question{'s were' if count > 1 else ' was'} not asked"
         found.append(Warn(code="llm_failed", detail=detail))
     return found + [
-        Warn(code="llm_failed", detail=f"{step}: {failure}; {_INSTEAD[step]}") for step, failure in results.failures()
+        Warn(code="llm_failed", detail=f"{step}: {results.ended[step].failure}; {_INSTEAD[step]}")
+        for step in LLM_STEPS
+        if step in results.ended and results.ended[step].failure is not None
     ]
 
 

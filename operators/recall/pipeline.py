@@ -19,7 +19,7 @@ from recallflow.operators.recall.deadline import Step, StepTimings
 from recallflow.operators.recall.filters import Filtering, Linked, superseded, valid
 from recallflow.operators.recall.model_calls import LLM_STEPS, NOTHING, LlmStep, ModelResults, Wanted
 from recallflow.operators.recall.moment import Moment, filtered_graph
-from recallflow.operators.recall.question import Question, Vocabulary, intent_of, mode_for, understand
+from recallflow.operators.recall.question import MODES, Question, Vocabulary, intent_of, understand
 from recallflow.operators.recall.rank_and_judge import rank_candidates, read_signal
 from recallflow.operators.recall.ranking_input import Tuning, tuned
 from recallflow.operators.recall.stages import (
@@ -166,7 +166,7 @@ def _understood(
     query, ask, shared = request.query, request.ask, engine.shared
     question = _read(index, query.query.strip()[:QUERY_CHARACTERS])
     intent = intent_of(question)
-    tuning = tuned(query, mode_for(query.mode, intent), request.tenant)
+    tuning = tuned(query, MODES[intent] if query.mode == "auto" else query.mode, request.tenant)
     dropped = [*results.dropped]
     if query.sla_target_ms is not None:
         ahead: list[Step] = []

@@ -193,8 +193,3 @@ def intent_of(question: Question) -> Intent:
         if question.table.intents[intent].search(text):
             return intent
     return "factual"
-
-
-def mode_for(asked: Mode, intent: Intent) -> Mode:
-    """Return the mode of a query. `auto` is resolved by intent."""
-    return MODES[intent] if asked == "auto" else asked

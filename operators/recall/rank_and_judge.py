@@ -146,7 +146,12 @@ def rank_candidates(run: QueryRun, permitted: Places, signal: Signal, at_least: 
         ranking, judged = ranking.only(enough), judged.only(enough)
         before = [before[rank] for rank in enough.tolist()] if before else before
     run.timings.end("judge")
-    further = _further(run.index, whole.places[beyond], whole.scores[beyond], changed) if has_context else NO_FURTHER
+    further = NO_FURTHER
+    if has_context:
+        places, created_ms = whole.places[beyond], run.index.conversation.facts["created_ms"]
+        replaced = changed.keys() & {*places.tolist()}
+        replaced_at = {place: format_time(int(created_ms[changed[place].by])) for place in replaced}
+        further = Further(places, whole.scores[beyond], replaced_at)
     return Ranked(inputs, ranking, graph, before, judged, changed, further)
 
 
@@ -201,12 +206,6 @@ def _reranked(inputs: RankingInput, ranking: Ranking, scores: Mapping[str, float
     by_score = sorted(range(len(ids)), key=lambda at: (ids[at] not in scores, -scores.get(ids[at], 0.0), at))
     best = by_score[: inputs.tuning.k]
     return ranking.only(np.array(best, np.int64)), [at + 1 for at in best]
-
-
-def _further(index: OwnerIndex, places: Places, scores: Column, changed: Mapping[int, Replacement]) -> Further:
-    """Return the ranked memories beyond the answer, with the times at which others replaced them."""
-    created_ms, replaced = index.conversation.facts["created_ms"], changed.keys() & {*places.tolist()}
-    return Further(places, scores, {place: format_time(int(created_ms[changed[place].by])) for place in replaced})
 
 
 def _settled(

@@ -110,17 +110,13 @@ def _find(text: str, wanted: Collection[str], language: int) -> list[StemMatch]:
     if text.isascii() or not BEYOND_LATIN.search(lowered):
         found = _in_latin(lowered, _having(LATIN_WORD.findall(lowered), wanted, language))
     else:
-        found = _joined(_in_any(_beginning(lowered), wanted, language), lowered)
+        beginning = lowered
+        if len(lowered) > CHARACTERS_MOST:  # whole words
+            blank = lowered.rfind(" ", 0, CHARACTERS_MOST)
+            beginning = lowered[: CHARACTERS_MOST if blank < 0 else blank]
+        found = _joined(_in_any(beginning, wanted, language), lowered)
     # If normalisation changed the text, the ranges are mapped back to the original characters.
     return found if normalised(text) == text and len(lowered) == len(text) else _moved(text, lowered, found, language)
-
-
-def _beginning(text: str) -> str:
-    """Return the whole words within the first CHARACTERS_MOST characters."""
-    if len(text) <= CHARACTERS_MOST:
-        return text
-    blank = text.rfind(" ", 0, CHARACTERS_MOST)
-    return text[: CHARACTERS_MOST if blank < 0 else blank]
 
 
 def _having(every: Sequence[str], wanted: Collection[str], language: int) -> dict[str, str]:

@@ -97,9 +97,7 @@ class _Cues:
         ]
 
 
-@cache
-def _cues(code: str) -> _Cues:
-    return _Cues(code)
+_cues = cache(_Cues)
 
 
 def read_statements(texts: Sequence[str]) -> list[StatementReading]:

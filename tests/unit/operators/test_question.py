@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from recallflow import limits
 from recallflow.language import DateMention, Intent
 from recallflow.operators.recall import question, ranking
-from recallflow.operators.recall.question import MODES, intent_of, mode_for, understand
-from recallflow.queries import Mode
+from recallflow.operators.recall.question import MODES, intent_of, understand
 
 PAIR = ["Ann", "Bo"]
 
@@ -251,9 +250,6 @@ def test_requested_action_precedes_mentioned_ones(text: str, intent: Intent) -> 
     assert intent_of(understand(text, ["Ann", "Bo"])) == intent
 
 
-def test_auto_follows_the_intent_and_explicit_modes_stay() -> None:
+def test_each_intent_has_a_mode() -> None:
     assert MODES.keys() == set(get_args(Intent))
     assert set(MODES.values()) <= ranking.MODES.keys()
-    for mode in get_args(Mode):
-        for intent in get_args(Intent):
-            assert mode_for(mode, intent) == (MODES[intent] if mode == "auto" else mode)
