@@ -81,38 +81,32 @@ class CrossEncoder:
         self._thread = ThreadPoolExecutor(1, "recallflow-rerank")
 
     async def score(self, question: str, texts: Sequence[str]) -> Sequence[float]:
-        return await asyncio.get_running_loop().run_in_executor(self._thread, self._score, question, texts)
+        def rerank() -> Sequence[float]:
+            return [*self._model.rerank(question, texts, batch_size=BATCH)]
 
-    def _score(self, question: str, texts: Sequence[str]) -> Sequence[float]:
-        return [*self._model.rerank(question, texts, batch_size=BATCH)]
+        return await asyncio.get_running_loop().run_in_executor(self._thread, rerank)
 
 
 def _load(name: str, path: Path | None) -> Any:
     try:
+        from fastembed.common.model_description import ModelSource
         from fastembed.rerank.cross_encoder import TextCrossEncoder
     except ImportError:
         raise RerankerError("a local reranker needs fastembed: pip install 'recallflow[rerank]'") from None
-    if path is not None:
-        _register(TextCrossEncoder, name, path)
+    if path is not None:  # fastembed may not know the model
+        file = next((file for file in ("model.onnx", "onnx/model.onnx") if (path / file).is_file()), None)
+        if file is None:
+            raise RerankerError(f"{path} has no model.onnx: give the folder of an ONNX export of {name}")
+        known = {model["model"].lower(): model["model_file"] for model in TextCrossEncoder.list_supported_models()}
+        if name.lower() not in known:
+            TextCrossEncoder.add_custom_model(name, ModelSource(hf=name), file)
+        elif not (path / known[name.lower()]).is_file():
+            raise RerankerError(f"{path} has no {known[name.lower()]}, which is what {name} is read from")
     try:
         return TextCrossEncoder(name, specific_model_path=str(path) if path else None)
     except Exception as error:  # onnxruntime, tokenizers and the hub client raise undocumented errors
         origin = path or "the model hub (--reranker-path takes a local folder)"
         raise RerankerError(f"cannot load the reranker {name} from {origin}: {error}") from error
-
-
-def _register(library: Any, name: str, path: Path) -> None:
-    """Register a model that fastembed may not know, with the file in the folder."""
-    from fastembed.common.model_description import ModelSource
-
-    file = next((file for file in ("model.onnx", "onnx/model.onnx") if (path / file).is_file()), None)
-    if file is None:
-        raise RerankerError(f"{path} has no model.onnx: give the folder of an ONNX export of {name}")
-    known = {model["model"].lower(): model["model_file"] for model in library.list_supported_models()}
-    if name.lower() not in known:
-        library.add_custom_model(name, ModelSource(hf=name), file)
-    elif not (path / known[name.lower()]).is_file():
-        raise RerankerError(f"{path} has no {known[name.lower()]}, which is what {name} is read from")
 
 
 def load_reranker(

@@ -68,7 +68,6 @@ class Endpoint(NamedTuple):
 FIRST_WAIT_S = 0.5
 MOST_WAIT_S = 60.0  # upper limit of the wait before another attempt, also if the service asks for more
 
-
 Waits = Literal["never", "for a limit", "always"]
 
 
@@ -186,7 +185,15 @@ class TokenBudget:
         """`limit` None is unlimited. `path` is the file of the day's spending."""
         self._limit, self._epoch_s, self._path = limit, epoch_s, path
         self._written_s = 0.0
-        self._day, self._spent = _read(path)
+        self._day, self._spent = 0, defaultdict[str, int](int)
+        if path is not None and path.exists():
+            try:
+                found = orjson.loads(path.read_bytes())
+                spent = {str(tenant): int(of) for tenant, of in found["spent"].items()}
+                self._day, self._spent = int(found["day"]), defaultdict(int, spent)
+            except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+                problem = type(error).__name__
+                _log.warning("%s cannot be read (%s): today's spending is counted from 0", path, problem)
 
     def reserve(self, tenant_id: str, tokens: int) -> Reserved:
         """Reserve tokens. Raise ModelError above the remaining budget."""
@@ -222,15 +229,3 @@ class TokenBudget:
         if today != self._day:
             self._day, self._spent = today, defaultdict(int)
         return today
-
-
-def _read(path: Path | None) -> tuple[int, defaultdict[str, int]]:
-    """Return the day of a file and its spending. An unreadable file counts as empty."""
-    if path is None or not path.exists():
-        return 0, defaultdict(int)
-    try:
-        found = orjson.loads(path.read_bytes())
-        return int(found["day"]), defaultdict(int, {str(tenant): int(of) for tenant, of in found["spent"].items()})
-    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
-        _log.warning("%s cannot be read (%s): today's spending is counted from 0", path, type(error).__name__)
-        return 0, defaultdict(int)

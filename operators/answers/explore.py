@@ -42,19 +42,19 @@ def explore(
     edges that do not count at the moment are included with marks. Raise InvalidRecord for a missing node."""
 
     now_ms = moment.now_ms
-    begin: list[Vertex] = []
+    initial: list[Vertex] = []
     for key in nodes_called(graph, wanted, "nodes"):
-        begin += graph.members(key, 1) if key.memory else [key]
+        initial += graph.members(key, 1) if key.memory else [key]
     if not wanted:
-        begin += newest(index, moment)[:NEWEST]
+        initial += newest(index, moment)[:NEWEST]
     scope = TraversalScope(graph, allowed=lambda seq: index.slot(seq) is not None, bounds=BOUNDS)
-    around = Neighbourhood(scope, begin, hops)
-    slots = {seq: slot for seq in around.out if isinstance(seq, int) and (slot := index.slot(seq)) is not None}
+    neighbourhood = Neighbourhood(scope, initial, hops)
+    slots = {seq: slot for seq in neighbourhood.out if isinstance(seq, int) and (slot := index.slot(seq)) is not None}
     own = {seq: NodeKey(index.ids[slot], memory=True) for seq, slot in slots.items()}
     hidden = superseded(graph, now_ms)
     edges: list[ExploredEdge] = []
     links: list[ExploredLink] = []
-    for vertex, neighbours in around.out.items():
+    for vertex, neighbours in neighbourhood.out.items():
         for other, joined in neighbours.items():
             if any(isinstance(end, int) and end not in own for end in (vertex, other)):
                 continue  # a forgotten memory whose graph write failed
@@ -63,7 +63,7 @@ def explore(
                 role = dict(graph.links(vertex))[other]
                 links.append(ExploredLink(memory=str(own[vertex]), node=str(other), role=role))
     return Subgraph(
-        nodes=[*_nodes(graph, around, begin, own)],
+        nodes=[*_nodes(graph, neighbourhood, initial, own)],
         edges=edges,
         links=links,
         memories=[
@@ -71,22 +71,22 @@ def explore(
             for row in rows([*slots.values()])
             if row is not None
         ],
-        caps=asdict(around.caps),
+        caps=asdict(neighbourhood.caps),
     )
 
 
 def _nodes(
-    graph: OwnerGraph, around: Neighbourhood, begin: Sequence[Vertex], own: Mapping[int, NodeKey]
+    graph: OwnerGraph, neighbourhood: Neighbourhood, initial: Sequence[Vertex], own: Mapping[int, NodeKey]
 ) -> Iterator[ExploredNode]:
-    if not around.out:
+    if not neighbourhood.out:
         return
     try:
         import networkx as nx  # a slow import that only this function needs
     except ModuleNotFoundError as error:
         raise InvalidRecord("invalid_event", [FieldProblem("type", remedy_for(error) or str(error))]) from None
-    whole = nx.Graph(around.out)
-    hops = nx.multi_source_dijkstra_path_length(whole, {*begin} & around.out.keys(), weight=_hops)
-    for vertex in around.out:
+    whole = nx.Graph(neighbourhood.out)
+    hops = nx.multi_source_dijkstra_path_length(whole, {*initial} & neighbourhood.out.keys(), weight=_hops)
+    for vertex in neighbourhood.out:
         if isinstance(vertex, int) and vertex not in own:
             continue
         spend(len(whole) // VERTICES_A_READ)
@@ -95,7 +95,7 @@ def _nodes(
             shown = explored_node(key, node)
             yield shown.model_copy(
                 update={
-                    "expanded": vertex in around.opened,
+                    "expanded": vertex in neighbourhood.opened,
                     "hops": hops[vertex],
                     "centrality": round(nx.closeness_centrality(whole, vertex), 6),
                 }

@@ -55,13 +55,13 @@ class Queries:
         expansions: Expansions,
         rules: Rules,
         now_ms: Callable[[], int],
-        behind: Callable[[], str],
+        missing_state: Callable[[], str],
         model_queries: ModelQueries | None,
         rotation: Rotation,
     ) -> None:
-        """`behind` describes the records that answers lack; `rotation` is the round robin of tenants."""
+        """`missing_state` describes the records that answers lack; `rotation` is the round robin of tenants."""
         self._partition, self._owners, self._answerer = partition, owners, answerer
-        self._expansions, self._rules, self._now_ms, self._behind = expansions, rules, now_ms, behind
+        self._expansions, self._rules, self._now_ms, self._missing_state = expansions, rules, now_ms, missing_state
         self._model_queries = model_queries
         self._received = QueryPool()  # queries with the results of their models
         self._marks = Marks(partition) if rules.is_replayable and not rules.input_ends else None
@@ -85,7 +85,7 @@ class Queries:
             if self._must_load(ask):
                 return None
             # During catch-up, every answer has a warning already.
-            return self._begin(ask, [] if self._behind() else unread_warning(ask.record))
+            return self._begin(ask, [] if self._missing_state() else unread_warning(ask.record))
         if self._rules.input_ends:  # no later record is applied before this query
             return self._begin(ask, waiting.stale(self._partition.applied))
         self._waiting.append(waiting)
@@ -97,9 +97,9 @@ class Queries:
         if self._had_turn:
             self._had_turn = False
         elif self._subqueries and (parked := self._subqueries.advance(is_at_work)) is not None:
-            outputs += self._opened(self._go_on if parked.found is None else self._answer, parked)
+            outputs += self._guarded(self._start if parked.found is None else self._answer, parked)
         outputs += self._step(is_at_work)
-        for parked in self._held.release(self._now_ms(), caught_up=end or not self._behind()):
+        for parked in self._held.release(self._now_ms(), caught_up=end or not self._missing_state()):
             self._received.add(parked)
         outputs += self._answer_received(is_at_work)
         outputs += self._end_waits(is_at_work, end)
@@ -150,13 +150,13 @@ class Queries:
         outputs: list[Output] = []
         match taken := self._stepped.next(tenant_id):
             case Answering():
-                outputs += self._opened(self._continue, taken)
+                outputs += self._guarded(self._continue, taken)
             case ParkedQuery() if is_at_work(taken.ask.owner):
                 self._stepped.add(taken)
             case ParkedQuery():
-                outputs += self._opened(self._begin_answer, taken)
+                outputs += self._guarded(self._begin_answer, taken)
         if tenant_id in self._pasts.tenants() and (parked := self._pasts.advance(tenant_id)) is not None:
-            outputs += self._opened(self._ask_models, parked)
+            outputs += self._guarded(self._ask_models, parked)
             self._pasts.end(parked.ask.owner)
         return outputs
 
@@ -164,7 +164,7 @@ class Queries:
         """Finish the started answers of owners with a new event: an answer never mixes two states."""
         outputs: list[Output] = []
         for answering in self._stepped.begun(covers) if self._stepped else ():
-            outputs += self._opened(partial(self._continue, to_end=True), answering)
+            outputs += self._guarded(partial(self._continue, to_end=True), answering)
         return outputs
 
     def close(self) -> None:
@@ -213,9 +213,9 @@ class Queries:
             self._partition.stage(self._marks.next_generation())
 
     def _begin(self, ask: Ask, warnings: list[Warn]) -> list[Output]:
-        return self._opened(self._go_on, ParkedQuery(ask, warnings, NOTHING, None))
+        return self._guarded(self._start, ParkedQuery(ask, warnings, NOTHING, None))
 
-    def _opened(self, step: Callable[[Asked], list[Output]], asked: Asked) -> list[Output]:
+    def _guarded(self, step: Callable[[Asked], list[Output]], asked: Asked) -> list[Output]:
         """Return the result of a step; if required data cannot be decrypted, the answer that there is none."""
         try:
             return step(asked)
@@ -230,7 +230,7 @@ class Queries:
             response = redaction.unreadable_answer(ask.query, ask.query_id)
             return self._recorded(ask, self._output_of(ask, response, reply_to, parked.warnings))
 
-    def _go_on(self, parked: ParkedQuery) -> list[Output]:
+    def _start(self, parked: ParkedQuery) -> list[Output]:
         """Answer a query, or park it while the past of a large owner is built. In a finite log it is built at once."""
         if parked.found is not None and not self._answerer.still_holds(parked.found):
             parked = parked._replace(found=None)
@@ -273,7 +273,7 @@ class Queries:
     def _answer_received(self, is_at_work: Callable[[Owner], bool]) -> list[Output]:
         """Answer the queries whose model calls have all finished, unless an event of the owner is in steps."""
         ready = self._received.take(lambda parked: not is_at_work(parked.ask.owner))
-        return [output for parked in ready for output in self._opened(self._go_on, parked)]
+        return [output for parked in ready for output in self._guarded(self._start, parked)]
 
     def _answer(self, parked: ParkedQuery) -> list[Output]:
         """Answer a query, after earlier ones of its owner."""
@@ -312,12 +312,12 @@ class Queries:
                     self._stepped.hold(answering)
                     return []
         except InvalidRecord as error:
-            if error.code == "not_found" and (behind := self._behind()):
-                return self._absent(answering, behind)
+            if error.code == "not_found" and (missing := self._missing_state()):
+                return self._hold_or_refuse(answering, missing)
             return self._failed(ask, error, reply_to)
         answer, effects = work.outcome
-        if claims_absence(answer.response) and (behind := self._behind()):
-            return self._absent(answering, behind)
+        if claims_absence(answer.response) and (missing := self._missing_state()):
+            return self._hold_or_refuse(answering, missing)
         if effects is not None:
             drop = partial(self._owners.drop, ask.owner)
             with suppress(InvalidRecord, DecryptionFailed):  # a failure of its effects does not affect the answer
@@ -328,12 +328,12 @@ class Queries:
         verdicts = [] if verdict is None else [Verdict(ask.record.position, 2, ask.record.append_ms, verdict)]
         return self._recorded(ask, answer, *verdicts)
 
-    def _absent(self, answering: Answering, behind: str) -> list[Output]:
+    def _hold_or_refuse(self, answering: Answering, missing: str) -> list[Output]:
         """Park a query whose answer would claim absence, or answer that the partition is catching up."""
         ask = answering.parked.ask
         if self._held.hold(answering.parked, self._now_ms()):
             return []
-        error = InvalidRecord("catching_up", [FieldProblem("", f"nothing is found yet, with {behind}: ask again")])
+        error = InvalidRecord("catching_up", [FieldProblem("", f"nothing is found yet, with {missing}: ask again")])
         return self._failed(ask, error, answering.reply_to)
 
     def _recorded(self, ask: Ask, answer: Answer, *further: Output) -> list[Output]:
@@ -348,8 +348,8 @@ class Queries:
         self, ask: Ask, response: Response, reply_to: ReplyTo | None, warnings: Sequence[Warn] = ()
     ) -> Answer:
         """Return the answer with warnings and the applied positions."""
-        missing_state = self._behind()
-        if warnings := [*warnings, *([Warn(code="catching_up", detail=missing_state)] if missing_state else [])]:
+        catching_up = [Warn(code="catching_up", detail=missing)] if (missing := self._missing_state()) else []
+        if warnings := [*warnings, *catching_up]:
             response = response.warned(warnings)
         applied = [f"{source}:{offset}" for source, offset in sorted(self._partition.applied.items())]
         response = response.model_copy(update={"applied": applied})

@@ -65,23 +65,18 @@ def raw(inputs: RankingInput, places: Places) -> dict[str, Column]:
     answer is about another moment than now."""
     decay = inputs.tuning.decay
     ages, confidence = inputs.age_days(places), inputs.fact("confidence", places)
+    # Each doubling of age beyond a month costs about the same. Recency is 0 at the age of the oldest candidate or one
+    # year, whichever is older.
+    oldest = np.log1p(ages.max(initial=LEAST_OLDEST_DAYS) / DECAY_DAYS)
     used = None if inputs.usage is None else inputs.usage.of(inputs.fact("seq", places))
     return {
         "cluster": filled(inputs.index.clusters.cosines(places).astype(np.float64), _embedded(inputs, places)),
-        "recency": recency(ages, decay) if decay.model_fields_set else log_recency(ages),
+        "recency": recency(ages, decay) if decay.model_fields_set else 1 - np.log1p(ages / DECAY_DAYS) / oldest,
         "importance": inputs.fact("importance", places),
         "usage": np.zeros(len(places)) if used is None else usage(used, inputs.now_ms),
         "quality": confidence if used is None else quality(confidence, used),
         "decay": hyperbolic(ages, decay.decay_days if decay.function == "hyperbolic" else DECAY_DAYS),
     }
-
-
-def log_recency(age_days: Column) -> Column:
-    """Return recency on a scale on which each doubling of age beyond a month costs about the same. It is 1 at the age
-    0, and 0 at the age of the oldest candidate or one year, whichever is older."""
-    oldest = age_days.max(initial=LEAST_OLDEST_DAYS)
-    factor: Column = 1 - np.log1p(age_days / DECAY_DAYS) / np.log1p(oldest / DECAY_DAYS)
-    return factor
 
 
 def recency(age_days: Column, decay: Decay) -> Column:
@@ -119,11 +114,6 @@ def quality(confidence: npt.NDArray[np.float64], used: Records) -> Column:
     voices = used["useful"] + used["not_useful"].astype(np.float64)
     factor: Column = (CONFIDENCE_VOICES * confidence + used["useful"]) / (CONFIDENCE_VOICES + voices)
     return factor
-
-
-def proximity(inputs: RankingInput, places: Places) -> Column:
-    """Return the proximity of each position, or zeros without a graph."""
-    return np.zeros(len(places)) if inputs.proximity is None else inputs.proximity[places]
 
 
 def semantic(inputs: RankingInput, places: Places, best: Places) -> tuple[Column, float]:
@@ -287,7 +277,7 @@ def hybrid(inputs: RankingInput) -> Ranking:
     meaning, spread = semantic(inputs, places, best)
     factors = {"semantic": meaning} | raw(inputs, places)
     if inputs.tuning.wants_proximity:
-        factors["proximity"] = proximity(inputs, places)
+        factors["proximity"] = inputs.near(places)
     weights = {name: inputs.tuning.weights[name] / (1 if name == "semantic" else spread) for name in factors}
     return _weighed(inputs, places, factors, weights, boosts(inputs, places, spread), spread)
 
@@ -302,7 +292,7 @@ def balanced(inputs: RankingInput) -> Ranking:
     factors = {
         "recency": recency(inputs.age_days(places), inputs.tuning.decay),
         "semantic": meaning,
-        "proximity": proximity(inputs, places),
+        "proximity": inputs.near(places),
     }
     return _weighed(inputs, places, factors, dict(inputs.tuning.weights), boosts(inputs, places, spread), spread)
 
@@ -312,7 +302,7 @@ def entity_focused(inputs: RankingInput) -> Ranking:
     best = inputs.best(CANDIDATES)
     places = _joined(inputs, best, _near(inputs))
     meaning, spread = semantic(inputs, places, best)
-    factors = {"proximity": proximity(inputs, places), "semantic": meaning}
+    factors = {"proximity": inputs.near(places), "semantic": meaning}
     return _weighed(inputs, places, factors, dict(inputs.tuning.weights), {}, spread)
 
 

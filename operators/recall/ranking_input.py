@@ -185,6 +185,10 @@ class RankingInput:
     def fact(self, name: str, places: Places) -> npt.NDArray[Any]:
         return self.index.conversation.facts[name][places]
 
+    def near(self, places: Places) -> Column:
+        """Return the proximity of each position, or zeros without a graph."""
+        return np.zeros(len(places)) if self.proximity is None else self.proximity[places]
+
     def age_days(self, places: Places) -> Column:
         """Return the age of each position's memory in days. Future memories have the age 0."""
         ages: Column = np.maximum(self.now_ms - self.fact("created_ms", places), 0) / DAY_MS

@@ -110,35 +110,30 @@ class QuestionVectors:
         self._cache = _Recent[str, tuple[float, TextVectors]](size)
 
     def cached(self, text: str) -> TextVectors | None:
-        return self._cached(cache_key(self.embedder.name, text))
-
-    def _cached(self, key: str) -> TextVectors | None:
-        stored_s, vectors = self._cache.get(key) or (0.0, None)
+        stored_s, vectors = self._cache.get(cache_key(self.embedder.name, text)) or (0.0, None)
         return None if vectors is None or self._timer() - stored_s > TTL_S else vectors
 
     def embed(self, text: str) -> QuestionVector:
         """Return the text's vector by the model in this process. A model error becomes `problem`."""
-        key = cache_key(self.embedder.name, text)
-        if (cached := self._cached(key)) is not None:
+        if (cached := self.cached(text)) is not None:
             return QuestionVector(cached.vector, cached=True, tokens=cached.tokens)
         began_s = self._timer()
         found = self._run_model(text)
-        return self._keep(key, found, (self._timer() - began_s) * 1000)
+        return self._keep(text, found, (self._timer() - began_s) * 1000)
 
     def receive(self, text: str, given: Matrix | str, took_ms: float) -> QuestionVector:
         """Return the text's vector from the service's result or, if that is an error code, from a copy of the model in
         this process."""
-        key = cache_key(self.embedder.name, text)
         if not isinstance(given, str):
-            return self._keep(key, self._checked(np.array([given], np.float32), NO_FLOATS), took_ms)
+            return self._keep(text, self._checked(np.array([given], np.float32), NO_FLOATS), took_ms)
         began_s = self._timer()
         found = self._run_model(text)
         if isinstance(found, Warn):
             what = f"{self.embedder.name} gave no vector of the question ({given})"
             found = self._warn("embedding_fallback", what)
-        return self._keep(key, found, took_ms + (self._timer() - began_s) * 1000)
+        return self._keep(text, found, took_ms + (self._timer() - began_s) * 1000)
 
-    def _keep(self, key: str, found: TextVectors | Warn, took_ms: float) -> QuestionVector:
+    def _keep(self, text: str, found: TextVectors | Warn, took_ms: float) -> QuestionVector:
         """Cache the result, and log the first of consecutive failures."""
         if isinstance(found, Warn):
             if not self._failing:  # once per series of failures
@@ -147,7 +142,7 @@ class QuestionVectors:
             return QuestionVector(None, took_ms=took_ms, problem=found)
         self._failing = False
         if len(found.tokens) <= CACHED_TOKENS:
-            self._cache.put(key, (self._timer(), found))
+            self._cache.put(cache_key(self.embedder.name, text), (self._timer(), found))
         return QuestionVector(found.vector, took_ms=took_ms, tokens=found.tokens)
 
     def _run_model(self, text: str) -> TextVectors | Warn:
