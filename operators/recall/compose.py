@@ -242,8 +242,8 @@ def _explained(run: QueryRun, signal: Signal, ranked: Ranked, rows: Rows) -> lis
     kind = run.engine.embedder.kind if signal.vector is not None else "spelling"
     names = partial(ranked.graph.names, query.entity_urns, run.question.text)
     reasons = why.why(ranked.inputs, ranking, rows, signal.columns, kind, run.rows, names)
-    if scored is not None:
-        why.say_reranked(reasons, scored.model, ranked.before)
+    if scored is not None and ranking.first_ranks is not None:
+        why.say_reranked(reasons, scored.model, ranking.first_ranks.tolist())
     why.say_updates(reasons, ranking.places.tolist(), ranked.updates, run.index, run.rows)
     count, weights = len(ranking.places), {name: round(weight, 6) for name, weight in ranking.weights.items()}
     factors, boosts = (

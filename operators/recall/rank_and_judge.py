@@ -127,24 +127,22 @@ def rank_candidates(run: QueryRun, permitted: Places, signal: Signal, at_least: 
         most = CANDIDATES
     inputs, graph, judge = _read_input(run, permitted, signal, most)
     ranking = rank(inputs) if len(inputs.allowed) else Ranking(inputs.allowed, np.zeros(0))
-    before: list[int] = []
     if scores:
-        ranking, before = _reranked(inputs, ranking, scores)
+        ranking = _reranked(inputs, ranking, scores)
     changed: Mapping[int, Replacement] = {}
     if settles and len(ranking.places) > 1:
-        ranking, before, changed = _settled(run, inputs, ranking, before)
+        ranking, changed = _settled(run, inputs, ranking)
     run.timings.end("rank")
     cut = slice(max(at_least, tuning.most))
     whole = ranking
     if least is None:  # only the answered memories need a relevance
-        ranking, before = ranking.only(cut), before[cut]
+        ranking = ranking.only(cut)
     judged = _judged(judge, inputs, ranking)
     beyond: Places | slice = slice(cut.stop, cut.stop + FURTHER_MOST)
     if least is not None:
         enough = (judged.relevance >= least).nonzero()[0]
         enough, beyond = enough[cut], enough[beyond]
         ranking, judged = ranking.only(enough), judged.only(enough)
-        before = [before[rank] for rank in enough.tolist()] if before else before
     run.timings.end("judge")
     further = NO_FURTHER
     if has_context:
@@ -152,7 +150,7 @@ def rank_candidates(run: QueryRun, permitted: Places, signal: Signal, at_least: 
         replaced = changed.keys() & {*places.tolist()}
         replaced_at = {place: format_time(int(created_ms[changed[place].by])) for place in replaced}
         further = Further(places, whole.scores[beyond], replaced_at)
-    return Ranked(inputs, ranking, graph, before, judged, changed, further)
+    return Ranked(inputs, ranking, graph, judged, changed, further)
 
 
 def _read_input(run: QueryRun, permitted: Places, signal: Signal, most: int) -> tuple[RankingInput, QueryGraph, Judge]:
@@ -197,22 +195,19 @@ def _read_input(run: QueryRun, permitted: Places, signal: Signal, most: int) -> 
     return inputs, graph, judge
 
 
-def _reranked(inputs: RankingInput, ranking: Ranking, scores: Mapping[str, float]) -> tuple[Ranking, list[int]]:
-    """Return the best k of a ranking by a reranker's scores, and the previous rank of each memory. Memories without a
-    score follow in their previous order."""
+def _reranked(inputs: RankingInput, ranking: Ranking, scores: Mapping[str, float]) -> Ranking:
+    """Return the best k of a ranking by a reranker's scores. Memories without a score follow in the earlier order."""
     slots = inputs.index.conversation.slots[ranking.places].tolist()
     versions = inputs.fact("version", ranking.places).tolist()
     ids = [model_calls.rerank_key(inputs.index.ids[slot], one) for slot, one in zip(slots, versions, strict=True)]
     by_score = sorted(range(len(ids)), key=lambda at: (ids[at] not in scores, -scores.get(ids[at], 0.0), at))
-    best = by_score[: inputs.tuning.k]
-    return ranking.only(np.array(best, np.int64)), [at + 1 for at in best]
+    best = np.array(by_score[: inputs.tuning.k], np.int64)
+    return replace(ranking.only(best), first_ranks=best + 1)
 
 
-def _settled(
-    run: QueryRun, inputs: RankingInput, ranking: Ranking, before: list[int]
-) -> tuple[Ranking, list[int], Mapping[int, Replacement]]:
+def _settled(run: QueryRun, inputs: RankingInput, ranking: Ranking) -> tuple[Ranking, Mapping[int, Replacement]]:
     """Move current statements before the statements that they replace, among the best memories. Return the new ranking,
-    the ranks before the reranker in its order, and by position which memory updates which."""
+    and by position which memory updates which."""
     ranks = _looked_at(inputs, ranking.places)
     places = ranking.places[ranks]
     slots = run.index.conversation.slots[places].tolist()
@@ -228,15 +223,15 @@ def _settled(
     likely[likely < updates.least(len(run.index), one_person=has_one_person(run.index))] = 0
     found = updates.updated(ranks, likely)
     if not found:
-        return ranking, before, {}
+        return ranking, {}
     at = ranking.places.tolist()
     changed = {at[rank]: one._replace(by=at[one.by]) for rank, one in found.items()}
     order = updates.settled(ranks, likely, len(at), about_past=question.has("past"))
-    if not before:  # a reranker's order has no scores to raise
+    if ranking.first_ranks is None:  # a reranker's order has no scores to raise
         gains = updates.lifts(ranking.scores, order)
         ranking = replace(ranking, scores=ranking.scores + gains, boosts=ranking.boosts | {updates.BOOST: gains})
         ranking.tiebreak_applied = False  # the scores now define the order
-    return ranking.only(np.array(order)), [before[rank] for rank in order] if before else before, changed
+    return ranking.only(np.array(order)), changed
 
 
 def _looked_at(inputs: RankingInput, places: Places) -> list[int]:

@@ -30,7 +30,7 @@ from recallflow.queries import (
     Recall,
 )
 from recallflow.responses import Warn
-from recallflow.state.arrays import Chosen, Column, Places
+from recallflow.state.arrays import Chosen, Column, Ints, Places
 from recallflow.state.index import OwnerIndex
 from recallflow.state.usage import OwnerUsage
 
@@ -140,12 +140,15 @@ class Ranking:
     # the median of each factor over all candidates
     middles: Mapping[str, float] = field(default_factory=dict)
     unit: float = 1.0  # the score of one unit of the signal's log-odds
+    first_ranks: Ints | None = None  # the ranks before a reranker, if one ran
 
     def only(self, chosen: Chosen) -> "Ranking":
         factors, boosts = (
             {name: values[chosen] for name, values in parts.items()} for parts in (self.factors, self.boosts)
         )
-        return replace(self, places=self.places[chosen], scores=self.scores[chosen], factors=factors, boosts=boosts)
+        first_ranks = None if self.first_ranks is None else self.first_ranks[chosen]
+        places, scores = self.places[chosen], self.scores[chosen]
+        return replace(self, places=places, scores=scores, factors=factors, boosts=boosts, first_ranks=first_ranks)
 
 
 @dataclass(frozen=True, slots=True)

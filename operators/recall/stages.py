@@ -149,7 +149,6 @@ class Ranked(NamedTuple):
     inputs: RankingInput
     ranking: Ranking
     graph: QueryGraph  # the graph as this query uses it
-    before: list[int]  # the ranks before a reranker, if one ran
     judged: Judged  # the relevance of the ranked memories
     updates: Mapping[int, Replacement]  # which memory updates which, by position
     further: Further  # ranked memories beyond the answer, if the query wants a context

@@ -168,10 +168,10 @@ def added(items: Iterable[Related], seeds: Sequence[MemoryRow | None]) -> list[l
     return [[phrases.linked(item.id, item.why, by_id.get(item.why["from"]))] for item in items]
 
 
-def say_reranked(reasons: list[list[Reason]], model: str, before: Sequence[int]) -> None:
-    """Add the reranker to the reasons of the memories whose rank it raised. `before` are the ranks before the
-    reranker."""
-    for rank, (found, first) in enumerate(zip(reasons, before, strict=False), 1):
+def say_reranked(reasons: list[list[Reason]], model: str, first_ranks: Sequence[int]) -> None:
+    """Add the reranker to the reasons of the memories whose rank it raised. `first_ranks` are the ranks before
+    it."""
+    for rank, (found, first) in enumerate(zip(reasons, first_ranks, strict=True), 1):
         if rank < first:
             others = [reason for reason in found if reason["code"] != "filler"]
             found[:] = [phrases.reranked(model, rank, first), *others]
