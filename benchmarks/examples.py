@@ -15,7 +15,7 @@ from recallflow.flows.embedded import EmbeddedEngine, run_lines
 from recallflow.flows.settings import Settings
 from recallflow.operators.recall import columns
 from recallflow.operators.recall.pipeline import participants, vocabulary
-from recallflow.operators.recall.question import understand
+from recallflow.operators.recall.question import analyse_question
 from recallflow.operators.recall.weights import WEIGHTS, Chat, chat_of, is_notes
 from recallflow.owner import Owner, state_partition
 from recallflow.state.hot_owner import HotOwner
@@ -65,7 +65,7 @@ def search_index(embedded: EmbeddedEngine, settings: Settings, conversation: Con
 def _of_one(kind: str, index: OwnerIndex, embedder: Embedder, conversation: Conversation) -> Examples:
     ids = [index.ids[slot] for slot in index.conversation.slots]
     known, words = participants(index), vocabulary(index)
-    asked = [understand(question.text, known, words) for question in conversation.questions]
+    asked = [analyse_question(question.text, known, words) for question in conversation.questions]
     read = embed_texts(embedder, [question.own_words for question in asked])
     features = np.zeros((len(NAMES), len(asked), len(ids)), np.float32)
     for at, (question, vectors) in enumerate(zip(asked, read, strict=True)):

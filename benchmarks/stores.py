@@ -23,7 +23,7 @@ from recallflow.flows.embedded import EmbeddedEngine, run_lines
 from recallflow.flows.settings import Settings
 from recallflow.operators.recall import columns
 from recallflow.operators.recall.pipeline import participants, vocabulary
-from recallflow.operators.recall.question import understand
+from recallflow.operators.recall.question import analyse_question
 from recallflow.operators.recall.relevance import NEAREST, Judge, talk_of
 from recallflow.operators.recall.relevance_weights import Basis, Talk
 from recallflow.operators.recall.weights import LEXICAL_WEIGHTS, WEIGHTS, weights_of
@@ -102,7 +102,7 @@ def ask_stores(
             for asked in _asked(conversations, number):
                 for size in SIZES:
                     index = memories.store(_chosen(memories, asked, size, rng))
-                    question = understand(asked.question.text, participants(index), vocabulary(index))
+                    question = analyse_question(asked.question.text, participants(index), vocabulary(index))
                     weights = weights_of(index, weight_sets, is_spaced=question.table.blanks)
                     found = columns.compute(index, question, embed(question.own_words), weights)
                     judge = Judge(index, question, found, basis, index.conversation.size)

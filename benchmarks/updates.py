@@ -191,7 +191,7 @@ def settled(case: Case, answer: CaseAnswer, names: Sequence[str], made: Fit) -> 
     if len(older):
         likely[older, newer] = made.probability(np.array([values[name] for name in names]).T)
     about_past = read_statements([case.question])[0].has("past")
-    order = updates.settled(answer.looked_at, likely, len(answer.ranked), about_past=about_past)
+    order = updates.reordered(answer.looked_at, likely, len(answer.ranked), about_past=about_past)
     return [answer.ranked[rank] for rank in order]
 
 

@@ -42,7 +42,7 @@ from recallflow.operators.recall.partial_columns import AnyColumn, ByEpisode, Ne
 from recallflow.operators.recall.question import Question
 from recallflow.operators.recall.ranking_input import DAY_MS
 from recallflow.operators.recall.weights import Weights
-from recallflow.operators.recall.words import bm25_scores, logarithm, phrase_column, squashed
+from recallflow.operators.recall.words import bm25_scores, logarithm, phrase_column, saturated
 from recallflow.state.arrays import Column, Ints, Mask, Places
 from recallflow.state.index import OwnerIndex, cached_per_index
 from recallflow.state.rows import ENDS_ASKING, TELLS_TIME
@@ -164,23 +164,23 @@ def _words(index: OwnerIndex, question: Question, dense: Column, wanted: Contain
     own, able = Scattered(scores.places, logarithm(scores.own), size), in_episode(index)
     columns: dict[str, AnyColumn] = {
         "own": own,
-        "window": Scattered(scores.places, squashed(scores.window), size),
+        "window": Scattered(scores.places, saturated(scores.window), size),
         "near": Scattered(scores.places, logarithm(scores.near), size),
         "episode": ByEpisode(logarithm(scores.episode), conversation.segment),
     }
     if "around" in wanted:
-        columns["around"] = people.filled(conversation.neighbourhood_sums(np.asarray(own), AROUND), able)
+        columns["around"] = people.impute(conversation.neighbourhood_sums(np.asarray(own), AROUND), able)
     columns["phrase"] = phrase_column(index, question.stems, scores.worth)
     if "answers" in wanted:
         base = DENSE_IN_BASE * dense
-        base[scores.places] += squashed(scores.own)
+        base[scores.places] += saturated(scores.own)
         answers = Neighbouring(base, index.answering, -1)
-        columns["answers"] = answers if able is None else people.filled(np.asarray(answers), able)
+        columns["answers"] = answers if able is None else people.impute(np.asarray(answers), able)
     if "borrowed" in wanted:
         # A long message to an assistant does not depend on the words of the previous one.
         held = np.asarray(own)
         borrowed = np.where(index.answering, _brevity(index) * np.maximum(conversation.before(held) - held, 0.0), 0.0)
-        columns["borrowed"] = people.filled(borrowed, able)
+        columns["borrowed"] = people.impute(borrowed, able)
     return columns
 
 
@@ -202,14 +202,14 @@ def _dense(index: OwnerIndex, query: TextVectors) -> tuple[Column, float, float]
 def _facts(index: OwnerIndex, question: Question) -> dict[str, Column]:
     """Return the columns of a memory's facts that the question uses."""
     facts, columns = index.conversation.facts, dict[str, Column](_same_of_all_questions(index))
-    if len(about := people.asked_about(index, question)) == 1:
+    if len(about := people.subjects_of(index, question)) == 1:
         written = people.written_by(index, *about) if question.named else people.written_by(index, "user", "role")
-        speaker = columns["speaker"] = people.theirs(index, written, *about)
+        speaker = columns["speaker"] = people.attribution(index, written, *about)
         columns["speaker_of_two"] = speaker * index.between_two
         columns["speaker_asks"] = speaker * ((facts["flags"] & ENDS_ASKING) != 0)
     if len(question.named) > 1:
         first = question.named[0]
-        columns["subject"] = people.theirs(index, people.written_by(index, first), first)
+        columns["subject"] = people.attribution(index, people.written_by(index, first), first)
     if question.dates:
         days, of = _days(index)
         columns["date"] = date_column(days, question.dates).take(of)
@@ -227,7 +227,7 @@ def _days(index: OwnerIndex) -> tuple[Ints, Ints]:
 @cached_per_index
 def _same_of_all_questions(index: OwnerIndex) -> Mapping[str, Column]:
     return {
-        "opens": people.filled(index.conversation.opens * 1.0, in_episode(index)),
+        "opens": people.impute(index.conversation.opens * 1.0, in_episode(index)),
         "length": index.log_lengths,
         "assistant": index.with_assistant * (index.conversation.facts["role"] == index.names.known("assistant")),
     }

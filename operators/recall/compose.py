@@ -63,7 +63,7 @@ def relevance_warnings(inputs: RankingInput, judged: Judged, answered: int) -> l
     least, permitted = inputs.query.min_relevance, len(inputs.allowed)
     if least is not None and permitted and not answered:
         detail = f"none of {permitted} memories has a relevance of {least:g}"
-    elif judged.hopeless:
+    elif judged.is_unanswerable:
         detail = f"most likely none of {permitted} memories tells (answerable {judged.answerable:.2f})"
     else:
         return []
@@ -243,8 +243,8 @@ def _explained(run: QueryRun, signal: Signal, ranked: Ranked, rows: Rows) -> lis
     names = partial(ranked.graph.names, query.entity_urns, run.question.text)
     reasons = why.why(ranked.inputs, ranking, rows, signal.columns, kind, run.rows, names)
     if scored is not None and ranking.first_ranks is not None:
-        why.say_reranked(reasons, scored.model, ranking.first_ranks.tolist())
-    why.say_updates(reasons, ranking.places.tolist(), ranked.updates, run.index, run.rows)
+        why.add_reranker(reasons, scored.model, ranking.first_ranks.tolist())
+    why.add_updates(reasons, ranking.places.tolist(), ranked.updates, run.index, run.rows)
     count, weights = len(ranking.places), {name: round(weight, 6) for name, weight in ranking.weights.items()}
     factors, boosts = (
         np.round(np.array([*parts.values()]).reshape(len(parts), count), 6).T.tolist()

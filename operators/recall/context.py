@@ -108,7 +108,7 @@ def context(
 
     wanted = run.query.filters.categories if selected is None else selected
     chosen = summaries(answer.summaries.every, wanted, memories)
-    first, ranked_ones = layered(run.index, places, memories, readable), _ranked_items(memories, LONG_TERM)
+    first, ranked_ones = priority_items(run.index, places, memories, readable), _ranked_items(memories, LONG_TERM)
     beyond = list[tuple[str, int]]()  # further memories that were tried
     repeated = set[tuple[str, int]]()  # memories with the text of an earlier one
     texts = set[str]()
@@ -278,7 +278,7 @@ def _line(item: ContextItem) -> str:
     return item.content if author is None or not item.content else f"{author}: {item.content}"
 
 
-def layered(
+def priority_items(
     index: OwnerIndex,
     permitted: Places,
     ranked: Sequence[RecalledMemory],

@@ -162,7 +162,7 @@ def build(hot: HotOwner, moment: Moment, model: str, dimension: int, gap_ms: int
         for table in (keys.ENTRY, keys.PAST_ENTRY, keys.VECTORS, keys.PAST_VECTORS, keys.EPISODE, keys.EPISODE_LOG)
     }
     yield
-    with unswept:
+    with paused_collection:
         return (yield from _built(hot.owner, tables, moment, model, dimension, gap_ms))
 
 
@@ -189,7 +189,7 @@ def _built(
         yield
     left = [*known.latest.values()]
     known.latest.clear()
-    yield from _let_go(known.versions)
+    yield from _free(known.versions)
     current = _InOrder(tables[keys.VECTORS])
     while left:
         some = [entry._replace(episode=episode_of[entry.seq]) for entry in left[:AT_ONCE]]
@@ -225,7 +225,7 @@ def _known(tables: Mapping[bytes, Records], moment: Moment) -> Steps[_Known]:
         yield
     # Memories that had not happened by then stay in the index, and filters exclude them, as in the present index.
     found.latest.update(seen)
-    yield from _let_go(past, now)
+    yield from _free(past, now)
     return found
 
 
@@ -242,7 +242,7 @@ class _InOrder:
             self._next = next(self._records, None)
 
 
-def _let_go(*lists: list[Any]) -> Steps[None]:
+def _free(*lists: list[Any]) -> Steps[None]:
     """Empty lists in steps, because freeing many objects takes as long as reading them."""
     for one in lists:
         while one:
@@ -303,11 +303,11 @@ def _episodes(
         if changed:
             standing[mark.session_id] = with_changes(session, changed)
             episodes.update((episode.number, episode) for episode in changed)
-    yield from _let_go(marks)
+    yield from _free(marks)
     return list(episodes.values()), episode_of
 
 
-class Unswept:
+class PausedCollection:
     """Suspends Python's cyclic garbage collection within any `with` block, in any thread. Reference counting still
     frees objects without cycles. A full collection runs whenever the number of objects has grown by a quarter. With
     100,000 entries it blocked a worker for up to 400 ms, between steps of 30 ms."""
@@ -331,4 +331,4 @@ class Unswept:
                 gc.enable()
 
 
-unswept = Unswept()
+paused_collection = PausedCollection()

@@ -6,13 +6,13 @@ import numpy as np
 
 from recallflow.language import ENGLISH, read_question, table_of
 from recallflow.limits import NAMED_MAX
-from recallflow.operators.recall.question import Question, named_in
+from recallflow.operators.recall.question import Question, find_participants
 from recallflow.state.arrays import Column, Mask
 from recallflow.state.index import OwnerIndex, cached_per_index
 from recallflow.state.rows import language_in
 
 
-def asked_about(index: OwnerIndex, question: Question) -> tuple[str, ...]:
+def subjects_of(index: OwnerIndex, question: Question) -> tuple[str, ...]:
     """Return the participants a question is about: those it names, else the one user of an assistant chat if it is in
     the first person."""
     if question.named or not question.first_person:
@@ -30,14 +30,14 @@ def written_by(index: OwnerIndex, name: str, column: str = "author") -> Mask:
     return mask
 
 
-def theirs(index: OwnerIndex, written: Mask, name: str) -> Column:
+def attribution(index: OwnerIndex, written: Mask, name: str) -> Column:
     """Return (n,) 1 for memories attributed to the participant and 0 for memories of others. A memory without an author
     (a fact, a preference, a rule) belongs to a participant it names. If it names none, it counts as the mean of the
     memories with an author. `written` marks the memories that the participant wrote."""
     column, authored = written * 1.0, _authored(index)
     if authored is None:
         return column
-    column = filled(column, authored)
+    column = impute(column, authored)
     participants = _participants(index)
     # the participant's own name is applied last, and takes precedence
     for one in sorted({*participants, name}, key=lambda other: other == name):
@@ -45,15 +45,15 @@ def theirs(index: OwnerIndex, written: Mask, name: str) -> Column:
     return column
 
 
-def whose(index: OwnerIndex, names: Sequence[str], author: str | None, text: str, language: int) -> str | None:
+def attributed_to(index: OwnerIndex, names: Sequence[str], author: str | None, text: str, language: int) -> str | None:
     """Return the one of `names` who wrote a memory or, if it has no author, whom its text names first."""
     if author is not None:
         return author if author in names else None
-    known = named_in(text, {*_participants(index), *names}, table_of(text, [language]))
+    known = find_participants(text, {*_participants(index), *names}, table_of(text, [language]))
     return next((name for name in known if name in names), None)
 
 
-def nearness(index: OwnerIndex, names: Sequence[str], proximity: Column) -> Column:
+def proximity_of_named(index: OwnerIndex, names: Sequence[str], proximity: Column) -> Column:
     """Return (n,) the graph's proximity, and 1 for a memory without an author that names one of the participants. The
     graph does not detect a name at the beginning of a fact."""
     authored = _authored(index)
@@ -71,7 +71,7 @@ def _authored(index: OwnerIndex) -> Mask | None:
     return None if found.all() else found
 
 
-def filled(column: Column, able: Mask | None) -> Column:
+def impute(column: Column, able: Mask | None) -> Column:
     """Return the column with the mean of its known values in place of unknown ones. `able` marks the known values; None
     if all are known."""
     if able is None or able.all() or not able.any():

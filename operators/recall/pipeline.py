@@ -19,9 +19,9 @@ from recallflow.operators.recall.deadline import Step, StepTimings
 from recallflow.operators.recall.filters import Filtering, Linked, superseded, valid
 from recallflow.operators.recall.model_calls import LLM_STEPS, NOTHING, LlmStep, ModelResults, Wanted
 from recallflow.operators.recall.moment import Moment, filtered_graph
-from recallflow.operators.recall.question import MODES, Question, Vocabulary, intent_of, understand
+from recallflow.operators.recall.question import MODES, Question, Vocabulary, analyse_question, intent_of
 from recallflow.operators.recall.rank_and_judge import rank_candidates, read_signal
-from recallflow.operators.recall.ranking_input import Tuning, tuned
+from recallflow.operators.recall.ranking_input import Tuning, ranking_parameters
 from recallflow.operators.recall.stages import (
     NO_SUMMARIES,
     CategorySummaries,
@@ -150,7 +150,7 @@ def _begin(engine: Engine, request: RecallRequest, results: ModelResults) -> Que
 
 def _read(index: OwnerIndex, text: str) -> Question:
     """Analyse a question with the owner's participants and vocabulary."""
-    return understand(text, participants(index), vocabulary(index))
+    return analyse_question(text, participants(index), vocabulary(index))
 
 
 def _understood(
@@ -166,7 +166,7 @@ def _understood(
     query, ask, shared = request.query, request.ask, engine.shared
     question = _read(index, query.query.strip()[:QUERY_CHARACTERS])
     intent = intent_of(question)
-    tuning = tuned(query, MODES[intent] if query.mode == "auto" else query.mode, request.tenant)
+    tuning = ranking_parameters(query, MODES[intent] if query.mode == "auto" else query.mode, request.tenant)
     dropped = [*results.dropped]
     if query.sla_target_ms is not None:
         ahead: list[Step] = []

@@ -57,16 +57,16 @@ class Question:
     asks_when: bool
 
 
-def understand(text: str, participants: Iterable[str], vocabulary: Vocabulary = ANYTHING) -> Question:
+def analyse_question(text: str, participants: Iterable[str], vocabulary: Vocabulary = ANYTHING) -> Question:
     """Analyse a question about conversations between `participants`."""
     table = table_of(text, vocabulary.languages)
-    named = named_in(text, participants, table)
+    named = find_participants(text, participants, table)
     own_words = bare = text
     for spelling in named.values():
-        own_words = _substituted(own_words, spelling, table.i, table.my)
-        bare = _substituted(bare, spelling, " ", " ")
+        own_words = _replace_name(own_words, spelling, table.i, table.my)
+        bare = _replace_name(bare, spelling, " ", " ")
     seen = text if table is ENGLISH else plain(text)
-    stems = tuple(_looked_up(text, table, vocabulary))
+    stems = tuple(_stems_in_memories(text, table, vocabulary))
     return Question(
         text=text,
         table=table,
@@ -74,13 +74,13 @@ def understand(text: str, participants: Iterable[str], vocabulary: Vocabulary = 
         named=tuple(named),
         first_person=bool(table.first_person.search(seen)),
         stems=stems,
-        bare_stems=stems if bare == text else tuple(_looked_up(bare, table, vocabulary)),
+        bare_stems=stems if bare == text else tuple(_stems_in_memories(bare, table, vocabulary)),
         dates=find_dates(text, table, limits.QUERY_DATES),
         asks_when=bool(table.when.search(seen)),
     )
 
 
-def _looked_up(text: str, table: Table, vocabulary: Vocabulary) -> list[str]:
+def _stems_in_memories(text: str, table: Table, vocabulary: Vocabulary) -> list[str]:
     """Return the stems of a text's first content words. Each one costs a lookup in all memories. Of a word with several
     possible stems, those that memories hold count, or else the first."""
     found: list[str] = []
@@ -90,7 +90,7 @@ def _looked_up(text: str, table: Table, vocabulary: Vocabulary) -> list[str]:
     return [stem for stem in found if stem in wanted]
 
 
-def named_in(text: str, participants: Iterable[str], table: Table) -> dict[str, str]:
+def find_participants(text: str, participants: Iterable[str], table: Table) -> dict[str, str]:
     """Return the spelling in the text by participant, in the order of mention. A first name counts if it is unique."""
     spellings: dict[str, list[str]] = {}
     first_names: dict[str, int] = {}
@@ -107,8 +107,8 @@ def named_in(text: str, participants: Iterable[str], table: Table) -> dict[str, 
     for participant in sorted(spellings, key=lambda name: (-len(name), name)):
         for form in spellings[participant]:
             shared = form != participant and first_names[form.lower()] > 1
-            is_present = not shared and _stands_in(lowered, form.lower())
-            spelling = _spelled(form, text, table) if is_present else None
+            is_present = not shared and _occurs_in(lowered, form.lower())
+            spelling = _spelling_in(form, text, table) if is_present else None
             if inflected and not shared and spelling is None:
                 spelling = inflected.get(name_stem(form, table))
             if spelling is not None:
@@ -136,12 +136,12 @@ def _occurrences(text: str, name: str) -> Iterator[int]:
         at = text.find(name, end if is_separate else at + 1)
 
 
-def _stands_in(text: str, name: str) -> bool:
+def _occurs_in(text: str, name: str) -> bool:
     # Most participants are absent: a string search rules them out in a third of the time.
     return name in text and next(_occurrences(text, name), None) is not None
 
 
-def _substituted(text: str, name: str, own: str, possessive: str) -> str:
+def _replace_name(text: str, name: str, own: str, possessive: str) -> str:
     """Return the text with `own` in place of a name, and `possessive` in place of its possessive form."""
     parts, last = list[str](), 0
     for at in _occurrences(text, name):
@@ -153,10 +153,10 @@ def _substituted(text: str, name: str, own: str, possessive: str) -> str:
     return "".join([*parts, text[last:]])
 
 
-def _spelled(name: str, text: str, table: Table) -> str | None:
+def _spelling_in(name: str, text: str, table: Table) -> str | None:
     """Return the name as spelt in the text. An ordinary word is a name only if capitalised (Will and will)."""
     ordinary = table.blanks and (name.lower() in table.function_words or name.lower() in table.months)
-    if _stands_in(text, name) and (not ordinary or name[0].isupper()):
+    if _occurs_in(text, name) and (not ordinary or name[0].isupper()):
         return name
     found = [match[0] for match in _patterns[name].finditer(text)]
     if ordinary:

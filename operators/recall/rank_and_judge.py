@@ -131,7 +131,7 @@ def rank_candidates(run: QueryRun, permitted: Places, signal: Signal, at_least: 
         ranking = _reranked(inputs, ranking, scores)
     changed: Mapping[int, Replacement] = {}
     if settles and len(ranking.places) > 1:
-        ranking, changed = _settled(run, inputs, ranking)
+        ranking, changed = _apply_updates(run, inputs, ranking)
     run.timings.end("rank")
     cut = slice(max(at_least, tuning.most))
     whole = ranking
@@ -205,7 +205,7 @@ def _reranked(inputs: RankingInput, ranking: Ranking, scores: Mapping[str, float
     return replace(ranking.only(best), first_ranks=best + 1)
 
 
-def _settled(run: QueryRun, inputs: RankingInput, ranking: Ranking) -> tuple[Ranking, Mapping[int, Replacement]]:
+def _apply_updates(run: QueryRun, inputs: RankingInput, ranking: Ranking) -> tuple[Ranking, Mapping[int, Replacement]]:
     """Move current statements before the statements that they replace, among the best memories. Return the new ranking,
     and by position which memory updates which."""
     ranks = _looked_at(inputs, ranking.places)
@@ -220,15 +220,15 @@ def _settled(run: QueryRun, inputs: RankingInput, ranking: Ranking) -> tuple[Ran
         signal=inputs.semantic[places],
     )
     likely = updates.probabilities(question, compared)
-    likely[likely < updates.least(len(run.index), one_person=has_one_person(run.index))] = 0
-    found = updates.updated(ranks, likely)
+    likely[likely < updates.min_probability(len(run.index), one_person=has_one_person(run.index))] = 0
+    found = updates.find_replacements(ranks, likely)
     if not found:
         return ranking, {}
     at = ranking.places.tolist()
     changed = {at[rank]: one._replace(by=at[one.by]) for rank, one in found.items()}
-    order = updates.settled(ranks, likely, len(at), about_past=question.has("past"))
+    order = updates.reordered(ranks, likely, len(at), about_past=question.has("past"))
     if ranking.first_ranks is None:  # a reranker's order has no scores to raise
-        gains = updates.lifts(ranking.scores, order)
+        gains = updates.score_gains(ranking.scores, order)
         ranking = replace(ranking, scores=ranking.scores + gains, boosts=ranking.boosts | {updates.BOOST: gains})
         ranking.tiebreak_applied = False  # the scores now define the order
     return ranking.only(np.array(order)), changed
@@ -268,7 +268,7 @@ def _judged(judge: Judge, inputs: RankingInput, ranking: Ranking) -> Judged:
     nearest = figures.only(slice(len(places)))
     relevance = judge.relevance(figures)
     answerable = judge.answerable(nearest, highest=float(relevance[: len(places)].max()))
-    return Judged(judge, answerable, relevance[len(places) :], judge.hopeless(nearest, answerable))
+    return Judged(judge, answerable, relevance[len(places) :], judge.is_unanswerable(nearest, answerable))
 
 
 def _proximity(run: QueryRun, graph: QueryGraph) -> Column | None:
@@ -280,7 +280,7 @@ def _proximity(run: QueryRun, graph: QueryGraph) -> Column | None:
     if "proximity" not in run.dropped:
         near = graph.proximity(run.query.entity_urns, run.question.text)
         _took(run, "proximity")
-    return None if near is None else people.nearness(graph.index, run.question.named, near)
+    return None if near is None else people.proximity_of_named(graph.index, run.question.named, near)
 
 
 def _relationship(run: QueryRun, graph: QueryGraph) -> Mapping[int, float]:

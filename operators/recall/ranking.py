@@ -45,7 +45,7 @@ from itertools import islice
 import numpy as np
 import numpy.typing as npt
 
-from recallflow.operators.recall.people import filled
+from recallflow.operators.recall.people import impute
 from recallflow.operators.recall.ranking_input import DAY_MS, Ranking, RankingInput
 from recallflow.queries import K_MAX, WEIGHTS, Decay, Mode
 from recallflow.state.arrays import Column, Ints, Mask, Places
@@ -70,7 +70,7 @@ def raw(inputs: RankingInput, places: Places) -> dict[str, Column]:
     oldest = np.log1p(ages.max(initial=LEAST_OLDEST_DAYS) / DECAY_DAYS)
     used = None if inputs.usage is None else inputs.usage.of(inputs.fact("seq", places))
     return {
-        "cluster": filled(inputs.index.clusters.cosines(places).astype(np.float64), _embedded(inputs, places)),
+        "cluster": impute(inputs.index.clusters.cosines(places).astype(np.float64), _embedded(inputs, places)),
         "recency": recency(ages, decay) if decay.model_fields_set else 1 - np.log1p(ages / DECAY_DAYS) / oldest,
         "importance": inputs.fact("importance", places),
         "usage": np.zeros(len(places)) if used is None else usage(used, inputs.now_ms),
@@ -135,7 +135,7 @@ def boosts(inputs: RankingInput, places: Places, spread: float) -> dict[str, Col
         found["relationship"] = np.array([inputs.relationship.get(place, 0.0) for place in places.tolist()])
     if "personalisation" in weights and (taste := _taste(inputs)) is not None:
         cosines = inputs.index.vectors.of(inputs.index.conversation.slots[places]) @ taste
-        found["personalisation"] = filled(np.clip(cosines.astype(np.float64), 0.0, 1.0), _embedded(inputs, places))
+        found["personalisation"] = impute(np.clip(cosines.astype(np.float64), 0.0, 1.0), _embedded(inputs, places))
     if "session_continuity" in weights and len(inputs.returned):
         again = (inputs.fact("seq", places)[:, None] == inputs.returned).any(axis=1)
         found["session_continuity"] = again * 1.0
@@ -204,7 +204,7 @@ def _relevance(inputs: RankingInput, first: Ints) -> Column:
         centroids = inputs.index.clusters.centroids(segments)
         embedded: Mask = np.linalg.norm(centroids, axis=1) > 0
         if embedded.any():
-            cosines = filled(centroids.astype(np.float64) @ inputs.vector, embedded)
+            cosines = impute(centroids.astype(np.float64) @ inputs.vector, embedded)
             known = cosines[embedded]
             odds = odds + CENTROID_WEIGHT * (cosines - known.mean()) / (known.std() + 1e-6)
     relevance: Column = np.exp(odds - np.logaddexp.reduce(odds)) * inputs.relevance(inputs.best(BEST)).max()

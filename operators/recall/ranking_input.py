@@ -99,7 +99,7 @@ def tenant_settings(decisions: ControlHistory, tenant_id: str, at_ms: int) -> Re
     return RecallSettings.model_validate(decided.settings) if isinstance(decided, TenantSettings) else _NOTHING_SET
 
 
-def tuned(query: Recall, mode: Mode, tenant: RecallSettings) -> Tuning:
+def ranking_parameters(query: Recall, mode: Mode, tenant: RecallSettings) -> Tuning:
     """Return the ranking parameters of a query. `mode` is the resolved one, not `auto`. In `hybrid`, proximity has a
     weight only if the query requests entities or sets that weight."""
     k = DECAYED_K if mode == "decayed" and "k" not in query.model_fields_set else min(max(query.k, K_MIN), K_MAX)
@@ -138,7 +138,7 @@ class Ranking:
     boosts: dict[str, Column] = field(default_factory=dict)
     tiebreak_applied: bool = False
     # the median of each factor over all candidates
-    middles: Mapping[str, float] = field(default_factory=dict)
+    medians: Mapping[str, float] = field(default_factory=dict)
     unit: float = 1.0  # the score of one unit of the signal's log-odds
     first_ranks: Ints | None = None  # the ranks before a reranker, if one ran
 

@@ -215,7 +215,7 @@ class Judge:
     def at(self, places: Places) -> Column:
         return self.relevance(self.figures(places))
 
-    def hopeless(self, nearest: Figures, answerable: float) -> bool:
+    def is_unanswerable(self, nearest: Figures, answerable: float) -> bool:
         """Return whether to warn that most likely no memory answers. That is so if the probability of an answer is very
         low. It is also so if the probability is below one half and all of the following hold: the question has at least
         two words; no word occurs near the best memories; no participant whom the question names wrote any of these; and
@@ -247,7 +247,7 @@ class Judged(NamedTuple):
     judge: Judge  # computes the relevance of further memories
     answerable: float | None  # the probability of an answer; None in the mode `recency`
     relevance: Column  # of each ranked memory
-    hopeless: bool = False  # whether to warn that most likely no memory answers
+    is_unanswerable: bool = False  # whether to warn that most likely no memory answers
 
     def only(self, chosen: Chosen) -> "Judged":
         return self._replace(relevance=self.relevance[chosen])

@@ -272,14 +272,14 @@ def _words(read: Sequence[StatementReading]) -> tuple[Features, Features, npt.ND
     return holds, np.sqrt(np.log((max(len(holds), TYPICAL) + 1) / holders)), is_asked
 
 
-def least(memories: int, *, one_person: bool) -> float:
+def min_probability(memories: int, *, one_person: bool) -> float:
     """Return the minimum probability of an update. `one_person`: whether one person wrote, alone or to an assistant."""
     if not one_person:
         return UPDATED_IN_CHATS
     return UPDATED_AMONG_MANY if memories > MANY else UPDATED
 
 
-def updated(ranks: Sequence[int], likely: Column) -> dict[int, Replacement]:
+def find_replacements(ranks: Sequence[int], likely: Column) -> dict[int, Replacement]:
     """Return by rank the memory that most probably updates it, if the probability suffices. `likely` are probabilities
     of those ranks."""
     by = likely.argmax(axis=1)
@@ -290,7 +290,7 @@ def updated(ranks: Sequence[int], likely: Column) -> dict[int, Replacement]:
     return found
 
 
-def settled(ranks: Sequence[int], likely: Column, count: int, *, about_past: bool) -> list[int]:
+def reordered(ranks: Sequence[int], likely: Column, count: int, *, about_past: bool) -> list[int]:
     """Return `count` ranks in their new order. A memory moves directly before the first that it updates or, for a
     question about the past, directly before the first that updates it."""
     order = [*range(count)]
@@ -308,7 +308,7 @@ def settled(ranks: Sequence[int], likely: Column, count: int, *, about_past: boo
     return order
 
 
-def lifts(scores: Column, order: Sequence[int]) -> Column:
+def score_gains(scores: Column, order: Sequence[int]) -> Column:
     """Return the gain of each memory's score, in the old order, with which scores do not rise along the new order."""
     before = scores[order]
     gains = np.empty(len(scores))

@@ -62,7 +62,7 @@ BOOSTS: Mapping[str, str | None] = {
     "relationship": "related",
     "personalisation": "liked",
     "session_continuity": "session",
-    "update": None,  # `why.say_updates` adds this reason
+    "update": None,  # `why.add_updates` adds this reason
 }
 COMPARED = frozenset({"typical", "recent", "important", "trusted"})  # every memory has a value of these
 
@@ -85,7 +85,7 @@ def strengths(ranking: Ranking, columns: Columns) -> list[Strengths]:
                 own[says] = own.get(says, 0.0) + value * weight * ranking.unit
     for name, weight in ranking.weights.items():
         if (says := FACTORS[name]) is not None:
-            middle = ranking.middles[name] if says in COMPARED else 0.0
+            middle = ranking.medians[name] if says in COMPARED else 0.0
             for own, value in zip(found, ranking.factors[name].tolist(), strict=True):
                 own[says] = own.get(says, 0.0) + max(value - middle, 0.0) * weight
     for boost, gains in ranking.boosts.items():
@@ -131,7 +131,7 @@ def why(
     if not rows:
         return []
     places, cases = ranking.places, list[_Case]()
-    asked_about = people.asked_about(inputs.index, inputs.question)
+    subjects_of = people.subjects_of(inputs.index, inputs.question)
     languages: list[int] = language_in(inputs.fact("flags", places)).tolist()
     lenders, held = _lenders(inputs, places)
     # A long text is searched for all stems of the question, because the index knows those of its beginning only.
@@ -143,9 +143,9 @@ def why(
     ranked = zip(places.tolist(), rows, languages, spans, *neighbours, strengths(ranking, columns), strict=True)
     for place, row, language, words, lender, follows, asks, own in ranked:
         person = None
-        if asked_about and is_readable(row):
+        if subjects_of and is_readable(row):
             text = row.content[:SEARCHED_CHARACTERS]
-            person = people.whose(inputs.index, asked_about, row.author, text, language)
+            person = people.attributed_to(inputs.index, subjects_of, row.author, text, language)
         if row is not None and not any(one.holds(phrases.day_of(row.created_ms)) for one in inputs.question.dates):
             own["near_date"] = own.pop("date", 0.0)
         if not asks:
@@ -168,7 +168,7 @@ def added(items: Iterable[Related], seeds: Sequence[MemoryRow | None]) -> list[l
     return [[phrases.linked(item.id, item.why, by_id.get(item.why["from"]))] for item in items]
 
 
-def say_reranked(reasons: list[list[Reason]], model: str, first_ranks: Sequence[int]) -> None:
+def add_reranker(reasons: list[list[Reason]], model: str, first_ranks: Sequence[int]) -> None:
     """Add the reranker to the reasons of the memories whose rank it raised. `first_ranks` are the ranks before
     it."""
     for rank, (found, first) in enumerate(zip(reasons, first_ranks, strict=True), 1):
@@ -177,7 +177,7 @@ def say_reranked(reasons: list[list[Reason]], model: str, first_ranks: Sequence[
             found[:] = [phrases.reranked(model, rank, first), *others]
 
 
-def say_updates(
+def add_updates(
     reasons: list[list[Reason]],
     places: Sequence[int],
     found: Mapping[int, Replacement],

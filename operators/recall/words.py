@@ -59,7 +59,7 @@ class Scores(NamedTuple):
     worth: float  # the sum of the idf of the question's distinct words among memories
 
 
-def squashed(scores: Column) -> Column:
+def saturated(scores: Column) -> Column:
     """Map scores to 0 to 1."""
     return scores / (scores + SQUASH)
 

@@ -35,7 +35,7 @@ from recallflow.language.scripts import BEYOND_LATIN, KANA, UNSPACED_LETTER, nor
 from recallflow.language.tables import EVERY
 from recallflow.language.words import ascii_words
 from recallflow.limits import QUERY_CHARACTERS, READ_CHARACTERS
-from recallflow.operators.recall.question import Question, Vocabulary, intent_of, understand
+from recallflow.operators.recall.question import Question, Vocabulary, analyse_question, intent_of
 from recallflow.state import keys
 from recallflow.state.directory import StateDirectory
 from recallflow.state.rows import Entry, language_in
@@ -220,7 +220,7 @@ ASSUMED = {table.code: number for number, table in enumerate(LATIN)}
 
 
 def ask(code: str, text: str, participants: tuple[str, ...] = ()) -> Question:
-    return understand(text, participants, Vocabulary([ASSUMED.get(code, 0)]))
+    return analyse_question(text, participants, Vocabulary([ASSUMED.get(code, 0)]))
 
 
 # When, whether the asker is meant, a preference, a summary, a procedure, a person.
@@ -323,8 +323,8 @@ def test_participants_are_named_as_their_language_has_it(code: str, text: str, p
 def test_question_is_stemmed_in_each_language_of_the_memories() -> None:
     held = {"schwimmbad", "swim"}
     vocabulary = Vocabulary([0, ASSUMED["de"]], held.__contains__)
-    assert understand("Which Schwimmbäder?", (), vocabulary).stems == ("schwimmbad",)
-    assert understand("Who is swimming?", (), vocabulary).stems == ("swim",)
+    assert analyse_question("Which Schwimmbäder?", (), vocabulary).stems == ("schwimmbad",)
+    assert analyse_question("Who is swimming?", (), vocabulary).stems == ("swim",)
 
 
 FACTS = sorted((Path(__file__).parent / "facts").glob("*.txt"))
@@ -450,7 +450,7 @@ def analysed(text: str) -> object:
     found = [read(text, assumed) for assumed in every]
     asked = [read_question(text, table, every) for table in EVERY]
     dates = [find_dates(text, table, 8) for table in EVERY]
-    question = understand(text, ["Ann", "小明", "Ёжик"], Vocabulary(every))
+    question = analyse_question(text, ["Ann", "小明", "Ёжик"], Vocabulary(every))
     parts = [grams(word) for word in words(text)]
     return found, asked, dates, question, intent_of(question), parts, sentences(text), plain(text), table_of(text).code
 
@@ -499,7 +499,7 @@ def test_analysis_size_is_linear_in_the_text(piece: str) -> None:
     assert len(stems) <= len(text)
     assert sum(len(grams(word)) for word in spelt) <= 5 * len(text)
     assert "".join("".join(sentences(text)).split()) == "".join(text.split())
-    understand(text[:QUERY_CHARACTERS], ["Ann", "小明"], Vocabulary(every))
+    analyse_question(text[:QUERY_CHARACTERS], ["Ann", "小明"], Vocabulary(every))
 
 
 GERMAN, ENGLISH = "Ich gehe heute nicht zur Schule.", "I am not going to school today."

@@ -19,8 +19,8 @@ from recallflow.operators.answers.models import Models
 from recallflow.operators.async_call import CallCompletion
 from recallflow.operators.events import Batch, Item, decode
 from recallflow.operators.prepare import prepare
-from recallflow.operators.recall.question import understand
-from recallflow.operators.recall.ranking_input import Ranking, RankingInput, tuned
+from recallflow.operators.recall.question import analyse_question
+from recallflow.operators.recall.ranking_input import Ranking, RankingInput, ranking_parameters
 from recallflow.operators.step import Clocks, StateStep
 from recallflow.outputs import Answer, DeadLetter, Output, Receipted
 from recallflow.queries import Mode, Recall
@@ -273,10 +273,10 @@ def make_inputs(
     assert [index.ids[slot] for slot in index.conversation.slots] == [entry.id for entry in entries]
     recall = Recall.model_validate(make_event("recall", query="?", mode=mode) | query)
     return RankingInput(
-        index=index, question=understand(recall.query, []), query=recall, now_ms=now_ms,
+        index=index, question=analyse_question(recall.query, []), query=recall, now_ms=now_ms,
         semantic=np.array([*semantic], np.float64),
         allowed=np.arange(len(entries)) if allowed is None else np.array(allowed),
-        tuning=tuned(recall, mode, tenant or RecallSettings()),
+        tuning=ranking_parameters(recall, mode, tenant or RecallSettings()),
         relevance=np.ones(len(entries)).take if relevance is None else np.array(relevance).take,
         vector=None if asked is None else np.array(asked, np.float32),
         proximity=None if proximity is None else np.array(proximity, np.float64), relationship=relationship or {},

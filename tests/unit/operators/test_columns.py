@@ -15,7 +15,7 @@ from recallflow.embedder import NO_FLOATS, TextVectors
 from recallflow.language import DateMention
 from recallflow.operators.recall import columns, words
 from recallflow.operators.recall.columns import Cut, compute, date_column
-from recallflow.operators.recall.question import understand
+from recallflow.operators.recall.question import analyse_question
 from recallflow.operators.recall.weights import WEIGHTS, weights_of
 from recallflow.operators.recall.words import BEFORE, K1, LENIENT_B, LENT, NAMES, B, Units, bm25_scores, phrase_column
 from recallflow.state.arrays import Column
@@ -30,7 +30,7 @@ QUERY = TextVectors(np.array(RIGHT, np.float32), NO_FLOATS)
 
 
 def columns_of(index: OwnerIndex, question: str, participants: Sequence[str] = ()) -> dict[str, Column]:
-    values = compute(index, understand(question, participants), QUERY, EVERY).values
+    values = compute(index, analyse_question(question, participants), QUERY, EVERY).values
     return {name: np.asarray(column) for name, column in values.items()}
 
 
@@ -345,7 +345,7 @@ def test_the_columns_by_hand() -> None:
 def test_units_weigh_by_rarity_and_leave_names_out() -> None:
     # Of three memories two hold "bike", one "tour": ln(1 + 1.5/2.5) = 0.470003629, ln(1 + 2.5/1.5) = 0.980829253.
     index = word_index([(0, "bike"), (0, "bike tour"), (0, "x")])
-    found = words.units(index, understand("Ann's bike tour?", ["Ann"]), NOWHERE)
+    found = words.units(index, analyse_question("Ann's bike tour?", ["Ann"]), NOWHERE)
     assert found.stems == ("bike", "tour")
     np.testing.assert_allclose(found.weights, np.array([0.470003629, 0.980829253]) / 1.450832882, rtol=1e-6)
 
@@ -357,7 +357,7 @@ def test_units_are_tokens_where_memories_have_some() -> None:
     index.add([make_entry(n, episode=n) for n in range(2)], stored)
     # Lengths 3, 0, 1: shares 0.75 and 0.25; the one without direction says nothing.
     query = TextVectors(np.zeros(2, np.float32), np.array([[3, 0], [0, 0], [0, 1]], np.float32))
-    found = words.units(index, understand("?", []), query)
+    found = words.units(index, analyse_question("?", []), query)
     assert found.weights.tolist() == [0.75, 0.25]
     np.testing.assert_allclose(
         words.columns(index, found, every(index))["word"].scores, z(np.array([0.75, 0.25])), rtol=1e-3
@@ -410,7 +410,7 @@ def test_columns_agree_with_single_places(
 def test_best_of_large_and_small_owners_score_alike() -> None:
     texts = ["bike tour", "tea", "x", "bike", "cake", "x y", "tea cake", "y"] * 4
     said = [(n // 6, text) for n, text in enumerate(texts)]
-    index, question = word_index(said), understand("Which bike tour?", [])
+    index, question = word_index(said), analyse_question("Which bike tour?", [])
     whole = columns.compute(index, question, NOWHERE, WEIGHTS["spelling"]["people"])
     cut = columns.compute(index, question, NOWHERE, WEIGHTS["spelling"]["people"], cut=Cut(above=8, best=12))
     assert (whole.complete, cut.complete) == (True, False)

@@ -18,7 +18,7 @@ from recallflow.operators.recall.context import (
     ROWS_AT_ONCE,
     SUMMARIES_END,
     assemble,
-    layered,
+    priority_items,
 )
 from recallflow.queries import Mode
 from recallflow.responses import Context, ContextItem, RecalledMemory
@@ -187,7 +187,7 @@ def row(index: OwnerIndex, slot: int) -> MemoryRow:
 
 def layers(index: OwnerIndex, memories: Sequence[RecalledMemory], permitted: Sequence[int] | None = None) -> list[str]:
     places = np.arange(index.conversation.size) if permitted is None else np.array(permitted, np.int64)
-    read = layered(index, places, memories, lambda slots: [row(index, slot) for slot in slots])
+    read = priority_items(index, places, memories, lambda slots: [row(index, slot) for slot in slots])
     return [found.id for found in read]
 
 
@@ -234,7 +234,7 @@ def test_context_holds_the_latest_version_of_a_rule() -> None:
         read.extend(int(index.facts["version"][slot]) for slot in slots)
         return [row(index, slot) for slot in slots]
 
-    assert [found.id for found in layered(index, np.arange(2), [], rows)] == ["r"]
+    assert [found.id for found in priority_items(index, np.arange(2), [], rows)] == ["r"]
     assert read == [1]
 
 
@@ -246,7 +246,7 @@ def test_many_rules_are_read_as_far_as_they_are_wanted() -> None:
         reads.append(len(slots))
         return [row(index, slot) for slot in slots]
 
-    found = layered(index, np.arange(index.conversation.size), [], rows)
+    found = priority_items(index, np.arange(index.conversation.size), [], rows)
     for _ in range(ROWS_AT_ONCE + 1):
         next(found)
     assert reads == [ROWS_AT_ONCE] * 2

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from recallflow import limits
 from recallflow.language import DateMention, Intent
 from recallflow.operators.recall import question, ranking
-from recallflow.operators.recall.question import MODES, intent_of, understand
+from recallflow.operators.recall.question import MODES, analyse_question, intent_of
 
 PAIR = ["Ann", "Bo"]
 
@@ -20,11 +20,11 @@ def date(year: int | None = None, month: int | None = None, day: int | None = No
 
 
 def named(text: str, participants: list[str]) -> tuple[str, ...]:
-    return understand(text, participants).named
+    return analyse_question(text, participants).named
 
 
 def dates(text: str) -> tuple[DateMention, ...]:
-    return understand(text, []).dates
+    return analyse_question(text, []).dates
 
 
 FULL_NAMES, ALIKE = ["Ann Smith", "Bo Lee"], ["Ann Smith", "Ann Jones", "Bo Lee"]
@@ -82,7 +82,7 @@ def test_name_of_any_alphabet_is_found_as_written(name: str) -> None:
     ],
 )  # fmt: skip
 def test_first_person(text: str, expected: bool) -> None:
-    assert understand(text, PAIR).first_person is expected
+    assert analyse_question(text, PAIR).first_person is expected
 
 
 @pytest.mark.parametrize(
@@ -170,7 +170,7 @@ def test_words_like_dates_are_not_dates(text: str) -> None:
     ],
 )  # fmt: skip
 def test_asks_when(text: str, expected: bool) -> None:
-    assert understand(text, PAIR).asks_when is expected
+    assert analyse_question(text, PAIR).asks_when is expected
 
 
 NASTY = st.text(st.sampled_from("aB .'’?()[\\*+$^|8é日\n\u00ad"), min_size=1, max_size=6)
@@ -179,9 +179,9 @@ NASTY = st.text(st.sampled_from("aB .'’?()[\\*+$^|8é日\n\u00ad"), min_size=1
 @given(text=st.text(max_size=40) | NASTY, participants=st.lists(NASTY | st.text(min_size=1, max_size=8), max_size=4))
 @example(text="ÇÈ", participants=["8", "?"])
 def test_any_question_about_anyone_is_understood(text: str, participants: list[str]) -> None:
-    question = understand(text, participants)
+    question = analyse_question(text, participants)
     assert set(question.named) <= set(participants)
-    assert set(question.bare_stems) <= set(question.stems) | set(understand(question.own_words, []).stems)
+    assert set(question.bare_stems) <= set(question.stems) | set(analyse_question(question.own_words, []).stems)
     if not question.named:
         assert question.own_words == " ".join(text.split())
         assert question.bare_stems == question.stems
@@ -203,13 +203,13 @@ def test_no_more_participants_are_named_than_a_question_may_name() -> None:
 def test_patterns_are_compiled_only_for_names_spelt_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(question, "_patterns", {"Ann": re.compile("ANN")})  # a KeyError for any other
     strangers = [f"an{n}" for n in range(1_000)]
-    asked = understand("Did ANN and Bob see an0x, an1_y or fan2?", [*strangers, "Ann", "Bob"])
+    asked = analyse_question("Did ANN and Bob see an0x, an1_y or fan2?", [*strangers, "Ann", "Bob"])
     assert asked.named == ("Ann", "Bob")
 
 
 def test_query_words_are_limited_and_repeats_count() -> None:
     words = [f"word{n}" for n in range(limits.QUERY_WORDS + 50)]
-    found = understand(" ".join([*words, *words]), [])
+    found = analyse_question(" ".join([*words, *words]), [])
     assert len(set(found.stems)) == limits.QUERY_WORDS
     assert len(found.stems) == 2 * limits.QUERY_WORDS
 
@@ -234,7 +234,7 @@ QUESTIONS: dict[str, Intent] = {
 
 @pytest.mark.parametrize("text", QUESTIONS)
 def test_the_intent_of_a_question(text: str) -> None:
-    assert intent_of(understand(text, ["Ann", "Bo"])) == QUESTIONS[text]
+    assert intent_of(analyse_question(text, ["Ann", "Bo"])) == QUESTIONS[text]
 
 
 @pytest.mark.parametrize(
@@ -247,7 +247,7 @@ def test_the_intent_of_a_question(text: str) -> None:
     ],
 )
 def test_requested_action_precedes_mentioned_ones(text: str, intent: Intent) -> None:
-    assert intent_of(understand(text, ["Ann", "Bo"])) == intent
+    assert intent_of(analyse_question(text, ["Ann", "Bo"])) == intent
 
 
 def test_each_intent_has_a_mode() -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from recallflow.control import ControlHistory, RecallSettings
 from recallflow.errors import InvalidRecord
 from recallflow.flows.embedded import Processed
-from recallflow.operators.recall.ranking_input import Tuning, tuned, validate
+from recallflow.operators.recall.ranking_input import Tuning, ranking_parameters, validate
 from recallflow.parsing import parse, parse_control
 from recallflow.queries import WEIGHTS, Mode, Recall
 from tests.groups import share
@@ -217,7 +217,7 @@ def tune(mode: Mode, tenant: RecallSettings | None = None, **fields: Any) -> Tun
     query = Recall.model_validate(
         {"type": "recall", "tenant_id": "a", "user_id": "b", "query": "?", "mode": mode} | fields
     )
-    return tuned(query, mode, tenant or RecallSettings())
+    return ranking_parameters(query, mode, tenant or RecallSettings())
 
 
 def problems(**fields: Any) -> list[tuple[str, str]]:

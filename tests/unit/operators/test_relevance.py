@@ -9,7 +9,7 @@ import pytest
 
 from recallflow.embedder import NO_FLOATS, TextVectors
 from recallflow.operators.recall.columns import compute
-from recallflow.operators.recall.question import understand
+from recallflow.operators.recall.question import analyse_question
 from recallflow.operators.recall.relevance import EVIDENCE, SETTINGS, Judge, rarity
 from recallflow.operators.recall.relevance_weights import ANSWERABLE, BASES, GROUNDS, RELEVANCE, Basis
 from recallflow.operators.recall.weights import WEIGHTS
@@ -34,7 +34,7 @@ def indexed(said: Sequence[tuple[int, str]]) -> OwnerIndex:
 
 
 def judge(index: OwnerIndex, question: str, basis: Basis = "spelling", participants: Sequence[str] = ()) -> Judge:
-    asked = understand(question, participants)
+    asked = analyse_question(question, participants)
     query = TextVectors(np.array([1, 0], np.float32), NO_FLOATS)
     found = compute(index, asked, query, WEIGHTS["spelling"]["people"])
     return Judge(index, asked, found, basis, index.conversation.size)

@@ -17,7 +17,7 @@ from recallflow.flows.embedded import Processed
 from recallflow.operators.events import Analysis, Write, decode
 from recallflow.operators.prepare import prepare
 from recallflow.operators.recall.columns import Columns, compute
-from recallflow.operators.recall.question import understand
+from recallflow.operators.recall.question import analyse_question
 from recallflow.operators.recall.rank_and_judge import signal_by_vector
 from recallflow.operators.recall.ranking import boosts, rank, raw
 from recallflow.operators.recall.shared import Shared
@@ -37,7 +37,7 @@ from tests.unit.operators.models import Remote
 from tests.unit.operators.test_apply import codes, outcomes
 from tests.unit.operators.test_apply import message as told_in_session
 
-QUESTION = understand("Which tea?", [])
+QUESTION = analyse_question("Which tea?", [])
 TOKENS = to_bytes(np.eye(2, dtype=np.float32))
 CONTENTS = ["tea", "bike", "tea and cake"]
 

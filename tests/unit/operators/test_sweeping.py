@@ -16,32 +16,32 @@ from recallflow.embedder import Matrix
 from recallflow.flows.embedded import EmbeddedEngine, run_lines
 from recallflow.flows.settings import Settings
 from recallflow.operators.recall import moment
-from recallflow.operators.recall.moment import Unswept
+from recallflow.operators.recall.moment import PausedCollection
 from recallflow.state.rows import Entry
 from tests.unit.operators.harness import make_event, run_flow
 
 
 def test_collection_rests_until_the_last_block_ends() -> None:
-    unswept = Unswept()
-    with unswept:
-        with unswept:
+    paused_collection = PausedCollection()
+    with paused_collection:
+        with paused_collection:
             assert not gc.isenabled()
         assert not gc.isenabled()
     assert gc.isenabled()
 
 
 def test_an_error_within_has_it_go_on() -> None:
-    unswept = Unswept()
-    with pytest.raises(ValueError, match="here"), unswept:
+    paused_collection = PausedCollection()
+    with pytest.raises(ValueError, match="here"), paused_collection:
         raise ValueError("here")
     assert gc.isenabled()
 
 
 def test_collection_stays_off_if_it_was_off() -> None:
-    unswept = Unswept()
+    paused_collection = PausedCollection()
     gc.disable()
     try:
-        with unswept:
+        with paused_collection:
             pass
         assert not gc.isenabled()
     finally:
@@ -50,14 +50,14 @@ def test_collection_stays_off_if_it_was_off() -> None:
 
 @pytest.mark.slow
 def test_past_index_leaves_no_garbage(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Counting(Unswept):
+    class Counting(PausedCollection):
         left: list[list[str]] = []
 
         def __exit__(self, *error: object) -> None:
             self.left.append([found.id for found in gc.get_objects() if isinstance(found, Entry)])
             super().__exit__(*error)
 
-    monkeypatch.setattr(moment, "unswept", Counting())
+    monkeypatch.setattr(moment, "paused_collection", Counting())
     ids = [f"swept{n}" for n in range(5)]
     told = [make_event("message", n, id=one, content="tea with milk") for n, one in enumerate(ids)]
     run_flow([*told, make_event("recall", 9, query="tea", as_of={"ingestion_time": 5})])

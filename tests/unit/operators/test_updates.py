@@ -121,7 +121,7 @@ def test_order_satisfies_every_pair(drawn: tuple[int, list[tuple[int, int]]], ab
     for older, newer in pairs:
         if older < newer < count:
             likely[older, newer] = 0.9
-    order = updates.settled(age, likely, count, about_past=about_past)
+    order = updates.reordered(age, likely, count, about_past=about_past)
     assert sorted(order) == age
     for older, newer in np.argwhere(likely > 0).tolist():
         first, second = (older, newer) if about_past else (newer, older)
