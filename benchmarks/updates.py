@@ -217,7 +217,7 @@ def written(names: Sequence[str], made: Fit) -> str:
     """Return the source of the weights' module."""
     source = FILE.read_text()
     pairs = zip(names, made.weights.tolist(), strict=True)
-    lines = textwrap.wrap(" ".join(f'"{name}":~{weight:.3g},' for name, weight in pairs), 116)
+    lines = textwrap.wrap(" ".join(f'"{name}":~{weight:.3g},' for name, weight in pairs), 116, break_on_hyphens=False)
     rows = "".join(f"    {line}\n" for line in lines).replace("~", " ")  # no line ends within a pair
     start = source[: source.index("BIAS =")]
     return f"{start}BIAS = {made.bias:.3g}\nWEIGHTS: Mapping[str, float] = {{\n{rows}}}  # fmt: skip\n"
