@@ -9,7 +9,7 @@ from recallflow.distribution import remedy_for
 from recallflow.errors import FieldProblem, InvalidRecord
 from recallflow.fields import format_time
 from recallflow.graphs import ExploredEdge, ExploredLink, ExploredMemory, ExploredNode, Mark, Subgraph
-from recallflow.operators.answers.lookups import PageReader, known_by
+from recallflow.operators.answers.lookups import PageReader, not_after
 from recallflow.operators.graph.paths import Neighbourhood, Vertex
 from recallflow.operators.graph.reader import (
     Caps,
@@ -151,7 +151,7 @@ def page(
     if query.after is not None and (behind := EdgeCursor.parse(query.after)) is not None:
         ended = _add_edges(made, behind, query.limit)
     else:
-        reader, hidden = PageReader(hot, index, known_by(index, moment), query, rows), superseded(graph, moment.now_ms)
+        reader, hidden = PageReader(hot, index, not_after(index, moment), query, rows), superseded(graph, moment.now_ms)
 
         def show(_: int, row: MemoryRow) -> ExploredMemory:
             return explored_memory(row, memory_marks(graph, row, moment.now_ms, hidden))

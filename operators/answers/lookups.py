@@ -38,7 +38,7 @@ _SAME_FIELDS = ListedMemory.model_fields.keys() & MemoryRow.__dataclass_fields__
 READ_AT_ONCE = 50  # rows per read; each may be large
 
 
-def known_by(index: OwnerIndex, moment: Moment) -> Mask:
+def not_after(index: OwnerIndex, moment: Moment) -> Mask:
     """Return (n,) in conversation order: whether the event time of each memory is at or before the moment's."""
     if moment.happened_by_ms is None:
         return np.ones(index.conversation.size, np.bool_)
@@ -193,7 +193,7 @@ def list_memories(
     """Return a page, as of the moment. `rows` reads by slot."""
     linked = Linked(graph, index, moment)
     filtering = Filtering(index, linked)
-    allowed = known_by(index, moment) & filtering.within(query.filters)
+    allowed = not_after(index, moment) & filtering.within(query.filters)
     if query.project_id is not None:
         allowed &= filtering.within(Filters(project_id=query.project_id))
     reader, hidden = PageReader(hot, index, allowed, query, rows), superseded(graph, moment.now_ms)

@@ -1,13 +1,14 @@
-"""Parked queries: they wait for a position, for the index of a large owner's past, for models, for subqueries, for a
-next step, or for catch-up before an answer claims absence. They are stored as records of the input, and read again
-after a crash.
+"""Queries of one state partition that wait, by the reason: for models (`ModelQueries`), for subqueries (`Subqueries`),
+for their next step (`SteppedQueries`), for the index of a past moment of a large owner (`PastQueryQueue`), for catch-up
+before an answer claims absence (`HeldQueries`), or for a position (`WaitingQuery`).
 
-A subquery, made by a language model, takes as long as the query itself, and is served in a round robin with other work.
-The answer still reflects a single state: after an event of the owner, all subqueries are repeated with one less. A
+Parked queries are stored as records of the input, and are read again after a crash.
+
+A language model makes subqueries. Each takes as long as a query, so that they are served in a round robin with other
+work. An answer reflects a single state: after an event of the owner, all subqueries are repeated with one less. A
 frequently changing owner therefore has an answer after at most ten rounds, and no write waits.
 
-A past index reflects the state at the query's offset; later commits are not visible. It is built in steps, interleaved
-with other work."""
+A past index reflects the state at the query's offset; later commits are not visible."""
 
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -65,7 +66,7 @@ class _ModelQuery(NamedTuple):
 
 
 class QueryPool:
-    """Parked queries of one state partition, in the order of arrival."""
+    """Parked queries of one state partition that wait for the same reason, in the order of arrival."""
 
     def __init__(self) -> None:
         self._parked: deque[ParkedQuery] = deque()
