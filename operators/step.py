@@ -239,7 +239,7 @@ class StateStep:
     def _forget_delivered(self) -> None:
         """Delete the stored outputs of records that were completed and delivered at the last barrier but one."""
         self._partition.stage(outbox.delivered(self._partition, self._completed[0]))
-        self._queries.forget_marks()
+        self._queries.effects.forget_marks()
         self._partition.commit(needs_sync=False)
         self._completed = (self._completed[1], self._completed_now())
 

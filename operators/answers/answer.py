@@ -59,7 +59,7 @@ from recallflow.queries import (
     Recall,
     UserStats,
 )
-from recallflow.records import Position, Record
+from recallflow.records import Record
 from recallflow.responses import Response
 from recallflow.state import keys
 from recallflow.state.graph_codec import NodeKey
@@ -318,16 +318,36 @@ IDS_MOST = 64
 _ID_BYTES = 8
 
 
-class Marks:
-    """Marks of a partition's queries with stored effects."""
+class EffectLog:
+    """The effects of a partition's answers, with marks of the queries whose effects are stored."""
 
-    def __init__(self, partition: Partition) -> None:
+    def __init__(self, partition: Partition, owners: Owners, rules: Rules) -> None:
         """Load the stored marks. Marks of an earlier run join the current generation, because their age is unknown."""
-        self._partition = partition
+        self._partition, self._owners, self._input_ends = partition, owners, rules.input_ends
+        self._has_marks = rules.is_replayable and not rules.input_ends  # otherwise no query can come again
+        stored = dict(partition.scan_readable(keys.EFFECTS)) if self._has_marks else {}
         # One generation per interval between barriers of the partition, the oldest first.
-        self._generations = deque[dict[bytes, bytes]]([{}, {}, dict(partition.scan_readable(keys.EFFECTS))])
+        self._generations = deque[dict[bytes, bytes]]([{}, {}, stored])
 
-    def mark(self, record: Record) -> Values | None:
+    def stage(self, ask: Ask, effects: Effects) -> None:
+        """Stage the effects of an answer unless stored. In a finite log, the query's position marks that they are."""
+        position = ask.record.position if self._input_ends else None
+        if position is not None and self._partition.is_applied(position):
+            return
+        hot, staged = self._owners.get(ask.owner), self._mark(ask.record) if self._has_marks else {}
+        if staged is None:
+            return
+        if effects.seqs and (ask.query.id is None or self._is_new(hot, ask.query.id, staged)):
+            counted = hot.usage().record_returns(effects.seqs, effects.at_ms)
+            staged |= {keys.usage(hot.key, seq): record for seq, record in zip(effects.seqs, counted, strict=True)}
+            if effects.session_id is not None:
+                again = set(effects.seqs)
+                earlier = (seq for seq in hot.returned(effects.session_id).tolist() if seq not in again)
+                returned = [*earlier, *effects.seqs][-RETURNED_MOST:]  # distinct, the latest last
+                staged[keys.session(hot.key, hot.name(effects.session_id))] = encode_seqs(returned)
+        self._partition.stage(staged, position, can_wait=True)
+
+    def _mark(self, record: Record) -> Values | None:
         """Mark the query. Return the record to store with its effects; None if they are stored already."""
         keyring, position = self._partition.keyring, record.position
         key = keys.effects(keyring.name(b"", position.source), position.offset)
@@ -340,40 +360,17 @@ class Marks:
         self._generations[-1][key] = content
         return {key: content}
 
-    def next_generation(self) -> Values:
-        """Begin a generation. Return the deletions of the oldest one."""
-        self._generations.append({})
-        return dict.fromkeys(self._generations.popleft())
+    def forget_marks(self) -> None:
+        """Begin a generation, and delete the marks of the oldest one."""
+        if self._has_marks:
+            self._generations.append({})
+            self._partition.stage(dict.fromkeys(self._generations.popleft()))
 
-
-def stage_effects(
-    partition: Partition,
-    marks: Marks | None,
-    hot: HotOwner,
-    ask: Ask,
-    effects: Effects,
-    position: Position | None = None,
-) -> None:
-    """Stage the effects of an answer unless stored. `marks` is None if queries cannot come again."""
-    staged = {} if marks is None else marks.mark(ask.record)
-    if staged is None:
-        return
-    if effects.seqs and (ask.query.id is None or _is_new(partition, hot, ask.query.id, staged)):
-        counted = hot.usage().record_returns(effects.seqs, effects.at_ms)
-        staged |= {keys.usage(hot.key, seq): record for seq, record in zip(effects.seqs, counted, strict=True)}
-        if effects.session_id is not None:
-            again = set(effects.seqs)
-            earlier = (seq for seq in hot.returned(effects.session_id).tolist() if seq not in again)
-            returned = [*earlier, *effects.seqs][-RETURNED_MOST:]  # distinct, the latest last
-            staged[keys.session(hot.key, hot.name(effects.session_id))] = encode_seqs(returned)
-    partition.stage(staged, position, can_wait=True)
-
-
-def _is_new(partition: Partition, hot: HotOwner, query_id: str, staged: Values) -> bool:
-    """Return whether the query id is new among the owner's latest ones, and add it."""
-    key, name = keys.asked(hot.key), hot.name(query_id)[:_ID_BYTES]
-    known = partition.get(key) or b""
-    if name in known:  # also across two ids: as unlikely as a hash collision
-        return False
-    staged[key] = (known + name)[-IDS_MOST * _ID_BYTES :]
-    return True
+    def _is_new(self, hot: HotOwner, query_id: str, staged: Values) -> bool:
+        """Return whether the query id is new among the owner's latest ones, and add it."""
+        key, name = keys.asked(hot.key), hot.name(query_id)[:_ID_BYTES]
+        known = self._partition.get(key) or b""
+        if name in known:  # also across two ids: as unlikely as a hash collision
+            return False
+        staged[key] = (known + name)[-IDS_MOST * _ID_BYTES :]
+        return True

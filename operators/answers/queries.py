@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from recallflow.errors import DecryptionFailed, FieldProblem, InvalidRecord
 from recallflow.operators import audit, redaction
-from recallflow.operators.answers.answer import Answerer, Marks, stage_effects
+from recallflow.operators.answers.answer import Answerer, EffectLog
 from recallflow.operators.answers.parked_queries import (
     STEP,
     Answering,
@@ -64,7 +64,7 @@ class Queries:
         self._expansions, self._rules, self._now_ms, self._missing_state = expansions, rules, now_ms, missing_state
         self._model_queries = model_queries
         self._received = QueryPool()  # queries with the results of their models
-        self._marks = Marks(partition) if rules.is_replayable and not rules.input_ends else None
+        self.effects = EffectLog(partition, owners, rules)
         self._pasts = PastQueryQueue(owners, answerer.embedder, rules.episode_gap_ms)
         self._subqueries = Subqueries(answerer)
         self._stepped = SteppedQueries()
@@ -207,11 +207,6 @@ class Queries:
         """Return the queries that wait for another condition than a position. They are read again after a crash."""
         return [parked.ask for pool in self._pools for parked in pool.queries()]
 
-    def forget_marks(self) -> None:
-        """Delete the marks of answers that precede the second to last barrier."""
-        if self._marks is not None:
-            self._partition.stage(self._marks.next_generation())
-
     def _begin(self, ask: Ask, warnings: list[Warn]) -> list[Output]:
         return self._guarded(self._start, ParkedQuery(ask, warnings, NOTHING, None))
 
@@ -321,7 +316,7 @@ class Queries:
         if effects is not None:
             drop = partial(self._owners.drop, ask.owner)
             with suppress(InvalidRecord, DecryptionFailed):  # a failure of its effects does not affect the answer
-                once(STEP, ask.record.position, self._stage_effects, ask, effects, undo=drop)
+                once(STEP, ask.record.position, self.effects.stage, ask, effects, undo=drop)
         if not isinstance(ask.query, Recall) or ask.query.strategy != "hybrid_graph":
             return self._recorded(ask, answer)
         verdict = self._expansions.verdict(ask.owner.tenant_id)
@@ -354,12 +349,6 @@ class Queries:
         applied = [f"{source}:{offset}" for source, offset in sorted(self._partition.applied.items())]
         response = response.model_copy(update={"applied": applied})
         return Answer(ask.record.position, 0, key_of(ask), response.encode(), response, reply_to)
-
-    def _stage_effects(self, ask: Ask, effects: Effects) -> None:
-        """Stage the effects of an answer. In a finite log, the query's position marks that they are stored."""
-        position = ask.record.position if self._rules.input_ends else None
-        if position is None or not self._partition.is_applied(position):
-            stage_effects(self._partition, self._marks, self._owners.get(ask.owner), ask, effects, position)
 
     def _failed(self, ask: Ask, error: InvalidRecord, reply_to: ReplyTo | None = None) -> list[Output]:
         response = Response(query_id=ask.query_id, status="error", error=ErrorBody.of(error))

@@ -11,18 +11,16 @@ from hypothesis import strategies as st
 from pydantic_core import from_json, to_json
 
 from recallflow.credentials import ApiKeyText
-from recallflow.operators.answers import queries
-from recallflow.operators.answers.answer import IDS_MOST, RETURNED_MOST, Marks
+from recallflow.operators.answers.answer import IDS_MOST, RETURNED_MOST, EffectLog
 from recallflow.operators.answers.fit import LEAST_BYTES, fitted
 from recallflow.operators.audit import NUMBER
+from recallflow.operators.events import Ask
 from recallflow.operators.step import Clocks
 from recallflow.outputs import Answer, Audited, Output
 from recallflow.records import Position, Principal, Refusal
 from recallflow.responses import Response
 from recallflow.schema import schemas
 from recallflow.state import keys
-from recallflow.state.hot_owner import HotOwner
-from recallflow.state.partition import Partition
 from tests.groups import share
 from tests.unit.operators.harness import MEMORIES, QUERIES, Harness, ReadPlace, answers, explained, make_event, run_flow
 
@@ -223,13 +221,13 @@ def test_a_session_remembers_the_newest_it_returned(tmp_path: Path) -> None:
 
 
 def test_failed_effects_do_not_fail_the_answer(logs: Logs, monkeypatch: pytest.MonkeyPatch) -> None:
-    def half_way(_: Partition, __: Marks, hot: HotOwner, *___: object) -> None:
-        hot.usage().record_returns([0], 5)
+    def half_way(log: EffectLog, asked: Ask, _: object) -> None:
+        log._owners.get(asked.owner).usage().record_returns([0], 5)
         raise KeyError
 
     logs.answer()
     with monkeypatch.context() as patch:
-        patch.setattr(queries, "stage_effects", half_way)
+        patch.setattr(EffectLog, "stage", half_way)
         logs.write(QUERIES, ask(), ask())
         assert [len(response["memories"]) for response in logs.answer()] == [1, 1]
     logs.write(QUERIES, ask())
