@@ -66,7 +66,7 @@ def test_past_index_leaves_no_garbage(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 MANY = 20
-MADE = 2  # objects of an event that are freed no earlier than its state directory
+MADE = 3  # objects of an event that are freed no earlier than its state directory
 RELATION = {"source": "Ada", "type": "has", "target": "cup"}
 
 
