@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from recallflow.flows.settings import Settings
 from recallflow.limits import ALIASES_MAX
 from recallflow.operators.graph import changes as graph_changes
-from recallflow.state import entity_names, graph_check, keys
+from recallflow.state import entity_names, keys
 from recallflow.state.entity_names import JOINED_NAMES_MAX
 from recallflow.state.graph_codec import NodeKey
 from tests.groups import share
@@ -315,7 +315,6 @@ CHANGES = st.lists(st.tuples(NAME, NAME, st.booleans()).filter(lambda one: one[0
 def test_small_name_limit_bounds_unions_in_any_batch(joining: list[tuple[str, str, bool]], sizes: list[int]) -> None:
     with pytest.MonkeyPatch.context() as patched, engines(2) as (whole, cut):
         patched.setattr(entity_names, "JOINED_NAMES_MAX", 3)
-        patched.setattr(graph_check, "JOINED_NAMES_MAX", 3)
         events = [same(f"entity:{one}", f"entity:{other}", archived=archived) for one, other, archived in joining]
         whole.run(*events)
         while cut.number < len(events):
