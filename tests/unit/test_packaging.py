@@ -32,6 +32,7 @@ from recallflow.connectors.kafka import admin
 from recallflow.flows.config import LOCAL, RawSetting, read_config
 from recallflow.flows.settings import TopicNames
 from recallflow.owner import Owner
+from tools.planted_defects import DEFECTS, Defect
 
 ROOT = Path(__file__).parents[2]
 
@@ -285,3 +286,8 @@ def test_base_manifest_names_settings_of_the_code() -> None:
     assert [one["containerPort"] for one in engine["ports"]] == [chosen.run.metrics_port]
     assert chosen.named_state_dir().parent in {Path(one["mountPath"]) for one in engine["volumeMounts"]}
     assert pod["securityContext"]["runAsNonRoot"]
+
+
+def test_planted_defects_match_the_code() -> None:
+    for one in tomllib.loads(DEFECTS.read_text())["defect"]:
+        Defect(**one).mutate((ROOT / one["file"]).read_text())
