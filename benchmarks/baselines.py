@@ -5,6 +5,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -21,8 +22,9 @@ from recallflow.language import FUNCTION_WORDS
 
 RRF_K = 60
 K1, B = 1.2, 0.75
-_CJK = "\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af"
-_WORDS = re.compile(rf"[{_CJK}]+|[^\W{_CJK}]+")
+CJK = "\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af"
+_STEM = Stemmer.Stemmer("english").stemWords
+_WORDS = re.compile(rf"[{CJK}]+|[^\W{CJK}]+")
 
 
 class Retriever(Protocol):
@@ -53,24 +55,25 @@ class Cosine:
         return [self._ids[row] for row in rows[0]]
 
 
+def stems(text: str, passed_over: Collection[str] = ()) -> list[str]:
+    """Return Snowball's English stems of the words in lower case, and pairs of characters where words have no blanks
+    between them. Words of `passed_over` are left out."""
+    words: list[str] = []
+    for word in _WORDS.findall(text.lower()):
+        if len(word) > 1 and word[0] >= CJK[0]:
+            words += (word[at : at + 2] for at in range(len(word) - 1))
+        elif word not in passed_over:
+            words.append(word)
+    found: list[str] = _STEM(words)
+    return found
+
+
 class Bm25:
-    """Lucene's BM25 over Snowball's English stems, and over pairs of characters where words have no blanks between
-    them. `passed_over`: words that count for nothing."""
+    """Lucene's BM25 over `stems`."""
 
     def __init__(self, name: str = "bm25", passed_over: Collection[str] = ()) -> None:
         self.name = name
-        self._passed_over = passed_over
-        self._stem = Stemmer.Stemmer("english").stemWords
-
-    def _stems(self, text: str) -> list[str]:
-        words: list[str] = []
-        for word in _WORDS.findall(text.lower()):
-            if len(word) > 1 and word[0] >= _CJK[0]:
-                words += (word[at : at + 2] for at in range(len(word) - 1))
-            elif word not in self._passed_over:
-                words.append(word)
-        stems: list[str] = self._stem(words)
-        return stems
+        self._stems = partial(stems, passed_over=passed_over)
 
     def ingest(self, turns: Sequence[Turn]) -> None:
         self._ids = [turn.id for turn in turns]

@@ -6,81 +6,75 @@
 "Some" counts questions with at least one evidence memory in the context, "all" those with every one. A memory counts if
 its text is in the context, from itself or from a memory of the same text. A long text counts as well if the context has
 its best passage; "whole" counts whole texts alone. BM25 and mem0 fill the same budget with whole memories by rank, and
-skip a memory that does not fit. Tokens are counted alike for all (`operators/recall/context.py`).
+skip a memory that does not fit. For all, the texts alone are counted, without authors and dates, by one counter.
 """
 
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from statistics import fmean
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import orjson
 
 from benchmarks import kinds
 from benchmarks.baselines import BASELINES, Remembering
-from benchmarks.conversation_events import embedder_arguments, embedder_settings, message_lines, query_lines
+from benchmarks.conversation_events import FlowStore, embedder_arguments, embedder_settings
 from benchmarks.locomo import Conversation
 from recallflow.connectors.embedders import load_embedder
 from recallflow.connectors.model_embedders import load_tiktoken
 from recallflow.embedder import token_counter
-from recallflow.flows.embedded import process
-from recallflow.flows.settings import Settings
 from recallflow.queries import K_MAX
 
 COMPARED = ("bm25", "mem0")
-RANKED = 200  # memories that a baseline ranks
+RANKED = 400  # memories that another system returns: more than the largest budget holds
 MEASURES = ("some", "all", "all, whole", "tokens", "memories")
 
 
 class Filled(NamedTuple):
-    """The texts in a context, those of them that are whole, and the tokens used."""
+    """Memories in a context: the text shown of each by id, and the tokens of the texts."""
 
-    texts: frozenset[str]
-    whole: frozenset[str]
+    shown: Mapping[str, str]
     tokens: int
 
-    @classmethod
-    def whole_texts(cls, names: Iterable[str], tokens: int, texts: Mapping[str, str]) -> Self:
-        """Return a context of whole memories. `texts` are those of all memories by name."""
-        found = frozenset(texts[name] for name in names)
-        return cls(found, found, tokens)
+
+def fill(ranked: Iterable[tuple[str, str]], limit: int, count: Callable[[str], int]) -> Filled:
+    """Return the ranked memories that fit into the limit. `ranked` are ids with texts."""
+    shown, tokens = dict[str, str](), 0
+    for name, text in ranked:
+        if tokens + (size := count(text)) <= limit:
+            shown[name] = text
+            tokens += size
+    return Filled(shown, tokens)
 
 
-def ask_flow(settings: Settings, conversation: Conversation, tokens: int, k: int = K_MAX) -> list[Filled]:
-    """Return the context of each question, by the flow."""
-    lines = [
-        orjson.dumps(orjson.loads(line) | {"max_tokens": tokens}) for line in query_lines(conversation, "hybrid", k)
+def contexts(store: FlowStore, limit: int, count: Callable[[str], int], k: int = K_MAX) -> list[list[Filled]]:
+    """Return recallflow's contexts by conversation and question."""
+    return [
+        [
+            fill(((one["id"], one["content"]) for one in response["context"]["relevant_items"]), limit, count)
+            for response in processed.responses
+        ]
+        for processed in store.ask(k=k, max_tokens=limit)[0]
     ]
-    processed = process([*message_lines(conversation), *lines], settings)
-    texts = {turn.id: turn.content for turn in conversation.turns}
-    found = []
-    for response in processed.responses:
-        items = [(texts[item["id"]], item["content"]) for item in response["context"]["relevant_items"]]
-        whole = frozenset(text for text, shown in items if shown.endswith(text))
-        found.append(Filled(frozenset(text for text, _ in items), whole, response["context"]["token_count"]))
-    return found
 
 
-def fill(sizes: Iterable[tuple[str, int]], tokens: int) -> tuple[frozenset[str], int]:
-    """Return the ranked memories that fit into the budget, and the tokens used. `sizes` are names with their tokens."""
-    chosen, spent = set[str](), 0
-    for name, size in sizes:
-        if spent + size <= tokens:
-            chosen.add(name)
-            spent += size
-    return frozenset(chosen), spent
+def evidence_in(filled: Filled, evidence: frozenset[str], texts: Mapping[str, str]) -> tuple[bool, bool, bool]:
+    """Return whether some, all, and all whole texts of the evidence are in a context. `texts` are those of all memories
+    by id."""
+    wanted, shown = {texts[name] for name in evidence}, {texts[name] for name in filled.shown}
+    whole = {texts[name] for name, text in filled.shown.items() if text.endswith(texts[name])}
+    return not wanted.isdisjoint(shown), wanted <= shown, wanted <= whole
 
 
 def measure(conversations: Sequence[Conversation], filled: Sequence[Sequence[Filled]]) -> dict[str, float]:
     """Return the means over all questions."""
     rows = []
-    for conversation, contexts in zip(conversations, filled, strict=True):
+    for conversation, of in zip(conversations, filled, strict=True):
         texts = {turn.id: turn.content for turn in conversation.turns}
-        for question, context in zip(conversation.questions, contexts, strict=True):
-            evidence = {texts[name] for name in question.evidence}
-            held = evidence & context.texts
-            rows.append((bool(held), held == evidence, evidence <= context.whole, context.tokens, len(context.texts)))
+        for question, one in zip(conversation.questions, of, strict=True):
+            rows.append((*evidence_in(one, question.evidence, texts), one.tokens, len(one.shown)))
     return dict(zip(MEASURES, map(fmean, zip(*rows, strict=True)), strict=True))
 
 
@@ -97,6 +91,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     settings, figures = embedder_settings(chosen), dict[str, Any]()
     embedder = load_embedder(settings.embedder, settings.model_path)
     counter, loaded = token_counter(load_tiktoken(), embedder), Remembering(embedder)
+    count = cache(counter.count_tokens)
     print(f"{settings.embedder}; {' / '.join(MEASURES)}; tokens by {counter.counted_by}")
     for kind in chosen.kinds.split(","):
         conversations = kinds.load(kind)[: 1 if chosen.quick else None]
@@ -112,17 +107,17 @@ def main(argv: Sequence[str] | None = None) -> None:
             for conversation, ranked in zip(conversations, rankings[baseline.name], strict=True):
                 retriever.ingest(conversation.turns)
                 ranked += [retriever.search(question.text, RANKED) for question in conversation.questions]
+        store = FlowStore(settings, conversations)
         texts = [{turn.id: turn.content for turn in one.turns} for one in conversations]
-        sizes = [{turn.id: counter.count_tokens(turn.memory) for turn in one.turns} for one in conversations]
         for tokens in map(int, chosen.tokens.split(",")):
-            filled = {"recallflow": [ask_flow(settings, one, tokens, chosen.k) for one in conversations]}
+            filled = {"recallflow": contexts(store, tokens, count, chosen.k)}
             for name, ranked_by in rankings.items():
                 filled[name] = [
-                    [Filled.whole_texts(*fill(((one, size[one]) for one in ids), tokens), text) for ids in every]
-                    for every, size, text in zip(ranked_by, sizes, texts, strict=True)
+                    [fill(((one, of[one]) for one in ids), tokens, count) for ids in every]
+                    for every, of in zip(ranked_by, texts, strict=True)
                 ]
-            for name, contexts in filled.items():
-                figures[f"{kind} {tokens} {name}"] = found = measure(conversations, contexts)
+            for name, found_by in filled.items():
+                figures[f"{kind} {tokens} {name}"] = found = measure(conversations, found_by)
                 print(
                     f"{kind:<18} {tokens:5} {name:<11}",
                     " / ".join(f"{value:.3f}" for value in found.values()),

@@ -1,13 +1,17 @@
 """Conversations as the events that the flow takes in, and its responses as rankings."""
 
 import argparse
+import shutil
+import time
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import timedelta
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import orjson
 
 from benchmarks.locomo import DEPTHS, Conversation, shared
-from recallflow.flows.embedded import Processed
+from recallflow.flows.embedded import Processed, process
 from recallflow.flows.settings import Settings
 
 EMBEDDERS = ("meaning", "hash", "static", "minilm")
@@ -56,14 +60,60 @@ def message_lines(conversation: Conversation) -> list[bytes]:
     return lines
 
 
-def query_lines(conversation: Conversation, mode: str, k: int = max(DEPTHS)) -> list[bytes]:
-    """Return one recall per question, asked the day after the last message."""
-    asked_at = max(turn.time for turn in conversation.turns) + timedelta(days=1)
-    scope = {"type": "recall", "tenant_id": TENANT, "user_id": conversation.id, "timestamp": asked_at}
+def query_lines(conversation: Conversation, mode: str, k: int, max_tokens: int | None = None) -> list[bytes]:
+    """Return one recall per question, asked at the question's time, or the day after the last message."""
+    last = max(turn.time for turn in conversation.turns)
+    scope = {"type": "recall", "tenant_id": TENANT, "user_id": conversation.id, "k": k, "mode": mode}
+    scope |= {"max_tokens": max_tokens} if max_tokens else {}
     return [
-        orjson.dumps(scope | {"id": f"question-{number}", "query": question.text, "k": k, "mode": mode})
+        orjson.dumps(
+            scope
+            | {"id": f"question-{number}", "query": question.text}
+            | {"timestamp": max(last, question.asked or last + timedelta(days=1))}
+        )
         for number, question in enumerate(conversation.questions)
     ]
+
+
+class FlowStore:
+    """A state directory with all messages of the conversations.
+
+    Each series of questions reads a copy, because answers count as usage and would change the next series.
+    """
+
+    def __init__(self, settings: Settings, conversations: Sequence[Conversation]) -> None:
+        self._settings, self.conversations = settings, conversations
+        self._folder = TemporaryDirectory(prefix="recallflow-benchmark-")
+        self._state = Path(self._folder.name) / "state"
+        lines = (line for one in conversations for line in message_lines(one))
+        stored, self.ingest_s = self._process(lines, self._state)
+        if stored.rejected:
+            raise BrokenRunError(f"rejected {stored.rejected[:3]}")
+
+    def ask(self, mode: str = "hybrid", k: int = max(DEPTHS),
+            max_tokens: int | None = None) -> tuple[list[Processed], float]:  # fmt: skip
+        """Return the responses to the questions of each conversation, and the processor time in seconds."""
+        with TemporaryDirectory(prefix="recallflow-benchmark-") as folder:
+            state = shutil.copytree(self._state, Path(folder) / "state")
+            lines = (line for one in self.conversations for line in query_lines(one, mode, k, max_tokens))
+            processed, seconds = self._process(lines, state)
+        responses = iter(processed.responses)
+        return [
+            Processed([response for _, response in zip(one.questions, responses, strict=False)], [], processed.rejected)
+            for one in self.conversations
+        ], seconds
+
+    def _process(self, lines: Iterable[bytes], state: Path) -> tuple[Processed, float]:
+        """Process the lines. The time begins with the first read, when the engine is open."""
+        began = 0.0
+
+        def timed() -> Iterator[bytes]:
+            nonlocal began
+            began = time.process_time()
+            yield from lines
+
+        processed = process(timed(), self._settings, state)
+        return processed, time.process_time() - began
 
 
 def answers(processed: Processed, conversation: Conversation) -> list[list[str]]:

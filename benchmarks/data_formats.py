@@ -1,128 +1,198 @@
 """Readers of public data sets, for whoever has the files: LoCoMo, LongMemEval, BEAM, REALTALK and MemDaily.
 
-Questions without evidence, and those that ask for no fact, are left out.
+Questions that ask for no fact are left out, and those without evidence (their number is printed). Files of another form
+raise DataFormatError.
 """
 
-import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, Field
 
 from benchmarks import kinds, locomo
-from benchmarks.locomo import Conversation, Question, Turn
+from benchmarks.locomo import Conversation, Ids, Question, Text, Turn, checked, parse_file
 
 _APART = timedelta(seconds=20)
 _REALTALK = {1: "fact", 2: "time", 3: "inference"}
 _DAY = re.compile(r"(\d{4})\D(\d{1,2})\D(\d{1,2})(?:\D+(\d{1,2}):(\d{2}))?")
+_Name = Annotated[str, BeforeValidator(str)]
+
+
+def _dated(form: str) -> BeforeValidator:
+    """Return a validator of dates. A weekday in brackets is ignored."""
+    return BeforeValidator(
+        lambda text: text and datetime.strptime(re.sub(r" \(\w+\)", "", str(text)), form).replace(tzinfo=UTC)
+    )
+
+
+class _Message(BaseModel):
+    role: str
+    content: str
+    has_answer: bool | None = False
+
+
+class _Instance(BaseModel):
+    question_id: str
+    question_type: str
+    question: str
+    answer: Text
+    question_date: Annotated[datetime | None, _dated("%Y/%m/%d %H:%M")] = None
+    haystack_session_ids: list[str]
+    haystack_dates: list[Annotated[datetime, _dated("%Y/%m/%d %H:%M")]]
+    haystack_sessions: list[list[_Message]]
 
 
 def longmemeval(path: Path) -> list[Conversation]:
-    """Return the instances of a file, each a conversation with one question. The evidence is the turns with
-    `has_answer`. The corrected file of the data set has the same format."""
-    return [*filter(_is_asked, map(_instance, json.loads(path.read_bytes())))]
+    """Return the instances of a file, each a conversation with one question, but for questions without an answer
+    (`_abs`). The evidence is the turns with `has_answer`. The corrected file has the same format."""
+    instances = parse_file(list[_Instance], path)
+    return checked(path, (_instance(one) for one in instances if not one.question_id.endswith("_abs")))
 
 
-def _instance(sample: Mapping[str, Any]) -> Conversation:
+def _instance(sample: _Instance) -> Conversation:
     turns, evidence = list[Turn](), set[str]()
-    sessions = zip(sample["haystack_session_ids"], sample["haystack_dates"], sample["haystack_sessions"], strict=True)
-    for number, (session, date, messages) in enumerate(sessions):
-        began = datetime.strptime(re.sub(r" \(\w+\)", "", date), "%Y/%m/%d %H:%M").replace(tzinfo=UTC)
+    lists = (sample.haystack_session_ids, sample.haystack_dates, sample.haystack_sessions)
+    if len({len(one) for one in lists}) > 1:
+        raise ValueError(f"{sample.question_id}: the haystack_… lists differ in length. Complete them")
+    for number, (session, began, messages) in enumerate(zip(*lists, strict=True)):
         for at, message in enumerate(messages):
-            name = f"{number}:{at}"
-            turns.append(Turn(name, session, began + at * _APART, None, message["content"], role=message["role"]))
-            if message.get("has_answer"):
+            name, time = f"{number}:{at}", began + at * _APART
+            if message.content.strip():
+                turns.append(Turn(name, session, time, None, message.content, role=message.role, shows_date=True))
+            if message.has_answer:
                 evidence.add(name)
     turns.sort(key=lambda turn: turn.time)
-    question = Question(sample["question"], sample["question_type"], frozenset(evidence), str(sample["answer"]))
-    return Conversation(sample["question_id"], turns, [question])
+    asked = Question(sample.question, sample.question_type, frozenset(evidence), sample.answer, sample.question_date)
+    return Conversation(sample.question_id, turns, [asked])
+
+
+class _BeamMessage(BaseModel):
+    id: _Name
+    role: str
+    content: str
+    time_anchor: Annotated[datetime | None, _dated("%B-%d-%Y")] = None
+
+
+class _Batch(BaseModel):
+    turns: list[list[_BeamMessage]]
+
+
+class _Probe(BaseModel):
+    question: str
+    source_chat_ids: Ids = frozenset()
+    answer: Text = ""
+    ideal_response: Text = ""
+    ideal_answer: Text = ""
 
 
 def beam(folder: Path) -> list[Conversation]:
     """Return the conversations of a folder of one size, such as `chats/100K`: one folder each, with `chat.json` and
     `probing_questions/probing_questions.json`. Each batch of turns is a session. Its first time anchor is its date."""
-    return [*filter(_is_asked, map(_beam, sorted(path.parent for path in folder.glob("*/chat.json"))))]
+    return checked(folder, map(_beam, sorted(path.parent for path in folder.glob("*/chat.json"))))
 
 
 def _beam(folder: Path) -> Conversation:
     turns, time = list[Turn](), datetime(2024, 1, 1, tzinfo=UTC)
-    for number, batch in enumerate(json.loads((folder / "chat.json").read_bytes())):
-        for message in (message for group in batch["turns"] for message in group):
-            if anchor := message.get("time_anchor"):
-                time = max(time, datetime.strptime(anchor, "%B-%d-%Y").replace(tzinfo=UTC))
-            time += _APART
-            turns.append(Turn(str(message["id"]), str(number), time, None, message["content"], role=message["role"]))
-    asked = json.loads((folder / "probing_questions" / "probing_questions.json").read_bytes())
+    for number, batch in enumerate(parse_file(list[_Batch], folder / "chat.json")):
+        for message in (message for group in batch.turns for message in group if message.content.strip()):
+            time = max(time, message.time_anchor or time) + _APART
+            turns.append(Turn(message.id, str(number), time, None, message.content, role=message.role))
+    asked = parse_file(dict[str, list[_Probe]], folder / "probing_questions" / "probing_questions.json")
     questions = [
-        Question(one["question"], category, frozenset(map(str, _numbers(one.get("source_chat_ids")))), _answer(one))
+        Question(one.question, category, one.source_chat_ids, one.answer or one.ideal_response or one.ideal_answer)
         for category, entries in asked.items()
         for one in entries
         if category not in kinds.NOT_ASKED
     ]
-    return Conversation(folder.name, turns, [one for one in questions if one.evidence])
+    return Conversation(folder.name, turns, questions)
 
 
-def _answer(entry: Mapping[str, Any]) -> str:
-    return str(entry.get("answer") or entry.get("ideal_response") or entry.get("ideal_answer") or "")
+class _Talk(BaseModel):
+    dia_id: str
+    speaker: str
+    clean_text: str
+    date_time: Annotated[datetime, _dated("%d.%m.%Y, %H:%M:%S")]
+    blip_caption: str | None = None
 
 
-def _numbers(value: Any) -> Iterator[int]:
-    """Yield the numbers of a nested value of lists and objects."""
-    if isinstance(value, int):
-        yield value
-    elif value:
-        for one in value.values() if isinstance(value, dict) else value:
-            yield from _numbers(one)
+class _TalkQuestion(BaseModel):
+    question: str
+    category: int = Field(ge=1, le=3)
+    evidence: Ids
+    answer: Text
+
+
+class _Chat(BaseModel, extra="allow"):
+    __pydantic_extra__: dict[str, list[_Talk] | Any]
+    qa: list[_TalkQuestion]
 
 
 def realtalk(path: Path) -> list[Conversation]:
     """Return the chat of a file, or those of all files of a folder."""
-    files = sorted(path.glob("*.json")) if path.is_dir() else [path]
-    return [*filter(_is_asked, map(_realtalk, files))]
+    return checked(path, map(_realtalk, sorted(path.glob("*.json")) if path.is_dir() else [path]))
 
 
 def _realtalk(path: Path) -> Conversation:
-    sample, turns = json.loads(path.read_bytes()), list[Turn]()
-    for session in sorted((key for key in sample if re.fullmatch(r"session_\d+", key)), key=lambda key: int(key[8:])):
-        for message in sample[session]:
-            time = datetime.strptime(message["date_time"], "%d.%m.%Y, %H:%M:%S").replace(tzinfo=UTC)
-            caption = message.get("blip_caption") or ""
-            turns.append(Turn(message["dia_id"], session, time, message["speaker"], message["clean_text"], caption))
-    known = {turn.id for turn in turns}
+    chat, turns = parse_file(_Chat, path), list[Turn]()
+    sessions = {key: of for key, of in chat.__pydantic_extra__.items() if re.fullmatch(r"session_\d+", key)}
+    for session in sorted(sessions, key=lambda key: int(key[8:])):
+        for number, one in enumerate(sessions[session]):
+            if not isinstance(one, _Talk):
+                missing = "dia_id, speaker, clean_text or a date_time as 29.12.2023, 03:10:00"
+                raise ValueError(f"{session}.{number} lacks {missing}. Add it")  # noqa: TRY004 names the field
+            caption = one.blip_caption or ""
+            if one.clean_text.strip() or caption:
+                turn = Turn(one.dia_id, session, one.date_time, one.speaker, one.clean_text, caption, shows_date=True)
+                turns.append(turn)
     asked = [
-        Question(one["question"], _REALTALK[one["category"]], evidence, str(one["answer"]))
-        for one in sample["qa"]
-        if (evidence := locomo.turn_ids(one["evidence"]) & known)
+        Question(one.question, _REALTALK[one.category], locomo.turn_ids(one.evidence), one.answer) for one in chat.qa
     ]
     return Conversation(path.stem, turns, asked)
 
 
+class _Note(BaseModel):
+    mid: _Name
+    message: str
+    time: str
+
+
+class _NoteQuestion(BaseModel):
+    question: str
+    answer: Text
+    target_step_id: Ids
+
+
+class _Trajectory(BaseModel):
+    tid: _Name
+    message_list: list[_Note]
+    QA: _NoteQuestion
+
+
 def memdaily(path: Path) -> list[Conversation]:
     """Return the trajectories of a file by question type and scenario, each a conversation with one question."""
-    sample = json.loads(path.read_bytes())
-    return [
-        _trajectory(f"{category} {scenario} {one['tid']}", category, one)
-        for category, scenarios in sample.items()
+    return checked(path, (
+        _trajectory(f"{category} {scenario} {one.tid}", category, one)
+        for category, scenarios in parse_file(dict[str, dict[str, list[_Trajectory]]], path).items()
         for scenario, trajectories in scenarios.items()
         for one in trajectories
-    ]
+    ))  # fmt: skip
 
 
-def _trajectory(name: str, category: str, one: Mapping[str, Any]) -> Conversation:
+def _trajectory(name: str, category: str, one: _Trajectory) -> Conversation:
     turns, time = list[Turn](), datetime(2024, 1, 1, tzinfo=UTC)
-    for message in one["message_list"]:
-        if found := _DAY.search(message["time"]):
-            time = max(time, datetime(*(int(part or 0) for part in found.groups()), tzinfo=UTC))  # type: ignore[misc,arg-type]
+    for note in one.message_list:
+        if found := _DAY.search(note.time):
+            try:
+                year, month, day, hour, minute = (int(part or 0) for part in found.groups())
+                time = max(time, datetime(year, month, day, hour, minute, tzinfo=UTC))
+            except ValueError as error:
+                raise ValueError(f"{name}: message_list, mid {note.mid}, time: {error}. Correct it") from None
         time += _APART
-        turns.append(Turn(str(message["mid"]), "0", time, None, message["message"]))
-    asked = one["QA"]
-    evidence = frozenset(map(str, _numbers(asked["target_step_id"])))
-    return Conversation(name, turns, [Question(asked["question"], category, evidence, str(asked["answer"]))])
-
-
-def _is_asked(conversation: Conversation) -> bool:
-    return any(question.evidence for question in conversation.questions)
+        turns.append(Turn(note.mid, "0", time, None, note.message))
+    return Conversation(name, turns, [Question(one.QA.question, category, one.QA.target_step_id, one.QA.answer)])
 
 
 READERS: Mapping[str, Callable[[Path], list[Conversation]]] = {

@@ -7,10 +7,11 @@ from typing import Any
 
 import Stemmer
 
-from benchmarks.baselines import Baseline
+from benchmarks.baselines import CJK, Baseline, stems
 from benchmarks.locomo import Turn
 from recallflow.embedder import Embedder
 
+TOKENS = rf"[{CJK}]|[^\W{CJK}]{{2,}}"  # LlamaIndex's default, with characters where words have no blanks between them
 Search = Callable[[str, list[float], int], Iterable[str]]
 Open = Callable[[Sequence[Turn], list[str], list[list[float]], Embedder], Search]
 
@@ -40,11 +41,21 @@ def llama_index(turns: Sequence[Turn], texts: list[str], vectors: list[list[floa
     bm25 = import_module("llama_index.retrievers.bm25").BM25Retriever
     llm = import_module("llama_index.core.llms").MockLLM()
     nodes = [
-        schema.TextNode(id_=turn.id, text=text, embedding=vector)
+        # Without the id in the metadata, fusion merges nodes of the same text.
+        schema.TextNode(
+            id_=turn.id,
+            text=text,
+            embedding=vector,
+            metadata={"turn": turn.id},
+            excluded_embed_metadata_keys=["turn"],
+            excluded_llm_metadata_keys=["turn"],
+        )
         for turn, text, vector in zip(turns, texts, vectors, strict=True)
     ]
     index = core.VectorStoreIndex(nodes, embed_model=model)
-    lexical = bm25.from_defaults(nodes=nodes, similarity_top_k=1, stemmer=Stemmer.Stemmer("english"))
+    lexical = bm25.from_defaults(
+        nodes=nodes, similarity_top_k=1, stemmer=Stemmer.Stemmer("english"), token_pattern=TOKENS
+    )
     dense = index.as_retriever()
 
     def search(question: str, vector: list[float], k: int) -> Iterable[str]:
@@ -63,7 +74,7 @@ def langchain(turns: Sequence[Turn], texts: list[str], vectors: list[list[float]
     bm25 = import_module("langchain_community.retrievers").BM25Retriever
     store = import_module("langchain_community.vectorstores").FAISS
     ids = [{"turn": turn.id} for turn in turns]
-    lexical = bm25.from_texts(texts, ids)
+    lexical = bm25.from_texts(texts, ids, preprocess_func=stems)  # the default splits at blanks alone
     index = store.from_embeddings(
         zip(texts, vectors, strict=True), lambda text: embedder.embed([text])[0].tolist(), ids
     )

@@ -15,12 +15,14 @@ The data stay outside the repository, in `$RECALLFLOW_SHARED/data`, but for thos
 """
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import cycle
 from pathlib import Path
-from typing import Any
+from typing import Annotated
+
+from pydantic import BaseModel, BeforeValidator
 
 from benchmarks import locomo
 from benchmarks.facts import with_facts
@@ -64,10 +66,31 @@ def load(kind: str) -> list[Conversation]:
             return read(shared("data", f"{kind}_dev.json"))
 
 
+class _Said(BaseModel):
+    id: str
+    session_id: Annotated[str, BeforeValidator(str)]
+    author: str
+    timestamp: datetime | None
+    text: str
+
+
+class _Asked(BaseModel):
+    question: str
+    category: str
+    evidence: locomo.Ids
+
+
+class _Sample(BaseModel):
+    sample_id: str
+    turns: list[_Said]
+    questions: list[_Asked]
+
+
 def read(path: Path, *, user_only: bool = False) -> list[Conversation]:
-    """Conversations of a file of any kind but LoCoMo's. `user_only`: what the user said, and the questions about that
-    alone."""
-    return [_conversation(sample, user_only=user_only) for sample in json.loads(path.read_bytes())]
+    """Return the conversations of a file of any kind but LoCoMo's. `user_only`: what the user said, and the questions
+    about that alone."""
+    samples = locomo.parse_file(list[_Sample], path)
+    return locomo.checked(path, (_conversation(sample, user_only=user_only) for sample in samples))
 
 
 def everyday(path: Path) -> Iterator[Conversation]:
@@ -86,31 +109,29 @@ def everyday(path: Path) -> Iterator[Conversation]:
         yield Conversation(f"{told['language']}-{number}", turns, asked, unanswerable)
 
 
-def _conversation(sample: Mapping[str, Any], *, user_only: bool) -> Conversation:
-    said = [turn for turn in sample["turns"] if turn["text"].strip() and (not user_only or turn["author"] == "user")]
+def _conversation(sample: _Sample, *, user_only: bool) -> Conversation:
+    said = [turn for turn in sample.turns if turn.text.strip() and (not user_only or turn.author == "user")]
     turns = [_turn(turn, time) for turn, time in zip(said, _times(said), strict=True)]
     known = {turn.id for turn in turns}
     asked = [
-        Question(entry["question"], entry["category"], frozenset(entry["evidence"]))
-        for entry in sample["questions"]
-        if entry["category"] not in NOT_ASKED
+        Question(entry.question, entry.category, entry.evidence)
+        for entry in sample.questions
+        if entry.category not in NOT_ASKED and (not user_only or entry.evidence <= known)
     ]
-    if user_only:
-        asked = [question for question in asked if question.evidence <= known]
-    return Conversation(sample["sample_id"], turns, [question for question in asked if question.evidence & known])
+    return Conversation(sample.sample_id, turns, asked)
 
 
-def _turn(turn: Mapping[str, Any], time: datetime) -> Turn:
-    named = turn["author"] not in _ROLES
-    speaker, role = (turn["author"], "user") if named else (None, turn["author"])
-    return Turn(turn["id"], str(turn["session_id"]), time, speaker, turn["text"], role=role)
+def _turn(turn: _Said, time: datetime) -> Turn:
+    named = turn.author not in _ROLES
+    speaker, role = (turn.author, "user") if named else (None, turn.author)
+    return Turn(turn.id, turn.session_id, time, speaker, turn.text, role=role)
 
 
-def _times(turns: Iterable[Mapping[str, Any]]) -> Iterator[datetime]:
+def _times(turns: Iterable[_Said]) -> Iterator[datetime]:
     """A turn without a time, or with one that is not later than all before, comes 20 seconds after the last."""
     latest, time = None, _BEGIN
     for turn in turns:
-        given = datetime.fromisoformat(turn["timestamp"]).replace(tzinfo=UTC) if turn["timestamp"] else None
+        given = turn.timestamp.replace(tzinfo=UTC) if turn.timestamp else None
         later = given is not None and (latest is None or given > latest)
         time = given if given is not None and later else time + _APART
         if given is not None and later:

@@ -3,21 +3,27 @@
 The data (CC BY-NC 4.0) stays outside the repository: `$RECALLFLOW_SHARED/data/locomo_dev.json`.
 """
 
-import json
 import math
 import os
 import re
+import sys
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, Field, TypeAdapter, ValidationError
 
 # Category 5 is left out: its questions are adversarial and have no answer in the conversation.
 CATEGORIES = {1: "multi-hop", 2: "temporal", 3: "open-domain", 4: "single-hop"}
 DEPTHS = (5, 10, 20)
 _TURN_ID = re.compile(r"D:?0*(?P<session>\d+):0*(?P<turn>\d+)")
+
+
+class DataFormatError(Exception):
+    """A file that is not of the format. Names the file, the field, and the remedy."""
 
 
 class MissingDataError(Exception):
@@ -26,8 +32,8 @@ class MissingDataError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One memory: a message, or a fact, which nobody said (`role` None). `time` is in UTC; LoCoMo dates sessions, not
-    messages. `speaker`: the name, where the chat has names."""
+    """One memory: a message, or a fact without an author (`role` None). `time` is in UTC; LoCoMo dates sessions, not
+    messages. `speaker`: the name, if the chat has names. `shows_date`: other systems read the date before the text."""
 
     id: str
     session: str
@@ -36,6 +42,7 @@ class Turn:
     text: str
     caption: str = ""
     role: str | None = "user"
+    shows_date: bool = False
 
     @property
     def content(self) -> str:
@@ -44,20 +51,21 @@ class Turn:
 
     @property
     def memory(self) -> str:
-        """The text that a baseline remembers: without its author it could not tell who said it."""
-        author = self.speaker or self.role
-        return f"{author}: {self.content}" if author else self.content
+        """Text that other systems store. recallflow receives author and date as fields."""
+        author, date = self.speaker or self.role, f"[{self.time:%-d %B %Y}] " if self.shows_date else ""
+        return f"{date}{author}: {self.content}" if author else f"{date}{self.content}"
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
     """A question with the ids of the turns that answer it (empty only for an unanswerable one), and the expected
-    answer, if the data has one."""
+    answer and the time of the question, if the data has them."""
 
     text: str
     category: str
     evidence: frozenset[str]
     answer: str = ""
+    asked: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,37 +88,111 @@ def shared(*parts: str) -> Path:
     return path
 
 
-def load(path: Path) -> list[Conversation]:
-    """Conversations of one LoCoMo file, in the file's order."""
-    return [_conversation(sample) for sample in json.loads(path.read_bytes())]
+def ids(value: Any) -> Iterator[str]:
+    """Yield the ids of a nested value of strings, numbers, lists and objects."""
+    if isinstance(value, int | str):
+        yield str(value)
+    elif value:
+        for one in value.values() if isinstance(value, dict) else value:
+            yield from ids(one)
 
 
-def _conversation(sample: Mapping[str, Any]) -> Conversation:
-    turns = _turns(sample["conversation"])
-    known = {turn.id for turn in turns}
-    asked = [
-        Question(
-            entry["question"],
-            CATEGORIES[entry["category"]],
-            turn_ids(entry.get("evidence", ())) & known,
-            str(entry.get("answer", "")),
+def _text(value: Any) -> str:
+    """Return an answer as text: some data sets have numbers, lists and null."""
+    return ", ".join(map(str, value)) if isinstance(value, list) else "" if value is None else str(value)
+
+
+Ids = Annotated[frozenset[str], BeforeValidator(lambda value: frozenset(ids(value)))]
+Text = Annotated[str, BeforeValidator(_text)]
+
+
+def parse_file(form: Any, path: Path) -> Any:
+    """Return the content of a JSON file by its pydantic form. Raise DataFormatError."""
+    try:
+        return TypeAdapter(form).validate_json(path.read_text("utf-8-sig"))
+    except ValidationError as error:
+        first = error.errors()[0]
+        field = ".".join(map(str, first["loc"])) or "the whole file"
+        message = f"{path}: {field}: {first['msg']}. Correct the field, or name the file's own format"
+        raise DataFormatError(message) from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataFormatError(f"{path}: {error}. Name a JSON file in UTF-8") from None
+
+
+def checked(path: Path, conversations: Iterable[Conversation]) -> list[Conversation]:
+    """Return the conversations with the questions that have evidence among the turns. Print the number of others. Raise
+    DataFormatError if no question remains, or if an id is not unique."""
+    found, left_out, names = list[Conversation](), 0, set[str]()
+    try:
+        for one in conversations:
+            known = {turn.id for turn in one.turns}
+            if len(known) < len(one.turns) or one.id in names:
+                raise ValueError(f"{one.id}: the conversation or one of its turns has the id of another. Rename it")  # noqa: TRY301
+            names.add(one.id)
+            asked = [replace(question, evidence=question.evidence & known) for question in one.questions]
+            kept = [question for question in asked if question.evidence]
+            left_out += len(asked) - len(kept)
+            found += [replace(one, questions=kept)] if kept else []
+    except ValueError as error:
+        raise DataFormatError(f"{path}: {error}") from None
+    if left_out:
+        print(f"{path}: {left_out} questions without evidence among the turns are left out", file=sys.stderr)
+    if not found:
+        raise DataFormatError(
+            f"{path}: no question has evidence among the turns. Name a file or folder of the data set"
         )
-        for entry in sample["qa"]
-        if entry["category"] in CATEGORIES
+    return found
+
+
+class _Said(BaseModel):
+    speaker: str
+    dia_id: str
+    text: str
+    blip_caption: str | None = None
+
+
+class _Asked(BaseModel):
+    question: str
+    category: int = Field(ge=1, le=5)
+    evidence: Ids = frozenset()
+    answer: Text = ""
+
+
+class _Sample(BaseModel):
+    sample_id: str
+    conversation: dict[str, list[_Said] | str]
+    qa: list[_Asked]
+
+
+def load(path: Path) -> list[Conversation]:
+    """Return the conversations of one LoCoMo file, in the file's order."""
+    return checked(path, map(_conversation, parse_file(list[_Sample], path)))
+
+
+def _conversation(sample: _Sample) -> Conversation:
+    asked = [
+        Question(entry.question, CATEGORIES[entry.category], turn_ids(entry.evidence), entry.answer)
+        for entry in sample.qa
+        if entry.category in CATEGORIES
     ]
-    return Conversation(sample["sample_id"], turns, [question for question in asked if question.evidence])
+    return Conversation(sample.sample_id, [*_turns(sample)], asked)
 
 
-def _turns(sessions: Mapping[str, Any]) -> list[Turn]:
+def _turns(sample: _Sample) -> Iterator[Turn]:
     # The file dates some sessions that it has no turns for, and sorts session_10 before session_2.
+    sessions = sample.conversation
     numbers = sorted(int(key.removeprefix("session_")) for key in sessions if re.fullmatch(r"session_\d+", key))
-    turns = []
     for session in map("session_{}".format, numbers):
-        began = datetime.strptime(sessions[f"{session}_date_time"], "%I:%M %p on %d %B, %Y").replace(tzinfo=UTC)
+        try:
+            dated = str(sessions[f"{session}_date_time"])
+            began = datetime.strptime(dated, "%I:%M %p on %d %B, %Y").replace(tzinfo=UTC)
+        except (KeyError, ValueError):
+            form = 'a date such as "1:56 pm on 8 May, 2023"'
+            raise ValueError(f"{sample.sample_id}: {session}_date_time is not {form}. Add it") from None
         for said in sessions[session]:
-            caption = said.get("blip_caption", "")
-            turns.append(Turn(said["dia_id"], session, began, said["speaker"], said["text"].strip(), caption))
-    return turns
+            if isinstance(said, _Said):
+                text, caption = said.text.strip(), said.blip_caption or ""
+                yield Turn(said.dia_id, session, began, said.speaker, text, caption, shows_date=True)
 
 
 def turn_ids(evidence: Iterable[str]) -> frozenset[str]:

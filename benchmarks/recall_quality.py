@@ -14,9 +14,10 @@ from typing import Any
 
 from benchmarks.baselines import BASELINES, Remembering
 from benchmarks.command_line import write_json
-from benchmarks.conversation_events import EMBEDDERS, embedder_arguments, model_path
+from benchmarks.conversation_events import EMBEDDERS, FlowStore, embedder_arguments, model_path
 from benchmarks.kinds import KINDS, by_session, load, small_stores
-from benchmarks.leaderboard import SHOWN, Answers, ask_baseline, ask_flow, share, table
+from benchmarks.leaderboard import Answers, ask_baseline, ask_flow
+from benchmarks.leaderboard_page import SHOWN, share, table
 from benchmarks.locomo import Conversation, MissingDataError, score, summarise
 from recallflow.connectors.embedders import load_embedder
 from recallflow.errors import EmbedderError
@@ -44,9 +45,10 @@ def run_all(settings: Settings, name: str, conversations: Sequence[Conversation]
         else:
             print(f"{settings.embedder}, {name}: {baseline.name} …", file=sys.stderr)
             found[baseline.name] = judged(ask_baseline(baseline.build(shared), conversations), conversations)
+    store = FlowStore(settings, conversations)
     for mode in modes:
         print(f"{settings.embedder}, {name}: recallflow {mode} …", file=sys.stderr)
-        found[f"recallflow {mode}"] = judged(ask_flow(settings, conversations, mode), conversations)
+        found[f"recallflow {mode}"] = judged(ask_flow(store, mode), conversations)
     return found
 
 

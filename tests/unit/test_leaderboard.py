@@ -1,21 +1,18 @@
 import json
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import orjson
+import numpy as np
 import pytest
-from openai import OpenAI
 
-from benchmarks import data_formats
+from benchmarks import budget, data_formats
 from benchmarks.answer_quality import AnsweringModel
-from benchmarks.leaderboard import DOCS, RESULTS, compare, comparison, judge, page
-from benchmarks.locomo import Conversation, Question
+from benchmarks.leaderboard import judge, main
+from benchmarks.leaderboard_page import compare, comparison, summarise
+from benchmarks.locomo import Conversation, DataFormatError, Question
 from recallflow.embedder import Estimate
 from tests.llm_server import LlmServer
-
-CONVERSATIONS = ["a"] * 40 + ["b"] * 40 + ["c"] * 40
 
 
 @pytest.fixture
@@ -26,7 +23,8 @@ def instance(tmp_path: Path) -> Conversation:
         {"role": "assistant", "content": "Nice."},
     ]
     sample = {
-        "question_id": "q1", "question_type": "single-session-user", "question": "Where do I live?", "answer": "Porto",
+        "question_id": "q1", "question_date": "2023/06/01 (Thu) 10:00",
+        "question_type": "single-session-user", "question": "Where do I live?", "answer": "Porto",
         "haystack_session_ids": ["later", "earlier"],
         "haystack_dates": ["2023/05/30 (Tue) 23:40", "2023/05/20 (Sat) 02:21"],
         "haystack_sessions": [said, [{"role": "user", "content": "Hello."}]],
@@ -41,6 +39,8 @@ def instance(tmp_path: Path) -> Conversation:
 def test_longmemeval_turns_are_in_order_with_evidence(instance: Conversation) -> None:
     assert [turn.session for turn in instance.turns] == ["earlier", "later", "later"]
     assert instance.questions[0].evidence == {"0:0"}
+    assert instance.questions[0].asked == datetime(2023, 6, 1, 10, tzinfo=UTC)
+    assert instance.turns[0].memory == "[20 May 2023] user: Hello."
 
 
 def write(path: Path, value: Any) -> Path:
@@ -67,37 +67,96 @@ def test_formats_have_sources_as_evidence_and_dates(tmp_path: Path) -> None:
         assert (turn.content, turn.time) == ("Porto", datetime(2024, 3, 15, 0, 0, 20, tzinfo=UTC))
 
 
-def test_answers_are_judged_by_the_model(instance: Conversation) -> None:
+LOCOMO = {"sample_id": "1", "conversation": {}, "qa": [{"question": "Where?", "category": 4, "evidence": ["D1:1"]}]}
+SAID = {"dia_id": "D1:1", "speaker": "Ann", "text": "Porto"}
+DATED = {"session_1": [SAID], "session_1_date_time": "1:56 pm on 8 May, 2023"}
+
+
+@pytest.mark.parametrize(
+    ("form", "content", "named"),
+    [
+        ("locomo", {}, "whole file"),
+        ("locomo", [], "no question"),
+        ("locomo", [LOCOMO], "no question"),
+        ("locomo", [LOCOMO | {"qa": [{"category": 4}]}], "0.qa.0.question"),
+        ("locomo", [LOCOMO | {"conversation": {"session_1": [SAID]}}], "session_1_date_time"),
+        ("locomo", [LOCOMO | {"conversation": DATED | {"session_1": [SAID, SAID]}}], "id"),
+        ("realtalk", {"session_1": [{}], "qa": []}, "session_1.0"),
+        ("memdaily", {"simple": {"roles": [{"tid": 1, "message_list": []}]}}, "simple.roles.0.QA"),
+    ],
+)
+def test_malformed_file_is_named_with_its_field(form: str, content: Any, named: str, tmp_path: Path) -> None:
+    path = write(tmp_path / "file.json", content)
+    with pytest.raises(DataFormatError, match=rf"{path}.*{named}"):
+        data_formats.READERS[form](path)
+
+
+def test_evidence_and_category_may_be_strings(tmp_path: Path) -> None:
+    asked = {"question": "Where?", "category": "4", "evidence": "D1:1"}
+    path = write(tmp_path / "file.json", [LOCOMO | {"conversation": DATED, "qa": [asked, asked | {"evidence": []}]}])
+    (conversation,) = data_formats.READERS["locomo"](path)
+    assert [one.evidence for one in conversation.questions] == [{"D1:1"}]
+
+
+def test_answers_are_judged_and_failed_calls_counted(instance: Conversation) -> None:
     (question,) = instance.questions
+    shown = [(turn, turn.content) for turn in instance.turns]
     with LlmServer() as server:
-        server.answer("Answered", lambda asked: {"answer": "Porto" if "Porto" in asked.user else "unknown"})
+        server.answer("Answered", lambda asked: {"answer": "Porto" if "Today is 2023-06-01" in asked.user else "2"})
         server.answer("Verdict", lambda asked: {"is_correct": asked.user.endswith("Answer: Porto")})
-        model = AnsweringModel(OpenAI(base_url=server.url, api_key="key"), "model")
-        assert (
-            model.share_correct([(question, instance.turns), (question, []), (replace(question, answer=""), [])]) == 0.5
-        )
+        model = AnsweringModel.checked(server.url, "model")
+        right = model.answer_all([(question, shown)])
+        failed = []
+        for fault in ("refusal", "length", "not_json", "invalid_json", "off_schema"):
+            server.fail(fault)
+            failed += model.answer_all([(question, [])])
+        server.fail("not_json", times=None)
+        with pytest.raises(SystemExit):
+            AnsweringModel.checked(server.url, "model")
+    assert [(one.answer, one.is_correct, one.failure) for one in right] == [("Porto", True, "")]
+    assert [one.is_correct for one in failed] == [False] * 5
+    assert all(one.failure for one in failed)
 
 
 def test_turn_larger_than_budget_is_no_evidence_in_it(instance: Conversation) -> None:
-    found = judge(instance, 0, ["1:0", "0:1", "0:0"], [50, 500], Estimate())
-    assert (found["any@10"], found["all in 50"], found["all in 500"], found["session MRR"]) == (1, 0, 1, 0.5)
+    turns, ids, count = {turn.id: turn for turn in instance.turns}, ["1:0", "0:1", "0:0"], Estimate().count_tokens
+    filled = {limit: budget.fill(((name, turns[name].content) for name in ids), limit, count) for limit in (50, 500)}
+    found = judge(frozenset({"0:0"}), turns, ids, ids, filled, count)
+    assert (found["any@10"], found["all in 50"], found["all in 500"]) == (1, 0, 1)
+    assert found["session nDCG@10"] == pytest.approx(0.631, abs=1e-3)
 
 
-def test_difference_in_every_conversation_is_significant() -> None:
-    found = compare([1.0, 0.0] * 60, [0.0, 0.0] * 60, CONVERSATIONS)
+@pytest.mark.parametrize(("conversations", "p"), [(3, 0.25), (8, 2 / 2**8)])
+def test_few_conversations_bound_the_p_value(conversations: int, p: float) -> None:
+    groups = [str(number) for number in range(conversations) for _ in range(40)]
+    (found,) = compare(np.array([[1.0], [0.0]] * (20 * conversations)), [0.0] * len(groups), groups)
     assert found["difference"] == 0.5
     assert found["low"] > 0.3
-    assert found["p"] < 0.01
+    assert found["p, questions"] < 0.01
+    assert found["p, conversations"] == pytest.approx(p, abs=1e-4)
 
 
-def test_difference_in_one_conversation_of_three_is_undecided() -> None:
-    found = compare([1.0] * 40 + [0.0] * 80, [0.0] * 120, CONVERSATIONS)
-    assert found["low"] == 0
-    assert found["p"] > 0.05
+def test_system_that_did_not_run_has_no_figures() -> None:
+    measures = {"any@10": 1.0, "all@10": 1.0, "nDCG@10": 1.0}
+    of_systems = {"recallflow meaning": measures, "BM25 stemmed": measures | {"nDCG@10": 0.0}}
+    data = {kind: {"questions": 1, "systems": {name: {} for name in of_systems}} for kind in ("one", "two")}
+    questions = {kind: [{"conversation": "a", "systems": of_systems}] for kind in ("one", "two")}
+    questions["two"] = [{"conversation": "a", "systems": {"recallflow meaning": measures}}]
+    figures = {"data": data, "questions": questions}
+    summarise(figures)
+    table = comparison("<!-- leaderboard -->\n<!-- end -->", figures)
+    assert "| BM25 stemmed | 1.000 / 1.000 / .000\\* | not run |" in table
 
 
-def test_pages_are_of_the_result_file() -> None:
-    figures = orjson.loads((RESULTS / "leaderboard.json").read_bytes())
-    assert (DOCS / "leaderboard.md").read_text() == page(figures)
-    text = (DOCS / "comparison.md").read_text()
-    assert comparison(text, figures) == text
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--budgets", "0"], ["--systems", "nosuch"], ["--kinds", "nosuch"], ["--data", "nosuch=README.md"],
+        ["--data", "locomo"], ["--data", "locomo=README.md", "--data", "beam=README.md"],
+        ["--publish", "--out", "nosuch"],
+    ],
+)  # fmt: skip
+def test_unusable_argument_is_a_usage_error(arguments: list[str]) -> None:
+    with pytest.raises(SystemExit) as exited:
+        main(arguments)
+    assert exited.value.code == 2
