@@ -293,7 +293,7 @@ def auth_findings(config: Config, *, broker: bool) -> Iterator[Finding]:
             todo = "find out who writes to the control topic; docs/how-to/access-control.md"
             yield warn("control events", f"{count} are ignored ({reason})", todo)
     authoriser = Authoriser(history, trust_of(config.auth, {}))
-    if authoriser.asks():
+    if authoriser.needs_credentials():
         yield ok("auth", authoriser.describe())
     elif config.auth.mode == "off":
         yield warn("auth", authoriser.describe(), "set auth.mode=auto, unless only you have access to the topics")

@@ -21,7 +21,7 @@ from recallflow.distribution import __version__
 from recallflow.errors import ErrorCode, ModelFailure, OverQuota
 from recallflow.events import DERIVED_TYPES
 from recallflow.limits import QUOTAS
-from recallflow.operators.authorise import JUDGED_BY, Authoriser
+from recallflow.operators.authorise import VERDICT_KINDS, Authoriser
 from recallflow.operators.enrichment.results import MISSING_RESULTS
 from recallflow.outputs import Answer, Audited, DeadLetter, Done, Moved, Output, Receipted, Requested, Verdict
 from recallflow.parsing import EVENT_TYPES, QUERY_TYPES
@@ -269,7 +269,7 @@ class LocalMetrics(Collector):
         yield gauge("waiting_queries", "Parked queries of this run", self.output_counter.waiting)
         yield counter(
             "late_decisions", "Decisions that arrived after records they apply to", "kind", self._authoriser.late,
-            JUDGED_BY,
+            VERDICT_KINDS,
         )  # fmt: skip
         yield from state_metrics(self._directory)
 

@@ -171,7 +171,7 @@ def _serve(config: Config, engine: ServedEngine, decisions: ControlHistory, keep
 
 def warn_if_unauthenticated(host: str, authoriser: Authoriser) -> None:
     """Log a warning if other machines can connect without credentials."""
-    if not authoriser.asks() and not is_loopback(host):
+    if not authoriser.needs_credentials() and not is_loopback(host):
         what = "accepts connections from other machines without credentials"
         remedy = "Create a key (recallflow keys create), or listen on 127.0.0.1"
         _log.warning("%s %s: every client can read and change all memories. %s", host, what, remedy)

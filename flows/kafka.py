@@ -55,7 +55,7 @@ from recallflow.flows.router import REASONS, OwningPartitions, Router, routing
 from recallflow.flows.settings import open_at_rest
 from recallflow.flows.topic_checks import TopicRegistry, check_control, deployed, judged_by_senders, stamped_by_log
 from recallflow.operators.async_call import CallCompletion
-from recallflow.operators.authorise import JUDGED_BY, Authoriser
+from recallflow.operators.authorise import VERDICT_KINDS, Authoriser
 from recallflow.operators.events import Batch, Item, Misrouted, by_partition, decode, key_of_partition, topic_partition
 from recallflow.operators.prepare import prepare
 from recallflow.operators.quotas import Rates
@@ -239,7 +239,7 @@ class MainFlowMember(GroupMember):
             instance_id=self.chosen.instance_id,
             own=self.chosen.owned(),
             settings=self._shared,
-            judged=self.authoriser.asks(),
+            judged=self.authoriser.needs_credentials(),
         )
 
     def _follow_other_members(self) -> None:
@@ -291,7 +291,7 @@ class MainFlowMember(GroupMember):
         """Return an error if credentials are required, and producers choose timestamps. A first key may come at any
         time."""
         unstamped = [topic for topic in self.inputs if topic not in self.stamped]
-        return judged_by_senders(unstamped) if unstamped and self.authoriser.asks() else None
+        return judged_by_senders(unstamped) if unstamped and self.authoriser.needs_credentials() else None
 
 
 class MainFlowMetrics(FlowMetrics[MainFlowMember]):
@@ -313,7 +313,7 @@ class MainFlowMetrics(FlowMetrics[MainFlowMember]):
         misrouted = "Records outside of their owner's partition, which were forwarded to it"
         yield counter("misrouted_records", misrouted, "reason", member.owning_partitions.counts, REASONS)
         late = "Decisions that arrived after records they apply to"
-        yield counter("late_decisions", late, "kind", member.authoriser.late, JUDGED_BY)
+        yield counter("late_decisions", late, "kind", member.authoriser.late, VERDICT_KINDS)
         results = {} if member.checkpoints is None else member.checkpoints.results
         yield counter("checkpoints", "Checkpoints of partitions by result", "result", results, RESULTS)
         yield from state_metrics(member.directory)

@@ -192,7 +192,7 @@ def apply(view: View, write: Write, work: Work | None = None) -> list[Receipted]
     elif write.analysis is not None and outcome in ("created", "updated"):
         if (code := write.analysis.embedding_failure) is not None:
             missing = EMBEDDING_FAILED, _EMBEDDING_FAILED.format(code)
-        elif write.analysis.cut:
+        elif write.analysis.is_truncated:
             missing = READ_IN_PART, _READ_IN_PART
     return receipts(write, outcome, missing)
 
@@ -220,8 +220,8 @@ def receipts(write: Write, outcome: Outcome, missing: tuple[str, str] | None = N
 def _create(view: View, write: Write, event: Message | MemoryAdd, memory_id: str, digest: str) -> Outcome:
     known = view.current(memory_id)
     if known is not None:
-        return _repeated(known.digest, digest, "id")
-    if not derived.fits(view, event):
+        return _repeated_outcome(known.digest, digest, "id")
+    if not derived.has_unchanged_sources(view, event):
         return "outdated"
     if not derived.has_room(view, event):
         return "too_many"
@@ -247,7 +247,7 @@ def _once(view: View, write: Write, digest: str, work: Work | None) -> Outcome:
         return _change(view, write, work)
     before = view.was_applied(event.id)
     if before is not None:
-        return _repeated(before, digest, "id")
+        return _repeated_outcome(before, digest, "id")
     outcome = _change(view, write, work)
     if outcome not in _REFUSAL_OUTCOMES:
         view.mark_applied(event.id, digest)
@@ -258,7 +258,7 @@ def _change(view: View, write: Write, work: Work | None) -> Outcome:
     if work is not None:
         return "forgotten" if work.found else "unchanged"
     event = write.event
-    if not derived.fits(view, event):
+    if not derived.has_unchanged_sources(view, event):
         return "outdated"
     match event:
         case MemoryUpdate():
@@ -271,7 +271,7 @@ def _change(view: View, write: Write, work: Work | None) -> Outcome:
                 view.forget(entry)
             return "forgotten" if entries else "unchanged"
         case MemoryFeedback():
-            view.judge(_known(view, event.memory_id), event.useful)
+            view.add_feedback(_changeable_memory(view, event.memory_id), event.useful)
             return "updated"
         case EpisodeEnd():
             at_ms, _ = event_time(write)
@@ -289,12 +289,12 @@ def _change(view: View, write: Write, work: Work | None) -> Outcome:
             view.put_summary(event.category, event.summary, sources)
             return "updated"
         case EpisodeSummary():
-            return "updated" if derived.keep_episode_summary(view, event) else "outdated"
+            return "updated" if derived.put_episode_summary(view, event) else "outdated"
     raise TypeError(f"{event.type} is not applied here")
 
 
 def _update(view: View, event: MemoryUpdate, analysis: Analysis | None, edited: tuple[int, bool]) -> Outcome:
-    current = _known(view, event.memory_id)
+    current = _changeable_memory(view, event.memory_id)
     before = view.row(event.memory_id, current.version)
     after = replace(before, **changed_columns(before, event))
     if after == before:
@@ -323,7 +323,7 @@ def _embed(view: View, event: MemoryEmbedding) -> Outcome:
     """Set the vector of a memory. Existing token vectors of the model stay."""
     if event.model != view.rules.model:
         return "other_model"
-    current = _known(view, event.memory_id)
+    current = _changeable_memory(view, event.memory_id)
     before = view.vectors(current.seq)
     tokens = before.tokens if before is not None and before.model == view.rules.model else NO_TOKENS
     vectors = Vectors(view.rules.model, unit(event.embedding), tokens)
@@ -354,16 +354,16 @@ def _in_own_language(view: View, analysis: Analysis, text: str) -> Analysis:
     return analysis
 
 
-def _known(view: View, memory_id: str) -> Current:
+def _changeable_memory(view: View, memory_id: str) -> Current:
     """Return a current memory. Raise InvalidRecord."""
-    current = view.named(memory_id)
+    current = view.changeable(memory_id)
     if current is None:
         problem = "was forgotten" if view.was_forgotten(memory_id) else "no memory has this id"
         raise InvalidRecord("not_found", [FieldProblem("memory_id", problem)])
     return current
 
 
-def _repeated(before: str, now: str, field: str) -> Outcome:
+def _repeated_outcome(before: str, now: str, field: str) -> Outcome:
     if before == now:
         return "duplicate"
     raise InvalidRecord("id_conflict", [FieldProblem(field, "the id was used before for other content: use a new id")])

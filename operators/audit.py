@@ -14,7 +14,7 @@ from recallflow.parsing import raw_event
 from recallflow.responses import Response
 
 NUMBER = 20  # the unique output number of an entry
-OUTSIDERS = ("unauthenticated", "forbidden")  # error codes of unauthorised senders
+ACCESS_CODES = ("unauthenticated", "forbidden")  # error codes of unauthorised senders
 _IDS: TypeAdapter[str] = TypeAdapter(Identifier)
 
 
@@ -26,7 +26,7 @@ def answered(ask: Ask, response: Response) -> Audited:
 def refused(item: Decoded, error: InvalidRecord) -> Audited | None:
     """Return the entry of a refused record: any refused query, and events of unauthorised senders."""
     is_query = isinstance(item, Refused) and item.query_id is not None
-    return _audited(item, "error", error.code, None) if is_query or error.code in OUTSIDERS else None
+    return _audited(item, "error", error.code, None) if is_query or error.code in ACCESS_CODES else None
 
 
 def erased(write: Write, error: InvalidRecord | None) -> Audited:

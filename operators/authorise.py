@@ -21,7 +21,7 @@ from recallflow.operators.guard import retry_once
 from recallflow.records import Record, Refusal
 
 STEP = "authorise"
-JUDGED_BY = (*KEY_KINDS, "quota")  # decisions that a record's verdict depends on
+VERDICT_KINDS = (*KEY_KINDS, "quota")  # types of the control events that the verdict on a record depends on
 ANY_ISSUER = Issuer()
 _VALUE_BYTES = 16_500  # the longest credential or user id
 _SCHEME = "bearer"
@@ -55,7 +55,7 @@ class Authoriser:
         self._newest_ms = max(self._newest_ms, item.record.append_ms)
         headers, record = item.record.headers, item.record
         bare = record if not headers else record._replace(headers=without_credentials(headers))
-        if isinstance(item, Refused) or not self._is_judged(record.append_ms):
+        if isinstance(item, Refused) or not self._is_checked(record.append_ms):
             return item._replace(record=bare)
         event: Event = item.query if isinstance(item, Ask) else item.event
         try:
@@ -68,14 +68,14 @@ class Authoriser:
 
     def check(self, record: Record, event: Event) -> None:
         """Check a record before it is in the log. Raise InvalidRecord (`unauthenticated`, `forbidden`)."""
-        if self._is_judged(record.append_ms):
+        if self._is_checked(record.append_ms):
             grant, end_user = self._grant(record, event.tenant_id)
             grant.check(event, end_user)
 
     def authenticate(self, record: Record) -> None:
         """Raise InvalidRecord (`unauthenticated`) unless a record's credentials are valid. It needs no event, so a
         server can call it before it reads the body."""
-        if not self._is_judged(record.append_ms):
+        if not self._is_checked(record.append_ms):
             return
         given, at_ms = _read(record.headers), record.append_ms - SETTLED_MS
         if given.key is not None and given.token is None:
@@ -86,7 +86,7 @@ class Authoriser:
     def check_tenant(self, record: Record, tenant_id: str, *, decides: bool) -> str | None:
         """Check whether a record's sender may read a tenant's control events, or send new ones (`decides`). Return the
         sender's name; None if credentials are not required. Raise InvalidRecord (`unauthenticated`, `forbidden`)."""
-        if not self._is_judged(record.append_ms):
+        if not self._is_checked(record.append_ms):
             return None
         grant, end_user = self._grant(record, tenant_id)
         grant.check_tenant(tenant_id, end_user, decides=decides)
@@ -96,7 +96,7 @@ class Authoriser:
         """Return the ids that a record's credentials determine uniquely, by event field; none if credentials are not
         required. The secret of an API key is not checked here, but by `check` of the completed event. Raise
         InvalidRecord (`unauthenticated`)."""
-        if not self._is_judged(record.append_ms):
+        if not self._is_checked(record.append_ms):
             return {}
         given, at_ms = _read(record.headers), record.append_ms - SETTLED_MS
         grant: Grant | None = None
@@ -115,7 +115,7 @@ class Authoriser:
             return "auth is off until there is a key (recallflow keys create): every record is believed"
         return f"auth is on: records appended since {format_time(began_ms)} need credentials"
 
-    def asks(self) -> bool:
+    def needs_credentials(self) -> bool:
         """Return whether records need credentials now."""
         return self._mode == "required" or (self._mode == "auto" and self._began_ms() is not None)
 
@@ -130,7 +130,7 @@ class Authoriser:
     def _learn(self, append_ms: int, event: Control) -> None:
         """Log a control event that arrived after records it applies to. The thread of the control topic calls it."""
         kind: str = event.type  # type: ignore[attr-defined]
-        if kind in JUDGED_BY and append_ms + SETTLED_MS <= self._newest_ms:
+        if kind in VERDICT_KINDS and append_ms + SETTLED_MS <= self._newest_ms:
             self.late[kind] += 1
             _log.warning(
                 "the %s %s of %s from %s arrived after records up to %s were authorised: a rebuild authorises those "
@@ -143,7 +143,7 @@ class Authoriser:
         began_ms = self._decisions.first_decision_ms(KEY_KINDS)
         return None if began_ms is None else began_ms + SETTLED_MS
 
-    def _is_judged(self, append_ms: int) -> bool:
+    def _is_checked(self, append_ms: int) -> bool:
         if self._mode != "auto":
             return self._mode == "required"
         began_ms = self._began_ms()

@@ -43,14 +43,14 @@ def sources_of(event: MemoryEvent) -> list[Source]:
     return [event.derived_from, *event.derived_from.others]
 
 
-def fits(view: View, event: MemoryEvent) -> bool:
+def has_unchanged_sources(view: View, event: MemoryEvent) -> bool:
     """Return whether all sources of an event still exist with the same text."""
     return all(_is_unchanged(view, one.memory_id, one.content_hash) for one in sources_of(event))
 
 
 def _is_unchanged(view: View, memory_id: str, text_hash: str | None) -> bool:
     """Return whether a memory has the text of this hash, and its own sources are unchanged."""
-    current = view.named(memory_id)
+    current = view.changeable(memory_id)
     if current is None:
         return False
     row = view.row(memory_id, current.version)
@@ -79,7 +79,9 @@ def columns(view: View, derived: DerivedFrom) -> dict[str, Any]:
             name = f"derived_from.others.{number - 1}.memory_id" if number else "derived_from.memory_id"
             problem = f"was itself derived from {row.derived_from['memory_id']}: name that"
             raise InvalidRecord("invalid_event", [FieldProblem(name, problem)])
-        one["content_hash"] = one.get("content_hash") or content_hash(row.content)  # `fits` has compared a given one
+        one["content_hash"] = one.get("content_hash") or content_hash(
+            row.content
+        )  # `has_unchanged_sources` has compared a given one
     return {name: value for name, value in provenance.items() if value}
 
 
@@ -152,7 +154,7 @@ def known_summary(hot: HotOwner, episode: EpisodeRow, by_ms: int | None = None) 
         return None
 
 
-def keep_episode_summary(view: View, event: EpisodeSummary) -> bool:
+def put_episode_summary(view: View, event: EpisodeSummary) -> bool:
     """Store the summary of an episode. Return whether it is valid: its sources are all in the episode, and include the
     last message. Raise InvalidRecord for an unknown episode."""
     sources = [view.entry(seq) for seq in view.seqs(one.memory_id for one in sources_of(event))]

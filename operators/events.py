@@ -29,7 +29,7 @@ class Analysis(NamedTuple):
     tokens: Bytes = NO_TOKENS  # token vectors in bytes, if the model has them
     named: TextNames = TextNames()  # the names in the text, for the graph
     sketch: bytes = b""  # the sketch of the vector, for the graph
-    cut: bool = False  # only the beginning of the text was read
+    is_truncated: bool = False  # only the beginning of the text was read
     is_language_certain: bool = False
     sizes: tuple[int, ...] = ()  # the number of tokens per passage
     embedding_failure: str | None = None  # the error code of the embedding service

@@ -211,20 +211,19 @@ class _Text(NamedTuple):
     whole: str
     passages: list[Passage]
     shown: list[str]
-    cut: bool
+    is_truncated: bool
 
     @classmethod
     def of(cls, write: Write) -> "_Text | None":
         if (spoken := author_and_text(write.event)) is None:
             return None
         author, text = spoken
-        cut = len(text) > READ_CHARACTERS
-        text = text[:READ_CHARACTERS] if cut else text
+        is_truncated, text = len(text) > READ_CHARACTERS, text[:READ_CHARACTERS]
         found = passages(text)
         if not text or text.isspace():
-            return cls(text, found, [], cut)
+            return cls(text, found, [], is_truncated)
         begins = f"{author}: " if author else ""
-        return cls(text, found, [begins + text[passage.start : passage.end] for passage in found], cut)
+        return cls(text, found, [begins + text[passage.start : passage.end] for passage in found], is_truncated)
 
 
 def author_and_text(event: MemoryEvent) -> tuple[str | None, str] | None:
@@ -252,7 +251,7 @@ def _analyse(write: Write, text: _Text, embedded: _Vectors | None, sketch: bytes
         tokens=tokens,
         named=read_names(text.whole, reading),
         sketch=sketch if given is None else b"",  # the sketch of a given vector is made on use
-        cut=text.cut,
+        is_truncated=text.is_truncated,
         is_language_certain=reading.sure,
         sizes=sizes,
     )

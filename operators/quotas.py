@@ -92,18 +92,18 @@ class UserLimits(NamedTuple):
         names = MEMORIES_PER_USER, BYTES_PER_USER, EDGES_PER_USER
         return cls(*(quota(decisions, tenant_id, name, record.append_ms) for name in names))
 
-    def check_room(self, held: Held, text: str) -> None:
+    def check_room(self, totals: Held, text: str) -> None:
         """Raise OverQuota if the user may not have another memory with this text."""
-        if self.memories is not None and held.memories >= self.memories:
-            problem = f"the user has {held.memories:,} memories, and {MEMORIES_PER_USER} allows {self.memories:,}"
+        if self.memories is not None and totals.memories >= self.memories:
+            problem = f"the user has {totals.memories:,} memories, and {MEMORIES_PER_USER} allows {self.memories:,}"
             raise OverQuota(MEMORIES_PER_USER, f"{problem}: {_REMEDY}")
-        self.check_text(held, text)
+        self.check_text(totals, text)
 
-    def check_text(self, held: Held, text: str, before: str | None = None) -> None:
+    def check_text(self, totals: Held, text: str, before: str | None = None) -> None:
         """Raise OverQuota for another text, unless it is shorter than `before`, which it replaces."""
         if self.text_bytes is None or (before is not None and len(text.encode()) < len(before.encode())):
             return
-        wanted = held.text_bytes + len(text.encode())
+        wanted = totals.text_bytes + len(text.encode())
         if wanted > self.text_bytes:
             problem = f"the user's texts, with all their versions, would take {wanted:,} bytes"
             allowed = f"and {BYTES_PER_USER} allows {self.text_bytes:,}"

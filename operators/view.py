@@ -81,7 +81,7 @@ class View:
         """Return whether the sender's credentials include the memory's project."""
         return self._projects is None or entry.project_id in self._projects
 
-    def named(self, memory_id: str) -> Current | None:
+    def changeable(self, memory_id: str) -> Current | None:
         """Return a current memory that the sender may change."""
         current = self.current(memory_id)
         if current is None or current.forgotten:
@@ -216,7 +216,7 @@ class View:
         key, name, current = self._hot.key, self._hot.name(entry.id), self.current(entry.id)
         if current is None:
             raise KeyError(f"no id leads to memory {entry.seq}")
-        self._part(entry)
+        self._detach(entry)
         first = self._first_entry(entry)
         if first.episode >= 0:
             self.drop_episode_summary(entry)
@@ -240,7 +240,7 @@ class View:
         self._forget_versions(name, entry.seq, found)
         return bool(found)
 
-    def judge(self, current: Current, useful: bool) -> None:
+    def add_feedback(self, current: Current, useful: bool) -> None:
         key = keys.usage(self._hot.key, current.seq)
         stored = self._partition.get(key)
         usage = (Usage.decode(stored) if stored else Usage()).judged(useful)
@@ -362,7 +362,7 @@ class View:
         current = self.current(memory_id) if stored is None else Current.decode(stored)
         return 0 if current is None else current.text_bytes
 
-    def _part(self, entry: Entry) -> None:
+    def _detach(self, entry: Entry) -> None:
         """Detach a forgotten memory from its sources, and delete the summaries derived from it."""
         derived = self.row(entry.id, entry.version).derived_from
         if derived is not None:

@@ -115,7 +115,7 @@ class _FactReader:
     def read(self, answer: Mapping[str, Any]) -> list[AnswerClaims]:
         """Return the valid facts of each message. Claims about unknown messages count for the first message."""
         first = self._found["m1"]
-        for claim in first.first(answer["facts"]):
+        for claim in first.within_limit(answer["facts"]):
             found = self._found.get(claim["message"], first)
             with found.claim():
                 found.drafts.append(self._fact(claim, found))
@@ -170,7 +170,7 @@ class _FactReader:
 def _entities(claimed: Sequence[Mapping[str, Any]], content: str, found: AnswerClaims) -> list[dict[str, str]]:
     """Return the entities that a fact names. Invalid entities are counted as rejected, and the fact is kept."""
     kept = dict[str, dict[str, str]]()
-    for one in found.first(claimed):
+    for one in found.within_limit(claimed):
         with found.claim():
             name = check_text(one["name"], NAME_CHARACTERS)
             if not names_it(content, name):
@@ -203,16 +203,16 @@ def categorise(
 
 
 def _read_categories(
-    answer: Mapping[str, Any], memories: Mapping[str, ShownMemory], categories: Mapping[str, str], least: float
+    answer: Mapping[str, Any], memories: Mapping[str, ShownMemory], categories: Mapping[str, str], confidence_min: float
 ) -> list[AnswerClaims]:
     all_found = {number: AnswerClaims() for number in memories}
-    for claim in all_found["m1"].first(answer["assigned"]):
+    for claim in all_found["m1"].within_limit(answer["assigned"]):
         found = all_found.get(claim["memory"], all_found["m1"])
         with found.claim():
             memory = memories.get(claim["memory"])
             if memory is None or claim["category"] not in categories:
                 raise RejectedClaim("unknown_id")
-            check_confidence(claim, least)
+            check_confidence(claim, confidence_min)
             if found.drafts:
                 raise RejectedClaim("duplicate")
             fields = {"type": "memory.update", "timestamp": written_time(memory.created_at)}

@@ -80,12 +80,12 @@ def _shown(new: ShownMemory, others: Sequence[ShownMemory], most: int) -> dict[s
 
 
 def _read_classify(
-    answer: Mapping[str, Any], new: ShownMemory, shown: Mapping[str, ShownMemory], least: float
+    answer: Mapping[str, Any], new: ShownMemory, shown: Mapping[str, ShownMemory], confidence_min: float
 ) -> AnswerClaims:
     found, seen, replaced = AnswerClaims(), set[str](), list[tuple[float, ShownMemory]]()
-    for claim in found.first(answer["verdicts"]):
+    for claim in found.within_limit(answer["verdicts"]):
         with found.claim():
-            other, confidence = _checked(claim, new, shown, seen, least)
+            other, confidence = _checked(claim, new, shown, seen, confidence_min)
             if claim["verdict"] == "contradicts":
                 found.drafts.append(_edge(CONTRADICTS, new, other, new, confidence))
             elif claim["verdict"] == "refines":
@@ -101,7 +101,7 @@ def _read_classify(
 
 
 def _checked(
-    claim: Mapping[str, Any], new: ShownMemory, shown: Mapping[str, ShownMemory], seen: set[str], least: float
+    claim: Mapping[str, Any], new: ShownMemory, shown: Mapping[str, ShownMemory], seen: set[str], confidence_min: float
 ) -> tuple[ShownMemory, float]:
     """Return the memory of a verdict, and its confidence. Raise an error for an invalid verdict."""
     other = shown.get(claim["memory"])
@@ -114,7 +114,7 @@ def _checked(
     seen.add(claim["memory"])
     if claim["verdict"] in _WITHOUT_EDGE:
         return other, 0.0  # these verdicts create no edge, so they need no evidence
-    confidence = check_confidence(claim, least)
+    confidence = check_confidence(claim, confidence_min)
     if not contains_quote(new.content, claim["evidence"]):
         raise RejectedClaim("no_evidence")
     return other, confidence
@@ -188,13 +188,13 @@ def extract(number: int, request: EnrichmentRequest, confidence: float) -> Model
 
 
 def _read_extract(
-    answer: Mapping[str, Any], new: ShownMemory, shown: Mapping[str, ShownMemory], least: float
+    answer: Mapping[str, Any], new: ShownMemory, shown: Mapping[str, ShownMemory], confidence_min: float
 ) -> AnswerClaims:
     found, seen = AnswerClaims(), set[tuple[str, str, str]]()
-    for claim in found.first(answer["relations"]):
+    for claim in found.within_limit(answer["relations"]):
         with found.claim():
             source, target = (_end(claim[side], new, shown) for side in ("source", "target"))
-            draft = _relation(claim, source, target, new, least)
+            draft = _relation(claim, source, target, new, confidence_min)
             relation = (source.key, claim["type"], target.key)
             if relation in seen:
                 raise RejectedClaim("duplicate")
@@ -226,7 +226,7 @@ def _end(end: Mapping[str, Any], new: ShownMemory, shown: Mapping[str, ShownMemo
     return _End(CONDITION_KIND, text, text)
 
 
-def _relation(claim: Mapping[str, Any], source: _End, target: _End, new: ShownMemory, least: float) -> Draft:
+def _relation(claim: Mapping[str, Any], source: _End, target: _End, new: ShownMemory, confidence_min: float) -> Draft:
     """Return the draft of a relation event. Raise an error for an invalid relation."""
     if source.kind == CONDITION_KIND or (target.kind == CONDITION_KIND) != (claim["type"] == CONDITIONAL_ON):
         raise RejectedClaim("wrong_end")
@@ -235,7 +235,7 @@ def _relation(claim: Mapping[str, Any], source: _End, target: _End, new: ShownMe
     memories = [end.memory for end in (source, target) if end.memory is not None]
     if memories and not any(one is new for one in memories):
         raise RejectedClaim("wrong_end")
-    confidence = check_confidence(claim, least)
+    confidence = check_confidence(claim, confidence_min)
     if not contains_quote(new.content, claim["evidence"]):
         raise RejectedClaim("no_evidence")
     expires = check_time(claim["expires_at"])
@@ -302,17 +302,17 @@ def _read_resolve(
     memory: ShownMemory,
     names: Mapping[str, str],
     known: Mapping[str, ShownEntity],
-    least: float,
+    confidence_min: float,
 ) -> AnswerClaims:
     found, joined = AnswerClaims(), set[str]()
-    for claim in found.first(answer["verdicts"]):
+    for claim in found.within_limit(answer["verdicts"]):
         if claim["verdict"] != "same":
             continue  # entities are different by default, so other verdicts have no effect
         with found.claim():
             name, entity = names.get(claim["name"]), known.get(claim["entity"])
             if name is None or entity is None:
                 raise RejectedClaim("unknown_id")
-            confidence = check_confidence(claim, least)
+            confidence = check_confidence(claim, confidence_min)
             if not contains_quote(memory.content, claim["evidence"]) or not _names(claim["evidence"], name, entity):
                 raise RejectedClaim("no_evidence")
             if name in joined:  # it would merge two known entities

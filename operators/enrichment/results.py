@@ -70,7 +70,7 @@ class AnswerClaims:
         except RejectedClaim as refusal:
             self.refused[refusal.reason] += 1
 
-    def first(self, claims: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
+    def within_limit(self, claims: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
         """Return the claims to read, up to a limit that bounds the time of an answer. Count the rest as rejected."""
         if len(claims) > CLAIMS_MAX:
             self.refused["too_many"] += len(claims) - CLAIMS_MAX
@@ -92,10 +92,10 @@ def check_share(number: float) -> float:
     return float(number)
 
 
-def check_confidence(claim: Mapping[str, Any], least: float) -> float:
-    """Return the confidence of a claim. Raise an error below the least one."""
+def check_confidence(claim: Mapping[str, Any], minimum: float) -> float:
+    """Return the confidence of a claim. Raise an error below the minimum."""
     confidence = check_share(claim["confidence"])
-    if confidence < least:
+    if confidence < minimum:
         raise RejectedClaim("low_confidence")
     return confidence
 

@@ -403,7 +403,7 @@ def test_auto_judges_from_a_second_after_the_first_key_on() -> None:
     senders = Senders("auto")
     assert verdict(senders.judge(())) is None
     assert "off until there is a key" in senders.authoriser.describe()
-    assert not senders.authoriser.asks()
+    assert not senders.authoriser.needs_credentials()
     key = senders.key("globex", at_ms=NOW_MS)
     assert verdict(senders.judge((), at_ms=NOW_MS + SETTLED_MS - 1)) is None
     assert verdict(senders.judge((), at_ms=NOW_MS + SETTLED_MS)) == "unauthenticated"
@@ -411,7 +411,7 @@ def test_auto_judges_from_a_second_after_the_first_key_on() -> None:
     senders.decide(api_key(key, "globex", revoked=True), at_ms=NOW_MS + 1)  # without any key it stays on
     assert verdict(senders.judge((), at_ms=NOW_MS + 10 * SETTLED_MS)) == "unauthenticated"
     assert verdict(senders.judge(())) is None
-    assert senders.authoriser.asks()
+    assert senders.authoriser.needs_credentials()
 
 
 def test_late_decision_is_reported(senders: Senders, caplog: pytest.LogCaptureFixture) -> None:
