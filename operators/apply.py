@@ -38,7 +38,7 @@ from recallflow.outputs import Receipted
 from recallflow.responses import Outcome, Receipt, RefusalOutcome
 from recallflow.state.arrays import unit
 from recallflow.state.labels import metadata_labels
-from recallflow.state.rows import Current, Entry, MemoryRow, Vectors, language_in
+from recallflow.state.rows import Entry, MemoryHead, MemoryRow, Vectors, language_in
 from recallflow.state.tokens import NO_TOKENS
 
 DEFAULT_KIND = "fact"
@@ -227,7 +227,7 @@ def _create(view: View, write: Write, event: Message | MemoryAdd, memory_id: str
         return "too_many"
     row = new_row(view, event, memory_id, event_time(write))
     check_relations(row)
-    view.limits.check_room(view.held, row.content)
+    view.limits.check_room(view.counts, row.content)
     derived.link(view, row)
     analysis = _in_own_language(view, write.analysis or Analysis("", 0, None), row.content)
     episode = NO_EPISODE
@@ -302,7 +302,7 @@ def _update(view: View, event: MemoryUpdate, analysis: Analysis | None, edited: 
     if after.valid_from_ms is not None and after.valid_to_ms is not None and after.valid_to_ms < after.valid_from_ms:
         raise InvalidRecord("invalid_event", [FieldProblem("valid_to", "before valid_from")])
     check_relations(after)
-    view.limits.check_text(view.held, after.content, before.content)
+    view.limits.check_text(view.counts, after.content, before.content)
     after = view.next_version(after, edited)
     entry = view.entry(current.seq)
     if analysis is None or (after.content == before.content and event.embedding is None):
@@ -354,7 +354,7 @@ def _in_own_language(view: View, analysis: Analysis, text: str) -> Analysis:
     return analysis
 
 
-def _changeable_memory(view: View, memory_id: str) -> Current:
+def _changeable_memory(view: View, memory_id: str) -> MemoryHead:
     """Return a current memory. Raise InvalidRecord."""
     current = view.changeable(memory_id)
     if current is None:

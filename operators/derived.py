@@ -87,23 +87,23 @@ def columns(view: View, derived: DerivedFrom) -> dict[str, Any]:
 
 def has_room(view: View, event: MemoryEvent) -> bool:
     """Return whether further memories may be derived from an event's sources. Ended ones count too."""
-    found = map(view.made, view.seqs(one.memory_id for one in sources_of(event)))
+    found = map(view.derivatives, view.seqs(one.memory_id for one in sources_of(event)))
     return all(len(made.memories) + len(made.ended) < MADE_EVER_MAX for made in found)
 
 
 def link(view: View, row: MemoryRow) -> None:
     """Record at each source that a memory was derived from it. Raise InvalidRecord over the limit."""
     for seq in view.seqs(memory_id for memory_id, _ in _made_from(row)):
-        made = view.made(seq)
+        made = view.derivatives(seq)
         if len(made.memories) >= MADE_MAX:
             problem = f"{MADE_MAX} memories were derived from this one already: forget some of them"
             raise InvalidRecord("invalid_event", [FieldProblem("derived_from", problem)])
-        view.put_made(seq, made._replace(memories=[*made.memories, row.seq]))
+        view.put_derivatives(seq, made._replace(memories=[*made.memories, row.seq]))
 
 
 def with_derived(view: View, entry: Entry) -> Iterator[Entry]:
     """Yield the memories that are forgotten with a memory, itself last."""
-    made = view.made(entry.seq)
+    made = view.derivatives(entry.seq)
     for seq in (*made.memories, *made.ended):
         if not view.is_forgotten(seq):
             yield view.entry(seq)
@@ -113,7 +113,7 @@ def with_derived(view: View, entry: Entry) -> Iterator[Entry]:
 
 def withdraw(view: View, seq: int, edited: tuple[int, bool]) -> None:
     """End the memories derived from the old text of a memory, which changed at the event time `edited`."""
-    made = view.made(seq)
+    made = view.derivatives(seq)
     for one in made.memories:
         _end(view, view.entry(one), edited)
     for category, change in made.summaries:
@@ -129,8 +129,8 @@ def _end(view: View, entry: Entry, edited: tuple[int, bool]) -> None:
         raise KeyError(f"no id leads to memory {entry.seq}")
     before = view.row(entry.id, entry.version)
     for seq in view.seqs(memory_id for memory_id, _ in _made_from(before)):
-        made = view.made(seq).without(entry.seq)
-        view.put_made(seq, made._replace(ended=[*made.ended, entry.seq]))
+        made = view.derivatives(seq).without(entry.seq)
+        view.put_derivatives(seq, made._replace(ended=[*made.ended, entry.seq]))
     times_ms = (edited, (view.ingested_ms, view.ingested_logged))
     ended_ms = min((at_ms for at_ms, is_logged in times_ms if is_logged), default=0)
     ended_ms = max(ended_ms, before.valid_from_ms or ended_ms)

@@ -139,4 +139,4 @@ def _memories(partition: Partition, owner: bytes) -> int | None:
         stored = partition.get(keys.head(owner))
     except DecryptionFailed:
         return len(partition.first_keys(keys.table(owner, keys.ENTRY), _ALL))
-    return None if stored is None else OwnerHead.decode(stored).held.memories
+    return None if stored is None else OwnerHead.decode(stored).counts.memories

@@ -13,7 +13,7 @@ from recallflow.limits import BYTES_PER_USER, EDGES_PER_USER, EVENTS_PER_S, MEMO
 from recallflow.operators.events import Ask, Decoded, Refused, Write
 from recallflow.owner import key_tenant
 from recallflow.records import Record, Refusal
-from recallflow.state.rows import Held
+from recallflow.state.rows import OwnerCounts
 
 STEP = "quota"
 _SECOND_MS = 1_000
@@ -92,14 +92,14 @@ class UserLimits(NamedTuple):
         names = MEMORIES_PER_USER, BYTES_PER_USER, EDGES_PER_USER
         return cls(*(quota(decisions, tenant_id, name, record.append_ms) for name in names))
 
-    def check_room(self, totals: Held, text: str) -> None:
+    def check_room(self, totals: OwnerCounts, text: str) -> None:
         """Raise OverQuota if the user may not have another memory with this text."""
         if self.memories is not None and totals.memories >= self.memories:
             problem = f"the user has {totals.memories:,} memories, and {MEMORIES_PER_USER} allows {self.memories:,}"
             raise OverQuota(MEMORIES_PER_USER, f"{problem}: {_REMEDY}")
         self.check_text(totals, text)
 
-    def check_text(self, totals: Held, text: str, before: str | None = None) -> None:
+    def check_text(self, totals: OwnerCounts, text: str, before: str | None = None) -> None:
         """Raise OverQuota for another text, unless it is shorter than `before`, which it replaces."""
         if self.text_bytes is None or (before is not None and len(text.encode()) < len(before.encode())):
             return

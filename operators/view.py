@@ -16,7 +16,16 @@ from recallflow.records import Position
 from recallflow.state import keys, rows, segments
 from recallflow.state.hot_owner import HotOwner
 from recallflow.state.partition import Counts, Partition, Values
-from recallflow.state.rows import Current, Entry, EpisodeLogEntry, EpisodeRow, Held, Made, MemoryRow, OwnerHead, Vectors
+from recallflow.state.rows import (
+    Derivatives,
+    Entry,
+    EpisodeLogEntry,
+    EpisodeRow,
+    MemoryHead,
+    MemoryRow,
+    OwnerCounts,
+    Vectors,
+)
 from recallflow.state.usage import Usage
 
 
@@ -31,8 +40,8 @@ class View:
         self._staged: Values = {}
         self._projects = write.projects
         self._next_seq = hot.next_seq
-        self.language = hot.language  # of the owner's last text with a certain language
-        self._held = hot.held
+        self.language = hot.language  # of the owner's last text whose language is certain
+        self._counts = hot.counts
         self.limits = NO_LIMITS  # the owner's quotas
         self.change = hot.next_change if change is None else change
         self._added: list[tuple[Entry, Vectors | None]] = []
@@ -63,17 +72,17 @@ class View:
         return self.rules.graph_writer(self.graph, self.rules.similarity)
 
     @property
-    def held(self) -> Held:
+    def counts(self) -> OwnerCounts:
         """The owner's counts, including the event's changes."""
         more = 0 if self._graph is None else self._graph.staged.edge_count_delta
-        return self._held._replace(edges=self._held.edges + more) if more else self._held
+        return self._counts._replace(edges=self._counts.edges + more) if more else self._counts
 
     @property
     def newest(self) -> int:
         """The sequence number of the owner's newest memory; -1 if there never was one."""
         return self._next_seq - 1
 
-    def current(self, memory_id: str) -> Current | None:
+    def current(self, memory_id: str) -> MemoryHead | None:
         """Return the memory of an id, forgotten ones included."""
         return self._hot.current(memory_id)
 
@@ -81,7 +90,7 @@ class View:
         """Return whether the sender's credentials include the memory's project."""
         return self._projects is None or entry.project_id in self._projects
 
-    def changeable(self, memory_id: str) -> Current | None:
+    def changeable(self, memory_id: str) -> MemoryHead | None:
         """Return a current memory that the sender may change."""
         current = self.current(memory_id)
         if current is None or current.forgotten:
@@ -137,11 +146,11 @@ class View:
         found = map(self.current, memory_ids)
         return [*dict.fromkeys(current.seq for current in found if current is not None)]
 
-    def made(self, seq: int) -> Made:
-        """Return the memories derived from a memory, including the event's changes."""
+    def derivatives(self, seq: int) -> Derivatives:
+        """Return the derivatives of a memory, including the event's changes."""
         key = keys.made(self._hot.key, seq)
         stored = self._staged[key] if key in self._staged else self._partition.get(key)
-        return Made.decode(stored) if stored else Made([], [], [])
+        return Derivatives.decode(stored) if stored else Derivatives([], [], [])
 
     def is_forgotten(self, seq: int) -> bool:
         """Return whether the event has forgotten a memory."""
@@ -193,8 +202,8 @@ class View:
         `content_changed`: its text or vector changed. `ended`: it is no longer valid."""
         key, name, effects = self._hot.key, self._hot.name(row.id), self._staged
         text_bytes = len(row.content.encode())
-        memories, held_bytes, edges = self._held
-        self._held = Held(memories + (row.version == 0), held_bytes + text_bytes, edges)
+        memories, held_bytes, edges = self._counts
+        self._counts = OwnerCounts(memories + (row.version == 0), held_bytes + text_bytes, edges)
         if row.version > 0:
             text_bytes += self._text_bytes(row.id)
             before, old = self.entry(row.seq), self.vectors(row.seq)
@@ -202,7 +211,7 @@ class View:
             effects[keys.past_vectors(key, row.seq, before.version)] = old.encode() if old else None
             effects[keys.renewed(key, row.seq)] = b""
         effects[keys.row(key, name, row.version)] = row.encode()
-        effects[keys.current(key, name)] = Current(row.seq, row.version, digest, False, text_bytes).encode()
+        effects[keys.current(key, name)] = MemoryHead(row.seq, row.version, digest, False, text_bytes).encode()
         effects[keys.entry(key, row.seq)] = entry.encode()
         effects[keys.vectors(key, row.seq)] = vectors.encode() if vectors else None
         self._added.append((entry, vectors))
@@ -226,8 +235,8 @@ class View:
         self._staged[keys.entry(key, current.seq)] = None
         self._staged[keys.vectors(key, current.seq)] = None
         self._staged[keys.current(key, name)] = current._replace(forgotten=True, text_bytes=0).encode()
-        memories, held_bytes, _ = self._held
-        self._held = self._held._replace(memories=memories - 1, text_bytes=held_bytes - current.text_bytes)
+        memories, held_bytes, _ = self._counts
+        self._counts = self._counts._replace(memories=memories - 1, text_bytes=held_bytes - current.text_bytes)
         self._staged[keys.usage(key, current.seq)] = None
         self._usage[current.seq] = Usage()
         self._removed.append(current.seq)
@@ -240,7 +249,7 @@ class View:
         self._forget_versions(name, entry.seq, found)
         return bool(found)
 
-    def add_feedback(self, current: Current, useful: bool) -> None:
+    def add_feedback(self, current: MemoryHead, useful: bool) -> None:
         key = keys.usage(self._hot.key, current.seq)
         stored = self._partition.get(key)
         usage = (Usage.decode(stored) if stored else Usage()).judged(useful)
@@ -260,7 +269,7 @@ class View:
         self._embedded.append((entry, vectors))
         self.touched.append(RememberedMemory(row, entry.episode, vectors, content_changed=False, embedded=True))
 
-    def put_made(self, seq: int, made: Made) -> None:
+    def put_derivatives(self, seq: int, made: Derivatives) -> None:
         self._staged[keys.made(self._hot.key, seq)] = made.encode() if any(made) else None
 
     def put_summary(self, category: str, summary: str, sources: list[int]) -> None:
@@ -275,8 +284,8 @@ class View:
         key = keys.category_summary(self._hot.key, self._hot.name(category), self.change)
         self._staged[key] = rows.CategorySummaryRow(self.change, self.ingested_ms, category, summary, sources).encode()
         for seq in sources:
-            made = self.made(seq)
-            self.put_made(seq, made._replace(summaries=[*made.summaries, (category, self.change)]))
+            made = self.derivatives(seq)
+            self.put_derivatives(seq, made._replace(summaries=[*made.summaries, (category, self.change)]))
 
     def drop_summary(self, category: str, change: int) -> None:
         key = keys.category_summary(self._hot.key, self._hot.name(category), change)
@@ -285,8 +294,9 @@ class View:
             return
         self._staged[key] = None
         for seq in rows.CategorySummaryRow.decode(stored).sources:
-            made = self.made(seq)
-            self.put_made(seq, made._replace(summaries=[one for one in made.summaries if one != (category, change)]))
+            made = self.derivatives(seq)
+            kept = [one for one in made.summaries if one != (category, change)]
+            self.put_derivatives(seq, made._replace(summaries=kept))
 
     def put_episode_summary(self, episode: EpisodeRow, summary: str) -> None:
         kept = rows.EpisodeSummaryRow(self.change, self.ingested_ms, episode.number, summary)
@@ -326,10 +336,10 @@ class View:
         staged = self._staged
         if self._graph is not None:
             staged |= self._graph.staged.effects
-        brought = self._held.memories - self._hot.held.memories
+        brought = self._counts.memories - self._hot.counts.memories
         if staged:
-            head = OwnerHead(self._hot.owner, self._next_seq, self.change + 1, self._clock_ms, self.language, self.held)
-            staged[keys.head(self._hot.key)] = head.encode()
+            head = self._next_seq, self.change + 1, self._clock_ms, self.language, self.counts
+            staged[keys.head(self._hot.key)] = rows.OwnerHead(self._hot.owner, *head).encode()
         owners = int(self._hot.next_change == 0 and bool(staged))
         self._partition.stage(staged | further if further else staged, position, Counts(owners, brought))
 
@@ -337,7 +347,7 @@ class View:
         if self._staged:
             self._hot.next_seq, self._hot.next_change = self._next_seq, self.change + 1
             self._hot.clock_ms, self._hot.language = self._clock_ms, self.language
-            self._hot.held = self.held
+            self._hot.counts = self.counts
         for session_id, changed in self.changed_episodes.items():
             self._hot.put_episodes(session_id, changed)
         self._hot.put_usage(self._usage)
@@ -359,7 +369,7 @@ class View:
     def _text_bytes(self, memory_id: str) -> int:
         """Return the bytes of all versions of a memory's text, including the event's changes."""
         stored = self._staged.get(keys.current(self._hot.key, self._hot.name(memory_id)))
-        current = self.current(memory_id) if stored is None else Current.decode(stored)
+        current = self.current(memory_id) if stored is None else MemoryHead.decode(stored)
         return 0 if current is None else current.text_bytes
 
     def _detach(self, entry: Entry) -> None:
@@ -367,8 +377,8 @@ class View:
         derived = self.row(entry.id, entry.version).derived_from
         if derived is not None:
             for seq in self.seqs(one["memory_id"] for one in (derived, *derived.get("others", []))):
-                self.put_made(seq, self.made(seq).without(entry.seq))
-        for category, change in self.made(entry.seq).summaries:
+                self.put_derivatives(seq, self.derivatives(seq).without(entry.seq))
+        for category, change in self.derivatives(entry.seq).summaries:
             self.drop_summary(category, change)
 
     def _summaries(self, category: str) -> bytes:

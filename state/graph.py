@@ -22,7 +22,7 @@ from recallflow.state import graph_codec as codec
 from recallflow.state import keys
 from recallflow.state.entity_names import NameJoin, Unions
 from recallflow.state.partition import Partition
-from recallflow.state.rows import Current
+from recallflow.state.rows import MemoryHead
 
 _SUPERSEDED_BYTES = 400
 _SEQ_BYTES = 150
@@ -303,7 +303,7 @@ class OwnerGraph:
         if key.text not in self._seqs:
             if len(self._seqs) == _SEQS_MOST:
                 self._seqs.clear()
-            current = self._partition.read(keys.current(self._owner, self.name(key)), Current.decode)
+            current = self._partition.read(keys.current(self._owner, self.name(key)), MemoryHead.decode)
             self._seqs[key.text] = None if current is None or current.forgotten else current.seq
         return self._seqs[key.text]
 

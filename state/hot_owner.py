@@ -14,7 +14,7 @@ from recallflow.state.graph import OwnerGraph
 from recallflow.state.hot_graph import HotGraph
 from recallflow.state.index import OwnerIndex
 from recallflow.state.partition import Partition
-from recallflow.state.rows import Current, EpisodeRow, EpisodeSummaryRow, OwnerHead
+from recallflow.state.rows import EpisodeRow, EpisodeSummaryRow, MemoryHead, OwnerHead
 from recallflow.state.scoped import ScopedIndex
 from recallflow.state.segments import Segments
 from recallflow.state.usage import OwnerUsage, Usage, decode_seqs
@@ -37,7 +37,7 @@ class HotOwner:
         self._was_empty = stored is None
         head = OwnerHead.decode(stored) if stored else OwnerHead(owner, 0, 0)
         self.next_seq, self.next_change, self.clock_ms = head.next_seq, head.next_change, head.clock_ms
-        self.language, self.held = head.language, head.held
+        self.language, self.counts = head.language, head.counts
         self.erased_ms = partition.erased_ms(owner, self.key)
         self.graph = OwnerGraph(partition, self.key)
         self.index: OwnerIndex | None = None
@@ -53,9 +53,9 @@ class HotOwner:
         """Return the keyed hash of an id or session of this owner."""
         return self.partition.keyring.name(self.key, text)
 
-    def current(self, memory_id: str) -> Current | None:
+    def current(self, memory_id: str) -> MemoryHead | None:
         """Return the state of a memory id, including deleted memories, or None."""
-        return self.partition.read(keys.current(self.key, self.name(memory_id)), Current.decode)
+        return self.partition.read(keys.current(self.key, self.name(memory_id)), MemoryHead.decode)
 
     def session_key(self, session_id: str | None) -> bytes:
         """Return the stored name of a session. Messages without a session form one session, under the empty name."""

@@ -124,7 +124,7 @@ class Person:
 
 def _head(stored: bytes) -> Fields:
     head = rows.OwnerHead.decode(stored)
-    counts = {"memories": head.held.memories, "memories_so_far": head.next_seq, "events_so_far": head.next_change}
+    counts = {"memories": head.counts.memories, "memories_so_far": head.next_seq, "events_so_far": head.next_change}
     return counts | {"latest_ms": head.clock_ms}
 
 
@@ -139,7 +139,7 @@ def _session(person: Person, key: bytes, value: bytes) -> Fields:
 
 
 def _made(person: Person, key: bytes, value: bytes) -> Fields:
-    seq, made = keys.sequence(key), rows.Made.decode(value)
+    seq, made = keys.sequence(key), rows.Derivatives.decode(value)
     found = {"memories": [*map(person.memory_id, made.memories)], "ended": [*map(person.memory_id, made.ended)]}
     return {"memory_id": person.memory_id(seq), "seq": seq, "summaries": made.summaries} | found
 

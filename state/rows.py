@@ -17,13 +17,13 @@ from recallflow.owner import Owner
 from recallflow.state.arrays import Bytes, mean
 from recallflow.state.tokens import NO_TOKENS
 
+# Bits of `Entry.flags`:
 HAS_QUESTION = 1  # the text contains a question mark
 ENDS_ASKING = 2  # the text ends with a question mark
 TELLS_TIME = 4  # the text holds a time expression
-LANGUAGE_SHIFT = 3  # from this bit on: the language of its words in Latin script, as an index in `language.LATIN`
+LANGUAGE_SHIFT = 3  # bits 3 to 6: the language of the words in Latin script, as an index in `language.LATIN`
 BLANK = 128  # the text is blank, and the memory is never ranked; the highest bit
 PASSAGE_END = "\n"  # in an entry's stems
-
 
 F = TypeVar("F", int, npt.NDArray[Any])
 
@@ -39,9 +39,9 @@ class MemoryRow:
     create). Times are in epoch milliseconds.
 
     `created_ms` is the event time of the memory, `edited_ms` that of the update that made this version (None for the
-    first), `ingested_ms` the ingestion time of this version. A time from a producer's clock is marked as not logged,
-    and is not part of the state hash. `change` is the number of the owner's event that made this version.
-    `derived_from` names its sources; `filled` names columns with derived values."""
+    first), `ingested_ms` the ingestion time of this version. `…_logged` is False for a time from the clock of an
+    embedded source: a replay does not repeat it, and the state hash omits it. `change` is the number of the owner's
+    event that made this version. `derived_from` names its sources; `filled` names columns with derived values."""
 
     id: str
     seq: int
@@ -80,7 +80,7 @@ class MemoryRow:
 
     @classmethod
     def decode(cls, data: bytes) -> "MemoryRow":
-        """Decode a row. Raise ValueError for other columns."""
+        """Decode a row. Raise ValueError for another number of columns."""
         columns = orjson.loads(data)
         if not isinstance(columns, list) or len(columns) != len(_COLUMNS):
             raise ValueError(f"a memory row is a list of {len(_COLUMNS)} columns")
@@ -95,8 +95,8 @@ class MemoryRow:
         """Return the event time of this version."""
         return self.created_ms if self.edited_ms is None else self.edited_ms
 
-    def logical(self) -> dict[str, Any]:
-        """Return the fields that come from the log."""
+    def logged_fields(self) -> dict[str, Any]:
+        """Return the fields that any replay of the log gives again."""
         fields = dict(zip(_COLUMNS, _columns(self), strict=True))
         for time in ("created", "ingested", "edited"):
             if not fields[f"{time}_logged"]:
@@ -164,7 +164,7 @@ class Entry(NamedTuple):
 class EpisodeRow(NamedTuple):
     """The messages of one session up to an inactivity gap, and facts about them.
 
-    A merged episode keeps its record, which names its target, so that members need no rewrite."""
+    A merged episode keeps its row with the number of the episode that absorbed it, so its members are not rewritten."""
 
     number: int
     id: str
@@ -172,7 +172,7 @@ class EpisodeRow(NamedTuple):
     start_ms: int  # of the first message
     last_ms: int  # of the last message
     ended_ms: int | None = None  # of an explicit end; without one, the time of the query decides whether it is open
-    merged_into: int | None = None  # the number of its target
+    merged_into: int | None = None  # the number of the episode that absorbed it
     logged: bool = True
     of_facts: bool = False  # whether the session has only facts
     summarised: bool = False  # whether it has a current summary
@@ -186,11 +186,11 @@ class EpisodeRow(NamedTuple):
 
     @classmethod
     def read_merged_into(cls, data: bytes) -> int | None:
-        """Return the target of an encoded, merged episode, or None, for which most records need no decoding."""
+        """Return the number of the episode that absorbed an encoded one, or None. Most are not decoded for this."""
         return None if data.endswith(_UNMERGED) else cls.decode(data).merged_into
 
-    def logical(self) -> dict[str, Any]:
-        """Return the fields that come from the log."""
+    def logged_fields(self) -> dict[str, Any]:
+        """Return the fields that any replay of the log gives again."""
         fields = self._asdict()
         if not self.logged:
             del fields["start_ms"], fields["last_ms"], fields["ended_ms"]
@@ -201,7 +201,7 @@ class EpisodeRow(NamedTuple):
 _UNMERGED = tuple(b",null,%b,%b,%b]" % flags for flags in product((b"true", b"false"), repeat=3))
 
 
-class Current(NamedTuple):
+class MemoryHead(NamedTuple):
     """The state of a memory id: `seq`, latest version, digest of its creating event, text bytes of all versions."""
 
     seq: int
@@ -214,12 +214,12 @@ class Current(NamedTuple):
         return orjson.dumps(tuple(self))
 
     @classmethod
-    def decode(cls, data: bytes) -> "Current":
+    def decode(cls, data: bytes) -> "MemoryHead":
         return cls._make(orjson.loads(data))
 
 
 class EpisodeLogEntry(NamedTuple):
-    """An influence on episodes without an entry: an explicit end at `ended_ms`, or a deleted member."""
+    """A change of episodes that no index entry shows: an explicit end at `ended_ms`, or a deleted member."""
 
     change: int
     ingested_ms: int
@@ -272,9 +272,9 @@ class EpisodeSummaryRow(NamedTuple):
         return cls._make(orjson.loads(data))
 
 
-class Made(NamedTuple):
-    """Derivatives of a memory: `seq` of memories, summaries by category and change, and `ended` ones of earlier
-    texts."""
+class Derivatives(NamedTuple):
+    """Derivatives of a memory: `seq` of memories, summaries by category and change, and `ended`: `seq` of memories
+    that were derived from its earlier texts."""
 
     memories: list[int]
     summaries: list[tuple[str, int]]
@@ -284,16 +284,16 @@ class Made(NamedTuple):
         return orjson.dumps(tuple(self))
 
     @classmethod
-    def decode(cls, data: bytes) -> "Made":
+    def decode(cls, data: bytes) -> "Derivatives":
         memories, summaries, ended = orjson.loads(data)
         return cls(memories, [(category, change) for category, change in summaries], ended)
 
-    def without(self, seq: int) -> "Made":
+    def without(self, seq: int) -> "Derivatives":
         memories, ended = ([one for one in found if one != seq] for found in (self.memories, self.ended))
         return self._replace(memories=memories, ended=ended)
 
 
-class Held(NamedTuple):
+class OwnerCounts(NamedTuple):
     """An owner's counts for quotas: current memories, text bytes of all their versions, edges of the graph."""
 
     memories: int = 0
@@ -303,24 +303,24 @@ class Held(NamedTuple):
 
 class OwnerHead(NamedTuple):
     """The state of an owner: identity, next sequence number, next change number, ingestion clock (the latest logged
-    time of a change, None before the first), the language of its last text with a certain language, and counts."""
+    time of a change, None before the first), the language of its last text whose language is certain, and counts."""
 
     owner: Owner
     next_seq: int
     next_change: int
     clock_ms: int | None = None
     language: int = 0
-    held: Held = Held()
+    counts: OwnerCounts = OwnerCounts()
 
     def encode(self) -> bytes:
-        counted = self.next_seq, self.next_change, self.clock_ms, self.language
-        return orjson.dumps([*self.owner, *counted, *self.held])
+        numbers = self.next_seq, self.next_change, self.clock_ms, self.language
+        return orjson.dumps([*self.owner, *numbers, *self.counts])
 
     @classmethod
     def decode(cls, data: bytes) -> "OwnerHead":
-        tenant_id, environment, user_id, next_seq, next_change, clock_ms, language, *held = orjson.loads(data)
+        tenant_id, environment, user_id, next_seq, next_change, clock_ms, language, *counts = orjson.loads(data)
         owner = Owner(tenant_id, environment, user_id)
-        return cls(owner, next_seq, next_change, clock_ms, language, Held(*held))
+        return cls(owner, next_seq, next_change, clock_ms, language, OwnerCounts(*counts))
 
 
 class Vectors(NamedTuple):
@@ -330,7 +330,7 @@ class Vectors(NamedTuple):
         matrix: (passages, dimension) float32, L2-normalised; one row for a single passage or a vector from the event.
         tokens: (tokens, token dimension), unit vectors in bytes (`state/tokens.py`), passage by passage; no rows if the
             model has no token vectors.
-        sizes: the number of tokens of each row, if there are several."""
+        sizes: the number of tokens of each row of `matrix`; empty for one row, or without tokens."""
 
     model: str
     matrix: Matrix
@@ -383,4 +383,4 @@ def _head_of_vectors(model: str, rows: int, dimension: int) -> bytes:
 
 _VECTORS = struct.Struct("<HHI")  # length of the model's name, rows, dimension; then the name, then the floats
 _FLOAT = np.dtype("<f4")
-_TOKENS = struct.Struct("<H")  # bytes per token, the sizes of several rows, the tokens; absent without tokens
+_TOKENS = struct.Struct("<H")  # bytes per token; then sizes, if there are several rows; then tokens. Absent without.

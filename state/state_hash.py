@@ -108,7 +108,7 @@ _SIMILAR = attrgetter("seq", "id", "weight", "archived")
 # Table → name and content of its records. Keyed hashes, which differ between directories, and ingestion times, which
 # not every log carries, are left out of the graph: both follow from the rest.
 LOGICAL: dict[bytes, tuple[str, Callable[[bytes, bytes], Any]]] = {
-    keys.ROW: ("row", lambda _, value: rows.MemoryRow.decode(value).logical()),
+    keys.ROW: ("row", lambda _, value: rows.MemoryRow.decode(value).logged_fields()),
     keys.ENTRY: ("entry", lambda _, value: _ENTRY(rows.Entry.decode(value))),
     keys.VECTORS: ("vectors", lambda key, value: [keys.sequence(key), hashlib.sha256(value).hexdigest()]),
     keys.EPISODE_LOG: ("episode mark", lambda _, value: _episode_mark(value)),
@@ -117,8 +117,8 @@ LOGICAL: dict[bytes, tuple[str, Callable[[bytes, bytes], Any]]] = {
         lambda _, value: _CATEGORY_SUMMARY(rows.CategorySummaryRow.decode(value)),
     ),
     keys.EPISODE_SUMMARY: ("episode summary", lambda _, value: _EPISODE_SUMMARY(rows.EpisodeSummaryRow.decode(value))),
-    keys.MADE: ("made", lambda key, value: [keys.sequence(key), *rows.Made.decode(value)]),
-    keys.EPISODE: ("episode", lambda _, value: rows.EpisodeRow.decode(value).logical()),
+    keys.MADE: ("made", lambda key, value: [keys.sequence(key), *rows.Derivatives.decode(value)]),
+    keys.EPISODE: ("episode", lambda _, value: rows.EpisodeRow.decode(value).logged_fields()),
     keys.NODE: ("node", lambda _, value: _plain(codec.NodeRow.decode(value))),
     keys.MEMBER: ("member", lambda key, value: [keys.reversed_sequence(key), _plain(codec.decode_member(value))]),
     keys.LINKS: ("links", lambda key, value: [keys.sequence(key), *_LINKS(codec.LinksRow.decode(value))]),

@@ -172,7 +172,7 @@ class _OwnerCheck:
         self._derived_summaries: set[tuple[int, str, int]] = set()  # `seq` of a source, category, change
         self._summary_sources: set[tuple[int, str, int]] = set()  # the same, by the summaries
         self._head: rows.OwnerHead | None = None
-        self._currents: dict[bytes, rows.Current] = {}
+        self._currents: dict[bytes, rows.MemoryHead] = {}
         self._versions: dict[bytes, set[int]] = {}
         self._text_bytes: Counter[bytes] = Counter()  # of all versions of a memory
         self._entries: dict[int, _Indexed] = {}
@@ -212,7 +212,7 @@ class _OwnerCheck:
             case keys.HEAD:
                 yield from self._read_head(rows.OwnerHead.decode(value))
             case keys.CURRENT:
-                self._currents[rest] = rows.Current.decode(value)
+                self._currents[rest] = rows.MemoryHead.decode(value)
             case keys.ROW:
                 yield from self._read_row(rest, rows.MemoryRow.decode(value))
             case keys.ENTRY:
@@ -248,7 +248,7 @@ class _OwnerCheck:
                 if number != keys.sequence(rest):
                     yield f"says it is of episode {number}"
             case keys.MADE:
-                seq, made = keys.sequence(rest), rows.Made.decode(value)
+                seq, made = keys.sequence(rest), rows.Derivatives.decode(value)
                 self._derived |= {(seq, one) for one in (*made.memories, *made.ended)}
                 self._derived_summaries |= {(seq, *one) for one in made.summaries}
             case keys.CATEGORY_SUMMARY:
@@ -319,7 +319,7 @@ class _OwnerCheck:
         yield from self._graph.problems({one.seq: name for name, one in self._currents.items() if not one.forgotten})
         yield from self._of_head()
 
-    def _of_id(self, name: bytes, current: rows.Current) -> Iterator[str]:
+    def _of_id(self, name: bytes, current: rows.MemoryHead) -> Iterator[str]:
         versions, entry = self._versions.get(name, set()), self._entries.get(current.seq)
         if current.forgotten:
             if versions or (entry is not None and entry.name == name):
@@ -363,6 +363,6 @@ class _OwnerCheck:
         if seqs and max(seqs) >= self._head.next_seq:
             yield f"next sequence number is {self._head.next_seq}, and {max(seqs)} is taken"
         text_bytes = sum(current.text_bytes for current in self._currents.values())
-        held = rows.Held(len(self._entries), text_bytes, self._graph.edges)
-        if held != self._head.held:
-            yield f"says it holds {self._head.held}, and holds {held}"
+        counts = rows.OwnerCounts(len(self._entries), text_bytes, self._graph.edges)
+        if counts != self._head.counts:
+            yield f"says it holds {self._head.counts}, and holds {counts}"

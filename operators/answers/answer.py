@@ -219,9 +219,9 @@ class Answerer:
                 return Response(query_id=query_id, status="ok", graph_facts=self._facts(query, ask, results))
             case UserStats():
                 limits = UserLimits.of(self._decisions, hot.owner.tenant_id, ask.record)
-                held = hot.held if ask.projects is None else None
-                counts = lookups.stats(self._index(ask), held, limits, now_ms)
-                if held is not None and (state := erasure_state(self._partition, hot)) is not None:
+                totals = hot.counts if ask.projects is None else None
+                counts = lookups.stats(self._index(ask), totals, limits, now_ms)
+                if totals is not None and (state := erasure_state(self._partition, hot)) is not None:
                     counts["erasure"] = state
                 return Response(query_id=query_id, status="ok", stats=counts)
         raise TypeError(f"{query.type} is not answered here")

@@ -29,7 +29,7 @@ from recallflow.state.arrays import Mask, Places
 from recallflow.state.graph import OwnerGraph
 from recallflow.state.hot_owner import HotOwner
 from recallflow.state.index import OwnerIndex
-from recallflow.state.rows import Held, MemoryRow
+from recallflow.state.rows import MemoryRow, OwnerCounts
 from recallflow.state.usage import Usage
 
 T = TypeVar("T", bound=Model)
@@ -116,7 +116,7 @@ def version(row: MemoryRow) -> dict[str, Any]:
     times = {"created_ms": "created_at", "updated_ms": "updated_at", "ingested_ms": "ingested_at"}
     optional = {"valid_from_ms": "valid_from", "valid_to_ms": "valid_to", "expires_ms": "expires_at"}
     hidden = ("_ms", "_logged", "change")
-    shown = {name: value for name, value in row.logical().items() if not name.endswith(hidden)}
+    shown = {name: value for name, value in row.logged_fields().items() if not name.endswith(hidden)}
     shown |= {name: format_time(getattr(row, column)) for column, name in times.items()}
     return shown | {
         name: format_time(at) for column, name in optional.items() if (at := getattr(row, column)) is not None
@@ -156,7 +156,7 @@ def list_episodes(
     return found
 
 
-def stats(index: OwnerIndex, totals: Held | None, limits: UserLimits, now_ms: int) -> dict[str, Any]:
+def stats(index: OwnerIndex, totals: OwnerCounts | None, limits: UserLimits, now_ms: int) -> dict[str, Any]:
     """Return counts of one owner's current memories, and its quotas (None: no limit). `totals` are counts over all
     projects; None for restricted senders."""
     facts = index.conversation.facts

@@ -207,7 +207,7 @@ class GraphChanges(GraphHistory):
     # ------------------------------------------------------------------ nodes
 
     def has_room(self) -> bool:
-        return self.edges_most is None or self._hot.held.edges + self.staged.edge_count_delta < self.edges_most
+        return self.edges_most is None or self._hot.counts.edges + self.staged.edge_count_delta < self.edges_most
 
     def node(self, key: NodeKey) -> NodeRow | None:
         """Return the record of a node. A memory has one only while it is archived."""

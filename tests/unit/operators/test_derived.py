@@ -17,7 +17,7 @@ from recallflow.operators.episodes import episode_id
 from recallflow.operators.rules import EnrichmentTasks
 from recallflow.owner import Owner
 from recallflow.state import keys
-from recallflow.state.rows import CategorySummaryRow, Current, Entry, EpisodeSummaryRow, MemoryRow
+from recallflow.state.rows import CategorySummaryRow, Entry, EpisodeSummaryRow, MemoryHead, MemoryRow
 from recallflow.state.verify import verify
 from tests.groups import share
 from tests.unit.operators.harness import MEMORIES, FlatEmbedder, Harness, make_event, run_flow
@@ -340,7 +340,7 @@ def _nothing_is_left_of_what_is_gone(engine: Harness) -> None:
     summaries = [CategorySummaryRow.decode(value) for value in engine.table(keys.CATEGORY_SUMMARY)]
     assert all(remembered.issuperset(summary.sources) for summary in summaries)
     assert remembered == {Entry.decode(value).seq for value in engine.table(keys.ENTRY)}
-    current = map(Current.decode, engine.table(keys.CURRENT))
+    current = map(MemoryHead.decode, engine.table(keys.CURRENT))
     assert remembered == {one.seq for one in current if not one.forgotten}
     members = {Entry.decode(value).episode for value in engine.table(keys.ENTRY)}
     assert {EpisodeSummaryRow.decode(value).number for value in engine.table(keys.EPISODE_SUMMARY)} <= members

@@ -18,7 +18,7 @@ from recallflow.operators.quotas import Rates
 from recallflow.outputs import Output
 from recallflow.records import Position, Record
 from recallflow.state import keys
-from recallflow.state.rows import Held, OwnerHead
+from recallflow.state.rows import OwnerCounts, OwnerHead
 from recallflow.state.verify import verify
 from tests.groups import share
 from tests.unit.operators.harness import MEMORIES, QUERIES, Harness, answers, letters, receipts
@@ -166,9 +166,9 @@ class Limited(Harness):
     def __init__(self, path: Path, decisions: ControlHistory) -> None:
         super().__init__(path, rules={"decisions": decisions}, append_ms=lambda offset: BEGIN_MS + offset)
 
-    def held(self) -> Held:
+    def counts(self) -> OwnerCounts:
         (head,) = self.table(keys.HEAD)
-        return OwnerHead.decode(head).held
+        return OwnerHead.decode(head).counts
 
     def refused(self, *events: dict[str, Any]) -> list[tuple[str, str]]:
         return [(one.error.code, str(one.error)) for one in letters(self.run(MEMORIES, *events))]
@@ -196,28 +196,28 @@ def test_memory_over_the_limit_is_refused_until_a_forget(limited: Any) -> None:
     assert "2" in reason
     assert state.refused(event("memory.forget", memory_id="a")) == []
     assert state.refused(memory("c")) == []
-    assert state.held() == Held(2, 2, 0)
+    assert state.counts() == OwnerCounts(2, 2, 0)
 
 
 def test_bytes_count_all_versions_and_shorter_texts_pass(limited: Any) -> None:
     state = limited(history(bytes_per_user=20))
     assert state.refused(memory("a", "ä" * 5), memory("b", "12345678")) == []
-    assert state.held().text_bytes == 18
+    assert state.counts().text_bytes == 18
     ((code, reason),) = state.refused(event("memory.update", memory_id="b", content="123456789"))
     assert code == "over_quota"
     assert BYTES_PER_USER in reason
     assert state.refused(event("memory.update", memory_id="b", content="1234")) == []
-    assert state.held() == Held(2, 22, 0)
+    assert state.counts() == OwnerCounts(2, 22, 0)
     assert len(state.refused(memory("c"))) == 1
     assert state.refused(event("memory.forget", memory_id="b")) == []
-    assert state.held() == Held(1, 10, 0)
+    assert state.counts() == OwnerCounts(1, 10, 0)
 
 
 def test_text_at_the_byte_limit_passes_and_over_is_refused(limited: Any) -> None:
     state = limited(history(bytes_per_user=10))
     assert len(state.refused(memory("a", "ä" * 6))) == 1
     assert state.refused(memory("b", "ä" * 5)) == []
-    assert state.held().text_bytes == 10
+    assert state.counts().text_bytes == 10
 
 
 def test_given_edges_over_the_limit_refuse_the_event(limited: Any) -> None:
@@ -226,10 +226,10 @@ def test_given_edges_over_the_limit_refuse_the_event(limited: Any) -> None:
     ((code, reason),) = state.refused(event("graph.edges", edges=[edge("Ann", "Cid"), edge("Ann", "Dan")]))
     assert code == "over_quota"
     assert EDGES_PER_USER in reason
-    assert state.held().edges == 1
+    assert state.counts().edges == 1
     known_and_new = [edge("Ann", "Bob") | {"weight": 0.5}, edge("Ann", "Cid")]
     assert state.refused(event("graph.edges", edges=known_and_new)) == []
-    assert state.held().edges == 2
+    assert state.counts().edges == 2
 
 
 def test_a_limit_holds_from_a_moment_after_its_decision_on(limited: Any) -> None:
@@ -290,9 +290,9 @@ def test_limits_hold_alike_in_any_batches(
         assert cut.hash() == whole.hash()
         assert cut.table(keys.HEAD) == whole.table(keys.HEAD)
         if cut.table(keys.HEAD):
-            held = cut.held()
-            assert held.memories <= limits[0]
-            assert held.edges <= limits[2]
+            counts = cut.counts()
+            assert counts.memories <= limits[0]
+            assert counts.edges <= limits[2]
         for state in (whole, cut):
             state.stop()
             assert verify(state.path).problems == []

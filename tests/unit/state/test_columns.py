@@ -37,14 +37,14 @@ from recallflow.state.lexical import FEATURES, LexicalIndex
 from recallflow.state.partition import Partition
 from recallflow.state.rows import (
     CategorySummaryRow,
-    Current,
+    Derivatives,
     Entry,
     EpisodeLogEntry,
     EpisodeRow,
     EpisodeSummaryRow,
-    Held,
-    Made,
+    MemoryHead,
     MemoryRow,
+    OwnerCounts,
     OwnerHead,
     Vectors,
 )
@@ -704,9 +704,9 @@ RECORDS: list[st.SearchStrategy[Any]] = [
     MEMORY_ROWS, st.builds(Entry, **ENTRY_FIELDS), EPISODES,
     st.builds(EpisodeLogEntry, SEQ, TIME, st.none() | TEXT, st.none() | TIME, st.none() | EPISODES),
     st.builds(EpisodeSummaryRow, SEQ, TIME, SEQ, TEXT),
-    st.builds(Made, SEQS, st.lists(st.tuples(TEXT, SEQ), max_size=3), SEQS),
+    st.builds(Derivatives, SEQS, st.lists(st.tuples(TEXT, SEQ), max_size=3), SEQS),
     st.builds(CategorySummaryRow, SEQ, TIME, TEXT, TEXT, SEQS),
-    st.builds(Current, SEQ, VERSION, TEXT, st.booleans(), SEQ),
+    st.builds(MemoryHead, SEQ, VERSION, TEXT, st.booleans(), SEQ),
 ]  # fmt: skip
 
 
@@ -723,7 +723,7 @@ def test_encoded_record_decodes_to_itself(records: st.SearchStrategy[Any], data:
 @given(
     head=st.builds(
         OwnerHead, st.builds(Owner, TEXT, TEXT, TEXT), SEQ, SEQ, st.none() | TIME, st.integers(0, 7),
-        st.builds(Held, SEQ, SEQ, SEQ),
+        st.builds(OwnerCounts, SEQ, SEQ, SEQ),
     )
 )  # fmt: skip
 def test_an_owner_head_round_trips(head: OwnerHead) -> None:
@@ -807,7 +807,7 @@ def test_the_author_is_the_name_or_else_the_role() -> None:
 
 @given(row=MEMORY_ROWS, created=TIME, ingested=TIME, edited=TIME)
 def test_unlogged_times_stay_out_of_the_hash(row: MemoryRow, created: int, ingested: int, edited: int) -> None:
-    logical = row.logical()
+    logical = row.logged_fields()
     assert ("created_ms" in logical, "ingested_ms" in logical) == (row.created_logged, row.ingested_logged)
     assert ("edited_ms" in logical) == row.edited_logged
     assert logical.keys() >= ROW_FIELDS.keys() - {"created_ms", "ingested_ms", "edited_ms"}
@@ -819,16 +819,16 @@ def test_unlogged_times_stay_out_of_the_hash(row: MemoryRow, created: int, inges
             "edited_ms": row.edited_ms if row.edited_logged else edited,
         }
     )
-    assert stamped.logical() == logical
+    assert stamped.logged_fields() == logical
 
 
 @given(episode=EPISODES, at_ms=TIME)
 def test_episode_with_an_unlogged_time_is_hashed_without_span(episode: EpisodeRow, at_ms: int) -> None:
     moved = episode._replace(start_ms=at_ms, last_ms=at_ms, ended_ms=at_ms)
     span = {"start_ms", "last_ms", "ended_ms"}
-    assert episode.logical().keys() & span == (span if episode.logged else set())
+    assert episode.logged_fields().keys() & span == (span if episode.logged else set())
     if not episode.logged:
-        assert moved.logical() == episode.logical()
+        assert moved.logged_fields() == episode.logged_fields()
 
 
 @pytest.mark.parametrize("stored", [b"{}", b"[]", b'["m",0,0,0,"",0,0]', b'"m"'])

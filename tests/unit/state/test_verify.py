@@ -28,7 +28,7 @@ from recallflow.state.encryption import UNENCRYPTED
 from recallflow.state.folders import numbers_in, partition_folder
 from recallflow.state.moving import merge, move, split
 from recallflow.state.partition import Counts, Partition
-from recallflow.state.rows import Current, Entry, Vectors
+from recallflow.state.rows import Entry, MemoryHead, Vectors
 from recallflow.state.state_hash import combined_hash
 from recallflow.state.trace_search import (
     MIN_PIECE_BYTES,
@@ -74,7 +74,7 @@ def test_every_planted_damage_is_found(state_dir: Path) -> None:
         name = {memory_id: partition.keyring.name(ann, memory_id) for memory_id in ("ann1", "ann2", "fact")}
         row, vectors = keys.row(ann, name["ann1"], 0), keys.vectors(ann, 0)
         entry = Entry.decode(partition.get(keys.entry(ann, 4)) or b"")
-        current = Current.decode(partition.get(keys.current(ann, name["fact"])) or b"")
+        current = MemoryHead.decode(partition.get(keys.current(ann, name["fact"])) or b"")
         whole_row, whole_vectors = partition.get(row) or b"", partition.get(vectors) or b""
         stored = Vectors.decode(whole_vectors)
         damages |= {

@@ -18,7 +18,7 @@ from recallflow.state.graph_check import TABLES, GraphCheck
 from recallflow.state.graph_codec import NodeKey
 from recallflow.state.hot_owner import HotOwner
 from recallflow.state.keys import CURRENT, OWNERS, split, table
-from recallflow.state.rows import Current
+from recallflow.state.rows import MemoryHead
 from tests.unit.operators.harness import DAY_MS, MEMORIES, FlatEmbedder, Harness, answers, letters, make_event, receipts
 
 ALONE = Settings(partitions=1, similarity_max_per_memory=0)  # no memory is like another
@@ -111,7 +111,7 @@ class Engine:
             if letter in TABLES:
                 check.add(letter, rest, value)
         for key, value in partition.scan(table(owner, CURRENT)):
-            current = Current.decode(value)
+            current = MemoryHead.decode(value)
             if not current.forgotten:
                 remembered[current.seq] = split(key)[2]
         return list(check.problems(remembered))
