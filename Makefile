@@ -49,12 +49,12 @@ release: .venv
 # a real Kafka broker by hand, elsewhere with PORT=9093, with a login with SASL=oauthbearer or SASL=scram
 broker: PORT ?= 9092
 broker: .venv
-	@$(BIN)/python -m benchmarks.broker --port $(PORT) $(if $(SASL),--sasl $(SASL))
+	@$(BIN)/python -m tools.broker --port $(PORT) $(if $(SASL),--sasl $(SASL))
 
 # a schema registry in memory, elsewhere with PORT=8082
 registry: PORT ?= 8081
 registry: .venv
-	@$(BIN)/python -m benchmarks.registry --port $(PORT)
+	@$(BIN)/python -m tools.registry --port $(PORT)
 
 .venv:
 	$(PYTHON) -m venv .venv

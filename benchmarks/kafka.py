@@ -24,7 +24,6 @@ from typing import Any
 import orjson
 from confluent_kafka import Producer
 
-from benchmarks.broker import Cluster, connect_or_start
 from benchmarks.command_line import quick_arguments, write_json
 from benchmarks.engine import events, ingest
 from benchmarks.kafka_flow import TENANT, connect, create, own_topics, running, running_flow
@@ -46,6 +45,7 @@ from recallflow.client import RecallClient
 from recallflow.flows.settings import TopicNames
 from recallflow.kafka_options import KafkaOptions
 from recallflow.records import Position
+from tools.broker import Cluster, connect_or_start
 
 RATE = 30  # queries a second
 ROUNDS = 3

@@ -14,12 +14,12 @@ from typing import Any
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
-from benchmarks.broker import Cluster, retry
 from recallflow.client import QueryTimeout, RecallClient
 from recallflow.flows.config import Config
 from recallflow.flows.kafka import MainKafkaFlow
 from recallflow.flows.settings import TopicNames
 from recallflow.kafka_options import KafkaOptions
+from tools.broker import Cluster, retry
 
 TENANT = "bench"
 PARTITIONS = 8

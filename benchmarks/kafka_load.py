@@ -15,13 +15,13 @@ import numpy as np
 import orjson
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from benchmarks.broker import Cluster
 from benchmarks.engine import events
 from benchmarks.kafka_flow import READY_S, TENANT, connect
 from benchmarks.locomo import Conversation
 from recallflow.flows.settings import TopicNames
 from recallflow.kafka_options import KafkaOptions
 from recallflow.records import Position
+from tools.broker import Cluster
 
 MEMORIES = 1_000
 WARM_UP = 100

@@ -21,7 +21,6 @@ from typing import Any
 import numpy as np
 import orjson
 
-from benchmarks.broker import Cluster, connect_or_start
 from benchmarks.command_line import quick_arguments, write_json
 from benchmarks.engine import events
 from benchmarks.kafka_flow import create, own_topics, run_flow, running_flow
@@ -33,6 +32,7 @@ from recallflow.flows.settings import Settings
 from recallflow.outputs import Answer
 from recallflow.records import Position, Record
 from recallflow.state.files import sync_tree
+from tools.broker import Cluster, connect_or_start
 
 OWNERS = {100: 200, 1_000: 20, 10_000: 3}  # by how many memories each has
 QUICK_OWNERS = {100: 20, 1_000: 3}

@@ -13,7 +13,6 @@ from typing import Any
 import orjson
 from confluent_kafka import Producer
 
-from benchmarks.broker import Cluster, connect_or_start
 from benchmarks.command_line import quick_arguments, write_json
 from benchmarks.engine import events
 from benchmarks.kafka_flow import PARTITIONS, TENANT, create, own_topics, running, running_flow
@@ -24,6 +23,7 @@ from recallflow.control import SETTLED_MS
 from recallflow.flows.settings import TopicNames
 from recallflow.kafka_options import KafkaOptions
 from recallflow.limits import EVENTS_PER_S, QUERIES_PER_S
+from tools.broker import Cluster, connect_or_start
 
 LOUD = "loud"
 USERS = 8

@@ -19,11 +19,11 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-from benchmarks.broker import Broker, Cluster, connect_or_start
 from recallflow.cli import main
 from tests.groups import GROUPS, Selection
 from tests.llm_server import LlmServer
 from tests.starts import COMMAND, Starts, creating, fork_server
+from tools.broker import Broker, Cluster, connect_or_start
 
 GIVE_UP_S = 300  # then a started process is killed, so that the test that waits for it fails
 

@@ -20,9 +20,9 @@ import pytest
 from hypothesis import settings
 from uv import find_uv_bin
 
-from benchmarks.broker import BOOTSTRAP_VARIABLE, BOTH_WAYS
 from benchmarks.locomo import MissingDataError, shared
 from tests.interpreters import interpreter
+from tools.broker import BOOTSTRAP_VARIABLE, BOTH_WAYS
 
 ROOT = Path(__file__).parent
 GROUPS = {

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from benchmarks.broker import BOOTSTRAP_VARIABLE, HOST, free_ports, guard, release
 from tests.starts import COMMAND, Started, creating, fork_server
+from tools.broker import BOOTSTRAP_VARIABLE, HOST, free_ports, guard, release
 
 GIVE_UP_S = 120.0  # far more than a loaded machine needs
 POLL_S = 0.02  # leaves the processor to the process

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.broker import Cluster
 from tests.fleet.engine import SHORT_SESSION, Engine, Topics
 from tests.fleet.records import Log, Reader
+from tools.broker import Cluster
 
 MakeEngine = Callable[..., Engine]
 QUICK = ("--sync-ms", "100", *SHORT_SESSION)

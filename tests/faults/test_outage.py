@@ -11,12 +11,12 @@ from pathlib import Path
 import httpx
 import pytest
 
-from benchmarks.broker import HOST, Broker, Cluster
 from tests.faults.conftest import MakeEngine
 from tests.fleet.checker import check, settled
 from tests.fleet.engine import Engine, Topics
 from tests.fleet.records import Log, Reader
 from tests.process import GIVE_UP_S, Process
+from tools.broker import HOST, Broker, Cluster
 
 STOP_S = 10  # a stop without brokers; a slow machine adds to it
 COUNTERS = ("recallflow_dead_letters_total", "recallflow_responses_total", "recallflow_misrouted_records_total")

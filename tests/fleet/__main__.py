@@ -21,9 +21,9 @@ from pathlib import Path
 
 import orjson
 
-from benchmarks.broker import connect_or_start
 from tests.fleet.members import Fault, schedule
 from tests.fleet.trial import Plan, Report, Trial
+from tools.broker import connect_or_start
 
 
 def main() -> None:

@@ -12,8 +12,8 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions
 
-from benchmarks.broker import Cluster, has_leaders, retry
 from tests.process import Ended, Process, command
+from tools.broker import Cluster, has_leaders, retry
 
 INPUTS = ("memory", "query", "control")
 OUTPUTS = ("response", "receipt", "dead-letter")

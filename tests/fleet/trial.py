@@ -9,13 +9,13 @@ from pathlib import Path
 
 from confluent_kafka import KafkaException
 
-from benchmarks.broker import Cluster
 from tests.fleet import checker
 from tests.fleet.checker import Findings, open_records
 from tests.fleet.engine import OUTPUTS, Engine, Topics
 from tests.fleet.members import Chaos, Fault, Fleet, Ownership
 from tests.fleet.records import Log, Reader
 from tests.fleet.traffic import Traffic
+from tools.broker import Cluster
 
 SETTLE_S = 300.0
 BECOME = ("receipt", "dead-letter")  # what memory events do

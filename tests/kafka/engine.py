@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
-from benchmarks.broker import Cluster
 from benchmarks.kafka_flow import create, own_topics
 from recallflow.control import Control
 from recallflow.credentials import ApiKeyText
@@ -19,6 +18,7 @@ from tests.kafka.harness import GIVE_UP_S, OnTopics
 from tests.kafka.harness import produce as harness_produce
 from tests.process import Process
 from tests.unit.senders import api_key
+from tools.broker import Cluster
 
 LONG_AGO_MS = 60_000
 PARTITIONS = 3

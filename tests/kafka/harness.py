@@ -16,7 +16,6 @@ from typing import Any
 import orjson
 from confluent_kafka import Producer
 
-from benchmarks.broker import HOST, Cluster
 from recallflow.client import RecallClient
 from recallflow.connectors.kafka.messages import NUMBER_HEADER, SOURCE_HEADER
 from recallflow.connectors.kafka.topic_reader import UNCOMMITTED, TopicReader
@@ -25,6 +24,7 @@ from recallflow.kafka_options import KafkaOptions
 from tests.event_log import hash_of
 from tests.fleet.engine import SHORT_SESSION
 from tests.process import Process
+from tools.broker import HOST, Cluster
 
 Names = Callable[[str], str]
 Command = Callable[..., subprocess.CompletedProcess[str]]

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.broker import Cluster
 from tests.fleet.engine import INPUTS, OUTPUTS, SHORT_SESSION, Engine, Topics
 from tests.fleet.records import Log, Output, Reader, Sent, all_of
+from tools.broker import Cluster
 
 REPLY = "reply"
 

@@ -16,12 +16,12 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from benchmarks.broker import HOST, Broker, Cluster
 from benchmarks.kafka_flow import create, own_topics
-from benchmarks.logins import CLIENT, SCRAM, SECRET, TokenProvider, add_scram_user, broker_with_logins, variables
 from tests.kafka.engine import Engine
 from tests.kafka.harness import GIVE_UP_S, Command
 from tests.process import Process
+from tools.broker import HOST, Broker, Cluster
+from tools.logins import CLIENT, SCRAM, SECRET, TokenProvider, add_scram_user, broker_with_logins, variables
 
 WRONG = "walnut-9"
 LIFE_S = 8.0

@@ -13,7 +13,6 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions
 
-from benchmarks.broker import HOST, Cluster, free_ports, has_leaders, retry
 from benchmarks.kafka_flow import create, own_topics, running_flow
 from recallflow import InvalidRecord, Memory, MemoryAdd, Recall, ReplyTo, Response
 from recallflow.client import QueryTimeout, RecallClient
@@ -26,6 +25,7 @@ from recallflow.kafka_options import KafkaOptions
 from tests import programme
 from tests.kafka.engine import PARTITIONS, Engine
 from tests.unit.senders import with_key
+from tools.broker import HOST, Cluster, free_ports, has_leaders, retry
 
 WAIT_S = 30.0
 MANY = 50

@@ -10,7 +10,6 @@ import orjson
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from benchmarks.broker import Cluster
 from recallflow.connectors.kafka import topic_reader
 from recallflow.connectors.kafka.topic_reader import TopicReader
 from recallflow.fields import parse_time
@@ -21,6 +20,7 @@ from tests.fleet.engine import Topics
 from tests.kafka.engine import Engine
 from tests.kafka.harness import FLAGS, GIVE_UP_S, Command, Names, Start, flags, own_topics, read_topic, until
 from tests.process import Process, command
+from tools.broker import Cluster
 
 
 @pytest.fixture

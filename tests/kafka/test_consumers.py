@@ -13,7 +13,6 @@ import orjson
 import pytest
 from confluent_kafka import Producer
 
-from benchmarks.broker import Cluster, free_ports
 from recallflow.flows.router import Router
 from recallflow.outputs import Derived
 from recallflow.queries import MemoryGet
@@ -24,6 +23,7 @@ from tests.conftest import GIVE_UP_S
 from tests.kafka.engine import Engine
 from tests.kafka.harness import read_topic, until, watched
 from tests.pages import environment
+from tools.broker import Cluster, free_ports
 
 ROOT = Path(__file__).parents[2]
 NODE_VALIDATES = """

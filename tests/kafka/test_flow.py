@@ -11,7 +11,6 @@ import orjson
 import pytest
 from confluent_kafka import Producer
 
-from benchmarks.broker import Cluster, free_ports
 from benchmarks.kafka_flow import connect, create
 from recallflow.client import RecallClient
 from tests.fleet import engine
@@ -20,6 +19,7 @@ from tests.fleet.records import FOREIGN
 from tests.kafka.harness import FLAGS, GIVE_UP_S, Command, Deployment, Names, is_ready, own_topics, until, watched
 from tests.kafka.site import REPLY, Site, start_site
 from tests.unit.test_without_bytewax import HIDING
+from tools.broker import Cluster, free_ports
 
 BICYCLE = "The bicycle is in the cellar."
 QUESTION = "Where is the bicycle?"

@@ -26,7 +26,6 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 )
 from jwt import PyJWK
 
-from benchmarks.broker import Broker, Cluster
 from benchmarks.kafka_flow import create
 from benchmarks.kafka_flow import own_topics as new_topics
 from recallflow.client import QueryFailed, QueryTimeout, RecallClient
@@ -38,6 +37,7 @@ from recallflow.verbs.results import SearchResults
 from tests.jwks_server import JwksServer, document, es256
 from tests.kafka.engine import Engine
 from tests.kafka.harness import GIVE_UP_S, Command, Deployment, Names, deployed, own_topics, read_topic, until
+from tools.broker import Broker, Cluster
 
 REFUSED = "unauthenticated"
 

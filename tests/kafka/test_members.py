@@ -14,7 +14,6 @@ import orjson
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
-from benchmarks.broker import Cluster
 from benchmarks.kafka_flow import own_topics
 from recallflow.connectors.kafka.group_consumer import SHARING
 from recallflow.connectors.kafka.group_members import Assignment
@@ -31,6 +30,7 @@ from tests.fleet.trial import Plan, Trial
 from tests.kafka.harness import Deployment, produce, until
 from tests.process import command
 from tests.readable import contains
+from tools.broker import Cluster
 
 PARTITIONS = 4
 OWNERS = 16

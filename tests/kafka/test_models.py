@@ -14,7 +14,6 @@ import pytest
 from confluent_kafka import OFFSET_END, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from benchmarks.broker import Cluster
 from recallflow.client import QueryTimeout, RecallClient
 from recallflow.connectors.kafka.messages import NUMBER_HEADER, SOURCE_HEADER
 from recallflow.events import content_hash
@@ -39,6 +38,7 @@ from tests.kafka.harness import (
 from tests.llm_server import Asked, Fault, LlmServer
 from tests.process import Process
 from tests.process import command as finished
+from tools.broker import Cluster
 
 PARTITIONS = 2
 CAPACITY = 20

@@ -20,7 +20,6 @@ import orjson
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from benchmarks.broker import BOOTSTRAP_VARIABLE, Broker, Cluster, free_ports
 from benchmarks.kafka import SCENARIOS
 from recallflow import MemoryUpdate, RecallClient
 from recallflow.cli.commands import commands
@@ -33,6 +32,7 @@ from tests.kafka.harness import GIVE_UP_S, Command, Start, until, watched
 from tests.pages import DOCS, blocks, environment, readme, run, running
 from tests.process import Process
 from tests.unit.test_pages import WITH_A_BROKER
+from tools.broker import BOOTSTRAP_VARIABLE, Broker, Cluster, free_ports
 
 LOCAL = "localhost:9092"
 CHAT_URL = "http://127.0.0.1:8000"

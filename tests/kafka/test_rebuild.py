@@ -12,7 +12,6 @@ from confluent_kafka import OFFSET_END, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions
 
-from benchmarks.broker import Cluster
 from recallflow.cli import main
 from recallflow.owner import partition_of, state_partition
 from recallflow.state.description import describe
@@ -20,6 +19,7 @@ from recallflow.state.folders import partition_folder
 from recallflow.state.verify import verify
 from tests.kafka import harness
 from tests.kafka.harness import GIVE_UP_S, Deployment, Names, other_outputs, own_topics, produce, until
+from tools.broker import Cluster
 
 USERS = [f"user{n}" for n in range(12)]
 LOG_PARTITIONS = 3

@@ -22,8 +22,6 @@ from google.protobuf.descriptor_pb2 import FileDescriptorProto
 from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message_factory import GetMessageClass
 
-from benchmarks.broker import HOST, Cluster
-from benchmarks.registry import Registry
 from recallflow.errors import UsageError
 from recallflow.schema import registered_schema
 from recallflow.schema_registry import SchemaRegistry
@@ -31,6 +29,8 @@ from tests.kafka.engine import Engine
 from tests.kafka.harness import ANN, GIVE_UP_S, Names, deployed, produce, read_topic, until
 from tests.pages import blocks, run
 from tests.process import Process, command
+from tools.broker import HOST, Cluster
+from tools.registry import Registry
 
 URL = "schema.registry.url"
 TOPIC = {"subject.name.strategy.type": "TOPIC"}

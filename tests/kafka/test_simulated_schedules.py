@@ -5,11 +5,11 @@ from contextlib import closing
 import pytest
 from confluent_kafka import Consumer
 
-from benchmarks.broker import Cluster
 from recallflow.kafka_options import KafkaOptions
 from tests.kafka.harness import Names
 from tests.simulation.coordinator import SCENARIOS, Group, Scenario
 from tests.simulation.schedule import PARTITIONS
+from tools.broker import Cluster
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda one: one.__name__)

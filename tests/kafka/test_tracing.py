@@ -12,13 +12,13 @@ from opentelemetry import context, trace
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
-from benchmarks.broker import Cluster
 from recallflow.flows.settings import TopicNames
 from recallflow.queries import UserStats
 from tests.kafka.harness import FLOW_FLAGS, Names, OnTopics, enriched_topics, read_topic, until
 from tests.llm_server import LlmServer
 from tests.otlp_server import OtlpServer
 from tests.process import Process
+from tools.broker import Cluster
 
 MARK = "aubergine"  # in every text of the story
 SERVER, CLIENT, CONSUMER = 2, 3, 5

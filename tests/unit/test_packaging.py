@@ -24,7 +24,6 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 import recallflow
-from benchmarks.broker import KAFKA_VERSION
 from recallflow.cli import main
 from recallflow.cli.commands import commands
 from recallflow.cli.flags import FLAGS
@@ -32,6 +31,7 @@ from recallflow.connectors.kafka import admin
 from recallflow.flows.config import LOCAL, RawSetting, read_config
 from recallflow.flows.settings import TopicNames
 from recallflow.owner import Owner
+from tools.broker import KAFKA_VERSION
 from tools.planted_defects import DEFECTS, Defect
 
 ROOT = Path(__file__).parents[2]

@@ -17,7 +17,6 @@ import pytest
 from confluent_kafka import KafkaError
 from prometheus_client import CollectorRegistry
 
-from benchmarks.broker import HOST, free_ports
 from recallflow.connectors.http.app import build_app
 from recallflow.connectors.http.requests import Limits
 from recallflow.connectors.kafka import control as kafka_control
@@ -50,6 +49,7 @@ from tests.unit.gateway.serving import (
     serving,
 )
 from tests.unit.senders import SECRET, api_key, token
+from tools.broker import HOST, free_ports
 
 ANN = {"tenant_id": "acme", "user_id": "ann"}
 EVENT = {"type": "memory", **ANN, "content": "Ann is allergic to peanuts"}

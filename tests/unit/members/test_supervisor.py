@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from benchmarks.broker import free_ports
 from tests.unit.members.supervised import SECRET
+from tools.broker import free_ports
 
 pytestmark = pytest.mark.processes
 

@@ -1,6 +1,6 @@
 """A real schema registry with Confluent's protocol: Apicurio, from Maven Central (142 MB, fetched once).
 
-python -m benchmarks.registry [--port N]
+python -m tools.registry [--port N]
 """
 
 import argparse
@@ -15,7 +15,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Self
 
-from benchmarks.broker import HOST, free_ports, guard, java, program, release, retry, run
+from tools.broker import HOST, free_ports, guard, java, program, release, retry, run
 
 VERSION = "2.6.13.Final"
 ARTIFACT = f"io.apicurio:apicurio-registry-app:{VERSION}:tar.gz:all"
@@ -85,7 +85,7 @@ class Registry:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.registry", description="Run a registry on loopback.")
+    parser = argparse.ArgumentParser(prog="python -m tools.registry", description="Run a registry on loopback.")
     parser.add_argument("--port", type=int, help="port (default: a free port)")
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:

@@ -1,6 +1,6 @@
 """A real Kafka broker, for tests, for benchmarks and by hand.
 
-    python -m benchmarks.broker [--port N] [--sasl oauthbearer|scram]
+    python -m tools.broker [--port N] [--sasl oauthbearer|scram]
 
 `connect_or_start()` takes the Kafka that KAFKA_BOOTSTRAP_SERVERS names; without it, `Broker` assembles Apache Kafka
 (KRaft, one node) from Maven Central, once, and starts it on loopback. Everything that goes wrong is a RuntimeError.
@@ -385,7 +385,7 @@ def start(opened: ExitStack, port: int | None, sasl: str | None) -> tuple[Broker
     if sasl is None:
         broker = opened.enter_context(Broker(port))
         return broker, {BOOTSTRAP_VARIABLE: broker.bootstrap_servers}
-    from benchmarks import logins  # it imports this module
+    from tools import logins  # it imports this module
 
     provider = opened.enter_context(closing(logins.TokenProvider()))
     broker = opened.enter_context(logins.broker_with_logins(provider, port))
@@ -395,7 +395,7 @@ def start(opened: ExitStack, port: int | None, sasl: str | None) -> tuple[Broker
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.broker", description="Run a Kafka broker on loopback.")
+    parser = argparse.ArgumentParser(prog="python -m tools.broker", description="Run a Kafka broker on loopback.")
     parser.add_argument("--port", type=int, help="port of the listener without a login (default: a free port)")
     parser.add_argument("--sasl", choices=("oauthbearer", "scram"), help="add a listener with this login")
     chosen = parser.parse_args()

@@ -15,7 +15,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 from cryptography.hazmat.primitives.asymmetric import rsa
 from jwt.algorithms import RSAAlgorithm
 
-from benchmarks.broker import HOST, Broker, quiet_admin
+from tools.broker import HOST, Broker, quiet_admin
 
 AUDIENCE, CLIENT, SECRET = "kafka", "recallflow", "walnut-7"
 _PUBLIC = ("kty", "kid", "n", "e", "alg", "use")
