@@ -5,6 +5,7 @@ begins with a zero byte, so both kinds may share a topic. The schema of an id ne
 JSON at each reading."""
 
 import base64
+import json
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -19,10 +20,11 @@ from recallflow.errors import ErrorCode, FieldProblem, InvalidRecord, RegistryUn
 from recallflow.responses import RESPONSE_NAME
 
 if TYPE_CHECKING:
-    from confluent_kafka.schema_registry import SchemaRegistryClient
+    from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 
 PREFIX = "schema.registry."  # of its options among librdkafka's
 FRAME_BYTES = 5
+_LARGEST_ID = 2**31 - 1  # registries refuse a request for a larger one in other words than for an unknown schema
 RETRY_S = 1.0
 TIMEOUT_S = 5
 _TEXT_SCHEMA = "the registry returns Protobuf as text, and only the serialized form can be read"
@@ -161,7 +163,7 @@ class SchemaRegistry:
             raise UsageError(f"{problem}; run recallflow topics create --register-schemas") from None
 
     def _decoder(self, schema_id: int) -> Callable[[bytes], bytes]:
-        schema = self.client.get_schema(schema_id)
+        schema = self._schema(self.client, schema_id)
         match schema.schema_type:
             case "AVRO":
                 from confluent_kafka.schema_registry.avro import AvroDeserializer
@@ -176,6 +178,15 @@ class SchemaRegistry:
                 return lambda value: value[FRAME_BYTES:]
         raise ValueError("unknown schema type")
 
+    def _schema(self, client: "SchemaRegistryClient", schema_id: int, **options: str) -> "Schema":
+        """Return the schema of an id. Raise RegistryUnavailable for another answer, such as the page of a proxy."""
+        if schema_id > _LARGEST_ID:
+            raise _UnknownSchemaError
+        try:
+            return client.get_schema(schema_id, **options)
+        except json.JSONDecodeError:
+            raise RegistryUnavailable(f"{self.url} answered no JSON; is it the schema registry?") from None
+
     def _protobuf_decoder(self, schema_id: int) -> Callable[[bytes], bytes]:
         from confluent_kafka.schema_registry import prefix_schema_id_deserializer
         from confluent_kafka.schema_registry.protobuf import ProtobufDeserializer
@@ -185,7 +196,7 @@ class SchemaRegistry:
 
         with self._new_client() as client:  # another one, as its cache of schemas ignores the format
             codec = ProtobufDeserializer(Struct, {"use.deprecated.format": False}, client)
-            schema = client.get_schema(schema_id, fmt="serialized")
+            schema = self._schema(client, schema_id, fmt="serialized")
             if "{" in (schema.schema_str or ""):  # no character of base64
                 raise ValueError(_TEXT_SCHEMA)
             file, pool = codec._get_parsed_schema(schema)

@@ -23,7 +23,7 @@ URL = "schema.registry.url"
 def answering(status: int, body: object) -> Iterator[str]:
     class Registry(Handler):
         def do_GET(self) -> None:  # noqa: N802 - of http.server
-            self.reply(orjson.dumps(body), status)
+            self.reply(body if isinstance(body, bytes) else orjson.dumps(body), status)
 
     with serving(Registry) as url:
         yield url
@@ -72,7 +72,7 @@ def test_protobuf_schema_as_text_is_named() -> None:
         (401, {"error_code": 401, "message": "Unauthorized"}, SourceError), (404, {"no": "registry"}, SourceError),
         (429, {"error_code": 429, "message": "slow down"}, RegistryUnavailable), (503, {}, RegistryUnavailable),
         (404, {"error_code": 40403, "message": "Schema not found"}, InvalidRecord),
-        (200, {"schema": '"long"', "schemaType": "AVRO"}, InvalidRecord),
+        (200, b"<html>", RegistryUnavailable), (200, {"schema": '"long"', "schemaType": "AVRO"}, InvalidRecord),
         (200, {"schema": "syntax = 'proto3';", "schemaType": "PROTOBUF"}, InvalidRecord),
     ],
 )  # fmt: skip
@@ -80,6 +80,12 @@ def test_errors_of_the_registry_stop_wait_or_refuse(status: int, body: object, e
     with pytest.raises(error) as raised:
         read(status, body, b"\0\0\0\0\7")
     assert type(raised.value) is error
+
+
+def test_id_beyond_the_protocol_is_an_unknown_schema() -> None:
+    with pytest.raises(InvalidRecord) as raised:
+        read(404, {"no": "registry"}, b"\0\xff\xff\xff\xff\7")
+    assert raised.value.code == "unknown_schema"
 
 
 @pytest.mark.parametrize(
