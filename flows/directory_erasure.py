@@ -34,7 +34,7 @@ SEARCH_INTERVAL_S = 1.0
 
 
 class ErasedFolder(NamedTuple):
-    held: bool  # whether the folder held data of the user
+    had_data: bool  # whether the folder held data of the user
     unpurged: str  # the error that kept the data in files, where it is not readable; empty if the files are purged
 
 
@@ -45,7 +45,7 @@ def erase_directory(config: Config, path: Path, events: Sequence[UserErase]) -> 
     lines = [event.model_dump_json(exclude_none=True).encode() for event in events]
     at_rest = open_at_rest(config.encryption)
     with StateDirectory.existing(path, CACHE_BYTES, at_rest) as directory:
-        held = any(is_known(directory, event) for event in events)
+        had_data = any(is_known(directory, event) for event in events)
     processed = process(lines, settings, path, models=config.models, at_rest=at_rest)
     if processed.rejected:
         raise RecallflowError(processed.rejected[0]["error"]["message"])
@@ -53,8 +53,8 @@ def erase_directory(config: Config, path: Path, events: Sequence[UserErase]) -> 
         with StateDirectory.existing(path, CACHE_BYTES, at_rest) as directory:
             directory.finish_cleaning()
     except StorageError as error:
-        return ErasedFolder(held, str(error))
-    return ErasedFolder(held, "")
+        return ErasedFolder(had_data, str(error))
+    return ErasedFolder(had_data, "")
 
 
 def is_known(directory: StateDirectory, event: UserErase) -> bool:

@@ -56,14 +56,14 @@ class Retention(NamedTuple):
 class RemainingRecords:
     """Remaining records of a user in a topic.
 
-    `count` excludes tombstones; `newest_ms` is the append time of the last record. `keyed_in` are the partitions whose
+    `count` excludes tombstones; `newest_ms` is the append time of the last record. `partitions_without_tombstone`: the
     last record under the user's key is not a tombstone. `retention` is None where the brokers do not report it."""
 
     topic: str
     retention: Retention | None
     count: int = 0
     newest_ms: int = 0
-    keyed_in: list[int] = field(default_factory=list)
+    partitions_without_tombstone: list[int] = field(default_factory=list)
 
 
 def remains(options: KafkaOptions, topics: Sequence[str], tenant_id: str, user_id: str) -> Iterator[RemainingRecords]:
@@ -94,7 +94,7 @@ def send_tombstones(options: KafkaOptions, found: Sequence[RemainingRecords], ke
         return
     sender = Sender(options, dict.fromkeys((one.topic for one in found), TOMBSTONE_BYTES), then="do the same again")
     for one in found:
-        for number in one.keyed_in:
+        for number in one.partitions_without_tombstone:
             sender.send(one.topic, None, key, partition=number)
     sender.flush(Patience(FLUSH_S))
 
@@ -115,7 +115,7 @@ def _count(reader: TopicReader, found: RemainingRecords, number: int, user: "_Us
             found.newest_ms = max(found.newest_ms, time_ms(message))
             is_left |= message.key() == user.key
     if is_left:
-        found.keyed_in.append(number)
+        found.partitions_without_tombstone.append(number)
 
 
 class _User:

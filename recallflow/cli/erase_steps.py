@@ -27,7 +27,7 @@ from recallflow.state.trace_search import Findings
 
 
 def remains_line(found: topic_erasure.RemainingRecords, *, is_memory: bool) -> str:
-    """Return a line about a topic's remaining records of a user, with their last possible time."""
+    """Describe the remaining records of a user in a topic, with the time of their deletion at the latest."""
     if not found.count:
         return f"{found.topic}: nothing"
     newest = format_time(found.newest_ms)
@@ -42,8 +42,8 @@ def _expiry(found: topic_erasure.RemainingRecords, *, is_memory: bool) -> str:
     terms = [_retention(kept, found.newest_ms)] if kept.deletes else []
     if kept.compacts and is_memory:
         terms.append(
-            "compaction keeps the newest record of each user, here the erasure; but it deletes events of all other "
-            "users too, so a memory topic must not be compacted"
+            "compaction keeps only the newest record of each user (for this user, the erasure). It deletes earlier "
+            "events of every other user too, so a memory topic must not be compacted"
         )
     elif kept.compacts:
         terms.append("compaction keeps the newest record of the user's key, which a tombstone removes")
@@ -56,18 +56,18 @@ def _retention(kept: topic_erasure.Retention, newest_ms: int) -> str:
         return f"no expiry (retention.ms=-1){sooner}: until the topic, or its records, are deleted"
     latest = format_time(min(newest_ms + kept.longest_ms, EPOCH_MS_MAX))
     return (
-        f"gone by {latest} at the latest{sooner}, some minutes aside: retention.ms={kept.retention_ms} "
-        f"after the last record of their segment, which takes records for up to segment.ms={kept.segment_ms}"
+        f"deleted by {latest} at the latest{sooner}, plus a few minutes for the broker's cleanup: a segment takes "
+        f"records for segment.ms={kept.segment_ms} and is deleted retention.ms={kept.retention_ms} after its last one"
     )
 
 
-def finding_lines(who: directory_erasure.TraceSearch, findings: Findings) -> Iterator[str]:
+def finding_lines(search: directory_erasure.TraceSearch, findings: Findings) -> Iterator[str]:
     """Yield lines about the searched files and the findings. No line quotes content."""
-    pieces, conclusive, others = len(who.traces.pieces()), findings.conclusive(), len(findings.others)
+    pieces, conclusive, others = len(search.traces.pieces()), findings.conclusive(), len(findings.others)
     searched = f"in {len(findings.sizes)} files ({sum(findings.sizes.values()) / 1024**2:,.1f} MiB)"
     ignored = f"; {others} were ignored, because other users have them too" if others else ""
-    omitted = f"; {who.traces.left_out} more were omitted" if who.traces.left_out else ""
-    yield f"searched for {pieces - others} strings of user {who.user_id} {searched}{ignored}{omitted}"
+    omitted = f"; {search.traces.left_out} more were omitted" if search.traces.left_out else ""
+    yield f"searched for {pieces - others} strings of user {search.user_id} {searched}{ignored}{omitted}"
     for path in sorted(findings.unread):
         yield f"{path}: unreadable for RocksDB; only its bytes were searched"
     for path, count in conclusive.items():
@@ -77,8 +77,8 @@ def finding_lines(who: directory_erasure.TraceSearch, findings: Findings) -> Ite
 
 
 OTHER_DIRECTORIES = (
-    "directories of other members were not searched. A member keeps folders of moved partitions for a day, with data "
-    "erased since then. Name them with --also, and delete such folders (docs/how-to/erasure.md)"
+    "directories of other members were not searched. A member keeps folders of moved partitions for a day; they may "
+    "contain data that was erased after the move. Name them with --also, and delete them (docs/how-to/erasure.md)"
 )
 
 
@@ -89,13 +89,13 @@ class EraseCommand:
         """Raise UsageError for contradictory options."""
         self._options, self._config = options, config(options)
         self._tenant, self._user, self._environments = options.tenant, options.user, options.environments
-        named = [self._config.named_state_dir()] if options.state_dir else []
-        # A directory without Kafka: other directories are erased by their engine, which reads the topic.
-        self._offline_dir = next((one for one in named if not reads_topics(one)), None)
+        state_dirs = [self._config.named_state_dir()] if options.state_dir else []
+        # Only a directory without Kafka is erased here: an engine on Kafka erases its own when it reads the event.
+        self._offline_dir = next((one for one in state_dirs if not reads_topics(one)), None)
         self._verifies = options.verify or options.verify_only
         # The settings name the engine's directory, which may be on another machine.
-        there = self._config.state_dir
-        searched = named if there is None or not there.is_dir() else [there]
+        engine_dir = self._config.state_dir
+        searched = state_dirs if engine_dir is None or not engine_dir.is_dir() else [engine_dir]
         self._folders = [*searched, *options.checkpoints, *options.also]
         if self._verifies and not self._folders:
             raise UsageError("--verify has nothing to search; give --state-dir, --checkpoint or --also")
@@ -103,19 +103,20 @@ class EraseCommand:
             raise UsageError(f"--verify: the folder {missing[0]} does not exist")
         problem = None
         if self._environments or self._offline_dir is not None:
-            problem = "needs Kafka, and no --environment: a tombstone applies to all environments of a user"
+            problem = "needs Kafka without --environment, because a tombstone applies to all environments of a user"
         elif "/" in options.tenant + options.user:
             problem = "does not work for names with a slash, because records of others may have the same key"
         if options.compact_kafka and problem is not None:
             raise UsageError(f"--compact-kafka {problem}")
 
     def run(self) -> int:
-        who = None
+        search = None
         if self._verifies:  # the search terms are read before the erasure
-            who = directory_erasure.new_trace_search(self._tenant, self._user, self._environments, self._known_events())
+            user = self._tenant, self._user, self._environments
+            search = directory_erasure.new_trace_search(*user, self._known_events())
         failed = False if self._options.verify_only else self._erase()
-        if who is not None:
-            failed |= self._verify(who)
+        if search is not None:
+            failed |= self._verify(search)
         return 1 if failed else 0
 
     def _erase(self) -> bool:
@@ -161,11 +162,11 @@ class EraseCommand:
 
     def _erase_folder(self, folder: Path, at_ms: int) -> bool:
         """Erase the user from a folder. Return whether its files are purged as well."""
-        erased = directory_erasure.erase_directory(self._config, folder, self._events(timestamp=at_ms))
-        print(f"{folder}: {self._outcome_text(erased=erased.held)}")
-        unpurged = f"NOT purged, will be tried again at the next start of the engine: {erased.unpurged}"
-        print(f"{folder}: {unpurged if erased.unpurged else 'purged'}")
-        return not erased.unpurged
+        result = directory_erasure.erase_directory(self._config, folder, self._events(timestamp=at_ms))
+        print(f"{folder}: {self._outcome_text(erased=result.had_data)}")
+        unpurged = f"NOT purged, will be tried again at the next start of the engine: {result.unpurged}"
+        print(f"{folder}: {unpurged if result.unpurged else 'purged'}")
+        return not result.unpurged
 
     def _erase_checkpoint(self, folder: Path, at_ms: int) -> bool:
         """Erase the user from a checkpoint. Return whether it succeeded."""
@@ -178,12 +179,13 @@ class EraseCommand:
     def _print_remains(self) -> None:
         topics = self._config.topics
         read = {topics.memory, topics.queries, topics.enrichment, topics.results}
-        named = [*topics.read()[:2], topics.enrichment, topics.results, *topics.outputs()]
+        searched_topics = [*topics.read()[:2], topics.enrichment, topics.results, *topics.outputs()]
         print(f"Records in Kafka of user {self._user} of tenant {self._tenant}:")
         compacted = list[topic_erasure.RemainingRecords]()
-        for found in topic_erasure.remains(self._config.kafka, named, self._tenant, self._user):
+        for found in topic_erasure.remains(self._config.kafka, searched_topics, self._tenant, self._user):
             print(f"  {remains_line(found, is_memory=found.topic == topics.memory)}")
-            if found.retention is not None and found.retention.compacts and found.topic not in read and found.keyed_in:
+            compacts = found.retention is not None and found.retention.compacts
+            if compacts and found.topic not in read and found.partitions_without_tombstone:
                 compacted.append(found)
         if self._options.compact_kafka:
             topic_erasure.send_tombstones(self._config.kafka, compacted, Owner(self._tenant, "", self._user).record_key)
@@ -199,12 +201,12 @@ class EraseCommand:
         found = topic_erasure.records_of(self._config.kafka, self._config.topics.memory, self._tenant, self._user)
         return (event for one in found if isinstance(event := _parsed(json_or_wire(one)), dict))
 
-    def _verify(self, who: directory_erasure.TraceSearch) -> bool:
+    def _verify(self, search: directory_erasure.TraceSearch) -> bool:
         """Search the files. Return whether anything was found."""
-        # A running engine cleans its directory step by step.
+        # A running engine purges its files in the background: the search is repeated until they are purged.
         wait_s = self._options.timeout_s if self._offline_dir is None else 0.0
-        findings = directory_erasure.search(who, self._folders, at_rest(self._config), Patience(wait_s))
-        for line in finding_lines(who, findings):
+        findings = directory_erasure.search(search, self._folders, at_rest(self._config), Patience(wait_s))
+        for line in finding_lines(search, findings):
             print(line)
         for folder in self._folders:
             if (folder / DESCRIPTION).exists():

@@ -62,7 +62,7 @@ with StateDirectory.open(path, describe(path).fingerprint, 2**20) as directory:
     assert len(state_hash(directory)) == 64
     assert [*export(directory, "acme", "ann")]
 erased = UserErase(type="user.erase", tenant_id="acme", user_id="ann")
-assert erase_directory(Config(engine=Settings(partitions=2)), path, [erased]).held
+assert erase_directory(Config(engine=Settings(partitions=2)), path, [erased]).had_data
 """
 
 
