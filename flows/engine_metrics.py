@@ -74,7 +74,7 @@ def model_metrics(meters: Iterable[Meter]) -> Iterator[Metric]:
         "recallflow_model_left_alone", "1 while the circuit breaker of the model is open", labels=["model"]
     )
     for meter in meters:
-        left_alone.add_metric([meter.model], meter.left_alone)
+        left_alone.add_metric([meter.model], meter.breaker_open)
         for (tenant, task), spent in sorted(meter.spent().items()):
             calls.add_metric([meter.model, tenant, task], spent.calls)
             tokens.add_metric([meter.model, tenant, task, "prompt"], spent.prompt_tokens)

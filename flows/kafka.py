@@ -203,9 +203,9 @@ class MainFlowMember(GroupMember):
     def _open_models(self) -> None:
         """Open the models for queries. Their calls belong to the spans of records."""
         self.spans = RecordSpans(Stages(self.inputs), waits=self.topics.queries)
-        spending, around = self.state_dir / SPENDING, self.spans.within
+        spending_file, around = self.state_dir / SPENDING, self.spans.within
         models = self.config.models
-        opened = open_question_models(self.settings, models, self.embedder, self.decisions, spending, around)
+        opened = open_question_models(self.settings, models, self.embedder, self.decisions, spending_file, around)
         self.models, self.meters = self._stack.enter_context(opened)
 
     def _check_topics(self) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from recallflow.connectors.llm.policy import Endpoint, Policy, Waits
+from recallflow.connectors.llm.policy import Endpoint, Policy, WaitsWhileOpen
 from recallflow.control import ControlHistory, Quota
 from recallflow.embedder import Embedder
 from recallflow.flows.settings import refuse_unless
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 # the embedded engine, and makes a few; "bulk" is `reembed`, and also waits out rate limits; "enrichment" is the
 # enrichment flow, and waits until a failed service is back.
 CallerKind = Literal["question", "line", "bulk", "enrichment"]
-_WAITS: Mapping[CallerKind, Waits] = {"bulk": "for a limit", "enrichment": "always"}
+_WAITS: Mapping[CallerKind, WaitsWhileOpen] = {"bulk": "rate limits", "enrichment": "always"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +54,7 @@ class ServiceSettings:
         return Endpoint(self.base_url, self.key, self.headers, timeout_ms / 1000)
 
     def _policy(
-        self, caller: CallerKind, quota: str, decisions: ControlHistory | None, spending: Path | None
+        self, caller: CallerKind, quota: str, decisions: ControlHistory | None, spending_file: Path | None
     ) -> Policy:
         """Return the call policy. `quota` names the control event with a tenant's daily limit."""
 
@@ -65,10 +65,10 @@ class ServiceSettings:
 
         return Policy(
             attempts=1 if caller == "question" else self.attempts,
-            waits=_WAITS.get(caller, "never"),
+            waits_while_open=_WAITS.get(caller, "never"),
             capacity=self.capacity if caller in ("question", "enrichment") else None,
-            limit=limit,
-            spending=spending,
+            daily_token_limit=limit,
+            spending_file=spending_file,
         )
 
 
@@ -79,15 +79,15 @@ class LlmSettings(ServiceSettings):
     model: str | None = None
 
     def load_model(
-        self, caller: CallerKind, decisions: ControlHistory | None = None, spending: Path | None = None
+        self, caller: CallerKind, decisions: ControlHistory | None = None, spending_file: Path | None = None
     ) -> "OpenAiModel | None":
         """Return the language model, if one is configured. Close it on the event loop that uses it. `caller` decides
-        about attempts and limits, `decisions` about quotas; the file `spending` keeps spent tokens across restarts."""
+        about attempts and limits, `decisions` about quotas; `spending_file` keeps spent tokens across restarts."""
         if self.model is None:
             return None
         from recallflow.connectors.llm.calls import OpenAiModel  # the official client takes a second to import
 
-        policy = self._policy(caller, LLM_TOKENS_PER_DAY, decisions, spending)
+        policy = self._policy(caller, LLM_TOKENS_PER_DAY, decisions, spending_file)
         return OpenAiModel(self.model, self._endpoint(caller), policy)
 
 
@@ -104,11 +104,11 @@ class EmbeddingSettings(ServiceSettings):
         refuse_unless(self, ("dimension", "1 to 8,192", 1 <= self.dimension <= 8_192))
 
     def load_service(
-        self, caller: CallerKind = "line", decisions: ControlHistory | None = None, spending: Path | None = None
+        self, caller: CallerKind = "line", decisions: ControlHistory | None = None, spending_file: Path | None = None
     ) -> "OpenAiEmbeddings":
         from recallflow.connectors.llm.calls import OpenAiEmbeddings  # the official client takes a second to import
 
-        policy = self._policy(caller, EMBEDDING_TOKENS_PER_DAY, decisions, spending)
+        policy = self._policy(caller, EMBEDDING_TOKENS_PER_DAY, decisions, spending_file)
         return OpenAiEmbeddings(self.model, self.dimension, self._endpoint(caller), policy)
 
 

@@ -180,11 +180,11 @@ def open_question_models(
     chosen: ModelSettings,
     embedder: Embedder,  # the embedder, whose remote service embeds queries
     decisions: ControlHistory | None = None,  # see `load_model`
-    spending: Path | None = None,  # see `load_model`
+    spending_file: Path | None = None,  # see `load_model`
     around: Callable[[Position], AbstractContextManager[object]] = lambda _: nullcontext(),  # see `Models`
 ) -> Iterator[tuple[Models | None, tuple[Meter, ...]]]:
     """Open the models for queries, or None, and yield them with the meters of paid ones. Raise UsageError."""
-    model, reranker = chosen.llm.load_model("question", decisions, spending), engine.load_reranker()
+    model, reranker = chosen.llm.load_model("question", decisions, spending_file), engine.load_reranker()
     service = embedder.service if isinstance(embedder, RemoteEmbedder) else None
     if model is None and service is None and reranker is None:
         yield None, ()

@@ -14,7 +14,7 @@ import numpy as np
 import openai
 import orjson
 
-from recallflow.connectors.llm.policy import OPENAI_URL, Endpoint, Meter, Policy, TokenBudget, counted, estimate_tokens
+from recallflow.connectors.llm.policy import OPENAI_URL, Endpoint, Meter, Policy, TokenBudget, estimate_tokens
 from recallflow.embedder import Matrix
 from recallflow.errors import EmbedderError, ModelError, ModelFailure
 from recallflow.events import EMBEDDED_BYTES
@@ -49,6 +49,13 @@ async def _leave_errors_unread(response: Any) -> None:
     """Skip the body of an error, which may quote the request and have any length."""
     if response.status_code >= 300:
         await response.aclose()
+
+
+def reported_tokens(answer: Mapping[str, Any], kind: str, estimate: int) -> int:
+    """Return the number of tokens that a service reports; the estimate if it reports none."""
+    usage = answer.get("usage")
+    tokens = usage.get(kind) if isinstance(usage, dict) else None
+    return tokens if isinstance(tokens, int) and tokens >= 0 else estimate
 
 
 async def _read(response: Any, most_bytes: int) -> bytes:
@@ -95,10 +102,10 @@ class ServiceModel:
         self._timeout_s = endpoint.timeout_s
         self._policy = policy = policy or Policy()
         self._breaker = Breaker(policy.timing.now_s)
-        self._budget = TokenBudget(policy.limit, policy.timing.epoch_s, policy.spending)
+        self._budget = TokenBudget(policy.daily_token_limit, policy.timing.epoch_s, policy.spending_file)
         self._under_way = 0
         self._turns: AbstractAsyncContextManager[object] = nullcontext()
-        if policy.waits == "always" and policy.capacity is not None:
+        if policy.waits_while_open == "always" and policy.capacity is not None:
             self._turns = asyncio.Semaphore(policy.capacity)
         self._is_limited = False  # whether the last failure was a rate limit
 
@@ -137,7 +144,7 @@ class ServiceModel:
                 raise
             finally:
                 self._under_way -= 1
-                self._budget.give_back(reserved, spent.tokens)
+                self._budget.settle(reserved, spent.tokens)
         except asyncio.CancelledError:
             self.meter.fail(task, "timeout")  # the caller stopped waiting
             raise
@@ -182,9 +189,9 @@ class ServiceModel:
                 # loses nothing. This ends after a day, because the call itself may cause the failure.
                 waited_s = self._policy.timing.now_s() - began_s
                 if waited_s < WAITS_MOST_S:
-                    if is_trial and self._policy.waits == "always" and error.of_service:
+                    if is_trial and self._policy.waits_while_open == "always" and error.of_service:
                         continue
-                    if self._policy.waits == "for a limit" and error.code == "rate_limited":
+                    if self._policy.waits_while_open == "rate limits" and error.code == "rate_limited":
                         await self._policy.timing.sleep(self._policy.wait_s(1, error.retry_after))
                         continue
                 failures += 1
@@ -204,14 +211,14 @@ class ServiceModel:
     async def _turn(self) -> bool:
         """Wait until a call is permitted, and return whether it is a probe. Raise ModelError where none waits."""
         while (left_s := self._breaker.begin()) > 0:
-            waits = self._policy.waits
-            if waits == "never" or (waits == "for a limit" and not self._is_limited):
+            waits = self._policy.waits_while_open
+            if waits == "never" or (waits == "rate limits" and not self._is_limited):
                 raise ModelError("left_alone", f"it failed {FAILURES} times in a row, and is left alone for a while")
             await self._policy.timing.sleep(left_s)
         return self._breaker.is_open
 
     async def _guarded(self, attempt: Callable[[], Awaitable[Answer]]) -> Answer:
-        """Return the result of an attempt, and tell the breaker of its outcome."""
+        """Return the result of an attempt, and report its outcome to the breaker."""
         try:
             answer = await attempt()
         except CallFailed as error:
@@ -231,7 +238,7 @@ class ServiceModel:
     def _failed(self, problem: str, retry_after: str | None) -> None:
         was_open = self._breaker.is_open
         self._breaker.failed(self._policy.asked_s(retry_after))
-        self.meter.left_alone = self._breaker.is_open
+        self.meter.breaker_open = self._breaker.is_open
         if self._breaker.is_open and not was_open:
             _log.warning("model %s is left alone for a while: %s", self.meter.model, problem)
 
@@ -239,7 +246,7 @@ class ServiceModel:
         if self._breaker.is_open:
             _log.warning("model %s answers again", self.meter.model)
         self._breaker.succeeded()
-        self.meter.left_alone = False
+        self.meter.breaker_open = False
 
 
 # Markdown block that models without a JSON mode put around JSON. Its end may be missing where a model stopped early.
@@ -295,8 +302,8 @@ class OpenAiModel(ServiceModel):
             choice = answer["choices"][0]
             message, ended = choice["message"], choice.get("finish_reason")
             refusal, content = message.get("refusal"), message.get("content") or ""
-            given = counted(answer, "prompt_tokens", estimate_tokens(prompt.system, prompt.user))
-            spent = Spent(1, given, counted(answer, "completion_tokens", estimate_tokens(content)))
+            given = reported_tokens(answer, "prompt_tokens", estimate_tokens(prompt.system, prompt.user))
+            spent = Spent(1, given, reported_tokens(answer, "completion_tokens", estimate_tokens(content)))
         except (LookupError, TypeError, AttributeError):
             raise CallFailed("malformed", "the answer is no chat completion") from None
         if refusal or ended == "content_filter":
@@ -362,7 +369,7 @@ class OpenAiEmbeddings(ServiceModel):
             found = sorted((item["index"], item["embedding"]) for item in answer["data"])
             rows = [_floats(embedding) for _, embedding in found]
             whole = [at for at, _ in found] == [*range(len(texts))]
-            spent = Spent(1, counted(answer, "prompt_tokens", estimate_tokens(*texts)))
+            spent = Spent(1, reported_tokens(answer, "prompt_tokens", estimate_tokens(*texts)))
         except (LookupError, TypeError, ValueError, AttributeError, OverflowError):
             raise CallFailed("malformed", "the answer has no embeddings") from None
         if not whole:

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 from urllib.parse import urlsplit
 
 import orjson
@@ -37,7 +37,7 @@ class Endpoint(NamedTuple):
 
     @property
     def url(self) -> str:
-        """Return the base URL. Raise UsageError for an invalid one, or a user or password, which logs would show."""
+        """Return the base URL. Raise UsageError if it is invalid or has a user or password, which logs would show."""
         url = self.base_url or OPENAI_URL
         try:
             parts = urlsplit(url)
@@ -68,7 +68,7 @@ class Endpoint(NamedTuple):
 FIRST_WAIT_S = 0.5
 MOST_WAIT_S = 60.0  # upper limit of the wait before another attempt, also if the service asks for more
 
-Waits = Literal["never", "for a limit", "always"]
+WaitsWhileOpen = Literal["never", "rate limits", "always"]
 
 
 class RetryTiming(NamedTuple):
@@ -84,16 +84,16 @@ class RetryTiming(NamedTuple):
 class Policy:
     """Retry policy and limits of calls.
 
-    `attempts` includes the first. `waits` tells whether a call waits while the breaker is open, or fails; with `for a
-    limit` it waits for rate limits only, which cost no attempt then. `capacity` limits the calls in flight (None:
-    unlimited); further calls wait if `waits` is `always`, and otherwise fail. `limit` returns a tenant's tokens per
-    day; the file `spending` keeps the spent ones across restarts."""
+    `attempts` includes the first. `waits_while_open` decides whether a call waits or fails while the circuit breaker is
+    open; with `rate limits` it waits only if a rate limit opened it, and rate-limited attempts do not count. `capacity`
+    limits the calls in flight (None: unlimited); further calls wait with `always`, and otherwise fail.
+    `daily_token_limit` returns a tenant's limit; `spending_file` keeps the spent tokens across restarts."""
 
     attempts: int = 1
-    waits: Waits = "never"
+    waits_while_open: WaitsWhileOpen = "never"
     capacity: int | None = None
-    limit: Callable[[str], int | None] = lambda _: None
-    spending: Path | None = None
+    daily_token_limit: Callable[[str], int | None] = lambda _: None
+    spending_file: Path | None = None
     timing: RetryTiming = field(default_factory=RetryTiming)
 
     def wait_s(self, failures: int, retry_after: str | None) -> float:
@@ -122,11 +122,11 @@ CHARACTERS_PER_TOKEN = 4
 
 
 class Meter:
-    """Counters since the start, by tenant for a limited number (each is a metric series); the rest are `other`."""
+    """Counters since the start: the first TENANTS_NAMED tenants have their own (metric series), others are `other`."""
 
     def __init__(self, model: str) -> None:
         self.model = model
-        self.left_alone = False  # the breaker is open or half-open after repeated failures
+        self.breaker_open = False  # open or half-open, after repeated failures
         self._spent: defaultdict[tuple[str, Task], Spent] = defaultdict(Spent)
         self._failures: Counter[tuple[Task, ModelFailure]] = Counter()
         self._named: set[str] = set()
@@ -153,13 +153,6 @@ class Meter:
 
 def estimate_tokens(*texts: str) -> int:
     return sum(map(len, texts)) // CHARACTERS_PER_TOKEN
-
-
-def counted(answer: Mapping[str, Any], kind: str, estimate: int) -> int:
-    """Return the number of tokens that a service reports; the estimate if it reports none."""
-    usage = answer.get("usage")
-    tokens = usage.get(kind) if isinstance(usage, dict) else None
-    return tokens if isinstance(tokens, int) and tokens >= 0 else estimate
 
 
 DAY_S = 86_400
@@ -200,15 +193,15 @@ class TokenBudget:
         day, limit = self._begin_day(), self._limit(tenant_id)
         spent = self._spent.get(tenant_id, 0)
         if limit is not None and spent + tokens > limit:
-            problem = f"{spent:,} of {limit:,} tokens are spent today, and it takes about {tokens:,}"
+            problem = f"{spent:,} of {limit:,} tokens are spent today, and this call needs about {tokens:,}"
             raise ModelError("over_budget", problem)
         self._spent[tenant_id] += tokens
         return Reserved(tenant_id, tokens, day)
 
-    def give_back(self, reserved: Reserved, tokens: int) -> None:
-        """Return unused tokens. A reservation of yesterday ended with its day; its cost counts today."""
-        taken_back = reserved.tokens if reserved.day == self._begin_day() else 0
-        self._spent[reserved.tenant_id] += tokens - taken_back
+    def settle(self, reserved: Reserved, used_tokens: int) -> None:
+        """Replace a reservation with the used tokens. If the day (UTC) has changed, all of them count today."""
+        released = reserved.tokens if reserved.day == self._begin_day() else 0
+        self._spent[reserved.tenant_id] += used_tokens - released
         if self._epoch_s() - self._written_s >= WRITTEN_EVERY_S:
             self.write()
 

@@ -225,13 +225,13 @@ def test_long_outage_loses_no_waiting_call(llm_server: LlmServer, model: Model, 
         return first + await waiting
 
     llm_server.fail(fault, times=None)
-    codes = model.run(twenty(model.load(attempts=1, waits="always")))
+    codes = model.run(twenty(model.load(attempts=1, waits_while_open="always")))
     assert "ok" not in codes[:FAILURES]
     assert codes[FAILURES:] == ["ok"] * 20
 
 
 def test_poisonous_call_fails_in_the_end(llm_server: LlmServer, model: Model) -> None:
-    asked = model.load(attempts=3, waits="always")
+    asked = model.load(attempts=3, waits_while_open="always")
 
     async def story() -> tuple[list[str], set[str]]:
         poisoned = PROMPT._replace(task="extract")
@@ -247,7 +247,7 @@ def test_poisonous_call_fails_in_the_end(llm_server: LlmServer, model: Model) ->
 
 def test_call_waits_at_most_a_day(llm_server: LlmServer, model: Model, time: Time) -> None:
     llm_server.fail("cut", times=None)
-    asked = model.load(attempts=1, waits="always")
+    asked = model.load(attempts=1, waits_while_open="always")
     assert [model.ask(asked) for _ in range(FAILURES)] == ["unavailable"] * FAILURES
     time.pace = 1_000
     assert model.ask(asked) == "unavailable"
@@ -256,7 +256,7 @@ def test_call_waits_at_most_a_day(llm_server: LlmServer, model: Model, time: Tim
 
 def test_batch_waits_for_rate_limits_only(llm_server: LlmServer, model: Model) -> None:
     llm_server.fail(Fault("status", status=429, retry_after="1"), times=40)
-    asked = model.load(attempts=2, waits="for a limit")
+    asked = model.load(attempts=2, waits_while_open="rate limits")
     assert model.ask_ten(asked) == ["ok"] * 10
     llm_server.fail("cut", times=None)
     assert set(model.ask_ten(asked)) <= {"unavailable", "left_alone"}
@@ -276,7 +276,7 @@ def test_question_beyond_capacity_is_refused_as_busy(llm_server: LlmServer, mode
 
 def test_tenant_limit_stops_no_other(llm_server: LlmServer, model: Model, time: Time) -> None:
     limits = {"acme": RESERVED + 2 * SPENT, "free": None}
-    asked = model.load(limit=limits.get)
+    asked = model.load(daily_token_limit=limits.get)
     assert [model.ask(asked) for _ in range(5)] == ["ok"] * 3 + ["over_budget"] * 2
     assert (llm_server.calls["classify"], [model.ask(asked, "free") for _ in range(5)]) == (3, ["ok"] * 5)
     limits["acme"] = RESERVED + 3 * SPENT
@@ -288,14 +288,14 @@ def test_tenant_limit_stops_no_other(llm_server: LlmServer, model: Model, time: 
 
 
 def test_failed_call_returns_its_reservation(llm_server: LlmServer, model: Model) -> None:
-    asked = model.load(limit=lambda _: RESERVED + SPENT)
+    asked = model.load(daily_token_limit=lambda _: RESERVED + SPENT)
     llm_server.fail("cut", Fault("status", status=500), "refusal")
     codes = [model.ask(asked) for _ in range(5)]
     assert codes == ["unavailable", "unavailable", "refused", "ok", "over_budget"]
 
 
 def test_restart_keeps_spending(model: Model, time: Time, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    chosen: dict[str, Any] = {"limit": lambda _: RESERVED, "spending": tmp_path / "spending.json"}
+    chosen: dict[str, Any] = {"daily_token_limit": lambda _: RESERVED, "spending_file": tmp_path / "spending.json"}
     assert model.ask(model.load(**chosen)) == "ok"  # and is not closed
     again = model.load(**chosen)
     assert (model.ask(again), model.ask(again, "other")) == ("over_budget", "ok")
@@ -308,12 +308,12 @@ def test_restart_keeps_spending(model: Model, time: Time, tmp_path: Path, caplog
 
 
 def test_unwritable_count_fails_no_call(model: Model, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    assert model.ask(model.load(spending=tmp_path / "gone" / "spending.json")) == "ok"
+    assert model.ask(model.load(spending_file=tmp_path / "gone" / "spending.json")) == "ok"
     assert "spending.json cannot be written" in caplog.text
 
 
 def test_killed_call_counts_as_its_reservation(llm_server: LlmServer, model: Model, tmp_path: Path) -> None:
-    chosen: dict[str, Any] = {"limit": lambda _: 2 * RESERVED - 1, "spending": tmp_path / "spending.json"}
+    chosen: dict[str, Any] = {"daily_token_limit": lambda _: 2 * RESERVED - 1, "spending_file": tmp_path / "spent.json"}
     first = model.load(**chosen)
 
     async def story() -> str:
@@ -366,7 +366,7 @@ def test_errors_and_logs_contain_no_secrets_or_text(
     llm_server.answer("classify", {"yes": "Ana lives in Porto"})
     llm_server.fail(fault, times=None)
     endpoint = Endpoint(llm_server.url, "sk-secret", ("X-Team: hidden",))
-    asked = OpenAiModel("m-1", endpoint, Policy(6, waits="never", timing=time.timing))
+    asked = OpenAiModel("m-1", endpoint, Policy(6, waits_while_open="never", timing=time.timing))
 
     async def failing() -> str:
         with pytest.raises(ModelError) as raised:
@@ -504,7 +504,7 @@ def test_no_tenant_spends_more_than_its_limit_in_a_day(calls: list[tuple[str, in
             with pytest.raises(ModelError, match="over_budget"):
                 budget.reserve(tenant, tokens)
         for reserved, cost in under_way[:ending]:
-            budget.give_back(reserved, cost)
+            budget.settle(reserved, cost)
             spent[day, reserved.tenant_id] += cost
         del under_way[:ending]
         assert all(limit is None or spent[day, name] <= limit for name, limit in LIMITS.items())
@@ -515,7 +515,7 @@ def test_call_over_midnight_costs_its_last_day() -> None:
     budget = TokenBudget(lambda _: 100, lambda: now_s)
     reserved = budget.reserve("acme", 60)
     now_s += 2
-    budget.give_back(reserved, 50)
+    budget.settle(reserved, 50)
     assert budget.reserve("acme", 50).tokens == 50
     with pytest.raises(ModelError, match="over_budget"):
         budget.reserve("acme", 1)
