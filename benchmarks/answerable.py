@@ -41,7 +41,7 @@ from benchmarks.conversation_events import embedder_arguments, embedder_settings
 from benchmarks.fit_weights import KIND_OF
 from benchmarks.stores import SIZES, Floats, StoreQuery, ask_stores
 from recallflow.operators.recall import relevance_weights
-from recallflow.operators.recall.relevance import EVIDENCE, FIGURES, SETTINGS, probability
+from recallflow.operators.recall.relevance import EVIDENCE, FEATURES, SETTINGS, probability
 from recallflow.operators.recall.relevance_weights import ANSWERABLE, GROUNDS, RELEVANCE, TALKS, Basis, Table, Talk
 
 KINDS = (
@@ -65,9 +65,9 @@ STEPS = 60
 PENALTY = 1.0  # on weights of terms with unit spread
 ENOUGH = 1e-6
 
-# What the weights are of: a figure, or a figure and a setting.
+# What the weights are of: a feature, or a feature and a setting.
 OF_RELEVANCE = (
-    *FIGURES[1:],
+    *FEATURES[1:],
     *(f"one · {name}" for name in ("words", "rarity", "wordless")),
     "covered · rarity",
     "around · rarity",
@@ -172,7 +172,7 @@ def of_answerable(asked: Sequence[StoreQuery]) -> Rows:
 
 def of_relevance(asked: Sequence[StoreQuery]) -> Rows:
     """A row for each memory shown."""
-    parts = [_terms(OF_RELEVANCE, FIGURES, one.figures, one.settings) for one in asked]
+    parts = [_terms(OF_RELEVANCE, FEATURES, one.figures, one.settings) for one in asked]
     # No setting of a relevance is a store's size: a chat's own stores tell all there is to fit.
     return _rows(asked, parts, [one.is_evidence for one in asked], [one.talk for one in asked])
 

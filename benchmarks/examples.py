@@ -66,7 +66,7 @@ def _of_one(kind: str, index: OwnerIndex, embedder: Embedder, conversation: Conv
     ids = [index.ids[slot] for slot in index.conversation.slots]
     known, words = participants(index), vocabulary(index)
     asked = [analyse_question(question.text, known, words) for question in conversation.questions]
-    read = embed_texts(embedder, [question.own_words for question in asked])
+    read = embed_texts(embedder, [question.first_person_text for question in asked])
     features = np.zeros((len(NAMES), len(asked), len(ids)), np.float32)
     for at, (question, vectors) in enumerate(zip(asked, read, strict=True)):
         values = columns.compute(index, question, vectors, dict.fromkeys(NAMES, 1.0)).values

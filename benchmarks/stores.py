@@ -104,10 +104,10 @@ def ask_stores(
                     index = memories.store(_chosen(memories, asked, size, rng))
                     question = analyse_question(asked.question.text, participants(index), vocabulary(index))
                     weights = weights_of(index, weight_sets, is_spaced=question.table.blanks)
-                    found = columns.compute(index, question, embed(question.own_words), weights)
+                    found = columns.compute(index, question, embed(question.first_person_text), weights)
                     judge = Judge(index, question, found, basis, index.conversation.size)
                     ranks = np.argsort(-found.score(), kind="stable")[:NEAREST]
-                    nearest = judge.figures(ranks)
+                    nearest = judge.features(ranks)
                     ids = [index.ids[slot] for slot in index.conversation.slots[ranks[:SHOWN]]]
                     yield StoreQuery(
                         kind=kind,

@@ -63,7 +63,7 @@ def ask(settings: Settings, every: Sequence[Case], mode: str, *, updating: bool 
     """Return each case's answer. `updating`: whether updates change the order."""
     recorded: list[tuple[list[int], updates.Pairs]] = []
     looked_at: list[list[int]] = []
-    likely, looks = updates.probabilities, rank_and_judge._looked_at
+    likely, looks = updates.probabilities, rank_and_judge._ranks_to_compare
 
     def look(*given: Any) -> list[int]:
         looked_at.append(looks(*given))
@@ -84,7 +84,7 @@ def ask(settings: Settings, every: Sequence[Case], mode: str, *, updating: bool 
             asked = {"type": "recall", "query": case.question, "mode": mode, "k": K_MAX}
             yield orjson.dumps(owner | asked | {"timestamp": BEGIN_MS + len(case.lines) * MINUTE_MS})
 
-    with patch.object(updates, "probabilities", record), patch.object(rank_and_judge, "_looked_at", look):
+    with patch.object(updates, "probabilities", record), patch.object(rank_and_judge, "_ranks_to_compare", look):
         done = process(lines(), settings)
     assert not done.rejected, done.rejected[:1]
     order = [int(one["query_id"]) for one in done.responses]

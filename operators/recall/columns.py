@@ -113,8 +113,8 @@ class Columns:
         return zip(weights, self.values[name].take(places).tolist(), strict=True)
 
 
-def known(index: OwnerIndex, question: Question) -> Columns:
-    """Return the columns that need neither words nor vectors. They have no weights."""
+def fact_columns(index: OwnerIndex, question: Question) -> Columns:
+    """Return the columns of stored facts, which need neither words nor vectors. They have no weights."""
     return Columns(_facts(index, question), {})
 
 
@@ -160,7 +160,7 @@ def _words(index: OwnerIndex, question: Question, dense: Column, wanted: Contain
     """Return the columns of the question's literal words. Columns for one kind of chat are computed only if `wanted`
     holds them."""
     conversation = index.conversation
-    scores, size = bm25_scores(index, question.stems, frozenset(question.bare_stems)), conversation.size
+    scores, size = bm25_scores(index, question.stems, frozenset(question.stems_without_names)), conversation.size
     own, able = Scattered(scores.places, logarithm(scores.own), size), in_episode(index)
     columns: dict[str, AnyColumn] = {
         "own": own,

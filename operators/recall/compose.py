@@ -60,11 +60,11 @@ Rows = Sequence[MemoryRow | None]
 
 def relevance_warnings(inputs: RankingInput, judged: Judged, answered: int) -> list[Warn]:
     """Return a warning if the permitted memories are most likely irrelevant to the question."""
-    least, permitted = inputs.query.min_relevance, len(inputs.allowed)
-    if least is not None and permitted and not answered:
-        detail = f"none of {permitted} memories has a relevance of {least:g}"
+    min_relevance, permitted = inputs.query.min_relevance, len(inputs.allowed)
+    if min_relevance is not None and permitted and not answered:
+        detail = f"none of {permitted} memories has a relevance of {min_relevance:g}"
     elif judged.is_unanswerable:
-        detail = f"most likely none of {permitted} memories tells (answerable {judged.answerable:.2f})"
+        detail = f"most likely none of {permitted} memories holds the answer (answerable {judged.answerable:.2f})"
     else:
         return []
     return [Warn(code="nothing_relevant", detail=detail)]
@@ -76,23 +76,22 @@ def ranking_warnings(inputs: RankingInput, ranking: Ranking, rows: Rows) -> list
     known, permitted = conversation.size, len(inputs.allowed)
     found: list[Warn] = []
     if tuning.wants_proximity and inputs.proximity is None:
-        detail = "there is no graph to tell how near memories are to entities; it counts as 0"
+        detail = "there is no graph, so the proximity of memories to entities counts as 0"
         found.append(Warn(code="no_graph", detail=detail))
     if not known:
-        found.append(Warn(code="no_memories", detail="nothing is remembered of this user"))
+        found.append(Warn(code="no_memories", detail="there are no memories of this user"))
     elif not permitted:
-        found.append(Warn(code="no_memories", detail=f"none of {known} memories may be in the answer"))
+        found.append(Warn(code="no_memories", detail=f"none of {known} memories is valid and passes the filters"))
     elif "k" in inputs.query.model_fields_set and min(inputs.query.k, K_MAX) > permitted:
-        detail = f"k was {inputs.query.k}; {permitted} of {known} memories may be in the answer"
+        detail = f"k is {inputs.query.k}, but {permitted} of {known} memories are valid and pass the filters"
         found.append(Warn(code="k_exceeds_memories", detail=detail))
     if not inputs.question.stems and tuning.mode != "recency":
-        found.append(Warn(code="no_content_words", detail="the question has no words that tell what it is about"))
+        found.append(Warn(code="no_content_words", detail="the question has no content words"))
     if ahead := int((inputs.fact("created_ms", ranking.places) > inputs.now_ms).sum()):
-        found.append(
-            Warn(code="future_timestamp", detail=f"{ahead} memories lie after the query's time; counted as now")
-        )
+        detail = f"{ahead} memories have event times after the query's; their age counts as 0"
+        found.append(Warn(code="future_timestamp", detail=detail))
     if gone := sum(row is None for row in rows):
-        found.append(Warn(code="rows_missing", detail=f"{gone} memories were found but are gone from the store"))
+        found.append(Warn(code="rows_missing", detail=f"{gone} ranked memories are no longer stored"))
     return found + redaction.warnings_of(rows)
 
 
@@ -137,7 +136,7 @@ def compose_answer(
     query, ranking, scored = run.query, ranked.ranking, run.results.scored
     warnings = validate(query)
     if run.dropped:
-        detail = f"went without {' and '.join(run.dropped)} to be done within {query.sla_target_ms:g} ms"
+        detail = f"skipped {' and '.join(run.dropped)} to finish within {query.sla_target_ms:g} ms"
         warnings.append(Warn(code="deadline", detail=detail))
     if scored is not None:
         warnings += scored.warnings
@@ -259,66 +258,68 @@ def _explained(run: QueryRun, signal: Signal, ranked: Ranked, rows: Rows) -> lis
     return found
 
 
-def finish(found: ComposedAnswer, results: ModelResults, rewritten: list[str]) -> Recalled:
+def finish(answer: ComposedAnswer, results: ModelResults, rewritten: list[str]) -> Recalled:
     """Return the response, with a context if the query requests one, and its effects. `rewritten` are the
     subqueries."""
-    run, query, memories = found.run, found.run.query, found.memories
-    warnings, optional = [*found.warnings], dict[str, Any]()
-    if found.episodes is not None:
-        optional["episodes"] = found.episodes
+    run, query, memories = answer.run, answer.run.query, answer.memories
+    warnings, optional = [*answer.warnings], dict[str, Any]()
+    if answer.episodes is not None:
+        optional["episodes"] = answer.episodes
     if (max_tokens := model_calls.context_tokens(query)) is not None:
-        at_hand, question = found.summaries.at_hand, run.question.text
+        available_summaries, question = answer.summaries.available, run.question.text
         counter = run.engine.shared.tokens()
-        chosen = model_calls.selected_categories(results, run.request.categories, at_hand)
-        enough = model_calls.sufficient_summaries(results, question, at_hand) if query.check_sufficiency else {}
-        brief = summaries_alone(found, max_tokens, counter, enough, chosen)
-        if brief is not None:
-            memories, optional["context"] = [], brief
+        chosen = model_calls.selected_categories(results, run.request.categories, available_summaries)
+        sufficient = {}
+        if query.check_sufficiency:
+            sufficient = model_calls.sufficient_summaries(results, question, available_summaries)
+        summary_context = summaries_alone(answer, max_tokens, counter, sufficient, chosen)
+        if summary_context is not None:
+            memories, optional["context"] = [], summary_context
             optional |= {"episodes": []} if "episodes" in optional else {}
         else:
-            optional["context"], missed = context(found, max_tokens, counter, chosen)
-            warnings += missed
+            optional["context"], context_warnings = context(answer, max_tokens, counter, chosen)
+            warnings += context_warnings
         if query.check_sufficiency:
-            optional["sufficient"] = brief is not None
+            optional["sufficient"] = summary_context is not None
         run.timings.end("context")
     has_time, has_model = "llm" not in run.dropped, "llm" in run.engine.models
     warnings += model_calls.llm_warnings(query, results, has_model=has_model, has_time=has_time)
-    response = _response(found, results, rewritten, memories, optional, warnings)
+    response = _response(answer, results, rewritten, memories, optional, warnings)
     effects = None
     if run.moment.is_now:
         effects = Effects(
-            tuple(found.seqs[memory.id] for memory in memories), query.session_id, run.request.ask.asked_ms
+            tuple(answer.seqs[memory.id] for memory in memories), query.session_id, run.request.ask.asked_ms
         )
-    return Recalled(response, effects, found.added)
+    return Recalled(response, effects, answer.added)
 
 
 def _response(
-    found: ComposedAnswer,
+    answer: ComposedAnswer,
     results: ModelResults,
     rewritten: list[str],
     memories: list[RecalledMemory],
     optional: dict[str, Any],
     warnings: list[Warn],
 ) -> Response:
-    run, applied = found.run, found.applied
+    run, applied = answer.run, answer.applied
     timings, query = run.timings, run.query
     ran: dict[Step, bool] = {
-        "dense": found.signal.embedded,
-        "graph": found.graph_ran,
+        "dense": answer.signal.embedded,
+        "graph": answer.graph_ran,
         "rerank": results.scored is not None,
         "llm": results.ran_llm,
     }
     tier = tier_of([step for step, did in ran.items() if did])
     target_ms, elapsed_ms = query.sla_target_ms or TARGET_MS[tier], timings.elapsed_ms()
     optional_ms = sum(timings.stages_ms.get(stage, 0.0) for stage in ("proximity", "boosts", "expand", "questions"))
-    rest_ms = elapsed_ms - run.at_ms - found.signal.took_ms - optional_ms - timings.waited_ms
+    rest_ms = elapsed_ms - run.analysis_ms - answer.signal.took_ms - optional_ms - timings.waited_ms
     run.engine.shared.costs.add(REST, rest_ms)
     routing: dict[str, Any] = {
         "mode": run.tuning.mode,
         "index": "flat",
         "memories": len(run.index),
-        "permitted": len(found.permitted.places),
-        "cache_hits": {name: int(name in found.signal.hits) for name in CACHES},
+        "permitted": len(answer.permitted.places),
+        "cache_hits": {name: int(name in answer.signal.hits) for name in CACHES},
         "stages_ms": timings.stages_ms,
     }
     if results.scored is not None:
@@ -334,14 +335,14 @@ def _response(
         query_id=run.request.ask.query_id,
         status=status_of(warnings),
         memories=memories,
-        answerable=None if found.answerable is None else round(found.answerable, 6),
+        answerable=None if answer.answerable is None else round(answer.answerable, 6),
         query_intent=run.intent,
         computation_tier=tier,
         sla_target_ms=target_ms,
         sla_met=elapsed_ms <= target_ms,
         processing_time_ms=round(elapsed_ms, 3),
         routing_info=routing,
-        tiebreak_applied=found.tiebreak_applied,
+        tiebreak_applied=answer.tiebreak_applied,
         fallback=None if applied is None else applied.fallback,
         warnings=warnings,
         **optional,
@@ -354,10 +355,10 @@ def _current(run: QueryRun, places: Places) -> list[bool]:
         return [True] * len(places)
     index, hot, facts = run.index, run.request.hot, run.index.conversation.facts
     now = Moment(run.request.ask.asked_ms, projects=run.request.ask.projects)
-    late, holds = superseded(graph_at(hot, index, now), index, now), valid(index, now)
+    is_superseded, is_valid = superseded(graph_at(hot, index, now), index, now), valid(index, now)
     found = []
     for place in places.tolist():
-        stands = hot.current(index.ids[index.conversation.slots[place]])
-        latest = stands is not None and stands.version == facts["version"][place]
-        found.append(bool(latest and holds[place] and (late is None or not late[place])))
+        head = hot.current(index.ids[index.conversation.slots[place]])
+        latest = head is not None and head.version == facts["version"][place]
+        found.append(bool(latest and is_valid[place] and (is_superseded is None or not is_superseded[place])))
     return found

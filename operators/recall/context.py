@@ -146,12 +146,12 @@ def summaries_alone(
     answer: ComposedAnswer,
     max_tokens: int,
     counter: TokenCounter,
-    enough: Mapping[str, str],
+    sufficient: Mapping[str, str],
     selected: Sequence[str] | None,
 ) -> Context | None:
     """Return a context of sufficient summaries alone, or None if there are none or the budget does not hold all of
-    them. `enough` holds the sufficient summaries by category. `selected` is None without a selection of categories."""
-    chosen = {name: enough[name] for name in (enough if selected is None else selected) if name in enough}
+    them. `sufficient` holds summaries by category. `selected` is None without a selection of categories."""
+    chosen = {name: sufficient[name] for name in (sufficient if selected is None else selected) if name in sufficient}
     assembled = assemble(max_tokens, counter, chosen, (), summaries_end=GRAPH_END)
     if not chosen or len(assembled.summaries) < len(chosen):
         return None
@@ -385,7 +385,7 @@ def excerpts(
     counts = parts.counts(slots)
     numbers = ranges(parts.firsts[slots], counts)
     coverage_of = np.zeros(len(numbers))  # the sum of the idf of the question's words in each part
-    for stem in dict.fromkeys(question.bare_stems):
+    for stem in dict.fromkeys(question.stems_without_names):
         holding = index.words.part_occurrences(stem)
         if len(holding):
             at = np.minimum(holding.searchsorted(numbers), len(holding) - 1)

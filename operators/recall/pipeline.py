@@ -96,7 +96,7 @@ def plan_model_calls(
     permitted = _permit(run)
     summaries, texts = _summaries(run, permitted), _texts(run, results)
     wanted = Wanted(_prompts(run, summaries), texts, dropped=run.dropped)
-    if run.question.own_words in texts:
+    if run.question.first_person_text in texts:
         return wanted, find_nothing
     if _may_rerank(engine, results, run.tuning) and "rerank" not in run.dropped:
         ranked = rank_candidates(run, permitted.places, read_signal(run, permitted.places), model_calls.RERANKED_MOST)
@@ -118,7 +118,7 @@ def _prompts(run: QueryRun, summaries: CategorySummaries) -> dict[LlmStep, Promp
     if "llm" in run.dropped or "llm" not in run.engine.models:
         return {}
     mode, question = run.tuning.mode, run.question.text
-    prompts = model_calls.step_prompts(run.query, mode, question, run.request.categories, summaries.at_hand)
+    prompts = model_calls.step_prompts(run.query, mode, question, run.request.categories, summaries.available)
     return {step: prompt for step, prompt in prompts.items() if step not in run.results.ended}
 
 
@@ -129,7 +129,7 @@ def _texts(run: QueryRun, results: ModelResults) -> list[str]:
         return []
     rewritten = model_calls.subqueries(results, run.question.text)
     wanted = [run.question, *(_read(run.index, text) for text in rewritten)]
-    texts = dict.fromkeys(question.own_words for question in wanted)
+    texts = dict.fromkeys(question.first_person_text for question in wanted)
     cached = run.engine.shared.questions.cached
     return [text for text in texts if text not in results.vectors and cached(text) is None]
 
@@ -177,7 +177,7 @@ def _understood(
         if tuning.wants_proximity:
             ahead.append("proximity")
         # A cached vector costs no time.
-        if tuning.mode != "recency" and shared.questions.cached(question.own_words) is None:
+        if tuning.mode != "recency" and shared.questions.cached(question.first_person_text) is None:
             ahead.append("dense")
         if _may_rerank(engine, results, tuning):
             ahead.append("rerank")
@@ -187,9 +187,9 @@ def _understood(
         dropped += shared.costs.drop([step for step in ahead if step not in dropped], left_ms)
     timings.end("understand")
     spend_scan(index)
-    at_ms = timings.elapsed_ms()
+    analysis_ms = timings.elapsed_ms()
     return QueryRun(
-        engine, request, moment, index, graph, timings, results, rows, question, intent, tuning, dropped, at_ms
+        engine, request, moment, index, graph, timings, results, rows, question, intent, tuning, dropped, analysis_ms
     )
 
 

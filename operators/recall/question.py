@@ -37,7 +37,7 @@ class Vocabulary(NamedTuple):
 ANYTHING = Vocabulary()
 
 _LETTER = rf"[^\W{ADJOINING}]"  # a name neither begins nor ends next to a letter
-_OF_WORD = regex.compile(_LETTER)
+_WORD_CHARACTER = regex.compile(_LETTER)
 _WORD = regex.compile(r"[^\W\d_]+")
 _POSSESSIVE = regex.compile(r"['’]s\b")
 
@@ -46,13 +46,13 @@ _POSSESSIVE = regex.compile(r"['’]s\b")
 class Question:
     text: str
     table: Table  # its language
-    # the text to embed. I and my replace participants' names, because a model overweights names and participants'
-    # messages use I.
-    own_words: str
+    # The text to embed. The words "I" and "my" stand for participants' names in it, because a model overweights names,
+    # and participants write "I" in their messages.
+    first_person_text: str
     named: tuple[str, ...]  # participants in the order of mention
     first_person: bool
     stems: tuple[str, ...]
-    bare_stems: tuple[str, ...]
+    stems_without_names: tuple[str, ...]
     dates: tuple[DateMention, ...]
     asks_when: bool
 
@@ -61,28 +61,28 @@ def analyse_question(text: str, participants: Iterable[str], vocabulary: Vocabul
     """Analyse a question about conversations between `participants`."""
     table = table_of(text, vocabulary.languages)
     named = find_participants(text, participants, table)
-    own_words = bare = text
+    first_person_text = rest = text
     for spelling in named.values():
-        own_words = _replace_name(own_words, spelling, table.i, table.my)
-        bare = _replace_name(bare, spelling, " ", " ")
+        first_person_text = _replace_name(first_person_text, spelling, table.i, table.my)
+        rest = _replace_name(rest, spelling, " ", " ")
     seen = text if table is ENGLISH else plain(text)
     stems = tuple(_stems_in_memories(text, table, vocabulary))
     return Question(
         text=text,
         table=table,
-        own_words=" ".join(own_words.split()),
+        first_person_text=" ".join(first_person_text.split()),
         named=tuple(named),
         first_person=bool(table.first_person.search(seen)),
         stems=stems,
-        bare_stems=stems if bare == text else tuple(_stems_in_memories(bare, table, vocabulary)),
+        stems_without_names=stems if rest == text else tuple(_stems_in_memories(rest, table, vocabulary)),
         dates=find_dates(text, table, limits.QUERY_DATES),
         asks_when=bool(table.when.search(seen)),
     )
 
 
 def _stems_in_memories(text: str, table: Table, vocabulary: Vocabulary) -> list[str]:
-    """Return the stems of a text's first content words. Each one costs a lookup in all memories. Of a word with several
-    possible stems, those that memories hold count, or else the first."""
+    """Return the stems of a text's first content words. Each one costs a lookup in all memories. If a word has
+    several possible stems, keep those that occur in memories, or the first one if none does."""
     found: list[str] = []
     for stems in read_question(text, table, vocabulary.languages):
         found += [stem for stem in stems if vocabulary.holds(stem)] or stems[:1] if len(stems) > 1 else stems
@@ -130,7 +130,7 @@ def _occurrences(text: str, name: str) -> Iterator[int]:
     at = text.find(name)
     while at >= 0:
         end = at + len(name)
-        is_separate = not (_OF_WORD.match(text[at - 1 : at]) or _OF_WORD.match(text[end : end + 1]))
+        is_separate = not (_WORD_CHARACTER.match(text[at - 1 : at]) or _WORD_CHARACTER.match(text[end : end + 1]))
         if is_separate:
             yield at
         at = text.find(name, end if is_separate else at + 1)
@@ -141,14 +141,14 @@ def _occurs_in(text: str, name: str) -> bool:
     return name in text and next(_occurrences(text, name), None) is not None
 
 
-def _replace_name(text: str, name: str, own: str, possessive: str) -> str:
-    """Return the text with `own` in place of a name, and `possessive` in place of its possessive form."""
+def _replace_name(text: str, name: str, pronoun: str, possessive: str) -> str:
+    """Return the text with `pronoun` in place of a name, and `possessive` in place of its possessive form."""
     parts, last = list[str](), 0
     for at in _occurrences(text, name):
         if at >= last:
             end = at + len(name)
             ending = _POSSESSIVE.match(text, end)
-            parts += text[last:at], possessive if ending else own
+            parts += text[last:at], possessive if ending else pronoun
             last = ending.end() if ending else end
     return "".join([*parts, text[last:]])
 

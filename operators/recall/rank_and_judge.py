@@ -11,7 +11,7 @@ from recallflow.fields import format_time
 from recallflow.language.statements import StatementReading, read_statements
 from recallflow.operators.graph.query_graph import QueryGraph
 from recallflow.operators.recall import model_calls, people, updates
-from recallflow.operators.recall.columns import Columns, compute, known
+from recallflow.operators.recall.columns import Columns, compute, fact_columns
 from recallflow.operators.recall.deadline import Step
 from recallflow.operators.recall.question import Question
 from recallflow.operators.recall.ranking import CANDIDATES, rank
@@ -42,7 +42,7 @@ def read_signal(run: QueryRun, permitted: Places) -> Signal:
     elif "dense" in run.dropped:
         found = Signal(_by_words(shared, index, question, permitted))
     else:
-        received = run.results.vectors.get(question.own_words)
+        received = run.results.vectors.get(question.first_person_text)
         found = signal_by_vector(shared, index, question, permitted, run.rows, received)
         if received is not None:  # its time is counted in "models"
             found = found._replace(took_ms=0.0)
@@ -63,11 +63,11 @@ def signal_by_vector(
     fallback's vectors of the question and the best candidates. `received` is the question's vector from an embedding
     service."""
     questions, conversation = shared.questions, index.conversation
-    asked = questions.embed(question.own_words) if received is None else received
-    hits = ("question_vector",) if asked.cached else ()
-    if not asked.cached:
-        shared.costs.add("dense", asked.took_ms)
-    if asked.vector is None:
+    embedding = questions.embed(question.first_person_text) if received is None else received
+    hits = ("question_vector",) if embedding.cached else ()
+    if not embedding.cached:
+        shared.costs.add("dense", embedding.took_ms)
+    if embedding.vector is None:
         columns, fallback = _by_words(shared, index, question, permitted), questions.fallback
         if fallback is not None:
             dense = _dense_by(fallback, columns, index, question, permitted, rows)
@@ -77,24 +77,24 @@ def signal_by_vector(
                 weights=weights_of(index, WEIGHTS["spelling"]),
                 first=None,
             )
-        problems = () if asked.problem is None else (asked.problem,)
-        return Signal(columns, embedded=fallback is not None, took_ms=asked.took_ms, warnings=problems)
-    if (known := shared.candidates.get(conversation, question.text)) is not None:
-        return Signal(known, asked.vector, embedded=True, hits=(*hits, "candidates"), took_ms=asked.took_ms)
-    query = TextVectors(asked.vector, asked.tokens)
+        problems = () if embedding.problem is None else (embedding.problem,)
+        return Signal(columns, embedded=fallback is not None, took_ms=embedding.took_ms, warnings=problems)
+    if (cached := shared.candidates.get(conversation, question.text)) is not None:
+        return Signal(cached, embedding.vector, embedded=True, hits=(*hits, "candidates"), took_ms=embedding.took_ms)
+    query = TextVectors(embedding.vector, embedding.tokens)
     sets = sets_for(questions.embedder.kind, by_token=by_token(index, query))
     weights = weights_of(index, sets, is_spaced=question.table.blanks)
     columns = compute(index, question, query, weights, permitted)
     if columns.complete:
         shared.candidates.put(conversation, question.text, columns)
-    return Signal(columns, asked.vector, embedded=True, hits=hits, took_ms=asked.took_ms)
+    return Signal(columns, embedding.vector, embedded=True, hits=hits, took_ms=embedding.took_ms)
 
 
 def _by_words(shared: Shared, index: OwnerIndex, question: Question, permitted: Places) -> Columns:
     """Return the columns without the question's vector."""
     # All cosines with a zero vector are equal, so that every column of vectors is 0.
-    nowhere = TextVectors(np.zeros(shared.questions.embedder.dimension, np.float32), NO_FLOATS)
-    return compute(index, question, nowhere, weights_of(index, LEXICAL_WEIGHTS), permitted)
+    zero_vectors = TextVectors(np.zeros(shared.questions.embedder.dimension, np.float32), NO_FLOATS)
+    return compute(index, question, zero_vectors, weights_of(index, LEXICAL_WEIGHTS), permitted)
 
 
 def _dense_by(
@@ -108,53 +108,53 @@ def _dense_by(
     dense = np.zeros(len(score))
     if readable:
         texts = [f"{row.author}: {row.content}" if row.author else row.content for _, row in readable]
-        matrix = fallback.embed([question.own_words, *texts]).astype(np.float64)
+        matrix = fallback.embed([question.first_person_text, *texts]).astype(np.float64)
         cosines = matrix[1:] @ matrix[0]
         dense[[place for place, _ in readable]] = (cosines - cosines.mean()) / (cosines.std() + 1e-6)
     return dense
 
 
-def rank_candidates(run: QueryRun, permitted: Places, signal: Signal, at_least: int = 0) -> Ranked:
-    """Rank the permitted memories, at least `at_least` of them. 0 ranks the query's k, or more if a reranker has scored
-    them."""
-    query, tuning, least = run.query, run.tuning, run.query.min_relevance
+def rank_candidates(run: QueryRun, permitted: Places, signal: Signal, min_count: int = 0) -> Ranked:
+    """Rank the permitted memories, at least `min_count` of them. For 0, rank the query's k, or more if a reranker has
+    scored them."""
+    query, tuning, min_relevance = run.query, run.tuning, run.query.min_relevance
     scores = {} if run.results.scored is None else run.results.scored.scores
     is_whole = tuning.mode == "episode"  # an episode must keep all its members
-    settles = tuning.mode in updates.MODES and not at_least  # a reranker's candidates are chosen by fit alone
-    has_context = model_calls.context_tokens(query) is not None and not is_whole and not at_least
-    most = max(at_least, model_calls.RERANKED_MOST if scores else 0)
-    if settles or has_context or (least is not None and not is_whole):
-        most = CANDIDATES
-    inputs, graph, judge = _read_input(run, permitted, signal, most)
+    applies_updates = tuning.mode in updates.MODES and not min_count  # else they are candidates of a reranker
+    has_context = model_calls.context_tokens(query) is not None and not is_whole and not min_count
+    ranked_count = max(min_count, model_calls.RERANKED_MOST if scores else 0)
+    if applies_updates or has_context or (min_relevance is not None and not is_whole):
+        ranked_count = CANDIDATES
+    inputs, graph, judge = _read_input(run, permitted, signal, ranked_count)
     ranking = rank(inputs) if len(inputs.allowed) else Ranking(inputs.allowed, np.zeros(0))
     if scores:
         ranking = _reranked(inputs, ranking, scores)
-    changed: Mapping[int, Replacement] = {}
-    if settles and len(ranking.places) > 1:
-        ranking, changed = _apply_updates(run, inputs, ranking)
+    replacements: Mapping[int, Replacement] = {}
+    if applies_updates and len(ranking.places) > 1:
+        ranking, replacements = _apply_updates(run, inputs, ranking)
     run.timings.end("rank")
-    cut = slice(max(at_least, tuning.most))
-    whole = ranking
-    if least is None:  # only the answered memories need a relevance
+    cut = slice(max(min_count, tuning.most))
+    full_ranking = ranking
+    if min_relevance is None:  # only the answered memories need a relevance
         ranking = ranking.only(cut)
     judged = _judged(judge, inputs, ranking)
     beyond: Places | slice = slice(cut.stop, cut.stop + FURTHER_MOST)
-    if least is not None:
-        enough = (judged.relevance >= least).nonzero()[0]
+    if min_relevance is not None:
+        enough = (judged.relevance >= min_relevance).nonzero()[0]
         enough, beyond = enough[cut], enough[beyond]
         ranking, judged = ranking.only(enough), judged.only(enough)
     run.timings.end("judge")
     further = NO_FURTHER
     if has_context:
-        places, created_ms = whole.places[beyond], run.index.conversation.facts["created_ms"]
-        replaced = changed.keys() & {*places.tolist()}
-        replaced_at = {place: format_time(int(created_ms[changed[place].by])) for place in replaced}
-        further = Further(places, whole.scores[beyond], replaced_at)
-    return Ranked(inputs, ranking, graph, judged, changed, further)
+        places, created_ms = full_ranking.places[beyond], run.index.conversation.facts["created_ms"]
+        replaced = replacements.keys() & {*places.tolist()}
+        replaced_at = {place: format_time(int(created_ms[replacements[place].by])) for place in replaced}
+        further = Further(places, full_ranking.scores[beyond], replaced_at)
+    return Ranked(inputs, ranking, graph, judged, replacements, further)
 
 
-def _read_input(run: QueryRun, permitted: Places, signal: Signal, most: int) -> tuple[RankingInput, QueryGraph, Judge]:
-    """Return the input of a ranking of `most` memories or more, the graph, and the judge of relevance."""
+def _read_input(run: QueryRun, permitted: Places, signal: Signal, count: int) -> tuple[RankingInput, QueryGraph, Judge]:
+    """Return the input of a ranking of `count` memories or more, the graph, and the judge of relevance."""
     query, moment, index, columns = run.query, run.moment, run.index, signal.columns
     semantic = columns.score() if columns.values else np.zeros(index.conversation.size)
     graph = QueryGraph(
@@ -170,10 +170,10 @@ def _read_input(run: QueryRun, permitted: Places, signal: Signal, most: int) -> 
         graph.warn_of_unknown(query.entity_urns)
     run.timings.end("score")
     spend_scan(index)
-    # Without the question's vector the basis is words alone, for every model. The mode `recency` compares nothing, so
-    # that only facts are available.
+    # Without the question's vector, relevance is judged by words alone, whatever the embedder. The mode `recency`
+    # computes no columns, so only those of stored facts are available.
     basis: Basis = "words" if signal.vector is None else run.engine.embedder.kind
-    columns = columns if columns.values else known(index, run.question)
+    columns = columns if columns.values else fact_columns(index, run.question)
     judge = Judge(index, run.question, columns, basis, len(permitted))
     session_id = query.session_id if moment.is_now else None
     inputs = RankingInput(
@@ -183,7 +183,7 @@ def _read_input(run: QueryRun, permitted: Places, signal: Signal, most: int) -> 
         now_ms=moment.now_ms,
         semantic=semantic,
         allowed=permitted,
-        tuning=replace(run.tuning, k=most) if most > run.tuning.k else run.tuning,
+        tuning=replace(run.tuning, k=count) if count > run.tuning.k else run.tuning,
         relevance=judge.at,
         vector=signal.vector,
         proximity=_proximity(run, graph),
@@ -207,8 +207,8 @@ def _reranked(inputs: RankingInput, ranking: Ranking, scores: Mapping[str, float
 
 def _apply_updates(run: QueryRun, inputs: RankingInput, ranking: Ranking) -> tuple[Ranking, Mapping[int, Replacement]]:
     """Move current statements before the statements that they replace, among the best memories. Return the new ranking,
-    and by position which memory updates which."""
-    ranks = _looked_at(inputs, ranking.places)
+    and the replacements, by position of the replaced memory."""
+    ranks = _ranks_to_compare(inputs, ranking.places)
     places = ranking.places[ranks]
     slots = run.index.conversation.slots[places].tolist()
     question, statements = _statements(run, inputs.question.text, slots)
@@ -225,22 +225,22 @@ def _apply_updates(run: QueryRun, inputs: RankingInput, ranking: Ranking) -> tup
     if not found:
         return ranking, {}
     at = ranking.places.tolist()
-    changed = {at[rank]: one._replace(by=at[one.by]) for rank, one in found.items()}
+    replacements = {at[rank]: one._replace(by=at[one.by]) for rank, one in found.items()}
     order = updates.reordered(ranks, likely, len(at), about_past=question.has("past"))
     if ranking.first_ranks is None:  # a reranker's order has no scores to raise
         gains = updates.score_gains(ranking.scores, order)
         ranking = replace(ranking, scores=ranking.scores + gains, boosts=ranking.boosts | {updates.BOOST: gains})
         ranking.tiebreak_applied = False  # the scores now define the order
-    return ranking.only(np.array(order)), changed
+    return ranking.only(np.array(order)), replacements
 
 
-def _looked_at(inputs: RankingInput, places: Places) -> list[int]:
+def _ranks_to_compare(inputs: RankingInput, places: Places) -> list[int]:
     """Return the ranks of the memories to compare for updates: the best ones, and the next messages after the very
     best."""
     best, follows = min(updates.BEST, len(places)), inputs.index.conversation.follows
-    behind = places[: updates.FOLLOWED] + 1
-    behind = behind[behind < len(follows)]
-    is_next = (places[best:] == behind[follows[behind], np.newaxis]).any(axis=0)
+    next_positions = places[: updates.FOLLOWED] + 1
+    next_positions = next_positions[next_positions < len(follows)]
+    is_next = (places[best:] == next_positions[follows[next_positions], np.newaxis]).any(axis=0)
     return [*range(best), *(is_next.nonzero()[0] + best).tolist()]
 
 
@@ -264,9 +264,9 @@ def _judged(judge: Judge, inputs: RankingInput, ranking: Ranking) -> Judged:
     if not len(inputs.allowed):
         return Judged(judge, 0.0, np.zeros(0))
     places = inputs.best(NEAREST)
-    figures = judge.figures(np.concatenate([places, ranking.places]))
-    nearest = figures.only(slice(len(places)))
-    relevance = judge.relevance(figures)
+    features = judge.features(np.concatenate([places, ranking.places]))
+    nearest = features.only(slice(len(places)))
+    relevance = judge.relevance(features)
     answerable = judge.answerable(nearest, highest=float(relevance[: len(places)].max()))
     return Judged(judge, answerable, relevance[len(places) :], judge.is_unanswerable(nearest, answerable))
 
@@ -279,7 +279,7 @@ def _proximity(run: QueryRun, graph: QueryGraph) -> Column | None:
     near: Column | None = np.zeros(run.index.conversation.size)
     if "proximity" not in run.dropped:
         near = graph.proximity(run.query.entity_urns, run.question.text)
-        _took(run, "proximity")
+        _record_cost(run, "proximity")
     return None if near is None else people.proximity_of_named(graph.index, run.question.named, near)
 
 
@@ -289,9 +289,9 @@ def _relationship(run: QueryRun, graph: QueryGraph) -> Mapping[int, float]:
     if hops <= HOPS_MIN or "boosts" in run.dropped or not run.tuning.wants_neighbours:
         return {}
     found = graph.boosts(hops)
-    _took(run, "boosts")
+    _record_cost(run, "boosts")
     return found
 
 
-def _took(run: QueryRun, step: Step) -> None:
+def _record_cost(run: QueryRun, step: Step) -> None:
     run.engine.shared.costs.add(step, run.timings.end(step))

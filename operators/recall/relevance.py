@@ -1,9 +1,9 @@
 """Relevance of each memory, and the probability that the memories hold an answer.
 
 The signal compares an owner's memories with each other, so that its best memory may still be unrelated to the question.
-The values here are absolute: a figure depends on the question and on one memory with its neighbours. `relevance`
+The values here are absolute: a feature depends on the question and on one memory with its neighbours. `relevance`
 therefore depends neither on k nor on other parameters of the query. Other memories influence it only by document
-frequencies, participants' names and the kind of chat. `answerable` uses the figures of the best memories, and the
+frequencies, participants' names and the kind of chat. `answerable` uses the features of the best memories, and the
 number of candidates.
 
 A content word of the question, other than a participant's name, has a rarity in nats. The prior grows with the word's
@@ -11,7 +11,7 @@ length. Memories that hold the word lower it, from the second one on.
 
     rarity   min(4 + letters / 2, 7.5, -ln((holders - 1) / (memories + 20)))
 
-| figure of a memory | value |
+| feature of a memory | value |
 |---|---|
 | covered | the share of the question's rarity in the words that the memory holds |
 | around | the same of the memory and two on each side in its episode, as one text |
@@ -25,8 +25,8 @@ length. Memories that hold the word lower it, from the second one on.
 For a long text, `covered`, `match` and `length` are those of its best passage: the highest `covered`, then the highest
 `match`. Unrelated passages of the text therefore do not lower its relevance.
 
-A logit is Σ weight · figure · setting. Settings are properties of the question and its owner that change the weight of
-a figure. The probability is 1 / (1 + exp(-logit)). The weights differ by the basis of comparison (`Basis`) and by the
+A logit is Σ weight · feature · setting. Settings are properties of the question and its owner that change the weight of
+a feature. The probability is 1 / (1 + exp(-logit)). The weights differ by the basis of comparison (`Basis`) and by the
 participants (`Talk`): several people, a user and an assistant, one person (notes), or a script whose words are read as
 pairs of characters, which match by chance. They come from logistic regression over stores of 1 to 1,000 memories; half
 of the questions have no answer in them (`benchmarks/answerable.py`)."""
@@ -59,41 +59,41 @@ SPELT_ALIKE = 0.4
 UNLIKE = 0.15  # cosine of unrelated texts, for models that separate them
 TOGETHER = 5  # number of memories that may hold the answer jointly
 
-FIGURES = ("one", "covered", "around", "match", "alike", "lent", "cosine", "said", "dated", "length", "user")
-# Figures of the nearest memories: the maximum of each; the figures of the nearest one; the share of the question's
+FEATURES = ("one", "covered", "around", "match", "alike", "lent", "cosine", "said", "dated", "length", "user")
+# Features of the nearest memories: the maximum of each; the features of the nearest one; the share of the question's
 # rarity that the best few cover jointly; the share that no memory holds; and 1 if neither they nor their neighbours
 # hold a word of the question.
 HIGHEST = ("covered", "around", "match", "alike", "lent", "cosine", "said", "dated")
 FIRST = ("covered", "match", "lent", "cosine")
 EVIDENCE = ("one", *HIGHEST, *(f"first {name}" for name in FIRST), "together", "unheard", "apart")
-# Settings by which the weight of a figure differs: several people in the chat; the question's number of words, their
+# Settings by which the weight of a feature differs: several people in the chat; the question's number of words, their
 # rarity, and 1 without any; the number of memories, and its inverse.
 SETTINGS = ("one", "several", "words", "rarity", "wordless", "memories", "few")
 
 
-def _matrices(table: Table, figures: Sequence[str]) -> dict[Ground, Floats]:
-    """Return the weights of each ground, (settings, figures)."""
-    found = np.zeros((len(GROUNDS), len(SETTINGS), len(figures)))
+def _matrices(table: Table, features: Sequence[str]) -> dict[Ground, Floats]:
+    """Return the weights of each ground, (settings, features)."""
+    found = np.zeros((len(GROUNDS), len(SETTINGS), len(features)))
     for name, weights in table.items():
-        figure, _, setting = name.partition(" · ")
-        found[:, SETTINGS.index(setting or "one"), figures.index(figure)] = weights
+        feature, _, setting = name.partition(" · ")
+        found[:, SETTINGS.index(setting or "one"), features.index(feature)] = weights
     return dict(zip(GROUNDS, found, strict=True))
 
 
-_RELEVANCE, _ANSWERABLE = _matrices(RELEVANCE, FIGURES), _matrices(ANSWERABLE, EVIDENCE)
-_HIGHEST, _FIRST = ([FIGURES.index(name) for name in names] for names in (HIGHEST, FIRST))
+_RELEVANCE, _ANSWERABLE = _matrices(RELEVANCE, FEATURES), _matrices(ANSWERABLE, EVIDENCE)
+_HIGHEST, _FIRST = ([FEATURES.index(name) for name in names] for names in (HIGHEST, FIRST))
 
 
-class Figures(NamedTuple):
-    values: Floats  # (figures, memories) in the order of `FIGURES`
+class RelevanceFeatures(NamedTuple):
+    values: Floats  # (features, memories) in the order of `FEATURES`
     holds: Mask  # which memory holds which stem, (stems, memories)
 
     def of(self, name: str) -> Column:
-        column: Column = self.values[FIGURES.index(name)]
+        column: Column = self.values[FEATURES.index(name)]
         return column
 
-    def only(self, some: slice) -> "Figures":
-        return Figures(self.values[:, some], self.holds[:, some])
+    def only(self, some: slice) -> "RelevanceFeatures":
+        return RelevanceFeatures(self.values[:, some], self.holds[:, some])
 
 
 class Judge:
@@ -109,7 +109,7 @@ class Judge:
 
     def __init__(self, index: OwnerIndex, question: Question, columns: Columns, basis: Basis, permitted: int) -> None:
         """`permitted` is the number of memories that may be in the answer."""
-        standing = {stem: index.standing[stem] for stem in question.bare_stems}
+        standing = {stem: index.standing[stem] for stem in question.stems_without_names}
         memories = index.conversation.size
         self.index, self.columns, self.stems = index, columns, [*standing]
         self.rarities = np.array([rarity(stem, found.holders, memories) for stem, found in standing.items()])
@@ -129,7 +129,7 @@ class Judge:
             basis = "words"  # the weights for these vectors require token vectors
         self.ground: Ground = basis, talk_of(index, question)
 
-    def figures(self, places: Places) -> Figures:
+    def features(self, places: Places) -> RelevanceFeatures:
         conversation, columns = self.index.conversation, self.columns
         counts, around = self._counts(places)
         words = self.index.words.lengths()[conversation.slots[places]]
@@ -151,7 +151,7 @@ class Judge:
             "length": np.log1p(length),
             "user": users * 1.0,
         }
-        return Figures(np.array([values[name] for name in FIGURES]), counts > 0)
+        return RelevanceFeatures(np.array([values[name] for name in FEATURES]), counts > 0)
 
     def _covered(self, counts: Ints, words: Ints) -> tuple[Column, Column]:
         """Return `covered` and `match` of texts. `counts` are term frequencies, (stems, texts). `words` are the lengths
@@ -171,9 +171,9 @@ class Judge:
         if not several.any():
             return counts, words
         sizes = parts.counts(slots[several])
-        looked_at = ranges(parts.firsts[slots[several]], sizes)
+        compared = ranges(parts.firsts[slots[several]], sizes)
         held = [index.words.part_occurrences(stem) for stem in self.stems]
-        own, length = counted(held, looked_at, len(parts.starts)), parts.lengths[looked_at]
+        own, length = counted(held, compared, len(parts.starts)), parts.lengths[compared]
         covered, match = self._covered(own, length)
         of = np.repeat(np.arange(len(sizes)), sizes)
         order = np.lexsort((-match, -covered, of))
@@ -197,8 +197,8 @@ class Judge:
         around = up_to.take(first + (high - low), axis=1) > up_to.take(first, axis=1)
         return counts.take(near.searchsorted(places), axis=1), around
 
-    def evidence(self, nearest: Figures) -> Floats:
-        """Return the evidence for `answerable`, in the order of `EVIDENCE`. `nearest` are figures of the best memories
+    def evidence(self, nearest: RelevanceFeatures) -> Floats:
+        """Return the evidence for `answerable`, in the order of `EVIDENCE`. `nearest` are features of the best memories
         by signal, the best first."""
         best = np.argsort(-nearest.of("covered"), kind="stable")[:TOGETHER]
         unheard = np.array([not len(held) for held in self.holding], np.bool_)
@@ -208,14 +208,14 @@ class Judge:
             [[1.0], values.take(_HIGHEST, axis=0).max(axis=1), values.take(_FIRST, axis=0)[:, 0], rest]
         )
 
-    def relevance(self, figures: Figures) -> Column:
+    def relevance(self, features: RelevanceFeatures) -> Column:
         """Return each memory's probability of being evidence for the question."""
-        return probability(self.settings @ _RELEVANCE[self.ground] @ figures.values)
+        return probability(self.settings @ _RELEVANCE[self.ground] @ features.values)
 
     def at(self, places: Places) -> Column:
-        return self.relevance(self.figures(places))
+        return self.relevance(self.features(places))
 
-    def is_unanswerable(self, nearest: Figures, answerable: float) -> bool:
+    def is_unanswerable(self, nearest: RelevanceFeatures, answerable: float) -> bool:
         """Return whether to warn that most likely no memory answers. That is so if the probability of an answer is very
         low. It is also so if the probability is below one half and all of the following hold: the question has at least
         two words; no word occurs near the best memories; no participant whom the question names wrote any of these; and
@@ -233,7 +233,7 @@ class Judge:
         closeness = self.index.words.closest(self.stems, np.sort(self.index.conversation.slots), np.ones(count))
         return not (closeness > SPELT_ALIKE).any()
 
-    def answerable(self, nearest: Figures, highest: float) -> float:
+    def answerable(self, nearest: RelevanceFeatures, highest: float) -> float:
         """Return the probability that the memories hold an answer. One memory that is evidence is an answer, so the
         probability is at least that of the most relevant one. Several unlikely memories raise it to at most
         `EVIDENCE_BETWEEN_THEM` times that value. `highest` is the highest relevance of the nearest memories."""

@@ -1,4 +1,4 @@
-"""Fitted weights of relevance.py: of a figure, or of a figure and a setting, for each of `GROUNDS`. Refit them with
+"""Fitted weights of relevance.py: of a feature, or of a feature and a setting, for each of `GROUNDS`. Refit them with
 `python -m benchmarks.answerable`; do not edit them by hand."""
 
 from collections.abc import Mapping

@@ -98,7 +98,7 @@ class QueryRun:
     intent: Intent
     tuning: Tuning
     dropped: list[Step]  # optional steps omitted for lack of time
-    at_ms: float  # the time from the start of the query to the end of its analysis
+    analysis_ms: float  # the time from the start of the query to the end of its analysis
 
     @property
     def query(self) -> Recall:
@@ -170,7 +170,7 @@ class Expanded(NamedTuple):
 
 class CategorySummaries(NamedTuple):
     every: Mapping[str, str]  # all summaries by category
-    at_hand: Mapping[str, str]  # the summaries that pass the filters
+    available: Mapping[str, str]  # the summaries that pass the filters
     warnings: list[Warn]
 
 

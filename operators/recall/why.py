@@ -328,12 +328,11 @@ def _lenders(inputs: RankingInput, places: Places) -> tuple[list[Lender | None],
     """Return for each position the neighbour with most of the words it lacks, or None, and the question's stems that
     the position holds. Of equal neighbours the first is taken. Participants' names are excluded."""
     index, conversation = inputs.index, inputs.index.conversation
-    asked = {
-        stem: index.standing[stem] for stem in dict.fromkeys((*inputs.question.bare_stems, *inputs.question.stems))
-    }
+    question = inputs.question
+    asked = {stem: index.standing[stem] for stem in dict.fromkeys((*question.stems_without_names, *question.stems))}
     stems = [stem for stem, found in asked.items() if found.holders]
     standing = [asked[stem] for stem in stems]
-    bare = {*inputs.question.bare_stems}
+    bare = {*question.stems_without_names}
     may_lend = sum(1 << word for word, stem in enumerate(stems) if stem in bare)
     low, high = (bound.tolist() for bound in conversation.window(BEFORE, places))
     nearby = [

@@ -207,7 +207,7 @@ def units(index: OwnerIndex, question: Question, query: TextVectors) -> Units:
         heavy = lengths > 0
         tokens = query.tokens[heavy] / lengths[heavy, np.newaxis].astype(np.float32)
         return Units(_shares(lengths[heavy]), tokens=tokens)
-    stems = tuple(dict.fromkeys(question.bare_stems))
+    stems = tuple(dict.fromkeys(question.stems_without_names))
     return Units(_shares(idf([index.standing[stem].holders for stem in stems], index.conversation.size)), stems)
 
 

@@ -181,10 +181,10 @@ NASTY = st.text(st.sampled_from("aB .'’?()[\\*+$^|8é日\n\u00ad"), min_size=1
 def test_any_question_about_anyone_is_understood(text: str, participants: list[str]) -> None:
     question = analyse_question(text, participants)
     assert set(question.named) <= set(participants)
-    assert set(question.bare_stems) <= set(question.stems) | set(analyse_question(question.own_words, []).stems)
+    assert {*question.stems_without_names} <= {*question.stems, *analyse_question(question.first_person_text, []).stems}
     if not question.named:
-        assert question.own_words == " ".join(text.split())
-        assert question.bare_stems == question.stems
+        assert question.first_person_text == " ".join(text.split())
+        assert question.stems_without_names == question.stems
 
 
 def test_months_and_years_are_paired_up_to_a_limit() -> None:

@@ -50,7 +50,7 @@ def test_long_words_are_rarer_and_frequent_ones_count_less() -> None:
 def test_figures_by_hand() -> None:
     # "bike" and "tour" are worth 6 nats each; neither is held beside a first time.
     index = indexed([(0, "bike"), (0, "x"), (0, "tour y"), (0, "x"), (1, "x")])
-    found = judge(index, "Bike tour?").figures(np.arange(5))
+    found = judge(index, "Bike tour?").features(np.arange(5))
     np.testing.assert_allclose(found.of("covered"), [0.5, 0, 0.5, 0, 0])
     np.testing.assert_allclose(found.of("around"), [1, 1, 1, 0.5, 0])
     # Of one word, a 30th of the mean length: 0.5·2.2/(1 + 1.2·(0.25 + 0.75/30)) = 0.5·2.2/1.33
@@ -65,7 +65,7 @@ def test_answerability_evidence_by_hand() -> None:
     # "bike", "tour" and "cost" are worth 6 nats each, and nobody speaks of what it costs.
     index = indexed([(0, "bike"), (1, "tour")])
     asked = judge(index, "Bike tour cost?")
-    found = dict(zip(EVIDENCE, asked.evidence(asked.figures(np.array([1, 0]))), strict=True))
+    found = dict(zip(EVIDENCE, asked.evidence(asked.features(np.array([1, 0]))), strict=True))
     assert found["covered"] == pytest.approx(1 / 3)
     assert found["first covered"] == pytest.approx(1 / 3)
     assert found["together"] == pytest.approx(2 / 3)
@@ -79,21 +79,21 @@ def test_answerability_evidence_by_hand() -> None:
 def test_a_probability_is_the_logistic_of_the_weighted_sum() -> None:
     index = indexed([(0, "bike"), (0, "bike tour")])
     asked = judge(index, "Which bike tour?")
-    figures = asked.figures(np.arange(2))
+    features = asked.features(np.arange(2))
     settings = dict(zip(SETTINGS, asked.settings, strict=True))
     at = GROUNDS.index(asked.ground)
     logit = np.zeros(2)
     for name, weights in RELEVANCE.items():
-        figure, _, setting = name.partition(" · ")
-        logit += weights[at] * figures.of(figure) * settings[setting or "one"]
-    np.testing.assert_allclose(asked.relevance(figures), 1 / (1 + np.exp(-logit)))
-    evidence = dict(zip(EVIDENCE, asked.evidence(figures), strict=True))
+        feature, _, setting = name.partition(" · ")
+        logit += weights[at] * features.of(feature) * settings[setting or "one"]
+    np.testing.assert_allclose(asked.relevance(features), 1 / (1 + np.exp(-logit)))
+    evidence = dict(zip(EVIDENCE, asked.evidence(features), strict=True))
     parts = [(weights[at], name.partition(" · ")) for name, weights in ANSWERABLE.items()]
-    total = sum(weight * evidence[figure] * settings[setting or "one"] for weight, (figure, _, setting) in parts)
+    total = sum(weight * evidence[feature] * settings[setting or "one"] for weight, (feature, _, setting) in parts)
     by_itself = 1 / (1 + math.exp(-total))
-    assert asked.answerable(figures, highest=by_itself) == pytest.approx(by_itself)
-    assert asked.answerable(figures, highest=1.0) == 1.0
-    assert asked.answerable(figures, highest=by_itself / 60) == pytest.approx(by_itself / 10)
+    assert asked.answerable(features, highest=by_itself) == pytest.approx(by_itself)
+    assert asked.answerable(features, highest=1.0) == 1.0
+    assert asked.answerable(features, highest=by_itself / 60) == pytest.approx(by_itself / 10)
 
 
 def test_notes_assistants_and_caseless_scripts_have_own_weights() -> None:
@@ -116,7 +116,7 @@ def test_unrelated_memories_change_no_relevance(basis: Basis, held: str) -> None
     for others in (0, 4, 99, 999):
         said = [(0, held), *((n + 1, f"kettle{n} broke") for n in range(others))]
         asked = judge(indexed(said), "What does the bike tour cost?", basis)
-        found.append(float(asked.relevance(asked.figures(np.zeros(1, np.int64)))[0]))
+        found.append(float(asked.relevance(asked.features(np.zeros(1, np.int64)))[0]))
     assert max(found) - min(found) < 0.05
 
 
