@@ -61,7 +61,7 @@ from recallflow.operators.prepare import prepare
 from recallflow.operators.quotas import Rates
 from recallflow.operators.rules import Rules
 from recallflow.operators.step import PartitionLogic, StateStep
-from recallflow.outputs import Marked, Output
+from recallflow.outputs import Output, OutputBarrier
 from recallflow.records import Mark, Open, Record, Signal
 from recallflow.state.directory import StateDirectory
 
@@ -82,7 +82,7 @@ class MainFlow:
     authorise_item: Callable[[Item], Item]
     embedder: Embedder
     open_state: Callable[[int], StateStep]
-    route_outputs: Callable[[list[tuple[str, Output | Marked]]], Iterable[object]]
+    route_outputs: Callable[[list[tuple[str, Output | OutputBarrier]]], Iterable[object]]
     spans: RecordSpans
     began_s: float = 0.0  # the start of the current batch
 

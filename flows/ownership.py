@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import KW_ONLY, dataclass, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 from recallflow.connectors.kafka.cluster import Ends, earliest, read_tails
@@ -23,7 +24,7 @@ from recallflow.connectors.kafka.topic_reader import TopicReader
 from recallflow.errors import OutputsGone, SourceError
 from recallflow.flows.partition_copies import Restore
 from recallflow.kafka_options import KafkaOptions
-from recallflow.outputs import Marked
+from recallflow.outputs import OutputBarrier
 from recallflow.owner import ranges_of
 from recallflow.records import Position
 from recallflow.state.directory import StateDirectory
@@ -292,29 +293,29 @@ class Ownership:
 
     # ------------------------------------------------------------------ for the sink
 
-    def commit_barriers(self, marks: Collection[Marked]) -> None:
+    def commit_barriers(self, barriers: Collection[OutputBarrier]) -> None:
         """Advance the progress of partitions: all outputs before these barriers are delivered."""
         known: dict[int, Committed] = {}
-        for mark in marks:
-            if (given := self.source.barrier_progress(mark.partition, mark.number)) is None:
+        for barrier in barriers:
+            if (given := self.source.barrier_progress(barrier.partition, barrier.number)) is None:
                 continue  # a partition of a standby
-            progress = self._progress_at(mark, given)
-            self._progress[mark.partition] = progress
-            if mark.last:
-                self._handed[mark.partition].set()
+            progress = self._progress_at(barrier, given)
+            self._progress[barrier.partition] = progress
+            if barrier.last:
+                self._handed[barrier.partition].set()
             else:
-                self.source.set_progress(mark.partition, progress.encode(), open_left=any(mark.open.values()))
-                known[mark.partition] = committed(progress)
+                self.source.set_progress(barrier.partition, progress.encode(), open_left=any(barrier.open.values()))
+                known[barrier.partition] = committed(progress)
         if known:
             self.commit(known)
 
-    def _progress_at(self, mark: Marked, given: BarrierProgress) -> PartitionProgress:
+    def _progress_at(self, barrier: OutputBarrier, given: BarrierProgress) -> PartitionProgress:
         """Return the progress of a partition, from the records given up to a barrier and those unfinished at it."""
-        before = self._progress[mark.partition]
-        held = mark.open.get(f"{self._memory}:{mark.partition}", ())
+        before = self._progress[barrier.partition]
+        held = barrier.open.get(f"{self._memory}:{barrier.partition}", ())
         reached = max(before.memory.next_offset, min((given.memory.next_offset, *held)))
         memory = given.memory._replace(next_offset=reached, open=(), ahead=())
-        asked = mark.open.get(f"{self._queries}:{mark.partition}", ())
+        asked = barrier.open.get(f"{self._queries}:{barrier.partition}", ())
         still = tuple(sorted({*given.queries.open, *asked}))
         ahead = tuple(offset for offset in given.queries.ahead if offset not in asked)
         progress = replace(
@@ -326,9 +327,9 @@ class Ownership:
             clean=False,
             deployment=self.deployment,
         )
-        if self.sent.has_unclaimed(mark.partition, mark.number, lambda position: self._is_done(progress, position)):
-            return replace(progress, tails=self._tails[mark.partition], at_ms=before.at_ms)
-        return replace(progress, tails={}, clean=True) if mark.last else progress
+        if self.sent.take_unclaimed(barrier.partition, barrier.number, partial(self._is_done, progress)):
+            return replace(progress, tails=self._tails[barrier.partition], at_ms=before.at_ms)
+        return replace(progress, tails={}, clean=True) if barrier.last else progress
 
 
 def committed(progress: PartitionProgress) -> Committed:

@@ -31,9 +31,9 @@ from recallflow.outputs import (
     Derived,
     Done,
     Enriched,
-    Marked,
     Moved,
     Output,
+    OutputBarrier,
     Receipted,
     Requested,
     Routed,
@@ -257,14 +257,14 @@ def deployment_name(config: Config, topic: str) -> str:
 
 def routing(
     router: Router, source: OwnedSource, observe: Callable[[Any], None], spans: RecordSpans
-) -> Callable[[list[tuple[str, Any]]], Iterator[ToSend | Marked]]:
+) -> Callable[[list[tuple[str, Any]]], Iterator[ToSend | OutputBarrier]]:
     """Return the step that routes outputs, reports completed records to the source, and ends their spans. Barriers stay
     behind the outputs before them."""
 
-    def route(batch: list[tuple[str, Any]]) -> Iterator[ToSend | Marked]:
+    def route(batch: list[tuple[str, Any]]) -> Iterator[ToSend | OutputBarrier]:
         late: list[Position] = []
         for _, made in batch:
-            if isinstance(made, Marked):
+            if isinstance(made, OutputBarrier):
                 yield made
                 continue
             output = router.fitted(made)

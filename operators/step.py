@@ -30,7 +30,7 @@ from recallflow.operators.recall.model_calls import Kind
 from recallflow.operators.recall.shared import Shared
 from recallflow.operators.rules import Rules
 from recallflow.operators.writes import MemoryWrites
-from recallflow.outputs import Done, Marked, Moved, Output
+from recallflow.outputs import Done, Moved, Output, OutputBarrier
 from recallflow.owner import Owner
 from recallflow.records import Mark, Open, Position, Signal
 from recallflow.state import keys
@@ -192,7 +192,7 @@ class StateStep:
                 self._queue.hold(item, first=True)
                 return answered
 
-    def begin_sync(self, mark: Mark) -> Marked:
+    def begin_sync(self, mark: Mark) -> OutputBarrier:
         """Start the sync of all applied records at a barrier, and return the partition's progress. Only the latest
         earlier barrier may still wait for the disk or for deliveries, and none if this is not the last."""
         partition = self._partition
@@ -206,7 +206,7 @@ class StateStep:
         for item in [*self._held(), *self._queries.waiting()]:
             found[item.record.position.source].append(item.record.position.offset)
         open_offsets = {source: tuple(sorted(offsets)) for source, offsets in found.items()}
-        return Marked(partition.number, mark.number, open_offsets, mark.last, is_synced)
+        return OutputBarrier(partition.number, mark.number, open_offsets, mark.last, is_synced)
 
     def close(self) -> None:
         """Close the state partition, so that another process may open it. Unfinished records are read again there."""
@@ -275,9 +275,9 @@ class PartitionLogic:
         self._open_step = open_step
         self._step: StateStep | None = None
 
-    def on_batch(self, values: list[Batch | CallCompletion | Signal]) -> tuple[list[Output | Marked], bool]:
+    def on_batch(self, values: list[Batch | CallCompletion | Signal]) -> tuple[list[Output | OutputBarrier], bool]:
         """Return outputs, and whether the partition is closed."""
-        outputs: list[Output | Marked] = []
+        outputs: list[Output | OutputBarrier] = []
         given: list[Batch | CallCompletion] = []
         for value in values:
             if isinstance(value, Open | Mark):

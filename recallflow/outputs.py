@@ -108,7 +108,7 @@ class Moved:
 
 
 @dataclass(slots=True, frozen=True)
-class Marked:
+class OutputBarrier:
     """A barrier behind the outputs of a state partition, with its sequence number. `open` holds the offsets of
     received and unfinished records by source, in order; `last` precedes the partition's revocation. `is_synced` tells
     whether everything applied before it survives a power failure."""

@@ -126,7 +126,7 @@ class ControlTable:
 
 def send_decisions(options: KafkaOptions, topic: str, secret: str | None, events: Sequence[Control]) -> None:
     """Send decisions, signed if there is a secret, and await acknowledgements. Raise SinkError."""
-    sender = Sender(options, {topic: ask_configs(options, [topic])[topic].most_bytes}, then="they are sent again")
+    sender = Sender(options, {topic: ask_configs(options, [topic])[topic].most_bytes}, remedy="they are sent again")
     for event in events:
         key, value = event.record_key, event.model_dump_json(exclude_none=True).encode()
         sender.send(topic, value, key, headers=signed(secret, key, value))

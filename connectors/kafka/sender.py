@@ -29,7 +29,7 @@ from recallflow.connectors.kafka.messages import (
 from recallflow.connectors.kafka.topic_reader import TopicReader
 from recallflow.errors import MembershipLost, RecallflowError, SinkError
 from recallflow.kafka_options import KafkaOptions, log_outage
-from recallflow.outputs import Marked
+from recallflow.outputs import OutputBarrier
 from recallflow.process import Closing, Patience
 from recallflow.records import Position
 
@@ -45,23 +45,23 @@ _REFUSALS = {
     KafkaError._INVALID_DIFFERENT_RECORD,  # another record of the same batch is invalid
 }
 FLUSH_S, RESEND_S = 60.0, 30.0
-REPLAYED_AT_ONCE = 500  # letters of one transaction
+REPLAYED_AT_ONCE = 500  # dead letters of one transaction
 REPLAY_BYTES, REPLAY_BATCH_BYTES = 100 * 1024 * 1024, 16 * 1024
 LINGER_MS = 5  # bulk sending: fuller batches are worth a wait
 
 
 class Sender:
-    """One idempotent producer. An undelivered record is the error of every later call, as later failures follow."""
+    """One idempotent producer. After an undelivered record, every later call raises its error, the likely cause."""
 
     def __init__(
         self,
         options: KafkaOptions,
         most_bytes: Mapping[str, int],  # topic → record size limit
         *,
-        then: str,  # remedy that an error states after its reason
+        remedy: str,  # what an error states after its reason
         permit: Callable[[], None] = lambda: None,  # called before each attempt to send; it returns, or raises
-        expired: Callable[[str], RecallflowError] = SinkError,  # error of a record that waited too long for brokers
-        chosen: Mapping[str, object] | None = None,  # further options of librdkafka
+        expiry_error: Callable[[str], RecallflowError] = SinkError,  # for a record that waited too long for brokers
+        producer_options: Mapping[str, object] | None = None,  # further options of librdkafka
     ) -> None:
         bounds = {
             # It accepts the limit of the largest topic, and fills a batch up to the limit of the smallest.
@@ -69,8 +69,8 @@ class Sender:
             "batch.size": min(BATCH_BYTES, *most_bytes.values()),
             "error_cb": self._on_error,
         }
-        self._producer = Producer(options.producer() | bounds | dict(chosen or {}))
-        self._then, self._permit, self._expired = then, permit, expired
+        self._producer = Producer(options.producer() | bounds | dict(producer_options or {}))
+        self._remedy, self._permit, self._expiry_error = remedy, permit, expiry_error
         self._error: RecallflowError | None = None
 
     def send(
@@ -95,8 +95,8 @@ class Sender:
             else:
                 where = topic if partition == ANY_PARTITION else f"{topic}:{partition}"
                 is_late = error.code() == KafkaError._MSG_TIMED_OUT
-                made = self._expired if is_late else SinkError
-                self._fail(f"{where}: a record was not delivered: {error.str()}", made)
+                error_type = self._expiry_error if is_late else SinkError
+                self._fail(f"{where}: a record was not delivered: {error.str()}", error_type)
 
         while True:
             self.check()
@@ -128,15 +128,15 @@ class Sender:
                 break
         self.check()
         if left:
-            raise self._expired(f"{left} records were not acknowledged {patience}; {self._then}")
+            raise self._expiry_error(f"{left} records were not acknowledged {patience}; {self._remedy}")
 
     def check(self) -> None:
-        """Raise the error of the first record that was not delivered: SinkError, or the result of `expired`."""
+        """Raise the error of the first record that was not delivered: SinkError, or `expiry_error`."""
         if self._error is not None:
             raise self._error
 
-    def _fail(self, why: str, made: Callable[[str], RecallflowError] = SinkError) -> None:
-        self._error = self._error or made(f"{why}; {self._then}")
+    def _fail(self, why: str, error_type: Callable[[str], RecallflowError] = SinkError) -> None:
+        self._error = self._error or error_type(f"{why}; {self._remedy}")
 
     def _on_error(self, error: KafkaError) -> None:
         if error.fatal():
@@ -145,32 +145,35 @@ class Sender:
             log_outage(error)
 
 
-class LetterReplay(Sender):
-    """Sender of dead letters, each exactly once. A record and the mark that it was sent are in one transaction; the
-    mark is next to the letter, in the topic of dead letters. A later replay, or one after a crash, begins by ending
-    this one's transaction, and reads the marks then. Raise SinkError."""
+class DeadLetterReplay(Sender):
+    """Sender of dead letters, each exactly once. A record and a marker next to its letter (in the topic of dead
+    letters) are sent in one transaction. A later replay, also after a crash, first fences this one and aborts its open
+    transaction. Then it reads the markers. Raise SinkError."""
 
     def __init__(self, options: KafkaOptions, topic: str) -> None:
         """Raise SourceError if Kafka is away, refuses us, or lacks the topic."""
         with TopicReader(options) as reader:
             reader.partitions([topic])
-        chosen = {"transactional.id": f"recallflow-replay-{topic}", "transaction.timeout.ms": round(RESEND_S * 1000)}
-        then = "replay again: records that were sent are left out"
-        # The topics of the letters are unknown: only a batch of several records is smaller than the limit of each.
-        super().__init__(options, {topic: REPLAY_BYTES}, then=then, chosen={"batch.size": REPLAY_BATCH_BYTES, **chosen})
+        timeout = {"transaction.timeout.ms": round(RESEND_S * 1000)}
+        # The size limits of the target topics are unknown: a small batch keeps several records below each of them.
+        own = {"transactional.id": f"recallflow-replay-{topic}", "batch.size": REPLAY_BATCH_BYTES, **timeout}
+        remedy = "replay again: records that were sent are left out"
+        super().__init__(options, {topic: REPLAY_BYTES}, remedy=remedy, producer_options=own)
         self._topic = topic
         self._transact(lambda: self._producer.init_transactions(RESEND_S))
 
-    def send_again(self, letters: Sequence[Letter], credentials: Headers = (), judged: Collection[str] = ()) -> int:
+    def send_again(
+        self, letters: Sequence[Letter], credentials: Headers = (), authorised_topics: Collection[str] = ()
+    ) -> int:
         """Send records to the topics that refused them, with their bytes, keys, headers and times. Return their number.
-        Dead letters hold no credentials: records for the topics in `judged`, which check senders, get `credentials`."""
+        Dead letters hold no credentials, so records for `authorised_topics`, which check them, get `credentials`."""
         for begin in range(0, len(letters), REPLAYED_AT_ONCE):
             self._transact(self._producer.begin_transaction)
             try:
                 for letter in letters[begin : begin + REPLAYED_AT_ONCE]:
-                    headers = (*letter.again_headers, *(credentials if letter.source.topic in judged else ()))
-                    sent_ms = letter.record_ms
-                    self.send(letter.source.topic, letter.value, letter.key, headers=headers, sent_ms=sent_ms)
+                    topic, sent_ms = letter.source.topic, letter.record_ms
+                    headers = (*letter.again_headers, *(credentials if topic in authorised_topics else ()))
+                    self.send(topic, letter.value, letter.key, headers=headers, sent_ms=sent_ms)
                     at = str(letter.position).encode()
                     self.send(
                         self._topic, b"", at, partition=letter.position.partition, headers=((REPLAYED_HEADER, at),)
@@ -202,12 +205,12 @@ class Publisher:
         with TopicReader(options) as reader:
             reader.partitions([topic])
         self.most_bytes = ask_configs(options, [topic])[topic].most_bytes
-        chosen = {"linger.ms": LINGER_MS}
-        self._sender = Sender(options, {topic: self.most_bytes}, then="run the same command again", chosen=chosen)
+        remedy, linger = "run the same command again", {"linger.ms": LINGER_MS}
+        self._sender = Sender(options, {topic: self.most_bytes}, remedy=remedy, producer_options=linger)
         self._topic, self._credentials = topic, credentials
         self._overhead_bytes = RECORD_OVERHEAD_BYTES + headers_bytes(credentials)
         self._reached = reached
-        self._given = 0
+        self._next_number = 0
         self._acknowledged: set[int] = set()  # acknowledged records after the first unacknowledged one
         self._through = 0  # number of leading records that are acknowledged
 
@@ -215,17 +218,18 @@ class Publisher:
         return len(key) + len(value) + self._overhead_bytes <= self.most_bytes
 
     def send(self, key: bytes, value: bytes) -> None:
-        """Send one record that fits. Raise SinkError where a record was not delivered."""
-        number = self._given
-        self._given += 1
+        """Send one record that fits. Raise SinkError if a record was not delivered."""
+        number = self._next_number
+        self._next_number += 1
         self._sender.send(
             self._topic, value, key, headers=self._credentials, delivered=lambda _: self._acknowledge(number)
         )
         self._sender.poll()
 
-    def pass_over(self) -> None:
-        self._given += 1
-        self._acknowledge(self._given - 1)
+    def skip(self) -> None:
+        """Count a record that is not sent as acknowledged."""
+        self._next_number += 1
+        self._acknowledge(self._next_number - 1)
 
     def _acknowledge(self, number: int) -> None:
         """Note an acknowledgement; different partitions acknowledge in any order."""
@@ -244,22 +248,22 @@ class Publisher:
 
 _log = logging.getLogger(__name__)
 
-Permit = Callable[[Callable[[], Patience]], None]
+SendPermit = Callable[[Callable[[], Patience]], None]  # returns, or raises after the limit that its argument creates
 
 
 class ToSend(NamedTuple):
     topic: str
-    number: int
+    partition: int
     outgoing: Outgoing
 
 
 class EarlierOutputs:
-    """Outputs that earlier owners of our partitions sent, and that did not come again yet."""
+    """Outputs that earlier owners of our partitions sent, and that this process has not produced again yet."""
 
     def __init__(self) -> None:
         self._by_partition: dict[int, set[Identity]] = {}
-        # Until a barrier is synced and committed, outputs of later records are claimed.
-        self._at_marks: dict[tuple[int, int], frozenset[Identity]] = {}
+        # (partition, barrier) → a copy, because later records claim outputs before the barrier is committed
+        self._unclaimed_at_barrier: dict[tuple[int, int], frozenset[Identity]] = {}
 
     def add(self, partition: int, found: set[Identity]) -> None:
         """Add the outputs found for a partition. Called before the partition is opened."""
@@ -279,10 +283,10 @@ class EarlierOutputs:
     def note_barrier(self, partition: int, number: int) -> None:
         """Keep the unclaimed outputs at a barrier."""
         if found := self._by_partition.get(partition):
-            self._at_marks[partition, number] = frozenset(found)
+            self._unclaimed_at_barrier[partition, number] = frozenset(found)
 
-    def has_unclaimed(self, partition: int, number: int, done: Callable[[Position], bool]) -> bool:
-        """Return whether outputs were unclaimed at a barrier. Outputs of finished records are ignored."""
+    def take_unclaimed(self, partition: int, number: int, done: Callable[[Position], bool]) -> bool:
+        """Return whether outputs of unfinished records were unclaimed at a barrier. Forget it, and finished outputs."""
 
         def is_done(identity: Identity) -> bool:
             return done(Position.parse(identity[0].decode()))
@@ -291,27 +295,28 @@ class EarlierOutputs:
             left = {one for one in found if not is_done(one)}
             if left:
                 self._by_partition[partition] = left
-        return not all(map(is_done, self._at_marks.pop((partition, number), ())))
+        return not all(map(is_done, self._unclaimed_at_barrier.pop((partition, number), ())))
 
 
 @dataclass(eq=False)
 class DeliverySink:
-    """Sink that delivers outputs, and commits each barrier once all before it is synced and acknowledged."""
+    """Sink that delivers outputs, and commits each barrier once everything before it is synced and acknowledged."""
 
     sender: "OutputSender"
     sent: EarlierOutputs
-    marked: Callable[[list[Marked]], None]  # called with barriers, on the dataflow's thread
+    commit_barriers: Callable[[list[OutputBarrier]], None]  # called on the dataflow's thread
     closing: Closing = field(default_factory=Closing)
-    _pending: list[tuple[Marked, int]] = field(default_factory=list, init=False)  # with the barrier of the sender
+    # Barriers that are not committed, each with its sequence number in the sender.
+    _pending: list[tuple[OutputBarrier, int]] = field(default_factory=list, init=False)
 
-    def write_batch(self, items: list[ToSend | Marked]) -> None:
+    def write_batch(self, items: list[ToSend | OutputBarrier]) -> None:
         for item in items:
-            if isinstance(item, Marked):
+            if isinstance(item, OutputBarrier):
                 self.sent.note_barrier(item.partition, item.number)
-                self._pending.append((item, self.sender.barrier()))
+                self._pending.append((item, self.sender.next_barrier()))
             elif not self.sent.claim(item.outgoing.identity):
                 self.sender.deliver(item)
-        if any(mark.last for mark, _ in self._pending):
+        if any(barrier.last for barrier, _ in self._pending):
             self.sender.flush_outputs()  # a partition is handed over, so nothing of it may be in flight
         self.settle()
 
@@ -321,16 +326,16 @@ class DeliverySink:
         self.sender.poll_outputs()
         if not self._pending:
             return
-        first_open = self.sender.first_open()
-        passed, pending = list[Marked](), list[tuple[Marked, int]]()
-        for mark, barrier in self._pending:
-            if barrier < first_open and mark.is_synced():
-                passed.append(mark)
+        first_unacknowledged = self.sender.first_unacknowledged_barrier()
+        passed, pending = list[OutputBarrier](), list[tuple[OutputBarrier, int]]()
+        for barrier, sequence in self._pending:
+            if sequence < first_unacknowledged and barrier.is_synced():
+                passed.append(barrier)
             else:
-                pending.append((mark, barrier))
+                pending.append((barrier, sequence))
         if passed:
             self._pending = pending
-            self.marked(passed)
+            self.commit_barriers(passed)
 
     def close(self) -> None:
         self.closing(self.sender.flush_outputs)
@@ -338,13 +343,13 @@ class DeliverySink:
 
 
 class OutputSender(Sender):
-    """Sender of outputs. A refused output is sent again alone, as brokers refuse whole batches; then its stand-in."""
+    """Sender of outputs. Brokers refuse whole batches, so a refused output is resent alone, then its stand-in."""
 
     def __init__(
         self,
         options: KafkaOptions,
         most_bytes: Mapping[str, int],
-        permit: Permit,
+        permit: SendPermit,
         outage_s: float,
         stopping: threading.Event,
     ) -> None:
@@ -353,44 +358,44 @@ class OutputSender(Sender):
         super().__init__(
             options,
             most_bytes,
-            then="it is sent again on restart",
+            remedy="it is sent again on restart",
             permit=lambda: permit(lambda: Patience(outage_s, stopping)),
-            # An expired output is dropped, because another member may own its partition by now; the next owner finds
-            # the sent outputs. During a stop it ends the process.
-            expired=lambda why: SinkError(why) if stopping.is_set() else MembershipLost(why),
-            chosen={"message.timeout.ms": round(1000 * outage_s)},
+            # An expired output ends the membership, because another member may own its partition by now. That owner
+            # finds the sent outputs. While stopping, the error ends the process.
+            expiry_error=lambda why: SinkError(why) if stopping.is_set() else MembershipLost(why),
+            producer_options={"message.timeout.ms": round(1000 * outage_s)},
         )
         self._stopping, self._outage_s = stopping, outage_s
         self._refused: list[tuple[ToSend, str]] = []  # refused outputs, with the reason
-        self._barrier = 0
-        self._open = Counter[int]()  # outputs that are not acknowledged, by the barrier before which they were sent
+        self._sequence = 0  # number of the next barrier
+        self._unacknowledged = Counter[int]()  # outputs that are not acknowledged, by the next barrier after them
 
-    def barrier(self) -> int:
-        """Return the number of a barrier after all outputs sent so far."""
-        self._barrier += 1
-        return self._barrier - 1
+    def next_barrier(self) -> int:
+        """Return the sequence number of a barrier after all outputs sent so far."""
+        self._sequence += 1
+        return self._sequence - 1
 
-    def first_open(self) -> int:
-        """Return the first barrier before which an output is not acknowledged."""
-        return min(self._open, default=self._barrier)
+    def first_unacknowledged_barrier(self) -> int:
+        """Return the number of the first barrier before which an output is not acknowledged."""
+        return min(self._unacknowledged, default=self._sequence)
 
     def deliver(self, item: ToSend) -> None:
         """Hand over one output. Raise SinkError if an earlier one failed."""
-        outgoing, barrier = item.outgoing, self._barrier
+        outgoing, barrier = item.outgoing, self._sequence
 
         def acknowledged(message: Any) -> None:
-            self._open[barrier] -= 1
-            if not self._open[barrier]:
-                del self._open[barrier]
+            self._unacknowledged[barrier] -= 1
+            if not self._unacknowledged[barrier]:
+                del self._unacknowledged[barrier]
             if outgoing.delivered is not None:
                 outgoing.delivered(time_ms(message))
 
-        self._open[barrier] += 1
+        self._unacknowledged[barrier] += 1
         self.send(
             item.topic,
             outgoing.value,
             outgoing.key,
-            partition=item.number,
+            partition=item.partition,
             headers=outgoing.all_headers,
             delivered=acknowledged,
             refused=lambda why: self._refused.append((item, why)),
@@ -402,7 +407,7 @@ class OutputSender(Sender):
         refused, self._refused = self._refused, []
         for item, reason in refused:
             self._deliver_alone(item, reason)
-        self._open.clear()  # includes outputs that were left out
+        self._unacknowledged.clear()  # includes outputs that were left out
 
     def poll_outputs(self) -> None:
         """Serve delivery reports and resend refused outputs. Raise SinkError."""
@@ -419,7 +424,7 @@ class OutputSender(Sender):
     def _deliver_alone(self, item: ToSend, reason: str) -> None:
         if self._is_accepted(item):
             return
-        where = f"{item.topic}:{item.number}: an output of {item.outgoing.source}"
+        where = f"{item.topic}:{item.partition}: an output of {item.outgoing.source}"
         _log.error("%s was refused: %s", where, reason)
         stand_in = item.outgoing.instead and item.outgoing.instead(reason)
         if stand_in is None or not self._is_accepted(item._replace(outgoing=stand_in)):

@@ -92,7 +92,7 @@ def send_tombstones(options: KafkaOptions, found: Sequence[RemainingRecords], ke
     """Send a tombstone to each partition that holds records of the user. Raise SinkError."""
     if not found:
         return
-    sender = Sender(options, dict.fromkeys((one.topic for one in found), TOMBSTONE_BYTES), then="do the same again")
+    sender = Sender(options, dict.fromkeys((one.topic for one in found), TOMBSTONE_BYTES), remedy="do the same again")
     for one in found:
         for number in one.partitions_without_tombstone:
             sender.send(one.topic, None, key, partition=number)

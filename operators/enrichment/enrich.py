@@ -37,7 +37,7 @@ from recallflow.operators.enrichment.results import (
 )
 from recallflow.operators.events import key_of_partition
 from recallflow.operators.guard import once, report
-from recallflow.outputs import Done, Enriched, EnrichmentOutput, Marked
+from recallflow.outputs import Done, Enriched, EnrichmentOutput, OutputBarrier
 from recallflow.records import Mark, Open, Position, Signal
 
 BATCH_MAX = 16  # messages per call; the answers for more would be truncated
@@ -252,9 +252,9 @@ class PartitionEnrichment:
         self._batches: dict[Hashable, _Batch] = {}  # in order of due time, because all wait equally long
         self._calls: dict[int, AsyncCall[tuple[PendingRequest, ...], Sequence[EnrichmentResult]]] = {}
 
-    def on_batch(self, values: list[ToEnrich]) -> tuple[list[EnrichmentOutput | Marked], bool]:
+    def on_batch(self, values: list[ToEnrich]) -> tuple[list[EnrichmentOutput | OutputBarrier], bool]:
         """Process values in order. Return outputs, and whether the partition is closed."""
-        outputs: list[EnrichmentOutput | Marked] = []
+        outputs: list[EnrichmentOutput | OutputBarrier] = []
         for value in values:
             match value:
                 case Open():
@@ -272,13 +272,13 @@ class PartitionEnrichment:
     def due_ms(self) -> int | None:
         return next((batch.due_ms for batch in self._batches.values()), None)
 
-    def on_notify(self) -> list[EnrichmentOutput | Marked]:
+    def on_notify(self) -> list[EnrichmentOutput | OutputBarrier]:
         now_ms = self._enricher.now_ms()
         for key in [key for key, batch in self._batches.items() if batch.due_ms <= now_ms]:
             self._submit(self._batches.pop(key))
         return []
 
-    def on_eof(self) -> list[EnrichmentOutput | Marked]:
+    def on_eof(self) -> list[EnrichmentOutput | OutputBarrier]:
         return []
 
     def _add(self, request: PendingRequest) -> None:
@@ -294,11 +294,11 @@ class PartitionEnrichment:
         call = self._calls[number] = AsyncCall(tuple(batch.requests), partial(_ask, self._enricher), completion)
         self._enricher.runtime.submit([call])
 
-    def _on_barrier(self, mark: Mark) -> list[EnrichmentOutput | Marked]:
+    def _on_barrier(self, mark: Mark) -> list[EnrichmentOutput | OutputBarrier]:
         """Return the progress at a barrier: the offsets of open requests. The last barrier closes the partition."""
         positions = sorted(self._open_positions())
         open_offsets = {positions[0].source: tuple(one.offset for one in positions)} if positions else {}
-        marked = Marked(self._number, mark.number, open_offsets, mark.last, has_nothing_to_sync)
+        marked = OutputBarrier(self._number, mark.number, open_offsets, mark.last, has_nothing_to_sync)
         if not mark.last:
             return [marked]
         self._enricher.runtime.cancel(self._calls.values())

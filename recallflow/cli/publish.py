@@ -122,7 +122,7 @@ def publish(options: KafkaOptions, topic: str, job: ReplayJob, pace: Pace | None
                 item = Refused(item.record, InvalidRecord("too_large", [problem]), STEP)
             refused += 1
             job.rejects.note(number + 1, DeadLetter(item.record, 0, item.error, item.step), job.within)
-            publisher.pass_over()
+            publisher.skip()
         publisher.flush()
         progress.save(done + sent + refused, sent_before + sent)
         rate = meter.rate()

@@ -221,12 +221,12 @@ def run_dlq_replay(options: argparse.Namespace) -> int:
     believed, as yours.
     $ recallflow dlq replay --code internal_error --dry-run --bootstrap-servers localhost:9092
     $ recallflow dlq replay --code internal_error --since 2026-03-01T08:00Z --bootstrap-servers localhost:9092"""
-    from recallflow.connectors.kafka.sender import LetterReplay
+    from recallflow.connectors.kafka.sender import DeadLetterReplay
     from recallflow.connectors.kafka.topic_reader import letters_to_replay, with_originals
 
     where = config(options)
     # It ends an earlier replay's transaction, so it precedes the reading.
-    replay = None if options.dry_run else LetterReplay(where.kafka, where.topics.dead_letters)
+    replay = None if options.dry_run else DeadLetterReplay(where.kafka, where.topics.dead_letters)
     found = letters_to_replay(where.kafka, where.topics.dead_letters)
     letters = with_originals(where.kafka, [letter for letter in found if _is_chosen(letter, options)])
     cut = [letter for letter in letters if letter.missing]

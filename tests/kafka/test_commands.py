@@ -277,7 +277,7 @@ DYING = """
 import os, signal
 from recallflow.connectors.kafka import sender
 sender.REPLAYED_AT_ONCE = 2
-produce, transact = sender.Sender.send, sender.LetterReplay._transact
+produce, transact = sender.Sender.send, sender.DeadLetterReplay._transact
 left = {{"send": {sends}, "commit": {commits}}}
 
 def dying(name, call):
@@ -291,7 +291,7 @@ def dying(name, call):
     return made
 
 sender.Sender.send = dying("send", produce)
-sender.LetterReplay._transact = dying("commit", transact)
+sender.DeadLetterReplay._transact = dying("commit", transact)
 """
 
 

@@ -40,7 +40,7 @@ from recallflow.llm import EmbeddingService
 from recallflow.operators.events import Refused, decode
 from recallflow.operators.quotas import Rates
 from recallflow.operators.step import StateStep
-from recallflow.outputs import Answer, Done, Marked, Output, Receipted
+from recallflow.outputs import Answer, Done, Output, OutputBarrier, Receipted
 from recallflow.owner import state_partition
 from recallflow.process import OUTAGE_S
 from recallflow.records import MOVED_HEADER
@@ -145,9 +145,9 @@ class Engine:
 
         self.kafka.await_(at_ends)
 
-    def _route(self, outputs: list[tuple[str, Output | Marked]]) -> Iterator[ToSend | Marked]:
+    def _route(self, outputs: list[tuple[str, Output | OutputBarrier]]) -> Iterator[ToSend | OutputBarrier]:
         for _, output in outputs:
-            if isinstance(output, Marked):
+            if isinstance(output, OutputBarrier):
                 yield output
             if isinstance(output, Done):
                 self.source.progress.count_finished(output.source.partition(":")[0], len(output.offsets))
@@ -155,7 +155,7 @@ class Engine:
                 self.answered += isinstance(output, Answer)
                 yield ToSend("out", 0, Outgoing(str(output.position), output.number, output.key, output.body))
 
-    def _commit(self, marks: list[Marked]) -> None:
+    def _commit(self, marks: list[OutputBarrier]) -> None:
         for mark in marks:
             given = self.source.barrier_progress(mark.partition, mark.number)
             assert given is not None

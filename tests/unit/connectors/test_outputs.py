@@ -24,7 +24,7 @@ from recallflow.connectors.kafka.topic_reader import TopicReader
 from recallflow.connectors.local_inputs import LocalCalls
 from recallflow.errors import MembershipLost, SinkError, SourceError
 from recallflow.kafka_options import KafkaOptions
-from recallflow.outputs import Marked
+from recallflow.outputs import OutputBarrier
 from recallflow.process import OUTAGE_S, Closing
 from recallflow.records import Position
 from tests.unit.connectors.fake_consumer import FakeKafka
@@ -67,7 +67,7 @@ def test_failed_output_ends_membership_or_the_process(
         stopping.set()
     producer.fails[b"{}"] = [KafkaError(code)]
     with pytest.raises(error) as raised:
-        sending(stopping).write_batch([to_send(1), Marked(0, 0, {}, True, lambda: True)])
+        sending(stopping).write_batch([to_send(1), OutputBarrier(0, 0, {}, True, lambda: True)])
     assert type(raised.value) is error
 
 
@@ -208,12 +208,12 @@ def test_progress_waits_for_the_first_record_that_is_open(publisher: Publisher, 
 
 def test_skipped_record_counts_as_progress(publisher: Publisher, reached: Reached) -> None:
     publisher.send(b"acme/ann", b"event 0")
-    publisher.pass_over()
+    publisher.skip()
     publisher.send(b"acme/ann", b"event 2")
     assert reached.told == []
     reached.producer.acknowledge()
     assert reached.told == [2]
-    publisher.pass_over()
+    publisher.skip()
     publisher.flush()
     assert reached.told == [2, 4]
 

@@ -106,11 +106,11 @@ class LogSender:
         self._barriers: list[int] = []  # the outputs sent before each
         self._sent = 0
 
-    def barrier(self) -> int:
+    def next_barrier(self) -> int:
         self._barriers.append(self._sent + len(self._queue))
         return len(self._barriers) - 1
 
-    def first_open(self) -> int:
+    def first_unacknowledged_barrier(self) -> int:
         return next((n for n, outputs in enumerate(self._barriers) if outputs > self._sent), len(self._barriers))
 
     def deliver(self, item: ToSend) -> None:

@@ -23,7 +23,7 @@ from recallflow.operators import erase, large
 from recallflow.operators.answers.models import Models, Within
 from recallflow.operators.events import Refused, decode
 from recallflow.operators.step import Clocks, StateStep
-from recallflow.outputs import Answer, DeadLetter, Done, Marked, Receipted
+from recallflow.outputs import Answer, DeadLetter, Done, OutputBarrier, Receipted
 from recallflow.owner import state_partition
 from recallflow.records import Mark, Open, Position, Record
 from recallflow.state.directory import StateDirectory
@@ -149,8 +149,8 @@ def outcome_of(run: Runner, schedule: list[Batch], state_dir: Path) -> Outcome:
         for one in sink.items:
             if isinstance(one, Done):
                 through.setdefault(one.source, []).extend(one.offsets)
-        outputs = [one for one in sink.items if not isinstance(one, Done | Marked)]
-        marks = [(one.partition, one.number, one.open, one.last) for one in sink.items if isinstance(one, Marked)]
+        outputs = [one for one in sink.items if not isinstance(one, Done | OutputBarrier)]
+        marks = [(b.partition, b.number, b.open, b.last) for b in sink.items if isinstance(b, OutputBarrier)]
         assert source.is_closed
         assert sink.is_closed
         shown = sorted(map(shown_of, outputs), key=repr)

@@ -12,7 +12,7 @@ from recallflow.events import EnrichmentRequest, EnrichmentResult
 from recallflow.operators.async_call import CallCompletion, Completions, Runtime
 from recallflow.operators.enrichment.enrich import Enricher, PartitionEnrichment, PendingRequest, has_nothing_to_sync
 from recallflow.operators.enrichment.results import PositionedRequest, result
-from recallflow.outputs import Done, Enriched, Marked
+from recallflow.outputs import Done, Enriched, OutputBarrier
 from recallflow.parsing import parse_as
 from recallflow.records import Mark, Open, Position
 
@@ -92,8 +92,8 @@ def opened(models: Models, *values: Any) -> PartitionEnrichment:
     return made
 
 
-def marked(number: int, *still: int, last: bool = False) -> Marked:
-    return Marked(PARTITION, number, {SOURCE: still} if still else {}, last, has_nothing_to_sync)
+def marked(number: int, *still: int, last: bool = False) -> OutputBarrier:
+    return OutputBarrier(PARTITION, number, {SOURCE: still} if still else {}, last, has_nothing_to_sync)
 
 
 def test_full_batch_is_sent_at_once_the_rest_when_due(models: Models) -> None:
