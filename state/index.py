@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from recallflow.caching import BoundedCache
 from recallflow.embedder import Matrix
-from recallflow.language import PlacedStems
+from recallflow.language import StemPositions
 from recallflow.language.statements import StatementReading
 from recallflow.state.arrays import Array, Codes, Floats, GrowingArray, Interner, Ints, JoinedArray, Mask, Places, Texts
 from recallflow.state.labels import Labels
@@ -23,14 +23,14 @@ from recallflow.state.vectors import Clusters, VectorIndex
 
 NEVER_MS = np.iinfo(np.int64).max
 ALWAYS_MS = np.iinfo(np.int64).min
-WINDOW = 2  # memories on each side
-REACH = 2 * WINDOW  # of the widest neighbourhood
+NEIGHBOURS = 2  # size of a neighbourhood: this many memories before and after a memory, in its episode
+MAX_NEIGHBOURS = 2 * NEIGHBOURS  # size of the widest neighbourhood
 _FACTS_BYTES = sum(np.dtype(kind).itemsize for kind in FACTS.values())
-# minimum budget of `standing` per owner, and the maximum share of one stem
-_STANDING_BYTES, _STANDING_SHARE = 1024 * 1024, 4
-_STANDING_BYTES_A_MEMORY = 40
+# Minimum bytes of the stem cache of an owner. One stem may use up to a quarter of the budget.
+_STEM_CACHE_BYTES, _STEM_CACHE_SHARE = 1024 * 1024, 4
+_STEM_CACHE_BYTES_PER_MEMORY = 40
 _STATEMENT_BYTES = 1_200
-_PLACED_BYTES = 400
+_STEM_POSITIONS_BYTES = 400
 _NO_TOKENS = Tokens()
 _NOT_IN = -1  # in place of a slot
 MACHINES = ("assistant", "system", "tool")  # roles of non-persons
@@ -45,14 +45,14 @@ def cached_per_index(work: Callable[["OwnerIndex"], T]) -> Callable[["OwnerIndex
     """Cache the result of a function of an index until the index's memories change."""
 
     @wraps(work)
-    def worked_out(index: "OwnerIndex") -> T:
-        known = index.worked_out
-        if work not in known:
-            known[work] = work(index)
-        found: T = known[work]
+    def read(index: "OwnerIndex") -> T:
+        cached = index.cached_results
+        if work not in cached:
+            cached[work] = work(index)
+        found: T = cached[work]
         return found
 
-    return worked_out
+    return read
 
 
 class IndexColumns:
@@ -87,7 +87,7 @@ class IndexFacts(dict[str, Array]):
 
 
 class Conversation:
-    """Live memories in conversation order: by episode, then event time, then arrival."""
+    """Live memories in conversation order: by episode, event time, arrival. A position is an index into this order."""
 
     def __init__(self, facts: IndexColumns) -> None:
         live = np.flatnonzero(facts["live"])
@@ -95,31 +95,31 @@ class Conversation:
         episode, seqs, created_ms = (one if len(live) == len(one) else one[live] for one in columns)
         episode = np.where(episode < 0, -1 - seqs, episode)
         order = np.lexsort((seqs, created_ms, episode))
-        self.slots: Ints = live[order]  # (n,) the slot of each place
-        self.places: Ints = np.full(len(facts["live"]), -1)  # (slots,) the place of each slot; -1 for a removed one
+        self.slots: Ints = live[order]  # (n,) the slot of each position
+        self.places: Ints = np.full(len(facts["live"]), -1)  # (slots,) the position of each slot; -1 for a removed one
         self.places[self.slots] = np.arange(len(order))
-        # The columns of each place's memory. A memory without an episode counts as an episode of one.
+        # Columns by position. A memory without an episode counts as an episode of one.
         self.facts = IndexFacts(facts, self.slots)
         ordered = episode[order]
         self.size = len(order)
         first = np.ones(self.size, np.bool_)
         np.not_equal(ordered[1:], ordered[:-1], out=first[1:])
-        self.follows: Mask = ~first  # Whether it is not the first of any episode
-        # Whether it is not the last of any episode
-        self.goes_on: Mask = np.append(self.follows[1:], False)[: self.size]
-        self.opens: Mask = first & (ordered >= 0)  # Whether a place is the first of a real episode
-        self.starts: Ints = np.flatnonzero(first)  # The first place of each episode
-        self.segment: Ints = np.cumsum(first)  # The episode of each place, counted from 0
-        self.segment -= 1
-        self.ends: Ints = np.append(self.starts, self.size)[1:]  # The place after the last of each episode
-        self.authors: Ints = np.flatnonzero(np.bincount(self.facts["author"] + 1)) - 1  # The authors; -1 for none
-        behind, ahead = _run_lengths(self.follows), _run_lengths(self.goes_on[::-1])[::-1].copy()
+        self.has_predecessor: Mask = ~first  # whether its episode has an earlier one
+        self.has_successor: Mask = np.append(self.has_predecessor[1:], False)[: self.size]  # and a later one
+        self.starts_episode: Mask = first & (ordered >= 0)  # whether it is the first of a real episode
+        self.starts: Ints = np.flatnonzero(first)  # the first position of each episode
+        self.episode_ordinal: Ints = np.cumsum(first)  # the number of its episode, from 0
+        self.episode_ordinal -= 1
+        self.ends: Ints = np.append(self.starts, self.size)[1:]  # the position after the last one of each episode
+        self.authors: Ints = np.flatnonzero(np.bincount(self.facts["author"] + 1)) - 1  # the authors; -1 for none
+        behind, ahead = _run_lengths(self.has_predecessor), _run_lengths(self.has_successor[::-1])[::-1].copy()
         # Distance from each position to the start and the end of its neighbourhood, one byte each.
-        self._bounds = {reach: (np.minimum(behind, reach), np.minimum(ahead, reach) + 1) for reach in (WINDOW, REACH)}
+        reaches = NEIGHBOURS, MAX_NEIGHBOURS
+        self._bounds = {reach: (np.minimum(behind, reach), np.minimum(ahead, reach) + 1) for reach in reaches}
 
     def window(self, reach: int, places: Places | None = None) -> tuple[Places, Places]:
-        """Return the bounds [low, high) of the neighbourhoods of places (default: of all): each place and up to `reach`
-        places to each side in its episode. `reach`: `WINDOW` or `REACH`."""
+        """Return the bounds [low, high) of the neighbourhoods of positions (default: of all): each and up to `reach` to
+        each side in its episode. `reach`: `NEIGHBOURS` or `MAX_NEIGHBOURS`."""
         behind, ahead = self._bounds[reach]
         if places is None:
             places = np.arange(self.size)
@@ -128,7 +128,7 @@ class Conversation:
         return places - behind, places + ahead
 
     def near(self, places: Places, reach: int) -> Mask:
-        """Return a mask (n,) of the neighbourhoods of places."""
+        """Return a mask (n,) of the neighbourhoods of positions."""
         mask = np.zeros(self.size, np.bool_)
         mask[places] = True
         before = after = mask
@@ -138,23 +138,23 @@ class Conversation:
         return mask
 
     @cached_property
-    def limited(self) -> bool:
+    def has_time_limits(self) -> bool:
         """Return whether any memory has a limited validity or an expiry."""
         facts = self.facts
         since = bool((facts["valid_from_ms"] != ALWAYS_MS).any())
         return since or bool(((facts["valid_to_ms"] != NEVER_MS) | (facts["expires_ms"] != NEVER_MS)).any())
 
     @cached_property
-    def with_blank(self) -> bool:
+    def has_blank_texts(self) -> bool:
         return bool((self.facts["flags"] & BLANK).any())
 
     def live_places(self, slots: npt.NDArray[np.integer[Any]]) -> Places:
-        """Return the places of slots, without removed memories."""
+        """Return the positions of slots, without removed memories."""
         places = self.places.take(slots)
         return places[places >= 0] if len(self.places) > self.size else places
 
     def neighbourhood_sums(self, values: Array, reaches: Iterable[int]) -> Array:
-        """Return for each place the sum of values on both sides in its episode, within each reach, added up."""
+        """Return for each position the sum of its neighbours' values without its own, added up over `reaches`."""
         up_to, summed = np.concatenate([[0.0], np.cumsum(values)]), np.zeros(self.size)
         for low, high in map(self.window, reaches):
             summed += up_to.take(high) - up_to.take(low) - values
@@ -163,29 +163,30 @@ class Conversation:
     def before(self, values: Array) -> Array:
         """Return the value of each position's predecessor in its episode, or 0 without one."""
         shifted = np.zeros_like(values)
-        np.multiply(values[:-1], self.follows[1:], out=shifted[1:])
+        np.multiply(values[:-1], self.has_predecessor[1:], out=shifted[1:])
         return shifted
 
     def after(self, values: Array) -> Array:
         """Return the value of each position's successor in its episode, or 0 without one."""
         shifted = np.zeros_like(values)
-        np.multiply(values[1:], self.follows[1:], out=shifted[:-1])
+        np.multiply(values[1:], self.has_predecessor[1:], out=shifted[:-1])
         return shifted
 
 
 def _run_lengths(mask: Mask) -> Codes:
-    """Return the length of the run of set values that ends at each position, at most `REACH`."""
+    """Return the length of the run of set values that ends at each position, at most `MAX_NEIGHBOURS`."""
     found = mask.astype(np.uint8)
     run = mask
-    for step in range(1, REACH):
+    for step in range(1, MAX_NEIGHBOURS):
         run = run[1:] & mask[:-step]
         found[step:] += run
     return found
 
 
-def people(facts: Mapping[str, Array], names: Interner) -> Mask:
-    wrote: Mask = facts["author"] >= 0
-    return wrote & ~np.isin(facts["role"], [names.known(role) for role in MACHINES])
+def is_person(facts: Mapping[str, Array], names: Interner) -> Mask:
+    """Return a mask of the memories that a person wrote."""
+    has_author: Mask = facts["author"] >= 0
+    return has_author & ~np.isin(facts["role"], [names.known(role) for role in MACHINES])
 
 
 class Lengths(NamedTuple):
@@ -201,7 +202,7 @@ class Lengths(NamedTuple):
 
 
 class StemOccurrences(NamedTuple):
-    """The occurrences of a stem: the place of each, grouped by memory, and the number of memories."""
+    """The occurrences of a stem: the position of each, grouped by memory, and the number of memories."""
 
     places: Places
     holders: int
@@ -228,8 +229,8 @@ class OwnerIndex:
         # A proxy avoids a reference cycle: an unreferenced index is freed at once, with all its arrays.
         self.tokens = TokenIndex(partial(OwnerIndex._read_tokens, proxy(self)))
         self.statements: dict[int, StatementReading] = {}  # by slot, of the best memories of answers
-        self.placed: dict[int, PlacedStems | None] = {}  # by slot, of returned memories
-        self.worked_out: dict[Callable[[OwnerIndex], Any], Any] = {}  # by function, see `cached_per_index`
+        self.stem_positions: dict[int, StemPositions | None] = {}  # by slot, of returned memories
+        self.cached_results: dict[Callable[[OwnerIndex], Any], Any] = {}  # by function, see `cached_per_index`
         self._earlier_clusters: Clusters | None = None
         self._slot_of_seq = GrowingArray(np.int64)
         self._size = 0
@@ -302,7 +303,7 @@ class OwnerIndex:
         self._changed()
 
     def _append_facts(self, entries: Sequence[Entry]) -> None:
-        """Append the columns of memories; for many, this takes a third of the time."""
+        """Append the columns of memories, in a third of the time of appending row by row."""
         fields: dict[str, Sequence[Any]] = dict(zip(Entry._fields, zip(*entries, strict=True), strict=True))
         columns = fields | {name: self.names.numbers(fields[_FIELDS.get(name, name)]) for name in NAMED}
         columns["live"] = (True,) * len(entries)
@@ -323,7 +324,7 @@ class OwnerIndex:
             self._changed()
 
     def put_episode(self, episode: EpisodeRow) -> None:
-        """Apply an episode's new state. Members of a merged episode move to its target."""
+        """Apply an episode's new state. Members of a merged episode move to the episode that absorbed it."""
         self._episodes[episode.number] = episode
         if episode.merged_into is not None:
             into = self._merged.get(episode.merged_into, episode.merged_into)
@@ -346,7 +347,7 @@ class OwnerIndex:
 
     def _changed(self) -> None:
         """Drop values computed from the earlier memories."""
-        self.worked_out.clear()
+        self.cached_results.clear()
         self._earlier_clusters = self.__dict__.pop("clusters", self._earlier_clusters)
         for name in _COMPUTED:
             self.__dict__.pop(name, None)
@@ -378,12 +379,12 @@ class OwnerIndex:
         return Conversation(self.facts)
 
     @cached_property
-    def standing(self) -> BoundedCache[str, StemOccurrences]:
+    def stem_occurrences(self) -> BoundedCache[str, StemOccurrences]:
         """Return a cache of the occurrences of stems in `conversation`. A query looks up each stem several times."""
-        budget_bytes = max(_STANDING_BYTES, _STANDING_BYTES_A_MEMORY * self.conversation.size)
-        return BoundedCache(partial(OwnerIndex._standing, proxy(self)), budget_bytes, _STANDING_SHARE)
+        budget_bytes = max(_STEM_CACHE_BYTES, _STEM_CACHE_BYTES_PER_MEMORY * self.conversation.size)
+        return BoundedCache(partial(OwnerIndex._read_occurrences, proxy(self)), budget_bytes, _STEM_CACHE_SHARE)
 
-    def _standing(self, stem: str) -> StemOccurrences:
+    def _read_occurrences(self, stem: str) -> StemOccurrences:
         places = self.conversation.live_places(self.words.occurrences(stem))
         return StemOccurrences(places, len(places) and 1 + int(np.count_nonzero(places[1:] != places[:-1])))
 
@@ -392,10 +393,10 @@ class OwnerIndex:
         """Return a mask of the memories from chats of one person with an assistant.
 
         The speakers of a session decide: several people, or one person and an assistant. Memories without a session,
-        and sessions with a single person so far, count like most of the owner's other memories. If no session decides,
-        all authors do: a single person writes notes to an assistant."""
+        and sessions with a single person so far, count like most of the owner's other memories. If no session is clear,
+        all memories count as such chats if one person wrote all messages of persons."""
         facts = self.conversation.facts
-        sessions, persons = facts["session"] + 1, people(facts, self.names)
+        sessions, persons = facts["session"] + 1, is_person(facts, self.names)
         count = int(sessions.max(initial=0)) + 1
         of, wrote = sessions[persons], facts["author"][persons]
         one = np.zeros(count, wrote.dtype)
@@ -418,27 +419,27 @@ class OwnerIndex:
 
     @cached_property
     def answering(self) -> Mask:
-        """Return whether each place's memory follows a question of another author."""
-        now, authors = self.conversation, self.conversation.facts["author"]
-        another = (authors < 0) | (now.before(authors) != authors)
-        found: Mask = another & now.before(self.asking)
+        """Return a mask of the memories that follow a question of another author."""
+        conversation, authors = self.conversation, self.conversation.facts["author"]
+        another = (authors < 0) | (conversation.before(authors) != authors)
+        found: Mask = another & conversation.before(self.asking)
         return found
 
     @cached_property
     def between_two(self) -> Mask:
-        """Return whether each place's memory is from a chat of exactly two people."""
+        """Return a mask of the memories from chats of exactly two people."""
         facts = self.conversation.facts
         others = ~self.with_assistant
-        wrote = np.bincount(facts["author"][others & people(facts, self.names)])
+        wrote = np.bincount(facts["author"][others & is_person(facts, self.names)])
         found: Mask = others & (np.count_nonzero(wrote) == 2)
         return found
 
     @cached_property
     def lengths(self) -> Mapping[int, Lengths]:
-        """Return the lengths of the texts (key 0) and of the neighbourhoods (key `WINDOW`)."""
+        """Return the lengths of the texts (key 0) and of the neighbourhoods (key `NEIGHBOURS`)."""
         own = self.words.lengths().take(self.conversation.slots).astype(np.float64)
-        up_to, (low, high) = np.concatenate([[0.0], own.cumsum()]), self.conversation.window(WINDOW)
-        return {0: Lengths.of(own), WINDOW: Lengths.of(up_to.take(high) - up_to.take(low))}
+        up_to, (low, high) = np.concatenate([[0.0], own.cumsum()]), self.conversation.window(NEIGHBOURS)
+        return {0: Lengths.of(own), NEIGHBOURS: Lengths.of(up_to.take(high) - up_to.take(low))}
 
     @cached_property
     def log_lengths(self) -> Floats:
@@ -450,14 +451,14 @@ class OwnerIndex:
     @cached_property
     def episode_lengths(self) -> Lengths:
         """Return the length of each episode as one text."""
-        now = self.conversation
-        return Lengths.of(np.add.reduceat(self.lengths[0].words, now.starts) if now.size else self.lengths[0].words)
+        starts, words = self.conversation.starts, self.lengths[0].words
+        return Lengths.of(np.add.reduceat(words, starts) if len(starts) else words)
 
     @cached_property
     def clusters(self) -> Clusters:
-        now, earlier = self.conversation, self._earlier_clusters
+        one, earlier = self.conversation, self._earlier_clusters
         self._earlier_clusters = None
-        return Clusters(self.vectors, now.slots, now.places, now.segment, now.starts, now.ends, earlier)
+        return Clusters(self.vectors, one.slots, one.places, one.episode_ordinal, one.starts, one.ends, earlier)
 
     def episode(self, number: int) -> EpisodeRow | None:
         found = self._episodes.get(int(number))
@@ -481,8 +482,8 @@ class OwnerIndex:
 
     def size_bytes(self) -> int:
         """Return the bytes in memory, including caches."""
-        found = self._stored_bytes + self.words.found_bytes + self.tokens.nbytes + self.standing.size_bytes
-        return found + _STATEMENT_BYTES * len(self.statements) + _PLACED_BYTES * len(self.placed)
+        found = self._stored_bytes + self.words.found_bytes + self.tokens.nbytes + self.stem_occurrences.size_bytes
+        return found + _STATEMENT_BYTES * len(self.statements) + _STEM_POSITIONS_BYTES * len(self.stem_positions)
 
     @cached_property
     def _stored_bytes(self) -> int:

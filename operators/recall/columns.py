@@ -133,7 +133,7 @@ def compute(
     words.spend_scan(index)
     dense, *middle = _dense(index, query)
     meaning = words.Standard(dense, *middle)
-    columns |= {"dense": dense, "reply": Neighbouring(dense, conversation.goes_on, 1)}
+    columns |= {"dense": dense, "reply": Neighbouring(dense, conversation.has_successor, 1)}
     columns |= _words(index, question, dense, weights)
     words.spend_scan(index)
     complete = conversation.size <= cut.above
@@ -166,7 +166,7 @@ def _words(index: OwnerIndex, question: Question, dense: Column, wanted: Contain
         "own": own,
         "window": Scattered(scores.places, saturated(scores.window), size),
         "near": Scattered(scores.places, logarithm(scores.near), size),
-        "episode": ByEpisode(logarithm(scores.episode), conversation.segment),
+        "episode": ByEpisode(logarithm(scores.episode), conversation.episode_ordinal),
     }
     if "around" in wanted:
         columns["around"] = people.impute(conversation.neighbourhood_sums(np.asarray(own), AROUND), able)
@@ -227,7 +227,7 @@ def _days(index: OwnerIndex) -> tuple[Ints, Ints]:
 @cached_per_index
 def _same_of_all_questions(index: OwnerIndex) -> Mapping[str, Column]:
     return {
-        "opens": people.impute(index.conversation.opens * 1.0, in_episode(index)),
+        "opens": people.impute(index.conversation.starts_episode * 1.0, in_episode(index)),
         "length": index.log_lengths,
         "assistant": index.with_assistant * (index.conversation.facts["role"] == index.names.known("assistant")),
     }

@@ -101,11 +101,12 @@ def _episodes(run: QueryRun, ranking: Ranking, memories: Sequence[RecalledMemory
     index, conversation = run.index, run.index.conversation
     returned = Counter(memory.episode_id for memory in memories)
     relevance = dict[int, float]()
-    for segment, value in zip(conversation.segment[ranking.places].tolist(), ranking.factors["relevance"], strict=True):
-        relevance.setdefault(segment, float(value))
+    ordinals = conversation.episode_ordinal[ranking.places].tolist()
+    for ordinal, value in zip(ordinals, ranking.factors["relevance"], strict=True):
+        relevance.setdefault(ordinal, float(value))
     found, summaries, facts = list[RecalledEpisode](), Summaries(index, run.rows, len(relevance)), conversation.facts
-    for segment, value in relevance.items():
-        members = np.arange(conversation.starts[segment], conversation.ends[segment])
+    for ordinal, value in relevance.items():
+        members = np.arange(conversation.starts[ordinal], conversation.ends[ordinal])
         episode = index.episode(int(facts["episode"][members[0]]))
         if episode is None or not returned[episode.id]:
             continue

@@ -43,9 +43,9 @@ def valid(index: OwnerIndex, moment: Moment) -> Mask:
     and happened by then. Unless the query requests history, they are also valid and not expired."""
     facts, now_ms = index.conversation.facts, moment.now_ms
     mask: Mask = np.ones(index.conversation.size, np.bool_)
-    if index.conversation.limited and not moment.history:
+    if index.conversation.has_time_limits and not moment.history:
         mask &= (facts["valid_from_ms"] <= now_ms) & (now_ms < facts["valid_to_ms"]) & (now_ms < facts["expires_ms"])
-    if index.conversation.with_blank:
+    if index.conversation.has_blank_texts:
         mask &= (facts["flags"] & BLANK) == 0
     if moment.happened_by_ms is not None:
         mask &= facts["created_ms"] <= moment.happened_by_ms

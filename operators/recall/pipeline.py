@@ -256,7 +256,7 @@ def _expand(run: QueryRun, ranked: Ranked) -> Expanded:
 
 def vocabulary(index: OwnerIndex) -> Vocabulary:
     """Return the languages of at least one in fifty current memories, and a test for stems that memories hold."""
-    return Vocabulary(_languages(index), lambda stem: index.standing[stem].holders > 0)
+    return Vocabulary(_languages(index), lambda stem: index.stem_occurrences[stem].holders > 0)
 
 
 @cached_per_index

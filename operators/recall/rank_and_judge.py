@@ -237,10 +237,10 @@ def _apply_updates(run: QueryRun, inputs: RankingInput, ranking: Ranking) -> tup
 def _ranks_to_compare(inputs: RankingInput, places: Places) -> list[int]:
     """Return the ranks of the memories to compare for updates: the best ones, and the next messages after the very
     best."""
-    best, follows = min(updates.BEST, len(places)), inputs.index.conversation.follows
+    best, has_predecessor = min(updates.BEST, len(places)), inputs.index.conversation.has_predecessor
     next_positions = places[: updates.FOLLOWED] + 1
-    next_positions = next_positions[next_positions < len(follows)]
-    is_next = (places[best:] == next_positions[follows[next_positions], np.newaxis]).any(axis=0)
+    next_positions = next_positions[next_positions < len(has_predecessor)]
+    is_next = (places[best:] == next_positions[has_predecessor[next_positions], np.newaxis]).any(axis=0)
     return [*range(best), *(is_next.nonzero()[0] + best).tolist()]
 
 

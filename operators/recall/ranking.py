@@ -177,8 +177,8 @@ MENTIONED = 1.0  # proximity of a memory that mentions an entity directly
 def episode(inputs: RankingInput) -> Ranking:
     """Rank the memories of the best episodes."""
     members = inputs.allowed
-    segment = inputs.index.conversation.segment[members]
-    first = np.flatnonzero(np.diff(segment, prepend=-1))  # index of each episode's first member in `members`
+    ordinals = inputs.index.conversation.episode_ordinal[members]
+    first = np.flatnonzero(np.diff(ordinals, prepend=-1))  # index of each episode's first member in `members`
     factors = {"relevance": _relevance(inputs, first), "mentions": _mentions(inputs, first)}
     weights = _weights(inputs)
     scores: Column = sum((weights[name] * values for name, values in factors.items()), np.zeros(len(first)))
@@ -200,8 +200,8 @@ def _weights(inputs: RankingInput) -> dict[str, float]:
 def _relevance(inputs: RankingInput, first: Ints) -> Column:
     odds: Column = np.logaddexp.reduceat(inputs.semantic[inputs.allowed], first)
     if inputs.vector is not None:
-        segments = inputs.index.conversation.segment[inputs.allowed[first]]
-        centroids = inputs.index.clusters.centroids(segments)
+        ordinals = inputs.index.conversation.episode_ordinal[inputs.allowed[first]]
+        centroids = inputs.index.clusters.centroids(ordinals)
         embedded: Mask = np.linalg.norm(centroids, axis=1) > 0
         if embedded.any():
             cosines = impute(centroids.astype(np.float64) @ inputs.vector, embedded)

@@ -43,7 +43,7 @@ from recallflow.operators.recall.relevance_weights import ANSWERABLE, GROUNDS, R
 from recallflow.operators.recall.weights import chat_of, is_notes
 from recallflow.operators.recall.words import K1, counted
 from recallflow.state.arrays import Chosen, Column, Floats, Ints, Mask, Places, ranges
-from recallflow.state.index import WINDOW, OwnerIndex, cached_per_index
+from recallflow.state.index import NEIGHBOURS, OwnerIndex, cached_per_index
 
 RARITY, RARITY_OF_A_LETTER, RAREST = 4.0, 0.5, 7.5
 LEARNT_AFTER = 20  # memories
@@ -109,7 +109,7 @@ class Judge:
 
     def __init__(self, index: OwnerIndex, question: Question, columns: Columns, basis: Basis, permitted: int) -> None:
         """`permitted` is the number of memories that may be in the answer."""
-        standing = {stem: index.standing[stem] for stem in question.stems_without_names}
+        standing = {stem: index.stem_occurrences[stem] for stem in question.stems_without_names}
         memories = index.conversation.size
         self.index, self.columns, self.stems = index, columns, [*standing]
         self.rarities = np.array([rarity(stem, found.holders, memories) for stem, found in standing.items()])
@@ -186,7 +186,7 @@ class Judge:
         """Return term frequencies at each position, and whether it or a neighbour holds each stem, both (stems,
         places)."""
         conversation = self.index.conversation
-        low, high = conversation.window(WINDOW, places)
+        low, high = conversation.window(NEIGHBOURS, places)
         is_near = np.zeros(conversation.size, np.bool_)
         is_near[ranges(low, high - low)] = True
         (near,) = is_near.nonzero()

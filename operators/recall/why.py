@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from recallflow.embedder import Kind
-from recallflow.language import PlacedStems, find_stems
+from recallflow.language import StemPositions, find_stems
 from recallflow.operators.graph.paths import Related
 from recallflow.operators.recall import people, phrases
 from recallflow.operators.recall.columns import Columns
@@ -223,11 +223,11 @@ def _spans(
     for slot, row, stems, language in zip(slots, rows, asked, languages, strict=True):
         placed = None
         if stems and is_readable(row):
-            if slot not in index.placed:
-                if len(index.placed) >= PLACED_HELD:
-                    index.placed.clear()
-                index.placed[slot] = PlacedStems.of(row.content, language, index.words.number)
-            placed = index.placed[slot]
+            if slot not in index.stem_positions:
+                if len(index.stem_positions) >= PLACED_HELD:
+                    index.stem_positions.clear()
+                index.stem_positions[slot] = StemPositions.of(row.content, language, index.words.number)
+            placed = index.stem_positions[slot]
         searched.append(stems if placed is None else frozenset())
         found.append({} if placed is None else placed.find({characters[one]: one for one in stems & characters.keys()}))
     if any(searched):
@@ -314,12 +314,12 @@ def _predecessors(inputs: RankingInput, places: Places, kind: Kind) -> tuple[lis
     something similar to the question. For spelling, every text is somewhat similar to every other, so that the
     predecessor must have a word of the question."""
     index, conversation, before = inputs.index, inputs.index.conversation, places - 1
-    joined = conversation.follows.take(places)
+    joined = conversation.has_predecessor.take(places)
     asks = joined & index.answering.take(places) & _permitted(inputs, before)
     if kind == "spelling" and asks.any():
         held = np.zeros(conversation.size, np.bool_)
         for stem in inputs.question.stems:
-            held[index.standing[stem].places] = True
+            held[index.stem_occurrences[stem].places] = True
         asks &= held[before]
     return joined.tolist(), asks.tolist()
 
@@ -328,11 +328,10 @@ def _lenders(inputs: RankingInput, places: Places) -> tuple[list[Lender | None],
     """Return for each position the neighbour with most of the words it lacks, or None, and the question's stems that
     the position holds. Of equal neighbours the first is taken. Participants' names are excluded."""
     index, conversation = inputs.index, inputs.index.conversation
-    question = inputs.question
-    asked = {stem: index.standing[stem] for stem in dict.fromkeys((*question.stems_without_names, *question.stems))}
+    bare = inputs.question.stems_without_names
+    asked = {stem: index.stem_occurrences[stem] for stem in dict.fromkeys((*bare, *inputs.question.stems))}
     stems = [stem for stem, found in asked.items() if found.holders]
     standing = [asked[stem] for stem in stems]
-    bare = {*question.stems_without_names}
     may_lend = sum(1 << word for word, stem in enumerate(stems) if stem in bare)
     low, high = (bound.tolist() for bound in conversation.window(BEFORE, places))
     nearby = [

@@ -36,7 +36,7 @@ from recallflow.embedder import Matrix, TextVectors
 from recallflow.operators.recall.partial_columns import AnyColumn, Scattered
 from recallflow.operators.recall.question import Question
 from recallflow.state.arrays import Column, Ints, Places
-from recallflow.state.index import WINDOW, Lengths, OwnerIndex
+from recallflow.state.index import NEIGHBOURS, Lengths, OwnerIndex
 from recallflow.state.lexical import distinct
 from recallflow.stepped import spend
 
@@ -75,9 +75,9 @@ def bm25_scores(index: OwnerIndex, stems: Sequence[str], bare: Collection[str]) 
     belong to no participant's name."""
     conversation, times = index.conversation, Counter(stems)
     asked = sorted(times, key=lambda stem: stem not in bare)  # names last: `near` excludes them
-    standing = [index.standing[stem] for stem in asked]
+    standing = [index.stem_occurrences[stem] for stem in asked]
     held = [found.places for found in standing]
-    near = conversation.near(np.concatenate([NOWHERE, *held]), WINDOW)  # no other position has a score
+    near = conversation.near(np.concatenate([NOWHERE, *held]), NEIGHBOURS)  # no other position has a score
     places: Places = near.nonzero()[0]
     before = np.zeros(conversation.size + 1, np.int64)  # number of `places` before each position
     near.cumsum(out=before[1:])
@@ -85,11 +85,11 @@ def bm25_scores(index: OwnerIndex, stems: Sequence[str], bare: Collection[str]) 
     nameless = sum(stem in bare for stem in asked)
     rarities = idf([found.holders for found in standing], conversation.size)
     width = len(places) + 1
-    of_one, around_one = index.lengths[0], index.lengths[WINDOW]
+    of_one, around_one = index.lengths[0], index.lengths[NEIGHBOURS]
     norm, norm_near = _norms(of_one, places), _norms(around_one, places)
     norm_window = _norms(around_one, places, LENIENT_B)
-    low, high = (before.take(bound) for bound in conversation.window(WINDOW, places))
-    episodes = distinct(conversation.segment.take(places))
+    low, high = (before.take(bound) for bound in conversation.window(NEIGHBOURS, places))
+    episodes = distinct(conversation.episode_ordinal.take(places))
     norm_episode = _norms(index.episode_lengths, episodes)
     begin, end = (before.take(bound.take(episodes)) for bound in (conversation.starts, conversation.ends))
     own, window, nameless_window = np.zeros((3, len(places)))
@@ -208,7 +208,7 @@ def units(index: OwnerIndex, question: Question, query: TextVectors) -> Units:
         tokens = query.tokens[heavy] / lengths[heavy, np.newaxis].astype(np.float32)
         return Units(_shares(lengths[heavy]), tokens=tokens)
     stems = tuple(dict.fromkeys(question.stems_without_names))
-    return Units(_shares(idf([index.standing[stem].holders for stem in stems], index.conversation.size)), stems)
+    return Units(_shares(idf([index.stem_occurrences[stem].holders for stem in stems], index.conversation.size)), stems)
 
 
 def by_token(index: OwnerIndex, query: TextVectors) -> bool:
@@ -275,7 +275,7 @@ def _values(index: OwnerIndex, units: Units, places: Places) -> Column:
         needed = np.flatnonzero(is_needed)
     closest = units.closest(index, needed)
     # Whether a position's predecessors contribute: `needed` holds every position between them.
-    joined = conversation.follows.take(needed)
+    joined = conversation.has_predecessor.take(needed)
     if len(needed) < conversation.size:
         joined[1:] &= needed[1:] - needed[:-1] == 1
     lent = np.zeros_like(closest)

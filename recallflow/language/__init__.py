@@ -18,7 +18,7 @@ from recallflow.language.analysis import (
     stems,
     table_of,
 )
-from recallflow.language.places import PlacedStems, StemMatch, find_stems
+from recallflow.language.places import StemMatch, StemPositions, find_stems
 from recallflow.language.scripts import ADJOINING, UNSPACED, grams, is_character, plain
 from recallflow.language.tables import ENGLISH, LATIN, RUSSIAN, Intent, Table
 from recallflow.language.words import words
@@ -27,6 +27,6 @@ FUNCTION_WORDS = ENGLISH.function_words
 
 __all__ = [
     "ADJOINING", "ANALYSIS", "ENGLISH", "FUNCTION_WORDS", "LATIN", "RUSSIAN", "UNSPACED", "DateMention", "Intent",
-    "PlacedStems", "Reading", "StemMatch", "Table", "find_dates", "find_stems", "grams", "is_character", "name_stem",
+    "Reading", "StemMatch", "StemPositions", "Table", "find_dates", "find_stems", "grams", "is_character", "name_stem",
     "plain", "read", "read_question", "sentence_at", "sentence_ends", "sentences", "stems", "table_of", "words",
 ]  # fmt: skip

@@ -47,7 +47,7 @@ def find_stems(texts: Sequence[str], wanted: Sequence[Collection[str]], language
     return found
 
 
-class PlacedStems(NamedTuple):
+class StemPositions(NamedTuple):
     """The stems of a text's words in its order, with the spans of the words.
 
     Attributes:

@@ -17,7 +17,7 @@ from recallflow.flows.settings import Settings
 from recallflow.language import (
     LATIN,
     DateMention,
-    PlacedStems,
+    StemPositions,
     find_dates,
     find_stems,
     grams,
@@ -393,7 +393,7 @@ def test_texts_are_searched_together_as_each_alone(texts: list[str], language: i
 def test_kept_stems_have_the_spans_that_a_search_finds(text: str, language: int) -> None:
     ascii_text = text.encode("ascii", "ignore").decode()
     numbers = {stem: at for at, stem in enumerate(dict.fromkeys(read(ascii_text, language).stems))}
-    placed = PlacedStems.of(ascii_text, language, numbers.get)
+    placed = StemPositions.of(ascii_text, language, numbers.get)
     assert (placed is None) == (language == ASSUMED["tr"])
     if placed is not None:
         found = defaultdict(list)

@@ -373,7 +373,7 @@ SAID_TEXTS = st.lists(
 def by_one(index: OwnerIndex, stems: Sequence[str], weights: Floats) -> dict[str, Floats]:
     """The columns before the z-score, place by place."""
     conversation = index.conversation
-    size, segment = conversation.size, conversation.segment
+    size, segment = conversation.size, conversation.episode_ordinal
     closest = index.words.closest(stems, conversation.slots, weights)
 
     def lent(place: int, before: int) -> Any:
@@ -452,7 +452,7 @@ def test_scores_are_those_of_single_texts(
     index.add([make_entry(n, episode=e, created_ms=n, stems=" ".join(s)) for n, (e, s) in enumerate(said)], {})
     for seq in data.draw(st.sets(st.integers(0, len(said) - 1), max_size=3)):
         index.remove(seq)
-    conversation, segment = index.conversation, index.conversation.segment
+    conversation, segment = index.conversation, index.conversation.episode_ordinal
     own = [said[slot][1] for slot in conversation.slots]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(words, "_AT_ONCE", data.draw(st.sampled_from([1, 1 << 20])))

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from recallflow.operators.recall.filters import Filtering, valid
 from recallflow.operators.recall.moment import Moment
 from recallflow.queries import Filters
-from recallflow.state.index import REACH, WINDOW, OwnerIndex
+from recallflow.state.index import MAX_NEIGHBOURS, NEIGHBOURS, OwnerIndex
 from recallflow.state.rows import Entry, EpisodeRow, Vectors
 from recallflow.state.segment import Segment
 from recallflow.state.tokens import NO_TOKENS, ONE
@@ -125,7 +125,7 @@ class World:
 
     def read(self) -> None:
         self.index.clusters.cosines(np.arange(self.index.conversation.size))
-        assert all(self.index.standing[word].holders <= len(self.index) for word in WORDS)
+        assert all(self.index.stem_occurrences[word].holders <= len(self.index) for word in WORDS)
 
     def built_anew(self) -> OwnerIndex:
         index = OwnerIndex(MODEL, DIMENSION)
@@ -200,9 +200,9 @@ def picture(index: OwnerIndex) -> dict[str, Any]:
         "labelled": {tag: sorted(index.ids[slot] for slot in alive(index, tag)) for tag in ("x", "y", "work")},
         "named": {column: [names[n] if n >= 0 else None for n in facts[column]] for column in NAMED},
         "numbers": {column: facts[column].tolist() for column in (*NUMBERS, *TIMES)},
-        "segments": conversation.segment.tolist(), "starts": conversation.starts.tolist(),
-        "opens": conversation.opens.tolist(),
-        "windows": [np.stack(conversation.window(reach)).tolist() for reach in (WINDOW, REACH)],
+        "segments": conversation.episode_ordinal.tolist(), "starts": conversation.starts.tolist(),
+        "opens": conversation.starts_episode.tolist(),
+        "windows": [np.stack(conversation.window(reach)).tolist() for reach in (NEIGHBOURS, MAX_NEIGHBOURS)],
         "authors": {names[author] if author >= 0 else None for author in conversation.authors},
         "cosines": sorted((index.ids[slot], float(cosine)) for slot, cosine in zip(of, cosines, strict=True)),
         "tokens": index.tokens.closest(QUERY_TOKENS, slots, np.ones(1)).tolist(),
@@ -212,7 +212,7 @@ def picture(index: OwnerIndex) -> dict[str, Any]:
         "centroids": index.clusters.centroids(np.arange(len(conversation.starts))).tolist(),
         "lengths": index.words.lengths()[slots].tolist(),
         "counts": [(index.words.occurrences(word) == slots[:, np.newaxis]).sum(axis=1).tolist() for word in WORDS],
-        "standing": [(sorted((at := index.standing[word]).places.tolist()), at.holders) for word in WORDS],
+        "standing": [(sorted((at := index.stem_occurrences[word]).places.tolist()), at.holders) for word in WORDS],
         "asking": index.asking.tolist(), "answering": index.answering.tolist(),
         "closest": index.words.closest(WORDS, slots, np.ones(len(WORDS))).tolist(),
         "places": conversation.places[slots].tolist(),
@@ -278,11 +278,11 @@ def test_the_conversation_is_by_episode_then_time_then_arrival(changes: list[tup
     conversation = world.index.conversation
     assert [world.index.ids[slot] for slot in conversation.slots] == [entry.id for entry in order]
     numbers = [standing(entry) for entry in order]
-    assert conversation.segment.tolist() == [sorted(set(numbers)).index(number) for number in numbers]
-    assert conversation.opens.tolist() == [
+    assert conversation.episode_ordinal.tolist() == [sorted(set(numbers)).index(number) for number in numbers]
+    assert conversation.starts_episode.tolist() == [
         number >= 0 and number not in numbers[:place] for place, number in enumerate(numbers)
     ]
-    for reach in (WINDOW, REACH):
+    for reach in (NEIGHBOURS, MAX_NEIGHBOURS):
         low, high = conversation.window(reach)
         for place, number in enumerate(numbers):
             near = [p for p, other in enumerate(numbers) if abs(p - place) <= reach and other == number]
@@ -297,7 +297,7 @@ def test_previous_message_is_of_the_same_episode(values: list[int], episodes: li
     index = OwnerIndex(MODEL, DIMENSION)
     index.add([make_entry(seq, episode=episode) for seq, episode in enumerate(episodes)], {})
     conversation = index.conversation
-    segments = conversation.segment.tolist()
+    segments = conversation.episode_ordinal.tolist()
     expected = [
         values[place - 1] if place and segments[place - 1] == segments[place] else 0 for place in range(len(values))
     ]
