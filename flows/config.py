@@ -193,7 +193,9 @@ class Config:
     serve: ServeSettings = field(default_factory=ServeSettings)
 
     def __post_init__(self) -> None:
-        _ = self.skips  # raises UsageError for invalid positions
+        skips = self.skips
+        if self.kafka.registry is not None:
+            self.kafka.registry.skips = skips
         if self.run.response_format in REGISTERED_FORMATS and self.kafka.registry is None:
             raise UsageError(f"response_format {self.run.response_format} needs a registry: give schema.registry.url")
 

@@ -9,6 +9,7 @@ import json
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from decimal import Decimal
 from functools import cached_property
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Self
@@ -17,6 +18,7 @@ import orjson
 
 from recallflow.distribution import install
 from recallflow.errors import ErrorCode, FieldProblem, InvalidRecord, RegistryUnavailable, SourceError, UsageError
+from recallflow.records import Position
 from recallflow.responses import RESPONSE_NAME
 
 if TYPE_CHECKING:
@@ -61,6 +63,7 @@ class SchemaRegistry:
     def __init__(self, options: Mapping[str, str]) -> None:
         """`options` of confluent_kafka's client: `url`, `basic.auth.user.info`, `ssl.ca.location`, …"""
         self.url = options.get("url", "")
+        self.skips: frozenset[Position] = frozenset()  # positions of records to leave as they are
         self._options = options
         self._decoders: dict[int, Callable[[bytes], bytes]] = {}
 
@@ -89,7 +92,9 @@ class SchemaRegistry:
 
     def open(self, message: Any) -> None:
         """Replace the value of a message by a `Registered` one, if it is registered. Raise as `read`."""
-        if is_registered(value := message.value()):
+        if not is_registered(value := message.value()):
+            return
+        if not self.skips or Position(message.topic(), message.partition(), message.offset()) not in self.skips:
             message.set_value(self.read(value))
 
     def read(self, value: bytes) -> Registered:
@@ -222,7 +227,16 @@ def _json(content: Any, is_ours: bool) -> bytes:
         from recallflow.registered_responses import record_types
 
         content = record_types()["Response"].unpack(content)
-    return orjson.dumps(content)
+    return orjson.dumps(content, default=_json_value)
+
+
+def _json_value(value: Any) -> Any:
+    """Return bytes as base64, like Protobuf's JSON, and a decimal as a number."""
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    if isinstance(value, Decimal):
+        return float(value)
+    raise TypeError(f"no JSON for {type(value).__name__}")
 
 
 def _without_nulls(value: Any) -> Any:
@@ -251,6 +265,4 @@ def _field(field: Any, value: Any) -> Any:
 def _field_item(field: Any, value: Any) -> Any:
     if field.enum_type is not None:
         return field.enum_type.values_by_number[value].name
-    if isinstance(value, bytes):
-        return base64.b64encode(value).decode()
     return value if field.message_type is None else _message_fields(value)

@@ -100,7 +100,7 @@ class LaneReader:
             self._consumer.list_topics(topic, timeout=LOOK_UP_S)
 
     def start(self) -> None:
-        if not self._thread.is_alive():
+        if self._thread.ident is None:  # a thread that ended with an error cannot start again
             self._thread.start()
 
     def stop(self) -> None:

@@ -5,6 +5,7 @@ from contextlib import contextmanager
 
 import orjson
 import pytest
+from confluent_kafka import Message
 
 from recallflow.errors import InvalidRecord, RegistryUnavailable, SourceError, UsageError
 from recallflow.flows.config import Config, RunSettings
@@ -17,6 +18,7 @@ from recallflow.schema_registry import SchemaRegistry
 from tests.http_server import Handler, serving
 
 URL = "schema.registry.url"
+FRAME = b"\0\0\0\0\7"
 
 
 @contextmanager
@@ -78,8 +80,27 @@ def test_protobuf_schema_as_text_is_named() -> None:
 )  # fmt: skip
 def test_errors_of_the_registry_stop_wait_or_refuse(status: int, body: object, error: type[Exception]) -> None:
     with pytest.raises(error) as raised:
-        read(status, body, b"\0\0\0\0\7")
+        read(status, body, FRAME)
     assert type(raised.value) is error
+
+
+def test_bytes_and_decimals_of_avro_become_json() -> None:
+    decimal = {"type": "bytes", "logicalType": "decimal", "precision": 4, "scale": 2}
+    fields = [{"name": "a", "type": "bytes"}, {"name": "b", "type": decimal}]
+    schema = orjson.dumps({"type": "record", "name": "R", "fields": fields}).decode()
+    found = read(200, {"schema": schema, "schemaType": "AVRO"}, FRAME + b"\2x\2\x7d")
+    assert orjson.loads(found) == {"a": "eA==", "b": 1.25}
+
+
+def test_skipped_record_needs_no_registry() -> None:
+    options = KafkaOptions("127.0.0.1:1", {URL: "http://127.0.0.1:1"})
+    config = Config(kafka=options, run=RunSettings(skip=("memory.events:0:3",)))
+    registry, skipped, other = config.kafka.registry, *(Message("memory.events", 0, at, None, FRAME) for at in (3, 4))
+    assert registry is not None
+    registry.open(skipped)
+    assert type(skipped.value()) is bytes
+    with pytest.raises(RegistryUnavailable):
+        registry.open(other)
 
 
 def test_id_beyond_the_protocol_is_an_unknown_schema() -> None:

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from confluent_kafka import KafkaError
@@ -323,3 +324,12 @@ def test_unavailable_registry_stops_one_partition_before_its_record(monkeypatch:
         assert lanes[0].reached == expected
     reader.stop()
     assert [message.offset() for message in lanes[0].queue] == [0, 1, 2]
+
+
+def test_reader_that_ended_with_an_error_keeps_it() -> None:
+    consumer = Mock(poll=Mock(side_effect=ValueError))
+    reader = LaneReader("memories", NOWHERE, threading.Event(), lambda _: consumer)
+    reader.start()
+    reader._thread.join()
+    reader.start()
+    assert isinstance(reader.error, ValueError)
