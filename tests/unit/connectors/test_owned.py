@@ -317,19 +317,12 @@ def test_other_keys_in_the_queue_delay_no_query(partition: Partition) -> None:
     assert len(partition.answered()) == 1
 
 
-def test_later_memory_of_the_key_does_not_extend_the_wait(partition: Partition) -> None:
-    partition.fetch(ANN)
-    partition.ask(ANN, end=1)
+@pytest.mark.parametrize(("written", "asking"), [(ANN, ANN), (BOB, None)], ids=["key", "no key"])
+def test_query_waits_for_earlier_writes_only(partition: Partition, written: bytes, asking: bytes | None) -> None:
+    partition.fetch(written)
+    partition.ask(asking, end=1)
     assert partition.answered() == []
-    partition.fetch(ANN)
-    partition.give()
-    assert len(partition.answered()) == 1
-
-
-def test_query_without_a_key_waits_for_all(partition: Partition) -> None:
-    partition.fetch(BOB)
-    partition.ask(None, end=1)
-    assert partition.answered() == []
+    partition.fetch(written)
     partition.give()
     assert len(partition.answered()) == 1
 
@@ -342,18 +335,13 @@ def test_transaction_markers_at_the_end_hold_back_nothing(partition: Partition) 
     assert len(partition.answered()) == 1
 
 
-def test_wait_ends_at_its_deadline_and_names_missing_positions(partition: Partition) -> None:
+def test_wait_ends_at_its_deadline_or_beyond_reach(partition: Partition) -> None:
+    partition.ask(ANN, end=REACH + 1)
+    assert [record.unread for record in partition.answered()] == [REACH + 1]
     partition.ask(ANN, end=3)
     assert partition.answered() == []
     partition.now_s = WAIT_S
-    (record,) = partition.answered()
-    assert record.unread == 3
-
-
-def test_backlog_beyond_reach_is_not_waited_for(partition: Partition) -> None:
-    partition.ask(ANN, end=REACH + 1)
-    (record,) = partition.answered()
-    assert record.unread == REACH + 1
+    assert [record.unread for record in partition.answered()] == [3]
 
 
 def test_waiting_query_holds_up_no_other_tenant_and_no_offset(partition: Partition) -> None:

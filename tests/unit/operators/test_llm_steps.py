@@ -297,22 +297,17 @@ def test_a_call_without_a_result_in_time_is_a_failure() -> None:
         assert results(runtime, hang, 1) == [CallError("TimeoutError")]
 
 
-def test_an_error_is_the_result_of_its_item(runtime: Runtime) -> None:
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [(ValueError("odd"), "ValueError"), (asyncio.CancelledError(), "asyncio.exceptions.CancelledError")],
+)
+def test_an_error_is_the_result_of_its_item(runtime: Runtime, error: BaseException, kind: str) -> None:
     async def odd(number: int) -> int:
         if number % 2:
-            raise ValueError(f"{number} is odd")
+            raise error
         return number
 
-    assert results(runtime, odd, 1, 2) == [CallError("ValueError"), 2]
-
-
-def test_self_cancelled_call_is_a_failure(runtime: Runtime) -> None:
-    async def cancelled(_: int) -> None:
-        raise asyncio.CancelledError
-
-    (failed,) = results(runtime, cancelled, 1)
-    assert isinstance(failed, CallError)
-    assert failed.kind == "asyncio.exceptions.CancelledError"
+    assert results(runtime, odd, 1, 2) == [CallError(kind), 2]
 
 
 def test_cancelled_calls_make_room_for_others() -> None:

@@ -19,6 +19,7 @@ Event = dict[str, Any]
 
 ANN = {"tenant_id": "acme", "user_id": "ann"}
 IDS = [f"m{number}" for number in range(8)]
+CURSOR = "m:1:" + "x" * 300
 NAMES = ["Ana Cruz", "Porto", "tea", "Mr Cruz", "Leeds"]
 
 
@@ -134,12 +135,6 @@ def test_page_has_a_byte_limit_and_large_memories_their_own(engine: Harness, kin
         assert len(orjson.dumps(page)) < limits.RECORD_BYTES
 
 
-@pytest.mark.parametrize("after", ["", "m:1", "m:x:y", "5", "e:", "m:1:" + "x" * 300])
-def test_a_cursor_of_something_else_is_refused(engine: Harness, after: str) -> None:
-    refused = ask(engine, type="memories.list", after=after)["error"]
-    assert (refused["code"], refused["fields"][0]["field"]) == ("invalid_event", "after")
-
-
 @st.composite
 def related(draw: st.DrawFn) -> Event:
     memory_id = draw(st.sampled_from(IDS))
@@ -228,11 +223,12 @@ def test_a_cursor_of_a_state_that_is_gone_is_refused(engine: Harness, tmp_path: 
     [
         ({"whole": True, "nodes": ["m1"]}, "nodes"), ({"whole": True, "hops": 2}, "hops"), ({"after": "e:"}, "after"),
         ({"limit": 5}, "limit"), ({"whole": True, "after": "elsewhere"}, "after"),
+        *(({"type": "memories.list", "after": cursor}, "after") for cursor in ("", "m:1", "m:x:y", "5", "e:", CURSOR)),
     ],
 )  # fmt: skip
-def test_pages_are_of_the_whole_alone(engine: Harness, fields: Event, wrong: str) -> None:
-    refused = ask(engine, type="graph.explore", **fields)["error"]
-    assert [one["field"] for one in refused["fields"]] == [wrong]
+def test_invalid_cursor_or_part_of_a_page_is_refused(engine: Harness, fields: Event, wrong: str) -> None:
+    refused = ask(engine, **{"type": "graph.explore"} | fields)["error"]
+    assert (refused["code"], [one["field"] for one in refused["fields"]]) == ("invalid_event", [wrong])
 
 
 def test_page_reads_a_bounded_number_of_names(engine: Harness, monkeypatch: pytest.MonkeyPatch) -> None:

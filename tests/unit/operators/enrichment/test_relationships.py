@@ -1,5 +1,6 @@
 """Relations between memories and entities: which claims of a model are kept."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -20,6 +21,11 @@ def verdict(
     return {"memory": memory, "verdict": says, "confidence": confidence, "evidence": evidence}
 
 
+def classified(*said: dict[str, Any]) -> Any:
+    (result,) = results([asking(LISBON)], Scripted(classify={"verdicts": [*said]}))
+    return result
+
+
 def asking(*similar: Any, about: Any = PORTO) -> EnrichmentRequest:
     return request(["classify"], about, similar=[*similar])
 
@@ -36,8 +42,7 @@ def test_all_pairs_are_asked_about_in_one_call_under_numbers() -> None:
 
 
 def test_replacing_memory_supersedes_the_old_one() -> None:
-    (result,) = results([asking(LISBON)], Scripted(classify={"verdicts": [verdict()]}))
-    (event,) = parsed(result)
+    (event,) = parsed(classified(verdict()))
     assert isinstance(event, GraphEdges)
     (edge,) = event.edges
     assert (edge.source, edge.type, edge.target) == ("memory:new", "supersedes", "memory:old")
@@ -61,8 +66,7 @@ def test_newer_fact_supersedes_and_ties_go_to_later_arrival(new_at: str, newer: 
 
 
 def test_contradiction_is_emitted_once_for_both_directions() -> None:
-    (result,) = results([asking(LISBON)], Scripted(classify={"verdicts": [verdict(says="contradicts")]}))
-    (event,) = parsed(result)
+    (event,) = parsed(classified(verdict(says="contradicts")))
     assert isinstance(event, GraphEdges)
     assert [(e.source, e.type, e.target) for e in event.edges] == [("memory:new", "contradicts", "memory:old")]
 
@@ -79,14 +83,8 @@ def test_contradiction_is_emitted_once_for_both_directions() -> None:
 )  # fmt: skip
 @pytest.mark.parametrize("says", ["refines", "contradicts"])
 def test_verdict_without_evidence_is_refused(said: dict[str, Any], says: str, reason: str) -> None:
-    (result,) = results([asking(LISBON)], Scripted(classify={"verdicts": [said | {"verdict": says}]}))
+    result = classified(said | {"verdict": says})
     assert (result.events, result.refused, result.failures) == ([], {reason: 1}, [])
-
-
-def test_first_verdict_on_a_memory_counts() -> None:
-    said = [verdict(says="unrelated"), verdict()]
-    (result,) = results([asking(LISBON)], Scripted(classify={"verdicts": said}))
-    assert (result.events, result.refused) == ([], {"duplicate": 1})
 
 
 def test_a_memory_replaces_a_few_those_it_is_surest_of() -> None:
@@ -96,21 +94,6 @@ def test_a_memory_replaces_a_few_those_it_is_surest_of() -> None:
     targets = [event["edges"][0]["target"] for event in result.events]
     assert targets == [f"memory:old{n}" for n in range(9, 9 - REPLACED_MAX, -1)]
     assert result.refused == {"too_many": 10 - REPLACED_MAX}
-
-
-@pytest.mark.parametrize(
-    ("about", "other"),
-    [
-        (memory("f1", PORTO.content, derived_from="old"), LISBON),
-        (LISBON, memory("f1", PORTO.content, derived_from="old")),
-        (memory("f1", PORTO.content, derived_from="x"), memory("f2", "A", derived_from="x")),
-        (PORTO, PORTO),
-    ],
-)
-def test_memories_of_one_source_are_not_compared(about: Any, other: Any) -> None:
-    model = Scripted()
-    (result,) = results([asking(other, about=about)], model)
-    assert (model.asked, result.events, result.failures) == ([], [], [])
 
 
 TEA = memory("new", "In the mornings Ann prefers tea to coffee because of her stomach, till July.")
@@ -195,11 +178,6 @@ def test_relation_without_evidence_is_refused(said: Any, reason: str) -> None:
     assert (result.events, result.refused, result.failures) == ([], {reason: 1}, [])
 
 
-def test_repeated_relation_is_kept_once() -> None:
-    result = told(relation(), relation(end("TEA")))
-    assert (len(result.events), result.refused) == (1, {"duplicate": 1})
-
-
 def test_relations_of_a_memory_are_bounded() -> None:
     words = "abcdefghijklmnopqrstuvwx"
     about = memory("new", f"It is {' '.join(words)}.")
@@ -223,8 +201,7 @@ def identity(name: str = "n1", entity: str = "e1", says: str = "same", **fields:
 
 
 def resolved(*said: dict[str, Any]) -> Any:
-    model = Scripted(resolve={"verdicts": [*said]})
-    (result,) = results([request(["resolve"], TEXT, entities=[ANA, REX])], model)
+    (result,) = results([request(["resolve"], TEXT, entities=[ANA, REX])], Scripted(resolve={"verdicts": [*said]}))
     return result
 
 
@@ -260,16 +237,33 @@ def test_identity_without_evidence_is_refused(said: dict[str, Any], reason: str)
     assert (result.events, result.refused) == ([], {reason: 1})
 
 
-def test_one_name_never_makes_two_known_entities_one() -> None:
-    result = resolved(identity(), identity(entity="e2"))
-    assert (len(result.events), result.refused) == (1, {"duplicate": 1})
+@pytest.mark.parametrize(
+    ("result_of", "said", "kept"),
+    [
+        (classified, [verdict(says="unrelated"), verdict()], 0), (told, [relation(), relation(end("TEA"))], 1),
+        (resolved, [identity(), identity(entity="e2")], 1),
+    ],
+)  # fmt: skip
+def test_first_of_repeated_claims_counts(result_of: Callable[..., Any], said: list[Any], kept: int) -> None:
+    result = result_of(*said)
+    assert (len(result.events), result.refused) == (kept, {"duplicate": 1})
+
+
+FACT = memory("f1", PORTO.content, derived_from="old")
 
 
 @pytest.mark.parametrize(
-    ("about", "entities"),
-    [(TEXT, []), (memory("new", "it rains.", name=None), [ANA]), (memory("new", "and so it is.", name="Rex"), [REX])],
-)
-def test_model_is_not_asked_without_candidates(about: Any, entities: list[ShownEntity]) -> None:
+    ("task", "about", "candidates"),
+    [
+        # Memories of one source are not compared.
+        ("classify", FACT, {"similar": [LISBON]}), ("classify", LISBON, {"similar": [FACT]}),
+        ("classify", memory("f1", PORTO.content, derived_from="x"), {"similar": [memory("f2", "A", derived_from="x")]}),
+        ("classify", PORTO, {"similar": [PORTO]}), ("resolve", TEXT, {"entities": []}),
+        ("resolve", memory("new", "it rains.", name=None), {"entities": [ANA]}),
+        ("resolve", memory("new", "and so it is.", name="Rex"), {"entities": [REX]}),
+    ],
+)  # fmt: skip
+def test_model_is_not_asked_without_candidates(task: str, about: Any, candidates: Any) -> None:
     model = Scripted()
-    (result,) = results([request(["resolve"], about, entities=entities)], model)
+    (result,) = results([request([task], about, **candidates)], model)
     assert (model.asked, result.events, result.failures) == ([], [], [])
