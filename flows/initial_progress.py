@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from confluent_kafka import Consumer
 
-from recallflow.connectors.kafka.cluster import Ends
+from recallflow.connectors.kafka.cluster import EndOffsetPoller
 from recallflow.connectors.kafka.messages import identity_of, time_ms
-from recallflow.connectors.kafka.partition import LogProgress, PartitionProgress, Tails
+from recallflow.connectors.kafka.partition import LogProgress, PartitionProgress, TopicOffsets
 from recallflow.connectors.kafka.topic_reader import TAIL, UNCOMMITTED, NewConsumer, TopicReader
 from recallflow.flows.settings import TopicNames
 from recallflow.kafka_options import KafkaOptions
@@ -87,7 +87,7 @@ def _source_of(message: Any, sources: dict[str, _Source]) -> Position | None:
 def initial_progress(
     options: KafkaOptions,
     topics: TopicNames,
-    ends: Ends,
+    ends: EndOffsetPoller,
     directory: StateDirectory,
     deployment: str,
     numbers: Collection[int],
@@ -109,7 +109,7 @@ def initial_progress(
         # Any deployment may have forwarded misrouted records, to any offset of an input topic.
         searched_whole = inputs
     compared = [memory.tails, queries.tails]
-    tails: Tails = {
+    tails: TopicOffsets = {
         topic: {
             number: 0 if topic in searched_whole else min(found.get(f"{topic}:{number}", end) for found in compared)
             for number, end in lasts.items()
@@ -133,7 +133,7 @@ def initial_progress(
     return progress
 
 
-def since_first_record(reader: TopicReader, tails: Tails, added: Collection[tuple[str, int]]) -> Tails:
+def since_first_record(reader: TopicReader, tails: TopicOffsets, added: Collection[tuple[str, int]]) -> TopicOffsets:
     """Return tails from before the first record of added partitions: their misrouted records were forwarded later."""
     spans = {part: reader.span(*part) for part in added}
     times_ms = [time_ms(first) for first in reader.firsts(spans).values()]
@@ -146,7 +146,7 @@ def since_first_record(reader: TopicReader, tails: Tails, added: Collection[tupl
 
 
 def initial_enrichment_progress(
-    options: KafkaOptions, topics: TopicNames, ends: Ends, deployment: str, numbers: Collection[int]
+    options: KafkaOptions, topics: TopicNames, ends: EndOffsetPoller, deployment: str, numbers: Collection[int]
 ) -> dict[int, PartitionProgress]:
     """Return the progress of each partition of requests and results: requests with an output are done."""
     end_offsets, at_ms = ends.latest()

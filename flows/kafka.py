@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 from prometheus_client.core import Metric
 
 from recallflow.connectors.checkpoints.store import CheckpointStore
-from recallflow.connectors.kafka.cluster import EndOffsets
+from recallflow.connectors.kafka.cluster import EndOffsetReader
 from recallflow.connectors.kafka.control import send_decisions
 from recallflow.connectors.kafka.lease import Holder, holders
 from recallflow.connectors.kafka.topic_reader import TopicReader
@@ -138,7 +138,7 @@ class MainFlowMember(GroupMember):
         self._check_topics()
         self._open_source(
             None if self.models is None else self.models.runtime.completions,
-            memory_ends=EndOffsets(self.options, self.topics.memory),
+            memory_ends=EndOffsetReader(self.options, self.topics.memory),
         )
         self._join(store)
         self._follow_other_members()
@@ -151,7 +151,7 @@ class MainFlowMember(GroupMember):
         announce = partial(send_decisions, self.options, self.topics.control, auth.control_secret)
         following = follow_token_keys(auth, self.decisions, self._secrets, announce)
         if (token_keys := self._stack.enter_context(following)) is not None:
-            self.watch.call(token_keys.check)
+            self.watch.add_listeners(token_keys.check)
         _log.warning(self.authoriser.describe())
         self.authoriser.warn()
 

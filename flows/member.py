@@ -15,7 +15,7 @@ from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from recallflow.connectors.kafka.admin import describe_topics, first_descriptions
-from recallflow.connectors.kafka.cluster import BrokerConnection, Ends, Watch
+from recallflow.connectors.kafka.cluster import EndOffsetPoller, OutageMonitor, TopicWatcher
 from recallflow.connectors.kafka.control import LEFT_OUT, ControlTable
 from recallflow.connectors.kafka.hub import REMEDIES, MemoryEnds, Remedies
 from recallflow.connectors.kafka.membership import Membership
@@ -103,9 +103,9 @@ class GroupMember:
         topics = [*dict.fromkeys((*read.values(), *self.outputs))]
         there = first_descriptions(self.options, topics)
         self.counts = {topic: described.partitions for topic, described in there.items()}
-        self.watch = Watch(partial(describe_topics, AdminClient(self.options.admin()), topics), there)
-        self.watch.call(TopicRegistry.open(self.state_dir, there, read).check, self.table.grow)
-        self.ends = Ends(self.options, {topic: self.counts[topic] for topic in self.outputs})
+        self.watch = TopicWatcher(partial(describe_topics, AdminClient(self.options.admin()), topics), there)
+        self.watch.add_listeners(TopicRegistry.open(self.state_dir, there, read).check, self.table.grow)
+        self.ends = EndOffsetPoller(self.options, {topic: self.counts[topic] for topic in self.outputs})
         self.ends.ask()
         self._stack.enter_context(self.ends.running())
 
@@ -115,7 +115,7 @@ class GroupMember:
         memory_ends: MemoryEnds | None = None,
         queries_in_flight_max: int | None = None,
     ) -> None:
-        """Open the source, and the connection that counts the records to catch up with after an outage."""
+        """Open the source, and the monitor that counts the records to catch up with after an outage."""
         self.source = OwnedSource(
             self.options,
             *self.inputs,
@@ -133,8 +133,8 @@ class GroupMember:
         )
         self._stack.callback(self.source.close)
         catch_up, has_begun = self.source.catch_up, lambda: bool(self.source.partitions())
-        self.connection = BrokerConnection(self.options, self.inputs[0], catch_up, has_begun)
-        self._stack.callback(self.connection.close)
+        self.outage_monitor = OutageMonitor(self.options, self.inputs[0], catch_up, has_begun)
+        self._stack.callback(self.outage_monitor.close)
 
     def _join_group(
         self,
@@ -208,7 +208,7 @@ class FlowMetrics(Collector, Generic[M]):
             yield from member.spans.stages.collect()
             added = member.watch.added
             yield counter("added_partitions", "Partitions added to topics since the start", "topic", added, added)
-            yield gauge("connected", "1 while the brokers can be reached", int(member.connection.connected))
+            yield gauge("connected", "1 while the brokers can be reached", int(member.outage_monitor.connected))
             left_out = member.table.left_out
             yield counter("control_events_left_out", "Ignored control events", "reason", left_out, LEFT_OUT)
             yield from self._metrics_of(member)
@@ -217,7 +217,7 @@ class FlowMetrics(Collector, Generic[M]):
         source, membership = member.source, member.membership
         if not source.ready():
             return "stopping" if source.stopping.is_set() else "starting"
-        if not member.connection.connected:
+        if not member.outage_monitor.connected:
             return "Kafka is unavailable"
         if membership.member_id is None:
             return "not a member of the deployment yet"

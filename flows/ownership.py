@@ -13,12 +13,12 @@ from dataclasses import KW_ONLY, dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
 
-from recallflow.connectors.kafka.cluster import Ends, earliest, read_tails
+from recallflow.connectors.kafka.cluster import EndOffsetPoller, earliest, read_tails
 from recallflow.connectors.kafka.group_consumer import Committed
 from recallflow.connectors.kafka.hub import REMEDIES, Remedies, describe_removal
 from recallflow.connectors.kafka.messages import Identity, append_ms, identity_of
 from recallflow.connectors.kafka.owned import BarrierProgress, OwnedSource, lane_at
-from recallflow.connectors.kafka.partition import Lane, LogProgress, PartitionProgress, RoundRobinQueue, Tails
+from recallflow.connectors.kafka.partition import Lane, LogProgress, PartitionProgress, RoundRobinQueue, TopicOffsets
 from recallflow.connectors.kafka.sender import EarlierOutputs
 from recallflow.connectors.kafka.topic_reader import TopicReader
 from recallflow.errors import OutputsGone, SourceError
@@ -54,7 +54,7 @@ class Ownership:
     directory: StateDirectory | None  # the folders of partitions; None for a flow without state
     source: OwnedSource
     sent: EarlierOutputs  # identities of outputs sent before
-    ends: Ends  # of the output topics
+    ends: EndOffsetPoller  # of the output topics
     commit: Callable[[Mapping[int, Committed]], None]  # commits progress to the group
     is_committed: Callable[[Collection[int]], bool]  # returns whether the group has the progress of these partitions
     _: KW_ONLY
@@ -73,7 +73,7 @@ class Ownership:
         self._empty: list[int] = []  # empty partitions that are open and not logged yet
         self._coming: dict[int, object] = {}  # assigned partitions that are not open yet → token of the assignment
         self._handed: dict[int, threading.Event] = {}
-        self._tails: dict[int, Tails] = {}  # where to look for outputs that earlier owners sent
+        self._tails: dict[int, TopicOffsets] = {}  # where to look for outputs that earlier owners sent
         self._error: Exception | None = None
         self._over = False  # the dataflow has ended
         self._stopping = self.source.stopping
@@ -253,7 +253,7 @@ class Ownership:
 
     # ------------------------------------------------------------------ outputs sent before
 
-    def _sent_before(self, known: Mapping[int, PartitionProgress], ends: Tails) -> dict[int, set[Identity]]:
+    def _sent_before(self, known: Mapping[int, PartitionProgress], ends: TopicOffsets) -> dict[int, set[Identity]]:
         """Return the identities of outputs in the tails, by partition, of records that are not done."""
         unclean = {number: progress for number, progress in known.items() if not progress.clean}
         if not unclean:
@@ -275,7 +275,7 @@ class Ownership:
         read_tails(self.options, begin, ends, self._stopping, collect)
         return found
 
-    def _check_there(self, begin: Tails, unclean: Mapping[int, PartitionProgress]) -> None:
+    def _check_there(self, begin: TopicOffsets, unclean: Mapping[int, PartitionProgress]) -> None:
         """Raise OutputsGone if retention deleted outputs since a progress with unfinished records."""
         if (
             self.accept_repeats

@@ -14,17 +14,17 @@ from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-d
 
 from recallflow.connectors.kafka.admin import TopicDescription
 from recallflow.connectors.kafka.messages import time_ms
-from recallflow.connectors.kafka.partition import Tails
+from recallflow.connectors.kafka.partition import TopicOffsets
 from recallflow.connectors.kafka.topic_reader import TAIL, UNCOMMITTED, TopicReader
 from recallflow.errors import SourceError
 from recallflow.kafka_clients import is_retriable
 from recallflow.kafka_options import KafkaOptions
 from recallflow.process import OUTAGE_S, Patience, background_thread
 
-ASK_EVERY_S = 0.5
-ASK_S = 2.0
-LOOK_S = 1.0
-Found = Mapping[str, TopicDescription]
+OUTAGE_CHECK_INTERVAL_S = 0.5
+REQUEST_TIMEOUT_S = 2.0
+TOPIC_CHECK_INTERVAL_S = 1.0
+TopicDescriptions = Mapping[str, TopicDescription]
 
 _log = logging.getLogger(__name__)
 
@@ -46,13 +46,13 @@ class CatchUp:
 
     def __init__(self) -> None:
         self.behind = True  # False: nothing to go
-        self.caught_up = 0  # processed records below a target
+        self.caught_up_count = 0  # processed records below a target
         self._lock = threading.Lock()
         self._logs: dict[str, _Log] = {}
         self._ends: Mapping[str, int] | None = None
 
     def begin(self, source: str, offset: int, end: int = 0) -> None:
-        """Register a partition that is read from `offset` and ended at `end`."""
+        """Register a partition that is read from `offset`, with its end offset, `end`."""
         with self._lock:
             self._logs[source] = log = _Log(offset, offset)
             log.target = max(offset, end, (self._ends or {}).get(source, 0))
@@ -67,7 +67,7 @@ class CatchUp:
         with self._lock:
             self._ends = dict(ends)
             for source, log in self._logs.items():
-                # Never below the emitted offsets: then all records in flight count, and no record has to be looked up.
+                # At least the emitted offset: all records in flight are below it, so their offsets need not be known.
                 log.target = max(log.next_offset, ends.get(source, 0))
                 log.open_below = log.open
             self.behind = True
@@ -102,10 +102,10 @@ class CatchUp:
                     continue
                 log.open -= 1
                 log.open_below -= offset < log.target
-                self.caught_up += self.behind
+                self.caught_up_count += self.behind
 
     def remaining(self, source: str | None = None) -> int | None:
-        """Return the number of records from the state of one partition or of all to the targets; None where unknown."""
+        """Return how many records one partition, or all, must still apply to reach the targets; None if unknown."""
         if not self.behind:
             return 0
         with self._lock:
@@ -118,17 +118,17 @@ class CatchUp:
             return left
 
     def describe(self, source: str | None = None) -> str:
-        """Describe the missing records of one partition or of all; return an empty text where none is missing."""
+        """Describe the missing records of one partition or of all; return an empty text if none is missing."""
         if (left := self.remaining(source)) is None:
-            return "how many records of memory are to go is not known yet"
-        return f"{left:,} records of memory to go" if left else ""
+            return "the number of remaining memory records is not known yet"
+        return f"{left:,} memory records remain" if left else ""
 
 
 def _remaining(log: _Log) -> int:
     return max(0, log.target - log.next_offset) + log.open_below
 
 
-class BrokerConnection:
+class OutageMonitor:
     """Observer of the brokers on a thread. It sets the targets of `catch_up`, also after an outage."""
 
     def __init__(
@@ -141,7 +141,7 @@ class BrokerConnection:
         self._reader = TopicReader(options)
         self._stopping = threading.Event()
         self._lost_s = self._targets_s = 0.0
-        self._caught_up = 0  # records caught up before the last aim
+        self._count_before = 0  # records caught up before the targets were last set
         self._logged = False  # whether the end of the catch-up was logged
         try:
             self._set_targets({number: end for (_, number), (_, end) in self._reader.spans([topic]).items()})
@@ -157,7 +157,7 @@ class BrokerConnection:
         self._reader.close()
 
     def _run(self) -> None:
-        while not self._stopping.wait(ASK_EVERY_S):
+        while not self._stopping.wait(OUTAGE_CHECK_INTERVAL_S):
             self._reader.consumer.poll(0)  # calls the error callbacks; nothing is assigned
             try:
                 numbers = self._partitions()
@@ -174,23 +174,23 @@ class BrokerConnection:
                 _log.warning("Kafka is back after %.1f s: %s", away_s, missing)
             if not self._logged and self._has_begun() and self._catch_up.remaining() == 0:
                 self._logged = True
-                caught_up = f"{self._catch_up.caught_up - self._caught_up:,}"
+                caught_up = f"{self._catch_up.caught_up_count - self._count_before:,}"
                 _log.info("ready after %.1f s: %s records caught up", time.monotonic() - self._targets_s, caught_up)
 
     def _partitions(self) -> list[int]:
-        found: Any = self._reader.consumer.list_topics(self._topic, timeout=ASK_S).topics[self._topic]
+        found: Any = self._reader.consumer.list_topics(self._topic, timeout=REQUEST_TIMEOUT_S).topics[self._topic]
         if any(part.leader < 0 for part in found.partitions.values()):
             raise KafkaException(KafkaError(KafkaError.LEADER_NOT_AVAILABLE))
         return sorted(found.partitions)
 
     def _end(self, number: int) -> int:
         part = TopicPartition(self._topic, number)
-        end: int = self._reader.consumer.get_watermark_offsets(part, timeout=ASK_S)[1]
+        end: int = self._reader.consumer.get_watermark_offsets(part, timeout=REQUEST_TIMEOUT_S)[1]
         return end
 
     def _set_targets(self, ends: dict[int, int]) -> None:
         self._catch_up.set_targets({f"{self._topic}:{number}": end for number, end in ends.items()})
-        self._targets_s, self._caught_up, self._logged = time.monotonic(), self._catch_up.caught_up, False
+        self._targets_s, self._count_before, self._logged = time.monotonic(), self._catch_up.caught_up_count, False
 
     def _note_outage(self, error: KafkaError) -> None:
         self.connected, self._lost_s = False, time.monotonic()
@@ -198,19 +198,19 @@ class BrokerConnection:
         _log.warning("Kafka is unavailable: %s; waiting for it", error.str())
 
 
-class Watch:
+class TopicWatcher:
     """Observer of topic metadata. It calls listeners with each description; an error of a listener stops the flow."""
 
-    def __init__(self, ask: Callable[[], Found], found: Found) -> None:
+    def __init__(self, ask: Callable[[], TopicDescriptions], found: TopicDescriptions) -> None:
         """`ask` describes the topics (KafkaException: retry later); `found` is their first description."""
         self.added = Counter(dict.fromkeys(found, 0))  # topic → number of added partitions
         self._counts = {topic: described.partitions for topic, described in found.items()}
         self._ask = ask
-        self._listeners: list[Callable[[Found], None]] = []
+        self._listeners: list[Callable[[TopicDescriptions], None]] = []
         self._error: SourceError | None = None
         self._stopping = threading.Event()
 
-    def call(self, *listeners: Callable[[Found], None]) -> None:
+    def add_listeners(self, *listeners: Callable[[TopicDescriptions], None]) -> None:
         self._listeners += listeners
 
     def failure(self) -> SourceError | None:
@@ -220,7 +220,7 @@ class Watch:
         return background_thread(self._run, "watch", self._stopping)
 
     def check(self) -> None:
-        """Describe the topics once. A failed request is repeated at the next look; the readers log the outage."""
+        """Describe the topics once. A failed request is repeated at the next check; the readers log the outage."""
         try:
             found = self._ask()
         except KafkaException:
@@ -238,33 +238,33 @@ class Watch:
                 self._counts[topic] = described.partitions
 
     def _run(self) -> None:
-        while self._error is None and not self._stopping.wait(LOOK_S):
+        while self._error is None and not self._stopping.wait(TOPIC_CHECK_INTERVAL_S):
             self.check()
 
 
-ASK_ENDS_EVERY_S = 1.0
-ASK_ENDS_S = 5.0
-READ_ENDS_S = 1.0
-PAUSE_S = 0.1
+ENDS_INTERVAL_S = 1.0
+ENDS_TIMEOUT_S = 5.0
+READ_ENDS_TIMEOUT_S = 1.0
+RETRY_PAUSE_S = 0.1
 SKEW_MS = 300_000  # allowed difference between clocks of machines
 
 
-class Ends:
-    """Repeated requests for the end offsets of topics: later outputs have higher offsets."""
+class EndOffsetPoller:
+    """Poller of the end offsets of output topics. Outputs sent after a request have these offsets or higher ones."""
 
     def __init__(self, options: KafkaOptions, counts: Mapping[str, int]) -> None:
         self.topics = tuple(counts)
         self._options = options
         self._parts = [TopicPartition(topic, number) for topic, count in counts.items() for number in range(count)]
         self._admin = AdminClient(options.admin())
-        self._found: tuple[Tails, int] = ({}, 0)
+        self._found: tuple[TopicOffsets, int] = ({}, 0)
         self._stopping = threading.Event()
 
-    def latest(self) -> tuple[Tails, int]:
+    def latest(self) -> tuple[TopicOffsets, int]:
         """Return end offsets (by topic and partition) at an earlier moment, and that moment (epoch ms)."""
         return self._found
 
-    def ask(self) -> Tails:
+    def ask(self) -> TopicOffsets:
         """Return the current end offsets, with added partitions. Raise SourceError."""
         waiting = Patience(OUTAGE_S)
         while True:
@@ -274,10 +274,10 @@ class Ends:
             except KafkaException as error:
                 if not is_retriable(error.args[0]) or waiting.ended():
                     raise SourceError(f"cannot ask where output topics end: {error.args[0].str()}") from error
-            time.sleep(PAUSE_S)
+            time.sleep(RETRY_PAUSE_S)
 
-    def at(self, at_ms: int) -> Tails:
-        """Return the offsets of the first records after a time, of brokers or producers. Raise SourceError."""
+    def at(self, at_ms: int) -> TopicOffsets:
+        """Return the first offsets of records that may be later than `at_ms`, by any clock. Raise SourceError."""
         since_ms = max(0, at_ms - SKEW_MS)
         with TopicReader(self._options, UNCOMMITTED) as reader:
             return {
@@ -285,8 +285,8 @@ class Ends:
                 for topic, numbers in reader.partitions(self.topics).items()
             }
 
-    def first_loss(self, begin: Tails, at_ms: int) -> str | None:
-        """Return the first partition that lost records after `begin`, if they can be younger than `at_ms`."""
+    def first_loss(self, begin: TopicOffsets, at_ms: int) -> str | None:
+        """Return the first partition whose records from `begin` on are partly deleted and may be later than `at_ms`."""
         with TopicReader(self._options, TAIL) as reader:
             for (topic, number), (low, high) in reader.spans([*begin]).items():
                 if not 0 < begin[topic].get(number, low) < low:
@@ -301,61 +301,61 @@ class Ends:
         return background_thread(self._run, "ends", self._stopping)
 
     def _run(self) -> None:
-        while not self._stopping.wait(ASK_ENDS_EVERY_S):
+        while not self._stopping.wait(ENDS_INTERVAL_S):
             try:
                 self._ask()
             except KafkaException:
                 continue
 
     def _list(self) -> list[TopicPartition]:
-        there = self._admin.list_topics(timeout=ASK_ENDS_S).topics
+        described = self._admin.list_topics(timeout=ENDS_TIMEOUT_S).topics
         counts = Counter(part.topic for part in self._parts)
-        for topic in there.keys() & counts:
-            counts[topic] = max(counts[topic], len(there[topic].partitions))
+        for topic in described.keys() & counts:
+            counts[topic] = max(counts[topic], len(described[topic].partitions))
         return [TopicPartition(topic, number) for topic, count in counts.items() for number in range(count)]
 
-    def _ask(self) -> Tails:
+    def _ask(self) -> TopicOffsets:
         at_ms = time.time_ns() // 1_000_000
         ends: dict[str, dict[int, int]] = {}
         latest: Any = OffsetSpec.latest()  # type: ignore[no-untyped-call]
         asked, isolation = dict.fromkeys(self._parts, latest), IsolationLevel.READ_UNCOMMITTED
-        found = self._admin.list_offsets(asked, isolation_level=isolation, request_timeout=ASK_ENDS_S)
+        found = self._admin.list_offsets(asked, isolation_level=isolation, request_timeout=ENDS_TIMEOUT_S)
         for part, future in found.items():
             ends.setdefault(part.topic, {})[part.partition] = future.result().offset
         self._found = ends, at_ms
         return ends
 
 
-class EndOffsets:
+class EndOffsetReader:
     """End offsets of a topic's partitions, asked of the brokers on a connection without a pending fetch.
 
     A consumer's own request waits behind its fetch for up to half a second. This one takes half a millisecond; an admin
     client needs a third more, because it answers on other threads."""
 
     def __init__(self, options: KafkaOptions, topic: str) -> None:
-        self._topic, self._reader = topic, TopicReader(options, give_up_s=READ_ENDS_S)
+        self._topic, self._reader = topic, TopicReader(options, give_up_s=READ_ENDS_TIMEOUT_S)
 
     def __call__(self, partitions: Collection[int]) -> dict[int, int]:
-        """Return the end offsets of committed records by partition; none where the brokers could not report them."""
+        """Return the end offsets of committed records by partition; none if the brokers could not report them."""
         parts = [TopicPartition(self._topic, number, OFFSET_END) for number in partitions]
         try:
             found: list[TopicPartition] = self._reader.ask(lambda: self._ask(parts))
         except SourceError as error:
-            _log.warning("%s: end offsets are unknown (%s): queries do not wait", self._topic, error)
+            _log.warning("%s: end offsets are unknown (%s): queries do not wait for newer events", self._topic, error)
             return {}
         return {part.partition: part.offset for part in found}
 
     def _ask(self, parts: list[TopicPartition]) -> list[TopicPartition]:
-        found: list[TopicPartition] = self._reader.consumer.offsets_for_times(parts, timeout=READ_ENDS_S)
+        found: list[TopicPartition] = self._reader.consumer.offsets_for_times(parts, timeout=READ_ENDS_TIMEOUT_S)
         for error in (part.error for part in found if part.error is not None):
             raise KafkaException(error)
         return found
 
 
 def read_tails(
-    options: KafkaOptions, begin: Tails, end: Tails, stopping: threading.Event, see: Callable[[Any], None]
+    options: KafkaOptions, begin: TopicOffsets, end: TopicOffsets, stop: threading.Event, handle: Callable[[Any], None]
 ) -> None:
-    """Pass every record between two offsets of each partition to `see`. Raise SourceError."""
+    """Pass every record between two offsets of each partition to `handle`. Raise SourceError."""
     spans = {
         (topic, number): (begin[topic][number], last)
         for topic, lasts in end.items()
@@ -364,22 +364,22 @@ def read_tails(
     }
     if not spans:
         return
-    with TopicReader(options, TAIL, give_up_s=OUTAGE_S, stopping=stopping) as reader:
+    with TopicReader(options, TAIL, give_up_s=OUTAGE_S, stopping=stop) as reader:
         for (topic, number), (first, _) in spans.items():
             reader.add(topic, number, first)
         left = dict(spans)
-        while left and not stopping.is_set():
+        while left and not stop.is_set():
             messages = reader.read_many()
             for message in messages:
                 part = message.topic(), message.partition()
                 if part in left and message.offset() >= left[part][1] - 1:
                     del left[part]
-                see(message)
+                handle(message)
             for part in reader.ended:
                 left.pop(part, None)
 
 
-def earliest(tails: Sequence[Tails], ends: Mapping[str, Mapping[int, int]]) -> Tails:
+def earliest(tails: Sequence[TopicOffsets], ends: Mapping[str, Mapping[int, int]]) -> TopicOffsets:
     """Return the minimum of these tails. A partition that one of them lacks was added later: it begins at 0."""
     return {
         topic: {number: min((one.get(topic, {}).get(number, 0) for one in tails), default=last)

@@ -16,7 +16,7 @@ from confluent_kafka import Consumer
 from recallflow.connectors.kafka.cluster import CatchUp
 from recallflow.connectors.kafka.hub import BATCH_MAX, REMEDIES, Hub, LaneReader, MemoryEnds, Remedies
 from recallflow.connectors.kafka.messages import record_of
-from recallflow.connectors.kafka.partition import Lane, LogProgress, Tails
+from recallflow.connectors.kafka.partition import Lane, LogProgress, TopicOffsets
 from recallflow.connectors.kafka.topic_reader import NewConsumer
 from recallflow.kafka_options import KafkaOptions
 from recallflow.process import Closing
@@ -59,7 +59,7 @@ class BarrierProgress(NamedTuple):
 
     memory: LogProgress
     queries: LogProgress
-    tails: Tails
+    tails: TopicOffsets
     tails_ms: int
 
 
@@ -85,7 +85,7 @@ class OwnedSource:
         *,
         sync_s: float,  # interval of syncs of each partition, which barriers start
         tails: Callable[
-            [], tuple[Tails, int]
+            [], tuple[TopicOffsets, int]
         ],  # end offsets of the output topics at some earlier moment, and that moment
         finished: Callable[[], list[Any]] = list,  # returns further items to emit; a new one sets `wake`
         wake: threading.Event | None = None,

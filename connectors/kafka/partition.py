@@ -27,7 +27,7 @@ from recallflow.owner import key_tenant
 TEXT_MOST = 4_000  # characters: brokers accept 4,096 by default
 AHEAD_MOST = 200  # limit of each list of offsets in commit metadata
 
-Tails = Mapping[str, Mapping[int, int]]  # output topic → partition → an offset
+TopicOffsets = Mapping[str, Mapping[int, int]]  # output topic → partition → an offset
 
 
 class LogProgress(NamedTuple):
@@ -63,7 +63,7 @@ class PartitionProgress:
     memory: LogProgress
     queries: LogProgress
     partitions: int
-    tails: Tails = field(default_factory=dict)
+    tails: TopicOffsets = field(default_factory=dict)
     at_ms: int = 0
     clean: bool = False
     deployment: str = ""

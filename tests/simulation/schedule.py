@@ -517,10 +517,10 @@ def simulating() -> Iterator[None]:
         patch_members(patches)
         patches.replace(control, "POLL_S", 1.0)
         for module, name in (
-            (cluster, "ASK_EVERY_S"),
-            (cluster, "LOOK_S"),
+            (cluster, "OUTAGE_CHECK_INTERVAL_S"),
+            (cluster, "TOPIC_CHECK_INTERVAL_S"),
             (partition_copies, "RELEASED_INTERVAL_S"),
-            (cluster, "ASK_ENDS_EVERY_S"),
+            (cluster, "ENDS_INTERVAL_S"),
         ):
             patches.replace(module, name, 3 * getattr(module, name))
         logging.disable(logging.CRITICAL)

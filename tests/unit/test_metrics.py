@@ -24,7 +24,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from recallflow import __version__
 from recallflow.connectors.embedders import load_embedder
 from recallflow.connectors.kafka.admin import TopicDescription
-from recallflow.connectors.kafka.cluster import BrokerConnection, Watch
+from recallflow.connectors.kafka.cluster import OutageMonitor, TopicWatcher
 from recallflow.connectors.kafka.control import LEFT_OUT, ControlTable
 from recallflow.connectors.kafka.membership import Membership
 from recallflow.connectors.kafka.owned import OwnedSource
@@ -118,8 +118,8 @@ def running(tally: OutputCounter, tmp_path: Path) -> Any:
         directory=directory,
         output_counter=tally,
         membership=Mock(spec=Membership, member_id="m", expected=frozenset()),
-        watch=Watch(dict, {MEMORIES: TopicDescription("m", 2)}),
-        connection=Mock(spec=BrokerConnection, connected=True),
+        watch=TopicWatcher(dict, {MEMORIES: TopicDescription("m", 2)}),
+        outage_monitor=Mock(spec=OutageMonitor, connected=True),
         owning_partitions=OwningPartitions(1),
         authoriser=Authoriser(ControlHistory(), Trust()),
         table=Mock(spec=ControlTable, left_out=Counter()),
@@ -194,7 +194,7 @@ def test_readiness_names_the_obstacle(running: Any, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(running.source, "ready", lambda: True)
     running.source.catch_up.set_targets({f"{MEMORIES}:0": 3})
     running.source.catch_up.begin(f"{MEMORIES}:0", 1)
-    assert (metrics.obstacle(), early.obstacle()) == ("catching up, 2 records of memory to go", "")
+    assert (metrics.obstacle(), early.obstacle()) == ("catching up, 2 memory records remain", "")
     assert (shown(metrics)["recallflow_catching_up_records"], shown(metrics)["recallflow_ready"]) == (2, 0)
     assert shown(early)["recallflow_ready"] == 1
     running.source.catch_up.count_emitted(f"{MEMORIES}:0", [1, 2], 3)
@@ -206,7 +206,7 @@ def test_readiness_names_the_obstacle(running: Any, monkeypatch: pytest.MonkeyPa
     with monkeypatch.context() as outside:
         outside.setattr(running.membership, "member_id", None)
         assert metrics.obstacle() == "not a member of the deployment yet"
-    running.connection.connected = False
+    running.outage_monitor.connected = False
     assert (metrics.obstacle(), early.obstacle()) == ("Kafka is unavailable", "Kafka is unavailable")
     assert shown(metrics)["recallflow_connected"] == 0
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from recallflow.connectors.kafka import sender
 from recallflow.connectors.kafka.admin import TopicDescription
-from recallflow.connectors.kafka.cluster import Watch
+from recallflow.connectors.kafka.cluster import TopicWatcher
 from recallflow.connectors.kafka.messages import Outgoing
 from recallflow.connectors.kafka.owned import OwnedSource, lane_at, lane_progress, records_of
 from recallflow.connectors.kafka.partition import Lane, LogProgress, PartitionProgress, RoundRobinQueue
@@ -388,8 +388,8 @@ def test_a_damaged_file_is_named(tmp_path: Path) -> None:
 def test_added_partitions_are_reported_counted_and_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
     told: list[int] = []
-    watch = Watch(lambda: described(queries=5), described())
-    watch.call(lambda there: told.append(there["queries"].partitions))
+    watch = TopicWatcher(lambda: described(queries=5), described())
+    watch.add_listeners(lambda there: told.append(there["queries"].partitions))
     watch.check()
     watch.check()
     assert (told, (watch.added["queries"], watch.added["memories"])) == ([5, 5], (3, 0))
@@ -400,14 +400,14 @@ def test_failed_description_is_retried() -> None:
     def away() -> dict[str, TopicDescription]:
         raise KafkaException(KafkaError(KafkaError._TRANSPORT))
 
-    watch = Watch(away, described())
+    watch = TopicWatcher(away, described())
     watch.check()
     assert watch.failure() is None
 
 
 def test_a_topic_made_anew_stops_the_flow(tmp_path: Path) -> None:
-    watch = Watch(lambda: described() | {"memories": TopicDescription("another", 2)}, described())
-    watch.call(known(tmp_path, described()).check)
+    watch = TopicWatcher(lambda: described() | {"memories": TopicDescription("another", 2)}, described())
+    watch.add_listeners(known(tmp_path, described()).check)
     watch.check()
     assert "memories was deleted and recreated" in str(watch.failure())
 

@@ -235,10 +235,10 @@ class Broken(CollectorRegistry):
 
 
 def test_readiness_follows_and_liveness_asks_nothing() -> None:
-    reason = "catching up, 7 records of memory to go"
+    reason = "catching up, 7 memory records remain"
     with Probes(HOST, 0, Broken(), lambda: reason) as probes:
         assert ask(probes.port, "/livez") == (200, "alive\n")
-        assert ask(probes.port, "/readyz") == (503, "not ready: catching up, 7 records of memory to go\n")
+        assert ask(probes.port, "/readyz") == (503, "not ready: catching up, 7 memory records remain\n")
         reason = ""
         assert (ask(probes.port, "/readyz?verbose=1"), ask(probes.port, "/elsewhere")[0]) == ((200, "ready\n"), 404)
 

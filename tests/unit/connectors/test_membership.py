@@ -446,9 +446,9 @@ def started(**ends: int) -> CatchUp:
 def test_a_partition_counts_while_it_is_ours() -> None:
     catch_up = CatchUp()
     catch_up.begin(LOG, 3)
-    assert catch_up.describe() == "how many records of memory are to go is not known yet"
+    assert catch_up.describe() == "the number of remaining memory records is not known yet"
     catch_up.set_targets({LOG: 5, OTHER: 2})
-    assert (catch_up.remaining(), catch_up.describe()) == (2, "2 records of memory to go")
+    assert (catch_up.remaining(), catch_up.describe()) == (2, "2 memory records remain")
     catch_up.begin(OTHER, 1)
     assert (catch_up.remaining(), catch_up.remaining(OTHER)) == (3, 1)
     catch_up.end(LOG)

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from recallflow.connectors import local_inputs
 from recallflow.connectors.kafka import cluster, sender
 from recallflow.connectors.kafka.admin import TopicConfig
-from recallflow.connectors.kafka.cluster import SKEW_MS, Ends, earliest, read_tails
+from recallflow.connectors.kafka.cluster import SKEW_MS, EndOffsetPoller, earliest, read_tails
 from recallflow.connectors.kafka.messages import NUMBER_HEADER, RECORD_OVERHEAD_BYTES, SOURCE_HEADER, Letter, Outgoing
-from recallflow.connectors.kafka.partition import Tails
+from recallflow.connectors.kafka.partition import TopicOffsets
 from recallflow.connectors.kafka.sender import DeliverySink, EarlierOutputs, OutputSender, Publisher, ToSend
 from recallflow.connectors.kafka.service import EARLY_MOST, Expected, ExpectedOutcomes
 from recallflow.connectors.kafka.topic_reader import TopicReader
@@ -240,7 +240,7 @@ def kafka(monkeypatch: pytest.MonkeyPatch) -> FakeKafka:
     return made
 
 
-def seen(begin: Tails, end: Tails) -> list[str]:
+def seen(begin: TopicOffsets, end: TopicOffsets) -> list[str]:
     found: list[str] = []
     read_tails(NOWHERE, begin, end, threading.Event(), lambda one: found.append(f"{one.topic()}:{one.offset()}"))
     return sorted(found)
@@ -278,7 +278,7 @@ def test_earliest_known_tail_is_taken() -> None:
 
 def test_time_leads_to_outputs_since_it_with_skew(kafka: FakeKafka) -> None:
     fill(kafka, "responses", 4, begin_ms=SKEW_MS)
-    ends = Ends(NOWHERE, {"responses": 2, "receipts": 1})
+    ends = EndOffsetPoller(NOWHERE, {"responses": 2, "receipts": 1})
     assert ends.at(2 * SKEW_MS + 2) == {"responses": {0: 2, 1: 0}, "receipts": {0: 0}}
 
 
@@ -297,7 +297,7 @@ def test_lost_tail_is_reported_where_it_matters(kafka: FakeKafka, low: int, begi
     fill(kafka, "responses", 8, begin_ms=200)
     log = kafka.topics["responses"][0]
     log.low, log.messages = low, log.messages[low:]
-    ends = Ends(NOWHERE, {"responses": 2, "receipts": 1})
+    ends = EndOffsetPoller(NOWHERE, {"responses": 2, "receipts": 1})
     assert ends.first_loss({"responses": {0: begin, 1: 0}}, at_ms) == ("responses:0" if lost else None)
 
 

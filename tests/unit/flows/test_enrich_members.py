@@ -14,11 +14,11 @@ import orjson
 import pytest
 
 from recallflow.connectors.kafka import cluster
-from recallflow.connectors.kafka.cluster import Ends
+from recallflow.connectors.kafka.cluster import EndOffsetPoller
 from recallflow.connectors.kafka.group_consumer import Committed
 from recallflow.connectors.kafka.messages import NUMBER_HEADER, SOURCE_HEADER
 from recallflow.connectors.kafka.owned import OwnedSource
-from recallflow.connectors.kafka.partition import Tails
+from recallflow.connectors.kafka.partition import TopicOffsets
 from recallflow.connectors.kafka.sender import DeliverySink, EarlierOutputs, OutputSender, ToSend
 from recallflow.connectors.kafka.topic_reader import TopicReader
 from recallflow.events import EnrichmentResult
@@ -79,7 +79,7 @@ class Brokers:
             found.append(empty.model_copy(update={"events": [event | {"user_id": one.request.user_id}] * 2}))
         return found
 
-    def ends(self) -> Tails:
+    def ends(self) -> TopicOffsets:
         return {topic: {n: self.kafka.end(topic, n) for n in range(PARTITIONS)} for topic in WRITTEN}
 
     def sources(self, topic: str) -> Counter[tuple[bytes, bytes]]:
@@ -134,20 +134,20 @@ class LogSender:
         kafka.append(topic, number, outgoing.value, outgoing.key, append_ms=1_000, headers=headers)
 
 
-class FakeEnds(Ends):
+class FakeEnds(EndOffsetPoller):
     def __init__(self, brokers: Brokers) -> None:
         self._brokers = brokers
 
-    def latest(self) -> tuple[Tails, int]:
+    def latest(self) -> tuple[TopicOffsets, int]:
         return self._brokers.ends(), 1
 
-    def ask(self) -> Tails:
+    def ask(self) -> TopicOffsets:
         return self._brokers.ends()
 
-    def at(self, at_ms: int) -> Tails:  # noqa: ARG002
+    def at(self, at_ms: int) -> TopicOffsets:  # noqa: ARG002
         return {topic: dict.fromkeys(range(PARTITIONS), 0) for topic in WRITTEN}
 
-    def first_loss(self, begin: Tails, at_ms: int) -> str | None:  # noqa: ARG002
+    def first_loss(self, begin: TopicOffsets, at_ms: int) -> str | None:  # noqa: ARG002
         return None
 
 

@@ -31,7 +31,7 @@ class Engine(Harness):
     """A partition that is behind its log until the test says otherwise."""
 
     def __init__(self, path: Path) -> None:
-        self.behind, self.now_ms = "12 records of memory to go", 0
+        self.behind, self.now_ms = "12 memory records remain", 0
         clocks = Clocks(timer=lambda: 0.0, now_ms=lambda: self.now_ms)
         super().__init__(path, clocks=clocks, behind=lambda _: self.behind, append_ms=lambda _: 10)
 

@@ -206,7 +206,7 @@ def test_rows_that_are_gone_are_counted(ask: Ask, engine: Engine) -> None:
 
 
 def test_warns_while_the_log_is_not_read_to_its_end(tmp_path: Path) -> None:
-    behind = "7 records of memory to go"
+    behind = "7 memory records remain"
     engine = Engine(tmp_path / "s", one_log=True, behind=lambda _: behind)
     engine.ask(*(make_event("memory", at, id=f"m{at}", content=f"Bike {at}") for at in range(2)))
     asked = make_event("recall", 99, query="bike")
