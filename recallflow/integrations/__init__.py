@@ -54,8 +54,8 @@ def _check(found: SearchResults) -> None:
         raise QueryTimeout(found.response.query_id, WAIT_MS / 1_000, "a write before it is not applied yet")
 
 
-def checked_whole(memory: Whole) -> Whole:
-    """Return a memory. Raise UsageError where it was cut to fit the response topic."""
+def checked_untruncated(memory: Whole) -> Whole:
+    """Return a memory. Raise UsageError if it was cut to fit the response topic."""
     if memory.truncated:
         raise UsageError(f"{memory.id} is larger than its response topic takes: raise its max.message.bytes")
     return memory

@@ -18,7 +18,7 @@ from typing import Any
 from pydantic import ConfigDict, Field, SkipValidation
 
 from recallflow.errors import UsageError
-from recallflow.integrations import checked_whole, guard_query_before_write, wait_applied
+from recallflow.integrations import checked_untruncated, guard_query_before_write, wait_applied
 from recallflow.queries import K_MAX
 from recallflow.responses import ListedMemory, MemoryVersion
 from recallflow.verbs.verbs import SyncCalls
@@ -120,7 +120,7 @@ def _filters(memory_set: MemorySet, metadata: Metadata | None) -> dict[str, Any]
 
 
 def _item(memory_set: MemorySet, memory: ListedMemory | MemoryVersion) -> MemorySetItem:
-    checked_whole(memory)
+    checked_untruncated(memory)
     return MemorySetItem(
         memory_set_name=memory_set.name,
         id=memory.id,

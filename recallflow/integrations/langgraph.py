@@ -28,7 +28,7 @@ from types import MappingProxyType
 from typing import Any
 
 from recallflow.errors import UsageError
-from recallflow.integrations import checked_whole, extra, guard_query_before_write, wait_applied
+from recallflow.integrations import checked_untruncated, extra, guard_query_before_write, wait_applied
 from recallflow.limits import (
     FILTER_VALUES_MAX,
     METADATA_NAME_CHARACTERS,
@@ -90,12 +90,12 @@ def newest_of_each(rows: Iterable[ListedMemory]) -> Iterator[ListedMemory]:
 
 
 def fields_of(namespace: Namespace, key: str, value: Mapping[str, Any], paths: Sequence[str] | None) -> dict[str, Any]:
-    """Return the memory fields of an item, which is unindexed without `paths`. Raise UsageError where filters could
-    not find all of it."""
+    """Return the memory fields of an item. `paths` None leaves it unindexed; if it is empty, all texts are indexed.
+    Raise UsageError if it has more fields than filters can use, or a namespace that is too long."""
     prefixes = [_path(namespace[:length]) for length in range(len(namespace) + 1)]
     if len(prefixes[-1]) > METADATA_TEXT_CHARACTERS:
         raise UsageError(f"a namespace may have {METADATA_TEXT_CHARACTERS} characters in all, not {len(prefixes[-1])}")
-    found = {FIELD.format(name): one for name, one in value.items() if _is_found(name, one)}
+    found = {FIELD.format(name): one for name, one in value.items() if _is_filterable(name, one)}
     if (most := METADATA_VALUES_MAX - len(prefixes) - 2) < len(found):
         raise UsageError(f"a value may have {most} texts, numbers and truth values at its top, not {len(found)}")
     item = {"namespace": list(namespace), "key": key, "value": json.dumps(value, ensure_ascii=False)}
@@ -105,33 +105,33 @@ def fields_of(namespace: Namespace, key: str, value: Mapping[str, Any], paths: S
     return {"content": _text(value, paths), "metadata": metadata}
 
 
-def stored_in(row: ListedMemory) -> dict[str, Any]:
+def item_fields(row: ListedMemory) -> dict[str, Any]:
     item = (row.metadata or {})[ITEM]
     times = {name: datetime.fromisoformat(getattr(row, name)) for name in ("created_at", "updated_at")}
     return {"namespace": tuple(item["namespace"]), "key": item["key"], "value": json.loads(item["value"])} | times
 
 
-def of_items(digests: Sequence[str]) -> Filters:
+def items_filter(digests: Sequence[str]) -> Filters:
     return {"metadata": {DIGEST: list(digests)}}
 
 
-def within(prefix: Namespace, wanted: Mapping[str, Any] | None = None) -> tuple[Filters, bool]:
+def namespace_filter(prefix: Namespace, wanted: Mapping[str, Any] | None = None) -> tuple[Filters, bool]:
     """Return filters for a namespace and those below it, and whether they express all wanted conditions."""
     every: list[Filters] = [{"metadata": {WITHIN: _path(prefix)}}]
-    whole = True
+    is_complete = True
     for name, condition in (wanted or {}).items():
         compared = condition if isinstance(condition, Mapping) else {"$eq": condition}
         for comparison, value in compared.items():
-            if comparison in EQUALITIES and _is_found(name, value):
+            if comparison in EQUALITIES and _is_filterable(name, value):
                 equal = {"metadata": {FIELD.format(name): value}}
                 every.append(equal if comparison == "$eq" else {"not": equal})
             else:
-                whole = False
-    return {"all": every}, whole
+                is_complete = False
+    return {"all": every}, is_complete
 
 
 def meets(found: Any, wanted: Any) -> bool:
-    """Return whether a value meets a condition, by the rules of LangGraph's stores. No range includes other types."""
+    """Return whether a value meets a condition, by the rules of LangGraph's stores. Ranges match only numbers."""
     if isinstance(wanted, Mapping) and any(name.startswith("$") for name in wanted):
         return all(_compare(found, comparison, value) for comparison, value in wanted.items())
     if isinstance(wanted, Mapping):
@@ -162,7 +162,7 @@ def _path(namespace: Namespace) -> str:
     return ".".join(namespace) or "."  # no label has a dot
 
 
-def _is_found(name: object, value: object) -> bool:
+def _is_filterable(name: object, value: object) -> bool:
     """Return whether filters can find a field; longer texts cannot be queried."""
     if isinstance(value, str):
         return len(value) <= METADATA_TEXT_CHARACTERS
@@ -202,17 +202,17 @@ class RecallStore(BaseStore):
 
     def batch(self, ops: Iterable[Op]) -> list[Result]:
         """Run the operations in order; each sees the effects of earlier ones."""
-        return [self._done(op) for op in ops]
+        return [self._run(op) for op in ops]
 
     async def abatch(self, ops: Iterable[Op]) -> list[Result]:
         return await asyncio.to_thread(self.batch, [*ops])
 
-    def _done(self, op: Op) -> Result:
+    def _run(self, op: Op) -> Result:
         validate_op_namespace(op)
         match op:
             case GetOp():
                 row = next(self._at(op.namespace, op.key), None)
-                return None if row is None else Item(**stored_in(row))
+                return None if row is None else Item(**item_fields(row))
             case PutOp():
                 self._put(op)
                 return None
@@ -220,26 +220,26 @@ class RecallStore(BaseStore):
                 if op.query:
                     return self._best(op)
                 newest = islice(self._matching(op), op.offset, op.offset + op.limit)
-                return [SearchItem(**stored_in(row)) for row in newest]
+                return [SearchItem(**item_fields(row)) for row in newest]
             case ListNamespacesOp():
                 return self._namespaces(op)
 
     def _put(self, op: PutOp) -> None:
         if op.ttl is not None:
-            raise NotImplementedError("RecallStore has no TTL that reading refreshes: put without one")
+            raise NotImplementedError("RecallStore has no TTLs, as reads cannot extend them; put the item without ttl")
         user_id = self._user(op.namespace)
         with guard_query_before_write():
-            there = [row.id for row in self._at(op.namespace, op.key)]
+            existing_ids = [row.id for row in self._at(op.namespace, op.key)]
         if op.value is None:
             # All are sent before the first wait, so that a timeout skips none.
-            forgotten = [self._client.forget(memory_id, user=user_id) for memory_id in there]
+            forgotten = [self._client.forget(memory_id, user=user_id) for memory_id in existing_ids]
             for position in forgotten[-1:]:
                 wait_applied(self._client, user_id, position)
             return
         paths = None if op.index is False else op.index or self._fields
         memory_fields = fields_of(op.namespace, op.key, op.value, paths)
-        if there:
-            position = self._client.update(there[0], user=user_id, **memory_fields)
+        if existing_ids:
+            position = self._client.update(existing_ids[0], user=user_id, **memory_fields)
         else:
             content, memory_id = memory_fields.pop("content"), new_id(op.namespace, op.key)
             position = self._client.add(content, user=user_id, id=memory_id, **memory_fields).position
@@ -248,41 +248,41 @@ class RecallStore(BaseStore):
     def _best(self, op: SearchOp) -> list[SearchItem]:
         """Return the items that the engine ranks, and then the others, as LangGraph's stores do."""
         user_id, last = self._user(op.namespace_prefix), op.offset + op.limit
-        filters, whole = within(op.namespace_prefix, op.filter)
-        if not whole:
-            filters = of_items([digest_in(row.id) for row in islice(self._matching(op), FILTER_VALUES_MAX)] or [""])
+        filters, is_complete = namespace_filter(op.namespace_prefix, op.filter)
+        if not is_complete:
+            filters = items_filter([digest_in(row.id) for row in islice(self._matching(op), FILTER_VALUES_MAX)] or [""])
         indexed = {"all": [filters, {"not": {"metadata": {UNINDEXED: True}}}]}
         best = self._client.search(op.query or "", user=user_id, k=min(last, K_MAX), filters=indexed)
-        # An answer has no metadata, but a list has; the ids connect both.
+        # Search results have no metadata, but lists have; the ids connect both.
         digests = {digest_in(memory.id) for memory in best}
-        of_best = self._rows(user_id, of_items([*digests])) if digests else ()
-        rows = {row.id: row for row in newest_of_each(of_best)}
-        ranked = [SearchItem(**stored_in(rows[one.id]), score=one.score) for one in best if one.id in rows]
-        others = (SearchItem(**stored_in(row)) for row in self._matching(op) if digest_in(row.id) not in digests)
+        best_rows = self._rows(user_id, items_filter([*digests])) if digests else ()
+        rows = {row.id: row for row in newest_of_each(best_rows)}
+        ranked = [SearchItem(**item_fields(rows[one.id]), score=one.score) for one in best if one.id in rows]
+        others = (SearchItem(**item_fields(row)) for row in self._matching(op) if digest_in(row.id) not in digests)
         return [*islice(chain(ranked, others), op.offset, last)]
 
     def _matching(self, op: SearchOp) -> Iterator[ListedMemory]:
         """Yield the items of a search, newest first. The store checks conditions that filters cannot express."""
-        filters, whole = within(op.namespace_prefix, op.filter)
+        filters, is_complete = namespace_filter(op.namespace_prefix, op.filter)
         rows = newest_of_each(self._rows(self._user(op.namespace_prefix), filters))
-        return rows if whole else (row for row in rows if meets(stored_in(row)["value"], op.filter))
+        return rows if is_complete else (row for row in rows if meets(item_fields(row)["value"], op.filter))
 
     def _namespaces(self, op: ListNamespacesOp) -> list[Namespace]:
         given = op.match_conditions or ()
         named = next((one.path for one in given if one.match_type == "prefix"), ())
         prefix = tuple(takewhile("*".__ne__, named))
-        rows = self._rows(self._user(prefix), within(prefix)[0])
-        every = {tuple(stored_in(row)["namespace"]) for row in rows}
+        rows = self._rows(self._user(prefix), namespace_filter(prefix)[0])
+        every = {tuple(item_fields(row)["namespace"]) for row in rows}
         matching = {one[: op.max_depth] for one in every if all(matches(one, condition) for condition in given)}
         return sorted(matching)[op.offset : op.offset + op.limit]
 
     def _at(self, namespace: Namespace, key: str) -> Iterator[ListedMemory]:
         """Yield the memories of an item, newest first: at most one, unless two processes created it."""
-        return self._rows(self._user(namespace), of_items([digest_of(namespace, key)]))
+        return self._rows(self._user(namespace), items_filter([digest_of(namespace, key)]))
 
     def _rows(self, user_id: str, filters: Filters) -> Iterator[ListedMemory]:
         """Yield the current memories of a user, newest first."""
-        return map(checked_whole, self._client.each(user=user_id, filters=filters))
+        return map(checked_untruncated, self._client.each(user=user_id, filters=filters))
 
     def _user(self, namespace: Namespace) -> str:
         if self._user_id is not None:

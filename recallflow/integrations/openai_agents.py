@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 from recallflow.fields import Role
-from recallflow.integrations import await_applied, checked_whole, extra, guard_query_before_write
+from recallflow.integrations import await_applied, checked_untruncated, extra, guard_query_before_write
 from recallflow.records import Position
 from recallflow.responses import ListedMemory
 from recallflow.verbs.verbs import PAGE, AsyncCalls
@@ -72,7 +72,7 @@ class RecallSession:
         page = PAGE if limit is None else min(PAGE, limit)
         filters = {"session_ids": [self.session_id], "kinds": ["message"]}
         async for memory in self._client.each(user=self._user_id, filters=filters, limit=page):
-            rows.append(checked_whole(memory))
+            rows.append(checked_untruncated(memory))
             if len(rows) == limit:
                 break
         return rows
