@@ -35,7 +35,7 @@ class HashEmbedder:
         self._buckets = _caches.setdefault(dimension, BoundedCache(partial(_signed_buckets, dimension), _CACHE_BYTES))
 
     def embed(self, texts: Sequence[str]) -> Matrix:
-        """Return vectors. Bucket sums are whole numbers, so a row does not depend on its batch."""
+        """Return vectors. Sums of a bucket's integers are exact in any order, so a row does not depend on its batch."""
         rows = np.zeros((len(texts), self.dimension), np.float32)
         for start in range(0, len(texts), _BLOCK):
             rows[start : start + _BLOCK] = self._embed(texts[start : start + _BLOCK])
@@ -51,7 +51,7 @@ class HashEmbedder:
         )
         at += signed ^ signs
         sums: Any = np.bincount(at, 2.0 * signs + 1.0, len(texts) * self.dimension)
-        # bincount returns whole numbers if there are no words.
+        # bincount returns an integer array if there are no words.
         sums = sums.astype(np.float64, copy=False).reshape(len(texts), self.dimension)
         norms = np.sqrt((sums * sums).sum(axis=1, keepdims=True))
         norms[norms == 0] = 1
@@ -70,7 +70,7 @@ _caches: dict[int, BoundedCache[str, bytes]] = {}  # dimension → cache, which 
 
 
 SPELLING_BUCKETS = 256
-MEANING_SHARE = 0.8  # share of the word vectors in a cosine, where both texts have meaning
+MEANING_SHARE = 0.8  # share of the word vectors in a cosine, if both texts have words with a vector
 
 
 class MeaningEmbedder:
@@ -92,39 +92,39 @@ class MeaningEmbedder:
         size = self._words.dimension
         rows = np.empty((len(texts), self.dimension), np.float32)
         meaning = self._words.sums(texts)
-        np.multiply(meaning, _per_length(meaning, MEANING_SHARE), out=rows[:, :size])
+        np.multiply(meaning, _length_factors(meaning, MEANING_SHARE), out=rows[:, :size])
         np.multiply(self._spelling.embed(texts), np.float32((1 - MEANING_SHARE) ** 0.5), out=rows[:, size:])
-        rows *= _per_length(rows, 1.0)
+        rows *= _length_factors(rows, 1.0)
         return rows
 
 
-def _per_length(rows: Matrix, share: float) -> Matrix:
-    """Return the factor that gives each row the square root of the share as its length; 0 for a row of zeros."""
+def _length_factors(rows: Matrix, share: float) -> Matrix:
+    """Return the factors that give each row the square root of the share as its length; 0 for a row of zeros."""
     lengths = np.sqrt((rows * rows).sum(axis=1, keepdims=True))
     factors: Matrix = np.divide(np.float32(share**0.5), lengths, out=np.zeros_like(lengths), where=lengths > 0)
     return factors
 
 
 class RemoteModel:
-    """`RemoteEmbedder` with the name and dimension of its service. `copy` is the same model in this process."""
+    """Embedding model of a service, a `RemoteEmbedder`. `local_copy` is the same model, loaded in this process."""
 
     kind: Kind = "contextual"
 
-    def __init__(self, service: EmbeddingService, copy: Embedder | None = None) -> None:
-        """Raise EmbedderError where the copy is of another model."""
+    def __init__(self, service: EmbeddingService, local_copy: Embedder | None = None) -> None:
+        """Raise EmbedderError if the local copy has another dimension."""
         self.service = service
         self.name, self.dimension = service.name, service.dimension
-        self._copy = copy
-        if copy is not None and copy.dimension != self.dimension:
+        self._local_copy = local_copy
+        if local_copy is not None and local_copy.dimension != self.dimension:
             raise EmbedderError(
-                f"--model-path: {copy.name} gives {copy.dimension} floats, and embedding.dimension is "
+                f"--model-path: {local_copy.name} gives {local_copy.dimension} floats, and embedding.dimension is "
                 f"{self.dimension}: give the folder of {self.name}, or none"
             )
 
     def embed(self, texts: Sequence[str]) -> Matrix:
-        if self._copy is None:
-            raise EmbedderError(f"there is no copy of {self.name} here: --model-path names one")
-        return self._copy.embed(texts)
+        if self._local_copy is None:
+            raise EmbedderError(f"there is no local copy of {self.name}: name its folder by --model-path")
+        return self._local_copy.embed(texts)
 
 
 REMOTE = "openai"  # a service with OpenAI's protocol
@@ -148,7 +148,7 @@ def check_embedder(name: str, model_path: Path | None = None) -> None:
     if name == "onnx" and model_path is None:
         raise EmbedderError("the onnx embedder needs --model-path: the folder of a model with model.onnx in it")
     if model_path is not None and not model_path.is_dir():
-        raise EmbedderError(f"--model-path: {model_path} is no folder; give that of the model")
+        raise EmbedderError(f"--model-path: {model_path} is no folder; give the folder of the model")
 
 
 def load_remote(service: EmbeddingService, model_path: Path | None = None) -> RemoteModel:
@@ -162,5 +162,5 @@ def load_embedder(name: str, model_path: Path | None = None) -> Embedder:
     """Return the embedder of this name in this process. Raise EmbedderError with the remedy."""
     check_embedder(name, model_path)
     if name == REMOTE:
-        raise EmbedderError("the openai embedder asks a service, and is not loaded")
+        raise EmbedderError("the openai embedder calls a service, and is not loaded")
     return _LOADERS[name](model_path) if name in _LOADERS else load_named(name, model_path)

@@ -378,7 +378,7 @@ class KafkaVerbs(Verbs):
             checked_text(name, fields[name])
         with self._deciding:  # timestamps increase strictly, so a replayed earlier decision has no effect
             self._decided_ms = max(time.time_ns() // 1_000_000, self._decided_ms + 1)
-            return self._scope.decision(event_type, {**fields, "timestamp": self._decided_ms})
+            return self._scope.control_event(event_type, {**fields, "timestamp": self._decided_ms})
 
     def _publish(self, event: Control) -> "Future[Position]":
         key, value = event.record_key, event.model_dump_json(exclude_none=True).encode()

@@ -49,7 +49,7 @@ def store_decision(options: argparse.Namespace, event_type: str, fields: Mapping
     given = {**fields, **{name: one for name in ("by", "why") if (one := getattr(options, name)) is not None}}
     if options.control is not None:
         timestamp = {"timestamp": time.time_ns() // 1_000_000}
-        event = ClientScope(options.tenant, "prod").decision(event_type, given | timestamp)
+        event = ClientScope(options.tenant, "prod").control_event(event_type, given | timestamp)
         with open_private(options.control, "ab") as file:
             file.write(event.model_dump_json(exclude_none=True).encode() + b"\n")
         return f"appended to {options.control}"

@@ -24,16 +24,16 @@ from recallflow.records import Position
 P = ParamSpec("P")
 T = TypeVar("T")
 
-# Names in other libraries → ours; the first one that the call has is used. Type checkers know ours alone.
+# Another library's argument name → ours; the first that the method has is used. Type checkers accept only ours.
 _ALIASES = {"user_id": ("user",), "top_k": ("k", "limit"), "limit": ("k",), "k": ("limit",)}
-_OF_THE_CALL = {"type", "tenant_id", "environment", "user_id"}  # event fields that are no arguments
+_SET_BY_CLIENT = {"type", "tenant_id", "environment", "user_id"}  # event fields that are no arguments
 
 
 class UnknownFields(UsageError):
     """Fields of a call that its event does not have. `known` are the event's fields."""
 
     def __init__(self, event_type: str, names: Iterable[str], known: Iterable[str]) -> None:
-        self.names, self.known = tuple(names), frozenset(known) - _OF_THE_CALL
+        self.names, self.known = tuple(names), frozenset(known) - _SET_BY_CLIENT
         super().__init__(f"{event_type} has no field {', '.join(self.names)}")
 
 
@@ -88,7 +88,7 @@ def _renamed(client: object, call: Callable[..., Any], kwargs: Mapping[str, Any]
 def _check_binding(
     client: object, call: Callable[..., Any], args: tuple[object, ...], kwargs: Mapping[str, Any]
 ) -> None:
-    """Raise TypeError, worded for users, where arguments do not fit a call."""
+    """Raise TypeError, worded for users, if arguments do not fit a call."""
     try:
         inspect.signature(call).bind(*args, **kwargs)
     except TypeError as error:
@@ -100,7 +100,7 @@ def _check_binding(
 
 @functools.cache
 def _parameters(call: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
-    """Return the parameters that a user names."""
+    """Return the parameters that a user can name."""
     skipped = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
     every = inspect.signature(call).parameters
     return {name: one for name, one in every.items() if one.kind not in skipped and name != "self"}
@@ -137,10 +137,10 @@ _INTEGERS = range(-(2**63), 2**64)
 _WAIT_MIN_S, _WAIT_MAX_S = 0.001, 2_147_483.0  # librdkafka counts milliseconds in 31 bits, and 0 means "for ever"
 
 
-def check_sendable(what: str, fields: Mapping[str, Any]) -> None:
+def check_sendable(event_type: str, fields: Mapping[str, Any]) -> None:
     """Raise UsageError with every field that cannot be sent, and the reason."""
     if problems := [*_problems(fields, "", MAX_DEPTH)]:
-        raise UsageError(f"{what}: {'; '.join(problems[:20])}")
+        raise UsageError(f"{event_type}: {'; '.join(problems[:20])}")
 
 
 def checked_wait(name: str, value: object) -> float:
@@ -172,7 +172,7 @@ def _problems(value: object, path: str, levels: int) -> Iterator[str]:
                 yield f"{path}: holds half a character (a lone surrogate)"
         case int():
             if value not in _INTEGERS:
-                yield f"{path}: a whole number beyond 64 bits; send it as text"
+                yield f"{path}: an integer beyond 64 bits; send it as text"
         case float():
             if not math.isfinite(value):
                 yield f"{path}: {value} is no number in JSON; leave it out"
@@ -223,14 +223,14 @@ class ClientScope(NamedTuple):
             raise UnknownFields(event_type, unknown, type(event).model_fields)
         return self.checked(cast(AnyEvent, event))
 
-    def decision(self, event_type: str, fields: Mapping[str, Any]) -> Control:
+    def control_event(self, event_type: str, fields: Mapping[str, Any]) -> Control:
         """Return a control event for the whole tenant. Raise InvalidRecord."""
         given = {"type": event_type, "tenant_id": self.tenant_id, "name": DEFAULT, **fields}
         check_sendable(event_type, given)
         return parse_control(orjson.dumps(given, default=_jsonable))
 
-    def built(self, event: object) -> AnyEvent:
-        """Return the event as the engine would parse it. Raise InvalidRecord; UsageError for others or other scopes."""
+    def parsed(self, event: object) -> AnyEvent:
+        """Return the event as the engine would parse it. Raise InvalidRecord; UsageError if not an event in scope."""
         if not isinstance(event, Event) or not hasattr(event, "type"):
             kind = type(event).__name__
             raise UsageError(f"not an event but {kind}; give one of recallflow's events (Message, Recall, …)")

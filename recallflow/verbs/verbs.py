@@ -143,7 +143,7 @@ class Verbs(ABC):
 
     def send(self, /, event: MemoryEvent | QueryEvent) -> "Future[Position]":
         """Send any event of this scope unchanged (`MemoryFeedback`, `GraphEdges`, …). Return and raise as `update`."""
-        return self._put(self._scope.built(event))
+        return self._put(self._scope.parsed(event))
 
     def search(
         self,
@@ -253,7 +253,7 @@ class Verbs(ABC):
     def ask(self, /, query: QueryEvent, *, timeout_s: float | None = None) -> "Future[Response]":
         """Ask any query event of this tenant and environment (`GraphExplore`, …) unchanged. Return the engine's
         response. Wait and raise as `search`."""
-        asked = cast(QueryEvent, self._scope.built(query))
+        asked = cast(QueryEvent, self._scope.parsed(query))
         if asked.type not in QUERY_TYPES:
             raise UsageError(f"{query.type} is no query: use send()")
         if asked.reply_to is not None:

@@ -297,7 +297,7 @@ def test_missing_model_folder_is_reported(tmp_path: Path) -> None:
 
 
 def test_remote_embedder_cannot_be_loaded_locally() -> None:
-    with pytest.raises(EmbedderError, match="asks a service"):
+    with pytest.raises(EmbedderError, match="calls a service"):
         load_embedder("openai")
 
 
