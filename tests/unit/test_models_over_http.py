@@ -1,7 +1,7 @@
 """Embedders and language models behind real HTTP, in events and questions by lines."""
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -46,10 +46,6 @@ def stored(tmp_path: Path) -> list[Vectors]:
         return [Vectors.decode(value) for key, value in records if keys.split(key)[1] == keys.VECTORS]
 
 
-def asked_texts(server: LlmServer) -> Iterable[list[str]]:
-    return [asked.texts for asked in server.requests]
-
-
 def test_a_batch_is_embedded_in_one_call_for_each_tenant(run: Run, llm_server: LlmServer, tmp_path: Path) -> None:
     events = [
         make_event("message", 1, id="a", name="Ann", content=FERRY),
@@ -61,7 +57,7 @@ def test_a_batch_is_embedded_in_one_call_for_each_tenant(run: Run, llm_server: L
         make_event("memory.update", 9, memory_id="a", tags=["travel"]),
     ]  # fmt: skip
     assert run(*events).rejected == []
-    assert asked_texts(llm_server) == [
+    assert [asked.texts for asked in llm_server.requests] == [
         [f"Ann: {FERRY}", "assistant: Noted", KETTLE, "   . ", "The kettle works"], ["Of others"],
     ]  # fmt: skip
     found = stored(tmp_path)

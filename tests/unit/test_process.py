@@ -35,24 +35,20 @@ from tests.unit.state.member import KEYRING
 SUPERVISOR_S = 10.0  # so soon a flow that is told to stop has to end
 
 
-def test_outage_is_waited_for_up_to_its_limit() -> None:
+@pytest.mark.parametrize(
+    ("limit_s", "waits_s", "last_s"),
+    [(40.0, [1.99] * 20, 0.3), (10.0, [3_600.0], STEP_MAX_S)],
+    ids=["outage", "pause of the process"],
+)
+def test_outage_is_waited_for_up_to_its_limit(limit_s: float, waits_s: list[float], last_s: float) -> None:
     clock = Clock()
-    patience = Patience(40.0, threading.Event(), clock)
-    for _ in range(20):
-        clock.now_s += 1.99
+    patience = Patience(limit_s, threading.Event(), clock)
+    for wait_s in waits_s:
+        clock.now_s += wait_s
         assert not patience.ended()
-    clock.now_s += 0.3
+    clock.now_s += last_s
     assert patience.ended()
-    assert str(patience) == "within 40 s"
-
-
-def test_a_process_that_was_paused_has_not_waited_meanwhile() -> None:
-    clock = Clock()
-    patience = Patience(10.0, threading.Event(), clock)
-    clock.now_s += 3_600
-    assert not patience.ended()
-    clock.now_s += STEP_MAX_S
-    assert patience.ended()
+    assert str(patience) == f"within {limit_s:.0f} s"
 
 
 def test_a_signal_cuts_it_short_whenever_it_comes() -> None:
@@ -94,16 +90,12 @@ def test_cached_value_is_not_made_again() -> None:
 
 def test_cache_stays_within_its_budget() -> None:
     kept: BoundedCache[str, str] = BoundedCache(str.upper, 64_000)
+    kept["tea"]
+    assert (kept["x" * 10_000], list(kept)) == ("X" * 10_000, ["tea"])  # a value of most of the budget is not kept
     for number in range(5_000):
         kept[f"word{number}"]
         assert kept.size_bytes <= 64_000
     assert 0 < len(kept) < 1_000
-
-
-def test_value_that_takes_most_of_the_budget_is_not_kept() -> None:
-    kept: BoundedCache[str, str] = BoundedCache(str.upper, 64_000)
-    kept["tea"]
-    assert (kept["x" * 10_000], list(kept)) == ("X" * 10_000, ["tea"])
 
 
 def test_open_breaker_lets_one_call_try() -> None:

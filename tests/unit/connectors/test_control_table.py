@@ -198,12 +198,6 @@ def test_an_error_that_passes_is_read_over(letters_kafka: FakeKafka, letters_rea
     assert [message.value() for message in letters_reader.read_to_end("letters", 0, 0)] == [b"after"]
 
 
-def test_an_error_for_good_names_the_partition(letters_kafka: FakeKafka, letters_reader: TopicReader) -> None:
-    letters_kafka.fail("letters", 0, KafkaError.TOPIC_AUTHORIZATION_FAILED)
-    with pytest.raises(SourceError, match="letters:0: cannot be read"):
-        next(letters_reader.read_to_end("letters", 0, 0))
-
-
 def test_silent_brokers_end_a_stopped_reader(letters_kafka: FakeKafka, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process, "STOP_S", 0.0)
     stopping = threading.Event()

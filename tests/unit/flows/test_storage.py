@@ -234,7 +234,7 @@ def held(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     folder = tmp_path_factory.mktemp("held")
     (folder / "log.jsonl").write_bytes(EVENT + b"\n")
     (folder / "key").write_bytes(base64.b64encode(bytes(32)))
-    process([EVENT], Settings(partitions=2), folder / "s")
+    process([EVENT], TWO, folder / "s")
     checkpoint(folder / "s", folder / "copy")
     holds, ends = threading.Event(), threading.Event()
 
@@ -312,7 +312,7 @@ def test_lock_contains_no_text_of_a_user(tmp_path: Path, cli: Cli) -> None:
 
 
 def test_open_partition_cannot_be_opened_again(tmp_path: Path) -> None:
-    process([EVENT], Settings(partitions=2), tmp_path / "s")
+    process([EVENT], TWO, tmp_path / "s")
     fingerprint, _ = describe(tmp_path / "s")
     with StateDirectory.open(tmp_path / "s", fingerprint, CACHE_BYTES) as first:
         first.partition(1)
@@ -334,7 +334,6 @@ def test_lock_of_an_ended_thread_refuses_later_threads(tmp_path: Path) -> None:
     held.__exit__(None, None, None)
 
 
-SETTINGS = Settings(partitions=2)
 USER, MARK = "bob-of-leeds", "zanzibarfish"
 BROKEN = b"{"
 
@@ -359,7 +358,7 @@ def erasure(**fields: Any) -> bytes:
 
 def remembered(state_dir: Path) -> int:
     asked = {"type": "user.stats", "tenant_id": "acme", "user_id": USER}
-    (response,) = process([orjson.dumps(asked)], SETTINGS, state_dir).responses
+    (response,) = process([orjson.dumps(asked)], TWO, state_dir).responses
     return int(response["stats"]["memories"])
 
 
@@ -368,26 +367,26 @@ def files_with_the_user(folder: Path) -> list[str]:
 
 
 def test_erasure_leaves_a_state_without_the_user(lines: list[bytes], tmp_path: Path) -> None:
-    process(lines, SETTINGS, tmp_path / "s")
+    process(lines, TWO, tmp_path / "s")
     assert files_with_the_user(tmp_path / "s")
-    process([erasure()], SETTINGS, tmp_path / "s")
+    process([erasure()], TWO, tmp_path / "s")
     assert files_with_the_user(tmp_path / "s") == []
     without = [BROKEN if is_of(line) else line for line in lines]
-    process(without, SETTINGS, tmp_path / "without")
+    process(without, TWO, tmp_path / "without")
     assert hash_of(tmp_path / "s") == hash_of(tmp_path / "without")
     assert verify(tmp_path / "s").problems == []
-    process([*lines, erasure()], SETTINGS, tmp_path / "new")  # the whole log, into a new directory
+    process([*lines, erasure()], TWO, tmp_path / "new")  # the whole log, into a new directory
     assert hash_of(tmp_path / "new") == hash_of(tmp_path / "without")
-    process(lines, SETTINGS, tmp_path / "s")  # and into the same one, without the erasure
+    process(lines, TWO, tmp_path / "s")  # and into the same one, without the erasure
     assert (remembered(tmp_path / "s"), files_with_the_user(tmp_path / "s")) == (0, [])
 
 
 def test_user_returns_after_an_erasure_without_a_past(lines: list[bytes], tmp_path: Path) -> None:
     half = len(lines) // 2
     early = erasure(timestamp="2020-01-01T00:00:00Z")  # all that comes later is later than it
-    process([*lines[:half], early, *lines[half:]], SETTINGS, tmp_path / "s")
+    process([*lines[:half], early, *lines[half:]], TWO, tmp_path / "s")
     before = [BROKEN if is_of(line) else line for line in lines[:half]]
-    process([*before, BROKEN, *lines[half:]], SETTINGS, tmp_path / "late")
+    process([*before, BROKEN, *lines[half:]], TWO, tmp_path / "late")
     assert remembered(tmp_path / "s") == remembered(tmp_path / "late") > 0
     assert hash_of(tmp_path / "s") == hash_of(tmp_path / "late")
     assert verify(tmp_path / "s").problems == []
@@ -395,22 +394,22 @@ def test_user_returns_after_an_erasure_without_a_past(lines: list[bytes], tmp_pa
 
 def test_restored_older_checkpoint_is_erased_again(lines: list[bytes], tmp_path: Path) -> None:
     half = len(lines) // 2
-    process(lines[:half], SETTINGS, tmp_path / "s")
+    process(lines[:half], TWO, tmp_path / "s")
     checkpoint(tmp_path / "s", tmp_path / "copy")
     rest = [*lines[half:], erasure()]
-    process(rest, SETTINGS, tmp_path / "s")
+    process(rest, TWO, tmp_path / "s")
     restore(tmp_path / "copy", tmp_path / "restored")
-    process(rest, SETTINGS, tmp_path / "restored")
+    process(rest, TWO, tmp_path / "restored")
     assert hash_of(tmp_path / "restored") == hash_of(tmp_path / "s")
     assert files_with_the_user(tmp_path / "restored") == []
     assert files_with_the_user(tmp_path / "copy")
 
 
 def test_checkpoint_waits_for_clean_files(lines: list[bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    process(lines, SETTINGS, tmp_path / "s")
+    process(lines, TWO, tmp_path / "s")
     with monkeypatch.context() as patch:
         patch.setattr(StateDirectory, "clean", lambda *_: None)  # as if killed before
-        process([erasure()], SETTINGS, tmp_path / "s")
+        process([erasure()], TWO, tmp_path / "s")
         assert files_with_the_user(tmp_path / "s")
         checkpoint(tmp_path / "s", tmp_path / "copy")
     assert files_with_the_user(tmp_path / "copy") == []

@@ -74,10 +74,9 @@ def problem(item: Item) -> str:
     return str(item.error)
 
 
-def forged(head: dict[str, Any], claims: dict[str, Any] = CLAIMS, signature: bytes = b"") -> str:
+def forged(head: dict[str, Any]) -> str:
     """A token of a head that no library would make."""
-    parts = (json.dumps(head).encode(), json.dumps(claims).encode(), signature)
-    return b".".join(base64.urlsafe_b64encode(part).rstrip(b"=") for part in parts).decode()
+    return ".".join(b64(part) for part in (json.dumps(head).encode(), json.dumps(CLAIMS).encode(), b""))
 
 
 @pytest.mark.parametrize(
@@ -168,18 +167,15 @@ def b64(data: bytes) -> str:
     return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
 
 
-def hs256(secret: bytes, kid: str | None) -> str:
-    """A token signed with a secret that PyJWT would refuse."""
-    signed = ".".join(
-        b64(json.dumps(part).encode()) for part in ({"alg": "HS256"} | ({"kid": kid} if kid else {}), CLAIMS)
-    )
+def hs256(secret: bytes, kid: str | None, **claims: Any) -> str:
+    """A token signed with a secret that PyJWT would refuse, or with claims that no library would write."""
+    head = {"alg": "HS256"} | ({"kid": kid} if kid else {})
+    signed = ".".join(b64(json.dumps(part).encode()) for part in (head, CLAIMS | claims))
     return f"{signed}.{b64(hmac.digest(secret, signed.encode(), 'sha256'))}"
 
 
 def forged_claims(**claims: Any) -> str:
-    """A signed token with claims that no library would write."""
-    signed = ".".join(b64(json.dumps(part).encode()) for part in ({"alg": "HS256", "kid": "o"}, CLAIMS | claims))
-    return f"{signed}.{b64(hmac.digest(SECRET, signed.encode(), 'sha256'))}"
+    return hs256(SECRET, "o", **claims)
 
 
 @pytest.mark.parametrize("event", [EVENT, QUERY], ids=["event", "query"])
@@ -210,7 +206,9 @@ def test_key_removed_from_the_jwks_verifies_nothing(senders: Senders) -> None:
     old, new = bearer(token()), bearer(token(OTHER_RSA_KEY, kid="r2"))
     key, *_ = signing_keys()
     changed_ms = NOW_MS
-    senders.decide(token_key(key, revoked=True), token_key(other_rsa_key("r2")), at_ms=changed_ms)
+    senders.decide(
+        token_key(key, revoked=True), token_key(read_key(rsa_jwk(OTHER_RSA_KEY, kid="r2"))), at_ms=changed_ms
+    )
     for at_ms, held, not_held in ((changed_ms + SETTLED_MS - 1, old, new), (changed_ms + SETTLED_MS, new, old)):
         assert isinstance(verdict(senders.judge(held, at_ms=at_ms)), Principal)
         assert verdict(senders.judge(not_held, at_ms=at_ms)) == "unauthenticated"
@@ -258,10 +256,6 @@ def test_a_token_is_verified_once(senders: Senders, monkeypatch: pytest.MonkeyPa
     for text in (first, second) * 10:
         assert isinstance(verdict(senders.judge(bearer(text))), Principal)
     assert verified == [first, second]
-
-
-def other_rsa_key(name: str) -> SigningKey:
-    return read_key(rsa_jwk(OTHER_RSA_KEY, kid=name))
 
 
 def test_api_key_is_valid_a_second_after_its_creation(senders: Senders) -> None:

@@ -318,9 +318,7 @@ Floats = npt.NDArray[np.float64]
 
 
 def word_index(said: Sequence[tuple[int, str]]) -> OwnerIndex:
-    index = OwnerIndex(MODEL, 2)
-    index.add([make_entry(n, episode=e, created_ms=n, stems=s) for n, (e, s) in enumerate(said)], {})
-    return index
+    return indexed([make_entry(n, episode=e, created_ms=n, stems=s) for n, (e, s) in enumerate(said)])
 
 
 def z(values: Floats, sample: Floats | None = None) -> Floats:
@@ -448,8 +446,7 @@ def expected(texts: list[list[str]], asked: list[str], b: float = B) -> list[flo
 def test_scores_are_those_of_single_texts(
     said: list[tuple[int, list[str]]], asked: list[str], bare: set[str], data: st.DataObject
 ) -> None:
-    index = OwnerIndex("model", 2)
-    index.add([make_entry(n, episode=e, created_ms=n, stems=" ".join(s)) for n, (e, s) in enumerate(said)], {})
+    index = word_index([(episode, " ".join(stems)) for episode, stems in said])
     for seq in data.draw(st.sets(st.integers(0, len(said) - 1), max_size=3)):
         index.remove(seq)
     conversation, segment = index.conversation, index.conversation.episode_ordinal

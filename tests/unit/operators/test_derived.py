@@ -287,11 +287,6 @@ events = st.one_of(
 logs = st.lists(events, max_size=30)
 
 
-def _logged(log: Sequence[Json]) -> list[Json]:
-    common = {"tenant_id": "acme", "user_id": "ann"}
-    return [event | common | {"timestamp": 60_000 * at} for at, event in enumerate(log)]
-
-
 def _read(path: Path, log: Sequence[Json], cuts: Sequence[int], wanted: EnrichmentTasks | None) -> Harness:
     """Read the log in batches, kill the process after each, and continue from the commit."""
     found = Harness(path, FlatEmbedder(), one_log=True, rules={"wanted": wanted})
@@ -310,7 +305,9 @@ def _read(path: Path, log: Sequence[Json], cuts: Sequence[int], wanted: Enrichme
 def test_the_state_is_the_same_however_the_log_is_read(
     log: list[Json], cuts: list[int], enriches: bool, share: int
 ) -> None:
-    events, usual = _logged(log), large.STEP_WEIGHT
+    common = {"tenant_id": "acme", "user_id": "ann"}
+    events = [event | common | {"timestamp": 60_000 * at} for at, event in enumerate(log)]
+    usual = large.STEP_WEIGHT
     with TemporaryDirectory() as folder:
         whole = _read(Path(folder) / "whole", events, (), None)
         try:

@@ -77,10 +77,6 @@ def contents(response: dict[str, Any]) -> set[str]:
     return {memory["content"] for memory in response["memories"]}
 
 
-def at_event_time(at_ms: int, **fields: Any) -> dict[str, Any]:
-    return make_event("recall", 99, query="Where does Ann live?", as_of={"event_time": at_ms}, **fields)
-
-
 @settings(max_examples=share(0.5))
 @given(edits=st.lists(st.integers(0, 30), max_size=5), at_ms=st.integers(0, 35))
 def test_latest_version_of_the_moment_is_shown(edits: list[int], at_ms: int) -> None:
@@ -89,7 +85,8 @@ def test_latest_version_of_the_moment_is_shown(edits: list[int], at_ms: int) -> 
         make_event("memory.update", edited_ms, memory_id="home", content=f"Ann lives in town {number}")
         for number, edited_ms in enumerate(edits, 1)
     ]
-    done = run_flow([*events, at_event_time(at_ms)])
+    asked_at = make_event("recall", 99, query="Where does Ann live?", as_of={"event_time": at_ms})
+    done = run_flow([*events, asked_at])
     made = [number for number, edited_ms in enumerate([5, *edits]) if edited_ms <= at_ms]
     assert contents(done.responses[0]) == ({f"Ann lives in town {max(made)}"} if at_ms >= 5 else set())
 

@@ -199,30 +199,23 @@ def test_newest_copy_gets_the_latest_progress(tmp_path: Path, whole: str) -> Non
         assert progress_of(progress)[1][0] == 2
 
 
-def other_topic(a: Path) -> None:
-    stop_member(a, *EVERY, topic_id="2")
-
-
-def other_deployment(a: Path) -> None:
-    stop_member(a, *EVERY, name="other")
-
-
-def no_topic(a: Path) -> None:
-    (a / TOPICS).unlink()
-
-
 def callers(a: Path) -> None:
     with StateDirectory.existing(a, 2**20) as directory:
         directory.partition(1).stage({}, Position("local", 0, 3))
         directory.partition(1).commit()
 
 
-def log_got_shorter(a: Path) -> None:
-    """A later owner knew less of the log than is applied in the other copy."""
-    stop_member(a, 1, generation=3, known=1)
-
-
-@pytest.mark.parametrize("differ", [other_topic, other_deployment, no_topic, callers, log_got_shorter])
+@pytest.mark.parametrize(
+    "differ",
+    [
+        lambda a: stop_member(a, *EVERY, topic_id="2"),
+        lambda a: stop_member(a, *EVERY, name="other"),
+        lambda a: (a / TOPICS).unlink(),
+        callers,
+        lambda a: stop_member(a, 1, generation=3, known=1),  # knew less of the log than the other copy applied
+    ],
+    ids=["other topic", "other deployment", "no topic", "callers", "shorter log"],
+)
 def test_copies_that_cannot_be_compared_are_refused(tmp_path: Path, differ: Callable[[Path], None]) -> None:
     a, b = tmp_path / "a", tmp_path / "b"
     fill(a, *EVERY, events=1)
