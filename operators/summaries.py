@@ -16,7 +16,7 @@ from recallflow.language import ENGLISH, plain, sentence_ends, stems
 from recallflow.language.analysis import table_of
 from recallflow.operators.graph.names import read_names
 from recallflow.operators.redaction import RowsReader, is_readable
-from recallflow.state.arrays import Column, Places
+from recallflow.state.arrays import Column, Positions
 from recallflow.state.index import OwnerIndex
 from recallflow.state.rows import MemoryRow, language_in
 from recallflow.stepped import spend
@@ -60,16 +60,16 @@ class Summaries:
         conversation = index.conversation
         self._people = {index.names.strings[author].lower() for author in conversation.authors if author >= 0}
 
-    def of(self, places: Places) -> str:
-        """Return the summary of the memories at these places, in conversation order; empty if none is readable."""
+    def of(self, positions: Positions) -> str:
+        """Return the summary of the memories at these positions, in conversation order; empty if none is readable."""
         spend(SUMMARY_COST)
-        return self.summarise(self.most_informative(places, self._memories))
+        return self.summarise(self.most_informative(positions, self._memories))
 
-    def most_informative(self, places: Places, count: int) -> list[tuple[MemoryRow, int]]:
+    def most_informative(self, positions: Positions, count: int) -> list[tuple[MemoryRow, int]]:
         """Return the readable memories with the rarest words, in order, each with its language."""
         conversation = self._index.conversation
-        slots = conversation.slots[places]
-        if len(places) > count:
+        slots = conversation.slots[positions]
+        if len(positions) > count:
             best = np.argsort(-self._index.words.information(slots, self._shares), kind="stable")[:count]
             slots = slots[np.sort(best)]
         languages = language_in(self._index.facts["flags"][slots]).tolist()
@@ -141,7 +141,7 @@ def category_of(row: MemoryRow, configured: Mapping[str, str]) -> str | None:
 
 def category_summaries(
     index: OwnerIndex,
-    permitted: Places,
+    permitted: Positions,
     rows: RowsReader,
     exclude: Sequence[str],
     wanted: Sequence[str] | None,
@@ -172,8 +172,8 @@ def category_summaries(
     return {name: text for name, text in found_texts.items() if text}
 
 
-def _uncategorised(index: OwnerIndex, places: Places) -> Places:
+def _uncategorised(index: OwnerIndex, positions: Positions) -> Positions:
     """Return the newest positions whose memory may have topics or tags. Messages have neither."""
-    noted = places[index.conversation.facts["role"][places] < 0]
+    noted = positions[index.conversation.facts["role"][positions] < 0]
     newest = np.argsort(-index.conversation.facts["seq"][noted], kind="stable")[:UNCATEGORISED]
     return noted[np.sort(newest)]

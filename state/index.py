@@ -13,7 +13,7 @@ from recallflow.caching import BoundedCache
 from recallflow.embedder import Matrix
 from recallflow.language import StemPositions
 from recallflow.language.statements import StatementReading
-from recallflow.state.arrays import Array, Codes, Floats, GrowingArray, Interner, Ints, JoinedArray, Mask, Places, Texts
+from recallflow.state.arrays import Array, Floats, GrowingArray, Interner, Ints, JoinedArray, Mask, Positions, Texts
 from recallflow.state.labels import Labels
 from recallflow.state.lexical import LexicalIndex
 from recallflow.state.rows import BLANK, ENDS_ASKING, HAS_QUESTION, PASSAGE_END, Entry, EpisodeRow, Vectors
@@ -96,8 +96,8 @@ class Conversation:
         episode = np.where(episode < 0, -1 - seqs, episode)
         order = np.lexsort((seqs, created_ms, episode))
         self.slots: Ints = live[order]  # (n,) the slot of each position
-        self.places: Ints = np.full(len(facts["live"]), -1)  # (slots,) the position of each slot; -1 for a removed one
-        self.places[self.slots] = np.arange(len(order))
+        self.positions: Ints = np.full(len(facts["live"]), -1)  # (slots,) the position of each slot, or -1
+        self.positions[self.slots] = np.arange(len(order))
         # Columns by position. A memory without an episode counts as an episode of one.
         self.facts = IndexFacts(facts, self.slots)
         ordered = episode[order]
@@ -117,20 +117,20 @@ class Conversation:
         reaches = NEIGHBOURS, MAX_NEIGHBOURS
         self._bounds = {reach: (np.minimum(behind, reach), np.minimum(ahead, reach) + 1) for reach in reaches}
 
-    def window(self, reach: int, places: Places | None = None) -> tuple[Places, Places]:
+    def window(self, reach: int, positions: Positions | None = None) -> tuple[Positions, Positions]:
         """Return the bounds [low, high) of the neighbourhoods of positions (default: of all): each and up to `reach` to
         each side in its episode. `reach`: `NEIGHBOURS` or `MAX_NEIGHBOURS`."""
         behind, ahead = self._bounds[reach]
-        if places is None:
-            places = np.arange(self.size)
+        if positions is None:
+            positions = np.arange(self.size)
         else:
-            behind, ahead = behind.take(places), ahead.take(places)
-        return places - behind, places + ahead
+            behind, ahead = behind.take(positions), ahead.take(positions)
+        return positions - behind, positions + ahead
 
-    def near(self, places: Places, reach: int) -> Mask:
+    def near(self, positions: Positions, reach: int) -> Mask:
         """Return a mask (n,) of the neighbourhoods of positions."""
         mask = np.zeros(self.size, np.bool_)
-        mask[places] = True
+        mask[positions] = True
         before = after = mask
         for _ in range(reach):
             before, after = self.before(before), self.after(after)
@@ -148,10 +148,10 @@ class Conversation:
     def has_blank_texts(self) -> bool:
         return bool((self.facts["flags"] & BLANK).any())
 
-    def live_places(self, slots: npt.NDArray[np.integer[Any]]) -> Places:
+    def live_positions(self, slots: npt.NDArray[np.integer[Any]]) -> Positions:
         """Return the positions of slots, without removed memories."""
-        places = self.places.take(slots)
-        return places[places >= 0] if len(self.places) > self.size else places
+        positions = self.positions.take(slots)
+        return positions[positions >= 0] if len(self.positions) > self.size else positions
 
     def neighbourhood_sums(self, values: Array, reaches: Iterable[int]) -> Array:
         """Return for each position the sum of its neighbours' values without its own, added up over `reaches`."""
@@ -173,7 +173,7 @@ class Conversation:
         return shifted
 
 
-def _run_lengths(mask: Mask) -> Codes:
+def _run_lengths(mask: Mask) -> npt.NDArray[np.uint8]:
     """Return the length of the run of set values that ends at each position, at most `MAX_NEIGHBOURS`."""
     found = mask.astype(np.uint8)
     run = mask
@@ -204,7 +204,7 @@ class Lengths(NamedTuple):
 class StemOccurrences(NamedTuple):
     """The occurrences of a stem: the position of each, grouped by memory, and the number of memories."""
 
-    places: Places
+    positions: Positions
     holders: int
 
 
@@ -385,8 +385,8 @@ class OwnerIndex:
         return BoundedCache(partial(OwnerIndex._read_occurrences, proxy(self)), budget_bytes, _STEM_CACHE_SHARE)
 
     def _read_occurrences(self, stem: str) -> StemOccurrences:
-        places = self.conversation.live_places(self.words.occurrences(stem))
-        return StemOccurrences(places, len(places) and 1 + int(np.count_nonzero(places[1:] != places[:-1])))
+        positions = self.conversation.live_positions(self.words.occurrences(stem))
+        return StemOccurrences(positions, len(positions) and 1 + int(np.count_nonzero(positions[1:] != positions[:-1])))
 
     @cached_property
     def with_assistant(self) -> Mask:
@@ -458,7 +458,7 @@ class OwnerIndex:
     def clusters(self) -> Clusters:
         one, earlier = self.conversation, self._earlier_clusters
         self._earlier_clusters = None
-        return Clusters(self.vectors, one.slots, one.places, one.episode_ordinal, one.starts, one.ends, earlier)
+        return Clusters(self.vectors, one.slots, one.positions, one.episode_ordinal, one.starts, one.ends, earlier)
 
     def episode(self, number: int) -> EpisodeRow | None:
         found = self._episodes.get(int(number))

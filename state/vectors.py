@@ -171,40 +171,41 @@ class Clusters:
         self,
         vectors: VectorIndex,
         slots: Ints,
-        places: Ints,
+        positions: Ints,
         segment: Ints,
         starts: Ints,
         ends: Ints,
         earlier: "Clusters | None" = None,
     ) -> None:
-        """`slots`, (n,), are in conversation order, `places` are those of slots (-1 without one), `segment`, (n,),
-        is the episode of each place. `earlier` are the clusters of the same vectors before some changes."""
-        self._vectors, self._slots, self._places, self._segment = vectors, slots, places, segment
+        """`slots`, (n,), are in conversation order, `positions` are those of slots (-1 without one), `segment`, (n,),
+        is the episode of each position. `earlier` are the clusters of the same vectors before some changes."""
+        self._vectors, self._slots, self._positions, self._segment = vectors, slots, positions, segment
         self._starts, self._ends = starts, ends
         self._centroids = np.zeros((len(starts), vectors.dimension), np.float32)
         self._known = np.zeros(len(starts), np.bool_)
-        self._cosines = np.full(len(slots), np.nan, np.float32)  # of each place, once asked for
+        self._cosines = np.full(len(slots), np.nan, np.float32)  # of each position, once asked for
         self._complete = False  # whether all of them were asked for
         if earlier is not None and len(slots) and len(earlier._slots):
             self._adopt(earlier)
 
     def _adopt(self, earlier: "Clusters") -> None:
         """Copy the results of unchanged episodes, which have the same slots in the same order as before."""
-        known = self._slots < len(earlier._places)
-        earlier_places = np.where(known, earlier._places[np.minimum(self._slots, len(earlier._places) - 1)], -1)
-        earlier_episodes = np.where(earlier_places >= 0, earlier._segment[earlier_places], -1)
-        # Each place has the same distance from the start of the same episode, and no member is gone.
+        last = len(earlier._positions) - 1
+        known = self._slots <= last
+        earlier_positions = np.where(known, earlier._positions[np.minimum(self._slots, last)], -1)
+        earlier_episodes = np.where(earlier_positions >= 0, earlier._segment[earlier_positions], -1)
+        # Each position has the same distance from the start of the same episode, and no member is gone.
         counterparts = earlier_episodes[self._starts]
-        offsets = np.arange(len(earlier_places)) - self._starts[self._segment]
+        offsets = np.arange(len(earlier_positions)) - self._starts[self._segment]
         is_same = (earlier_episodes >= 0) & (earlier_episodes == counterparts[self._segment])
-        is_same &= earlier_places - earlier._starts[earlier_episodes] == offsets
+        is_same &= earlier_positions - earlier._starts[earlier_episodes] == offsets
         is_unchanged = np.logical_and.reduceat(is_same, self._starts)
         is_unchanged &= self._ends - self._starts == (earlier._ends - earlier._starts)[counterparts]
         kept = np.flatnonzero(is_unchanged & earlier._known[counterparts])
         self._centroids[kept] = earlier._centroids[counterparts[kept]]
         self._known[kept] = True
         members = is_unchanged[self._segment]
-        self._cosines[members] = earlier._cosines[earlier_places[members]]
+        self._cosines[members] = earlier._cosines[earlier_positions[members]]
 
     def centroids(self, segments: Ints) -> Matrix:
         """Return each episode's unit centroid, (len(segments), dimension), or zeros if no member has a vector."""
@@ -229,11 +230,11 @@ class Clusters:
         self._centroids[missing] = np.divide(sums, norms, out=np.zeros_like(sums), where=norms > 0)
         self._known[missing] = True
 
-    def cosines(self, places: Ints) -> npt.NDArray[np.float32]:
+    def cosines(self, positions: Ints) -> npt.NDArray[np.float32]:
         """Return each position's cosine to the centroid of its episode."""
-        cosines: npt.NDArray[np.float32] = self._cosines.take(places)
+        cosines: npt.NDArray[np.float32] = self._cosines.take(positions)
         if not self._complete and (unknown := np.isnan(cosines)).any():
-            missing = places[unknown]
+            missing = positions[unknown]
             own, centroids = self._vectors.of(self._slots[missing]), self.centroids(self._segment[missing])
             cosines[unknown] = self._cosines[missing] = np.einsum("ij,ij->i", own, centroids)
             self._complete = not np.isnan(self._cosines).any()

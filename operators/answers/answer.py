@@ -169,7 +169,7 @@ class Answerer:
         if (asked := _searched(query)) is not None:
             ranked = ranked_only(self._engine, self._to_request(asked, ask), results)
             index, graph = ranked.inputs.index, ranked.graph.graph
-            best = index.conversation.facts["seq"][ranked.ranking.places].tolist()
+            best = index.conversation.facts["seq"][ranked.ranking.positions].tolist()
         else:
             index, graph = self._engine.at(hot, moment)
         return FactSearch(graph, index, partial(self._rows, hot, index), query, moment).run(best)
@@ -201,8 +201,8 @@ class Answerer:
             case GraphTrace():
                 ranked = ranked_only(self._engine, self._to_request(_traced(query), ask), results)
                 fallback = self._expansions.fallback(ask.owner.tenant_id, ask.record.append_ms)
-                places, scores = ranked.ranking.places, ranked.ranking.scores
-                traced = trace(ranked.graph, places, scores, query.traversal_depth, fallback)
+                positions, scores = ranked.ranking.positions, ranked.ranking.scores
+                traced = trace(ranked.graph, positions, scores, query.traversal_depth, fallback)
                 return Response(query_id=query_id, status="ok", graph_trace=traced)
             case MemoriesList() | GraphExplore():
                 moment = Moment.of(query, now_ms, ask.projects)

@@ -1,7 +1,7 @@
 """Lookups without ranking: a memory, its versions, episodes, counts, and all memories in pages, newest first.
 
 Changes made between two page requests do not shift later pages: each starts after the last memory of the previous one,
-even if that memory was forgotten. A place is a memory's position in conversation order, a slot its row in the index."""
+even if that memory was forgotten. A position is an index in conversation order, a slot a memory's row in the index."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -25,7 +25,7 @@ from recallflow.operators.redaction import Redacted, RowsReader
 from recallflow.operators.summaries import Summaries
 from recallflow.queries import EpisodesList, Filters, GraphExplore, MemoriesList, MemoryCursor
 from recallflow.responses import EpisodeInfo, ListedMemory, MemoryPage, MemoryUsage, Response
-from recallflow.state.arrays import Mask, Places
+from recallflow.state.arrays import Mask, Positions
 from recallflow.state.graph import OwnerGraph
 from recallflow.state.hot_owner import HotOwner
 from recallflow.state.index import OwnerIndex
@@ -45,19 +45,19 @@ def not_after(index: OwnerIndex, moment: Moment) -> Mask:
     return index.conversation.facts["created_ms"] <= moment.happened_by_ms
 
 
-def newest_first(hot: HotOwner, index: OwnerIndex, allowed: Mask, after: MemoryCursor | None, most: int) -> Places:
-    """Return the places of the newest allowed memories after `after`, by event time, then by arrival."""
-    facts, places = index.conversation.facts, np.flatnonzero(allowed)
-    created_ms, seqs = facts["created_ms"][places], facts["seq"][places]
+def newest_first(hot: HotOwner, index: OwnerIndex, allowed: Mask, after: MemoryCursor | None, most: int) -> Positions:
+    """Return the positions of the newest allowed memories after `after`, by event time, then by arrival."""
+    facts, positions = index.conversation.facts, np.flatnonzero(allowed)
+    created_ms, seqs = facts["created_ms"][positions], facts["seq"][positions]
     if after is not None:
         known = hot.current(after.memory_id)  # None: its user was erased
         as_old = (created_ms == after.created_ms) & (seqs < (-1 if known is None else known.seq))
         behind = (created_ms < after.created_ms) | as_old
-        places, created_ms, seqs = places[behind], created_ms[behind], seqs[behind]
-    if most < len(places):  # a partition is faster than sorting all memories of a large owner
+        positions, created_ms, seqs = positions[behind], created_ms[behind], seqs[behind]
+    if most < len(positions):  # a partition is faster than sorting all memories of a large owner
         near = created_ms >= np.partition(created_ms, -most)[-most]
-        places, created_ms, seqs = places[near], created_ms[near], seqs[near]
-    return places[np.lexsort((-seqs, -created_ms))[:most]]
+        positions, created_ms, seqs = positions[near], created_ms[near], seqs[near]
+    return positions[np.lexsort((-seqs, -created_ms))[:most]]
 
 
 class PageReader:
@@ -69,31 +69,31 @@ class PageReader:
         """Raise InvalidRecord for an invalid cursor. `rows` reads by slot."""
         after = None if query.after is None else MemoryCursor.parse(query.after)
         self._index, self._rows, self._limit = index, rows, query.limit
-        self._places = newest_first(hot, index, allowed, after, query.limit + 1).tolist()
+        self._positions = newest_first(hot, index, allowed, after, query.limit + 1).tolist()
         self._last: int | None = None
 
     def read(
         self, show: Callable[[int, MemoryRow], T], is_full: Callable[[], bool] = bool
     ) -> Iterator[tuple[int, T, MemoryRow]]:
-        """Yield the place, the shown memory and the row of each memory, until the page is full. The first one always
+        """Yield the position, the shown memory and the row of each memory, until the page is full. The first one always
         fits."""
-        left, room = iter(self._places[: self._limit]), PAGE_BYTES
-        while places := [*islice(left, READ_AT_ONCE)]:
-            rows = self._rows(self._index.conversation.slots[places].tolist())
-            for place, row in zip(places, rows, strict=True):
+        left, room = iter(self._positions[: self._limit]), PAGE_BYTES
+        while positions := [*islice(left, READ_AT_ONCE)]:
+            rows = self._rows(self._index.conversation.slots[positions].tolist())
+            for position, row in zip(positions, rows, strict=True):
                 if row is not None:
-                    shown = show(place, row)
+                    shown = show(position, row)
                     size_bytes = len(to_json(shown))
                     if is_full() or (size_bytes > room and room < PAGE_BYTES):
                         return
                     room -= size_bytes
-                    yield place, shown, row
-                self._last = place
+                    yield position, shown, row
+                self._last = position
 
     @property
     def after(self) -> MemoryCursor | None:
         """Return the cursor of the next page; None after the last memory."""
-        if self._last is None or self._last == self._places[-1]:
+        if self._last is None or self._last == self._positions[-1]:
             return None
         slot = int(self._index.conversation.slots[self._last])
         return MemoryCursor(int(self._index.facts["created_ms"][slot]), self._index.ids[slot])
@@ -142,15 +142,15 @@ def list_episodes(
     summaries = Summaries(index, rows, len(newest))
     found = []
     for episode in newest:
-        places = members[episode.number]
+        positions = members[episode.number]
         info = EpisodeInfo(
             id=episode.id,
             session_id=episode.session_id,
             started_at=format_time(episode.start_ms),
             ended_at=format_time(episode.last_ms),
             open=is_open(episode, now_ms, gap_ms),
-            messages=len(places),
-            summary=known_summary(hot, episode) or summaries.of(places),
+            messages=len(positions),
+            summary=known_summary(hot, episode) or summaries.of(positions),
         )
         found.append(info)
     return found
@@ -174,7 +174,7 @@ def stats(index: OwnerIndex, totals: OwnerCounts | None, limits: UserLimits, now
 
 
 def _members(index: OwnerIndex) -> dict[int, np.ndarray[Any, np.dtype[np.int64]]]:
-    """Return the places of members by episode number."""
+    """Return the positions of members by episode number."""
     conversation = index.conversation
     numbers = conversation.facts["episode"]
     spans = zip(conversation.starts, conversation.ends, strict=True)
@@ -198,8 +198,8 @@ def list_memories(
         allowed &= filtering.within(Filters(project_id=query.project_id))
     reader, hidden = PageReader(hot, index, allowed, query, rows), superseded(graph, moment.now_ms)
 
-    def show(place: int, row: MemoryRow) -> ListedMemory:
-        episode = index.episode(int(index.conversation.facts["episode"][place]))
+    def show(position: int, row: MemoryRow) -> ListedMemory:
+        episode = index.episode(int(index.conversation.facts["episode"][position]))
         return ListedMemory(
             **{name: getattr(row, name) for name in _SAME_FIELDS},
             episode_id=None if episode is None else episode.id,

@@ -19,7 +19,7 @@ import numpy as np
 from recallflow.control import DEFAULT, Decision, GateVerdict
 from recallflow.graphs import TypeFigures
 from recallflow.owner import Owner
-from recallflow.state.arrays import Column, Places
+from recallflow.state.arrays import Column, Positions
 
 WINDOW_MS = 3_600_000
 OBSERVATIONS_MAX = 200  # in the window, and of each edge type before it
@@ -73,7 +73,7 @@ class ExpansionOutcome(NamedTuple):
 
 
 def compare(
-    signal: Column, left_out: Places, expanded: Places, types: Sequence[str], words: Iterable[int]
+    signal: Column, left_out: Positions, expanded: Positions, types: Sequence[str], words: Iterable[int]
 ) -> BaselineComparison | None:
     """Compare the added memories (`expanded`, with edge types and lengths) with the baseline; None without any.
 

@@ -1,8 +1,8 @@
 """An owner's graph for one recall query: nearness to entities, boosts, expansion, and knowledge about entities.
 
 All of these are optional: after an internal error, the answer lacks the result and has a warning. A storage error stops
-the flow. The ranking identifies a memory by its place, which is its index in conversation order, and the graph by its
-`seq`; this module converts."""
+the flow. The ranking identifies a memory by its position in conversation order, and the graph by its `seq`; this module
+converts."""
 
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -43,7 +43,7 @@ from recallflow.operators.graph.rollout import STEP, AppliedExpansion, Expansion
 from recallflow.operators.guard import once
 from recallflow.queries import HOPS_MIN
 from recallflow.responses import Warn
-from recallflow.state.arrays import Column, Places
+from recallflow.state.arrays import Column, Positions
 from recallflow.state.graph import OwnerGraph
 from recallflow.state.graph_codec import NodeKey
 from recallflow.state.index import OwnerIndex
@@ -145,8 +145,8 @@ class QueryGraph:
 
     graph: OwnerGraph
     index: OwnerIndex
-    semantic: Column  # (n,) the signal of each place
-    permitted: Places  # the places that may be in the answer
+    semantic: Column  # (n,) the signal of each position
+    permitted: Positions  # the positions that may be in the answer
     now_ms: int  # the time at which edges must be valid
     expansions: Expansions
     ask: Ask
@@ -155,7 +155,7 @@ class QueryGraph:
     _entities: list[NodeKey] | None = None
 
     def proximity(self, urns: Sequence[str], question: str) -> Column | None:
-        """Return (n,) 1 / (1 + hops) of each place to the entities that the query gives or names, 0 without a path;
+        """Return (n,) 1 / (1 + hops) of each position to the entities that the query gives or names, 0 without a path;
         None if the graph is off or failed."""
 
         def near() -> Column:
@@ -177,7 +177,7 @@ class QueryGraph:
             )
 
     def boosts(self, hops: int) -> dict[int, float]:
-        """Return the boosts of the best memories and their neighbours, by place; none for one hop."""
+        """Return the boosts of the best memories and their neighbours, by position; none for one hop."""
         if hops <= HOPS_MIN:
             return {}
 
@@ -186,7 +186,7 @@ class QueryGraph:
 
         found = self._guarded(near, "neighbours of the candidates")
         self.ran |= found is not None
-        return {int(self._place[seq]): boost for seq, boost in (found or {}).items()}
+        return {int(self._position_of_seq[seq]): boost for seq, boost in (found or {}).items()}
 
     def context(self, urns: Sequence[str], question: str, *, filtered: bool) -> EntityContext:
         """Return knowledge about the query's entities and those near them. `filtered`: from permitted memories only."""
@@ -209,35 +209,35 @@ class QueryGraph:
         return self._guarded(known, "the names of entities") or []
 
     def expand(
-        self, ranked: Places, hops: int, *, no_time: bool, is_late: Callable[[], bool]
-    ) -> tuple[AppliedExpansion, Places]:
-        """Return the expansion after the ranked memories, subject to the rollout, and its places. `no_time`: the
+        self, ranked: Positions, hops: int, *, no_time: bool, is_late: Callable[[], bool]
+    ) -> tuple[AppliedExpansion, Positions]:
+        """Return the expansion after the ranked memories, subject to the rollout, and its positions. `no_time`: the
         query's deadline leaves no time for it. `is_late` returns whether the deadline has passed."""
         applied = self.expansions.run(self.ask, partial(self.measured, ranked, hops), no_time, is_late)
         self.warnings += applied.warnings
         self.ran |= applied.ran and not no_time
-        return applied, self._places(applied.items)
+        return applied, self._positions(applied.items)
 
     def measured(
-        self, ranked: Places, hops: int, steps: list[WalkStep] | None = None
+        self, ranked: Positions, hops: int, steps: list[WalkStep] | None = None
     ) -> tuple[Expansion, BaselineComparison | None]:
         """Return the expansion after the ranked memories, whatever the rollout is, and its comparison with the
         baseline. `steps`: see `Walk`."""
         seqs = self.index.conversation.facts["seq"]
-        answered = np.zeros(len(self._place), np.bool_)
+        answered = np.zeros(len(self._position_of_seq), np.bool_)
         answered[seqs[ranked]] = True
         scope = replace(self._scope, fit=self._fit)
         expansion = expand(Walk(scope, self.seeds(ranked), hops, steps), exclude={*seqs[ranked].tolist()})
         left_out = self.permitted[~answered[seqs[self.permitted]]]
-        added = self._places(expansion.items)
+        added = self._positions(expansion.items)
         types = [item.why["edge_type"] for item in expansion.items]
         words = self.index.words.lengths()[self.index.conversation.slots[added]]
         return expansion, compare(self.semantic, left_out, added, types, words)
 
-    def _places(self, items: Sequence[Related]) -> Places:
-        return np.array([self._place[item.seq] for item in items], np.int64)
+    def _positions(self, items: Sequence[Related]) -> Positions:
+        return np.array([self._position_of_seq[item.seq] for item in items], np.int64)
 
-    def seeds(self, ranked: Places) -> Seeds:
+    def seeds(self, ranked: Positions) -> Seeds:
         """Return the ranked memories at which paths start, best signal first."""
         near = ranked[self.semantic[ranked] >= self.semantic[ranked].max(initial=-np.inf) - SEED_SPREAD][:SEEDS]
         near = near[np.lexsort((near, -self.semantic[near]))]
@@ -265,8 +265,8 @@ class QueryGraph:
         return read_once(self.graph)
 
     @cached_property
-    def _place(self) -> npt.NDArray[np.int64]:
-        """The place of each `seq`. Of several versions of a memory (a history), the last permitted one counts."""
+    def _position_of_seq(self) -> npt.NDArray[np.int64]:
+        """The position of each `seq`. Of several versions of a memory (a history), the last permitted one counts."""
         seqs = self.index.conversation.facts["seq"]
         table = np.full(int(seqs.max(initial=-1)) + 1, NO_PLACE)
         table[seqs[self.permitted]] = self.permitted
@@ -283,11 +283,11 @@ class QueryGraph:
         )
 
     def _place_of(self, seq: int) -> int:
-        return int(self._place[seq]) if seq < len(self._place) else NO_PLACE
+        return int(self._position_of_seq[seq]) if seq < len(self._position_of_seq) else NO_PLACE
 
     def _preference(self, seq: int) -> float:
-        place = self._place_of(seq)
-        return -np.inf if place == NO_PLACE else float(self.semantic[place])
+        position = self._place_of(seq)
+        return -np.inf if position == NO_PLACE else float(self.semantic[position])
 
     def _fit(self, seq: int, attached: bool) -> float:
         """Return the odds of a memory relative to the best permitted one, times `DERIVED_FACTOR` if it is not
@@ -309,20 +309,20 @@ class QueryGraph:
         return linked
 
 
-def _best(signal: Column, places: Places, count: int) -> Places:
-    """Return the places with the highest signal, best first, ties by earlier place."""
-    values = signal[places]
-    # A partition avoids sorting all places of a large owner.
+def _best(signal: Column, positions: Positions, count: int) -> Positions:
+    """Return the positions with the highest signal, best first, ties by earlier position."""
+    values = signal[positions]
+    # A partition avoids sorting all positions of a large owner.
     floor = np.partition(values, -count)[-count] if len(values) > count else -np.inf
-    fit = places[values >= floor]
+    fit = positions[values >= floor]
     return fit[np.argsort(-signal[fit], kind="stable")][:count]
 
 
 STEPS_MAX = 1_000
 
 
-def trace(graph: QueryGraph, ranked: Places, scores: Column, hops: int, fallback: Fallback | None) -> Trace:
-    """Return the trace of an expansion after the ranked memories, given as places and scores, best first."""
+def trace(graph: QueryGraph, ranked: Positions, scores: Column, hops: int, fallback: Fallback | None) -> Trace:
+    """Return the trace of an expansion after the ranked memories, given as positions and scores, best first."""
     steps: list[WalkStep] = []
     expansion, _ = graph.measured(ranked, hops, steps)
     score = dict(zip(graph.index.conversation.facts["seq"][ranked], scores, strict=True))

@@ -43,7 +43,7 @@ from recallflow.operators.recall.question import Question
 from recallflow.operators.recall.ranking_input import DAY_MS
 from recallflow.operators.recall.weights import Weights
 from recallflow.operators.recall.words import bm25_scores, logarithm, phrase_column, saturated
-from recallflow.state.arrays import Column, Ints, Mask, Places
+from recallflow.state.arrays import Column, Ints, Mask, Positions
 from recallflow.state.index import OwnerIndex, cached_per_index
 from recallflow.state.rows import ENDS_ASKING, TELLS_TIME
 
@@ -82,17 +82,17 @@ class Columns:
     def nbytes(self) -> int:
         return sum(column.nbytes for column in self.values.values())
 
-    def one(self, name: str, places: Places, absent: float) -> Column:
+    def one(self, name: str, positions: Positions, absent: float) -> Column:
         """Return a column's values at these positions, or `absent` without such a column."""
         column = self.values.get(name)
-        return np.full(len(places), absent) if column is None else column.take(places)
+        return np.full(len(positions), absent) if column is None else column.take(positions)
 
-    def absolute(self, name: str, places: Places) -> Column:
+    def absolute(self, name: str, positions: Positions) -> Column:
         """Return a column's values before the z-score at these positions, or 0 without such a column."""
         made = self.standards.get(name)
         if made is None:
-            return np.zeros(len(places))
-        return made.mean + made.deviation * made.scores.take(places)
+            return np.zeros(len(positions))
+        return made.mean + made.deviation * made.scores.take(positions)
 
     def score(self) -> Column:
         """Return the weighted sum (n,), in log-odds of being evidence."""
@@ -106,11 +106,11 @@ class Columns:
             add_weighted(total, column, self.weights[name])
         return total
 
-    def at(self, name: str, places: Places) -> Iterator[tuple[float, float]]:
+    def at(self, name: str, positions: Positions) -> Iterator[tuple[float, float]]:
         """Return a column's weight and value at each of these positions."""
         weight = self.weights[name]
-        weights = weight.take(places).tolist() if isinstance(weight, np.ndarray) else repeat(weight, len(places))
-        return zip(weights, self.values[name].take(places).tolist(), strict=True)
+        weights = weight.take(positions).tolist() if isinstance(weight, np.ndarray) else repeat(weight, len(positions))
+        return zip(weights, self.values[name].take(positions).tolist(), strict=True)
 
 
 def fact_columns(index: OwnerIndex, question: Question) -> Columns:
@@ -123,7 +123,7 @@ def compute(
     question: Question,
     query: TextVectors,
     weights: Weights,
-    permitted: Places | None = None,
+    permitted: Positions | None = None,
     cut: Cut = CUT,
 ) -> Columns:
     """Return all columns that `weights` names. `query` holds vectors of the question's own words. By default all
@@ -161,11 +161,11 @@ def _words(index: OwnerIndex, question: Question, dense: Column, wanted: Contain
     holds them."""
     conversation = index.conversation
     scores, size = bm25_scores(index, question.stems, frozenset(question.stems_without_names)), conversation.size
-    own, able = Scattered(scores.places, logarithm(scores.own), size), in_episode(index)
+    own, able = Scattered(scores.positions, logarithm(scores.own), size), in_episode(index)
     columns: dict[str, AnyColumn] = {
         "own": own,
-        "window": Scattered(scores.places, saturated(scores.window), size),
-        "near": Scattered(scores.places, logarithm(scores.near), size),
+        "window": Scattered(scores.positions, saturated(scores.window), size),
+        "near": Scattered(scores.positions, logarithm(scores.near), size),
         "episode": ByEpisode(logarithm(scores.episode), conversation.episode_ordinal),
     }
     if "around" in wanted:
@@ -173,7 +173,7 @@ def _words(index: OwnerIndex, question: Question, dense: Column, wanted: Contain
     columns["phrase"] = phrase_column(index, question.stems, scores.worth)
     if "answers" in wanted:
         base = DENSE_IN_BASE * dense
-        base[scores.places] += saturated(scores.own)
+        base[scores.positions] += saturated(scores.own)
         answers = Neighbouring(base, index.answering, -1)
         columns["answers"] = answers if able is None else people.impute(np.asarray(answers), able)
     if "borrowed" in wanted:
@@ -188,13 +188,13 @@ def _dense(index: OwnerIndex, query: TextVectors) -> tuple[Column, float, float]
     """Return z-scores of the cosines over the memories with a vector, and their mean and deviation. Other memories have
     the mean."""
     cosines, slots = index.vectors.cosines(query.vector)
-    column, places = np.zeros(index.conversation.size), index.conversation.places.take(slots)
-    column[places] = cosines
+    column, positions = np.zeros(index.conversation.size), index.conversation.positions.take(slots)
+    column[positions] = cosines
     # Summed in conversation order. The order of rows changes when the index is loaded again, and float sums would
     # differ.
-    if len(places) == len(column):
+    if len(positions) == len(column):
         return words.standard(column, column)
-    there = np.sort(places)
+    there = np.sort(positions)
     column[there], mean, deviation = words.standard(inside := column[there], inside)
     return column, mean, deviation
 

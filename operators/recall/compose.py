@@ -45,7 +45,7 @@ from recallflow.responses import (
     status_of,
     unchecked,
 )
-from recallflow.state.arrays import Places
+from recallflow.state.arrays import Positions
 from recallflow.state.graph_codec import CONTRADICTS, NodeKey
 from recallflow.state.rows import MemoryRow
 
@@ -87,7 +87,7 @@ def ranking_warnings(inputs: RankingInput, ranking: Ranking, rows: Rows) -> list
         found.append(Warn(code="k_exceeds_memories", detail=detail))
     if not inputs.question.stems and tuning.mode != "recency":
         found.append(Warn(code="no_content_words", detail="the question has no content words"))
-    if ahead := int((inputs.fact("created_ms", ranking.places) > inputs.now_ms).sum()):
+    if ahead := int((inputs.fact("created_ms", ranking.positions) > inputs.now_ms).sum()):
         detail = f"{ahead} memories have event times after the query's; their age counts as 0"
         found.append(Warn(code="future_timestamp", detail=detail))
     if gone := sum(row is None for row in rows):
@@ -101,7 +101,7 @@ def _episodes(run: QueryRun, ranking: Ranking, memories: Sequence[RecalledMemory
     index, conversation = run.index, run.index.conversation
     returned = Counter(memory.episode_id for memory in memories)
     relevance = dict[int, float]()
-    ordinals = conversation.episode_ordinal[ranking.places].tolist()
+    ordinals = conversation.episode_ordinal[ranking.positions].tolist()
     for ordinal, value in zip(ordinals, ranking.factors["relevance"], strict=True):
         relevance.setdefault(ordinal, float(value))
     found, summaries, facts = list[RecalledEpisode](), Summaries(index, run.rows, len(relevance)), conversation.facts
@@ -142,18 +142,18 @@ def compose_answer(
     if scored is not None:
         warnings += scored.warnings
     warnings += [*permitted.warnings, *signal.warnings]
-    warnings += ranking_warnings(ranked.inputs, ranking, expanded.rows[: len(ranking.places)])
+    warnings += ranking_warnings(ranked.inputs, ranking, expanded.rows[: len(ranking.positions)])
     memories = _memories(run, signal, ranked, expanded)
     warnings += relevance_warnings(ranked.inputs, ranked.judged, len(memories))
     episodes = None
     if run.tuning.mode == "episode":
-        episodes = _episodes(run, ranking, memories) if len(ranking.places) else []
+        episodes = _episodes(run, ranking, memories) if len(ranking.positions) else []
     run.timings.end("compose")
     entities = NO_ENTITIES
     if model_calls.context_tokens(query) is not None:
         filtered = query.filters != Filters() or query.project_id is not None
         entities = ranked.graph.context(query.entity_urns, run.question.text, filtered=filtered)
-    seqs = zip(ranked.inputs.fact("seq", expanded.places).tolist(), expanded.rows, strict=True)
+    seqs = zip(ranked.inputs.fact("seq", expanded.positions).tolist(), expanded.rows, strict=True)
     return ComposedAnswer(
         run=run,
         permitted=permitted,
@@ -177,31 +177,31 @@ def compose_answer(
 def _memories(run: QueryRun, signal: Signal, ranked: Ranked, expanded: Expanded) -> list[RecalledMemory]:
     """Return the ranked memories, then those from graph expansion with the score of their path. Ranked memories whose
     text cannot be decrypted sort last among these. Rows deleted since ranking are skipped."""
-    index, places, rows, count = run.index, expanded.places, expanded.rows, len(ranked.ranking.places)
+    index, positions, rows, count = run.index, expanded.positions, expanded.rows, len(ranked.ranking.positions)
     more: list[dict[str, Any]] = [{} for _ in rows]
     if run.query.explain:
         more = _explained(run, signal, ranked, rows[:count])
         more += [{"why": reasons} for reasons in why.added(expanded.items, rows[:count])]
     rerank_scores = {} if run.results.scored is None else run.results.scored.scores
-    episodes = map(index.episode, index.conversation.facts["episode"].take(places).tolist())
+    episodes = map(index.episode, index.conversation.facts["episode"].take(positions).tolist())
     about = zip(
-        _current(run, places),
+        _current(run, positions),
         (None if episode is None else episode.id for episode in episodes),
         [*ranked.ranking.scores.tolist(), *(item.score for item in expanded.items)],
         expanded.relevance.round(6).tolist(),
-        excerpts(index, run.question, signal.vector, places, rows),
+        excerpts(index, run.question, signal.vector, positions, rows),
         more,
         strict=True,
     )
     slots, created_ms = index.conversation.slots, index.conversation.facts["created_ms"]
     has_edges = run.graph.has_stated()
     updates = {
-        index.ids[int(slots[place])]: UpdatedBy(
+        index.ids[int(slots[position])]: UpdatedBy(
             id=index.ids[int(slots[one.by])],
             at=format_time(int(created_ms[one.by])),
             probability=round(one.probability, 4),
         )
-        for place, one in ranked.updates.items()
+        for position, one in ranked.updates.items()
     }
     parts = [*zip(rows, about, strict=True)]
     parts[:count] = sorted(parts[:count], key=lambda part: isinstance(part[0], Redacted))
@@ -244,8 +244,8 @@ def _explained(run: QueryRun, signal: Signal, ranked: Ranked, rows: Rows) -> lis
     reasons = why.why(ranked.inputs, ranking, rows, signal.columns, kind, run.rows, names)
     if scored is not None and ranking.first_ranks is not None:
         why.add_reranker(reasons, scored.model, ranking.first_ranks.tolist())
-    why.add_updates(reasons, ranking.places.tolist(), ranked.updates, run.index, run.rows)
-    count, weights = len(ranking.places), {name: round(weight, 6) for name, weight in ranking.weights.items()}
+    why.add_updates(reasons, ranking.positions.tolist(), ranked.updates, run.index, run.rows)
+    count, weights = len(ranking.positions), {name: round(weight, 6) for name, weight in ranking.weights.items()}
     factors, boosts = (
         np.round(np.array([*parts.values()]).reshape(len(parts), count), 6).T.tolist()
         for parts in (ranking.factors, ranking.boosts)
@@ -319,7 +319,7 @@ def _response(
         "mode": run.tuning.mode,
         "index": "flat",
         "memories": len(run.index),
-        "permitted": len(answer.permitted.places),
+        "permitted": len(answer.permitted.positions),
         "cache_hits": {name: int(name in answer.signal.hits) for name in CACHES},
         "stages_ms": timings.stages_ms,
     }
@@ -350,16 +350,16 @@ def _response(
     )
 
 
-def _current(run: QueryRun, places: Places) -> list[bool]:
+def _current(run: QueryRun, positions: Positions) -> list[bool]:
     """Return whether each position holds the latest version of its memory, valid now."""
     if run.moment.is_now:
-        return [True] * len(places)
+        return [True] * len(positions)
     index, hot, facts = run.index, run.request.hot, run.index.conversation.facts
     now = Moment(run.request.ask.asked_ms, projects=run.request.ask.projects)
     is_superseded, is_valid = superseded(graph_at(hot, index, now), index, now), valid(index, now)
     found = []
-    for place in places.tolist():
-        head = hot.current(index.ids[index.conversation.slots[place]])
-        latest = head is not None and head.version == facts["version"][place]
-        found.append(bool(latest and is_valid[place] and (is_superseded is None or not is_superseded[place])))
+    for position in positions.tolist():
+        head = hot.current(index.ids[index.conversation.slots[position]])
+        latest = head is not None and head.version == facts["version"][position]
+        found.append(bool(latest and is_valid[position] and (is_superseded is None or not is_superseded[position])))
     return found

@@ -31,7 +31,7 @@ from recallflow.operators.redaction import REDACTED, Redacted
 from recallflow.operators.summaries import category_summaries
 from recallflow.responses import Context, ContextItem, Omitted, RecalledMemory, Span, Warn
 from recallflow.state import keys
-from recallflow.state.arrays import Places, ranges
+from recallflow.state.arrays import Positions, ranges
 from recallflow.state.index import OwnerIndex
 from recallflow.state.rows import CategorySummaryRow, MemoryRow
 
@@ -75,7 +75,7 @@ class Budget:
         return self.spent + 1 <= self._max * end
 
 
-def read_summaries(run: QueryRun, permitted: Places) -> CategorySummaries:
+def read_summaries(run: QueryRun, permitted: Positions) -> CategorySummaries:
     """Return all category summaries as of the moment, stored or extractive, with the summaries that pass the filters. A
     sender with access to some projects only gets no stored summary, because its source projects are unknown."""
     warnings, wanted, every, moment = [], run.query.filters.categories, dict[str, str](), run.moment
@@ -97,7 +97,7 @@ def context(
 ) -> tuple[Context, list[Warn]]:
     """Return the assembled context of an answer, and a warning if memories could not be decrypted. `selected` is None
     without a selection of categories."""
-    run, places, memories = answer.run, answer.permitted.places, answer.memories
+    run, positions, memories = answer.run, answer.permitted.positions, answer.memories
     unread = 0
 
     def readable(slots: list[int]) -> list[MemoryRow]:
@@ -108,7 +108,7 @@ def context(
 
     wanted = run.query.filters.categories if selected is None else selected
     chosen = summaries(answer.summaries.every, wanted, memories)
-    first, ranked_ones = priority_items(run.index, places, memories, readable), _ranked_items(memories, LONG_TERM)
+    first, ranked_ones = priority_items(run.index, positions, memories, readable), _ranked_items(memories, LONG_TERM)
     beyond = list[tuple[str, int]]()  # further memories that were tried
     repeated = set[tuple[str, int]]()  # memories with the text of an earlier one
     texts = set[str]()
@@ -129,7 +129,7 @@ def context(
                 yield item
 
     assembled = assemble(max_tokens, counter, chosen, distinct(first), answer.entities.entries, distinct(ranked()))
-    count = len(rules(run.index, places)) + len(unranked_working(run.index, places, memories)) - unread
+    count = len(rules(run.index, positions)) + len(unranked_working(run.index, positions, memories)) - unread
     count += len(_ranked_items(memories, WORKING)) + len(ranked_ones)
     held = {(item.id, item.version) for item in assembled.relevant_items}.union(repeated).difference(beyond)
     assembled.omitted.update(
@@ -280,7 +280,7 @@ def _line(item: ContextItem) -> str:
 
 def priority_items(
     index: OwnerIndex,
-    permitted: Places,
+    permitted: Positions,
     ranked: Sequence[RecalledMemory],
     readable: Callable[[list[int]], list[MemoryRow]],
 ) -> Iterator[ContextItem]:
@@ -303,15 +303,15 @@ def _further_items(answer: ComposedAnswer) -> Iterator[ContextItem]:
     """Yield the readable memories beyond the answer, best first."""
     run, further, index = answer.run, answer.further, answer.run.index
     there = {(memory.id, memory.version) for memory in answer.memories}
-    for start in range(0, len(further.places), FURTHER_AT_ONCE):
-        places = further.places[start : start + FURTHER_AT_ONCE]
-        rows = run.rows(index.conversation.slots[places].tolist())
-        shown = excerpts(index, run.question, answer.signal.vector, places, rows)
+    for start in range(0, len(further.positions), FURTHER_AT_ONCE):
+        positions = further.positions[start : start + FURTHER_AT_ONCE]
+        rows = run.rows(index.conversation.slots[positions].tolist())
+        shown = excerpts(index, run.question, answer.signal.vector, positions, rows)
         scores = further.scores[start : start + FURTHER_AT_ONCE].tolist()
-        for place, row, score, excerpt in zip(places.tolist(), rows, scores, shown, strict=True):
+        for position, row, score, excerpt in zip(positions.tolist(), rows, scores, shown, strict=True):
             if redaction.is_readable(row) and row.layer == LONG_TERM and (row.id, row.version) not in there:
                 item = _item(row, round(score, 6), format_time(row.created_ms), excerpt)
-                yield _until(item, further.replaced_at[place]) if place in further.replaced_at else item
+                yield _until(item, further.replaced_at[position]) if position in further.replaced_at else item
 
 
 def _ranked_items(ranked: Sequence[RecalledMemory], layer: str) -> list[RecalledMemory]:
@@ -324,29 +324,29 @@ def _ranked_item(memory: RecalledMemory) -> ContextItem:
     return item if memory.updated_by is None else _until(item, memory.updated_by["at"])
 
 
-def rules(index: OwnerIndex, permitted: Places) -> list[int]:
+def rules(index: OwnerIndex, permitted: Positions) -> list[int]:
     """Return the slots of the permitted rules, the most important first, then by id."""
     importance = index.conversation.facts["importance"]
     latest = _latest_of_layer(index, permitted, RULE)
     best = sorted(latest.items(), key=lambda rule: (-importance[rule[1]], rule[0]))
-    return [int(index.conversation.slots[place]) for _, place in best]
+    return [int(index.conversation.slots[position]) for _, position in best]
 
 
-def unranked_working(index: OwnerIndex, permitted: Places, ranked: Sequence[RecalledMemory]) -> list[int]:
+def unranked_working(index: OwnerIndex, permitted: Positions, ranked: Sequence[RecalledMemory]) -> list[int]:
     """Return the slots of the newest permitted memories of the working layer that are not ranked."""
     facts, known = index.conversation.facts, {memory.id for memory in ranked}
     latest = _latest_of_layer(index, permitted, WORKING)
-    places = [place for memory_id, place in latest.items() if memory_id not in known]
-    newest = sorted(places, key=lambda place: (facts["created_ms"][place], facts["seq"][place]), reverse=True)
-    return [int(index.conversation.slots[place]) for place in newest[:WORKING_MOST]]
+    positions = [position for memory_id, position in latest.items() if memory_id not in known]
+    newest = sorted(positions, key=lambda at: (facts["created_ms"][at], facts["seq"][at]), reverse=True)
+    return [int(index.conversation.slots[position]) for position in newest[:WORKING_MOST]]
 
 
-def _latest_of_layer(index: OwnerIndex, permitted: Places, layer: str) -> dict[str, int]:
-    """Return the place of each permitted memory of a layer by its id: with `include_history`, of its latest version."""
+def _latest_of_layer(index: OwnerIndex, permitted: Positions, layer: str) -> dict[str, int]:
+    """Return the positions of permitted memories of a layer by id; with `include_history`, of the latest versions."""
     conversation, facts = index.conversation, index.conversation.facts
-    places = permitted[facts["layer"][permitted] == index.names.known(layer)]
-    by_age = places[np.argsort(facts["version"][places], kind="stable")]
-    return {index.ids[slot]: place for slot, place in zip(conversation.slots[by_age], by_age.tolist(), strict=True)}
+    positions = permitted[facts["layer"][permitted] == index.names.known(layer)]
+    by_age = positions[np.argsort(facts["version"][positions], kind="stable")]
+    return {index.ids[slot]: at for slot, at in zip(conversation.slots[by_age], by_age.tolist(), strict=True)}
 
 
 def _item(
@@ -375,13 +375,13 @@ def summaries(
 
 
 def excerpts(
-    index: OwnerIndex, question: Question, vector: Matrix | None, places: Places, rows: Sequence[MemoryRow | None]
+    index: OwnerIndex, question: Question, vector: Matrix | None, positions: Positions, rows: Sequence[MemoryRow | None]
 ) -> list[Span | None]:
     """Return the span of the best passage of each row's text; None for a text of one passage."""
     found: list[Span | None] = [None] * len(rows)
     if not index.words.divided:
         return found
-    slots, parts = index.conversation.slots[places], index.words.parts()
+    slots, parts = index.conversation.slots[positions], index.words.parts()
     counts = parts.counts(slots)
     numbers = ranges(parts.firsts[slots], counts)
     coverage_of = np.zeros(len(numbers))  # the sum of the idf of the question's words in each part

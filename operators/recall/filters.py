@@ -12,7 +12,7 @@ from recallflow.operators.graph.reader import superseded as refined
 from recallflow.operators.recall.moment import Moment
 from recallflow.queries import Filters
 from recallflow.responses import Warn
-from recallflow.state.arrays import Ints, Mask, Places
+from recallflow.state.arrays import Ints, Mask, Positions
 from recallflow.state.graph import OwnerGraph
 from recallflow.state.graph_codec import NodeKey
 from recallflow.state.index import OwnerIndex
@@ -58,7 +58,7 @@ class Filtering:
 
     index: OwnerIndex
     linked: Callable[[str], Ints]  # returns the positions of the memories linked to the entity of a name
-    _labelled: dict[tuple[int, str], Places] = field(default_factory=dict)
+    _labelled: dict[tuple[int, str], Positions] = field(default_factory=dict)
     _linked: dict[str, Mask] = field(default_factory=dict)
 
     def within(self, filters: Filters) -> Mask:
@@ -103,7 +103,7 @@ class Filtering:
     def _has(self, labels: Labels, label: str) -> Mask:
         key = id(labels), label
         if key not in self._labelled:
-            self._labelled[key] = self.index.conversation.live_places(labels.slots(label))
+            self._labelled[key] = self.index.conversation.live_positions(labels.slots(label))
         mask: Mask = np.zeros(self.index.conversation.size, np.bool_)
         mask[self._labelled[key]] = True
         return mask
@@ -129,18 +129,18 @@ class Linked:
             members = self._graph.members(node, self._left + 1)
             if len(members) > self._left:
                 self.cut.append(name)
-            found.append(self._places(node, members[: self._left]))
+            found.append(self._positions(node, members[: self._left]))
             self._left -= min(len(members), self._left)
         return np.concatenate([np.zeros(0, np.int64), *found])
 
-    def _places(self, node: NodeKey, members: list[int]) -> Ints:
+    def _positions(self, node: NodeKey, members: list[int]) -> Ints:
         """Return the positions of a node's memories. Of several versions, return only the linked ones."""
-        places = np.flatnonzero(np.isin(self._facts["seq"], members))
+        positions = np.flatnonzero(np.isin(self._facts["seq"], members))
         graph = self._graph
         if not isinstance(graph, VersionGraph):
-            return places
-        versions = zip(self._facts["seq"][places].tolist(), self._facts["version"][places].tolist(), strict=True)
-        return places[[graph.was_linked(seq, version, node) for seq, version in versions]]
+            return positions
+        versions = zip(self._facts["seq"][positions].tolist(), self._facts["version"][positions].tolist(), strict=True)
+        return positions[[graph.was_linked(seq, version, node) for seq, version in versions]]
 
     def warnings(self) -> list[Warn]:
         found = []

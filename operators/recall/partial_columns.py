@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from recallflow.state.arrays import Array, Column, Ints, Mask, Places
+from recallflow.state.arrays import Array, Column, Ints, Mask, Positions
 
 
 @dataclass(frozen=True, slots=True)
 class Scattered:
     """Values at some positions, ascending, and 0 elsewhere."""
 
-    places: Places
+    positions: Positions
     values: Column
     size: int  # the number of all positions
 
@@ -24,17 +24,17 @@ class Scattered:
 
     @property
     def nbytes(self) -> int:
-        return self.places.nbytes + self.values.nbytes
+        return self.positions.nbytes + self.values.nbytes
 
-    def take(self, places: Places) -> Column:
-        if not len(self.places):
-            return np.zeros(len(places))
-        at = self.places.searchsorted(places)
-        found: Column = self.values.take(at, mode="clip") * (self.places.take(at, mode="clip") == places)
+    def take(self, positions: Positions) -> Column:
+        if not len(self.positions):
+            return np.zeros(len(positions))
+        at = self.positions.searchsorted(positions)
+        found: Column = self.values.take(at, mode="clip") * (self.positions.take(at, mode="clip") == positions)
         return found
 
     def add_to(self, total: Column, weight: float | Column) -> None:
-        total[self.places] += _at(weight, self.places) * self.values
+        total[self.positions] += _at(weight, self.positions) * self.values
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
         return _whole(self)
@@ -54,8 +54,8 @@ class ByEpisode:
     def nbytes(self) -> int:
         return self.values.nbytes
 
-    def take(self, places: Places) -> Column:
-        return self.values.take(self.segment.take(places))
+    def take(self, positions: Positions) -> Column:
+        return self.values.take(self.segment.take(positions))
 
     def add_to(self, total: Column, weight: float | Column) -> None:
         if isinstance(weight, np.ndarray):
@@ -83,8 +83,8 @@ class Neighbouring:
     def nbytes(self) -> int:
         return self.values.nbytes
 
-    def take(self, places: Places) -> Column:
-        return self.values.take(places + self.step, mode="clip") * self.mask.take(places)
+    def take(self, positions: Positions) -> Column:
+        return self.values.take(positions + self.step, mode="clip") * self.mask.take(positions)
 
     def add_to(self, total: Column, weight: float | Column) -> None:
         own, other = (slice(1, None), slice(None, -1))[:: -self.step]
@@ -114,5 +114,5 @@ def _whole(column: Scattered | ByEpisode | Neighbouring) -> Column:
     return total
 
 
-def _at(weight: float | Column, places: Places) -> float | Column:
-    return weight.take(places) if isinstance(weight, np.ndarray) else weight
+def _at(weight: float | Column, positions: Positions) -> float | Column:
+    return weight.take(positions) if isinstance(weight, np.ndarray) else weight

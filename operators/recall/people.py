@@ -95,7 +95,7 @@ def _naming(index: OwnerIndex, name: str, participants: Iterable[str]) -> Mask:
     for stems in words:
         any_of = np.zeros_like(mask)
         for stem in stems:
-            any_of[index.stem_occurrences[stem].places] = True
+            any_of[index.stem_occurrences[stem].positions] = True
         mask &= any_of
     return mask
 

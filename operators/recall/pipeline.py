@@ -81,7 +81,7 @@ def answer_subquery(found: ComposedAnswer, results: ModelResults, question: str)
 def ranked_only(engine: Engine, request: RecallRequest, results: ModelResults = NOTHING) -> Ranked:
     """Return a query's ranking, for callers that do not need memories."""
     run = _begin(engine, request, results)
-    permitted = _permit(run).places
+    permitted = _permit(run).positions
     return rank_candidates(run, permitted, read_signal(run, permitted))
 
 
@@ -99,8 +99,9 @@ def plan_model_calls(
     if run.question.first_person_text in texts:
         return wanted, find_nothing
     if _may_rerank(engine, results, run.tuning) and "rerank" not in run.dropped:
-        ranked = rank_candidates(run, permitted.places, read_signal(run, permitted.places), model_calls.RERANKED_MOST)
-        best = model_calls.rerank_texts(run.rows(run.index.conversation.slots[ranked.ranking.places].tolist()))
+        signal = read_signal(run, permitted.positions)
+        ranked = rank_candidates(run, permitted.positions, signal, model_calls.RERANKED_MOST)
+        best = model_calls.rerank_texts(run.rows(run.index.conversation.slots[ranked.ranking.positions].tolist()))
         if len(best) > 1:
             return wanted._replace(question=request.query.query.strip(), candidates=best), find_nothing
     # Expansion adds memories that the quality gate must see only once.
@@ -194,8 +195,8 @@ def _understood(
 
 
 def _find(run: QueryRun, permitted: Permitted, summaries: CategorySummaries) -> ComposedAnswer:
-    signal = read_signal(run, permitted.places)
-    ranked = rank_candidates(run, permitted.places, signal)
+    signal = read_signal(run, permitted.positions)
+    ranked = rank_candidates(run, permitted.positions, signal)
     spend_scan(run.index)
     return compose_answer(run, permitted, signal, ranked, _expand(run, ranked), summaries)
 
@@ -218,20 +219,20 @@ def _permit(run: QueryRun) -> Permitted:
     mask = standing & filtering.within(filters)
     if project is not None:
         mask &= filtering.within(Filters(project_id=project))
-    places = mask.nonzero()[0]
-    return Permitted(places, linked.warnings(), int(standing.sum()) - len(places))
+    positions = mask.nonzero()[0]
+    return Permitted(positions, linked.warnings(), int(standing.sum()) - len(positions))
 
 
 def _summaries(run: QueryRun, permitted: Permitted) -> CategorySummaries:
     if model_calls.context_tokens(run.query) is None:
         return NO_SUMMARIES
-    found = read_summaries(run, permitted.places)
+    found = read_summaries(run, permitted.positions)
     run.timings.end("summaries")
     return found
 
 
 def _expand(run: QueryRun, ranked: Ranked) -> Expanded:
-    query, places, applied = run.query, ranked.ranking.places, None
+    query, positions, applied = run.query, ranked.ranking.positions, None
     relevance, target_ms = ranked.judged.relevance, run.query.sla_target_ms
 
     def is_late() -> bool:
@@ -239,19 +240,19 @@ def _expand(run: QueryRun, ranked: Ranked) -> Expanded:
 
     if query.strategy == "hybrid_graph":
         no_time = "graph" in run.dropped
-        applied, added = ranked.graph.expand(places, query.traversal_depth, no_time=no_time, is_late=is_late)
+        applied, added = ranked.graph.expand(positions, query.traversal_depth, no_time=no_time, is_late=is_late)
         found = ranked.judged.judge.at(added)
         if query.min_relevance is not None:
             enough = found >= query.min_relevance
             applied, added, found = applied.only(enough.tolist()), added[enough], found[enough]
         relevance = np.concatenate([relevance, found])
-        places = np.concatenate([places, added])
+        positions = np.concatenate([positions, added])
         took_ms = run.timings.end("expand")
         if applied.ran and not no_time:
             run.engine.shared.costs.add("graph", took_ms)
-    rows = run.rows(run.index.conversation.slots[places].tolist())
+    rows = run.rows(run.index.conversation.slots[positions].tolist())
     run.timings.end("fetch")
-    return Expanded(places, relevance, rows, applied)
+    return Expanded(positions, relevance, rows, applied)
 
 
 def vocabulary(index: OwnerIndex) -> Vocabulary:

@@ -25,7 +25,7 @@ from recallflow.operators.recall.weights import LEXICAL_WEIGHTS, WEIGHTS, has_on
 from recallflow.operators.recall.words import by_token, spend_scan
 from recallflow.operators.redaction import RowsReader, is_readable
 from recallflow.queries import HOPS_MIN
-from recallflow.state.arrays import Column, Places
+from recallflow.state.arrays import Column, Positions
 from recallflow.state.index import OwnerIndex
 
 FALLBACK_CANDIDATES = 200
@@ -34,7 +34,7 @@ STATEMENTS_HELD = 4_096  # per owner
 READ_CHARACTERS = 500  # per memory: a memory that replaces a fact says so at its beginning
 
 
-def read_signal(run: QueryRun, permitted: Places) -> Signal:
+def read_signal(run: QueryRun, permitted: Positions) -> Signal:
     """Return the signal of a query over the permitted positions."""
     index, shared, question = run.index, run.engine.shared, run.question
     if run.tuning.mode == "recency" or not index.conversation.size:
@@ -55,7 +55,7 @@ def signal_by_vector(
     shared: Shared,
     index: OwnerIndex,
     question: Question,
-    permitted: Places,
+    permitted: Positions,
     rows: RowsReader,
     received: QuestionVector | None = None,
 ) -> Signal:
@@ -90,7 +90,7 @@ def signal_by_vector(
     return Signal(columns, embedding.vector, embedded=True, hits=hits, took_ms=embedding.took_ms)
 
 
-def _by_words(shared: Shared, index: OwnerIndex, question: Question, permitted: Places) -> Columns:
+def _by_words(shared: Shared, index: OwnerIndex, question: Question, permitted: Positions) -> Columns:
     """Return the columns without the question's vector."""
     # All cosines with a zero vector are equal, so that every column of vectors is 0.
     zero_vectors = TextVectors(np.zeros(shared.questions.embedder.dimension, np.float32), NO_FLOATS)
@@ -98,23 +98,23 @@ def _by_words(shared: Shared, index: OwnerIndex, question: Question, permitted: 
 
 
 def _dense_by(
-    fallback: Embedder, columns: Columns, index: OwnerIndex, question: Question, permitted: Places, rows: RowsReader
+    fallback: Embedder, columns: Columns, index: OwnerIndex, question: Question, permitted: Positions, rows: RowsReader
 ) -> Column:
     """Return (n,) z-scores of the fallback's cosines over the best permitted memories by words, 0 elsewhere."""
     score = columns.score()
     best = permitted[np.argsort(-score[permitted], kind="stable")[:FALLBACK_CANDIDATES]]
     found = zip(best, rows(index.conversation.slots[best].tolist()), strict=True)
-    readable = [(place, row) for place, row in found if is_readable(row)]
+    readable = [(position, row) for position, row in found if is_readable(row)]
     dense = np.zeros(len(score))
     if readable:
         texts = [f"{row.author}: {row.content}" if row.author else row.content for _, row in readable]
         matrix = fallback.embed([question.first_person_text, *texts]).astype(np.float64)
         cosines = matrix[1:] @ matrix[0]
-        dense[[place for place, _ in readable]] = (cosines - cosines.mean()) / (cosines.std() + 1e-6)
+        dense[[position for position, _ in readable]] = (cosines - cosines.mean()) / (cosines.std() + 1e-6)
     return dense
 
 
-def rank_candidates(run: QueryRun, permitted: Places, signal: Signal, min_count: int = 0) -> Ranked:
+def rank_candidates(run: QueryRun, permitted: Positions, signal: Signal, min_count: int = 0) -> Ranked:
     """Rank the permitted memories, at least `min_count` of them. For 0, rank the query's k, or more if a reranker has
     scored them."""
     query, tuning, min_relevance = run.query, run.tuning, run.query.min_relevance
@@ -125,12 +125,12 @@ def rank_candidates(run: QueryRun, permitted: Places, signal: Signal, min_count:
     ranked_count = max(min_count, model_calls.RERANKED_MOST if scores else 0)
     if applies_updates or has_context or (min_relevance is not None and not is_whole):
         ranked_count = CANDIDATES
-    inputs, graph, judge = _read_input(run, permitted, signal, ranked_count)
+    inputs, graph, judge = _input(run, permitted, signal, ranked_count)
     ranking = rank(inputs) if len(inputs.allowed) else Ranking(inputs.allowed, np.zeros(0))
     if scores:
         ranking = _reranked(inputs, ranking, scores)
     replacements: Mapping[int, Replacement] = {}
-    if applies_updates and len(ranking.places) > 1:
+    if applies_updates and len(ranking.positions) > 1:
         ranking, replacements = _apply_updates(run, inputs, ranking)
     run.timings.end("rank")
     cut = slice(max(min_count, tuning.most))
@@ -138,7 +138,7 @@ def rank_candidates(run: QueryRun, permitted: Places, signal: Signal, min_count:
     if min_relevance is None:  # only the answered memories need a relevance
         ranking = ranking.only(cut)
     judged = _judged(judge, inputs, ranking)
-    beyond: Places | slice = slice(cut.stop, cut.stop + FURTHER_MOST)
+    beyond: Positions | slice = slice(cut.stop, cut.stop + FURTHER_MOST)
     if min_relevance is not None:
         enough = (judged.relevance >= min_relevance).nonzero()[0]
         enough, beyond = enough[cut], enough[beyond]
@@ -146,14 +146,14 @@ def rank_candidates(run: QueryRun, permitted: Places, signal: Signal, min_count:
     run.timings.end("judge")
     further = NO_FURTHER
     if has_context:
-        places, created_ms = full_ranking.places[beyond], run.index.conversation.facts["created_ms"]
-        replaced = replacements.keys() & {*places.tolist()}
-        replaced_at = {place: format_time(int(created_ms[replacements[place].by])) for place in replaced}
-        further = Further(places, full_ranking.scores[beyond], replaced_at)
+        positions, created_ms = full_ranking.positions[beyond], run.index.conversation.facts["created_ms"]
+        replaced = replacements.keys() & {*positions.tolist()}
+        replaced_at = {position: format_time(int(created_ms[replacements[position].by])) for position in replaced}
+        further = Further(positions, full_ranking.scores[beyond], replaced_at)
     return Ranked(inputs, ranking, graph, judged, replacements, further)
 
 
-def _read_input(run: QueryRun, permitted: Places, signal: Signal, count: int) -> tuple[RankingInput, QueryGraph, Judge]:
+def _input(run: QueryRun, permitted: Positions, signal: Signal, count: int) -> tuple[RankingInput, QueryGraph, Judge]:
     """Return the input of a ranking of `count` memories or more, the graph, and the judge of relevance."""
     query, moment, index, columns = run.query, run.moment, run.index, signal.columns
     semantic = columns.score() if columns.values else np.zeros(index.conversation.size)
@@ -197,8 +197,8 @@ def _read_input(run: QueryRun, permitted: Places, signal: Signal, count: int) ->
 
 def _reranked(inputs: RankingInput, ranking: Ranking, scores: Mapping[str, float]) -> Ranking:
     """Return the best k of a ranking by a reranker's scores. Memories without a score follow in the earlier order."""
-    slots = inputs.index.conversation.slots[ranking.places].tolist()
-    versions = inputs.fact("version", ranking.places).tolist()
+    slots = inputs.index.conversation.slots[ranking.positions].tolist()
+    versions = inputs.fact("version", ranking.positions).tolist()
     ids = [model_calls.rerank_key(inputs.index.ids[slot], one) for slot, one in zip(slots, versions, strict=True)]
     by_score = sorted(range(len(ids)), key=lambda at: (ids[at] not in scores, -scores.get(ids[at], 0.0), at))
     best = np.array(by_score[: inputs.tuning.k], np.int64)
@@ -208,23 +208,23 @@ def _reranked(inputs: RankingInput, ranking: Ranking, scores: Mapping[str, float
 def _apply_updates(run: QueryRun, inputs: RankingInput, ranking: Ranking) -> tuple[Ranking, Mapping[int, Replacement]]:
     """Move current statements before the statements that they replace, among the best memories. Return the new ranking,
     and the replacements, by position of the replaced memory."""
-    ranks = _ranks_to_compare(inputs, ranking.places)
-    places = ranking.places[ranks]
-    slots = run.index.conversation.slots[places].tolist()
+    ranks = _ranks_to_compare(inputs, ranking.positions)
+    positions = ranking.positions[ranks]
+    slots = run.index.conversation.slots[positions].tolist()
     question, statements = _statements(run, inputs.question.text, slots)
     compared = updates.UpdateCandidates(
         statements=statements,
-        author=inputs.fact("author", places),
-        place=places,
-        order=np.lexsort((inputs.fact("seq", places), inputs.fact("created_ms", places))).argsort(),
-        signal=inputs.semantic[places],
+        author=inputs.fact("author", positions),
+        position=positions,
+        order=np.lexsort((inputs.fact("seq", positions), inputs.fact("created_ms", positions))).argsort(),
+        signal=inputs.semantic[positions],
     )
     likely = updates.probabilities(question, compared)
     likely[likely < updates.min_probability(len(run.index), one_person=has_one_person(run.index))] = 0
     found = updates.find_replacements(ranks, likely)
     if not found:
         return ranking, {}
-    at = ranking.places.tolist()
+    at = ranking.positions.tolist()
     replacements = {at[rank]: one._replace(by=at[one.by]) for rank, one in found.items()}
     order = updates.reordered(ranks, likely, len(at), about_past=question.has("past"))
     if ranking.first_ranks is None:  # a reranker's order has no scores to raise
@@ -234,13 +234,13 @@ def _apply_updates(run: QueryRun, inputs: RankingInput, ranking: Ranking) -> tup
     return ranking.only(np.array(order)), replacements
 
 
-def _ranks_to_compare(inputs: RankingInput, places: Places) -> list[int]:
+def _ranks_to_compare(inputs: RankingInput, positions: Positions) -> list[int]:
     """Return the ranks of the memories to compare for updates: the best ones, and the next messages after the very
     best."""
-    best, has_predecessor = min(updates.BEST, len(places)), inputs.index.conversation.has_predecessor
-    next_positions = places[: updates.FOLLOWED] + 1
+    best, has_predecessor = min(updates.BEST, len(positions)), inputs.index.conversation.has_predecessor
+    next_positions = positions[: updates.FOLLOWED] + 1
     next_positions = next_positions[next_positions < len(has_predecessor)]
-    is_next = (places[best:] == next_positions[has_predecessor[next_positions], np.newaxis]).any(axis=0)
+    is_next = (positions[best:] == next_positions[has_predecessor[next_positions], np.newaxis]).any(axis=0)
     return [*range(best), *(is_next.nonzero()[0] + best).tolist()]
 
 
@@ -260,15 +260,15 @@ def _statements(run: QueryRun, question: str, slots: list[int]) -> tuple[Stateme
 def _judged(judge: Judge, inputs: RankingInput, ranking: Ranking) -> Judged:
     """Return the relevance of the ranked memories, and the probability that the permitted ones hold an answer."""
     if inputs.tuning.mode == "recency":
-        return Judged(judge, None, judge.at(ranking.places))
+        return Judged(judge, None, judge.at(ranking.positions))
     if not len(inputs.allowed):
         return Judged(judge, 0.0, np.zeros(0))
-    places = inputs.best(NEAREST)
-    features = judge.features(np.concatenate([places, ranking.places]))
-    nearest = features.only(slice(len(places)))
+    positions = inputs.best(NEAREST)
+    features = judge.features(np.concatenate([positions, ranking.positions]))
+    nearest = features.only(slice(len(positions)))
     relevance = judge.relevance(features)
-    answerable = judge.answerable(nearest, highest=float(relevance[: len(places)].max()))
-    return Judged(judge, answerable, relevance[len(places) :], judge.is_unanswerable(nearest, answerable))
+    answerable = judge.answerable(nearest, highest=float(relevance[: len(positions)].max()))
+    return Judged(judge, answerable, relevance[len(positions) :], judge.is_unanswerable(nearest, answerable))
 
 
 def _proximity(run: QueryRun, graph: QueryGraph) -> Column | None:

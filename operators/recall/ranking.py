@@ -48,7 +48,7 @@ import numpy.typing as npt
 from recallflow.operators.recall.people import impute
 from recallflow.operators.recall.ranking_input import DAY_MS, Ranking, RankingInput
 from recallflow.queries import K_MAX, WEIGHTS, Decay, Mode
-from recallflow.state.arrays import Column, Ints, Mask, Places
+from recallflow.state.arrays import Column, Ints, Mask, Positions
 from recallflow.state.index import OwnerIndex, cached_per_index
 from recallflow.state.usage import Records
 
@@ -60,20 +60,20 @@ CONFIDENCE_VOICES = 2.0  # number of feedback votes that weigh as much as the st
 LIKED_MOST = 100
 
 
-def raw(inputs: RankingInput, places: Places) -> dict[str, Column]:
+def raw(inputs: RankingInput, positions: Positions) -> dict[str, Column]:
     """Return the factors of `hybrid` other than the semantic one and proximity. Usage and feedback count nothing if the
     answer is about another moment than now."""
     decay = inputs.tuning.decay
-    ages, confidence = inputs.age_days(places), inputs.fact("confidence", places)
+    ages, confidence = inputs.age_days(positions), inputs.fact("confidence", positions)
     # Each doubling of age beyond a month costs about the same. Recency is 0 at the age of the oldest candidate or one
     # year, whichever is older.
     oldest = np.log1p(ages.max(initial=LEAST_OLDEST_DAYS) / DECAY_DAYS)
-    used = None if inputs.usage is None else inputs.usage.of(inputs.fact("seq", places))
+    used = None if inputs.usage is None else inputs.usage.of(inputs.fact("seq", positions))
     return {
-        "cluster": impute(inputs.index.clusters.cosines(places).astype(np.float64), _embedded(inputs, places)),
+        "cluster": impute(inputs.index.clusters.cosines(positions).astype(np.float64), _embedded(inputs, positions)),
         "recency": recency(ages, decay) if decay.model_fields_set else 1 - np.log1p(ages / DECAY_DAYS) / oldest,
-        "importance": inputs.fact("importance", places),
-        "usage": np.zeros(len(places)) if used is None else usage(used, inputs.now_ms),
+        "importance": inputs.fact("importance", positions),
+        "usage": np.zeros(len(positions)) if used is None else usage(used, inputs.now_ms),
         "quality": confidence if used is None else quality(confidence, used),
         "decay": hyperbolic(ages, decay.decay_days if decay.function == "hyperbolic" else DECAY_DAYS),
     }
@@ -116,36 +116,36 @@ def quality(confidence: npt.NDArray[np.float64], used: Records) -> Column:
     return factor
 
 
-def semantic(inputs: RankingInput, places: Places, best: Places) -> tuple[Column, float]:
-    """Return the signal of `places`, stretched so that `best` (best first) spans 1 to 0, and the log-odds of that span.
-    `best` spans less if its log-odds span less than one unit. Places below all of `best` have 0."""
+def semantic(inputs: RankingInput, positions: Positions, best: Positions) -> tuple[Column, float]:
+    """Return the signal of `positions`, stretched so that `best` (best first) spans 1 to 0, and that span in log-odds.
+    `best` spans less if its log-odds span less than one unit. Positions below all of `best` have 0."""
     highest = float(inputs.semantic[best[0]])
     spread = max(highest - float(inputs.semantic[best[-1]]), LEAST_SPREAD)
-    factor: Column = np.maximum(1 - (highest - inputs.semantic[places]) / spread, 0.0)
+    factor: Column = np.maximum(1 - (highest - inputs.semantic[positions]) / spread, 0.0)
     return factor, spread
 
 
-def boosts(inputs: RankingInput, places: Places, spread: float) -> dict[str, Column]:
+def boosts(inputs: RankingInput, positions: Positions, spread: float) -> dict[str, Column]:
     """Return weight · value of each boost in the unit of scores, without boosts of weight 0 or without data. `spread`
     are the log-odds that the semantic factor spans, which are worth its default weight."""
     unit = WEIGHTS[inputs.tuning.mode]["semantic"] / spread
     weights = {name: weight * unit for name, weight in inputs.tuning.boosts.items() if weight * unit > 0}
     found: dict[str, Column] = {}
     if "relationship" in weights and inputs.relationship:
-        found["relationship"] = np.array([inputs.relationship.get(place, 0.0) for place in places.tolist()])
+        found["relationship"] = np.array([inputs.relationship.get(position, 0.0) for position in positions.tolist()])
     if "personalisation" in weights and (taste := _taste(inputs)) is not None:
-        cosines = inputs.index.vectors.of(inputs.index.conversation.slots[places]) @ taste
-        found["personalisation"] = impute(np.clip(cosines.astype(np.float64), 0.0, 1.0), _embedded(inputs, places))
+        cosines = inputs.index.vectors.of(inputs.index.conversation.slots[positions]) @ taste
+        found["personalisation"] = impute(np.clip(cosines.astype(np.float64), 0.0, 1.0), _embedded(inputs, positions))
     if "session_continuity" in weights and len(inputs.returned):
-        again = (inputs.fact("seq", places)[:, None] == inputs.returned).any(axis=1)
+        again = (inputs.fact("seq", positions)[:, None] == inputs.returned).any(axis=1)
         found["session_continuity"] = again * 1.0
     return {name: weights[name] * values for name, values in found.items()}
 
 
-def _embedded(inputs: RankingInput, places: Places) -> Mask | None:
+def _embedded(inputs: RankingInput, positions: Positions) -> Mask | None:
     """Return whether each position's memory has a vector; None if all memories have one."""
     found = _with_vectors(inputs.index)
-    return None if found is None else found.take(places)
+    return None if found is None else found.take(positions)
 
 
 @cached_per_index
@@ -184,8 +184,8 @@ def episode(inputs: RankingInput) -> Ranking:
     scores: Column = sum((weights[name] * values for name, values in factors.items()), np.zeros(len(first)))
     order = np.lexsort((first, inputs.fact("created_ms", members[first]), -scores))
     answered = _answered(inputs, first, order)
-    places, own = np.concatenate(answered), np.repeat(order[: len(answered)], [len(one) for one in answered])
-    return Ranking(places, scores[own], {name: values[own] for name, values in factors.items()}, weights)
+    positions, own = np.concatenate(answered), np.repeat(order[: len(answered)], [len(one) for one in answered])
+    return Ranking(positions, scores[own], {name: values[own] for name, values in factors.items()}, weights)
 
 
 def _weights(inputs: RankingInput) -> dict[str, float]:
@@ -219,7 +219,7 @@ def _mentions(inputs: RankingInput, first: Ints) -> Column:
     return mentions
 
 
-def _answered(inputs: RankingInput, first: Ints, order: Ints) -> list[Places]:
+def _answered(inputs: RankingInput, first: Ints, order: Ints) -> list[Positions]:
     """Return the positions of each answered episode, best first. Episodes are included whole while they fit; the next
     ones share the remaining slots by their best members."""
     tuning = inputs.tuning
@@ -256,8 +256,8 @@ def rank(inputs: RankingInput) -> Ranking:
 def relevance(inputs: RankingInput) -> Ranking:
     """Rank by the semantic signal alone."""
     best = inputs.best(CANDIDATES)
-    factor, spread = semantic(inputs, places := best[: inputs.tuning.k], best)
-    return Ranking(places, factor, {"semantic": factor}, {"semantic": 1.0}, unit=1 / spread)
+    factor, spread = semantic(inputs, positions := best[: inputs.tuning.k], best)
+    return Ranking(positions, factor, {"semantic": factor}, {"semantic": 1.0}, unit=1 / spread)
 
 
 def by_recency(inputs: RankingInput) -> Ranking:
@@ -273,13 +273,13 @@ def hybrid(inputs: RankingInput) -> Ranking:
     """Rank by the log-odds of the signal, plus weight · value of six other factors and of proximity if asked for.
     Scores are divided by the log-odds that the semantic factor spans, as that factor is."""
     best = inputs.best(CANDIDATES)
-    places = _joined(inputs, best, _near(inputs))
-    meaning, spread = semantic(inputs, places, best)
-    factors = {"semantic": meaning} | raw(inputs, places)
+    positions = _joined(inputs, best, _near(inputs))
+    meaning, spread = semantic(inputs, positions, best)
+    factors = {"semantic": meaning} | raw(inputs, positions)
     if inputs.tuning.wants_proximity:
-        factors["proximity"] = inputs.near(places)
+        factors["proximity"] = inputs.near(positions)
     weights = {name: inputs.tuning.weights[name] / (1 if name == "semantic" else spread) for name in factors}
-    return _weighed(inputs, places, factors, weights, boosts(inputs, places, spread), spread)
+    return _weighed(inputs, positions, factors, weights, boosts(inputs, positions, spread), spread)
 
 
 def balanced(inputs: RankingInput) -> Ranking:
@@ -287,23 +287,23 @@ def balanced(inputs: RankingInput) -> Ranking:
     the nearest in the graph."""
     best = inputs.best(CANDIDATES)
     by_age = np.argsort(-inputs.fact("created_ms", inputs.allowed), kind="stable")
-    places = _joined(inputs, best, inputs.allowed[by_age[: len(best)]], _near(inputs))
-    meaning, spread = semantic(inputs, places, best)
+    positions = _joined(inputs, best, inputs.allowed[by_age[: len(best)]], _near(inputs))
+    meaning, spread = semantic(inputs, positions, best)
     factors = {
-        "recency": recency(inputs.age_days(places), inputs.tuning.decay),
+        "recency": recency(inputs.age_days(positions), inputs.tuning.decay),
         "semantic": meaning,
-        "proximity": inputs.near(places),
+        "proximity": inputs.near(positions),
     }
-    return _weighed(inputs, places, factors, dict(inputs.tuning.weights), boosts(inputs, places, spread), spread)
+    return _weighed(inputs, positions, factors, dict(inputs.tuning.weights), boosts(inputs, positions, spread), spread)
 
 
 def entity_focused(inputs: RankingInput) -> Ranking:
     """Rank by proximity to the entities, and by meaning at equal proximity."""
     best = inputs.best(CANDIDATES)
-    places = _joined(inputs, best, _near(inputs))
-    meaning, spread = semantic(inputs, places, best)
-    factors = {"proximity": inputs.near(places), "semantic": meaning}
-    return _weighed(inputs, places, factors, dict(inputs.tuning.weights), {}, spread)
+    positions = _joined(inputs, best, _near(inputs))
+    meaning, spread = semantic(inputs, positions, best)
+    factors = {"proximity": inputs.near(positions), "semantic": meaning}
+    return _weighed(inputs, positions, factors, dict(inputs.tuning.weights), {}, spread)
 
 
 def decayed(inputs: RankingInput) -> Ranking:
@@ -311,16 +311,16 @@ def decayed(inputs: RankingInput) -> Ranking:
     memory's relevance, which is absolute: an unrelated memory has nearly none."""
     given = inputs.query.filters.min_confidence
     least = DECAYED_CONFIDENCE if given is None else given
-    places = inputs.allowed[inputs.fact("confidence", inputs.allowed) >= least]
-    signal = inputs.semantic[places]
+    positions = inputs.allowed[inputs.fact("confidence", inputs.allowed) >= least]
+    signal = inputs.semantic[positions]
     factors: dict[str, Column] = {
-        "confidence": inputs.fact("confidence", places),
-        "decay": hyperbolic(inputs.age_days(places), inputs.tuning.decay.decay_days),
-        "similarity": inputs.relevance(places),
+        "confidence": inputs.fact("confidence", positions),
+        "decay": hyperbolic(inputs.age_days(positions), inputs.tuning.decay.decay_days),
+        "similarity": inputs.relevance(positions),
     }
     scores = np.prod([*factors.values()], axis=0)
-    cut = np.lexsort((places, -signal, -scores))[: inputs.tuning.k]
-    return Ranking(places[cut], scores[cut], {name: values[cut] for name, values in factors.items()})
+    cut = np.lexsort((positions, -signal, -scores))[: inputs.tuning.k]
+    return Ranking(positions[cut], scores[cut], {name: values[cut] for name, values in factors.items()})
 
 
 MODES: Mapping[Mode, Callable[[RankingInput], Ranking]] = {
@@ -334,7 +334,7 @@ MODES: Mapping[Mode, Callable[[RankingInput], Ranking]] = {
 }
 
 
-def _near(inputs: RankingInput) -> Places:
+def _near(inputs: RankingInput) -> Positions:
     """Return the memories nearest to the requested entities, or none if the mode does not use proximity."""
     if inputs.proximity is None or not inputs.tuning.wants_proximity:
         return inputs.allowed[:0]
@@ -342,7 +342,7 @@ def _near(inputs: RankingInput) -> Places:
     return near[np.lexsort((near, -inputs.semantic[near], -inputs.proximity[near]))][:CANDIDATES]
 
 
-def _joined(inputs: RankingInput, *found: Places) -> Places:
+def _joined(inputs: RankingInput, *found: Positions) -> Positions:
     """Return the union of all candidates and the allowed positions with edges from them, in conversation order."""
     if not inputs.relationship and not any(map(len, found[1:])):
         return np.sort(found[0])
@@ -350,14 +350,14 @@ def _joined(inputs: RankingInput, *found: Places) -> Places:
     if inputs.relationship:
         linked = np.fromiter(inputs.relationship, np.int64, len(inputs.relationship))
         joined[linked[np.isin(linked, inputs.allowed)]] = True
-    for places in found:
-        joined[places] = True
+    for positions in found:
+        joined[positions] = True
     return joined.nonzero()[0]
 
 
 def _weighed(
     inputs: RankingInput,
-    places: Places,
+    positions: Positions,
     factors: dict[str, Column],
     weights: dict[str, float],
     extra: dict[str, Column],
@@ -368,25 +368,26 @@ def _weighed(
     that the semantic factor spans."""
     values = np.array([*factors.values()])
     scores: Column = np.array([weights[name] for name in factors]) @ values
-    boost: Column = sum(extra.values(), np.zeros(len(places)))
-    signal, total = inputs.semantic[places], scores + boost
+    boost: Column = sum(extra.values(), np.zeros(len(positions)))
+    signal, total = inputs.semantic[positions], scores + boost
     apart = scores - scores.sum() / max(len(scores), 1)
     tied = len(scores) > 1 and math.sqrt(apart @ apart / len(scores)) <= TIE_FLOOR * sum(weights.values())
     if tied:
-        fresh, important = recency(inputs.age_days(places), inputs.tuning.decay), inputs.fact("importance", places)
-        ids = [inputs.index.ids[slot] for slot in inputs.index.conversation.slots[places].tolist()]
+        important = inputs.fact("importance", positions)
+        fresh = recency(inputs.age_days(positions), inputs.tuning.decay)
+        ids = [inputs.index.ids[slot] for slot in inputs.index.conversation.slots[positions].tolist()]
         by_id = np.argsort(sorted(range(len(ids)), key=ids.__getitem__))  # the rank of each id
         order = np.lexsort((-by_id, -scores, -fresh, -important, -signal, -boost))
     else:
-        order = np.lexsort((places, -signal, -total))
+        order = np.lexsort((positions, -signal, -total))
     cut = order[: inputs.tuning.k]
     return Ranking(
-        places[cut],
+        positions[cut],
         total[cut],
         {name: column[cut] for name, column in factors.items()},
         weights,
         {name: column[cut] for name, column in extra.items()},
         tied,
-        dict(zip(factors, np.partition(values, len(places) // 2)[:, len(places) // 2].tolist(), strict=True)),
+        dict(zip(factors, np.partition(values, len(positions) // 2)[:, len(positions) // 2].tolist(), strict=True)),
         weights["semantic"] / spread,
     )

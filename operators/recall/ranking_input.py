@@ -30,7 +30,7 @@ from recallflow.queries import (
     Recall,
 )
 from recallflow.responses import Warn
-from recallflow.state.arrays import Chosen, Column, Ints, Places
+from recallflow.state.arrays import Chosen, Column, Ints, Positions
 from recallflow.state.index import OwnerIndex
 from recallflow.state.usage import OwnerUsage
 
@@ -123,15 +123,15 @@ def _given(
 
 
 DAY_MS = 86_400_000
-NO_SEQS: Places = np.zeros(0, np.int64)
+NO_SEQS: Ints = np.zeros(0, np.int64)
 
 
 @dataclass(slots=True)
 class Ranking:
-    """Positions in rank order, with their scores and score parts. All arrays are in the order of `places`. A score is Σ
-    weight · factor + Σ boosts, or the product of the factors if there are no weights."""
+    """Positions in rank order, with their scores and score parts. All arrays are in their order. A score is
+    Σ weight · factor + Σ boosts, or the product of the factors if there are no weights."""
 
-    places: Places
+    positions: Positions
     scores: Column
     factors: dict[str, Column] = field(default_factory=dict)
     weights: dict[str, float] = field(default_factory=dict)
@@ -147,23 +147,23 @@ class Ranking:
             {name: values[chosen] for name, values in parts.items()} for parts in (self.factors, self.boosts)
         )
         first_ranks = None if self.first_ranks is None else self.first_ranks[chosen]
-        places, scores = self.places[chosen], self.scores[chosen]
-        return replace(self, places=places, scores=scores, factors=factors, boosts=boosts, first_ranks=first_ranks)
+        kept = replace(self, positions=self.positions[chosen], scores=self.scores[chosen], first_ranks=first_ranks)
+        return replace(kept, factors=factors, boosts=boosts)
 
 
 @dataclass(frozen=True, slots=True)
 class RankingInput:
-    """The input of a ranking mode: one owner's memories, the question, and the time of the query. A place is a memory's
-    position in conversation order (see `Conversation`)."""
+    """The input of a ranking mode: one owner's memories, the question, and the time of the query. A position is an
+    index in conversation order (see `Conversation`)."""
 
     index: OwnerIndex
     question: Question
     query: Recall
     now_ms: int
     semantic: Column  # (n,) log-odds per position
-    allowed: Places  # positions that may be in the answer
+    allowed: Positions  # positions that may be in the answer
     tuning: Tuning
-    relevance: Callable[[Places], Column]  # returns the relevance of positions
+    relevance: Callable[[Positions], Column]  # returns the relevance of positions
     vector: Matrix | None = None  # (dimension,) of the question, L2-normalised; None if it has none
     # (n,) 1/(1 + hops) to the requested entities, 0 without a path; None without a graph
     proximity: Column | None = None
@@ -171,12 +171,12 @@ class RankingInput:
     relationship: Mapping[int, float] = field(default_factory=dict)
     usage: OwnerUsage | None = None  # usage and feedback of the memories; None if the query is about a past moment
     # `seq` of memories returned earlier in the query's session
-    returned: Places = field(default_factory=lambda: NO_SEQS)
-    _best: dict[int, Places] = field(default_factory=dict)  # by count, see `best`
+    returned: Ints = field(default_factory=lambda: NO_SEQS)
+    _best: dict[int, Positions] = field(default_factory=dict)  # by count, see `best`
 
-    def best(self, count: int) -> Places:
+    def best(self, count: int) -> Positions:
         """Return the `count` allowed positions with the highest signal, best first. Ties keep conversation order."""
-        if (more := next((places for known, places in self._best.items() if known >= count), None)) is not None:
+        if (more := next((positions for known, positions in self._best.items() if known >= count), None)) is not None:
             return more[:count]
         signal, among = self.semantic[self.allowed], self.allowed
         if count < len(signal) // 4:  # partition is faster than a full sort for large owners
@@ -185,14 +185,14 @@ class RankingInput:
         found = self._best[count] = among[np.argsort(-signal, kind="stable")[:count]]
         return found
 
-    def fact(self, name: str, places: Places) -> npt.NDArray[Any]:
-        return self.index.conversation.facts[name][places]
+    def fact(self, name: str, positions: Positions) -> npt.NDArray[Any]:
+        return self.index.conversation.facts[name][positions]
 
-    def near(self, places: Places) -> Column:
+    def near(self, positions: Positions) -> Column:
         """Return the proximity of each position, or zeros without a graph."""
-        return np.zeros(len(places)) if self.proximity is None else self.proximity[places]
+        return np.zeros(len(positions)) if self.proximity is None else self.proximity[positions]
 
-    def age_days(self, places: Places) -> Column:
+    def age_days(self, positions: Positions) -> Column:
         """Return the age of each position's memory in days. Future memories have the age 0."""
-        ages: Column = np.maximum(self.now_ms - self.fact("created_ms", places), 0) / DAY_MS
+        ages: Column = np.maximum(self.now_ms - self.fact("created_ms", positions), 0) / DAY_MS
         return ages

@@ -42,7 +42,7 @@ from recallflow.operators.recall.question import Question
 from recallflow.operators.recall.relevance_weights import ANSWERABLE, GROUNDS, RELEVANCE, Basis, Ground, Table, Talk
 from recallflow.operators.recall.weights import chat_of, is_notes
 from recallflow.operators.recall.words import K1, counted
-from recallflow.state.arrays import Chosen, Column, Floats, Ints, Mask, Places, ranges
+from recallflow.state.arrays import Chosen, Column, Floats, Ints, Mask, Positions, ranges
 from recallflow.state.index import NEIGHBOURS, OwnerIndex, cached_per_index
 
 RARITY, RARITY_OF_A_LETTER, RAREST = 4.0, 0.5, 7.5
@@ -113,7 +113,7 @@ class Judge:
         memories = index.conversation.size
         self.index, self.columns, self.stems = index, columns, [*standing]
         self.rarities = np.array([rarity(stem, found.holders, memories) for stem, found in standing.items()])
-        self.holding = [found.places for found in standing.values()]
+        self.holding = [found.positions for found in standing.values()]
         settings = {
             "one": 1.0,
             "several": several_talk(index),
@@ -129,25 +129,25 @@ class Judge:
             basis = "words"  # the weights for these vectors require token vectors
         self.ground: Ground = basis, talk_of(index, question)
 
-    def features(self, places: Places) -> RelevanceFeatures:
+    def features(self, positions: Positions) -> RelevanceFeatures:
         conversation, columns = self.index.conversation, self.columns
-        counts, around = self._counts(places)
-        words = self.index.words.lengths()[conversation.slots[places]]
-        held, length = self._best_passages(places, counts, words)
+        counts, around = self._counts(positions)
+        words = self.index.words.lengths()[conversation.slots[positions]]
+        held, length = self._best_passages(positions, counts, words)
         covered, match = self._covered(held, length)
         # For spelling, late interaction depends on the owner's other memories, and is not absolute.
         by_token = float(self.ground[0] in ("static", "contextual"))
-        users = conversation.facts["role"][places] == self.index.names.known("user")
+        users = conversation.facts["role"][positions] == self.index.names.known("user")
         values = {
-            "one": np.ones(len(places)),
+            "one": np.ones(len(positions)),
             "covered": covered,
             "around": self.shares @ around,
             "match": match,
-            "alike": by_token * columns.absolute("word", places),
-            "lent": by_token * columns.absolute("word_before", places),
-            "cosine": columns.absolute("dense", places),
-            "said": 2 * columns.one("speaker", places, absent=0.5) - 1,
-            "dated": columns.one("date", places, absent=0.0) / SAME_DATE,
+            "alike": by_token * columns.absolute("word", positions),
+            "lent": by_token * columns.absolute("word_before", positions),
+            "cosine": columns.absolute("dense", positions),
+            "said": 2 * columns.one("speaker", positions, absent=0.5) - 1,
+            "dated": columns.one("date", positions, absent=0.0) / SAME_DATE,
             "length": np.log1p(length),
             "user": users * 1.0,
         }
@@ -159,11 +159,11 @@ class Judge:
         norms = K1 * (1 - MATCH_B + MATCH_B * words / MEAN_LENGTH)
         return self.shares @ (counts > 0), self.shares @ (counts * (K1 + 1) / (counts + norms))
 
-    def _best_passages(self, places: Places, counts: Ints, words: Ints) -> tuple[Ints, Ints]:
+    def _best_passages(self, positions: Positions, counts: Ints, words: Ints) -> tuple[Ints, Ints]:
         """Return term frequencies and length of the best passage at each position. `counts` and `words` are those of
         the whole texts."""
         index = self.index
-        slots = index.conversation.slots[places]
+        slots = index.conversation.slots[positions]
         if not index.words.divided or not len(self.rarities):
             return counts, words
         parts = index.words.parts()
@@ -182,11 +182,11 @@ class Judge:
         counts[:, several], words[several] = own[:, best], length[best]
         return counts, words
 
-    def _counts(self, places: Places) -> tuple[Ints, Mask]:
+    def _counts(self, positions: Positions) -> tuple[Ints, Mask]:
         """Return term frequencies at each position, and whether it or a neighbour holds each stem, both (stems,
-        places)."""
+        positions)."""
         conversation = self.index.conversation
-        low, high = conversation.window(NEIGHBOURS, places)
+        low, high = conversation.window(NEIGHBOURS, positions)
         is_near = np.zeros(conversation.size, np.bool_)
         is_near[ranges(low, high - low)] = True
         (near,) = is_near.nonzero()
@@ -195,7 +195,7 @@ class Judge:
         counts.cumsum(axis=1, out=up_to[:, 1:])
         first = near.searchsorted(low)
         around = up_to.take(first + (high - low), axis=1) > up_to.take(first, axis=1)
-        return counts.take(near.searchsorted(places), axis=1), around
+        return counts.take(near.searchsorted(positions), axis=1), around
 
     def evidence(self, nearest: RelevanceFeatures) -> Floats:
         """Return the evidence for `answerable`, in the order of `EVIDENCE`. `nearest` are features of the best memories
@@ -212,8 +212,8 @@ class Judge:
         """Return each memory's probability of being evidence for the question."""
         return probability(self.settings @ _RELEVANCE[self.ground] @ features.values)
 
-    def at(self, places: Places) -> Column:
-        return self.relevance(self.features(places))
+    def at(self, positions: Positions) -> Column:
+        return self.relevance(self.features(positions))
 
     def is_unanswerable(self, nearest: RelevanceFeatures, answerable: float) -> bool:
         """Return whether to warn that most likely no memory answers. That is so if the probability of an answer is very

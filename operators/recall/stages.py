@@ -28,7 +28,7 @@ from recallflow.operators.recall.shared import Shared
 from recallflow.operators.recall.updates import Replacement
 from recallflow.queries import Recall
 from recallflow.responses import RecalledEpisode, RecalledMemory, Response, Warn
-from recallflow.state.arrays import Column, Places
+from recallflow.state.arrays import Column, Positions
 from recallflow.state.graph import OwnerGraph
 from recallflow.state.hot_owner import HotOwner
 from recallflow.state.index import OwnerIndex
@@ -113,7 +113,7 @@ class QueryRun:
 class Permitted(NamedTuple):
     """The positions that may be in the answer."""
 
-    places: Places
+    positions: Positions
     warnings: list[Warn]  # of the filters
     excluded: int  # the number of memories that the filters exclude
 
@@ -135,7 +135,7 @@ class Signal(NamedTuple):
 class Further(NamedTuple):
     """Ranked memories beyond the answer, best first, for a context with room."""
 
-    places: Places
+    positions: Positions
     scores: Column
     replaced_at: Mapping[int, str]  # the time (RFC 3339) at which another memory replaced a statement, by position
 
@@ -158,7 +158,7 @@ class Expanded(NamedTuple):
     """Steps 8, 5 and 10: the ranked positions, then those from graph expansion, with their relevance and decrypted
     rows."""
 
-    places: Places
+    positions: Positions
     relevance: Column
     rows: list[MemoryRow | None]
     applied: AppliedExpansion | None

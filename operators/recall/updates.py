@@ -62,7 +62,7 @@ class UpdateCandidates(NamedTuple):
 
     statements: Sequence[StatementReading]  # their analysed texts
     author: Ints  # the author of each, (n,)
-    place: Ints  # the position of each in the conversation, (n,)
+    position: Ints  # the position of each in the conversation, (n,)
     order: Ints  # the rank of each by age, (n,), ascending with time
     signal: Column  # the log-odds of each, (n,)
 
@@ -231,9 +231,9 @@ def _of_order(
     values: dict[str, Features], candidates: UpdateCandidates, older: Ints, newer: Ints
 ) -> dict[str, Features]:
     """Return the features, and those of authors, ranks, positions and the signal."""
-    author, place, signal = candidates.author, candidates.place, candidates.signal
+    author, position, signal = candidates.author, candidates.position, candidates.signal
     older_rank, newer_rank = 1.0 / (older + 1), 1.0 / (newer + 1)
-    same_author, follows = author[older] == author[newer], (place[older] + 1 == place[newer]) * 1.0
+    same_author, follows = author[older] == author[newer], (position[older] + 1 == position[newer]) * 1.0
     return values | {
         "same_author": same_author * 1.0,
         "other_author_own": ~same_author * values["own"],

@@ -26,7 +26,7 @@ from recallflow.operators.recall.updates import Replacement
 from recallflow.operators.recall.words import counted, idf
 from recallflow.operators.redaction import RowsReader, is_readable
 from recallflow.responses import Reason
-from recallflow.state.arrays import Places
+from recallflow.state.arrays import Positions
 from recallflow.state.index import OwnerIndex
 from recallflow.state.rows import MemoryRow, language_in
 
@@ -73,14 +73,14 @@ Strengths = dict[str, float]
 def strengths(ranking: Ranking, columns: Columns) -> list[Strengths]:
     """Return the strengths of each ranked memory's reasons. Ranked memories are few, so that plain numbers are faster
     than arrays."""
-    found: list[Strengths] = [{} for _ in ranking.places]
+    found: list[Strengths] = [{} for _ in ranking.positions]
     for name in columns.values:
         says, weight = COLUMNS[name], columns.weights[name]
         if says is None or (isinstance(weight, float) and weight <= 0):
             continue
         # A memory without a known author has the column's mean, which is no reason.
         least = 1.0 if says == "person" else 0.0
-        for own, (weight, value) in zip(found, columns.at(name, ranking.places), strict=True):
+        for own, (weight, value) in zip(found, columns.at(name, ranking.positions), strict=True):
             if weight > 0 and value >= least:
                 own[says] = own.get(says, 0.0) + value * weight * ranking.unit
     for name, weight in ranking.weights.items():
@@ -109,7 +109,7 @@ Words = dict[str, list[tuple[int, int]]]  # stem → spans of its words
 class Lender(NamedTuple):
     """A neighbour that holds question words which the memory lacks."""
 
-    place: int  # its position
+    position: int  # its position
     offset: int  # its distance from the memory
     share: float  # its share of the words of both, by idf
     stems: frozenset[str]  # the stems of those words
@@ -130,18 +130,18 @@ def why(
         return [[phrases.newest(rank, row)] for rank, row in enumerate(rows, 1)]
     if not rows:
         return []
-    places, cases = ranking.places, list[_Case]()
+    positions, cases = ranking.positions, list[_Case]()
     subjects_of = people.subjects_of(inputs.index, inputs.question)
-    languages: list[int] = language_in(inputs.fact("flags", places)).tolist()
-    lenders, held = _lenders(inputs, places)
+    languages: list[int] = language_in(inputs.fact("flags", positions)).tolist()
+    lenders, held = _lenders(inputs, positions)
     # A long text is searched for all stems of the question, because the index knows those of its beginning only.
     every, most = frozenset(inputs.question.stems), SEARCHED_CHARACTERS
     is_indexed = (is_readable(row) and len(row.content) <= most for row in rows)
     sought = [stems if known else every for known, stems in zip(is_indexed, held, strict=True)]
-    spans = _spans(inputs.index, places, rows, sought, languages)
-    neighbours = lenders, *_predecessors(inputs, places, kind)
-    ranked = zip(places.tolist(), rows, languages, spans, *neighbours, strengths(ranking, columns), strict=True)
-    for place, row, language, words, lender, follows, asks, own in ranked:
+    spans = _spans(inputs.index, positions, rows, sought, languages)
+    neighbours = lenders, *_predecessors(inputs, positions, kind)
+    ranked = zip(positions.tolist(), rows, languages, spans, *neighbours, strengths(ranking, columns), strict=True)
+    for position, row, language, words, lender, follows, asks, own in ranked:
         person = None
         if subjects_of and is_readable(row):
             text = row.content[:SEARCHED_CHARACTERS]
@@ -151,12 +151,12 @@ def why(
         if not asks:
             own.pop("answers", None)
         codes = _strongest(_by_code(own, row, words, lender, person, kind, follows=follows))
-        cases.append(_Case(place, row, words, lender if "nearby" in codes else None, person, codes))
-    read_rows = {one.place: row for one, row in zip(cases, rows, strict=True)}
-    if missing := [*dict.fromkeys(place for one in cases for place in one.quoted if place not in read_rows)]:
+        cases.append(_Case(position, row, words, lender if "nearby" in codes else None, person, codes))
+    read_rows = {one.position: row for one, row in zip(cases, rows, strict=True)}
+    if missing := [*dict.fromkeys(position for one in cases for position in one.quoted if position not in read_rows)]:
         slots = inputs.index.conversation.slots.take(missing).tolist()
         read_rows |= dict(zip(missing, read(slots), strict=True))
-    quoted = {place: row for place, row in read_rows.items() if is_readable(row)}
+    quoted = {position: row for position, row in read_rows.items() if is_readable(row)}
     lent = _lent(inputs, cases, quoted)
     return [_reasons(inputs, one, quoted, lent, entities) for one in cases]
 
@@ -179,16 +179,16 @@ def add_reranker(reasons: list[list[Reason]], model: str, first_ranks: Sequence[
 
 def add_updates(
     reasons: list[list[Reason]],
-    places: Sequence[int],
+    positions: Sequence[int],
     found: Mapping[int, Replacement],
     index: OwnerIndex,
     read: RowsReader,
 ) -> None:
     """Add the replaced statement to the reasons of each memory that updates another. `found` holds updates by
     position."""
-    rank_of = {place: rank for rank, place in enumerate(places)}
-    shown = [(place, rank_of[one.by]) for place, one in found.items() if one.by in rank_of]
-    rows = read([int(index.conversation.slots[place]) for place, _ in shown]) if shown else []
+    rank_of = {position: rank for rank, position in enumerate(positions)}
+    shown = [(position, rank_of[one.by]) for position, one in found.items() if one.by in rank_of]
+    rows = read([int(index.conversation.slots[position]) for position, _ in shown]) if shown else []
     for (_, rank), row in zip(shown, rows, strict=True):
         if is_readable(row):
             others = [reason for reason in reasons[rank] if reason["code"] != "filler"]
@@ -198,7 +198,7 @@ def add_updates(
 class _Case(NamedTuple):
     """The data of a memory's reasons."""
 
-    place: int
+    position: int
     row: MemoryRow | None
     words: Words  # the question's words in the memory
     lender: Lender | None  # the neighbour with further words, if that is a reason
@@ -208,18 +208,18 @@ class _Case(NamedTuple):
     @property
     def quoted(self) -> list[int]:
         """Return the positions of the neighbours that the reasons quote."""
-        nearby = [] if self.lender is None else [self.lender.place]
-        return [*nearby, self.place - 1] if "answers" in self.codes else nearby
+        nearby = [] if self.lender is None else [self.lender.position]
+        return [*nearby, self.position - 1] if "answers" in self.codes else nearby
 
 
 def _spans(
-    index: OwnerIndex, places: Places, rows: Rows, asked: Sequence[frozenset[str]], languages: Sequence[int]
+    index: OwnerIndex, positions: Positions, rows: Rows, asked: Sequence[frozenset[str]], languages: Sequence[int]
 ) -> list[Words]:
     """Return the spans of words with these stems in each readable text."""
     numbers = {stem: index.words.number(stem) for stem in frozenset[str]().union(*asked)}
     characters = {stem: chr(number) for stem, number in numbers.items() if number is not None}
     found, searched = list[Words](), list[frozenset[str]]()
-    slots = index.conversation.slots.take(places).tolist()
+    slots = index.conversation.slots.take(positions).tolist()
     for slot, row, stems, language in zip(slots, rows, asked, languages, strict=True):
         placed = None
         if stems and is_readable(row):
@@ -245,15 +245,15 @@ def _search(rows: Rows, asked: Sequence[Collection[str]], languages: Sequence[in
     for language, wanted in by_language.items():
         beginnings = [text[:SEARCHED_CHARACTERS] for text, _, _ in wanted]
         searched = find_stems(beginnings, [stems for _, stems, _ in wanted], language)
-        for (text, _, words), places in zip(wanted, searched, strict=True):
-            for stem, start, end in places:
+        for (text, _, words), spans in zip(wanted, searched, strict=True):
+            for stem, start, end in spans:
                 if end < SEARCHED_CHARACTERS or end == len(text):  # the cut may split a word at the boundary
                     words.setdefault(stem, []).append((start, end))
         left = [one for one in wanted if not one[2] and len(one[0]) > SEARCHED_CHARACTERS]
         share = SEARCHED_IN_ALL // max(len(left), 1)
         whole = find_stems([text[:share] for text, _, _ in left], [stems for _, stems, _ in left], language)
-        for (_, _, words), places in zip(left, whole, strict=True):
-            for stem, start, end in places:
+        for (_, _, words), spans in zip(left, whole, strict=True):
+            for stem, start, end in spans:
                 words.setdefault(stem, []).append((start, end))
 
 
@@ -300,31 +300,31 @@ def _strongest(strength: dict[str, float]) -> list[str]:
     return sorted(strong, key=strength.__getitem__, reverse=True)[:MOST]
 
 
-def _permitted(inputs: RankingInput, places: Places) -> Places:
+def _permitted(inputs: RankingInput, positions: Positions) -> Positions:
     """Return a mask of the positions that may be in the answer."""
     if len(inputs.allowed) == inputs.index.conversation.size:
-        return np.ones(places.shape, np.bool_)
-    at = np.minimum(np.searchsorted(inputs.allowed, places), len(inputs.allowed) - 1)
-    found: Places = inputs.allowed.take(at) == places
+        return np.ones(positions.shape, np.bool_)
+    at = np.minimum(np.searchsorted(inputs.allowed, positions), len(inputs.allowed) - 1)
+    found: Positions = inputs.allowed.take(at) == positions
     return found
 
 
-def _predecessors(inputs: RankingInput, places: Places, kind: Kind) -> tuple[list[bool], list[bool]]:
+def _predecessors(inputs: RankingInput, positions: Positions, kind: Kind) -> tuple[list[bool], list[bool]]:
     """Return for each position whether a memory precedes it in its episode, and whether that one is permitted and asks
     something similar to the question. For spelling, every text is somewhat similar to every other, so that the
     predecessor must have a word of the question."""
-    index, conversation, before = inputs.index, inputs.index.conversation, places - 1
-    joined = conversation.has_predecessor.take(places)
-    asks = joined & index.answering.take(places) & _permitted(inputs, before)
+    index, conversation, before = inputs.index, inputs.index.conversation, positions - 1
+    joined = conversation.has_predecessor.take(positions)
+    asks = joined & index.answering.take(positions) & _permitted(inputs, before)
     if kind == "spelling" and asks.any():
         held = np.zeros(conversation.size, np.bool_)
         for stem in inputs.question.stems:
-            held[index.stem_occurrences[stem].places] = True
+            held[index.stem_occurrences[stem].positions] = True
         asks &= held[before]
     return joined.tolist(), asks.tolist()
 
 
-def _lenders(inputs: RankingInput, places: Places) -> tuple[list[Lender | None], list[frozenset[str]]]:
+def _lenders(inputs: RankingInput, positions: Positions) -> tuple[list[Lender | None], list[frozenset[str]]]:
     """Return for each position the neighbour with most of the words it lacks, or None, and the question's stems that
     the position holds. Of equal neighbours the first is taken. Participants' names are excluded."""
     index, conversation = inputs.index, inputs.index.conversation
@@ -333,17 +333,17 @@ def _lenders(inputs: RankingInput, places: Places) -> tuple[list[Lender | None],
     stems = [stem for stem, found in asked.items() if found.holders]
     standing = [asked[stem] for stem in stems]
     may_lend = sum(1 << word for word, stem in enumerate(stems) if stem in bare)
-    low, high = (bound.tolist() for bound in conversation.window(BEFORE, places))
+    low, high = (bound.tolist() for bound in conversation.window(BEFORE, positions))
     nearby = [
-        (place, [*range(first, place), *range(place + 1, min(end, place + 1 + BEHIND))])
-        for place, first, end in zip(places.tolist(), low, high, strict=True)
+        (position, [*range(first, position), *range(position + 1, min(end, position + 1 + BEHIND))])
+        for position, first, end in zip(positions.tolist(), low, high, strict=True)
     ]
-    looked_at = np.array([*{one for place, others in nearby for one in (place, *others)}], np.int64)
+    looked_at = np.array([*{one for position, others in nearby for one in (position, *others)}], np.int64)
     looked_at = looked_at[_permitted(inputs, looked_at)]
-    words, at = counted([found.places for found in standing], looked_at, conversation.size).nonzero()
+    words, at = counted([found.positions for found in standing], looked_at, conversation.size).nonzero()
     held = dict[int, int]()  # bit mask of the words at each position
-    for word, place in zip(words.tolist(), looked_at.take(at).tolist(), strict=True):
-        held[place] = held.get(place, 0) | 1 << word
+    for word, position in zip(words.tolist(), looked_at.take(at).tolist(), strict=True):
+        held[position] = held.get(position, 0) | 1 << word
     worths = idf([found.holders for found in standing], conversation.size).tolist()
 
     @cache
@@ -351,8 +351,8 @@ def _lenders(inputs: RankingInput, places: Places) -> tuple[list[Lender | None],
         return float(sum(own for word, own in enumerate(worths) if words >> word & 1))
 
     found = list[Lender | None]()
-    for place, others in nearby:
-        own, lender, most = held.get(place, 0), None, 0.0
+    for position, others in nearby:
+        own, lender, most = held.get(position, 0), None, 0.0
         for other in others:
             if (lent := held.get(other, 0) & ~own & may_lend) and worth(lent) > most:
                 lender, most = other, worth(lent)
@@ -360,8 +360,8 @@ def _lenders(inputs: RankingInput, places: Places) -> tuple[list[Lender | None],
             found.append(None)
         else:
             lent_stems = _stems_of(held[lender] & ~own & may_lend, stems)
-            found.append(Lender(lender, lender - place, most / (most + worth(own & may_lend)), lent_stems))
-    return found, [_stems_of(held.get(place, 0), stems) for place in places.tolist()]
+            found.append(Lender(lender, lender - position, most / (most + worth(own & may_lend)), lent_stems))
+    return found, [_stems_of(held.get(position, 0), stems) for position in positions.tolist()]
 
 
 def _stems_of(bits: int, stems: Sequence[str]) -> frozenset[str]:
@@ -370,11 +370,11 @@ def _stems_of(bits: int, stems: Sequence[str]) -> frozenset[str]:
 
 def _lent(inputs: RankingInput, cases: list[_Case], quoted: dict[int, MemoryRow]) -> dict[int, Words]:
     """Return, by a memory's position, the spans of its neighbour's contributed words in the neighbour's text."""
-    lenders = {one.place: one.lender for one in cases if one.lender is not None}
-    rows, stems = [quoted.get(one.place) for one in lenders.values()], [one.stems for one in lenders.values()]
-    places = np.array([one.place for one in lenders.values()], np.int64)
-    languages: list[int] = language_in(inputs.fact("flags", places)).tolist()
-    return dict(zip(lenders, _spans(inputs.index, places, rows, stems, languages), strict=True))
+    lenders = {one.position: one.lender for one in cases if one.lender is not None}
+    rows, stems = [quoted.get(one.position) for one in lenders.values()], [one.stems for one in lenders.values()]
+    positions = np.array([one.position for one in lenders.values()], np.int64)
+    languages: list[int] = language_in(inputs.fact("flags", positions)).tolist()
+    return dict(zip(lenders, _spans(inputs.index, positions, rows, stems, languages), strict=True))
 
 
 def _reasons(
@@ -392,19 +392,19 @@ def _reasons(
             case "words":
                 found.append(phrases.words(row.content, case.words))
             case "nearby" if case.lender is not None:
-                neighbour, words = neighbours.get(case.lender.place), lent[case.place]
+                neighbour, words = neighbours.get(case.lender.position), lent[case.position]
                 if neighbour is None or words:  # a text does not show a word that was split
                     span = (0, 0) if neighbour is None else min(spans[0] for spans in words.values())
                     found.append(phrases.nearby(case.lender.offset, neighbour, span))
             case "answers":
-                found.append(phrases.answers(neighbours.get(case.place - 1)))
+                found.append(phrases.answers(neighbours.get(case.position - 1)))
             case "person" if case.person is not None:
                 found.append(phrases.person(row, case.person, asks=not inputs.question.named))
             case "date" | "near_date":
                 found.append(phrases.date(row.created_ms, code))
             case "entity":
-                hops = 0 if inputs.proximity is None else round(1 / float(inputs.proximity[case.place]) - 1)
-                names = entities(None if hops else int(inputs.fact("seq", np.array([case.place]))[0]))
+                hops = 0 if inputs.proximity is None else round(1 / float(inputs.proximity[case.position]) - 1)
+                names = entities(None if hops else int(inputs.fact("seq", np.array([case.position]))[0]))
                 if not hops and row.author is None and case.person is not None:
                     names = [*names, case.person]
                 if hops or names:

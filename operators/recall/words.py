@@ -35,7 +35,7 @@ import numpy.typing as npt
 from recallflow.embedder import Matrix, TextVectors
 from recallflow.operators.recall.partial_columns import AnyColumn, Scattered
 from recallflow.operators.recall.question import Question
-from recallflow.state.arrays import Column, Ints, Places
+from recallflow.state.arrays import Column, Ints, Positions
 from recallflow.state.index import NEIGHBOURS, Lengths, OwnerIndex
 from recallflow.state.lexical import distinct
 from recallflow.stepped import spend
@@ -43,7 +43,7 @@ from recallflow.stepped import spend
 K1 = 1.2
 LENIENT_B, B = 0.3, 0.75
 SQUASH = 5.0
-NOWHERE: Places = np.zeros(0, np.int64)
+NOWHERE: Positions = np.zeros(0, np.int64)
 COUNTS_A_READ = 1_000  # counts with the same cost as reading a record
 _AT_ONCE = 1 << 19  # counts per batch, of some words in all texts that hold any
 
@@ -51,7 +51,7 @@ _AT_ONCE = 1 << 19  # counts per batch, of some words in all texts that hold any
 class Scores(NamedTuple):
     """BM25 scores by text."""
 
-    places: Places  # positions of `own`, `window` and `near`, ascending; the scores are 0 elsewhere
+    positions: Positions  # positions of `own`, `window` and `near`, ascending; the scores are 0 elsewhere
     own: Column
     window: Column
     near: Column
@@ -76,23 +76,23 @@ def bm25_scores(index: OwnerIndex, stems: Sequence[str], bare: Collection[str]) 
     conversation, times = index.conversation, Counter(stems)
     asked = sorted(times, key=lambda stem: stem not in bare)  # names last: `near` excludes them
     standing = [index.stem_occurrences[stem] for stem in asked]
-    held = [found.places for found in standing]
+    held = [found.positions for found in standing]
     near = conversation.near(np.concatenate([NOWHERE, *held]), NEIGHBOURS)  # no other position has a score
-    places: Places = near.nonzero()[0]
-    before = np.zeros(conversation.size + 1, np.int64)  # number of `places` before each position
+    positions: Positions = near.nonzero()[0]
+    before = np.zeros(conversation.size + 1, np.int64)  # number of `positions` before each position
     near.cumsum(out=before[1:])
     repeats = np.array([times[stem] for stem in asked], np.float64)
     nameless = sum(stem in bare for stem in asked)
     rarities = idf([found.holders for found in standing], conversation.size)
-    width = len(places) + 1
+    width = len(positions) + 1
     of_one, around_one = index.lengths[0], index.lengths[NEIGHBOURS]
-    norm, norm_near = _norms(of_one, places), _norms(around_one, places)
-    norm_window = _norms(around_one, places, LENIENT_B)
-    low, high = (before.take(bound) for bound in conversation.window(NEIGHBOURS, places))
-    episodes = distinct(conversation.episode_ordinal.take(places))
+    norm, norm_near = _norms(of_one, positions), _norms(around_one, positions)
+    norm_window = _norms(around_one, positions, LENIENT_B)
+    low, high = (before.take(bound) for bound in conversation.window(NEIGHBOURS, positions))
+    episodes = distinct(conversation.episode_ordinal.take(positions))
     norm_episode = _norms(index.episode_lengths, episodes)
     begin, end = (before.take(bound.take(episodes)) for bound in (conversation.starts, conversation.ends))
-    own, window, nameless_window = np.zeros((3, len(places)))
+    own, window, nameless_window = np.zeros((3, len(positions)))
     of_episodes = np.zeros(len(conversation.starts))
     at_once = max(_AT_ONCE // width, 1)
     for start in range(0, len(held), at_once):
@@ -100,7 +100,7 @@ def bm25_scores(index: OwnerIndex, stems: Sequence[str], bare: Collection[str]) 
         rows = np.repeat(np.arange(len(some)) * width + 1, [len(where) for where in some])
         rows += before.take(np.concatenate(some))
         counts = np.bincount(rows, minlength=len(some) * width)
-        # Occurrences of each word up to and including each of `places`, (words, places).
+        # Occurrences of each word up to and including each of `positions`, (words, positions).
         up_to = counts.cumsum(dtype=np.int32).reshape(-1, width)
         own += bm25(counts.reshape(-1, width)[:, 1:], rarities[these], norm)
         around = up_to.take(high, axis=1) - up_to.take(low, axis=1)
@@ -111,7 +111,7 @@ def bm25_scores(index: OwnerIndex, stems: Sequence[str], bare: Collection[str]) 
         together = up_to.take(end, axis=1) - up_to.take(begin, axis=1)
         of_episodes[episodes] += bm25(together, idf(_holders(together), len(of_episodes)), norm_episode)
         spend(len(some) * width // COUNTS_A_READ)
-    return Scores(places, own, window, nameless_window, of_episodes, float(rarities.sum()))
+    return Scores(positions, own, window, nameless_window, of_episodes, float(rarities.sum()))
 
 
 def _holders(counts: npt.NDArray[np.int32]) -> list[int]:
@@ -139,24 +139,24 @@ def phrase_column(index: OwnerIndex, stems: Sequence[str], worth: float = 1.0) -
     """Return (n,) Σ ln(1 + n / df) / worth over the question's adjacent pairs of stems that are adjacent in the memory.
     A `worth` of 0 counts as 1."""
     conversation = index.conversation
-    found = [conversation.live_places(distinct(index.words.adjacent(*pair))) for pair in dict.fromkeys(pairwise(stems))]
-    found = [holding for holding in found if len(holding)]
-    places = distinct(np.sort(np.concatenate([NOWHERE, *found])))
-    values = np.zeros(len(places))
+    slots = (distinct(index.words.adjacent(*pair)) for pair in dict.fromkeys(pairwise(stems)))
+    found = [holding for holding in map(conversation.live_positions, slots) if len(holding)]
+    positions = distinct(np.sort(np.concatenate([NOWHERE, *found])))
+    values = np.zeros(len(positions))
     for holding in found:
-        values[places.searchsorted(holding)] += np.log1p(conversation.size / len(holding)) / (worth or 1.0)
-    return Scattered(places, values, conversation.size)
+        values[positions.searchsorted(holding)] += np.log1p(conversation.size / len(holding)) / (worth or 1.0)
+    return Scattered(positions, values, conversation.size)
 
 
-def counted(held: Sequence[Places], places: Places, size: int) -> Ints:
-    """Return term frequencies at each of `places`, (words, places). `held` are the positions of occurrences, by word.
+def counted(held: Sequence[Positions], positions: Positions, size: int) -> Ints:
+    """Return term frequencies at each of `positions`, (words, positions). `held` are positions of occurrences, by word.
     `size` is the number of all positions."""
-    width, number = len(places) + 1, np.full(size, len(places))  # the last column collects all other positions
-    number[places] = np.arange(len(places))
+    width, number = len(positions) + 1, np.full(size, len(positions))  # the last column collects all other positions
+    number[positions] = np.arange(len(positions))
     rows = np.repeat(np.arange(len(held)) * width, [*map(len, held)])
     rows += number.take(np.concatenate([NOWHERE, *held]))
     counts = np.bincount(rows, minlength=len(held) * width).reshape(len(held), width)
-    return counts.take(number.take(places), axis=1)  # `places` may repeat a position
+    return counts.take(number.take(positions), axis=1)  # `positions` may repeat a position
 
 
 def idf(held: npt.ArrayLike, texts: int) -> Column:
@@ -186,9 +186,9 @@ class Units:
     stems: tuple[str, ...] = ()  # the units if there are no token vectors
     tokens: Matrix | None = None  # (units, dimension) unit vectors, or None
 
-    def closest(self, index: OwnerIndex, places: Places) -> Matrix:
-        """Return the closeness of each unit to each memory, (units, places), 0 to 1."""
-        slots = index.conversation.slots[places]
+    def closest(self, index: OwnerIndex, positions: Positions) -> Matrix:
+        """Return the closeness of each unit to each memory, (units, positions), 0 to 1."""
+        slots = index.conversation.slots[positions]
         if self.tokens is not None:
             return index.tokens.closest(self.tokens, slots, self.weights)
         return index.words.closest(self.stems, slots, self.weights)
@@ -221,25 +221,25 @@ def _shares(weights: Column) -> Column:
     return weights / total if total > 0 else weights
 
 
-def columns(index: OwnerIndex, units: Units, places: Places) -> dict[str, Standard]:
-    """Return the columns, (n,) each: z-scores at `places` (ascending), 0 elsewhere. Mean and deviation are over all
-    positions if `places` holds all, else over an evenly spread sample."""
+def columns(index: OwnerIndex, units: Units, positions: Positions) -> dict[str, Standard]:
+    """Return the columns, (n,) each: z-scores at `positions` (ascending), 0 elsewhere. Mean and deviation are over all
+    positions if `positions` holds all, else over an evenly spread sample."""
     size = index.conversation.size
     if not len(units.weights) or not size:
-        return {name: Standard(Scattered(places[:0], np.zeros(0), size), 0.0, 0.0) for name in NAMES}
-    if len(places) == size:
-        values = _values(index, units, places)
+        return {name: Standard(Scattered(positions[:0], np.zeros(0), size), 0.0, 0.0) for name in NAMES}
+    if len(positions) == size:
+        values = _values(index, units, positions)
         return {name: Standard(*standard(column, column)) for name, column in zip(NAMES, values, strict=True)}
     typical = sample(size)
     is_asked = np.zeros(size, np.bool_)
-    is_asked[places] = is_asked[typical] = True
+    is_asked[positions] = is_asked[typical] = True
     asked = is_asked.nonzero()[0]
     values = _values(index, units, asked)
-    at, of_typical = (values.take(np.searchsorted(asked, those), axis=1) for those in (places, typical))
+    at, of_typical = (values.take(np.searchsorted(asked, those), axis=1) for those in (positions, typical))
     found = {}
     for name, column, typically in zip(NAMES, at, of_typical, strict=True):
         scores, mean, deviation = standard(column, typically)
-        found[name] = Standard(Scattered(places, scores, size), mean, deviation)
+        found[name] = Standard(Scattered(positions, scores, size), mean, deviation)
     return found
 
 
@@ -256,7 +256,7 @@ def standard(values: Column, sample: Column) -> tuple[Column, float, float]:
 
 
 @lru_cache(256)
-def sample(size: int) -> Places:
+def sample(size: int) -> Positions:
     """Return positions in blocks, evenly spread. Positions of a block share their neighbours."""
     if size <= SAMPLE_BLOCKS * SAMPLE_BLOCK:
         return np.arange(size)
@@ -264,14 +264,14 @@ def sample(size: int) -> Places:
     return np.unique(firsts[:, np.newaxis] + np.arange(SAMPLE_BLOCK))
 
 
-def _values(index: OwnerIndex, units: Units, places: Places) -> Column:
-    """Return the columns at `places` before the z-score, (2, len(places))."""
+def _values(index: OwnerIndex, units: Units, positions: Positions) -> Column:
+    """Return the columns at `positions` before the z-score, (2, len(positions))."""
     conversation = index.conversation
-    needed = places
-    if len(places) < conversation.size:  # with all contributing predecessors, ascending
+    needed = positions
+    if len(positions) < conversation.size:  # with all contributing predecessors, ascending
         is_needed = np.zeros(conversation.size, np.bool_)
         for step in range(BEFORE + 1):
-            is_needed[np.maximum(places - step, 0)] = True
+            is_needed[np.maximum(positions - step, 0)] = True
         needed = np.flatnonzero(is_needed)
     closest = units.closest(index, needed)
     # Whether a position's predecessors contribute: `needed` holds every position between them.
@@ -286,6 +286,6 @@ def _values(index: OwnerIndex, units: Units, places: Places) -> Column:
         joined[reach:] &= joined[:-reach]
         reach *= 2
     lent *= np.float32(LENT)
-    at = slice(None) if len(needed) == len(places) else np.searchsorted(needed, places)
+    at = slice(None) if len(needed) == len(positions) else np.searchsorted(needed, positions)
     weights = units.weights.astype(np.float32)
     return np.array([(weights @ found)[at] for found in (closest, np.maximum(closest, lent))], np.float64)

@@ -286,4 +286,4 @@ def make_inputs(
 
 
 def ids_of(inputs: RankingInput, ranking: Ranking) -> list[str]:
-    return [inputs.index.ids[inputs.index.conversation.slots[place]] for place in ranking.places]
+    return [inputs.index.ids[inputs.index.conversation.slots[position]] for position in ranking.positions]

@@ -469,7 +469,7 @@ def test_scores_are_those_of_single_texts(
             (found.near, expected(windows, [word for word in once if word in bare])),
         ):
             column = np.zeros(len(own))
-            column[found.places] = values
+            column[found.positions] = values
             np.testing.assert_allclose(column, by_hand, rtol=1e-9, atol=1e-12)
         np.testing.assert_allclose(found.episode, expected(episodes, once), rtol=1e-9, atol=1e-12)
     together = np.zeros(len(own))

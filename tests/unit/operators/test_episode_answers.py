@@ -142,12 +142,12 @@ def test_whole_episodes_have_a_bound() -> None:
     entries = entries_of(*sizes)
     signal = [1.0] * sizes[0] + [0.0] * sizes[1]
     best_first = rank(make_inputs("episode", entries, signal, k=50, whole_episodes=True))
-    assert len(best_first.places) == sizes[0]
+    assert len(best_first.positions) == sizes[0]
     entries = entries_of(WHOLE_EPISODES_MAX + 50)
     signal = [float(n % 7) for n in range(len(entries))]
     cut = rank(make_inputs("episode", entries, signal, k=1, whole_episodes=True, max_episodes=1))
-    assert len(cut.places) == WHOLE_EPISODES_MAX
-    assert cut.places.tolist() == sorted(cut.places.tolist())
+    assert len(cut.positions) == WHOLE_EPISODES_MAX
+    assert cut.positions.tolist() == sorted(cut.positions.tolist())
 
 
 SIGNALS = st.lists(st.integers(-3, 3).map(float), min_size=1, max_size=12)
@@ -170,13 +170,13 @@ def test_episode_scores_agree_with_their_explanation(
         explained = sum(ranking.weights[name] * values for name, values in ranking.factors.items())
         np.testing.assert_allclose(ranking.scores, explained)
         assert (np.diff(ranking.scores) <= 0).all()
-        by_score = [(-score, at) for score, at in zip(ranking.scores.tolist(), ranking.places.tolist(), strict=True)]
+        by_score = [(-score, at) for score, at in zip(ranking.scores.tolist(), ranking.positions.tolist(), strict=True)]
         if len({*ranking.scores.tolist()}) == len({episodes[at] for _, at in by_score}):
             assert by_score == sorted(by_score), "within an episode the event time decides"
-    scores = dict(zip(all_of_them.places.tolist(), all_of_them.scores.tolist(), strict=True))
-    for at, score in zip(few.places.tolist(), few.scores.tolist(), strict=True):
+    scores = dict(zip(all_of_them.positions.tolist(), all_of_them.scores.tolist(), strict=True))
+    for at, score in zip(few.positions.tolist(), few.scores.tolist(), strict=True):
         assert score == pytest.approx(scores[at])
-    assert len(few.places) == min(k, count) or (whole and k <= len(few.places) <= count)
+    assert len(few.positions) == min(k, count) or (whole and k <= len(few.positions) <= count)
 
 
 Event = tuple[str, dict[str, Any]]

@@ -25,7 +25,7 @@ from recallflow.operators.recall.stages import Signal
 from recallflow.operators.recall.weights import WEIGHTS, WHOLE_WEIGHTS
 from recallflow.operators.redaction import RowsReader
 from recallflow.records import Position, Record
-from recallflow.state.arrays import Column, Places
+from recallflow.state.arrays import Column, Positions
 from recallflow.state.index import OwnerIndex
 from recallflow.state.rows import Entry, MemoryRow, Vectors
 from recallflow.state.segments import SMALL
@@ -78,17 +78,17 @@ def rows(slots: list[int]) -> list[MemoryRow | None]:
     ]
 
 
-def places(index: OwnerIndex) -> dict[str, int]:
-    return {index.ids[slot]: place for place, slot in enumerate(index.conversation.slots)}
+def positions(index: OwnerIndex) -> dict[str, int]:
+    return {index.ids[slot]: position for position, slot in enumerate(index.conversation.slots)}
 
 
-def signal(shared: Shared, index: OwnerIndex, permitted: Places | None = None, reader: RowsReader = rows) -> Signal:
+def signal(shared: Shared, index: OwnerIndex, permitted: Positions | None = None, reader: RowsReader = rows) -> Signal:
     everything = np.arange(index.conversation.size)
     return signal_by_vector(shared, index, QUESTION, everything if permitted is None else permitted, reader)
 
 
 def by_memory(index: OwnerIndex, column: Column) -> list[float]:
-    return [float(column[place]) for _, place in sorted(places(index).items())]
+    return [float(column[position]) for _, position in sorted(positions(index).items())]
 
 
 def test_with_a_model_the_columns_are_the_models(index: OwnerIndex) -> None:
@@ -264,14 +264,14 @@ def test_memory_without_vector_is_judged_by_words(angles: list[int], words: st.D
 
 @given(angles=DEGREES, missing=st.data())
 def test_factors_without_a_vector_are_the_mean(angles: list[int], missing: st.DataObject) -> None:
-    places = np.arange(len(angles))
+    positions = np.arange(len(angles))
     without = missing.draw(st.sets(st.integers(0, len(angles) - 1), max_size=len(angles) - 1))
     entries = [make_entry(n, episode=n // 3 * 3) for n in range(len(angles))]
     vectors = {n: unit(angle) for n, angle in enumerate(angles) if n not in without}
     liked = {min(vectors): Usage(useful=1)}
     inputs = make_inputs("hybrid", entries, [0.0] * len(angles), vectors=vectors, usage=liked)
-    able = np.array([n not in without for n in places])
-    for values in (raw(inputs, places)["cluster"], boosts(inputs, places, 1.0)["personalisation"]):
+    able = np.array([n not in without for n in positions])
+    for values in (raw(inputs, positions)["cluster"], boosts(inputs, positions, 1.0)["personalisation"]):
         np.testing.assert_allclose(values[~able], values[able].mean(), rtol=1e-12)
 
 
@@ -281,7 +281,7 @@ def test_an_episode_without_vectors_is_chosen_by_its_members() -> None:
     vectors = {0: unit(30), 1: unit(20)}
     inputs = make_inputs("episode", entries, signal, vectors=vectors, asked=ASKED)
     ranking = rank(inputs)
-    found = dict(zip(ranking.places.tolist(), ranking.scores.tolist(), strict=True))
+    found = dict(zip(ranking.positions.tolist(), ranking.scores.tolist(), strict=True))
     assert found[0] < found[2] < found[1]
     odds = np.exp(1.0 + np.array([-0.25, 0.25, 0.0]))
     np.testing.assert_allclose([found[n] for n in range(3)], odds / odds.sum(), rtol=1e-3)

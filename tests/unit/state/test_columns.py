@@ -134,7 +134,7 @@ def chat(session: str | None, *speakers: tuple[str | None, str | None]) -> list[
 )
 def test_kind_of_chat_follows_the_speakers(said: list[Said], with_assistant: list[int], between_two: list[int]) -> None:
     index = index_of(said)
-    by_arrival = index.conversation.places
+    by_arrival = index.conversation.positions
     assert index.with_assistant[by_arrival].tolist() == [bool(one) for one in with_assistant]
     assert index.between_two[by_arrival].tolist() == [bool(one) for one in between_two]
 

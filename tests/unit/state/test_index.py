@@ -178,15 +178,15 @@ class World:
 
 def held_in_parts(index: OwnerIndex, word: str) -> list[tuple[str, int]]:
     """The memory and the passage of each occurrence of a word."""
-    parts, places = index.words.parts(), index.conversation.places
+    parts, positions = index.words.parts(), index.conversation.positions
     at = index.words.part_occurrences(word)
     slots = parts.slots[at]
     numbers = zip(slots.tolist(), (at - parts.firsts[slots]).tolist(), strict=True)
-    return sorted((index.ids[slot], number) for slot, number in numbers if places[slot] >= 0)
+    return sorted((index.ids[slot], number) for slot, number in numbers if positions[slot] >= 0)
 
 
 def alive(index: OwnerIndex, tag: str) -> list[int]:
-    slots: list[int] = index.conversation.slots[index.conversation.live_places(index.tags.slots(tag))].tolist()
+    slots: list[int] = index.conversation.slots[index.conversation.live_positions(index.tags.slots(tag))].tolist()
     return slots
 
 
@@ -212,10 +212,10 @@ def picture(index: OwnerIndex) -> dict[str, Any]:
         "centroids": index.clusters.centroids(np.arange(len(conversation.starts))).tolist(),
         "lengths": index.words.lengths()[slots].tolist(),
         "counts": [(index.words.occurrences(word) == slots[:, np.newaxis]).sum(axis=1).tolist() for word in WORDS],
-        "standing": [(sorted((at := index.stem_occurrences[word]).places.tolist()), at.holders) for word in WORDS],
+        "standing": [(sorted((at := index.stem_occurrences[word]).positions.tolist()), at.holders) for word in WORDS],
         "asking": index.asking.tolist(), "answering": index.answering.tolist(),
         "closest": index.words.closest(WORDS, slots, np.ones(len(WORDS))).tolist(),
-        "places": conversation.places[slots].tolist(),
+        "positions": conversation.positions[slots].tolist(),
         "episodes": sorted(episode.number for episode in index.episodes()), "size": len(index),
     }  # fmt: skip
 
@@ -280,13 +280,13 @@ def test_the_conversation_is_by_episode_then_time_then_arrival(changes: list[tup
     numbers = [standing(entry) for entry in order]
     assert conversation.episode_ordinal.tolist() == [sorted(set(numbers)).index(number) for number in numbers]
     assert conversation.starts_episode.tolist() == [
-        number >= 0 and number not in numbers[:place] for place, number in enumerate(numbers)
+        number >= 0 and number not in numbers[:position] for position, number in enumerate(numbers)
     ]
     for reach in (NEIGHBOURS, MAX_NEIGHBOURS):
         low, high = conversation.window(reach)
-        for place, number in enumerate(numbers):
-            near = [p for p, other in enumerate(numbers) if abs(p - place) <= reach and other == number]
-            assert list(range(low[place], high[place])) == near
+        for position, number in enumerate(numbers):
+            near = [p for p, other in enumerate(numbers) if abs(p - position) <= reach and other == number]
+            assert list(range(low[position], high[position])) == near
 
 
 @given(
@@ -298,9 +298,7 @@ def test_previous_message_is_of_the_same_episode(values: list[int], episodes: li
     index.add([make_entry(seq, episode=episode) for seq, episode in enumerate(episodes)], {})
     conversation = index.conversation
     segments = conversation.episode_ordinal.tolist()
-    expected = [
-        values[place - 1] if place and segments[place - 1] == segments[place] else 0 for place in range(len(values))
-    ]
+    expected = [values[at - 1] if at and segments[at - 1] == segments[at] else 0 for at in range(len(values))]
     assert conversation.before(np.array(values)).tolist() == expected
 
 
@@ -408,7 +406,7 @@ def permits(entry: Entry, wanted: Filters, now_ms: int) -> bool:
 
 
 def allowed(index: OwnerIndex, filters: Filters, moment: Moment) -> npt.NDArray[np.bool_]:
-    """Which places may be in an answer, where nothing is linked to any entity."""
+    """Which positions may be in an answer, where nothing is linked to any entity."""
     return valid(index, moment) & Filtering(index, lambda _: np.zeros(0, np.int64)).within(filters)
 
 
