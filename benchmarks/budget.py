@@ -21,7 +21,7 @@ import orjson
 from benchmarks import kinds
 from benchmarks.baselines import BASELINES, Remembering
 from benchmarks.conversation_events import FlowStore, embedder_arguments, embedder_settings
-from benchmarks.locomo import Conversation
+from benchmarks.locomo import Conversation, MissingDataError
 from recallflow.connectors.embedders import load_embedder
 from recallflow.connectors.model_embedders import load_tiktoken
 from recallflow.embedder import token_counter
@@ -88,13 +88,17 @@ def main(argv: Sequence[str] | None = None) -> None:
     chosen = parser.parse_args(argv)
     if chosen.quick:
         chosen.kinds, chosen.tokens = "locomo,assistant", "1000"
-    settings, figures = embedder_settings(chosen), dict[str, Any]()
+    try:
+        settings, every_kind = embedder_settings(chosen), {one: kinds.load(one) for one in chosen.kinds.split(",")}
+    except MissingDataError as error:
+        sys.exit(str(error))
+    figures = dict[str, Any]()
     embedder = load_embedder(settings.embedder, settings.model_path)
     counter, loaded = token_counter(load_tiktoken(), embedder), Remembering(embedder)
     count = cache(counter.count_tokens)
     print(f"{settings.embedder}; {' / '.join(MEASURES)}; tokens by {counter.counted_by}")
-    for kind in chosen.kinds.split(","):
-        conversations = kinds.load(kind)[: 1 if chosen.quick else None]
+    for kind, every in every_kind.items():
+        conversations = every[: 1 if chosen.quick else None]
         rankings = dict[str, list[list[list[str]]]]()
         for baseline in BASELINES:
             if baseline.name not in COMPARED or (baseline.name == "mem0" and (chosen.no_mem0 or chosen.quick)):
@@ -113,8 +117,8 @@ def main(argv: Sequence[str] | None = None) -> None:
             filled = {"recallflow": contexts(store, tokens, count, chosen.k)}
             for name, ranked_by in rankings.items():
                 filled[name] = [
-                    [fill(((one, of[one]) for one in ids), tokens, count) for ids in every]
-                    for every, of in zip(ranked_by, texts, strict=True)
+                    [fill(((one, of[one]) for one in ids), tokens, count) for ids in rows]
+                    for rows, of in zip(ranked_by, texts, strict=True)
                 ]
             for name, found_by in filled.items():
                 figures[f"{kind} {tokens} {name}"] = found = measure(conversations, found_by)

@@ -8,6 +8,7 @@ Figures that count are the left-out ones: each conversation is ranked with weigh
 and each kind of chat with weights fitted to the other kinds of its set. The weights printed are fitted to all.
 """
 
+import sys
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import cache
 from typing import Any
@@ -18,6 +19,7 @@ from benchmarks import kinds
 from benchmarks.command_line import write_json
 from benchmarks.conversation_events import embedder_arguments, embedder_settings
 from benchmarks.examples import Examples, examples
+from benchmarks.locomo import MissingDataError
 from benchmarks.softmax import Sample, Weights, fit, judged, means, sampled
 from recallflow.embedder import Kind
 from recallflow.operators.recall.weights import WEIGHTS, Chat
@@ -106,8 +108,12 @@ def main() -> None:
     parser.add_argument("--kinds", default=",".join(kinds.KINDS), help="kinds of chat, by commas (default: all)")
     parser.add_argument("--ablate", action="store_true", help="also fit without each column")
     chosen = parser.parse_args()
-    settings, measured = embedder_settings(chosen), dict[str, Any]()
-    everything = [one for kind in chosen.kinds.split(",") for one in examples(settings, kind, kinds.load(kind))]
+    try:
+        settings, loaded = embedder_settings(chosen), {kind: kinds.load(kind) for kind in chosen.kinds.split(",")}
+    except MissingDataError as error:
+        sys.exit(str(error))
+    measured = dict[str, Any]()
+    everything = [one for kind, of in loaded.items() for one in examples(settings, kind, of)]
     for chat, weights in WEIGHTS[KIND_OF[chosen.embedder]].items():
         every = [one for one in everything if one.chat in OF_SET[chat]]
         if ranked(every, chat):

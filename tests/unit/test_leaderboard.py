@@ -1,15 +1,17 @@
+import gzip
 import json
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import orjson
 import pytest
 
 from benchmarks import budget, data_formats
 from benchmarks.answer_quality import AnsweringModel
 from benchmarks.leaderboard import judge, main
-from benchmarks.leaderboard_page import compare, comparison, summarise
+from benchmarks.leaderboard_page import DOCS, RESULTS, compare, comparison, page, summarise
 from benchmarks.locomo import Conversation, DataFormatError, Question
 from recallflow.embedder import Estimate
 from tests.llm_server import LlmServer
@@ -146,6 +148,13 @@ def test_system_that_did_not_run_has_no_figures() -> None:
     summarise(figures)
     table = comparison("<!-- leaderboard -->\n<!-- end -->", figures)
     assert "| BM25 stemmed | 1.000 / 1.000 / .000\\* | not run |" in table
+
+
+def test_pages_are_of_the_result_file() -> None:
+    figures = orjson.loads(gzip.decompress(RESULTS.read_bytes()))
+    assert (DOCS / "leaderboard.md").read_text() == page(figures)
+    text = (DOCS / "comparison.md").read_text()
+    assert comparison(text, figures) == text
 
 
 @pytest.mark.parametrize(
