@@ -1,6 +1,6 @@
 """Order of changing facts: whether an answer has the current statement before those that it replaced.
 
-    python -m benchmarks.updates [--embedder NAME] [--model-path DIR] [--mode hybrid] [--fit] [--json FILE] [--quick]
+    python -m benchmarks.updates [--embedder NAME] [--model-path DIR] [--mode hybrid] [--fit] [--json FILE]
 
 Each case of `changing_facts.py` is asked through the flow, for an owner that has only the case's messages. By kind of
 case, style, language and attribute, the command prints the share of cases in which the answering memory

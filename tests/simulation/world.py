@@ -380,6 +380,7 @@ class Thread:
         self._target, self._arguments, self._named = target, tuple(args), kwargs or {}
         self.name, self.daemon = name or "thread", daemon
         self._task: Task | None = None
+        self.ident: int | None = None
 
     def run(self) -> None:
         if self._target is not None:
@@ -392,6 +393,7 @@ class Thread:
         if here.process.is_dead:
             raise Killed
         self._task = here.process.spawn(self.run, self.name)
+        self.ident = id(self)
 
     def is_alive(self) -> bool:
         return self._task is not None and not self._task.ended

@@ -134,7 +134,7 @@ def test_passing_fault_is_retried(
 
 def test_a_timeout_is_tried_again(llm_server: LlmServer, model: Model, time: Time) -> None:
     llm_server.fail("hang")
-    slow = OpenAiModel("m-1", Endpoint(llm_server.url, timeout_s=0.2), Policy(2, timing=time.timing))
+    slow = OpenAiModel("m-1", Endpoint(llm_server.url, timeout_s=1), Policy(2, timing=time.timing))
     assert (model.ask(slow), llm_server.calls["classify"]) == ("ok", 2)
     model.run(slow.close())
 
