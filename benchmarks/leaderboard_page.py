@@ -40,8 +40,8 @@ NOTE = """\
 - Sessions: nDCG@10 of sessions, ranked as their best turns in a call for 400 turns (recallflow: 50, its maximum).
 - Tokens: share of questions with all evidence, as whole turns, in a context of that size. recallflow fills its own
   context (`max_tokens`, `k` 50). From other systems the benchmark takes whole turns by rank from a call for 400, and
-  skips a turn that does not fit. Texts alone are counted, without names and dates, by one counter. recallflow with
-  `static` and MiniLM fills its context by its own tokenizer, and what exceeds that count is skipped as well.
+  skips a turn that does not fit. Texts alone are counted, without names and dates, by one counter. recallflow's context
+  holds less, because it counts names too, and with `static` and MiniLM fills it by its own tokenizer.
 - Correct: answers of a language model from that context, if one was chosen; a failed call counts as wrong.
 - Tokens of the top 10: mean size of the first 10 turns.
 - Milliseconds: processor time of ingest and of the calls for 10, with embedding. Other work on the machine raises it:
