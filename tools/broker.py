@@ -380,18 +380,34 @@ def retry(check: Callable[[], bool], deadline: float) -> bool:
     return True
 
 
-def start(opened: ExitStack, port: int | None, sasl: str | None) -> tuple[Broker, dict[str, str]]:
-    """Start a broker. Return it with the environment variables of its clients."""
+def run_in_foreground(start: Callable[[ExitStack], tuple[Callable[[], object], Mapping[str, str]]]) -> None:
+    """Start a server and print the environment variables of its clients. `start` returns what waits for the server's
+    end, and the variables. Ctrl-C and `kill` stop it."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        with ExitStack() as opened:
+            wait, variables = start(opened)
+            for name, value in variables.items():
+                print(f"export {name}={value}", flush=True)
+            wait()
+    except KeyboardInterrupt:
+        return
+    except RuntimeError as error:
+        raise SystemExit(str(error)) from error
+
+
+def start(opened: ExitStack, port: int | None, sasl: str | None) -> tuple[Callable[[], object], dict[str, str]]:
+    """Start a broker. Return the wait for its end, and the environment variables of its clients."""
     if sasl is None:
         broker = opened.enter_context(Broker(port))
-        return broker, {BOOTSTRAP_VARIABLE: broker.bootstrap_servers}
+        return broker.wait, {BOOTSTRAP_VARIABLE: broker.bootstrap_servers}
     from tools import logins  # it imports this module
 
     provider = opened.enter_context(closing(logins.TokenProvider()))
     broker = opened.enter_context(logins.broker_with_logins(provider, port))
     logins.add_scram_user(broker)
     options = logins.SCRAM if sasl == "scram" else provider.options()
-    return broker, {BOOTSTRAP_VARIABLE: broker.guarded_servers, **logins.variables(options)}
+    return broker.wait, {BOOTSTRAP_VARIABLE: broker.guarded_servers, **logins.variables(options)}
 
 
 def main() -> None:
@@ -399,18 +415,7 @@ def main() -> None:
     parser.add_argument("--port", type=int, help="port of the listener without a login (default: a free port)")
     parser.add_argument("--sasl", choices=("oauthbearer", "scram"), help="add a listener with this login")
     chosen = parser.parse_args()
-    # `kill` shall clean up as Ctrl-C does
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        with ExitStack() as opened:
-            broker, variables = start(opened, chosen.port, chosen.sasl)
-            for name, value in variables.items():
-                print(f"export {name}={value}", flush=True)
-            broker.wait()
-    except KeyboardInterrupt:
-        return
-    except RuntimeError as error:
-        raise SystemExit(str(error)) from error
+    run_in_foreground(lambda opened: start(opened, chosen.port, chosen.sasl))
 
 
 if __name__ == "__main__":

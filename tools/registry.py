@@ -9,13 +9,13 @@ import subprocess
 import tarfile
 import time
 import urllib.request
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Self
 
-from tools.broker import HOST, free_ports, guard, java, program, release, retry, run
+from tools.broker import HOST, free_ports, guard, java, program, release, retry, run, run_in_foreground
 
 VERSION = "2.6.13.Final"
 ARTIFACT = f"io.apicurio:apicurio-registry-app:{VERSION}:tar.gz:all"
@@ -87,15 +87,13 @@ class Registry:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tools.registry", description="Run a registry on loopback.")
     parser.add_argument("--port", type=int, help="port (default: a free port)")
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        with Registry(parser.parse_args().port) as registry:
-            print(f"export RECALLFLOW_KAFKA_LIBRDKAFKA_SCHEMA_REGISTRY_URL={registry.url}", flush=True)
-            registry.wait()
-    except KeyboardInterrupt:
-        return
-    except RuntimeError as error:
-        raise SystemExit(str(error)) from error
+    port = parser.parse_args().port
+
+    def start(opened: ExitStack) -> tuple[Callable[[], object], dict[str, str]]:
+        registry = opened.enter_context(Registry(port))
+        return registry.wait, {"RECALLFLOW_KAFKA_LIBRDKAFKA_SCHEMA_REGISTRY_URL": registry.url}
+
+    run_in_foreground(start)
 
 
 if __name__ == "__main__":
