@@ -40,6 +40,7 @@ RULE, WORKING, LONG_TERM = "rule", "working", "long_term"
 WORKING_MOST = 16  # unranked memories of the working layer: more would leave no room for the answer
 ROWS_AT_ONCE, FURTHER_AT_ONCE = 64, 16
 PASSAGES_END = 0.5  # share of the budget up to which long memories are passages first
+LEAST_WIDENED = 16  # tokens: with less room, finding the passages of a long text, 200 µs, is seldom worth it
 MISFITS = 16  # consecutive items that do not fit, after which no more are tried
 _SAME = ("id", "version", "content", "role", "name", "summary", "category", "confidence")
 SENTENCE_ENDS = " .!?…。！？"  # two texts that differ in them only are equal
@@ -70,9 +71,9 @@ class Budget:
         self.spent += more
         return True
 
-    def is_open(self, end: float) -> bool:
-        """Return whether a text of one token fits."""
-        return self.spent + 1 <= self._max * end
+    def is_open(self, end: float, tokens: int = 1) -> bool:
+        """Return whether a text of so many tokens fits."""
+        return self.spent + tokens <= self._max * end
 
 
 def read_summaries(run: QueryRun, permitted: Positions) -> CategorySummaries:
@@ -253,6 +254,8 @@ class _Selection:
     def widen(self, end: float) -> None:
         """Extend each chosen passage by the passages after it, then by those before it, while they fit."""
         for number, item in self._long.items():
+            if not self._budget.is_open(end, LEAST_WIDENED):
+                return
             shown = cast("Span", self._chosen[number].excerpt)
             text, start, stop = item.content, shown["start"], shown["end"]
             spans = passages(text[:READ_CHARACTERS])
