@@ -5,7 +5,6 @@ begins with a zero byte, so both kinds may share a topic. The schema of an id ne
 JSON at each reading."""
 
 import base64
-import json
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -187,10 +186,11 @@ class SchemaRegistry:
         """Return the schema of an id. Raise RegistryUnavailable for another answer, such as the page of a proxy."""
         if schema_id > _LARGEST_ID:
             raise _UnknownSchemaError
-        try:
-            return client.get_schema(schema_id, **options)
-        except json.JSONDecodeError:
-            raise RegistryUnavailable(f"{self.url} answered no JSON; is it the schema registry?") from None
+        with suppress(ValueError, TypeError, AttributeError):  # of the client, for a body of another form
+            schema = client.get_schema(schema_id, **options)
+            if isinstance(schema.schema_str, str):
+                return schema
+        raise RegistryUnavailable(f"{self.url} answered without a schema; is it the schema registry?")
 
     def _protobuf_decoder(self, schema_id: int) -> Callable[[bytes], bytes]:
         from confluent_kafka.schema_registry import prefix_schema_id_deserializer

@@ -74,7 +74,8 @@ def test_protobuf_schema_as_text_is_named() -> None:
         (401, {"error_code": 401, "message": "Unauthorized"}, SourceError), (404, {"no": "registry"}, SourceError),
         (429, {"error_code": 429, "message": "slow down"}, RegistryUnavailable), (503, {}, RegistryUnavailable),
         (404, {"error_code": 40403, "message": "Schema not found"}, InvalidRecord),
-        (200, b"<html>", RegistryUnavailable), (200, {"schema": '"long"', "schemaType": "AVRO"}, InvalidRecord),
+        (200, b"<html>", RegistryUnavailable), (200, [], RegistryUnavailable), (200, {}, RegistryUnavailable),
+        (200, {"schema": '"long"', "schemaType": "AVRO"}, InvalidRecord),
         (200, {"schema": "syntax = 'proto3';", "schemaType": "PROTOBUF"}, InvalidRecord),
     ],
 )  # fmt: skip
