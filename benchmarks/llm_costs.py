@@ -30,11 +30,11 @@ from recallflow.fields import parse_time
 from recallflow.flows.embedded import StateLoop
 from recallflow.flows.model_settings import EnrichmentSettings
 from recallflow.flows.settings import Settings
-from recallflow.llm import Spent
+from recallflow.llm import Cost
 from recallflow.operators.async_call import Completions, Runtime
 from recallflow.operators.enrichment.enrich import Thresholds, enrich
 from recallflow.operators.enrichment.results import PositionedRequest
-from recallflow.outputs import Output, Requested
+from recallflow.outputs import Output, TaskRequest
 from recallflow.records import Position, Record
 from recallflow.state.directory import StateDirectory
 
@@ -99,7 +99,7 @@ def requests(lines: list[bytes], embedder: Embedder, enrichment: EnrichmentSetti
         for start in range(0, len(records), AT_ONCE):
             loop.apply(records[start : start + AT_ONCE])
         loop.end()
-    bodies = [output.body for output in outputs if isinstance(output, Requested)]
+    bodies = [output.body for output in outputs if isinstance(output, TaskRequest)]
     parsed = map(EnrichmentRequest.model_validate_json, bodies)
     return [PositionedRequest(Position("enrichment.requests", 0, number), one) for number, one in enumerate(parsed)]
 
@@ -116,7 +116,7 @@ def batches(asked: list[PositionedRequest], size: int) -> Iterator[list[Position
     yield from waiting.values()
 
 
-async def spent(url: str, grouped: list[list[PositionedRequest]]) -> dict[str, Spent]:
+async def spent(url: str, grouped: list[list[PositionedRequest]]) -> dict[str, Cost]:
     """What it costs to have everything asked, by task. Raises RuntimeError where anything fails: what it cost would
     mean nothing."""
     endpoint = Endpoint(url, timeout_s=TIMEOUT_S)
@@ -131,8 +131,8 @@ async def spent(url: str, grouped: list[list[PositionedRequest]]) -> dict[str, S
 
     await asyncio.gather(*map(ask, grouped))
     await asyncio.gather(model.close(), service.close())
-    costs: dict[str, Spent] = {task: one for (_, task), one in (model.meter.spent() | service.meter.spent()).items()}
-    return costs | {"all": reduce(Spent.plus, costs.values())}
+    costs: dict[str, Cost] = {task: one for (_, task), one in (model.meter.spent() | service.meter.spent()).items()}
+    return costs | {"all": reduce(Cost.plus, costs.values())}
 
 
 def _lines(conversation: Conversation) -> list[bytes]:

@@ -35,7 +35,7 @@ from recallflow.flows.settings import Settings
 from recallflow.llm import Task
 from recallflow.operators.answers.models import Models, Within
 from recallflow.operators.async_call import CallCompletion
-from recallflow.outputs import Answer, Done
+from recallflow.outputs import Ack, Answer
 from recallflow.records import Position, Record
 from recallflow.state.directory import StateDirectory
 
@@ -127,7 +127,7 @@ class Round:
             wake.set()
         self.on_last_sent()
 
-    def _receive(self, outputs: Iterable[Delivered | Done]) -> None:
+    def _receive(self, outputs: Iterable[Delivered | Ack]) -> None:
         now_s = time.perf_counter()
         for answer in outputs:
             if isinstance(answer, Answer):

@@ -19,7 +19,7 @@ from benchmarks.kafka_flow import PARTITIONS, TENANT, create, own_topics, runnin
 from benchmarks.kafka_load import MEMORIES, Latency, ask, percentiles, ratios, recalls, remember_all
 from benchmarks.locomo import load, shared
 from recallflow.client import RecallClient
-from recallflow.control import SETTLED_MS
+from recallflow.control import DELAY_MS
 from recallflow.flows.settings import TopicNames
 from recallflow.kafka_options import KafkaOptions
 from recallflow.limits import EVENTS_PER_S, QUERIES_PER_S
@@ -56,7 +56,7 @@ def limit(cluster: Cluster, topics: TopicNames) -> None:
     with RecallClient(cluster.bootstrap_servers, LOUD, control_topic=topics.control) as client:
         for name, most in LIMITS.items():
             client.quota(name, most)
-    time.sleep(2 * SETTLED_MS / 1000)
+    time.sleep(2 * DELAY_MS / 1000)
 
 
 def loud(lines: list[bytes]) -> list[bytes]:

@@ -9,7 +9,7 @@ import orjson
 from recallflow import limits
 from recallflow.control import Category, ControlHistory
 from recallflow.events import content_hash
-from recallflow.llm import Completion, Prompt, Spent
+from recallflow.llm import Completion, Cost, Prompt
 from recallflow.operators.enrichment.prompt_frame import CATEGORIES_MAX
 from recallflow.operators.recall.model_calls import SUB_QUESTION_CHARACTERS, SUB_QUESTIONS_MAX
 
@@ -46,7 +46,7 @@ class Fluent:
                 output = {"categories": [one["name"] for one in shown["categories"]]}
             case _:
                 output = {"sufficient": False}
-        return Completion(output, Spent(1, 1, 1))
+        return Completion(output, Cost(1, 1, 1))
 
 
 def text_of(large: str) -> str:

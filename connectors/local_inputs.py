@@ -13,10 +13,10 @@ from typing import BinaryIO
 
 from recallflow.credentials import Headers
 from recallflow.errors import SourceError
-from recallflow.outputs import Answer, DeadLetter, Done, Receipted
+from recallflow.outputs import Ack, Answer, DeadLetter, ReceiptOutput
 from recallflow.records import Position, Record
 
-Delivered = Answer | Receipted | DeadLetter
+Delivered = Answer | ReceiptOutput | DeadLetter
 Delivery = Callable[[int, list[Delivered]], None]  # called with the offset of a record, and its outputs
 
 BATCH_RECORDS = 256  # the prepared data of a batch stays in the processor's cache until it is applied
@@ -272,10 +272,10 @@ class LocalCalls:
         self.given[topic] += len(records)
         return records
 
-    def deliver(self, outputs: Iterable[Delivered | Done]) -> None:
+    def deliver(self, outputs: Iterable[Delivered | Ack]) -> None:
         """Give each output to its waiting caller. Outputs of records of an earlier process have none."""
         for output in outputs:
-            if isinstance(output, Done):
+            if isinstance(output, Ack):
                 self.in_flight -= len(output.offsets)
             elif output.position.topic != self.queries or isinstance(output, Answer):  # refused, it is answered as well
                 with self._news:

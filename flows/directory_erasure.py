@@ -19,7 +19,7 @@ from recallflow.flows.settings import MINUTE_MS, Settings, open_at_rest
 from recallflow.kafka_options import KafkaOptions
 from recallflow.operators import outbox
 from recallflow.owner import Owner, state_partition
-from recallflow.process import Patience
+from recallflow.process import TimeLimit
 from recallflow.records import Position
 from recallflow.state import keys
 from recallflow.state.checkpoint import CACHE_BYTES
@@ -131,7 +131,7 @@ def read_export(path: Path) -> Iterator[dict[str, Any]]:
                 yield record
 
 
-def search(who: TraceSearch, folders: Sequence[Path], at_rest: AtRest, patience: Patience) -> Findings:
+def search(who: TraceSearch, folders: Sequence[Path], at_rest: AtRest, patience: TimeLimit) -> Findings:
     """Search every file of the folders for a person's traces. A process may still be cleaning, so folders with findings
     are searched again until patience ends. Pieces in other users' records or in an empty directory are ignored."""
     pieces, between_searches = Pieces(who.traces.pieces()), threading.Event()

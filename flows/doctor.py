@@ -29,7 +29,7 @@ from recallflow.kafka_clients import remedy_of
 from recallflow.kafka_options import READER_GROUP
 from recallflow.limits import RECORD_BYTES
 from recallflow.operators.authorise import Authoriser
-from recallflow.private_files import open_to_others
+from recallflow.private_files import find_exposed_paths
 from recallflow.schema_registry import PREFIX
 from recallflow.state.description import DESCRIPTION, check_settings, describe, kept_fingerprint
 from recallflow.state.encryption import Keyring
@@ -140,7 +140,7 @@ def _directory(path: Path, config: Config, embedder: Embedder | None) -> Iterato
 
 
 def _permissions(path: Path) -> Iterator[Finding]:
-    if path.is_dir() and (wide := open_to_others(path)):
+    if path.is_dir() and (wide := find_exposed_paths(path)):
         shown = ", ".join(one.name for one in wide[:3]) + (", …" if len(wide) > 3 else "")
         what = f"other users of this machine may read or change {len(wide)} entries of {path} ({shown})"
         yield warn("permissions", what, f"chmod -R go-rwx {path}")

@@ -36,7 +36,7 @@ from recallflow.operators.events import Batch, Item, by_partition, decode, key_o
 from recallflow.operators.prepare import prepare
 from recallflow.operators.rules import Rules
 from recallflow.operators.step import StateStep
-from recallflow.outputs import Answer, Audited, DeadLetter, Done, Moved, Output, Receipted, Requested, Verdict
+from recallflow.outputs import Ack, Answer, AuditEntry, DeadLetter, Output, ReceiptOutput, Reroute, TaskRequest, Verdict
 from recallflow.parsing import ends_turn
 from recallflow.records import Position, Record
 from recallflow.responses import ErrorBody
@@ -105,7 +105,7 @@ class StateLoop:
         offset, digest = min((step.settled(f"{topic}:0") for step in self._steps.values()), default=(-1, ""))
         return offset + 1, digest
 
-    def apply(self, read: Sequence[Record | CallCompletion]) -> list[Delivered | Done]:
+    def apply(self, read: Sequence[Record | CallCompletion]) -> list[Delivered | Ack]:
         """Apply and commit a batch. Return its outputs."""
         collect_due_garbage()  # between batches, when few objects are alive
         given: dict[str, list[Batch | CallCompletion]] = defaultdict(list)
@@ -121,7 +121,7 @@ class StateLoop:
             self._sync_at_s = min(self._sync_at_s, time.monotonic() + self._sync_s)
         return self._visible_outputs(outputs)
 
-    def advance(self) -> list[Delivered | Done]:
+    def advance(self) -> list[Delivered | Ack]:
         """Take one step in each state partition that is due. Raise StorageError where the directory is broken."""
         if (error := self._directory.broken) is not None:
             raise error
@@ -155,7 +155,7 @@ class StateLoop:
             idle_s.append(self._sync_at_s - time.monotonic())
         return max(0.0, min(idle_s)) if idle_s else None
 
-    def end(self) -> list[Delivered | Done]:
+    def end(self) -> list[Delivered | Ack]:
         outputs = self._visible_outputs([output for step in self._steps.values() for output in step.end()])
         if self._sync_s is not None:
             self._directory.sync()
@@ -183,14 +183,14 @@ class StateLoop:
         items = prepare(self._embedder, [self._decode(one) for one in read if isinstance(one, Record)])
         return items if self._complete is None else self._complete(items)
 
-    def _visible_outputs(self, outputs: Iterable[Output]) -> list[Delivered | Done]:
+    def _visible_outputs(self, outputs: Iterable[Output]) -> list[Delivered | Ack]:
         """Apply verdicts at once, because no control topic returns them, and drop outputs without a reader here."""
-        found: list[Delivered | Done] = []
+        found: list[Delivered | Ack] = []
         for output in outputs:
             self._observe(output)
             if isinstance(output, Verdict):
                 self._decisions.add(output.at_ms, output.event)
-            elif not isinstance(output, Requested | Audited | Moved):
+            elif not isinstance(output, TaskRequest | AuditEntry | Reroute):
                 found.append(output)
         return found
 
@@ -207,7 +207,7 @@ class Processed:
         match output:
             case Answer():
                 self.responses.append(orjson.loads(output.body))
-            case Receipted():
+            case ReceiptOutput():
                 self.receipts.append(orjson.loads(output.body))
             case DeadLetter():
                 self.rejected.append(rejection(line, output))
@@ -277,7 +277,7 @@ def run_lines(
             ]
             outputs: dict[int, list[Delivered]] = {at: [] for at in range(offset, offset + len(lines))}
             for output in loop.apply(records) if records else ():
-                if not isinstance(output, Done):
+                if not isinstance(output, Ack):
                     outputs[output.position.offset].append(output)
             for at, delivered in outputs.items():
                 deliver(at, delivered)

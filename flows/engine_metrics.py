@@ -23,7 +23,7 @@ from recallflow.events import DERIVED_TYPES
 from recallflow.limits import QUOTAS
 from recallflow.operators.authorise import VERDICT_KINDS, Authoriser
 from recallflow.operators.enrichment.results import MISSING_RESULTS
-from recallflow.outputs import Answer, Audited, DeadLetter, Done, Moved, Output, Receipted, Requested, Verdict
+from recallflow.outputs import Ack, Answer, AuditEntry, DeadLetter, Output, ReceiptOutput, Reroute, TaskRequest, Verdict
 from recallflow.parsing import EVENT_TYPES, QUERY_TYPES
 from recallflow.records import Position
 from recallflow.responses import WARNINGS, Response
@@ -37,8 +37,8 @@ Stage = Literal["queue", "prepare", "state", "wait", "deliver", "total"]
 NO_TRACE = 0
 KINDS = ("response", "receipt", "request", "dead_letter", "verdict")
 KIND_OF: dict[type, str] = {
-    Answer: "response", Receipted: "receipt", Requested: "request", DeadLetter: "dead_letter", Verdict: "verdict",
-    Audited: "audit", Moved: "moved",
+    Answer: "response", ReceiptOutput: "receipt", TaskRequest: "request", DeadLetter: "dead_letter", Verdict: "verdict",
+    AuditEntry: "audit", Reroute: "moved",
 }  # fmt: skip
 OTHER_MODEL, TOO_MANY = ("memory.embedding", "other_model"), ("memory", "too_many")
 L = TypeVar("L", str, tuple[str, str])  # the value of a label, or the values of two
@@ -165,7 +165,7 @@ class OutputCounter:
 
     def observe(self, output: Output) -> None:
         match output:
-            case Done():
+            case Ack():
                 if output.source.startswith(f"{self.query_topic}:"):
                     self.waiting += sum(self._is_new(output.source, offset) for offset in output.offsets)
                 return
@@ -175,7 +175,7 @@ class OutputCounter:
                 self.dead_letters[output.error.code] += 1
                 if isinstance(output.error, OverQuota):
                     self.over_quota[output.error.quota] += 1
-            case Requested():
+            case TaskRequest():
                 self.requested.update(output.tasks)
         self.outputs[KIND_OF[type(output)]] += 1
         is_first = output.number == 0 and output.position.topic == self.query_topic

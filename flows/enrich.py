@@ -42,7 +42,7 @@ from recallflow.operators.enrichment.enrich import (
 from recallflow.operators.enrichment.results import PositionedRequest
 from recallflow.operators.events import key_of_partition
 from recallflow.operators.guard import retry_once
-from recallflow.outputs import DeadLetter, Derived, Done, EnrichmentOutput, Receipted
+from recallflow.outputs import Ack, DeadLetter, EnrichmentOutput, EventOutput, ReceiptOutput
 from recallflow.owner import Owner
 from recallflow.parsing import parse_as
 from recallflow.records import Position, Record, Signal
@@ -82,7 +82,7 @@ class RequestReader:
 
     def _item(self, record: Record) -> EnrichmentItem:
         position = record.position
-        done = Done(position.source, (position.offset,))
+        done = Ack(position.source, (position.offset,))
         is_request = position.topic == self.request_topic
         if record.silent or (is_request and self.answered(position)):
             return (done,)
@@ -109,11 +109,11 @@ def _sent(record: Record, result: EnrichmentResult) -> Iterator[EnrichmentOutput
         if tuple(event.get(name) for name in Owner._fields) != result.owner:
             problem = FieldProblem(f"events.{number}", "does not belong to the owner of the result")
             raise InvalidRecord("invalid_event", [problem])
-        yield Derived(record.position, number, key, orjson.dumps(event))
+        yield EventOutput(record.position, number, key, orjson.dumps(event))
     for number, failed in enumerate(result.failures, len(result.events)):
         receipt = Receipt(id=result.source, position=result.source, outcome="degraded", memory_id=result.memory_id)
         receipt = receipt.model_copy(update={"code": failed.code, "detail": failed.detail})
-        yield Receipted(record.position, number, key, receipt.model_dump_json(exclude_none=True).encode())
+        yield ReceiptOutput(record.position, number, key, receipt.model_dump_json(exclude_none=True).encode())
 
 
 LLM_SPENDING, EMBEDDING_SPENDING = "llm.spent", "embedding.spent"

@@ -62,7 +62,7 @@ from recallflow.operators.quotas import Rates
 from recallflow.operators.rules import Rules
 from recallflow.operators.step import PartitionLogic, StateStep
 from recallflow.outputs import Output, OutputBarrier
-from recallflow.records import Mark, Open, Record, Signal
+from recallflow.records import Record, Signal
 from recallflow.state.directory import StateDirectory
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ class MainFlow:
 
     def authorise(self, batch: list[Item | CallCompletion | Signal]) -> list[Item | CallCompletion | Signal]:
         """Refuse items whose sender lacks the right or exceeds a quota."""
-        return [one if isinstance(one, CallCompletion | Open | Mark) else self.authorise_item(one) for one in batch]
+        return [one if isinstance(one, CallCompletion | Signal) else self.authorise_item(one) for one in batch]
 
     def prepare(self, batch: list[Item | CallCompletion | Signal]) -> list[tuple[str, ToState]]:
         """Analyse and embed texts. Return a batch of items per state partition. Signals stay before or after it."""
@@ -115,7 +115,7 @@ class MainFlow:
         for one in batch:
             if isinstance(one, CallCompletion):
                 finished.append((one.key, one))
-            elif isinstance(one, Open | Mark):
+            elif isinstance(one, Signal):
                 (after if items else before).append((key_of_partition(one.partition), one))
             else:
                 items.append(one)

@@ -15,11 +15,11 @@ from recallflow.flows.engine_metrics import (
     gauge,
     queued_records,
 )
-from recallflow.llm import Spent
+from recallflow.llm import Cost
 from recallflow.operators.enrichment.results import MISSING_RESULTS, PARTIAL_DEGRADE, REFUSAL_REASONS, RELATIONSHIPS
-from recallflow.outputs import DeadLetter, Derived, Enriched, EnrichmentOutput, Receipted
+from recallflow.outputs import DeadLetter, EnrichmentOutput, EventOutput, ReceiptOutput, ResultOutput
 
-KINDS = {Enriched: "result", Derived: "event", Receipted: "receipt", DeadLetter: "dead_letter"}
+KINDS = {ResultOutput: "result", EventOutput: "event", ReceiptOutput: "receipt", DeadLetter: "dead_letter"}
 OUTCOMES = ("done", "failed")
 CODES = {PARTIAL_DEGRADE, *(one.code for one in MISSING_RESULTS.values())}
 
@@ -54,7 +54,7 @@ class EnrichmentCounter:
         self.refused: Counter[str] = Counter()  # claims of models, by reason
         self.outputs: Counter[str] = Counter()  # by kind
         self.dead_letters: Counter[str] = Counter()  # by error code
-        self.spent, self.embedded_tokens = Spent(), 0
+        self.spent, self.embedded_tokens = Cost(), 0
 
     def count_result(self, request: EnrichmentRequest, result: EnrichmentResult) -> None:
         self.requests += 1
@@ -63,7 +63,7 @@ class EnrichmentCounter:
         self.failures.update(failure.code for failure in result.failures)
         self.failures[PARTIAL_DEGRADE] += len(failed & RELATIONSHIPS)
         self.refused.update(result.refused)
-        self.spent = self.spent.plus(Spent(result.calls, result.prompt_tokens, result.completion_tokens))
+        self.spent = self.spent.plus(Cost(result.calls, result.prompt_tokens, result.completion_tokens))
         self.embedded_tokens += result.embedding_tokens
 
     def observe(self, output: EnrichmentOutput) -> None:

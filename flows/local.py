@@ -17,7 +17,7 @@ from typing import Any, TypeVar, cast
 from weakref import WeakSet, WeakValueDictionary
 
 from recallflow.connectors.local_inputs import LocalCalls
-from recallflow.control import SETTLED_MS, ControlHistory, TokenKey
+from recallflow.control import DELAY_MS, ControlHistory, TokenKey
 from recallflow.credentials import Headers
 from recallflow.distribution import remedy_for
 from recallflow.embedder import Matrix
@@ -49,7 +49,7 @@ from recallflow.operators.events import Item, decode
 from recallflow.operators.quotas import Rates
 from recallflow.outputs import Answer, DeadLetter
 from recallflow.owner import Owner
-from recallflow.process import exponential
+from recallflow.process import backoffs_s
 from recallflow.queries import QueryEvent
 from recallflow.records import Position, Record
 from recallflow.responses import Receipt, Response
@@ -247,7 +247,7 @@ def _serve(embedded: EmbeddedEngine, calls: LocalCalls, open_engine: Callable[[]
     """Serve calls until they end. After a transient I/O error, reopen the state, with all applied records, and
     continue."""
     embedded.directory.on_broken = calls.wake.set
-    pauses_s = exponential(REOPEN_S, REOPEN_MOST_S)
+    pauses_s = backoffs_s(REOPEN_S, REOPEN_MOST_S)
     while True:
         began_s = time.monotonic()
         try:
@@ -260,7 +260,7 @@ def _serve(embedded: EmbeddedEngine, calls: LocalCalls, open_engine: Callable[[]
             return
         calls.interrupt(f"the engine cannot use its state, and will retry: {reason}")
         if time.monotonic() - began_s > REOPEN_MOST_S:
-            pauses_s = exponential(REOPEN_S, REOPEN_MOST_S)
+            pauses_s = backoffs_s(REOPEN_S, REOPEN_MOST_S)
         pause_s = next(pauses_s)
         _log.error("the engine reopens its state in %g s: %s", pause_s, reason)
         embedded.directory.discard_partitions()
@@ -276,7 +276,7 @@ def _trust(auth: AuthSettings, decisions: ControlHistory) -> Iterator[Trust]:
     def announce(events: Sequence[TokenKey]) -> None:
         now_ms = time.time_ns() // 1_000_000
         for event in events:
-            decisions.add(now_ms - SETTLED_MS, event)
+            decisions.add(now_ms - DELAY_MS, event)
 
     with follow_token_keys(auth, decisions, secrets, announce):
         yield trust_of(auth, secrets)

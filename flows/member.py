@@ -39,7 +39,7 @@ from recallflow.flows.runner import run
 from recallflow.flows.topic_checks import TopicRegistry, ask_sizes
 from recallflow.operators.async_call import Completions
 from recallflow.owner import ranges_of
-from recallflow.process import Closing, exponential
+from recallflow.process import CloseErrors, backoffs_s
 from recallflow.state.description import hold
 from recallflow.state.directory import StateDirectory
 from recallflow.state.files import is_passing
@@ -61,7 +61,7 @@ class GroupMember:
     ) -> None:
         self.config, self.options, self.topics, self.chosen = config, config.kafka, config.topics, config.run
         self.state_dir, self.name = config.named_state_dir(), deployment_name(config, named_after)
-        self.inputs, self.stopping, self.closing, self._stack = inputs, stopping, Closing(), stack
+        self.inputs, self.stopping, self.closing, self._stack = inputs, stopping, CloseErrors(), stack
         self.sent = EarlierOutputs()
 
     def failures(self) -> tuple[Callable[[], Exception | None], ...]:
@@ -242,7 +242,7 @@ class KafkaFlow(Generic[M]):
         """Run until SIGTERM or SIGINT. Then finish the current batch, sync the state, hand over the partitions, and
         close everything. A second signal ends the process at once. A member joins again after its session expired, or
         after a transient I/O error of its state. Raise any other error that stopped the flow."""
-        pauses_s = exponential(REJOIN_S, REJOIN_MOST_S)
+        pauses_s = backoffs_s(REJOIN_S, REJOIN_MOST_S)
         with self._process():
             while not self._stopping.is_set():
                 try:

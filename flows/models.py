@@ -15,7 +15,7 @@ from recallflow.connectors.llm.policy import Meter
 from recallflow.control import ControlHistory
 from recallflow.embedder import Embedder, Matrix
 from recallflow.errors import EmbedderError, ModelError
-from recallflow.events import MemoryEvent, MemoryFields, Message, text_to_embed
+from recallflow.events import MemoryEvent, MemoryFields, Message, embedding_input
 from recallflow.flows.model_settings import CallerKind, EmbeddingSettings, ModelSettings
 from recallflow.flows.settings import Settings
 from recallflow.llm import TEXT_FAILURES, EmbeddingService, RemoteEmbedder
@@ -105,7 +105,7 @@ def text_of(event: MemoryEvent) -> str | None:
     if spoken is None:
         return None
     author, text = spoken
-    return None if not text or text.isspace() else text_to_embed(author, text)
+    return None if not text or text.isspace() else embedding_input(author, text)
 
 
 def with_vector(item: Item, found: Matrix | str) -> Item:

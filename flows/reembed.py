@@ -27,7 +27,7 @@ from recallflow.connectors.kafka.sender import Publisher
 from recallflow.connectors.kafka.topic_reader import TopicReader
 from recallflow.embedder import Embedder, Matrix, TokenCounter
 from recallflow.errors import EmbedderError, ModelError, RecallflowError
-from recallflow.events import content_hash, text_to_embed
+from recallflow.events import content_hash, embedding_input
 from recallflow.flows.admission import known_secrets, trust_of
 from recallflow.flows.config import Config
 from recallflow.flows.embedded import StateLoop
@@ -177,7 +177,7 @@ def _missing_of(partition: Partition, key: bytes, owner: Owner) -> Iterator[Text
         for value in partition.get_many(wanted):
             row = None if value is None else MemoryRow.decode(value)
             if row is not None and row.content and not row.content.isspace():
-                yield TextToEmbed(owner, row.id, text_to_embed(row.author, row.content), content_hash(row.content))
+                yield TextToEmbed(owner, row.id, embedding_input(row.author, row.content), content_hash(row.content))
 
 
 @dataclass

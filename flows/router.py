@@ -16,7 +16,7 @@ from recallflow.cloud_events import JSON, response_event
 from recallflow.connectors.kafka.messages import KEY_BYTES, Headers, Outgoing, headers_bytes
 from recallflow.connectors.kafka.owned import OwnedSource
 from recallflow.connectors.kafka.sender import ToSend
-from recallflow.credentials import mask, signed, without_credentials
+from recallflow.credentials import mask, sign, without_credentials
 from recallflow.errors import FieldProblem, InvalidRecord
 from recallflow.flows.config import Config
 from recallflow.flows.record_spans import RecordSpans
@@ -25,18 +25,18 @@ from recallflow.operators.answers import fit
 from recallflow.operators.enrichment.requests import fitted_request
 from recallflow.operators.events import Decoded, Item, Misrouted, Refused
 from recallflow.outputs import (
+    Ack,
     Answer,
-    Audited,
+    AuditEntry,
     DeadLetter,
-    Derived,
-    Done,
-    Enriched,
-    Moved,
+    EventOutput,
     Output,
     OutputBarrier,
-    Receipted,
-    Requested,
-    Routed,
+    ReceiptOutput,
+    Reroute,
+    ResultOutput,
+    RoutedOutput,
+    TaskRequest,
     Verdict,
 )
 from recallflow.owner import partition_of, state_partition
@@ -48,7 +48,7 @@ from recallflow.responses import REGISTERED_FORMATS
 REASONS = ("no_key", "other_key", "other_partition")
 DETAIL_BYTES = 2_000
 HEADERS_SHARE = 4  # the refused record's headers take at most 1/4 of a dead letter
-ToRoute = Routed | Enriched | Derived
+ToRoute = RoutedOutput | ResultOutput | EventOutput
 NO_AUTH = AuthSettings()
 UNREADABLE = "a header's name is not UTF-8"
 STEP = "state"
@@ -109,9 +109,9 @@ class Router:
         match output:
             case Answer():
                 return fit.fitted(output, self._room_bytes(output))
-            case Requested():
+            case TaskRequest():
                 return fitted_request(output, self._room_bytes(output))
-            case Moved(record=record):
+            case Reroute(record=record):
                 room_bytes = _moved(output).room_bytes(self.most_bytes[record.position.topic])
                 return output if len(record.original) <= room_bytes else DeadLetter(record, 0, TOO_LARGE_TO_MOVE, STEP)
         return output
@@ -121,27 +121,27 @@ class Router:
             case Answer():
                 topic, outgoing = self._topic_of(output), self._answer(output, output.body)
                 outgoing = replace(outgoing, instead=partial(self._failed, output))
-            case Receipted():
+            case ReceiptOutput():
                 topic, outgoing = self.topics.receipts, self._outgoing(output, output.key, output.body)
-            case Requested():
+            case TaskRequest():
                 topic, outgoing = self.topics.enrichment, self._outgoing(output, output.key, output.body)
             case DeadLetter():
                 topic = self.topics.dead_letters
                 outgoing = letter(output, self.most_bytes[topic])
             case Verdict():
-                signature = signed(self.auth.control_secret, output.key, output.body)
+                signature = sign(self.auth.control_secret, output.key, output.body)
                 topic, outgoing = self.topics.control, self._outgoing(output, output.key, output.body, signature)
-            case Audited():
+            case AuditEntry():
                 topic, outgoing = str(self.topics.audit), self._outgoing(output, output.key, output.body)
-            case Enriched():
+            case ResultOutput():
                 topic, outgoing = self.topics.results, self._outgoing(output, output.key, output.body)
                 bare = self._outgoing(output, output.key, output.bare)
                 fits = len(output.body) <= outgoing.room_bytes(self.most_bytes[topic])
                 outgoing = replace(outgoing, instead=lambda _: bare) if fits else bare
-            case Moved():
+            case Reroute():
                 topic, outgoing = output.position.topic, _moved(output)
                 return ToSend(topic, output.owning_partition, outgoing)
-            case Derived():
+            case EventOutput():
                 topic = self.topics.memory
                 outgoing = self._outgoing(output, output.key, output.body, self.auth.credentials)
         return ToSend(topic, self._partition(topic, output), outgoing)
@@ -152,12 +152,12 @@ class Router:
         key = output.record.key if isinstance(output, DeadLetter) else output.key
         return partition_of(str(output.position).encode() if key is None else key, self.partitions[topic])
 
-    def _topic_of(self, output: Answer | Requested) -> str:
-        if isinstance(output, Requested):
+    def _topic_of(self, output: Answer | TaskRequest) -> str:
+        if isinstance(output, TaskRequest):
             return self.topics.enrichment
         return self.topics.responses if output.reply_to is None else output.reply_to.topic
 
-    def _room_bytes(self, output: Answer | Requested) -> int:
+    def _room_bytes(self, output: Answer | TaskRequest) -> int:
         empty = self._answer(output, b"") if isinstance(output, Answer) else self._outgoing(output, output.key, b"")
         return empty.room_bytes(self.most_bytes[self._topic_of(output)]) - len(empty.value or b"")
 
@@ -178,7 +178,7 @@ class Router:
         return _outgoing(output, key, value, (*headers, *self.traced(output.position)))
 
 
-def _moved(output: Moved) -> Outgoing:
+def _moved(output: Reroute) -> Outgoing:
     """Return the unchanged record under its owner's key, with its source in a header."""
     record = output.record
     came = (MOVED_HEADER, str(record.position).encode())
@@ -269,7 +269,7 @@ def routing(
                 continue
             output = router.fitted(made)
             observe(output)
-            if isinstance(output, Done):
+            if isinstance(output, Ack):
                 topic, _, partition = output.source.rpartition(":")
                 source.progress.count_finished(topic, len(output.offsets))
                 source.catch_up.count_applied(output.source, output.offsets)

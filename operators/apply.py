@@ -34,7 +34,7 @@ from recallflow.operators.large import Work, to_forget
 from recallflow.operators.prepare import entry_stems, flags_of, passages
 from recallflow.operators.quotas import UserLimits
 from recallflow.operators.view import View
-from recallflow.outputs import Receipted
+from recallflow.outputs import ReceiptOutput
 from recallflow.responses import Outcome, Receipt, RefusalOutcome
 from recallflow.state.arrays import unit
 from recallflow.state.labels import metadata_labels
@@ -172,7 +172,7 @@ _EMBEDDING_FAILED = (
 _GRAPH_FAILED = "the memory is stored, but its graph update failed; it is retried with the next event of this user"
 
 
-def apply(view: View, write: Write, work: Work | None = None) -> list[Receipted]:
+def apply(view: View, write: Write, work: Work | None = None) -> list[ReceiptOutput]:
     """Apply one event through its view. `work` is the part of a large event that was already applied in steps. Return a
     receipt if the event asks for one, or had only a part of its effect. Raise InvalidRecord; then the caller drops the
     view, and nothing has changed."""
@@ -197,7 +197,7 @@ def apply(view: View, write: Write, work: Work | None = None) -> list[Receipted]
     return receipts(write, outcome, missing)
 
 
-def receipts(write: Write, outcome: Outcome, missing: tuple[str, str] | None = None) -> list[Receipted]:
+def receipts(write: Write, outcome: Outcome, missing: tuple[str, str] | None = None) -> list[ReceiptOutput]:
     """Return the receipt of an event as an output, if the event asks for one, or if `missing` (code, detail) names a
     part that could not be applied."""
     event = write.event
@@ -214,7 +214,7 @@ def receipts(write: Write, outcome: Outcome, missing: tuple[str, str] | None = N
     )
     if outcome == "erased" and isinstance(event, UserErase):
         receipt = receipt.model_copy(update={"purged": False})
-    return [Receipted(write.record.position, 0, key_of(write), receipt.model_dump_json().encode())]
+    return [ReceiptOutput(write.record.position, 0, key_of(write), receipt.model_dump_json().encode())]
 
 
 def _create(view: View, write: Write, event: Message | MemoryAdd, memory_id: str, digest: str) -> Outcome:

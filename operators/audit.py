@@ -9,7 +9,7 @@ from recallflow.errors import InvalidRecord
 from recallflow.events import PRODUCTION, UserErase
 from recallflow.fields import Identifier, format_time
 from recallflow.operators.events import Ask, Decoded, Refused, Write, key_of
-from recallflow.outputs import Audited, AuditRecord
+from recallflow.outputs import AuditEntry, AuditRecord
 from recallflow.parsing import raw_event
 from recallflow.responses import Response
 
@@ -18,22 +18,22 @@ ACCESS_CODES = ("unauthenticated", "forbidden")  # error codes of unauthorised s
 _IDS: TypeAdapter[str] = TypeAdapter(Identifier)
 
 
-def answered(ask: Ask, response: Response) -> Audited:
+def answered(ask: Ask, response: Response) -> AuditEntry:
     code = None if response.error is None else response.error.code
     return _audited(ask, response.status, code, None if code is not None else _memories(response))
 
 
-def refused(item: Decoded, error: InvalidRecord) -> Audited | None:
+def refused(item: Decoded, error: InvalidRecord) -> AuditEntry | None:
     """Return the entry of a refused record: any refused query, and events of unauthorised senders."""
     is_query = isinstance(item, Refused) and item.query_id is not None
     return _audited(item, "error", error.code, None) if is_query or error.code in ACCESS_CODES else None
 
 
-def erased(write: Write, error: InvalidRecord | None) -> Audited:
+def erased(write: Write, error: InvalidRecord | None) -> AuditEntry:
     return _audited(write, "ok" if error is None else "error", None if error is None else error.code, None)
 
 
-def _audited(item: Decoded, status: str, code: str | None, memories: int | None) -> Audited:
+def _audited(item: Decoded, status: str, code: str | None, memories: int | None) -> AuditEntry:
     record = item.record
     sender = record.principal
     about = AuditRecord(
@@ -45,7 +45,7 @@ def _audited(item: Decoded, status: str, code: str | None, memories: int | None)
         code=code,
         memories=memories,
     )
-    return Audited(record.position, NUMBER, key_of(item), about.model_dump_json().encode())
+    return AuditEntry(record.position, NUMBER, key_of(item), about.model_dump_json().encode())
 
 
 def _about(item: Decoded) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Authorisation of records, as of their append time.
 
 It is a pure function of the record, of earlier control events, and of the secrets that sign tokens. So it gives the
-same verdict a year later, after tokens and keys have expired. A control event applies SETTLED_MS after its append,
+same verdict a year later, after tokens and keys have expired. A control event applies DELAY_MS after its append,
 because a running engine reads control events with a delay."""
 
 import logging
@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from recallflow.control import ALL_TENANTS, SETTLED_MS, Control, ControlHistory
+from recallflow.control import ALL_TENANTS, DELAY_MS, Control, ControlHistory
 from recallflow.credentials import KEY_HEADER, TOKEN_HEADER, USER_HEADER, ApiKeyText, Headers, without_credentials
 from recallflow.errors import InvalidRecord
 from recallflow.events import Event
@@ -77,7 +77,7 @@ class Authoriser:
         server can call it before it reads the body."""
         if not self._is_checked(record.append_ms):
             return
-        given, at_ms = _read(record.headers), record.append_ms - SETTLED_MS
+        given, at_ms = _read(record.headers), record.append_ms - DELAY_MS
         if given.key is not None and given.token is None:
             self._api_keys.authenticate(given.key, at_ms)
         else:
@@ -98,7 +98,7 @@ class Authoriser:
         InvalidRecord (`unauthenticated`)."""
         if not self._is_checked(record.append_ms):
             return {}
-        given, at_ms = _read(record.headers), record.append_ms - SETTLED_MS
+        given, at_ms = _read(record.headers), record.append_ms - DELAY_MS
         grant: Grant | None = None
         if given.token is not None:
             grant = self._tokens.grant(given.token, record.append_ms, at_ms)
@@ -130,7 +130,7 @@ class Authoriser:
     def _learn(self, append_ms: int, event: Control) -> None:
         """Log a control event that arrived after records it applies to. The thread of the control topic calls it."""
         kind: str = event.type  # type: ignore[attr-defined]
-        if kind in VERDICT_KINDS and append_ms + SETTLED_MS <= self._newest_ms:
+        if kind in VERDICT_KINDS and append_ms + DELAY_MS <= self._newest_ms:
             self.late[kind] += 1
             _log.warning(
                 "the %s %s of %s from %s arrived after records up to %s were authorised: a rebuild authorises those "
@@ -141,7 +141,7 @@ class Authoriser:
     def _began_ms(self) -> int | None:
         """Return the time from which credentials are required."""
         began_ms = self._decisions.first_decision_ms(KEY_KINDS)
-        return None if began_ms is None else began_ms + SETTLED_MS
+        return None if began_ms is None else began_ms + DELAY_MS
 
     def _is_checked(self, append_ms: int) -> bool:
         if self._mode != "auto":
@@ -151,7 +151,7 @@ class Authoriser:
 
     def _grant(self, record: Record, tenant_id: str) -> tuple[Grant, str | None]:
         """Return the rights that a record has on a tenant's memories, and its end user. Raise InvalidRecord."""
-        given, at_ms = _read(record.headers), record.append_ms - SETTLED_MS
+        given, at_ms = _read(record.headers), record.append_ms - DELAY_MS
         if given.token is not None and given.key is not None:
             raise refusal("unauthenticated", "", f"both {TOKEN_HEADER} and {KEY_HEADER} are given: leave one out")
         if given.token is not None:

@@ -11,7 +11,7 @@ from recallflow.operators.graph.names import TextNames
 from recallflow.operators.guard import retry_once
 from recallflow.owner import Owner, partition_of, state_partition
 from recallflow.parsing import QUERY_TYPES, parse, raw_query
-from recallflow.queries import QUERY_IDS, QueryEvent
+from recallflow.queries import ID_NAMES, QueryEvent
 from recallflow.records import Position, Record, Refusal
 from recallflow.state.arrays import Bytes
 from recallflow.state.tokens import NO_TOKENS
@@ -147,7 +147,7 @@ def _query_id(record: Record) -> str | None:
     raw = raw_query(record.value)
     if raw is None:
         return None
-    given = next((raw[name] for name in QUERY_IDS if name in raw), None)
+    given = next((raw[name] for name in ID_NAMES if name in raw), None)
     return given[:128] if isinstance(given, str) and given else str(record.position)
 
 

@@ -13,7 +13,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from recallflow.caching import BoundedCache
 from recallflow.control import ALL_TENANTS, ApiKey, ControlHistory, TokenKey
-from recallflow.credentials import KEY_HEADER, TOKEN_HEADER, ApiKeyText, hash_of, read_key
+from recallflow.credentials import KEY_HEADER, TOKEN_HEADER, ApiKeyText, hash_secret, read_key
 from recallflow.errors import ErrorCode, FieldProblem, InvalidRecord, UsageError
 from recallflow.events import Event, MemoryAdd, MemoryEmbedding, MemoryFeedback, MemoryForget, MemoryUpdate, Message
 from recallflow.fields import EPOCH_MS_MAX, Name
@@ -122,7 +122,7 @@ class ApiKeys:
             raise refusal("unauthenticated", KEY_HEADER, "not an API key: send the key as recallflow printed it, rfk_…")
         holder, key = self._find(tenant_id, given.name, at_ms)
         salt, stored = (_NO_SALT, _NO_HASH) if key is None else (key.salt, key.hash)
-        same = hmac.compare_digest(hash_of(salt, given.secret).encode(), stored.encode())
+        same = hmac.compare_digest(hash_secret(salt, given.secret).encode(), stored.encode())
         if key is None or not same:
             raise refusal("unauthenticated", KEY_HEADER, UNKNOWN_KEY)
         if self._decisions.is_revoked(holder, API_KEY, given.name, at_ms):  # only a holder of the secret learns it

@@ -15,7 +15,7 @@ from typing import Any
 import orjson
 
 from recallflow.errors import DecryptionFailed, FieldProblem, InvalidRecord
-from recallflow.outputs import Audited, DeadLetter, Receipted, Requested
+from recallflow.outputs import AuditEntry, DeadLetter, ReceiptOutput, TaskRequest
 from recallflow.owner import Owner
 from recallflow.records import Position, Record
 from recallflow.state import keys
@@ -23,7 +23,7 @@ from recallflow.state.partition import Partition, Values
 
 _log = logging.getLogger(__name__)
 
-Kept = Receipted | Requested | DeadLetter | Audited
+Kept = ReceiptOutput | TaskRequest | DeadLetter | AuditEntry
 
 _OWNER = slice(2, 2 + 2 * keys.OWNER_BYTES)  # the owner in an entry, after `["`
 
@@ -83,7 +83,7 @@ def _key(partition: Partition, position: Position) -> bytes:
     return keys.outbox(partition.keyring.name(b"", position.source), position.offset)
 
 
-_KINDS: dict[str, Callable[..., Kept]] = {"receipt": Receipted, "request": Requested, "audit": Audited}
+_KINDS: dict[str, Callable[..., Kept]] = {"receipt": ReceiptOutput, "request": TaskRequest, "audit": AuditEntry}
 
 
 def _encode_one(output: Kept, record: Record) -> list[object]:
@@ -92,7 +92,7 @@ def _encode_one(output: Kept, record: Record) -> list[object]:
     # A key names its user, so the key of the record is not stored. Keys are arbitrary bytes, so JSON needs base64.
     key = None if output.key == record.key else base64.b64encode(output.key).decode()
     kind = next(name for name, made in _KINDS.items() if made is type(output))
-    tasks = [output.tasks] if isinstance(output, Requested) else []
+    tasks = [output.tasks] if isinstance(output, TaskRequest) else []
     return [kind, output.number, key, output.body.decode(), *tasks]
 
 

@@ -17,7 +17,7 @@ import regex
 from recallflow.embedder import Embedder, Matrix, TextVectors, embed_texts
 from recallflow.errors import FieldProblem, InvalidRecord
 from recallflow.events import MemoryAdd, MemoryEmbedding, MemoryEvent, MemoryUpdate, Message
-from recallflow.language import UNSPACED, Reading, read, sentence_ends, stems
+from recallflow.language import UNSPACED, TextAnalysis, read, sentence_ends, stems
 from recallflow.limits import READ_CHARACTERS
 from recallflow.llm import RemoteEmbedder
 from recallflow.operators.events import Analysis, Item, Refused, Write
@@ -133,13 +133,13 @@ def _parts(text: str, words: _Words) -> list[_Part]:
     return found
 
 
-def entry_stems(text: str, among: Sequence[Passage], reading: Reading) -> str:
+def entry_stems(text: str, among: Sequence[Passage], reading: TextAnalysis) -> str:
     if len(among) == 1:
         return " ".join(reading.stems)
     return PASSAGE_END.join(" ".join(stems(part, reading.language)) for part in own_texts(text, among))
 
 
-def flags_of(text: str, reading: Reading) -> int:
+def flags_of(text: str, reading: TextAnalysis) -> int:
     if not text or text.isspace():
         return BLANK
     asks = (HAS_QUESTION if reading.asks else 0) | (ENDS_ASKING if reading.ends_asking else 0)

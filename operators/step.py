@@ -30,9 +30,9 @@ from recallflow.operators.recall.model_calls import Kind
 from recallflow.operators.recall.shared import Shared
 from recallflow.operators.rules import Rules
 from recallflow.operators.writes import MemoryWrites
-from recallflow.outputs import Done, Moved, Output, OutputBarrier
+from recallflow.outputs import Ack, Output, OutputBarrier, Reroute
 from recallflow.owner import Owner
-from recallflow.records import Mark, Open, Position, Signal
+from recallflow.records import Barrier, PartitionStart, Position, Signal
 from recallflow.state import keys
 from recallflow.state.directory import StateDirectory
 from recallflow.state.hot_owner import HotOwners, Owners
@@ -125,7 +125,7 @@ class StateStep:
         # A log that ends has a single reader, so steps are not interleaved.
         while self._rules.input_ends and self._has_steps():
             outputs += self.advance()
-        outputs += [Done(source, tuple(found)) for source, found in offsets.items()]
+        outputs += [Ack(source, tuple(found)) for source, found in offsets.items()]
         return outputs
 
     def receive(self, calls: list[int]) -> list[Output]:
@@ -177,7 +177,7 @@ class StateStep:
                 return answered or []
             case Misrouted():
                 self._writes.count(item.record.position)
-                moved = Moved(item.record, item.owner.record_key, item.owning_partition)
+                moved = Reroute(item.record, item.owner.record_key, item.owning_partition)
                 return [] if item.record.silent else [moved]
             case Refused():
                 letters = self._writes.refuse(item)
@@ -192,15 +192,15 @@ class StateStep:
                 self._queue.hold(item, first=True)
                 return answered
 
-    def begin_sync(self, mark: Mark) -> OutputBarrier:
+    def begin_sync(self, mark: Barrier) -> OutputBarrier:
         """Start the sync of all applied records at a barrier, and return the partition's progress. Only the latest
         earlier barrier may still wait for the disk or for deliveries, and none if this is not the last."""
         partition = self._partition
         partition.commit()
         # After the last barrier, `close` waits for the disk.
         is_synced = partition.sync_check() if mark.last else self._directory.begin_sync(partition)
-        if mark.place is not None:
-            partition.stage_progress(mark.place)  # older progress only causes more records to be read again
+        if mark.progress is not None:
+            partition.stage_progress(mark.progress)  # older progress only causes more records to be read again
         self._forget_delivered()
         found: dict[str, list[int]] = defaultdict(list)
         for item in [*self._held(), *self._queries.waiting()]:
@@ -269,7 +269,7 @@ def _forget(
 
 
 class PartitionLogic:
-    """The events of one state partition in order. `Open`, or else the first batch, opens the step."""
+    """The events of one state partition in order. `PartitionStart`, or else the first batch, opens the step."""
 
     def __init__(self, open_step: Callable[[int], StateStep]) -> None:
         self._open_step = open_step
@@ -280,10 +280,10 @@ class PartitionLogic:
         outputs: list[Output | OutputBarrier] = []
         given: list[Batch | CallCompletion] = []
         for value in values:
-            if isinstance(value, Open | Mark):
+            if isinstance(value, PartitionStart | Barrier):
                 outputs += self._take(given)
                 given = []
-                if isinstance(value, Open):
+                if isinstance(value, PartitionStart):
                     self._step = self._open_step(value.partition)
                     continue
                 outputs.append(self._opened.begin_sync(value))

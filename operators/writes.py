@@ -24,7 +24,7 @@ from recallflow.operators.large import STEP, LargeEvents
 from recallflow.operators.outbox import Kept
 from recallflow.operators.rules import EnrichmentTasks, Rules
 from recallflow.operators.view import View
-from recallflow.outputs import Audited, DeadLetter, Requested
+from recallflow.outputs import AuditEntry, DeadLetter, TaskRequest
 from recallflow.owner import Owner
 from recallflow.records import Position, Record
 from recallflow.state import keys
@@ -152,7 +152,7 @@ class MemoryWrites:
         """Count a record without effect here as applied."""
         self._partition.stage({}, self._counted(position))
 
-    def audited(self, item: Decoded, error: InvalidRecord) -> list[Audited]:
+    def audited(self, item: Decoded, error: InvalidRecord) -> list[AuditEntry]:
         """Return the access log entry of a refusal, if any."""
         entry = audit.refused(item, error) if self._rules.audited else None
         return [] if entry is None else [entry]
@@ -181,7 +181,7 @@ class MemoryWrites:
         if record.silent:
             return []
         kept = outbox.read(self._partition, record)
-        wanted = {Requested: self._rules.wanted is not None, Audited: self._rules.audited}
+        wanted = {TaskRequest: self._rules.wanted is not None, AuditEntry: self._rules.audited}
         return [one for one in kept if wanted.get(type(one), True)]
 
     def _applied(self, write: Write) -> tuple[View, Sequence[Kept]] | None:
@@ -202,11 +202,11 @@ class MemoryWrites:
                 outputs += once("enrichment", write.record.position, self._requested, view, write, self._rules.wanted)
         return view, outputs
 
-    def _requested(self, view: View, write: Write, wanted: EnrichmentTasks) -> list[Requested]:
+    def _requested(self, view: View, write: Write, wanted: EnrichmentTasks) -> list[TaskRequest]:
         asked = requests(view, write, wanted, self._rules.decisions)
         position, key = write.record.position, write.owner.record_key
         encoded = ((number, one.model_dump_json(exclude_none=True).encode(), tuple(one.tasks)) for number, one in asked)
-        return [Requested(position, number, key, body, tasks) for number, body, tasks in encoded]
+        return [TaskRequest(position, number, key, body, tasks) for number, body, tasks in encoded]
 
     def _counted(self, position: Position) -> Position | None:
         """Return the positions to commit. Queries are not counted, because a rebuild need not read them."""

@@ -40,7 +40,7 @@ from recallflow.credentials import (
     Headers,
     check_secret,
     new_key,
-    signed,
+    sign,
 )
 from recallflow.errors import DeliveryFailed, InvalidRecord, QueryTimeout, UsageError
 from recallflow.graphs import GraphReport, Trace
@@ -382,7 +382,7 @@ class KafkaVerbs(Verbs):
 
     def _publish(self, event: Control) -> "Future[Position]":
         key, value = event.record_key, event.model_dump_json(exclude_none=True).encode()
-        return self._produce(self._topics.control, value, key, signed(self._control_secret, key, value))
+        return self._produce(self._topics.control, value, key, sign(self._control_secret, key, value))
 
 
 class _KafkaConnection:

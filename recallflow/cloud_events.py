@@ -14,7 +14,7 @@ from recallflow.credentials import Headers
 from recallflow.distribution import install
 from recallflow.errors import FieldProblem, InvalidRecord, UsageError
 from recallflow.parsing import QUERY_TYPES
-from recallflow.schema_registry import Registered
+from recallflow.schema_registry import RegisteredValue
 
 JSON, BINARY, STRUCTURED = RESPONSE_FORMATS = ("json", "cloudevents-binary", "cloudevents-structured")
 CONTENT_TYPE = "content-type"
@@ -150,7 +150,7 @@ def response_event(body: bytes, key: bytes, topic: str, number: str, response_fo
 def response_json(value: bytes) -> bytes:
     """Return the response in a record of the response topic: its value, the content of a registered record, or the data
     of our structured CloudEvent."""
-    if isinstance(value, Registered) and isinstance(value.content, bytes):
+    if isinstance(value, RegisteredValue) and isinstance(value.content, bytes):
         return value.content
     if not value.startswith(_STRUCTURED_RESPONSE):
         return value

@@ -11,7 +11,7 @@ from pydantic import Field, StringConstraints, ValidationInfo, ValidatorFunction
 
 from recallflow import limits
 from recallflow.fields import (
-    AS_WHOLE,
+    AS_INT,
     EPOCH_MS_MAX,
     JSON_INT_MAX,
     AnyJson,
@@ -30,7 +30,7 @@ Text = Annotated[str, StringConstraints(max_length=limits.SUMMARY_CHARACTERS)]
 RolloutMode = Literal["off", "shadow", "canary"]
 BOUNDED_LIST = Field(max_length=limits.USERS_MAX)
 ALL_TENANTS = "*"  # the tenant of keys that act for any: the deployment's own
-SETTLED_MS = 1_000  # a decision applies to records appended at least this long after it
+DELAY_MS = 1_000  # a decision applies to records appended at least this long after it
 
 
 class Control(Model):
@@ -145,7 +145,7 @@ class Quota(Control):
     """A limit of the tenant, by its `name` (docs/how-to/quotas.md); null means no limit."""
 
     type: Literal["quota"]
-    limit: Annotated[int, Field(ge=0, le=JSON_INT_MAX), AS_WHOLE] | None = None
+    limit: Annotated[int, Field(ge=0, le=JSON_INT_MAX), AS_INT] | None = None
 
 
 _Any = TenantSettings | Category | ApiKey | TokenKey | Rollout | GateVerdict | OwnerMapping | Quota
@@ -249,7 +249,7 @@ def _order_ms(event: Control) -> float:
 
 def quota(history: ControlHistory, tenant_id: str, name: str, append_ms: int) -> int | None:
     """Return the limit of this name for a tenant at this append time; None without one."""
-    found = history.as_of(tenant_id, "quota", name, append_ms - SETTLED_MS)
+    found = history.as_of(tenant_id, "quota", name, append_ms - DELAY_MS)
     return found.limit if isinstance(found, Quota) else None
 
 

@@ -63,10 +63,10 @@ class ApiKeyText(NamedTuple):
 def new_key() -> tuple[ApiKeyText, dict[str, str]]:
     """Return a new API key, and the fields of the control event that registers it."""
     key, salt = ApiKeyText.new(), secrets.token_hex(SALT_BYTES)
-    return key, {"name": key.name, "salt": salt, "hash": hash_of(salt, key.secret)}
+    return key, {"name": key.name, "salt": salt, "hash": hash_secret(salt, key.secret)}
 
 
-def hash_of(salt: str, secret: str) -> str:
+def hash_secret(salt: str, secret: str) -> str:
     """Return the stored hash of an API key's secret. With 256 random bits, no slow hash is necessary."""
     return hmac.digest(salt.encode(), secret.encode(), "sha256").hex()
 
@@ -116,7 +116,7 @@ def check_secret(name: str, secret: str | None) -> None:
         raise UsageError(f"{name} must be text of {SECRET_BYTES_MIN} bytes or more: make a new one")
 
 
-def signed(secret: str | None, key: bytes, value: bytes) -> tuple[tuple[str, bytes], ...]:
+def sign(secret: str | None, key: bytes, value: bytes) -> tuple[tuple[str, bytes], ...]:
     """Return the headers that sign a record; none without a secret."""
     return () if secret is None else ((SIGNATURE, _signature(secret, key, value)),)
 

@@ -13,18 +13,18 @@ from pydantic import AfterValidator, Field, StringConstraints, field_validator, 
 
 from recallflow import limits
 from recallflow.fields import (
-    AS_WHOLE,
+    AS_INT,
     INT32_MAX,
     AnyJson,
     ContentHash,
     Embedding,
+    Fraction,
     Identifier,
     Layer,
     Model,
     Name,
     NonEmpty,
     Role,
-    Share,
     StrictPart,
     Timestamp,
 )
@@ -56,7 +56,7 @@ class Event(Model):
     environment: Identifier = PRODUCTION
     session_id: Identifier | None = None
     timestamp: Timestamp | None = None
-    schema_version: Annotated[int, Field(ge=0, le=INT32_MAX), AS_WHOLE] | None = None
+    schema_version: Annotated[int, Field(ge=0, le=INT32_MAX), AS_INT] | None = None
     receipt: bool = False
 
     @property
@@ -164,8 +164,8 @@ class Relation(_ValidityPeriod):
     source: Name
     type: Name
     target: Name
-    weight: Share | None = None
-    confidence: Share | None = None
+    weight: Fraction | None = None
+    confidence: Fraction | None = None
     properties: AnyJson | None = None
     archived: bool = False
 
@@ -181,8 +181,8 @@ class MemoryFields(Model):
     topics: Labels | None = None
     entities: Annotated[list[Entity], Field(max_length=limits.ENTITIES_MAX), AfterValidator(_few_aliases)] | None = None
     relations: Annotated[list[Relation], Field(max_length=limits.RELATIONS_MAX)] | None = None
-    importance: Share | None = None
-    confidence: Share | None = None
+    importance: Fraction | None = None
+    confidence: Fraction | None = None
     embedding: Embedding | None = None
     valid_from: Timestamp | None = None
     valid_to: Timestamp | None = None
@@ -304,8 +304,8 @@ class GraphEdge(_ValidityPeriod):
     source: Name
     target: Name
     type: Name
-    weight: Share = 1.0
-    confidence: Share = 1.0
+    weight: Fraction = 1.0
+    confidence: Fraction = 1.0
     evidence: Evidence | None = None
     expires_at: Timestamp | None = None
     archived: bool = False
@@ -462,7 +462,7 @@ def content_hash(content: str) -> str:
     return sha256(content.encode()).hexdigest()
 
 
-def text_to_embed(author: str | None, content: str) -> str:
+def embedding_input(author: str | None, content: str) -> str:
     """Return the input of an embedding service for a memory: `author: content` as in a chat, cut to a number of
     bytes that every service accepts, since a text has at most as many tokens as bytes."""
     shown = f"{author}: {content}" if author else content

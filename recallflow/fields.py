@@ -58,7 +58,7 @@ def parse_time(value: object) -> int:
     return round(value)
 
 
-def written_time(epoch_ms: int) -> int | str:
+def wire_time(epoch_ms: int) -> int | str:
     """Return epoch milliseconds for an event: as text where `parse_time` would read the number as seconds."""
     return format_time(epoch_ms) if _looks_like_seconds(epoch_ms) else epoch_ms
 
@@ -112,12 +112,12 @@ Identifier = Annotated[str, StringConstraints(min_length=1, max_length=128, patt
 ContentHash = Annotated[str, Field(json_schema_extra={"pattern": "^[0-9a-fA-F]{64}$"}), AfterValidator(_sha256)]
 AnyJson = Annotated[dict[str, Any], AfterValidator(_finite)]
 _TIME = {"anyOf": [{"type": "string", "format": "date-time"}, {"type": "integer", "description": "epoch milliseconds"}]}
-_WRITTEN = PlainSerializer(written_time, when_used="json")
+_WRITTEN = PlainSerializer(wire_time, when_used="json")
 Timestamp = Annotated[int, BeforeValidator(parse_time), _WRITTEN, WithJsonSchema(_TIME)]
-AS_WHOLE = BeforeValidator(_whole)  # last in an annotation: it runs before the bounds are checked
+AS_INT = BeforeValidator(_whole)  # last in an annotation: it runs before the bounds are checked
 INT32_MAX = 2**31 - 1
 JSON_INT_MAX = 2**53 - 1  # largest integer that every JSON parser reads exactly
-Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
+Fraction = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 NOT_BLANK = r"\S"
 NonEmpty = Annotated[str, StringConstraints(min_length=1, pattern=NOT_BLANK)]
 Embedding = Annotated[list[float], Field(min_length=1, max_length=8_192), AfterValidator(_fits_float32)]

@@ -5,7 +5,7 @@ from typing import Any, Literal
 from recallflow.control import RolloutMode
 from recallflow.fields import Model, Truncatable
 
-Mark = Literal["archived", "expired", "not_yet_valid", "superseded"]
+InvalidReason = Literal["archived", "expired", "not_yet_valid", "superseded"]
 """Reason why a node, edge or memory is not valid at the requested time."""
 
 
@@ -126,7 +126,7 @@ class ExploredEdge(Truncatable):
     valid_to: str | None
     expires_at: str | None
     archived: bool
-    marks: list[Mark]
+    marks: list[InvalidReason]
     ingested_at: str
     properties: dict[str, Any]
 
@@ -149,7 +149,7 @@ class ExploredMemory(Truncatable):
     role: str | None
     name: str | None
     created_at: str
-    marks: list[Mark]
+    marks: list[InvalidReason]
 
 
 class Subgraph(Truncatable):
@@ -191,7 +191,7 @@ class Fact(Truncatable):
     evidence: list[Evidence]
     evidence_count: int
     score: float
-    marks: list[Mark]
+    marks: list[InvalidReason]
 
 
 class Facts(Truncatable):

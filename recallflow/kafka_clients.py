@@ -143,7 +143,7 @@ def reason_of(error: Exception) -> str:
 
 RECORD_OVERHEAD_BYTES = 4_096  # a record's key, headers and batch, beyond its value
 
-Delivered = Callable[[Position | DeliveryFailed], None]
+DeliveryCallback = Callable[[Position | DeliveryFailed], None]
 
 
 class ProducerAndReader:
@@ -310,7 +310,7 @@ class ProducerAndReader:
                 raise UsageError("the client is closed")
             yield
 
-    def send(self, topic: str, value: bytes, key: bytes, headers: Headers, delivered: Delivered) -> None:
+    def send(self, topic: str, value: bytes, key: bytes, headers: Headers, delivered: DeliveryCallback) -> None:
         """Send a record. `delivered` is called once with its position or an error, perhaps before this returns.
         Raise InvalidRecord for a record that is too large, and UsageError after close()."""
 

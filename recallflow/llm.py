@@ -43,7 +43,7 @@ class Prompt(NamedTuple):
     max_tokens: int = 1_000
 
 
-class Spent(NamedTuple):
+class Cost(NamedTuple):
     """Cost of calls."""
 
     calls: int = 0
@@ -54,22 +54,22 @@ class Spent(NamedTuple):
     def tokens(self) -> int:
         return self.prompt_tokens + self.completion_tokens
 
-    def plus(self, other: "Spent") -> "Spent":
-        return Spent(*(one + another for one, another in zip(self, other, strict=True)))
+    def plus(self, other: "Cost") -> "Cost":
+        return Cost(*(one + another for one, another in zip(self, other, strict=True)))
 
 
 class Completion(NamedTuple):
     """Answer that matches the prompt's schema, with its cost."""
 
     value: dict[str, Any]
-    spent: Spent
+    spent: Cost
 
 
-class Embedded(NamedTuple):
+class Embeddings(NamedTuple):
     """Vectors as (texts, dimension) float32, L2-normalised rows, with their cost."""
 
     vectors: "Matrix"
-    spent: Spent
+    spent: Cost
 
 
 class LanguageModel(Protocol):
@@ -94,7 +94,7 @@ class EmbeddingService(Protocol):
     def dimension(self) -> int:
         """Return the number of floats per vector."""
 
-    async def embed(self, tenant_id: str, texts: Sequence[str]) -> Embedded:
+    async def embed(self, tenant_id: str, texts: Sequence[str]) -> Embeddings:
         """Return the vectors. Raise ModelError, or EmbedderError for vectors of another dimension."""
 
 

@@ -33,12 +33,12 @@ class Answer(EncodedOutput):
 
 
 @dataclass(slots=True, frozen=True)
-class Receipted(EncodedOutput):
+class ReceiptOutput(EncodedOutput):
     """A receipt."""
 
 
 @dataclass(slots=True, frozen=True)
-class Requested(EncodedOutput):
+class TaskRequest(EncodedOutput):
     """A request to the enrichment flow for these tasks."""
 
     tasks: tuple[Task, ...]
@@ -77,24 +77,24 @@ class Verdict:
 
 
 @dataclass(slots=True, frozen=True)
-class Enriched(EncodedOutput):
+class ResultOutput(EncodedOutput):
     """The result of an enrichment request. `bare` replaces it where the topic refuses the result."""
 
     bare: bytes
 
 
 @dataclass(slots=True, frozen=True)
-class Derived(EncodedOutput):
+class EventOutput(EncodedOutput):
     """An event from a result of enrichment, on its way to the memory topic."""
 
 
 @dataclass(slots=True, frozen=True)
-class Audited(EncodedOutput):
+class AuditEntry(EncodedOutput):
     """An entry of the access log."""
 
 
 @dataclass(slots=True, frozen=True)
-class Moved:
+class Reroute:
     """A record on its way to its owner's partition of the same topic."""
 
     record: Record
@@ -121,16 +121,16 @@ class OutputBarrier:
 
 
 @dataclass(slots=True, frozen=True)
-class Done:
+class Ack:
     """Finished records of one source: applied, answered, refused or parked. It follows their outputs."""
 
     source: str
     offsets: tuple[int, ...]
 
 
-Routed = Answer | Receipted | Requested | DeadLetter | Verdict | Audited | Moved
-Output = Routed | Done
-EnrichmentOutput = Enriched | Derived | Receipted | DeadLetter | Done
+RoutedOutput = Answer | ReceiptOutput | TaskRequest | DeadLetter | Verdict | AuditEntry | Reroute
+Output = RoutedOutput | Ack
+EnrichmentOutput = ResultOutput | EventOutput | ReceiptOutput | DeadLetter | Ack
 
 
 class AuditRecord(Model):

@@ -24,7 +24,7 @@ def partition_of(key: bytes, partitions: int) -> int:
     return _key_hashes[key] % partitions
 
 
-def hash_of(key: bytes) -> int:
+def key_hash(key: bytes) -> int:
     """Return the hash whose remainder is the partition of a key."""
     return murmur2(key) & _POSITIVE
 
@@ -43,7 +43,7 @@ def murmur2(data: bytes) -> int:
     return h ^ h >> 15
 
 
-_key_hashes = BoundedCache(hash_of, _KEPT_BYTES)
+_key_hashes = BoundedCache(key_hash, _KEPT_BYTES)
 
 
 class Owner(NamedTuple):
@@ -76,7 +76,7 @@ def state_partition(tenant_id: str, user_id: str, partitions: int) -> int:
 
 
 # By name: to make the key anew for each record takes longer than all the rest.
-_hashes: BoundedCache[tuple[str, str], int] = BoundedCache(lambda user: hash_of(user_key(*user)), 8 * 1024 * 1024)
+_hashes: BoundedCache[tuple[str, str], int] = BoundedCache(lambda user: key_hash(user_key(*user)), 8 * 1024 * 1024)
 
 
 # `github.com/OWNER/REPOSITORY` as an id, a URL (also with credentials and a port), or the SSH remote of a clone.

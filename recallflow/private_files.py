@@ -51,7 +51,7 @@ def restrict_tree(folder: Path) -> None:
         restrict(path)
 
 
-def open_to_others(folder: Path) -> list[Path]:
+def find_exposed_paths(folder: Path) -> list[Path]:
     """Return the folder and the entries in it that other users of the machine may read or change. If the folder belongs
     to another user, such as a mounted disk, only its entries are checked."""
     status = folder.stat()

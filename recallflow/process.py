@@ -95,16 +95,16 @@ def descriptor_limit() -> int:
     return _UNLIMITED if soft == resource.RLIM_INFINITY else soft
 
 
-def connections_most() -> int:
+def max_connections() -> int:
     return max(1, min(CONNECTIONS_MOST, int(descriptor_limit() * CONNECTIONS_SHARE)))
 
 
-def backlog() -> int:
+def max_backlog() -> int:
     """Return the limit of connections that wait to be accepted."""
     return max(8, min(BACKLOG_MOST, int(descriptor_limit() * ACCEPTED_SHARE)))
 
 
-def database_files(databases: int) -> int:
+def max_database_files(databases: int) -> int:
     """Return RocksDB's `max_open_files` for each of several databases that are open at the same time."""
     return max(DATABASE_FILES_LEAST, int(descriptor_limit() * STATE_SHARE) // max(1, databases))
 
@@ -119,7 +119,7 @@ STOP_S = 4.0
 STEP_MAX_S = 5.0  # limit of one wait step: a stopped process did not wait
 
 
-def exponential(first_s: float, most_s: float) -> Iterator[float]:
+def backoffs_s(first_s: float, most_s: float) -> Iterator[float]:
     """Yield pauses between attempts: each twice as long as the one before it, up to `most_s`."""
     pause_s = first_s
     while True:
@@ -139,7 +139,7 @@ def background_thread(work: Callable[[], None], name: str, stopping: threading.E
         thread.join()
 
 
-class Patience:
+class TimeLimit:
     """Time limit of an outage. It ends soon after `stopping` is set, because supervisors kill slow processes."""
 
     def __init__(
@@ -170,7 +170,7 @@ class Patience:
         return f"within {STOP_S:.0f} s of the signal to stop"
 
 
-class Closing:
+class CloseErrors:
     """Steps that close a part of the dataflow; errors are kept. Bytewax also closes parts during an error: a second
     error would abort the process (SIGABRT) without a message."""
 

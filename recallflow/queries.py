@@ -26,15 +26,15 @@ from pydantic_core import InitErrorDetails
 from recallflow import limits
 from recallflow.events import Event
 from recallflow.fields import (
-    AS_WHOLE,
+    AS_INT,
     FIELDS_MAX,
     INT32_MAX,
+    Fraction,
     Identifier,
     Layer,
     Name,
     NonEmpty,
     Role,
-    Share,
     StrictPart,
     Timestamp,
     check_all,
@@ -95,7 +95,7 @@ Mode = Literal["recency", "relevance", "entity_focused", "balanced", "episode", 
 DecayFunction = Literal["exponential", "linear", "logarithmic", "step", "hyperbolic"]
 Days = Annotated[float, Field(gt=0, le=1_000_000, allow_inf_nan=False)]
 Weight = Annotated[float, Field(ge=0, le=1_000, allow_inf_nan=False)]
-Clamped = Annotated[int, AS_WHOLE]  # any number is answered, with a warning where it is cut to its bounds
+Clamped = Annotated[int, AS_INT]  # any number is answered, with a warning where it is cut to its bounds
 
 # Default weights of each mode's factors; in `hybrid`, log-odds of the semantic signal (docs/concepts/recall.md).
 WEIGHTS: Mapping[Mode, Mapping[str, float]] = MappingProxyType({
@@ -116,7 +116,7 @@ BOOSTS: Mapping[Mode, Mapping[str, float]] = MappingProxyType({"hybrid": _BOOSTS
 K_MIN, K_MAX = 1, 50
 HOPS_MIN, HOPS_MAX = 1, 3
 MAX_TOKENS_MAX = 1_000_000  # more than a record can carry
-Hops = Annotated[int, Field(ge=HOPS_MIN, le=HOPS_MAX), AS_WHOLE]
+Hops = Annotated[int, Field(ge=HOPS_MIN, le=HOPS_MAX), AS_INT]
 
 
 def _position(text: str) -> str:
@@ -144,7 +144,7 @@ def unknown_factors(mode: Mode | None, weights: object, *where: str) -> list[Ini
     return found
 
 
-QUERY_IDS = ("id", "query_id")  # the names under which a query may carry its id
+ID_NAMES = ("id", "query_id")  # the names under which a query may carry its id
 
 PositionText = Annotated[str, StringConstraints(max_length=512), AfterValidator(_position)]
 
@@ -203,8 +203,8 @@ class Filters(StrictPart):
     session_ids: Annotated[list[Identifier], Values] | None = None
     created_after: Timestamp | None = None
     created_before: Timestamp | None = None
-    min_confidence: Share | None = None
-    min_importance: Share | None = None
+    min_confidence: Fraction | None = None
+    min_importance: Fraction | None = None
     all_tags: Annotated[list[Name], Values] | None = None
     entities: Annotated[list[Name], Field(min_length=1, max_length=limits.URNS_MAX)] | None = None
     metadata: Annotated[dict[MetadataName, MetadataValues], FewFields] | None = None
@@ -264,7 +264,7 @@ class ReplyTo(StrictPart):
     """Another response topic, from the list in the settings."""
 
     topic: Name
-    partition: Annotated[int, Field(ge=0, le=INT32_MAX), AS_WHOLE] | None = None
+    partition: Annotated[int, Field(ge=0, le=INT32_MAX), AS_INT] | None = None
 
 
 class Query(Event):
@@ -274,9 +274,9 @@ class Query(Event):
     `id` may also be called `query_id`, as in the answer.
     """
 
-    id: Annotated[Identifier | None, Field(validation_alias=AliasChoices(*QUERY_IDS))] = None
+    id: Annotated[Identifier | None, Field(validation_alias=AliasChoices(*ID_NAMES))] = None
     wait_for: PositionText | Annotated[list[PositionText], Field(max_length=limits.POSITIONS_MAX)] | None = None
-    wait_timeout_ms: Annotated[int, Field(ge=0, le=60_000), AS_WHOLE] = 2_000
+    wait_timeout_ms: Annotated[int, Field(ge=0, le=60_000), AS_INT] = 2_000
     reply_to: ReplyTo | None = None
 
 
@@ -293,11 +293,11 @@ class Recall(Query):
     decay: Decay = Decay()
     weights: dict[str, Weight] | None = None
     filters: Conditions = Filters()
-    min_relevance: Share | None = None
+    min_relevance: Fraction | None = None
     entity_urns: Annotated[list[Name], Field(max_length=limits.URNS_MAX)] = []
-    max_episodes: Annotated[int, Field(ge=1, le=K_MAX), AS_WHOLE] | None = None
+    max_episodes: Annotated[int, Field(ge=1, le=K_MAX), AS_INT] | None = None
     whole_episodes: bool = False
-    max_tokens: Annotated[int, Field(ge=1, le=MAX_TOKENS_MAX), AS_WHOLE] | None = None
+    max_tokens: Annotated[int, Field(ge=1, le=MAX_TOKENS_MAX), AS_INT] | None = None
     select_categories: bool = False
     check_sufficiency: bool = False
     rewrite: bool = False
@@ -339,7 +339,7 @@ class MemoriesList(Query):
 
     type: Literal["memories.list"]
     filters: Conditions = Filters()
-    limit: Annotated[int, Field(ge=1, le=1_000), AS_WHOLE] = 100
+    limit: Annotated[int, Field(ge=1, le=1_000), AS_INT] = 100
     after: Annotated[_Text, _cursor(MemoryCursor)] | None = None
     as_of: AsOf | None = None
 
@@ -348,7 +348,7 @@ class EpisodesList(Query):
     """Asks for the user's episodes, newest first; `session_id` narrows to one session."""
 
     type: Literal["episodes.list"]
-    limit: Annotated[int, Field(ge=1, le=1_000), AS_WHOLE] = 100
+    limit: Annotated[int, Field(ge=1, le=1_000), AS_INT] = 100
 
 
 class GraphStatus(Query):
@@ -362,7 +362,7 @@ class GraphTrace(Query):
 
     type: Literal["graph.trace"]
     query: NonEmpty
-    k: Annotated[int, Field(ge=K_MIN, le=K_MAX), AS_WHOLE] = 10
+    k: Annotated[int, Field(ge=K_MIN, le=K_MAX), AS_INT] = 10
     mode: Mode = "hybrid"
     filters: Conditions = Filters()
     traversal_depth: Hops = 1
@@ -378,7 +378,7 @@ class GraphExplore(Query):
     whole: bool = False
     nodes: Annotated[list[Name], Field(max_length=20)] = []
     hops: Hops = 1
-    limit: Annotated[int, Field(ge=1, le=500), AS_WHOLE] = 200
+    limit: Annotated[int, Field(ge=1, le=500), AS_INT] = 200
     after: Annotated[_Text, _cursor(MemoryCursor, EdgeCursor)] | None = None
     as_of: AsOf | None = None
 

@@ -109,21 +109,21 @@ class Record(NamedTuple):
         return self.moved_from or self.position
 
 
-class Open(NamedTuple):
+class PartitionStart(NamedTuple):
     """A state partition is owned by this process from here on; its records follow."""
 
     partition: int
 
 
-class Mark(NamedTuple):
+class Barrier(NamedTuple):
     """A barrier: all emitted records of a state partition are before it, and its progress is to be kept. `number`
-    counts the barriers of a partition; `place` is the encoded known progress, None if unchanged; `last` means that
+    counts the barriers of a partition; `progress` is the encoded known progress, None if unchanged; `last` means that
     the partition is released here."""
 
     partition: int
     number: int
-    place: bytes | None = None
+    progress: bytes | None = None
     last: bool = False
 
 
-Signal = Open | Mark
+Signal = PartitionStart | Barrier

@@ -11,7 +11,7 @@ from typing_extensions import TypedDict
 
 from recallflow.errors import InvalidRecord, RecallflowError
 from recallflow.fields import Model, Truncatable
-from recallflow.graphs import ExploredEdge, Facts, GraphReport, Mark, Subgraph, Trace
+from recallflow.graphs import ExploredEdge, Facts, GraphReport, InvalidReason, Subgraph, Trace
 
 # Why an event has no effect: its memories changed since; too many edits of the memory; a vector of a model that is not
 # in use; an event not later than its user's erasure.
@@ -246,7 +246,7 @@ class ListedMemory(Truncatable):
     confidence: float
     metadata: dict[str, Any] | None
     derived_from: dict[str, Any] | None
-    marks: list[Mark]
+    marks: list[InvalidReason]
 
 
 class MemoryPage(Model):

@@ -35,7 +35,7 @@ _PASSING = (HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_MANY_REQUESTS)
 _log = logging.getLogger(__name__)
 
 
-class Registered(bytes):
+class RegisteredValue(bytes):
     """The bytes of a registered record, with their content as JSON, or the reason why there is none."""
 
     content: bytes | InvalidRecord
@@ -90,20 +90,20 @@ class SchemaRegistry:
             client.close()
 
     def open(self, message: Any) -> None:
-        """Replace the value of a message by a `Registered` one, if it is registered. Raise as `read`."""
+        """Replace the value of a message by a `RegisteredValue` one, if it is registered. Raise as `read`."""
         if not is_registered(value := message.value()):
             return
         if not self.skips or Position(message.topic(), message.partition(), message.offset()) not in self.skips:
             message.set_value(self.read(value))
 
-    def read(self, value: bytes) -> Registered:
+    def read(self, value: bytes) -> RegisteredValue:
         """Decode a registered value. Raise RegistryUnavailable, and SourceError if the registry refuses us."""
         schema_id = int.from_bytes(value[1:FRAME_BYTES], "big")
         try:
             with self.asking():
                 if schema_id not in self._decoders:
                     self._decoders[schema_id] = self._decoder(schema_id)
-                return Registered(value, self._decoders[schema_id](value))
+                return RegisteredValue(value, self._decoders[schema_id](value))
         except SourceError:
             raise
         except _UnknownSchemaError:
@@ -112,7 +112,7 @@ class SchemaRegistry:
         except Exception as error:  # noqa: BLE001 - a decoder raises errors of any type for arbitrary bytes
             code, kind = "undecodable", str(error) if str(error) == _TEXT_SCHEMA else type(error).__name__
             problem = f"cannot be read with its schema {schema_id}: {kind}; send it with the serializer of that schema"
-        return Registered(value, InvalidRecord(code, [FieldProblem("", problem)]))
+        return RegisteredValue(value, InvalidRecord(code, [FieldProblem("", problem)]))
 
     @contextmanager
     def asking(self) -> Iterator[None]:

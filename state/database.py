@@ -28,7 +28,7 @@ class SharedMemory:
     time."""
 
     def __init__(self, partitions: int = 1) -> None:
-        self._files = process.database_files(partitions)
+        self._files = process.max_database_files(partitions)
         self._cache = rocksdict.Cache(BLOCK_CACHE_BYTES)
         self._buffers = rocksdict.WriteBufferManager.new_write_buffer_manager_with_cache(
             WRITE_BUFFERS_BYTES, False, self._cache

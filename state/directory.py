@@ -12,7 +12,7 @@ from typing import Self
 
 from recallflow import process
 from recallflow.errors import PartitionMissing, StateError, StorageError
-from recallflow.process import exponential
+from recallflow.process import backoffs_s
 from recallflow.state import description, folders, keys
 from recallflow.state.database import SharedMemory
 from recallflow.state.description import Fingerprint
@@ -302,7 +302,7 @@ class StateDirectory:
         try:
             partition.clean()
         except StorageError as error:
-            retry_s = self._purge_retries_s.setdefault(partition.number, exponential(PURGE_AGAIN_S, PURGE_AGAIN_MOST_S))
+            retry_s = self._purge_retries_s.setdefault(partition.number, backoffs_s(PURGE_AGAIN_S, PURGE_AGAIN_MOST_S))
             wait_s = next(retry_s)
             _log.error("files may still hold erased data; cleaning is repeated in %g s: %s", wait_s, error)
             if partition.is_broken:

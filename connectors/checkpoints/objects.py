@@ -17,7 +17,7 @@ from pyarrow import fs
 
 from recallflow.errors import CheckpointError, UsageError
 from recallflow.private_files import FOLDER_MODE, make_private_folder, open_private
-from recallflow.process import OUTAGE_S, Patience
+from recallflow.process import OUTAGE_S, TimeLimit
 
 SCHEMES = ("s3", "gs", "file")
 ONE_PUT = "allow_delayed_open=true"  # a small object is sent atomically with one request
@@ -91,7 +91,7 @@ _T = TypeVar("_T")
 def retry(stopping: threading.Event, patience_s: float, shown: str, what: str, call: Callable[[], _T]) -> _T:
     """Return the result of a store call, with retries until `stopping` is set. Raise CheckpointError, and
     FileNotFoundError unchanged."""
-    patience = Patience(patience_s)
+    patience = TimeLimit(patience_s)
     waits = False
     while True:
         if stopping.is_set():

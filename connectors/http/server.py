@@ -203,10 +203,10 @@ class Server(uvicorn.Server):
     """Server until `should_exit` is set. Its caller handles signals: uvicorn's handler loses the exit code."""
 
     def __init__(self, app: ASGIApp, stop_timeout_s: float) -> None:
-        protocol: Any = partial(HttpConnection, ConnectionPool(process.connections_most()))
+        protocol: Any = partial(HttpConnection, ConnectionPool(process.max_connections()))
         config = uvicorn.Config(
             app, loop="uvloop", http=protocol, ws="none", log_config=None, access_log=False, server_header=False,
-            proxy_headers=False, backlog=process.backlog(), timeout_keep_alive=KEEP_ALIVE_S,
+            proxy_headers=False, backlog=process.max_backlog(), timeout_keep_alive=KEEP_ALIVE_S,
             timeout_graceful_shutdown=stop_timeout_s,  # type: ignore[arg-type] # any number of seconds will do
         )  # fmt: skip
         super().__init__(config)
@@ -223,7 +223,7 @@ def listen(host: str, port: int) -> socket.socket:
     """Return a listening socket; port 0 chooses a free port. Raise UsageError where it cannot listen."""
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-        return socket.create_server((host, port), family=family, backlog=process.backlog())
+        return socket.create_server((host, port), family=family, backlog=process.max_backlog())
     except (OSError, OverflowError) as error:
         raise UsageError(f"cannot listen at {host}:{port}: {error}; give another port or host") from error
 

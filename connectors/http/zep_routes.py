@@ -30,7 +30,7 @@ from recallflow.connectors.http.mem0_requests import (
     read,
 )
 from recallflow.errors import InvalidRecord
-from recallflow.fields import Role, Share
+from recallflow.fields import Fraction, Role
 from recallflow.graphs import Fact
 from recallflow.queries import K_MAX
 from recallflow.service import check_forgotten
@@ -54,7 +54,7 @@ class UrlParameters(Fields):
 
 class MemoryPart(UrlParameters):
     lastn: Annotated[int, Field(ge=0, le=1_000)] = 0
-    min_rating: Annotated[Share, Field(alias="minRating")] = 0.0
+    min_rating: Annotated[Fraction, Field(alias="minRating")] = 0.0
 
 
 class ZepPage(UrlParameters):
@@ -124,8 +124,8 @@ class ZepSearch(Fields):
     user_id: str | None = None
     session_ids: list[str] = []
     limit: Annotated[int, Field(ge=0)] = 0
-    min_fact_rating: Share = 0.0
-    min_score: Share = 0.0
+    min_fact_rating: Fraction = 0.0
+    min_score: Fraction = 0.0
     mmr_lambda: Any = None
     reranker: Any = None
     search_type: Any = None

@@ -14,7 +14,7 @@ from recallflow.connectors.kafka.topic_reader import TRY_AGAIN_S, TopicReader
 from recallflow.errors import SourceError
 from recallflow.kafka_clients import is_retriable
 from recallflow.kafka_options import KafkaOptions
-from recallflow.process import Patience
+from recallflow.process import TimeLimit
 
 CREATE_S = 30.0
 DESCRIBE_S = 2.0
@@ -172,7 +172,7 @@ class ClusterInspector:
     def group_rights(self, group: str) -> frozenset[str] | str | None:
         """Return the permitted operations on a consumer group, or the reason for their absence. Retry while the brokers
         report that no coordinator is available yet, as before the first group of a cluster."""
-        waiting = Patience(ASK_S)
+        waiting = TimeLimit(ASK_S)
         while True:
             (asked,) = self._admin.describe_consumer_groups(
                 [group], include_authorized_operations=True, request_timeout=ASK_S

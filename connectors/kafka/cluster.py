@@ -19,7 +19,7 @@ from recallflow.connectors.kafka.topic_reader import TAIL, UNCOMMITTED, TopicRea
 from recallflow.errors import SourceError
 from recallflow.kafka_clients import is_retriable
 from recallflow.kafka_options import KafkaOptions
-from recallflow.process import OUTAGE_S, Patience, background_thread
+from recallflow.process import OUTAGE_S, TimeLimit, background_thread
 
 OUTAGE_CHECK_INTERVAL_S = 0.5
 REQUEST_TIMEOUT_S = 2.0
@@ -266,7 +266,7 @@ class EndOffsetPoller:
 
     def ask(self) -> TopicOffsets:
         """Return the current end offsets, with added partitions. Raise SourceError."""
-        waiting = Patience(OUTAGE_S)
+        waiting = TimeLimit(OUTAGE_S)
         while True:
             try:
                 self._parts = self._list()

@@ -16,18 +16,18 @@ from recallflow.connectors.kafka.messages import headers_of, time_ms
 from recallflow.connectors.kafka.sender import Sender
 from recallflow.connectors.kafka.topic_reader import NewConsumer, TopicReader
 from recallflow.control import Control, ControlHistory
-from recallflow.credentials import has_signature, is_signed, signed
+from recallflow.credentials import has_signature, is_signed, sign
 from recallflow.errors import InvalidRecord
 from recallflow.kafka_options import KafkaOptions
 from recallflow.parsing import parse_control
-from recallflow.process import Patience
+from recallflow.process import TimeLimit
 
 POLL_S = 0.1
 AHEAD_MS = 300_000  # maximum lead of a signed decision over its append time, for clock skew
 # Reason for ignoring an event → text of the log line.
 LEFT_OUT = {
     "no_event": "is no control event",
-    "not_signed": "is not signed with auth.control_secret",
+    "not_signed": "is not sign with auth.control_secret",
     "wrong_time": "has no timestamp, or one over five minutes ahead of its append time",
     "replayed": "is older than what holds: somebody sent it again, or a clock is behind",
 }
@@ -129,5 +129,5 @@ def send_decisions(options: KafkaOptions, topic: str, secret: str | None, events
     sender = Sender(options, {topic: ask_configs(options, [topic])[topic].most_bytes}, remedy="they are sent again")
     for event in events:
         key, value = event.record_key, event.model_dump_json(exclude_none=True).encode()
-        sender.send(topic, value, key, headers=signed(secret, key, value))
-    sender.flush(Patience())
+        sender.send(topic, value, key, headers=sign(secret, key, value))
+    sender.flush(TimeLimit())

@@ -31,7 +31,7 @@ from recallflow.connectors.kafka.group_consumer import (
 from recallflow.connectors.kafka.lease import MARGIN_MIN_S, Holder, Lease, await_silent, boottime_s
 from recallflow.errors import DeploymentLost, MembershipLost, RecallflowError, SinkError, SourceError, UsageError
 from recallflow.kafka_options import SESSION_S, KafkaOptions
-from recallflow.process import Patience
+from recallflow.process import TimeLimit
 
 HAND_OVER_MIN_S = 30.0  # minimum time limit of a handover, after which the member gives up all partitions
 REBALANCE_MIN_S = 300.0
@@ -174,10 +174,10 @@ class Membership:
     def failure(self) -> Exception | None:
         return self._error
 
-    def check(self, patience: Callable[[], Patience]) -> None:
+    def check(self, patience: Callable[[], TimeLimit]) -> None:
         """Return once sending is permitted; wait for a renewal where that is uncertain. Raise MembershipLost where
         another member may own our partitions, SinkError where `patience` with unavailable brokers has ended."""
-        waiting: Patience | None = None
+        waiting: TimeLimit | None = None
         while True:
             self._raise_failure()
             if self._lease.may_send:

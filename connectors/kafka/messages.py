@@ -14,7 +14,7 @@ from recallflow.credentials import mask, without_credentials
 from recallflow.errors import ErrorCode, FieldProblem, InvalidRecord
 from recallflow.fields import EPOCH_MS_MAX
 from recallflow.records import TIME_HEADER, Position, Record, Refusal
-from recallflow.schema_registry import Registered
+from recallflow.schema_registry import RegisteredValue
 
 Headers = tuple[tuple[str, bytes | None], ...]
 NO_TIME_MS = 0
@@ -52,7 +52,7 @@ def append_ms(message: Any) -> int:
 
 def json_of(value: bytes, headers: Headers | None) -> bytes:
     """Return the event of a record as JSON, recognised by its own wire format. Raise InvalidRecord."""
-    if isinstance(value, Registered):
+    if isinstance(value, RegisteredValue):
         value = value.json()
     return event_json(value, headers) if headers and value and is_cloud_event(headers) else value
 

@@ -19,8 +19,8 @@ from recallflow.connectors.kafka.messages import record_of
 from recallflow.connectors.kafka.partition import Lane, LogProgress, TopicOffsets
 from recallflow.connectors.kafka.topic_reader import NewConsumer
 from recallflow.kafka_options import KafkaOptions
-from recallflow.process import Closing
-from recallflow.records import Mark, Open, Record, Signal
+from recallflow.process import CloseErrors
+from recallflow.records import Barrier, PartitionStart, Record, Signal
 
 BATCH_BYTES = 4 * 1024 * 1024
 NOT_OURS = -1  # number of a barrier that is not looked up later
@@ -94,7 +94,7 @@ class OwnedSource:
         queries_in_flight_max: int | None = None,  # limit of queries in the dataflow; None is unlimited
         remedies: Remedies = REMEDIES,
         new_consumer: NewConsumer = Consumer,
-        closing: Closing | None = None,
+        closing: CloseErrors | None = None,
         clock_s: Callable[[], float] = time.monotonic,
         memory_ends: MemoryEnds | None = None,  # with it, a query waits for the memory records before it
         settle: Callable[[], None] = lambda: None,  # commits synced and delivered barriers; called before each batch
@@ -105,7 +105,7 @@ class OwnedSource:
         self.first_offsets: dict[str, int] = {}  # `topic:partition` → the first offset that is new to this run
         self.delivered_before: dict[str, Collection[int]] = {}  # `topic:partition` → later offsets that are not new
         self._sync_s, self._tails, self._clock_s = sync_s, tails, clock_s
-        self._finished, self._closing, self._settle = finished, closing or Closing(), settle
+        self._finished, self._closing, self._settle = finished, closing or CloseErrors(), settle
         self._owned: dict[int, _Owned] = {}
         self._standbys: dict[int, Lane] = {}  # standby partitions, owned by another member
         self._barriers: dict[tuple[int, int], BarrierProgress] = {}
@@ -253,12 +253,12 @@ class OwnedSource:
         self._hub.memories.add(memory)
         self._hub.memories.start()
         _log.info("partition %d has a standby copy, from offset %d on", partition, memory.next_offset)
-        yield Open(partition)
+        yield PartitionStart(partition)
 
     def _close_standby(self, partition: int) -> Iterator[Signal]:
         if (lane := self._standbys.pop(partition, None)) is not None:
             self._hub.memories.remove(lane)
-            yield Mark(partition, NOT_OURS, last=True)
+            yield Barrier(partition, NOT_OURS, last=True)
 
     def _open(self, partition: int, memory: Lane, queries: Lane) -> Iterator[Signal]:
         standby = self._standbys.pop(partition, None)
@@ -274,7 +274,7 @@ class OwnedSource:
         self.catch_up.begin(memory.source, memory.next_offset, memory.end)
         self._owned[partition] = _Owned(memory, queries, time.time(), marked_s=self._clock_s())
         if standby is None:
-            yield Open(partition)
+            yield PartitionStart(partition)
 
     def _close(self, partitions: Collection[int]) -> Iterator[Signal]:
         for partition in partitions:
@@ -296,11 +296,11 @@ class OwnedSource:
                 yield self._mark(partition, owned)
                 owned.marked_s, owned.moved = now_s, False
 
-    def _mark(self, partition: int, owned: _Owned, *, last: bool = False) -> Mark:
+    def _mark(self, partition: int, owned: _Owned, *, last: bool = False) -> Barrier:
         tails, tails_ms = self._tails()
         memory, queries = lane_progress(owned.memory), lane_progress(owned.queries)
         self._barriers[partition, owned.marks] = BarrierProgress(memory, queries, tails, tails_ms)
-        mark = Mark(partition, owned.marks, owned.progress, last)
+        mark = Barrier(partition, owned.marks, owned.progress, last)
         owned.marks, owned.progress = owned.marks + 1, None
         owned.barrier_s = time.time()
         return mark

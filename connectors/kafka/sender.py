@@ -30,7 +30,7 @@ from recallflow.connectors.kafka.topic_reader import TopicReader
 from recallflow.errors import MembershipLost, RecallflowError, SinkError
 from recallflow.kafka_options import KafkaOptions, log_outage
 from recallflow.outputs import OutputBarrier
-from recallflow.process import Closing, Patience
+from recallflow.process import CloseErrors, TimeLimit
 from recallflow.records import Position
 
 FLUSH_STEP_S = 0.5  # interval of signal checks while the brokers are unavailable
@@ -119,7 +119,7 @@ class Sender:
         self._producer.poll(0)
         self.check()
 
-    def flush(self, patience: Patience) -> None:
+    def flush(self, patience: TimeLimit) -> None:
         """Return once the brokers have acknowledged or refused every record. Raise as `check`."""
         self.check()
         while left := self._producer.flush(FLUSH_STEP_S):
@@ -179,7 +179,7 @@ class DeadLetterReplay(Sender):
                         self._topic, b"", at, partition=letter.position.partition, headers=((REPLAYED_HEADER, at),)
                     )
                     self.poll()
-                self.flush(Patience(RESEND_S))
+                self.flush(TimeLimit(RESEND_S))
             except BaseException:  # an open transaction would hold up readers of the topic until its timeout
                 with suppress(KafkaException):
                     self._producer.abort_transaction(RESEND_S)
@@ -243,12 +243,12 @@ class Publisher:
 
     def flush(self) -> None:
         """Wait for every acknowledgement. Raise SinkError."""
-        self._sender.flush(Patience(FLUSH_S))
+        self._sender.flush(TimeLimit(FLUSH_S))
 
 
 _log = logging.getLogger(__name__)
 
-SendPermit = Callable[[Callable[[], Patience]], None]  # returns, or raises after the limit that its argument creates
+SendPermit = Callable[[Callable[[], TimeLimit]], None]  # returns, or raises after the limit that its argument creates
 
 
 class ToSend(NamedTuple):
@@ -305,7 +305,7 @@ class DeliverySink:
     sender: "OutputSender"
     sent: EarlierOutputs
     commit_barriers: Callable[[list[OutputBarrier]], None]  # called on the dataflow's thread
-    closing: Closing = field(default_factory=Closing)
+    closing: CloseErrors = field(default_factory=CloseErrors)
     # Barriers that are not committed, each with its sequence number in the sender.
     _pending: list[tuple[OutputBarrier, int]] = field(default_factory=list, init=False)
 
@@ -359,7 +359,7 @@ class OutputSender(Sender):
             options,
             most_bytes,
             remedy="it is sent again on restart",
-            permit=lambda: permit(lambda: Patience(outage_s, stopping)),
+            permit=lambda: permit(lambda: TimeLimit(outage_s, stopping)),
             # An expired output ends the membership, because another member may own its partition by now. That owner
             # finds the sent outputs. While stopping, the error ends the process.
             expiry_error=lambda why: SinkError(why) if stopping.is_set() else MembershipLost(why),
@@ -436,4 +436,4 @@ class OutputSender(Sender):
         return not (self._refused and self._refused.pop())
 
     def _flush(self) -> None:
-        self.flush(Patience(self._outage_s + FLUSH_STEP_S, self._stopping))  # queued records expire a moment before
+        self.flush(TimeLimit(self._outage_s + FLUSH_STEP_S, self._stopping))  # queued records expire a moment before

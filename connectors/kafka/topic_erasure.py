@@ -17,7 +17,7 @@ from recallflow.connectors.kafka.sender import Sender
 from recallflow.connectors.kafka.topic_reader import TAIL, TopicReader
 from recallflow.kafka_options import KafkaOptions
 from recallflow.owner import Owner
-from recallflow.process import Patience
+from recallflow.process import TimeLimit
 from recallflow.records import Position
 
 COMPACT, DELETE = "compact", "delete"
@@ -96,7 +96,7 @@ def send_tombstones(options: KafkaOptions, found: Sequence[RemainingRecords], ke
     for one in found:
         for number in one.partitions_without_tombstone:
             sender.send(one.topic, None, key, partition=number)
-    sender.flush(Patience(FLUSH_S))
+    sender.flush(TimeLimit(FLUSH_S))
 
 
 def _retention(settings: Mapping[str, str]) -> Retention:
@@ -155,7 +155,7 @@ class OutcomeReader(AbstractContextManager["OutcomeReader"]):
         self._reader = TopicReader(options, TAIL)
         self._next_offsets = {part: end for part, (_, end) in self._reader.spans(topics).items()}
 
-    def outcome_of(self, position: Position, patience: Patience) -> Outcome | None:
+    def outcome_of(self, position: Position, patience: TimeLimit) -> Outcome | None:
         """Return the outcome of the record at a position; None if it does not come in time."""
         between_searches = threading.Event()
         while (found := self._search(position)) is None and not patience.ended():

@@ -16,7 +16,7 @@ from recallflow.errors import SourceError
 from recallflow.fields import format_time
 from recallflow.kafka_clients import ClientErrors, is_retriable, remedy_of
 from recallflow.kafka_options import KafkaOptions
-from recallflow.process import Patience
+from recallflow.process import TimeLimit
 
 GIVE_UP_S = 10.0
 ASK_S = 2.0  # timeout of one request, after which refused access is detected
@@ -107,7 +107,7 @@ class TopicReader(AbstractContextManager["TopicReader"]):
 
     def ask(self, question: Callable[[], Any]) -> Any:
         """Return the answer to a request, with retries."""
-        waiting = Patience(self._give_up_s)
+        waiting = TimeLimit(self._give_up_s)
         while True:
             try:
                 answer = question()
@@ -141,12 +141,12 @@ class TopicReader(AbstractContextManager["TopicReader"]):
         self._look_up(topic)
         self.consumer.assign([TopicPartition(topic, number, offset)])
         self.ends.pop(number, None)
-        waiting: Patience | None = None
+        waiting: TimeLimit | None = None
         while number not in self.ends:
             if (message := self.read(POLL_S)) is not None:
                 waiting = None
                 yield message
-            elif (waiting := waiting or Patience(stopping=self._stopping)).ended():
+            elif (waiting := waiting or TimeLimit(stopping=self._stopping)).ended():
                 raise SourceError(f"{topic}:{number}: could not be read to its end {waiting}")
 
     def read(self, wait_s: float) -> Any:

@@ -18,7 +18,7 @@ from recallflow.connectors.llm.policy import OPENAI_URL, Endpoint, Meter, Policy
 from recallflow.embedder import Matrix
 from recallflow.errors import EmbedderError, ModelError, ModelFailure
 from recallflow.events import EMBEDDED_BYTES
-from recallflow.llm import FAILURES, Breaker, Completion, Embedded, Prompt, Spent, Task
+from recallflow.llm import FAILURES, Breaker, Completion, Cost, Embeddings, Prompt, Task
 from recallflow.telemetry import model_call
 
 NO_KEY = "none"  # the client requires a key, a local server does not
@@ -33,11 +33,11 @@ class CallFailed(ModelError):
         problem: str,
         status: int | None = None,
         retry_after: str | None = None,
-        spent: Spent = Spent(1),  # noqa: B008 it never changes
+        spent: Cost = Cost(1),  # noqa: B008 it never changes
     ) -> None:
         super().__init__(code, problem)
         self.status, self.retry_after = status, retry_after
-        self.spent: Spent = spent
+        self.spent: Cost = spent
 
     @property
     def of_service(self) -> bool:
@@ -73,7 +73,7 @@ async def _read(response: Any, most_bytes: int) -> bytes:
             raise CallFailed("malformed", f"the answer has more than {most_bytes:,} bytes")
 
 
-Answer = TypeVar("Answer", Completion, Embedded)
+Answer = TypeVar("Answer", Completion, Embeddings)
 
 WAITS_MOST_S = 86_400.0
 MALFORMED_MOST = 2  # a model that returns malformed JSON twice repeats it
@@ -111,7 +111,7 @@ class ServiceModel:
 
     async def _call(
         self, tenant_id: str, task: Task, tokens: int, attempt: Callable[[], Awaitable[Answer]]
-    ) -> tuple[Answer, Spent]:
+    ) -> tuple[Answer, Cost]:
         """Return the result of an attempt, and the cost of all. `tokens` is its estimated cost. Raise ModelError."""
         async with self._turns:
             with model_call("embeddings" if task == "embed" else "chat", self.meter.model) as span:
@@ -123,15 +123,15 @@ class ServiceModel:
 
     async def _counted(
         self, tenant_id: str, task: Task, tokens: int, attempt: Callable[[], Awaitable[Answer]]
-    ) -> tuple[Answer, Spent]:
+    ) -> tuple[Answer, Cost]:
         try:
             capacity = self._policy.capacity
             if capacity is not None and self._under_way >= capacity:
                 raise ModelError("busy", f"{capacity:,} calls are under way already")  # noqa: TRY301
             reserved = self._budget.reserve(tenant_id, tokens)
-            spent = Spent()
+            spent = Cost()
 
-            def spend(cost: Spent) -> None:
+            def spend(cost: Cost) -> None:
                 nonlocal spent
                 spent = spent.plus(cost)
                 self.meter.spend(tenant_id, task, cost)
@@ -176,7 +176,7 @@ class ServiceModel:
             cause = type(error.__cause__ or error).__name__
             raise CallFailed("unavailable", f"it cannot be reached: {cause}") from None
 
-    async def _try(self, attempt: Callable[[], Awaitable[Answer]], spend: Callable[[Spent], None]) -> Answer:
+    async def _try(self, attempt: Callable[[], Awaitable[Answer]], spend: Callable[[Cost], None]) -> Answer:
         failures = malformed = 0
         began_s = self._policy.timing.now_s()
         while True:
@@ -201,7 +201,7 @@ class ServiceModel:
                     raise
                 wait_s = self._policy.wait_s(failures, error.retry_after)
             except BaseException:  # even after a cancellation, the service was called and may charge for it
-                spend(Spent(1))
+                spend(Cost(1))
                 raise
             else:
                 spend(answer.spent)
@@ -303,7 +303,7 @@ class OpenAiModel(ServiceModel):
             message, ended = choice["message"], choice.get("finish_reason")
             refusal, content = message.get("refusal"), message.get("content") or ""
             given = reported_tokens(answer, "prompt_tokens", estimate_tokens(prompt.system, prompt.user))
-            spent = Spent(1, given, reported_tokens(answer, "completion_tokens", estimate_tokens(content)))
+            spent = Cost(1, given, reported_tokens(answer, "completion_tokens", estimate_tokens(content)))
         except (LookupError, TypeError, AttributeError):
             raise CallFailed("malformed", "the answer is no chat completion") from None
         if refusal or ended == "content_filter":
@@ -314,7 +314,7 @@ class OpenAiModel(ServiceModel):
         return Completion(_checked(content, prompt.schema, spent), spent)
 
 
-def _checked(content: str, schema: Mapping[str, Any], spent: Spent) -> dict[str, Any]:
+def _checked(content: str, schema: Mapping[str, Any], spent: Cost) -> dict[str, Any]:
     """Return the checked output. Raise CallFailed, which never quotes it."""
     import jsonschema  # an embedding service does without it
 
@@ -347,20 +347,20 @@ class OpenAiEmbeddings(ServiceModel):
         self._asked: dict[str, Any] = {"dimensions": dimension} if shortened else {}
         self._fits = False  # after a vector of the configured dimension, another dimension is an error of the service
 
-    async def embed(self, tenant_id: str, texts: Sequence[str]) -> Embedded:
+    async def embed(self, tenant_id: str, texts: Sequence[str]) -> Embeddings:
         """Return the vectors. A text without words gets the zero vector, and is not sent."""
         vectors = np.zeros((len(texts), self.dimension), np.float32)
         spoken = [at for at, text in enumerate(texts) if text.strip()]
-        total = Spent()
+        total = Cost()
         for batch in _batches([(at, texts[at]) for at in spoken]):
             texts_of = [text for _, text in batch]
             tokens, attempt = estimate_tokens(*texts_of), partial(self._attempt, texts_of)
             answer, spent = await self._call(tenant_id, "embed", tokens, attempt)
             vectors[[at for at, _ in batch]] = answer.vectors
             total = total.plus(spent)
-        return Embedded(vectors, total)
+        return Embeddings(vectors, total)
 
-    async def _attempt(self, texts: list[str]) -> Embedded:
+    async def _attempt(self, texts: list[str]) -> Embeddings:
         # The official client asks for base64; many servers answer with numbers all the same.
         opened = self._create(model=self.name, input=texts, encoding_format="base64", **self._asked)
         most_bytes = len(texts) * (self.dimension * FLOAT_BYTES + 1024) + ENVELOPE_BYTES
@@ -369,14 +369,14 @@ class OpenAiEmbeddings(ServiceModel):
             found = sorted((item["index"], item["embedding"]) for item in answer["data"])
             rows = [_floats(embedding) for _, embedding in found]
             whole = [at for at, _ in found] == [*range(len(texts))]
-            spent = Spent(1, reported_tokens(answer, "prompt_tokens", estimate_tokens(*texts)))
+            spent = Cost(1, reported_tokens(answer, "prompt_tokens", estimate_tokens(*texts)))
         except (LookupError, TypeError, ValueError, AttributeError, OverflowError):
             raise CallFailed("malformed", "the answer has no embeddings") from None
         if not whole:
             raise CallFailed("malformed", f"the answer has {len(rows)} embeddings for {len(texts)} texts", spent=spent)
-        return Embedded(self._normalised(rows, spent), spent)
+        return Embeddings(self._normalised(rows, spent), spent)
 
-    def _normalised(self, rows: list[Any], spent: Spent) -> Matrix:
+    def _normalised(self, rows: list[Any], spent: Cost) -> Matrix:
         """Return normalised vectors. Raise CallFailed for an invalid vector, and EmbedderError for a constant wrong
         size: then the settings are wrong."""
         sizes = {row.size for row in rows}

@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 import orjson
 
 from recallflow.errors import ModelError, ModelFailure, UsageError
-from recallflow.llm import Spent, Task
+from recallflow.llm import Cost, Task
 from recallflow.private_files import open_private
 
 OPENAI_URL = "https://api.openai.com/v1"
@@ -127,11 +127,11 @@ class Meter:
     def __init__(self, model: str) -> None:
         self.model = model
         self.breaker_open = False  # open or half-open, after repeated failures
-        self._spent: defaultdict[tuple[str, Task], Spent] = defaultdict(Spent)
+        self._spent: defaultdict[tuple[str, Task], Cost] = defaultdict(Cost)
         self._failures: Counter[tuple[Task, ModelFailure]] = Counter()
         self._named: set[str] = set()
 
-    def spend(self, tenant_id: str, task: Task, spent: Spent) -> None:
+    def spend(self, tenant_id: str, task: Task, spent: Cost) -> None:
         """Count attempts, failed ones included."""
         if len(self._named) < TENANTS_NAMED:
             self._named.add(tenant_id)
@@ -142,7 +142,7 @@ class Meter:
         """Count a call that failed after all attempts."""
         self._failures[task, code] += 1
 
-    def spent(self) -> dict[tuple[str, Task], Spent]:
+    def spent(self) -> dict[tuple[str, Task], Cost]:
         """Return the cost by tenant and task."""
         return dict(self._spent)
 

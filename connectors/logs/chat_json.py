@@ -29,7 +29,7 @@ from recallflow.connectors.logs.documents import elements, first_objects, is_doc
 from recallflow.connectors.logs.log_format import EVENT_BYTES, ImportScope, LogFormat, field_of, identifier, word
 from recallflow.connectors.logs.sources import LogFile
 from recallflow.errors import UsageError
-from recallflow.fields import written_time
+from recallflow.fields import wire_time
 
 _SHARED_LISTS = ("conversations", "conversation", "items")  # ShareGPT's names of the messages of a conversation
 _CONVERSATION_KEYS = ("session_id", "conversation_id", "thread_id")
@@ -234,7 +234,7 @@ def _time(value: object) -> object:
     """Convert epoch seconds to milliseconds; milliseconds and texts stay."""
     if isinstance(value, bool) or not isinstance(value, int | float) or abs(value) >= _SECONDS_BELOW:
         return value
-    return written_time(round(value * 1000))
+    return wire_time(round(value * 1000))
 
 
 OPENAI = LogFormat(

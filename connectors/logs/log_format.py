@@ -17,7 +17,7 @@ from typing import Any, Literal
 import orjson
 
 from recallflow.connectors.logs.sources import LogFile, LogHead
-from recallflow.fields import written_time
+from recallflow.fields import wire_time
 
 DateOrder = Literal["dmy", "mdy", "ymd"]
 
@@ -221,7 +221,7 @@ def epoch_ms(seconds: object) -> int | str | None:
         return None
     written = word(seconds)[:_TIME_CHARACTERS]
     try:
-        return written_time(int(Decimal(written) * 1000)) if abs(Decimal(written)) < _SECONDS_BELOW else written
+        return wire_time(int(Decimal(written) * 1000)) if abs(Decimal(written)) < _SECONDS_BELOW else written
     except (ArithmeticError, ValueError):
         return written
 

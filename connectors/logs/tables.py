@@ -20,7 +20,7 @@ from recallflow.connectors.logs.documents import first_objects, is_document, par
 from recallflow.connectors.logs.log_format import EVENT_BYTES, ImportScope, LogFormat, broken
 from recallflow.connectors.logs.sources import LogFile, LogHead
 from recallflow.errors import UsageError
-from recallflow.fields import written_time
+from recallflow.fields import wire_time
 from recallflow.limits import RECORD_BYTES
 from recallflow.parsing import EVENT_TYPES, without_bom
 
@@ -192,7 +192,7 @@ def _time(value: object, zone: tzinfo) -> object:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return value
     factor = next((factor for limit, factor in _UNITS if abs(value) < limit), _NANOSECONDS)
-    return written_time(round(value * factor)) if factor == _UNITS[0][1] else round(value * factor)
+    return wire_time(round(value * factor)) if factor == _UNITS[0][1] else round(value * factor)
 
 
 def lines_format(columns: Columns) -> LogFormat:

@@ -8,7 +8,7 @@ from typing import Any
 from recallflow.distribution import remedy_for
 from recallflow.errors import FieldProblem, InvalidRecord
 from recallflow.fields import format_time
-from recallflow.graphs import ExploredEdge, ExploredLink, ExploredMemory, ExploredNode, Mark, Subgraph
+from recallflow.graphs import ExploredEdge, ExploredLink, ExploredMemory, ExploredNode, InvalidReason, Subgraph
 from recallflow.operators.answers.lookups import PageReader, not_after
 from recallflow.operators.graph.paths import Neighbourhood, Vertex
 from recallflow.operators.graph.reader import (
@@ -127,7 +127,7 @@ def edge_fields(edge: Edge) -> dict[str, Any]:
     return fields | times
 
 
-def explored_memory(row: MemoryRow, found: list[Mark]) -> ExploredMemory:
+def explored_memory(row: MemoryRow, found: list[InvalidReason]) -> ExploredMemory:
     own = {name: getattr(row, name) for name in ("id", "content", "kind", "role", "name")}
     return ExploredMemory(
         **own, key=str(NodeKey(row.id, memory=True)), created_at=format_time(row.created_ms), marks=found

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import NamedTuple
 
-from recallflow.graphs import Evidence, Fact, Facts, Mark
+from recallflow.graphs import Evidence, Fact, Facts, InvalidReason
 from recallflow.language import FUNCTION_WORDS, stems
 from recallflow.language.places import find_stems
 from recallflow.operators.answers.explore import edge_fields
@@ -45,7 +45,7 @@ class _ScoredFact(NamedTuple):
 
     edge: Edge
     score: float
-    marks: list[Mark]
+    marks: list[InvalidReason]
 
 
 def _order(fact: _ScoredFact) -> tuple[float, float, int, str, str, str]:
@@ -119,14 +119,14 @@ class FactSearch:
         seqs = self._graph.members(NodeKey(memory_id, memory=True), 1)
         return self._index.slot(seqs[0]) if seqs else None
 
-    def _marks(self, edge: Edge) -> list[Mark]:
+    def _marks(self, edge: Edge) -> list[InvalidReason]:
         """Return the reasons why a fact does not count: its own, or those shared by all its evidence."""
         found = marks(edge, self._moment.now_ms)
         if any(self._graph.is_archived(end) for end in (edge.source, edge.target)) and "archived" not in found:
             found.append("archived")
         slots = [slot for one in edge.evidence if (slot := self._slot(one)) is not None]
         facts, now_ms = self._index.facts, self._moment.now_ms
-        tests: dict[Mark, Callable[[int], bool]] = {
+        tests: dict[InvalidReason, Callable[[int], bool]] = {
             "not_yet_valid": lambda slot: now_ms < facts["valid_from_ms"][slot],
             "expired": lambda slot: now_ms >= min(facts["valid_to_ms"][slot], facts["expires_ms"][slot]),
             "superseded": lambda slot: int(facts["seq"][slot]) in self._hidden,

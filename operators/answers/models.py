@@ -20,7 +20,7 @@ from recallflow.llm import (
     OPEN_S,
     Breaker,
     Completion,
-    Embedded,
+    Embeddings,
     EmbeddingService,
     LanguageModel,
     Prompt,
@@ -126,7 +126,7 @@ class Models:
         self,
         step: ModelStep,
         within: Within[LanguageModel | EmbeddingService],
-        call: Callable[[], Awaitable[Completion | Embedded]],
+        call: Callable[[], Awaitable[Completion | Embeddings]],
         is_crowded: bool,
         about: Prompt | None = None,
     ) -> Ended:

@@ -19,8 +19,8 @@ import orjson
 from recallflow.embedder import Matrix
 from recallflow.errors import EmbedderError, InvalidRecord, ModelError
 from recallflow.events import EnrichmentRequest, EnrichmentResult
-from recallflow.fields import written_time
-from recallflow.llm import TEXT_FAILURES, EmbeddingService, LanguageModel, Spent, Task
+from recallflow.fields import wire_time
+from recallflow.llm import TEXT_FAILURES, Cost, EmbeddingService, LanguageModel, Task
 from recallflow.operators.async_call import AsyncCall, CallCompletion, CallError, Runtime, call_numbers
 from recallflow.operators.enrichment.facts_and_summaries import categorise, facts, summarise
 from recallflow.operators.enrichment.prompt_frame import TEXT_CHARACTERS
@@ -37,8 +37,8 @@ from recallflow.operators.enrichment.results import (
 )
 from recallflow.operators.events import key_of_partition
 from recallflow.operators.guard import once, report
-from recallflow.outputs import Done, Enriched, EnrichmentOutput, OutputBarrier
-from recallflow.records import Mark, Open, Position, Signal
+from recallflow.outputs import Ack, EnrichmentOutput, OutputBarrier, ResultOutput
+from recallflow.records import Barrier, PartitionStart, Position, Signal
 
 BATCH_MAX = 16  # messages per call; the answers for more would be truncated
 BATCH_CHARACTERS = 24_000  # of all messages of a call
@@ -106,7 +106,7 @@ class Plan(NamedTuple):
             yield batch
 
 
-_NO_COST = Spent()
+_NO_COST = Cost()
 
 
 async def enrich(
@@ -144,7 +144,7 @@ class _Work(NamedTuple):
             if error.code in TEXT_FAILURES and len(step.requests) > 1:
                 each = await asyncio.gather(*map(self.ask, self.plan.split(step)))
                 return [part for group in each for part in group]
-            return self._failures(step.prompt.task, step.requests, str(error), Spent(*error.spent))
+            return self._failures(step.prompt.task, step.requests, str(error), Cost(*error.spent))
         try:
             found = once(step.prompt.task, first.position, step.read, completion.value)
         except InvalidRecord as error:
@@ -167,7 +167,7 @@ class _Work(NamedTuple):
             if len(numbers) > 1 and (isinstance(error, EmbedderError) or error.code in TEXT_FAILURES):
                 each = await asyncio.gather(*(self.embed([number]) for number in numbers))
                 return [part for group in each for part in group]
-            cost = Spent(*error.spent) if isinstance(error, ModelError) else _NO_COST
+            cost = Cost(*error.spent) if isinstance(error, ModelError) else _NO_COST
             return self._failures("embed", numbers, str(error), cost)
         spent = _shared(embedded.spent, len(numbers))
         return [
@@ -181,7 +181,7 @@ class _Work(NamedTuple):
         memory = request.memories[0]
         fields = {
             "type": "memory.embedding",
-            "timestamp": written_time(memory.created_at),
+            "timestamp": wire_time(memory.created_at),
             "memory_id": memory.memory_id,
             "embedding": orjson.loads(orjson.dumps(vectors[row], option=orjson.OPT_SERIALIZE_NUMPY)),
             "model": "" if self.embeddings is None else self.embeddings.name,
@@ -190,7 +190,7 @@ class _Work(NamedTuple):
         }
         return Draft(fields, None)
 
-    def _failures(self, task: Task, numbers: Sequence[int], why: str, spent: Spent = _NO_COST) -> list[TaskResult]:
+    def _failures(self, task: Task, numbers: Sequence[int], why: str, spent: Cost = _NO_COST) -> list[TaskResult]:
         shares = _shared(spent, len(numbers))
         return [
             TaskResult(number, task, AnswerClaims(), share, failure=failure(task, why))
@@ -198,9 +198,9 @@ class _Work(NamedTuple):
         ]
 
 
-def _shared(spent: Spent, count: int) -> list[Spent]:
+def _shared(spent: Cost, count: int) -> list[Cost]:
     """Divide the cost of a call among its requests without a remainder."""
-    return [Spent(*(part // count + (number < part % count) for part in spent)) for number in range(count)]
+    return [Cost(*(part // count + (number < part % count) for part in spent)) for number in range(count)]
 
 
 ASK = "ask"  # the step in reports of internal errors
@@ -257,9 +257,9 @@ class PartitionEnrichment:
         outputs: list[EnrichmentOutput | OutputBarrier] = []
         for value in values:
             match value:
-                case Open():
+                case PartitionStart():
                     self._partition = value.partition
-                case Mark():
+                case Barrier():
                     outputs += self._on_barrier(value)
                 case CallCompletion():
                     outputs += self._results(value.call)
@@ -294,7 +294,7 @@ class PartitionEnrichment:
         call = self._calls[number] = AsyncCall(tuple(batch.requests), partial(_ask, self._enricher), completion)
         self._enricher.runtime.submit([call])
 
-    def _on_barrier(self, mark: Mark) -> list[EnrichmentOutput | OutputBarrier]:
+    def _on_barrier(self, mark: Barrier) -> list[EnrichmentOutput | OutputBarrier]:
         """Return the progress at a barrier: the offsets of open requests. The last barrier closes the partition."""
         positions = sorted(self._open_positions())
         open_offsets = {positions[0].source: tuple(one.offset for one in positions)} if positions else {}
@@ -305,7 +305,7 @@ class PartitionEnrichment:
         self._batches.clear()
         self._calls.clear()
         self._partition = None
-        return [*(Done(source, offsets) for source, offsets in open_offsets.items()), marked]
+        return [*(Ack(source, offsets) for source, offsets in open_offsets.items()), marked]
 
     def _open_positions(self) -> Iterator[Position]:
         waiting = (batch.requests for batch in self._batches.values())
@@ -324,8 +324,8 @@ class PartitionEnrichment:
         for one, found in zip(asked, results, strict=True):
             self._enricher.on_result(one.request, found)
             bare = unanswered(one, "its topic does not take a result so large")
-            yield Enriched(one.position, 0, found.owner.record_key, _encoded(found), _encoded(bare))
-            yield Done(one.position.source, (one.position.offset,))
+            yield ResultOutput(one.position, 0, found.owner.record_key, _encoded(found), _encoded(bare))
+            yield Ack(one.position.source, (one.position.offset,))
 
     @property
     def _number(self) -> int:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from recallflow.events import EnrichmentRequest, ShownMemory
-from recallflow.fields import format_time, written_time
+from recallflow.fields import format_time, wire_time
 from recallflow.language import plain
 from recallflow.limits import SOURCES_MAX
 from recallflow.llm import Task
@@ -143,7 +143,7 @@ class _FactReader:
         request = self._requests[claim["message"]]
         fields = {
             "type": "memory",
-            "timestamp": written_time(message.created_at),
+            "timestamp": wire_time(message.created_at),
             "project_id": request.project_id,
             "session_id": request.session_id,
             "content": content,
@@ -151,8 +151,8 @@ class _FactReader:
             "layer": "long_term",
             "confidence": confidence,
             "entities": _entities(claim["entities"], content, found) or None,
-            "valid_from": None if since is None else written_time(since),
-            "valid_to": None if until is None else written_time(until),
+            "valid_from": None if since is None else wire_time(since),
+            "valid_to": None if until is None else wire_time(until),
         }
         return Draft({name: value for name, value in fields.items() if value is not None}, message, others)
 
@@ -215,7 +215,7 @@ def _read_categories(
             check_confidence(claim, confidence_min)
             if found.drafts:
                 raise RejectedClaim("duplicate")
-            fields = {"type": "memory.update", "timestamp": written_time(memory.created_at)}
+            fields = {"type": "memory.update", "timestamp": wire_time(memory.created_at)}
             fields |= {"memory_id": memory.memory_id, "category": claim["category"]}
             found.drafts.append(Draft(fields, memory))
     return [*all_found.values()]
@@ -277,6 +277,6 @@ def _read_summary(
         if sources_of(summary, [*about, *texts, times], []) is None:
             raise RejectedClaim("not_in_texts")
         first, *others = memories
-        at = written_time(max(one.created_at for one in memories))
+        at = wire_time(max(one.created_at for one in memories))
         found.drafts.append(Draft({**fields, "timestamp": at, "summary": summary}, first, others))
     return found

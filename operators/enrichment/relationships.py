@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from recallflow.events import EnrichmentRequest, ShownEntity, ShownMemory
-from recallflow.fields import written_time
+from recallflow.fields import wire_time
 from recallflow.operators.enrichment.prompt_frame import (
     CONTEXT_CHARACTERS,
     NUMBER,
@@ -131,7 +131,7 @@ def _draft(
 ) -> Draft:
     """Return the draft of an edge that a memory states. `edge`: its ends and type."""
     edge |= {"confidence": confidence, "evidence": new.memory_id}
-    return Draft({"type": "graph.edges", "timestamp": written_time(at_ms), "edges": [edge]}, new, others)
+    return Draft({"type": "graph.edges", "timestamp": wire_time(at_ms), "edges": [edge]}, new, others)
 
 
 RECENT_MAX = 50
@@ -245,7 +245,7 @@ def _relation(claim: Mapping[str, Any], source: _End, target: _End, new: ShownMe
     edge = {"source": source.text, "target": target.text, "type": claim["type"], "weight": weight}
     draft = _draft(edge, confidence, new, new.created_at, [one for one in memories if one is not new])
     if expires is not None:
-        edge["expires_at"] = written_time(expires)
+        edge["expires_at"] = wire_time(expires)
     return draft
 
 

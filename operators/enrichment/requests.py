@@ -25,7 +25,7 @@ from recallflow.events import (
     ShownEntity,
     ShownMemory,
     content_hash,
-    text_to_embed,
+    embedding_input,
 )
 from recallflow.language import sentences, stems
 from recallflow.llm import Task
@@ -33,7 +33,7 @@ from recallflow.operators.events import Write
 from recallflow.operators.graph.write import DIGITS, RememberedMemory, cosines
 from recallflow.operators.rules import EnrichmentTasks
 from recallflow.operators.view import View
-from recallflow.outputs import Requested
+from recallflow.outputs import TaskRequest
 from recallflow.state.graph_codec import EPISODE_KIND, NodeKey, is_entity, node_key
 from recallflow.state.hot_graph import max_differing_bits
 from recallflow.state.rows import Entry, EpisodeRow, MemoryRow, Vectors
@@ -82,7 +82,7 @@ _CONTEXT = ("recent", "entities", "similar")  # in the order of removal
 _CHARACTERS_MIN = 100
 
 
-def fitted_request(requested: Requested, most_bytes: int) -> Requested:
+def fitted_request(requested: TaskRequest, most_bytes: int) -> TaskRequest:
     """Return the request within `most_bytes`, if possible. First the context is cut, then the text of the memory."""
     if len(requested.body) <= most_bytes:
         return requested
@@ -341,7 +341,7 @@ def _of_memory(
         similar=alike,
         recent=recent(view, row, wanted.recent) if needs_context else [],
         entities=known if needs_context else [],
-        text=text_to_embed(row.author, row.content) if asks["embed"] else None,
+        text=embedding_input(row.author, row.content) if asks["embed"] else None,
     )
 
 

@@ -15,7 +15,7 @@ import orjson
 from recallflow.errors import InvalidRecord
 from recallflow.events import EnrichmentRequest, EnrichmentResult, ShownMemory, TaskFailure
 from recallflow.fields import parse_time
-from recallflow.llm import Prompt, Spent, Task
+from recallflow.llm import Cost, Prompt, Task
 from recallflow.parsing import parse
 from recallflow.records import Position
 
@@ -176,7 +176,7 @@ class TaskResult(NamedTuple):
     number: int
     task: Task
     found: AnswerClaims
-    spent: Spent
+    spent: Cost
     model: str = ""
     version: str = ""
     failure: TaskFailure | None = None
@@ -217,7 +217,7 @@ def result(asked: PositionedRequest, parts: Sequence[TaskResult]) -> EnrichmentR
 def unanswered(asked: PositionedRequest, why: str) -> EnrichmentResult:
     """Return the result of a request whose tasks all failed."""
     tasks = asked.request.tasks
-    return result(asked, [TaskResult(0, task, AnswerClaims(), Spent(), failure=failure(task, why)) for task in tasks])
+    return result(asked, [TaskResult(0, task, AnswerClaims(), Cost(), failure=failure(task, why)) for task in tasks])
 
 
 def _event(asked: PositionedRequest, draft: Draft, part: TaskResult, number: int) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import regex
 
 from recallflow.caching import BoundedCache
-from recallflow.language import ENGLISH, LATIN, RUSSIAN, Reading, Table, read
+from recallflow.language import ENGLISH, LATIN, RUSSIAN, Table, TextAnalysis, read
 from recallflow.state.entity_names import names_in
 from recallflow.state.graph_codec import ENTITY_KIND, node_key
 
@@ -49,7 +49,7 @@ class NameWords:
     parts: BoundedCache[tuple[str, bool], tuple[NamePart, ...]]  # splits a run into possible names
 
 
-def name_words(text: str, reading: Reading) -> NameWords:
+def name_words(text: str, reading: TextAnalysis) -> NameWords:
     """Return the word tables for the language of a text; if that is uncertain, the one with the most matches."""
     if not text.isascii() and _CYRILLIC.search(text):
         return _tables_of(-1)
@@ -196,7 +196,7 @@ class TextNames(NamedTuple):
     doubtful: tuple[str, ...] = ()
 
 
-def read_names(text: str, reading: Reading | None = None) -> TextNames:
+def read_names(text: str, reading: TextAnalysis | None = None) -> TextNames:
     """Return the names in a text. `reading` identifies its language, and is computed if missing."""
     text = text[:READ_CHARACTERS]
     names: Sequence[str] = ()

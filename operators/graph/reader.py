@@ -8,7 +8,7 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from recallflow.errors import FieldProblem, InvalidRecord
-from recallflow.graphs import Mark
+from recallflow.graphs import InvalidReason
 from recallflow.language import FUNCTION_WORDS
 from recallflow.state.graph import Edge, Node, OwnerGraph
 from recallflow.state.graph_codec import ENTITY_KIND, MEMORY_KIND, NodeKey, begins_like_a_key, node_key
@@ -97,19 +97,19 @@ def is_live(edge: Edge, now_ms: int) -> bool:
     return has_weight(edge) and not marks(edge, now_ms)
 
 
-def marks(edge: Edge, now_ms: int) -> list[Mark]:
+def marks(edge: Edge, now_ms: int) -> list[InvalidReason]:
     """Return the reasons why an edge is not valid at a time (epoch ms)."""
     return _marks(edge, edge.archived, now_ms)
 
 
-def memory_marks(graph: OwnerGraph, row: MemoryRow, now_ms: int, hidden: set[int]) -> list[Mark]:
+def memory_marks(graph: OwnerGraph, row: MemoryRow, now_ms: int, hidden: set[int]) -> list[InvalidReason]:
     """Return the reasons why a memory is not valid at a time (epoch ms). `hidden`: the superseded memories."""
     found = _marks(row, graph.is_archived(NodeKey(row.id, memory=True)), now_ms)
     return [*found, "superseded"] if row.seq in hidden else found
 
 
-def _marks(item: Edge | MemoryRow, is_archived: bool, now_ms: int) -> list[Mark]:
-    found: list[Mark] = ["archived"] if is_archived else []
+def _marks(item: Edge | MemoryRow, is_archived: bool, now_ms: int) -> list[InvalidReason]:
+    found: list[InvalidReason] = ["archived"] if is_archived else []
     if item.valid_from_ms is not None and now_ms < item.valid_from_ms:
         found.append("not_yet_valid")
     if any(end is not None and now_ms >= end for end in (item.valid_to_ms, item.expires_ms)):

@@ -19,7 +19,7 @@ from recallflow.events import PRODUCTION, UserErase
 from recallflow.fields import EPOCH_MS_MAX, format_time
 from recallflow.flows import directory_erasure
 from recallflow.owner import Owner
-from recallflow.process import Patience
+from recallflow.process import TimeLimit
 from recallflow.records import Position
 from recallflow.state.description import DESCRIPTION, describe, reads_topics
 from recallflow.state.folders import unpurged_owners
@@ -139,7 +139,7 @@ class EraseCommand:
         with topic_erasure.OutcomeReader(self._config.kafka, (topics.receipts, topics.dead_letters)) as outcomes:
             with closing(kafka_verbs(self._config, self._tenant, event.environment or PRODUCTION)) as verbs:
                 position = verbs.send(event).result()
-            outcome = outcomes.outcome_of(position, Patience(timeout_s))
+            outcome = outcomes.outcome_of(position, TimeLimit(timeout_s))
         if outcome is None:
             raise RecallflowError(
                 f"{position}: no engine applied the erasure within {timeout_s:g} s; is the engine running (recallflow "
@@ -205,7 +205,7 @@ class EraseCommand:
         """Search the files. Return whether anything was found."""
         # A running engine purges its files in the background: the search is repeated until they are purged.
         wait_s = self._options.timeout_s if self._offline_dir is None else 0.0
-        findings = directory_erasure.search(search, self._folders, at_rest(self._config), Patience(wait_s))
+        findings = directory_erasure.search(search, self._folders, at_rest(self._config), TimeLimit(wait_s))
         for line in finding_lines(search, findings):
             print(line)
         for folder in self._folders:

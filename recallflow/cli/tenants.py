@@ -272,11 +272,11 @@ def run_keys_list(options: argparse.Namespace) -> int:
 
 
 def _validity(options: argparse.Namespace) -> str:
-    from recallflow.control import SETTLED_MS
+    from recallflow.control import DELAY_MS
 
     if options.control is not None:
-        return f"from {SETTLED_MS / 1_000:g} s after now, in engines started with that file"
-    return f"for records with an append time from {SETTLED_MS / 1_000:g} s after now"
+        return f"from {DELAY_MS / 1_000:g} s after now, in engines started with that file"
+    return f"for records with an append time from {DELAY_MS / 1_000:g} s after now"
 
 
 def _key_line(fields: Mapping[str, Any]) -> str:

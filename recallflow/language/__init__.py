@@ -7,7 +7,7 @@ on the text alone, and on an assumed language if the text's own is unclear.
 from recallflow.language.analysis import (
     ANALYSIS,
     DateMention,
-    Reading,
+    TextAnalysis,
     find_dates,
     name_stem,
     read,
@@ -27,6 +27,7 @@ FUNCTION_WORDS = ENGLISH.function_words
 
 __all__ = [
     "ADJOINING", "ANALYSIS", "ENGLISH", "FUNCTION_WORDS", "LATIN", "RUSSIAN", "UNSPACED", "DateMention", "Intent",
-    "Reading", "StemMatch", "StemPositions", "Table", "find_dates", "find_stems", "grams", "is_character", "name_stem",
-    "plain", "read", "read_question", "sentence_at", "sentence_ends", "sentences", "stems", "table_of", "words",
+    "StemMatch", "StemPositions", "Table", "TextAnalysis", "find_dates", "find_stems", "grams", "is_character",
+    "name_stem", "plain", "read", "read_question", "sentence_at", "sentence_ends", "sentences", "stems", "table_of",
+    "words",
 ]  # fmt: skip

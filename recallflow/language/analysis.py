@@ -186,7 +186,7 @@ _CLOSED = "\"'”’»」』)）.。!！ \t\r\n"
 _SENTENCE_END = re.compile(r"[.!?…؟۔।॥]\s+|[。！？｡．](?![。！？｡．」』）】”’])\s*|\n+")
 
 
-class Reading(NamedTuple):
+class TextAnalysis(NamedTuple):
     """Analysis of a text. `stems` are the stems of its content words in order, repeats included. `asks` means that it
     contains a question, `ends_asking` that it ends in one, `tells_time` that it contains a time expression. `language`
     is the index in `LATIN` for words in Latin script; `sure` means that it was detected, not assumed."""
@@ -199,7 +199,7 @@ class Reading(NamedTuple):
     sure: bool
 
 
-def read(text: str, assumed: int = 0) -> Reading:
+def read(text: str, assumed: int = 0) -> TextAnalysis:
     """Analyse a text. If its language is unclear, use the language `assumed`, an index in `LATIN`."""
     if text.isascii():
         lowered, words = text.lower(), ascii_words(text)
@@ -216,10 +216,10 @@ def read(text: str, assumed: int = 0) -> Reading:
         words = LATIN_WORD.findall(lower_case(text, language))
     stems = [*filter(None, map(latin_stems[language].__getitem__, words))]
     tells = _tells_time(lowered, stems, [LATIN[language]]) if language else _tells_english_time(lowered, words)
-    return Reading(stems, asks, ends, tells, language, sure)
+    return TextAnalysis(stems, asks, ends, tells, language, sure)
 
 
-def _read_any(text: str, lowered: str, assumed: int) -> Reading:
+def _read_any(text: str, lowered: str, assumed: int) -> TextAnalysis:
     """Analyse a text that contains scripts other than Latin."""
     spaced = [run for run, unspaced, _ in runs(lowered) if not unspaced and len(run) > 1]
     language, sure = detect(spaced, lowered, assumed)
@@ -233,7 +233,7 @@ def _read_any(text: str, lowered: str, assumed: int) -> Reading:
     ends = ending.endswith(("?", "？", "؟", *(word for table in own for word in table.asks)))
     asks = ends or _ASKS.search(text) is not None
     # A text in another script says nothing about the language of the owner's texts in Latin script.
-    return Reading(stems, asks, ends, _tells_time(lowered, stems, tables), language, sure and "latin" in scripts)
+    return TextAnalysis(stems, asks, ends, _tells_time(lowered, stems, tables), language, sure and "latin" in scripts)
 
 
 def lower_case(text: str, language: int) -> str:

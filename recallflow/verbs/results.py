@@ -31,7 +31,7 @@ def new_future() -> "Future[Any]":
     return future
 
 
-def then(before: "Future[S]", make: Callable[["Future[S]"], R]) -> "Future[R]":
+def chain_future(before: "Future[S]", make: Callable[["Future[S]"], R]) -> "Future[R]":
     """Return a future with the result of `make(before)`, called once `before` is done."""
     made: Future[R] = new_future()
 
@@ -47,7 +47,7 @@ def then(before: "Future[S]", make: Callable[["Future[S]"], R]) -> "Future[R]":
 
 def map_future(before: "Future[S]", make: Callable[[S], R]) -> "Future[R]":
     """Return a future with the converted result, or with the error."""
-    return then(before, lambda done: make(done.result()))
+    return chain_future(before, lambda done: make(done.result()))
 
 
 def gather(before: Sequence["Future[S]"]) -> "Future[list[S]]":

@@ -35,9 +35,9 @@ from recallflow.verbs.results import (
     Page,
     SearchResults,
     Stats,
+    chain_future,
     gather,
     map_future,
-    then,
     versions_in,
 )
 
@@ -188,7 +188,7 @@ class Verbs(ABC):
     ) -> "Future[MemoryVersion | None]":
         """Return the current version of a memory; None for an unknown id. Wait and raise as `search`."""
         answer = self._ask("memory.get", user, {"memory_id": _memory_id_text(memory_id)}, after, timeout_s)
-        return then(answer, _latest)
+        return chain_future(answer, _latest)
 
     def all(
         self,
@@ -214,7 +214,7 @@ class Verbs(ABC):
     ) -> "Future[History]":
         """Return all versions of a memory, oldest first; empty for an unknown memory. Wait and raise as `search`."""
         answer = self._ask("memory.history", user, {"memory_id": _memory_id_text(memory_id)}, after, timeout_s)
-        return then(answer, lambda done: History(_versions(done)))
+        return chain_future(answer, lambda done: History(_versions(done)))
 
     def episodes(
         self,

@@ -14,7 +14,7 @@ import pytest
 from confluent_kafka import Producer
 
 from recallflow.flows.router import Router
-from recallflow.outputs import Derived
+from recallflow.outputs import EventOutput
 from recallflow.queries import MemoryGet
 from recallflow.records import MOVED_HEADER, Position
 from recallflow.responses import QueryFailed
@@ -131,7 +131,7 @@ def test_kafka_connect_writes_responses_and_derived_memories_unchanged(
     making, running = commands_of("kafka_connect")
     build(folder, making)
     router = Router(topics, defaultdict(lambda: 1), defaultdict(lambda: 99_999))
-    derived = Derived(Position(topics.results, 0, 0), 0, b"acme/ann", '{"content": "«derived»"}'.encode())
+    derived = EventOutput(Position(topics.results, 0, 0), 0, b"acme/ann", '{"content": "«derived»"}'.encode())
     outgoing = router.route(derived).outgoing
     producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
     for more in [((MOVED_HEADER, b"x"),), ()]:

@@ -13,7 +13,7 @@ from recallflow.flows.config import Config
 from recallflow.flows.embedded import EmbeddedEngine, run_lines
 from recallflow.flows.local import LocalService, open_local
 from recallflow.flows.settings import Settings
-from recallflow.outputs import Receipted
+from recallflow.outputs import ReceiptOutput
 from recallflow.parsing import parse
 
 SETTINGS = Settings(partitions=2, sync_ms=50)
@@ -61,7 +61,7 @@ def log_from(first: int, pass_over: Callable[[bytes], object]) -> Iterator[list[
 
 def print_receipts(_: int, outputs: list[Delivered]) -> None:
     for output in outputs:
-        if isinstance(output, Receipted):
+        if isinstance(output, ReceiptOutput):
             receipt = orjson.loads(output.body)
             print(output.key.decode().split("/")[-1], receipt["memory_id"], receipt["position"], flush=True)
 

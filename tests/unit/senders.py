@@ -17,7 +17,7 @@ from recallflow.credentials import (
     Headers,
     SigningKey,
     fingerprint,
-    hash_of,
+    hash_secret,
     read_jwks,
 )
 from recallflow.operators.authorise import Authoriser, Trust
@@ -72,7 +72,7 @@ def token_key(key: SigningKey, **more: Any) -> Control:
 def api_key(key: ApiKeyText, tenant_id: str = "acme", **more: Any) -> Control:
     """The decision that makes an API key."""
     salt = "salt"
-    said = {"name": key.name, "salt": salt, "hash": hash_of(salt, key.secret)}
+    said = {"name": key.name, "salt": salt, "hash": hash_secret(salt, key.secret)}
     return parse_control(orjson.dumps({"type": "api_key", "tenant_id": tenant_id, **said, **more}))
 
 

@@ -19,7 +19,7 @@ from recallflow.client import (
     RecallClient,
 )
 from recallflow.control import Control
-from recallflow.credentials import ApiKeyText, hash_of, is_signed
+from recallflow.credentials import ApiKeyText, hash_secret, is_signed
 from recallflow.parsing import parse, parse_control
 from recallflow.records import Position
 from recallflow.responses import ErrorBody, Response
@@ -337,7 +337,7 @@ def test_creating_a_key_sends_only_its_hash(sent: Sent, opened: Open) -> None:
     given = ApiKeyText.parse(made.text)
     assert given is not None
     assert isinstance(event, ApiKey)
-    assert (event.name, event.hash) == (given.name, hash_of(event.salt, given.secret))
+    assert (event.name, event.hash) == (given.name, hash_secret(event.salt, given.secret))
     assert (event.projects, event.environments, event.end_users) == (["p"], None, ["ann", "bob"])
     assert (event.by, event.why, event.revoked, made.position) == ("kim", "the shop", False, DECIDED_AT)
     assert given.secret.encode() not in sent[0][2]

@@ -19,7 +19,7 @@ from recallflow.flows.router import Router, letter
 from recallflow.flows.settings import TopicNames
 from recallflow.operators.events import Ask, Refused, Write, decode
 from recallflow.operators.large import decode_record, encode_record
-from recallflow.outputs import Answer, DeadLetter, Moved
+from recallflow.outputs import Answer, DeadLetter, Reroute
 from recallflow.records import Position, Record
 from recallflow.responses import Response
 from tests.unit.test_router import as_message
@@ -97,7 +97,7 @@ def test_binary_data_that_is_no_json_is_named_as_such() -> None:
 def test_forwarded_and_refused_cloud_events_keep_their_bytes(mode: Any) -> None:
     record = decode_record(orjson.loads(orjson.dumps(encode_record(sent(mode, {"content": "tea"})))))
     made = Router(TopicNames(), defaultdict(lambda: 1), defaultdict(lambda: 9_999))
-    moved = made.route(Moved(record, b"acme/ann", 0)).outgoing
+    moved = made.route(Reroute(record, b"acme/ann", 0)).outgoing
     refused = decode(sent(mode, {"content": ""}))
     assert isinstance(refused, Refused)
     kept = letter(DeadLetter(refused.record, 0, refused.error, "decode"), 9_999)

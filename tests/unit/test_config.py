@@ -27,7 +27,7 @@ from recallflow.flows.enrich import EnrichFlow
 from recallflow.flows.model_settings import CallerKind, EmbeddingSettings, EnrichmentSettings, LlmSettings
 from recallflow.flows.settings import Settings, TopicNames
 from recallflow.kafka_options import KafkaOptions
-from recallflow.llm import Prompt, Spent
+from recallflow.llm import Cost, Prompt
 from recallflow.owner import parse_ranges, ranges_of
 from tests.llm_server import Fault, LlmServer
 
@@ -385,8 +385,8 @@ def test_enrichment_without_its_language_model_is_refused(tmp_path: Path) -> Non
 
 def test_cost_of_models_is_exported_to_prometheus() -> None:
     meter = Meter("m-1")
-    meter.spend("acme", "classify", Spent(2, 30, 4))
-    meter.spend("acme", "embed", Spent(1, 5))
+    meter.spend("acme", "classify", Cost(2, 30, 4))
+    meter.spend("acme", "embed", Cost(1, 5))
     meter.fail("classify", "refused")
     meter.fail("extract", "refused")
 

@@ -20,12 +20,12 @@ from recallflow.credentials import (
     SigningKey,
     check_secret,
     fingerprint,
-    hash_of,
+    hash_secret,
     is_signed,
     mask,
     mask_text,
     read_jwks,
-    signed,
+    sign,
     without_credentials,
 )
 from recallflow.errors import InvalidRecord, UsageError
@@ -57,7 +57,9 @@ def test_an_api_key_is_read_as_it_was_written() -> None:
     assert ApiKeyText.parse(key.text()) == key
     assert key.secret not in f"{key} {key!r} {[key]}"
     salt = secrets.token_hex(16)
-    assert hash_of(salt, key.secret) == hash_of(salt, key.secret) != hash_of(secrets.token_hex(16), key.secret)
+    assert (
+        hash_secret(salt, key.secret) == hash_secret(salt, key.secret) != hash_secret(secrets.token_hex(16), key.secret)
+    )
 
 
 @pytest.mark.parametrize(
@@ -154,22 +156,20 @@ CONTROL_SECRET, OTHER = "s" * 32, "o" * 32
 
 @given(st.binary(), st.binary())
 def test_only_signed_content_is_verified(key: bytes, value: bytes) -> None:
-    headers = signed(CONTROL_SECRET, key, value)
+    headers = sign(CONTROL_SECRET, key, value)
     assert is_signed(CONTROL_SECRET, key, value, headers)
     assert not is_signed(OTHER, key, value, headers)
-    assert not is_signed(CONTROL_SECRET, key, value, signed(OTHER, key, value))
+    assert not is_signed(CONTROL_SECRET, key, value, sign(OTHER, key, value))
 
 
 @given(st.binary(max_size=8), st.binary(max_size=8), st.binary(max_size=8), st.binary(max_size=8))
 @example(b"a", b"bc", b"ab", b"c")  # the same bytes, cut elsewhere
 def test_a_signature_is_of_one_key_and_one_value(key: bytes, value: bytes, key2: bytes, value2: bytes) -> None:
-    assert is_signed(CONTROL_SECRET, key2, value2, signed(CONTROL_SECRET, key, value)) is (
-        (key, value) == (key2, value2)
-    )
+    assert is_signed(CONTROL_SECRET, key2, value2, sign(CONTROL_SECRET, key, value)) is ((key, value) == (key2, value2))
 
 
 def test_missing_or_repeated_signature_is_refused() -> None:
-    [(name, signature)] = signed(CONTROL_SECRET, b"k", b"v")
+    [(name, signature)] = sign(CONTROL_SECRET, b"k", b"v")
     for headers in (
         None,
         (),
@@ -187,7 +187,7 @@ def test_missing_or_repeated_signature_is_refused() -> None:
 
 
 def test_without_a_secret_nothing_is_signed() -> None:
-    assert signed(None, b"k", b"v") == ()
+    assert sign(None, b"k", b"v") == ()
 
 
 @pytest.mark.parametrize("secret", ["", "s" * 31, b"s" * 32, 5])

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from recallflow import limits
 from recallflow.errors import FieldProblem, InvalidRecord
-from recallflow.events import EMBEDDED_BYTES, Event, MemoryEvent, text_to_embed
+from recallflow.events import EMBEDDED_BYTES, Event, MemoryEvent, embedding_input
 from recallflow.flows.embedded import process
 from recallflow.flows.settings import Settings, TopicNames
 from recallflow.operators.graph.write import with_statement
@@ -244,7 +244,7 @@ def test_strange_values_in_any_field_cause_no_internal_error() -> None:
 @given(st.text(), st.integers(1, 3_000))
 def test_long_text_is_cut_at_a_whole_character(text: str, times: int) -> None:
     content = text * times
-    read = text_to_embed(None, content)
+    read = embedding_input(None, content)
     assert content.startswith(read)
     size = len(read.encode())
     assert size <= EMBEDDED_BYTES

@@ -44,7 +44,7 @@ from recallflow.kafka_options import KafkaOptions
 from recallflow.operators.authorise import Authoriser, Trust
 from recallflow.operators.enrichment.results import MISSING_RESULTS, failure
 from recallflow.operators.events import decode
-from recallflow.outputs import Answer, DeadLetter, Derived, Done, Receipted, Requested
+from recallflow.outputs import Ack, Answer, DeadLetter, EventOutput, ReceiptOutput, TaskRequest
 from recallflow.parsing import EVENT_TYPES, QUERY_TYPES
 from recallflow.records import Position, Record
 from recallflow.responses import WARNINGS, Context, MemoryPage, RecalledMemory, Response, Warn
@@ -67,8 +67,8 @@ def letter(topic: str, offset: int, number: int = 0) -> DeadLetter:
     return DeadLetter(record, number, InvalidRecord("invalid_json", []), "decode")
 
 
-def receipt(offset: int) -> Receipted:
-    return Receipted(Position(MEMORIES, 0, offset), 0, b"acme/ann", b"{}")
+def receipt(offset: int) -> ReceiptOutput:
+    return ReceiptOutput(Position(MEMORIES, 0, offset), 0, b"acme/ann", b"{}")
 
 
 @pytest.fixture
@@ -85,7 +85,7 @@ def test_outputs_are_counted_by_kind(tally: OutputCounter) -> None:
     for output in (*outputs, letter(MEMORIES, 2)):
         tally.observe(output)
     for tasks in (("extract", "facts"), ("facts",)):
-        tally.observe(Requested(Position(MEMORIES, 0, 3), 10, b"acme/ann", b"{}", tasks))
+        tally.observe(TaskRequest(Position(MEMORIES, 0, 3), 10, b"acme/ann", b"{}", tasks))
     assert tally.outputs == {"response": 3, "receipt": 1, "dead_letter": 1, "request": 2}
     assert (tally.requested, tally.responses) == ({"extract": 1, "facts": 2}, {"ok": 1, "degraded": 1, "error": 1})
     assert (tally.response_errors, tally.warnings) == ({"not_found": 1}, {"stale_read": 1})
@@ -96,14 +96,14 @@ def test_queries_that_are_through_without_an_output_wait(tally: OutputCounter) -
     tally.observe(answer(100))
     tally.observe(letter(QUERIES, 101))
     tally.observe(answer(101, number=1))  # a malformed query has a dead letter and an error response
-    tally.observe(Done(f"{QUERIES}:0", (100, 101, 102, 103)))
+    tally.observe(Ack(f"{QUERIES}:0", (100, 101, 102, 103)))
     assert tally.waiting == 2
     tally.observe(answer(102))
     assert tally.waiting == 1
 
 
 def test_earlier_queries_and_memories_are_not_waiting(tally: OutputCounter) -> None:
-    tally.observe(Done(f"{MEMORIES}:0", (1, 2, 3)))
+    tally.observe(Ack(f"{MEMORIES}:0", (1, 2, 3)))
     tally.observe(receipt(1))
     tally.observe(answer(FIRST - 1))  # it was set aside before this process began
     assert tally.waiting == 0
@@ -230,7 +230,7 @@ def test_results_are_counted_by_task_code_and_reason(running: Any) -> None:
     for _ in range(4):
         flow.enrichment_counter.count_result(request, result)
     flow.table.left_out["not_signed"] += 2
-    flow.enrichment_counter.observe(Derived(Position("results", 0, 1), 0, b"acme/ann", b"{}"))
+    flow.enrichment_counter.observe(EventOutput(Position("results", 0, 1), 0, b"acme/ann", b"{}"))
     found = shown(metrics)
     expected = {
         "recallflow_enriched_tasks_total{'outcome': 'done', 'task': 'facts'}": 4,
@@ -373,7 +373,7 @@ def test_waiting_spans_are_bounded_and_end_once(
     assert parent is not None
     assert parent.startswith(PARENT[0][1][:36])
     assert spans.headers(places[0]) == ()
-    spans.track_output(Receipted(places[-1], 0, b"acme/ann", b"{}"))(5)
+    spans.track_output(ReceiptOutput(places[-1], 0, b"acme/ann", b"{}"))(5)
     spans.end_late(places[2 * MOST :])
     assert not any(spans.is_late(place) for place in places)
     assert len(exported.get_finished_spans()) == len(places)

@@ -25,7 +25,7 @@ from recallflow.connectors.local_inputs import BATCH_RECORDS
 from recallflow.errors import TRACE_EVERY_S, DefectLog, SinkError
 from recallflow.flows.gc_policy import collect_due_garbage, collecting_between_batches
 from recallflow.llm import FAILURES, OPEN_S, Breaker
-from recallflow.process import STEP_MAX_S, STOP_S, Closing, Patience
+from recallflow.process import STEP_MAX_S, STOP_S, CloseErrors, TimeLimit
 from recallflow.state.database import SharedMemory
 from recallflow.state.partition import Partition
 from tests.unit.connectors.clock import Clock
@@ -42,7 +42,7 @@ SUPERVISOR_S = 10.0  # so soon a flow that is told to stop has to end
 )
 def test_outage_is_waited_for_up_to_its_limit(limit_s: float, waits_s: list[float], last_s: float) -> None:
     clock = Clock()
-    patience = Patience(limit_s, threading.Event(), clock)
+    patience = TimeLimit(limit_s, threading.Event(), clock)
     for wait_s in waits_s:
         clock.now_s += wait_s
         assert not patience.ended()
@@ -53,7 +53,7 @@ def test_outage_is_waited_for_up_to_its_limit(limit_s: float, waits_s: list[floa
 
 def test_a_signal_cuts_it_short_whenever_it_comes() -> None:
     stopping, clock = threading.Event(), Clock()
-    patience = Patience(40.0, stopping, clock)
+    patience = TimeLimit(40.0, stopping, clock)
     clock.now_s += 20
     assert not patience.ended()
     stopping.set()
@@ -65,7 +65,7 @@ def test_a_signal_cuts_it_short_whenever_it_comes() -> None:
 
 
 def test_the_first_failure_is_kept_and_raised_from_one_place() -> None:
-    closing = Closing()
+    closing = CloseErrors()
     closing.check()
 
     def fail(error: BaseException) -> None:
@@ -153,8 +153,8 @@ def limited(monkeypatch: pytest.MonkeyPatch, soft: int, hard: int) -> list[tuple
 @pytest.mark.parametrize("partitions", [1, 4, 16])
 def test_shares_leave_descriptors_for_the_rest(monkeypatch: pytest.MonkeyPatch, limit: int, partitions: int) -> None:
     limited(monkeypatch, limit, limit)
-    state = partitions * process.database_files(partitions)
-    used = process.connections_most() + process.backlog() + state
+    state = partitions * process.max_database_files(partitions)
+    used = process.max_connections() + process.max_backlog() + state
     assert used <= limit * 7 / 8 or not process.descriptors_suffice(partitions)
 
 
@@ -212,7 +212,7 @@ def test_second_signal_ends_the_process() -> None:
         stack.callback(flow.kill)
         assert flow.stdout is not None
         assert flow.stderr is not None
-        waiting = Patience(GIVE_UP_S)
+        waiting = TimeLimit(GIVE_UP_S)
         while _held_bytes(flow.stderr.fileno()) < FULL_BYTES:
             assert flow.poll() is None
             assert not waiting.ended()

@@ -22,7 +22,18 @@ from recallflow.flows.settings import AuthSettings, TopicNames
 from recallflow.flows.topic_checks import LEAST_BYTES
 from recallflow.operators import guard
 from recallflow.operators.large import decode_record, encode_record
-from recallflow.outputs import Answer, DeadLetter, Derived, Done, Enriched, Moved, Output, Receipted, Requested, Verdict
+from recallflow.outputs import (
+    Ack,
+    Answer,
+    DeadLetter,
+    EventOutput,
+    Output,
+    ReceiptOutput,
+    Reroute,
+    ResultOutput,
+    TaskRequest,
+    Verdict,
+)
 from recallflow.parsing import parse_control
 from recallflow.queries import ReplyTo
 from recallflow.records import Position, Record
@@ -63,12 +74,12 @@ def test_record_too_large_to_forward_is_a_dead_letter() -> None:
     became: list[type[Output]] = []
     for size in range(most_bytes - 400, most_bytes):
         record = Record(at, b"x" * size, 5, None, headers=(("own", b"1"),))
-        output = made.fitted(Moved(record, b"acme/ann", 0))
+        output = made.fitted(Reroute(record, b"acme/ann", 0))
         became.append(type(output))
-        assert isinstance(output, Moved | DeadLetter)
+        assert isinstance(output, Reroute | DeadLetter)
         assert size_bytes(made.route(output).outgoing) <= most_bytes
-    assert became == sorted(became, key=[Moved, DeadLetter].index)
-    assert (became[0], became[-1]) == (Moved, DeadLetter)
+    assert became == sorted(became, key=[Reroute, DeadLetter].index)
+    assert (became[0], became[-1]) == (Reroute, DeadLetter)
 
 
 def test_verdict_is_signed_and_event_has_our_key() -> None:
@@ -79,9 +90,9 @@ def test_verdict_is_signed_and_event_has_our_key() -> None:
     event = GateVerdict(type="gate.verdict", tenant_id="acme", name="3", blocked=True)
     verdict = ours.route(Verdict(AT, 2, 5, event)).outgoing
     assert is_signed(secret, verdict.key, verdict.value, verdict.all_headers)
-    derived = ours.route(Derived(AT, 3, b"acme/ann", b"{}")).outgoing
+    derived = ours.route(EventOutput(AT, 3, b"acme/ann", b"{}")).outgoing
     assert derived.headers == (("x-api-key", key.encode()),)
-    others = (Enriched(AT, 0, b"acme/ann", b"{}", b"bare"), Receipted(AT, 0, b"acme/ann", b"{}"), refused())
+    others = (ResultOutput(AT, 0, b"acme/ann", b"{}", b"bare"), ReceiptOutput(AT, 0, b"acme/ann", b"{}"), refused())
     for output in others:  # what nobody judges needs no key
         assert key.encode() not in [value for _, value in ours.route(output).outgoing.all_headers]
 
@@ -89,17 +100,17 @@ def test_verdict_is_signed_and_event_has_our_key() -> None:
 def test_a_result_and_its_events_go_where_they_are_read() -> None:
     topics = dict.fromkeys(TOPICS.enrichment_written(), LEAST_BYTES)
     enriching = Router(TOPICS, ONE_EACH, topics)
-    *place, result = enriching.route(Enriched(AT, 0, b"acme/ann", b"{}", b"bare"))
+    *place, result = enriching.route(ResultOutput(AT, 0, b"acme/ann", b"{}", b"bare"))
     assert (place, result.key, result.value) == ([TOPICS.results, 0], b"acme/ann", b"{}")
     assert result.instead is not None
     assert result.instead("it is too large") == replace(result, value=b"bare", instead=None)
-    *place, event = enriching.route(Derived(AT, 3, b"acme/ann", b"{}"))
+    *place, event = enriching.route(EventOutput(AT, 3, b"acme/ann", b"{}"))
     assert (place, event.key, event.number) == ([TOPICS.memory, 0], b"acme/ann", 3)
 
 
 def test_result_too_large_is_sent_bare() -> None:
     enriching = Router(TOPICS, ONE_EACH, dict.fromkeys(TOPICS.enrichment_written(), LEAST_BYTES))
-    sent = enriching.route(Enriched(AT, 0, b"acme/ann", b"x" * LEAST_BYTES, b"bare")).outgoing
+    sent = enriching.route(ResultOutput(AT, 0, b"acme/ann", b"x" * LEAST_BYTES, b"bare")).outgoing
     assert (sent.value, sent.instead) == (b"bare", None)
 
 
@@ -209,7 +220,7 @@ def test_longest_names_fit_the_smallest_topic() -> None:
     widest, topic = "\U0001f6b2" * 128, "t" * 249
     at = Position(topic, 999_999_999, 10**18)
     receipt = Receipt(id=widest, position=str(at), outcome="created", memory_id=widest, code="C" * 64, detail="d" * 500)
-    sent = router().route(Receipted(at, 0, widest.encode() * 2, receipt.model_dump_json().encode())).outgoing
+    sent = router().route(ReceiptOutput(at, 0, widest.encode() * 2, receipt.model_dump_json().encode())).outgoing
     assert size_bytes(sent) <= LEAST_BYTES
     windows = {f"window_{number}": 0.123456789 for number in range(50)}
     event = GateVerdict(
@@ -237,7 +248,7 @@ def test_invalid_position_is_a_usage_error(text: str, said: str) -> None:
         TOPICS.skipped([text])
 
 
-def requested(characters: str, beside: int) -> Requested:
+def requested(characters: str, beside: int) -> TaskRequest:
     shown = {"content_hash": "h", "kind": "message", "role": "user", "created_at": 5}
     others = [shown | {"memory_id": f"m{n}", "content": characters * 2_000} for n in range(beside)]
     request = {
@@ -245,14 +256,14 @@ def requested(characters: str, beside: int) -> Requested:
         "source": "memory.events:0:3", "memories": [shown | {"memory_id": "own", "content": characters * 8_000}],
         "recent": others, "similar": others, "text": characters * 8_000,
     }  # fmt: skip
-    return Requested(Position(TOPICS.memory, 0, 3), 10, b"acme/ann", orjson.dumps(request), ("embed", "facts"))
+    return TaskRequest(Position(TOPICS.memory, 0, 3), 10, b"acme/ann", orjson.dumps(request), ("embed", "facts"))
 
 
 @pytest.mark.parametrize("characters", ["a", "\x01", "\U0001f600", '"'])
 def test_request_is_cut_to_fit_its_topic(characters: str) -> None:
     given = requested(characters, beside=20)
     fitted = router().fitted(given)
-    assert isinstance(fitted, Requested)
+    assert isinstance(fitted, TaskRequest)
     *place, outgoing = router().route(fitted)
     assert place == [TOPICS.enrichment, 0]
     assert (outgoing.key, outgoing.source, outgoing.number) == (b"acme/ann", "memory.events:0:3", 10)
@@ -323,7 +334,7 @@ def as_message(topic: str, outgoing: Outgoing) -> Message:
 def routed(outputs: list[Output]) -> list[tuple[Output, str, Outgoing]]:
     router = Router(HARNESS_TOPICS, defaultdict(lambda: 3), dict.fromkeys(HARNESS_TOPICS.written(), MOST_BYTES))
     fitted = [router.fitted(output) for output in outputs]
-    return [(one, (sent := router.route(one)).topic, sent.outgoing) for one in fitted if not isinstance(one, Done)]
+    return [(one, (sent := router.route(one)).topic, sent.outgoing) for one in fitted if not isinstance(one, Ack)]
 
 
 def plain(output: Output) -> object:
@@ -356,9 +367,9 @@ def test_outputs_of_any_record_can_be_sent_and_repeat(found: Found) -> None:
         first = engine.take(came)
         for output, part, outgoing in routed(first):
             assert {type(outgoing.key), type(outgoing.value)} <= {bytes, type(None)}
-            assert not isinstance(output, Done)
+            assert not isinstance(output, Ack)
             own = came[output.position.offset]
-            if isinstance(output, Receipted | Answer):
+            if isinstance(output, ReceiptOutput | Answer):
                 assert outgoing.key in ((b"acme/ann", b"") if own.key is None else (own.key[:4_096],))
             elif isinstance(output, DeadLetter):
                 letter = Letter.of(as_message(part, outgoing))

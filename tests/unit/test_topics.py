@@ -40,7 +40,7 @@ from recallflow.llm import EmbeddingService
 from recallflow.operators.events import Refused, decode
 from recallflow.operators.quotas import Rates
 from recallflow.operators.step import StateStep
-from recallflow.outputs import Answer, Done, Output, OutputBarrier, Receipted
+from recallflow.outputs import Ack, Answer, Output, OutputBarrier, ReceiptOutput
 from recallflow.owner import state_partition
 from recallflow.process import OUTAGE_S
 from recallflow.records import MOVED_HEADER
@@ -149,9 +149,9 @@ class Engine:
         for _, output in outputs:
             if isinstance(output, OutputBarrier):
                 yield output
-            if isinstance(output, Done):
+            if isinstance(output, Ack):
                 self.source.progress.count_finished(output.source.partition(":")[0], len(output.offsets))
-            if isinstance(output, Answer | Receipted):
+            if isinstance(output, Answer | ReceiptOutput):
                 self.answered += isinstance(output, Answer)
                 yield ToSend("out", 0, Outgoing(str(output.position), output.number, output.key, output.body))
 

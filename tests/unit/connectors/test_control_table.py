@@ -21,7 +21,7 @@ from recallflow.connectors.kafka.control import AHEAD_MS, ControlTable
 from recallflow.connectors.kafka.topic_reader import TopicReader
 from recallflow.connectors.probes import CONNECTIONS_MOST, Probes
 from recallflow.control import Rollout
-from recallflow.credentials import signed
+from recallflow.credentials import sign
 from recallflow.errors import SourceError, UsageError
 from recallflow.kafka_options import KafkaOptions
 from tests.unit.connectors.fake_consumer import FakeKafka
@@ -120,7 +120,7 @@ def decide(
     fields = {"type": "graph.rollout", "tenant_id": "acme", "name": "graph", "mode": mode, "timestamp": said_ms}
     key, value = b"acme/graph.rollout/graph", orjson.dumps(fields)
     kafka.append(
-        TOPIC, 0, value, more.get("key", key), headers=signed(secret, more.get("signed_key", key), value),
+        TOPIC, 0, value, more.get("key", key), headers=sign(secret, more.get("signed_key", key), value),
         append_ms=append_ms,
     )  # fmt: skip
 

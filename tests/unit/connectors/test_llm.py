@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from recallflow.connectors.llm.calls import CallFailed, OpenAiEmbeddings, OpenAiModel, _checked, read_answer
 from recallflow.connectors.llm.policy import DAY_S, MOST_WAIT_S, Endpoint, Policy, Reserved, RetryTiming, TokenBudget
 from recallflow.errors import ModelError, ModelFailure
-from recallflow.llm import FAILURES, OPEN_S, Completion, Embedded, Prompt, Spent
+from recallflow.llm import FAILURES, OPEN_S, Completion, Cost, Embeddings, Prompt
 from recallflow.operators.enrichment.prompt_frame import NUMBER, TEXT, TRUTH, fields, listed
 from tests.llm_server import Fault, LlmServer, Now
 
@@ -206,7 +206,7 @@ def test_abandoned_calls_count_as_failures(llm_server: LlmServer, model: Model) 
     model.run(given_up(asked))
     assert model.ask(asked) == "left_alone"
     assert asked.meter.failures() == {("classify", "timeout"): FAILURES, ("classify", "left_alone"): 1}
-    assert asked.meter.spent() == {("acme", "classify"): Spent(FAILURES)}
+    assert asked.meter.spent() == {("acme", "classify"): Cost(FAILURES)}
 
 
 @pytest.mark.parametrize("fault", ["cut", Fault("status", status=503), Fault("status", status=401)], ids=str)
@@ -334,9 +334,9 @@ def test_calls_and_tokens_are_metered_by_tenant_and_task(llm_server: LlmServer, 
     llm_server.fail("cut", "invalid_json")
     assert model.ask(asked) == "ok"  # the third time; what was malformed was written, and costs
     assert model.ask(asked, "globex", PROMPT._replace(task="extract")) == "ok"
-    assert asked.meter.spent() == {("acme", "classify"): Spent(3, 12, 14), ("globex", "extract"): Spent(1, 6, 7)}
+    assert asked.meter.spent() == {("acme", "classify"): Cost(3, 12, 14), ("globex", "extract"): Cost(1, 6, 7)}
 
-    async def embedded() -> Spent:
+    async def embedded() -> Cost:
         service = OpenAiEmbeddings("e-1", 64, Endpoint(llm_server.url), Policy(5, timing=time.timing))
         llm_server.fail("nan", "cut")
         found = await service.embed("acme", ["two words"])
@@ -344,16 +344,16 @@ def test_calls_and_tokens_are_metered_by_tenant_and_task(llm_server: LlmServer, 
         assert service.meter.spent() == {("acme", "embed"): found.spent}
         return found.spent
 
-    assert model.run(embedded()) == Spent(3, 4, 0)
+    assert model.run(embedded()) == Cost(3, 4, 0)
 
 
 def test_tenants_beyond_so_many_are_metered_together(model: Model) -> None:
     asked = model.load()
     for n in range(103):
-        asked.meter.spend(f"t{n}", "classify", Spent(1, 2, 3))
-    asked.meter.spend("t0", "classify", Spent(1, 2, 3))
+        asked.meter.spend(f"t{n}", "classify", Cost(1, 2, 3))
+    asked.meter.spend("t0", "classify", Cost(1, 2, 3))
     spent = asked.meter.spent()
-    assert (len(spent), spent["other", "classify"], spent["t0", "classify"]) == (101, Spent(3, 6, 9), Spent(2, 4, 6))
+    assert (len(spent), spent["other", "classify"], spent["t0", "classify"]) == (101, Cost(3, 6, 9), Cost(2, 4, 6))
 
 
 @pytest.mark.parametrize(
@@ -399,8 +399,8 @@ def complete(server: LlmServer, timeout_s: float = 30.0, prompt: Prompt = RELATI
     return asyncio.run(asked())
 
 
-def embed(server: LlmServer, *texts: str, model: str = "e-1", dimension: int = 64) -> Embedded:
-    async def asked() -> Embedded:
+def embed(server: LlmServer, *texts: str, model: str = "e-1", dimension: int = 64) -> Embeddings:
+    async def asked() -> Embeddings:
         service = OpenAiEmbeddings(model, dimension, Endpoint(server.url, SECRET))
         try:
             return await service.embed("acme", texts)
@@ -419,7 +419,7 @@ def test_a_language_model_is_asked_for_the_prompts_schema(llm_server: LlmServer)
     assert asked.body["response_format"]["json_schema"]["strict"] is True
     assert asked.body["max_tokens"] == 50
     assert (asked.headers["authorization"], asked.headers["x-team"]) == (f"Bearer {SECRET}", "memory")
-    assert answer.spent == Spent(1, 6, 17)
+    assert answer.spent == Cost(1, 6, 17)
 
 
 @pytest.mark.parametrize("fault", ["hang", "slow"])
@@ -553,5 +553,5 @@ def test_value_is_read_bare_and_in_a_fence(texts: list[str], truth: bool, fence:
 )  # fmt: skip
 def test_other_answer_breaks_the_schema(content: str, schema: dict[str, object]) -> None:
     with pytest.raises(CallFailed) as failed:
-        _checked(content, schema, Spent())
+        _checked(content, schema, Cost())
     assert failed.value.code == "malformed"

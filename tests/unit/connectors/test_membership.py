@@ -23,7 +23,7 @@ from recallflow.connectors.kafka.membership import Membership
 from recallflow.connectors.kafka.partition import TEXT_MOST, LogProgress, PartitionProgress
 from recallflow.errors import DeploymentLost, MembershipLost, SinkError, SourceError, UsageError
 from recallflow.kafka_options import KafkaOptions
-from recallflow.process import Patience
+from recallflow.process import TimeLimit
 from tests.unit.connectors.clock import Clock
 
 SESSION_S = 45.0
@@ -161,7 +161,7 @@ class Group:
 
     def may_send(self, member: Membership) -> bool:
         try:
-            member.check(lambda: Patience(0.0, threading.Event(), self.clock))
+            member.check(lambda: TimeLimit(0.0, threading.Event(), self.clock))
         except SinkError:
             return False
         return True
@@ -190,7 +190,7 @@ def group(tmp_path: Path) -> Iterator[Group]:
 
 
 def until(true: Callable[[], bool]) -> None:
-    waiting = Patience(GIVE_UP_S)
+    waiting = TimeLimit(GIVE_UP_S)
     while not true():
         assert not waiting.ended()
 

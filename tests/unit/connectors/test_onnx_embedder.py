@@ -31,7 +31,7 @@ from recallflow.embedder import QuestionEmbedder, TokenCounter, TokenEmbedder
 from recallflow.errors import EmbedderError
 from recallflow.flows.embedded import process
 from recallflow.flows.settings import Settings
-from recallflow.llm import Embedded, RemoteEmbedder
+from recallflow.llm import Embeddings, RemoteEmbedder
 from recallflow.state.directory import StateDirectory
 from tests.unit.operators.harness import HASHING
 
@@ -261,7 +261,7 @@ class Service:
     def __init__(self, dimension: int) -> None:
         self.dimension = dimension
 
-    async def embed(self, tenant_id: str, texts: Sequence[str]) -> Embedded:
+    async def embed(self, tenant_id: str, texts: Sequence[str]) -> Embeddings:
         raise AssertionError(tenant_id, texts)
 
 

@@ -25,7 +25,7 @@ from recallflow.connectors.local_inputs import LocalCalls
 from recallflow.errors import MembershipLost, SinkError, SourceError
 from recallflow.kafka_options import KafkaOptions
 from recallflow.outputs import OutputBarrier
-from recallflow.process import OUTAGE_S, Closing
+from recallflow.process import OUTAGE_S, CloseErrors
 from recallflow.records import Position
 from tests.unit.connectors.fake_consumer import FakeKafka
 from tests.unit.connectors.fake_kafka import FakeProducer
@@ -47,9 +47,9 @@ def producer(monkeypatch: pytest.MonkeyPatch) -> FakeProducer:
     return made
 
 
-def sending(stopping: threading.Event | None = None, closing: Closing | None = None) -> DeliverySink:
+def sending(stopping: threading.Event | None = None, closing: CloseErrors | None = None) -> DeliverySink:
     to = output_sender(stopping=stopping)
-    return DeliverySink(to, EarlierOutputs(), lambda _: None, closing or Closing())
+    return DeliverySink(to, EarlierOutputs(), lambda _: None, closing or CloseErrors())
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_failed_output_ends_membership_or_the_process(
 
 def test_closed_sink_sends_nothing_after_an_expired_output(producer: FakeProducer) -> None:
     producer.fails[b"{}"] = [KafkaError(KafkaError._MSG_TIMED_OUT)]
-    closing = Closing()
+    closing = CloseErrors()
     to = sending(closing=closing)
     producer.stuck = True
     to.write_batch([to_send(1), to_send(2), to_send(3), to_send(4)])

@@ -20,7 +20,7 @@ from recallflow.connectors.kafka.owned import (
 )
 from recallflow.connectors.kafka.partition import REACH, WAIT_S, Lane, LogProgress, RoundRobinQueue
 from recallflow.kafka_options import KafkaOptions
-from recallflow.records import Mark, Open, Record
+from recallflow.records import Barrier, PartitionStart, Record
 from tests.unit.connectors.fake_consumer import FakeKafka
 
 MEMORIES, QUERIES = "memories", "queries"
@@ -72,7 +72,7 @@ class Member:
     def records(self, count: int) -> list[Any]:
         return self.until(lambda found: len(values(found)) >= count)
 
-    def given(self, mark: Mark) -> BarrierProgress:
+    def given(self, mark: Barrier) -> BarrierProgress:
         found = self.source.barrier_progress(mark.partition, mark.number)
         assert found is not None
         return found
@@ -118,22 +118,22 @@ def test_a_partition_that_rests_is_marked_seldom(kafka: FakeKafka, member: Membe
     member.own(0)
     member.batch()
     member.now_s += SYNC_S
-    assert signals(member.batch()) == [Mark(0, 0)]  # that it is ours
+    assert signals(member.batch()) == [Barrier(0, 0)]  # that it is ours
     member.now_s += IDLE_S
     assert member.batch() == []  # the mark before is under way
-    member.given(Mark(0, 0))
-    assert signals(member.batch()) == [Mark(0, 1)]
-    member.given(Mark(0, 1))
+    member.given(Barrier(0, 0))
+    assert signals(member.batch()) == [Barrier(0, 1)]
+    member.given(Barrier(0, 1))
     member.now_s += SYNC_S
     assert member.batch() == []
     member.source.set_progress(0, b"a place", open_left=True)  # a query waits: how far it is may change by itself
     member.now_s += SYNC_S
-    assert signals(member.batch()) == [Mark(0, 2, b"a place")]
-    member.given(Mark(0, 2))
+    assert signals(member.batch()) == [Barrier(0, 2, b"a place")]
+    member.given(Barrier(0, 2))
     fill(kafka, QUERIES, 0, "q")
     member.records(1)
     member.now_s += SYNC_S
-    assert signals(member.batch()) == [Mark(0, 3)]  # a place is kept once
+    assert signals(member.batch()) == [Barrier(0, 3)]  # a place is kept once
 
 
 def test_warm_partition_is_given_up_to_its_limit(kafka: FakeKafka, member: Member) -> None:
@@ -143,12 +143,12 @@ def test_warm_partition_is_given_up_to_its_limit(kafka: FakeKafka, member: Membe
     member.source.add_standby(1, lane)
     found = member.records(2)
     kafka.await_(lambda: lane.reached == 3)
-    assert (found[0], values(found), member.batch()) == (Open(1), ["a", "b"], [])
+    assert (found[0], values(found), member.batch()) == (PartitionStart(1), ["a", "b"], [])
     assert all(one.silent for one in found[1:])
     member.source.limit_standby(1, 3)
     assert values(member.records(1)) == ["c"]
     member.source.drop_standby(1)
-    assert member.batch() == [Mark(1, NOT_OURS, last=True)]
+    assert member.batch() == [Barrier(1, NOT_OURS, last=True)]
     assert (member.source.standbys(), member.source.barrier_progress(1, NOT_OURS)) == (frozenset(), None)
 
 
@@ -173,7 +173,7 @@ def test_own_partitions_precede_standby_partitions(kafka: FakeKafka, member: Mem
     warm = lane_at(MEMORIES, 1, LogProgress(0), 1)
     member.source.add_standby(1, warm)
     mine, _ = member.own(0)
-    assert member.batch() == [Open(1), Open(0)]
+    assert member.batch() == [PartitionStart(1), PartitionStart(0)]
     fill(kafka, MEMORIES, 1, "theirs")
     fill(kafka, MEMORIES, 0, "ours ours")
     kafka.await_(lambda: warm.held() == 1 and mine.held() == 2)

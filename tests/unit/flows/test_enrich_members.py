@@ -35,7 +35,7 @@ from recallflow.kafka_options import KafkaOptions
 from recallflow.operators.async_call import Completions, Runtime
 from recallflow.operators.enrichment.enrich import Enricher
 from recallflow.operators.enrichment.results import PositionedRequest, result
-from recallflow.outputs import DeadLetter, Derived, Done
+from recallflow.outputs import Ack, DeadLetter, EventOutput
 from recallflow.records import Position, Record
 from tests.unit.connectors.fake_consumer import FakeKafka
 
@@ -329,10 +329,10 @@ def read(record: Record, *, answered: bool = False) -> list[type]:
 def test_a_result_changes_its_own_owners_memory_alone(field: str) -> None:
     """A result is sent as a whole or not at all."""
     assert (read(result_record()), read(result_record(**{field: "another"}))) == (
-        [Derived, Derived, Done], [DeadLetter, Done],
+        [EventOutput, EventOutput, Ack], [DeadLetter, Ack],
     )  # fmt: skip
 
 
 def test_an_answered_request_is_done_without_output() -> None:
     invalid = Record(Position("enrichment.requests", 0, 7), b"no JSON", 0)
-    assert (read(invalid), read(invalid, answered=True)) == ([DeadLetter, Done], [Done])
+    assert (read(invalid), read(invalid, answered=True)) == ([DeadLetter, Ack], [Ack])

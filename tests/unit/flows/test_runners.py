@@ -23,9 +23,9 @@ from recallflow.operators import erase, large
 from recallflow.operators.answers.models import Models, Within
 from recallflow.operators.events import Refused, decode
 from recallflow.operators.step import Clocks, StateStep
-from recallflow.outputs import Answer, DeadLetter, Done, OutputBarrier, Receipted
+from recallflow.outputs import Ack, Answer, DeadLetter, OutputBarrier, ReceiptOutput
 from recallflow.owner import state_partition
-from recallflow.records import Mark, Open, Position, Record
+from recallflow.records import Barrier, PartitionStart, Position, Record
 from recallflow.state.directory import StateDirectory
 from recallflow.state.state_hash import state_hash
 from tests.event_log import NEW_YEAR_MS, final_questions, make_log
@@ -58,13 +58,13 @@ def make_schedule(seed: int, count: int = 150) -> list[Batch]:
         batch: Batch = []
         for number in draw.sample(range(PARTITIONS), PARTITIONS):
             if number not in opened:
-                batch.append(Open(number))
+                batch.append(PartitionStart(number))
                 opened.add(number)
         for number in draw.sample(range(PARTITIONS), PARTITIONS):
             batch += [left[number].popleft() for _ in range(min(draw.randrange(6), len(left[number])))]
         if draw.random() < 0.3:
             number, last = draw.randrange(PARTITIONS), draw.random() < 0.4
-            batch.append(Mark(number, marks, b"", last))
+            batch.append(Barrier(number, marks, b"", last))
             marks += 1
             opened -= {number} if last else set()
         schedule.append(batch)
@@ -147,9 +147,9 @@ def outcome_of(run: Runner, schedule: list[Batch], state_dir: Path) -> Outcome:
         run(steps.recipe(source, sink))
         through: dict[str, list[int]] = {}
         for one in sink.items:
-            if isinstance(one, Done):
+            if isinstance(one, Ack):
                 through.setdefault(one.source, []).extend(one.offsets)
-        outputs = [one for one in sink.items if not isinstance(one, Done | OutputBarrier)]
+        outputs = [one for one in sink.items if not isinstance(one, Ack | OutputBarrier)]
         marks = [(b.partition, b.number, b.open, b.last) for b in sink.items if isinstance(b, OutputBarrier)]
         assert source.is_closed
         assert sink.is_closed
@@ -159,7 +159,7 @@ def outcome_of(run: Runner, schedule: list[Batch], state_dir: Path) -> Outcome:
 
 def shown_of(output: Any) -> tuple[Any, ...]:
     match output:
-        case Answer() | Receipted():
+        case Answer() | ReceiptOutput():
             return type(output).__name__, *output.position, output.number, output.body
         case DeadLetter():
             return "DeadLetter", *output.position, output.number, output.error.code

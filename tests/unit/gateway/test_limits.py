@@ -188,7 +188,7 @@ def test_request_metrics_use_routes_not_paths(client: httpx.Client) -> None:
 
 @pytest.fixture
 def few(monkeypatch: pytest.MonkeyPatch, engine: Engine) -> Iterator[httpx.Client]:
-    monkeypatch.setattr(process, "connections_most", lambda: 3)
+    monkeypatch.setattr(process, "max_connections", lambda: 3)
     with gateway(engine) as client:
         yield client
 

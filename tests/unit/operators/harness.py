@@ -22,9 +22,9 @@ from recallflow.operators.prepare import prepare
 from recallflow.operators.recall.question import analyse_question
 from recallflow.operators.recall.ranking_input import Ranking, RankingInput, ranking_parameters
 from recallflow.operators.step import Clocks, StateStep
-from recallflow.outputs import Answer, DeadLetter, Output, Receipted
+from recallflow.outputs import Answer, DeadLetter, Output, ReceiptOutput
 from recallflow.queries import Mode, Recall
-from recallflow.records import Mark, Position, Record
+from recallflow.records import Barrier, Position, Record
 from recallflow.responses import Response
 from recallflow.state import keys
 from recallflow.state.directory import StateDirectory
@@ -118,7 +118,7 @@ class Harness:
 
     def mark(self) -> ReadPlace:
         """Sync the state. Return the place of the next process."""
-        sources = self._step.begin_sync(Mark(0, 0)).open
+        sources = self._step.begin_sync(Barrier(0, 0)).open
         unfinished = [Position.parse(f"{source}:{offset}") for source, found in sources.items() for offset in found]
         return ReadPlace(dict(self._read), unfinished)
 
@@ -200,7 +200,7 @@ def answers(outputs: Iterable[Output]) -> list[dict[str, Any]]:
 
 
 def receipts(outputs: Iterable[Output]) -> list[dict[str, Any]]:
-    return [orjson.loads(output.body) for output in outputs if isinstance(output, Receipted)]
+    return [orjson.loads(output.body) for output in outputs if isinstance(output, ReceiptOutput)]
 
 
 def letters(outputs: Iterable[Output]) -> list[DeadLetter]:

@@ -9,7 +9,7 @@ import orjson
 
 from recallflow.embedder import Kind, Matrix
 from recallflow.errors import EmbedderError, ModelError
-from recallflow.llm import Completion, Embedded, Prompt, Spent
+from recallflow.llm import Completion, Cost, Embeddings, Prompt
 
 
 class Clock:
@@ -23,7 +23,7 @@ class Language:
     """Answers by task; an answer that is an error is raised, a function is called. A task that `hangs` never ends;
     `meanwhile` happens while it thinks."""
 
-    name, spent = "fake-llm", Spent(1, 100, 10)
+    name, spent = "fake-llm", Cost(1, 100, 10)
 
     def __init__(self, **says: Any) -> None:
         self.says = says
@@ -81,13 +81,13 @@ class Service:
         self.failure: Exception | None = None
         self.hangs = False
 
-    async def embed(self, tenant_id: str, texts: Sequence[str]) -> Embedded:  # noqa: ARG002
+    async def embed(self, tenant_id: str, texts: Sequence[str]) -> Embeddings:  # noqa: ARG002
         self.asked.append([*texts])
         if self.hangs:
             await asyncio.get_running_loop().create_future()
         if self.failure is not None:
             raise self.failure
-        return Embedded(letters(texts), Spent(1, 5, 0))
+        return Embeddings(letters(texts), Cost(1, 5, 0))
 
 
 class Remote:

@@ -9,7 +9,7 @@ from recallflow.operators.answers import parked_queries
 from recallflow.operators.answers.parked_queries import HELD_BYTES_EACH
 from recallflow.operators.step import Clocks
 from recallflow.queries import QueryEvent
-from recallflow.records import Mark
+from recallflow.records import Barrier
 from tests.unit.operators.harness import MEMORIES, QUERIES, Harness, answers, codes, make_event
 
 TIMEOUT_MS = 2_000
@@ -47,7 +47,7 @@ class Engine(Harness):
         return outputs
 
     def open_queries(self) -> tuple[int, ...]:
-        return self._step.begin_sync(Mark(0, 0)).open.get(f"{QUERIES}:0", ())
+        return self._step.begin_sync(Barrier(0, 0)).open.get(f"{QUERIES}:0", ())
 
     def pass_time(self, ms: int) -> list[dict[str, Any]]:
         self.now_ms += ms

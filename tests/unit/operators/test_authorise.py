@@ -13,7 +13,7 @@ import orjson
 import pytest
 from cryptography.hazmat.primitives import serialization
 
-from recallflow.control import SETTLED_MS
+from recallflow.control import DELAY_MS
 from recallflow.credentials import (
     KEY_HEADER,
     TOKEN_HEADER,
@@ -209,11 +209,11 @@ def test_key_removed_from_the_jwks_verifies_nothing(senders: Senders) -> None:
     senders.decide(
         token_key(key, revoked=True), token_key(read_key(rsa_jwk(OTHER_RSA_KEY, kid="r2"))), at_ms=changed_ms
     )
-    for at_ms, held, not_held in ((changed_ms + SETTLED_MS - 1, old, new), (changed_ms + SETTLED_MS, new, old)):
+    for at_ms, held, not_held in ((changed_ms + DELAY_MS - 1, old, new), (changed_ms + DELAY_MS, new, old)):
         assert isinstance(verdict(senders.judge(held, at_ms=at_ms)), Principal)
         assert verdict(senders.judge(not_held, at_ms=at_ms)) == "unauthenticated"
     senders.decide(token_key(key), at_ms=changed_ms + 1)  # somebody sends the old announcement again
-    assert verdict(senders.judge(old, at_ms=changed_ms + 2 * SETTLED_MS)) == "unauthenticated"
+    assert verdict(senders.judge(old, at_ms=changed_ms + 2 * DELAY_MS)) == "unauthenticated"
 
 
 @pytest.mark.parametrize(
@@ -260,11 +260,11 @@ def test_a_token_is_verified_once(senders: Senders, monkeypatch: pytest.MonkeyPa
 
 def test_api_key_is_valid_a_second_after_its_creation(senders: Senders) -> None:
     key = senders.key(at_ms=NOW_MS, projects=["x"])
-    assert verdict(senders.judge(with_key(key), at_ms=NOW_MS + SETTLED_MS)) == Principal(key.name, ("x",))
-    assert verdict(senders.judge(with_key(key), at_ms=NOW_MS + SETTLED_MS - 1)) == "unauthenticated"
-    other = senders.judge(with_key(key), TENANT_OF_ANOTHER, NOW_MS + SETTLED_MS)
-    unknown = senders.judge(with_key(ApiKeyText.new()), at_ms=NOW_MS + SETTLED_MS)
-    wrong = senders.judge(with_key(key._replace(secret=ApiKeyText.new().secret)), at_ms=NOW_MS + SETTLED_MS)
+    assert verdict(senders.judge(with_key(key), at_ms=NOW_MS + DELAY_MS)) == Principal(key.name, ("x",))
+    assert verdict(senders.judge(with_key(key), at_ms=NOW_MS + DELAY_MS - 1)) == "unauthenticated"
+    other = senders.judge(with_key(key), TENANT_OF_ANOTHER, NOW_MS + DELAY_MS)
+    unknown = senders.judge(with_key(ApiKeyText.new()), at_ms=NOW_MS + DELAY_MS)
+    wrong = senders.judge(with_key(key._replace(secret=ApiKeyText.new().secret)), at_ms=NOW_MS + DELAY_MS)
     assert verdict(other) == "unauthenticated"
     assert problem(other) == problem(unknown) == problem(wrong)  # nobody learns which keys there are
 
@@ -282,9 +282,9 @@ def test_a_revocation_is_final(senders: Senders, holder: str) -> None:
     senders.decide(made)
     senders.decide(made.model_copy(update={"revoked": True}), at_ms=NOW_MS)
     senders.decide(made, at_ms=NOW_MS + 1)  # sent again, by whoever can write to the topic
-    assert verdict(senders.judge(with_key(key), at_ms=NOW_MS + SETTLED_MS - 1)) == Principal(key.name)
-    late = senders.judge(with_key(key), at_ms=NOW_MS + 10 * SETTLED_MS)
-    other = senders.judge(with_key(key._replace(secret=ApiKeyText.new().secret)), at_ms=NOW_MS + 10 * SETTLED_MS)
+    assert verdict(senders.judge(with_key(key), at_ms=NOW_MS + DELAY_MS - 1)) == Principal(key.name)
+    late = senders.judge(with_key(key), at_ms=NOW_MS + 10 * DELAY_MS)
+    other = senders.judge(with_key(key._replace(secret=ApiKeyText.new().secret)), at_ms=NOW_MS + 10 * DELAY_MS)
     assert verdict(late) == verdict(other) == "unauthenticated"
     assert problem(late) != problem(other)  # only the holder of the secret is told of the revocation
 
@@ -399,20 +399,20 @@ def test_auto_judges_from_a_second_after_the_first_key_on() -> None:
     assert "off until there is a key" in senders.authoriser.describe()
     assert not senders.authoriser.needs_credentials()
     key = senders.key("globex", at_ms=NOW_MS)
-    assert verdict(senders.judge((), at_ms=NOW_MS + SETTLED_MS - 1)) is None
-    assert verdict(senders.judge((), at_ms=NOW_MS + SETTLED_MS)) == "unauthenticated"
+    assert verdict(senders.judge((), at_ms=NOW_MS + DELAY_MS - 1)) is None
+    assert verdict(senders.judge((), at_ms=NOW_MS + DELAY_MS)) == "unauthenticated"
     assert "2027-01-15T08:00:01Z need credentials" in senders.authoriser.describe()
     senders.decide(api_key(key, "globex", revoked=True), at_ms=NOW_MS + 1)  # without any key it stays on
-    assert verdict(senders.judge((), at_ms=NOW_MS + 10 * SETTLED_MS)) == "unauthenticated"
+    assert verdict(senders.judge((), at_ms=NOW_MS + 10 * DELAY_MS)) == "unauthenticated"
     assert verdict(senders.judge(())) is None
     assert senders.authoriser.needs_credentials()
 
 
 def test_late_decision_is_reported(senders: Senders, caplog: pytest.LogCaptureFixture) -> None:
     senders.judge(())
-    senders.key(at_ms=NOW_MS - SETTLED_MS + 1)
+    senders.key(at_ms=NOW_MS - DELAY_MS + 1)
     assert not caplog.records
-    key = senders.key(at_ms=NOW_MS - SETTLED_MS)
+    key = senders.key(at_ms=NOW_MS - DELAY_MS)
     assert senders.authoriser.late == {"api_key": 1}
     assert f"api_key {key.name} of acme" in caplog.text
     assert key.secret not in caplog.text
@@ -500,7 +500,7 @@ def test_log_of_expired_credentials_replays_to_the_same_verdicts(make_engine: Ca
     outputs = []
     for number in range(140):
         at_ms = NOW_MS + number * 150
-        while NOW_MS + next_one[0] + SETTLED_MS <= at_ms:  # the engine hears of it at the last moment
+        while NOW_MS + next_one[0] + DELAY_MS <= at_ms:  # the engine hears of it at the last moment
             running.decide(next_one[1], at_ms=NOW_MS + next_one[0])
             known.append(next_one)
             next_one = next(ahead)

@@ -16,7 +16,7 @@ from recallflow.flows.settings import Settings
 from recallflow.limits import READ_CHARACTERS
 from recallflow.operators import outbox
 from recallflow.operators.prepare import PASSAGES_MAX, SHARED_WORDS, WORDS, own_texts, passages
-from recallflow.outputs import DeadLetter, Receipted
+from recallflow.outputs import DeadLetter, ReceiptOutput
 from recallflow.records import Position, Record
 from recallflow.state import directory, keys, segments
 from recallflow.state.checkpoint import CACHE_BYTES
@@ -327,7 +327,7 @@ def came(engine: Harness) -> list[tuple[int, str]]:
     found = []
     for output in engine.read(MEMORIES, EACH):
         match output:
-            case Receipted():
+            case ReceiptOutput():
                 found.append((output.position.offset, receipts([output])[0]["outcome"]))
             case DeadLetter():
                 found.append((output.position.offset, output.error.code))
@@ -363,8 +363,8 @@ def test_outputs_come_again_from_any_recent_snapshot(tmp_path: Path, whole: int,
 def test_key_equal_to_the_records_is_not_stored(tmp_path: Path) -> None:
     record = Record(Position(MEMORIES, 0, 7), b"{}", 0, key=b"acme/ann@example.com")
     outputs = [
-        Receipted(record.position, 0, b"acme/ann@example.com", b"{}"),
-        Receipted(record.position, 1, b"another's", b"{}"),
+        ReceiptOutput(record.position, 0, b"acme/ann@example.com", b"{}"),
+        ReceiptOutput(record.position, 1, b"another's", b"{}"),
     ]
     fingerprint = Settings(partitions=1).fingerprint(Settings().load_embedder())
     with StateDirectory.open(tmp_path / "s", fingerprint, 1024 * 1024) as directory:

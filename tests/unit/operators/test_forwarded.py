@@ -13,7 +13,7 @@ from recallflow.flows.settings import Settings
 from recallflow.operators.events import Batch, Misrouted, decode
 from recallflow.operators.prepare import prepare
 from recallflow.operators.step import StateStep
-from recallflow.outputs import Moved, Output, Receipted
+from recallflow.outputs import Output, ReceiptOutput, Reroute
 from recallflow.owner import state_partition
 from recallflow.records import MOVED_HEADER, Position, Record
 from recallflow.state.directory import StateDirectory
@@ -63,10 +63,10 @@ class Deployment:
         items = prepare(HASHING, [self._homes.judge(decode(record)) for record in records])
         outputs = self._steps[partition].take([Batch(partition, items)])
         for output in outputs:
-            if isinstance(output, Moved):
+            if isinstance(output, Reroute):
                 came = (MOVED_HEADER, str(output.position).encode())
                 self._log.append(output.owning_partition, output.record.value, (*(output.record.headers or ()), came))
-        return [output for output in outputs if not isinstance(output, Moved)]
+        return [output for output in outputs if not isinstance(output, Reroute)]
 
     def rewind(self) -> None:
         self._next = [0] * PARTITIONS
@@ -105,7 +105,7 @@ def make(tmp_path: Path, log: Log) -> Iterator[Make]:
 
 
 def receipts(outputs: list[Output]) -> list[str]:
-    found = [orjson.loads(one.body) for one in outputs if isinstance(one, Receipted)]
+    found = [orjson.loads(one.body) for one in outputs if isinstance(one, ReceiptOutput)]
     return [f"{one['id']} {one['outcome']} {one['position']}" for one in found]
 
 

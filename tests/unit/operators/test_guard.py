@@ -15,7 +15,7 @@ from recallflow.operators import events, guard, writes
 from recallflow.operators.answers import answer
 from recallflow.operators.apply import apply
 from recallflow.operators.recall.pipeline import recall
-from recallflow.outputs import Answer, DeadLetter, Done, Output, Receipted
+from recallflow.outputs import Ack, Answer, DeadLetter, Output, ReceiptOutput
 from recallflow.parsing import parse
 from recallflow.state.index import OwnerIndex
 from recallflow.state.state_hash import state_hash
@@ -66,7 +66,7 @@ class Engine(Harness):
     def put(self, lines: Sequence[bytes], **record: Any) -> list[Output]:
         self.lines[MEMORIES].clear()
         self.rewind(MEMORIES)
-        return [output for output in self.run(MEMORIES, *lines, **record) if not isinstance(output, Done)]
+        return [output for output in self.run(MEMORIES, *lines, **record) if not isinstance(output, Ack)]
 
 
 @pytest.fixture
@@ -111,15 +111,15 @@ def described(letter: DeadLetter) -> tuple[Any, ...]:
     return letter.record, letter.number, letter.step, letter.error.code, letter.error.fields
 
 
-def receipts(outputs: list[Output]) -> list[Receipted]:
-    return [output for output in outputs if isinstance(output, Receipted)]
+def receipts(outputs: list[Output]) -> list[ReceiptOutput]:
+    return [output for output in outputs if isinstance(output, ReceiptOutput)]
 
 
 def told(outputs: list[Output]) -> list[tuple[Any, ...]]:
     return [
         (output.position, output.number, output.key, _uncached(orjson.loads(output.body)))
         for output in outputs
-        if isinstance(output, Answer | Receipted)
+        if isinstance(output, Answer | ReceiptOutput)
     ]
 
 

@@ -16,7 +16,7 @@ from recallflow.operators.answers.fit import LEAST_BYTES, fitted
 from recallflow.operators.audit import NUMBER
 from recallflow.operators.events import Ask
 from recallflow.operators.step import Clocks
-from recallflow.outputs import Answer, Audited, Output
+from recallflow.outputs import Answer, AuditEntry, Output
 from recallflow.records import Position, Principal, Refusal
 from recallflow.responses import Response
 from recallflow.schema import schemas
@@ -336,7 +336,7 @@ def harness(tmp_path: Path) -> Harness:
 
 
 def audits(outputs: list[Output]) -> list[Event]:
-    found = [one for one in outputs if isinstance(one, Audited)]
+    found = [one for one in outputs if isinstance(one, AuditEntry)]
     assert {one.number for one in found} <= {NUMBER}
     assert not any(word in one.body.decode() for one in found for word in (TEXT, QUESTION, "vault"))
     records = [orjson.loads(one.body) for one in found]

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from recallflow.control import SETTLED_MS, ControlHistory, Quota, quota
+from recallflow.control import DELAY_MS, ControlHistory, Quota, quota
 from recallflow.errors import OverQuota
 from recallflow.limits import BYTES_PER_USER, EDGES_PER_USER, EVENTS_PER_S, MEMORIES_PER_USER, QUERIES_PER_S
 from recallflow.operators.events import Ask, Item, Refused, Write, decode
@@ -72,7 +72,7 @@ def test_refusal_names_the_quota_and_queries_get_answers() -> None:
 
 def test_quota_applies_to_records_one_second_later() -> None:
     rates = Rates(quotas_of((9_000, "acme", EVENTS_PER_S, 0), (11_000, "acme", EVENTS_PER_S, None)), QUERIES, STAMPED)
-    begins, ends = 9_000 + SETTLED_MS, 11_000 + SETTLED_MS
+    begins, ends = 9_000 + DELAY_MS, 11_000 + DELAY_MS
     log = [record(n, at_ms) for n, at_ms in enumerate((begins - 1, begins, ends - 1, ends))]
     assert refused(judged(rates, *log)) == [1, 2]
 
@@ -236,8 +236,8 @@ def test_a_limit_holds_from_a_moment_after_its_decision_on(limited: Any) -> None
     state = limited(history(BEGIN_MS + 2, memories_per_user=0))
     assert state.refused(memory("a")) == []
     state.write(MEMORIES, memory("b"), memory("c"))
-    assert letters(state.read(MEMORIES, 1, append_ms=BEGIN_MS + 1 + SETTLED_MS)) == []
-    assert len(letters(state.read(MEMORIES, 1, append_ms=BEGIN_MS + 2 + SETTLED_MS))) == 1
+    assert letters(state.read(MEMORIES, 1, append_ms=BEGIN_MS + 1 + DELAY_MS)) == []
+    assert len(letters(state.read(MEMORIES, 1, append_ms=BEGIN_MS + 2 + DELAY_MS))) == 1
 
 
 def test_stats_report_usage_and_limits(limited: Any) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from recallflow.embedder import Kind, Matrix
 from recallflow.errors import EmbedderError
-from recallflow.llm import Embedded
+from recallflow.llm import Embeddings
 from recallflow.operators.recall.columns import Columns
 from recallflow.operators.recall.shared import TTL_S, CandidatesCache, QuestionVector, QuestionVectors
 from recallflow.state.index import Conversation, OwnerIndex
@@ -115,7 +115,7 @@ def test_memory_error_stops_the_flow(vectors: QuestionVectors, model: Model) -> 
 class Service:
     name, dimension = "model", 3
 
-    async def embed(self, tenant_id: str, texts: Sequence[str]) -> Embedded:
+    async def embed(self, tenant_id: str, texts: Sequence[str]) -> Embeddings:
         raise AssertionError(tenant_id, texts)
 
 

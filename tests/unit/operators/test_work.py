@@ -11,7 +11,7 @@ import pytest
 from recallflow.operators import large
 from recallflow.operators.answers import parked_queries
 from recallflow.operators.recall import moment
-from recallflow.outputs import Done, Output
+from recallflow.outputs import Ack, Output
 from recallflow.records import Record
 from recallflow.state import keys
 from recallflow.state.graph_codec import decode_neighbours
@@ -325,4 +325,4 @@ def test_snapshot_of_an_ending_log_holds_no_line(tmp_path: Path) -> None:
     assert [letter.position.offset for letter in letters(outputs[:3])] == [10, 11, 12]
     (answer,) = answers(outputs[3:])
     assert answer["memories"] == []
-    assert outputs[-1] == Done("memories:0", (9, 10, 11, 12, 13))
+    assert outputs[-1] == Ack("memories:0", (9, 10, 11, 12, 13))

@@ -11,7 +11,7 @@ from recallflow.embedder import Matrix
 from recallflow.errors import EmbedderError, ModelError
 from recallflow.events import EnrichmentRequest, EnrichmentResult, Event, ShownMemory, content_hash
 from recallflow.fields import parse_time
-from recallflow.llm import Embedded, EmbeddingService, LanguageModel, Spent
+from recallflow.llm import Cost, Embeddings, EmbeddingService, LanguageModel
 from recallflow.operators.enrichment.enrich import Thresholds, enrich
 from recallflow.operators.enrichment.results import PositionedRequest
 from recallflow.parsing import parse
@@ -40,7 +40,7 @@ def asked(*requests: EnrichmentRequest) -> list[PositionedRequest]:
 
 
 class Scripted(Language):
-    name, spent = "scripted", Spent(1, 100, 11)
+    name, spent = "scripted", Cost(1, 100, 11)
 
     def data(self) -> dict[str, Any]:
         (prompt,) = self.asked
@@ -55,14 +55,14 @@ class Vectors:
         self._bad, self._error = bad, error
         self.calls: list[list[str]] = []
 
-    async def embed(self, tenant_id: str, texts: Sequence[str]) -> Embedded:
+    async def embed(self, tenant_id: str, texts: Sequence[str]) -> Embeddings:
         assert tenant_id == "acme"
         self.calls.append([*texts])
         await asyncio.sleep(0)
         if self._error is not None and (not self._bad or {*texts} & {*self._bad}):
             raise self._error
         rows: Matrix = np.array([[0.1 * len(text), 0.2, -0.3] for text in texts], np.float32)
-        return Embedded(rows, Spent(1, sum(map(len, texts)), 0))
+        return Embeddings(rows, Cost(1, sum(map(len, texts)), 0))
 
 
 def results(

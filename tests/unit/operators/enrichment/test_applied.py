@@ -18,7 +18,7 @@ from recallflow.operators.enrichment.enrich import Thresholds, enrich
 from recallflow.operators.enrichment.prompt_frame import DATA, DATA_END
 from recallflow.operators.enrichment.relationships import REPLACED_MAX
 from recallflow.operators.enrichment.results import PositionedRequest as Request
-from recallflow.outputs import Output, Requested
+from recallflow.outputs import Output, TaskRequest
 from recallflow.records import Position
 from tests.llm_server import Asked, LlmServer
 from tests.unit.operators.enrichment.models import OWNER, Scripted, Vectors, memory, request, results
@@ -160,7 +160,7 @@ def obey(asked: Asked) -> Any:
 
 
 def found_out(server: LlmServer, outputs: list[Output]) -> list[EnrichmentResult]:
-    made = [output for output in outputs if isinstance(output, Requested)]
+    made = [output for output in outputs if isinstance(output, TaskRequest)]
     asked = [
         Request(Position("requests", 0, number), EnrichmentRequest.model_validate_json(one.body))
         for number, one in enumerate(made)

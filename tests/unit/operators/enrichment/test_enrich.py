@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from recallflow.embedder import Matrix
 from recallflow.errors import EmbedderError, ModelError
 from recallflow.events import EnrichmentRequest, EnrichmentResult, ShownEntity
-from recallflow.llm import Completion, Embedded, Prompt, Spent, Task
+from recallflow.llm import Completion, Cost, Embeddings, Prompt, Task
 from recallflow.operators.enrichment.enrich import Plan, Thresholds, enrich
 from recallflow.operators.enrichment.results import CLAIMS_MAX, MISSING_RESULTS, REFUSAL_REASONS, RELATIONSHIPS
 from tests.unit.operators.enrichment.models import Scripted, Vectors, asked, memory, parsed, request, results
@@ -74,7 +74,7 @@ def test_an_embedding_service_that_is_away_is_asked_once() -> None:
 
 def test_invalid_event_is_not_sent() -> None:
     class Broken(Vectors):
-        async def embed(self, tenant_id: str, texts: Sequence[str]) -> Embedded:
+        async def embed(self, tenant_id: str, texts: Sequence[str]) -> Embeddings:
             embedded = await super().embed(tenant_id, texts)
             return embedded._replace(vectors=embedded.vectors * np.float32(np.nan))
 
@@ -155,7 +155,7 @@ def run(answers: list[Any]) -> list[EnrichmentResult]:
 
     class Answers(Scripted):
         async def complete(self, tenant_id: str, prompt: Prompt) -> Completion:  # noqa: ARG002
-            return Completion(next(said), Spent(1, 100, 11))
+            return Completion(next(said), Cost(1, 100, 11))
 
     return asyncio.run(enrich(asked(*REQUESTS), Answers(), Vectors(), Thresholds(), CATEGORIES))
 
@@ -230,9 +230,9 @@ WIDE = "\U0001d56b"  # four bytes
 class Wide(Vectors):
     dimension = 8_192
 
-    async def embed(self, tenant_id: str, texts: Any) -> Embedded:  # noqa: ARG002
+    async def embed(self, tenant_id: str, texts: Any) -> Embeddings:  # noqa: ARG002
         rows: Matrix = np.full((len(texts), 8_192), -0.123456789, np.float32)
-        return Embedded(rows, Spent(1, 8_191, 0))
+        return Embeddings(rows, Cost(1, 8_191, 0))
 
 
 def largest(number: int, task_count: int = 16) -> EnrichmentRequest:

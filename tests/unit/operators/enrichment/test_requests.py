@@ -20,7 +20,7 @@ from recallflow.events import EnrichmentRequest, content_hash
 from recallflow.llm import EmbeddingService
 from recallflow.operators.enrichment.requests import EPISODE, MEMORY
 from recallflow.operators.rules import EnrichmentTasks
-from recallflow.outputs import Output, Requested
+from recallflow.outputs import Output, TaskRequest
 from tests.groups import share
 from tests.unit.operators.harness import HOUR_MS, MEMORIES, Harness
 
@@ -30,7 +30,7 @@ LONG = "My sister Ana visits us in Lisbon on Friday."
 
 
 def requests(outputs: Iterable[Output]) -> list[EnrichmentRequest]:
-    found = [output for output in outputs if isinstance(output, Requested)]
+    found = [output for output in outputs if isinstance(output, TaskRequest)]
     parsed = [EnrichmentRequest.model_validate_json(output.body) for output in found]
     assert [tuple(one.tasks) for one in parsed] == [output.tasks for output in found]
     return parsed
@@ -54,7 +54,7 @@ def make(open_harness: Callable[..., Harness]) -> Callable[..., Harness]:
 def test_request_contains_the_preceding_messages(make: Callable[..., Harness]) -> None:
     engine = make()
     engine.run(MEMORIES, message(0, "Hello!"), message(1, "Who is there?", role="assistant"))
-    (output,) = (one for one in engine.run(MEMORIES, message(2)) if isinstance(one, Requested))
+    (output,) = (one for one in engine.run(MEMORIES, message(2)) if isinstance(one, TaskRequest))
     assert (output.number, output.key, str(output.position)) == (MEMORY, b"acme/ann", "memories:0:2")
     (request,) = requests([output])
     assert request.tasks == ["extract", "facts"]
@@ -217,7 +217,7 @@ SUMMARIES = EnrichmentTasks(summaries=True)
 def test_an_episode_is_summed_up_when_the_next_one_begins(make: Callable[..., Harness]) -> None:
     engine = make(SUMMARIES)
     assert requests(engine.run(MEMORIES, message(0, "Hello!"), message(1, "Hi, Ann!"), message(2, ""))) == []
-    (output,) = (one for one in engine.run(MEMORIES, message(HOUR_MS)) if isinstance(one, Requested))
+    (output,) = (one for one in engine.run(MEMORIES, message(HOUR_MS)) if isinstance(one, TaskRequest))
     assert output.number == EPISODE
     (request,) = requests([output])
     assert request.tasks == ["summarise_episode"]
@@ -329,8 +329,8 @@ def events(draw: st.DrawFn) -> list[dict[str, Any]]:
     return made
 
 
-def requested(outputs: Iterable[Output]) -> list[Requested]:
-    return [output for output in outputs if isinstance(output, Requested)]
+def requested(outputs: Iterable[Output]) -> list[TaskRequest]:
+    return [output for output in outputs if isinstance(output, TaskRequest)]
 
 
 @given(events())
@@ -339,7 +339,7 @@ def test_requests_are_valid_bounded_owned_and_reproducible(told: list[dict[str, 
     with tempfile.TemporaryDirectory() as folder:
         warm, cold = (Harness(Path(folder) / name, rules={"wanted": ALL_TASKS}) for name in ("warm", "cold"))
         at_once = requested(warm.run(MEMORIES, *told))
-        one_by_one: list[Requested] = []
+        one_by_one: list[TaskRequest] = []
         for number, event in enumerate(told):
             one_by_one += requested(cold.run(MEMORIES, event))
             if number == len(told) // 2:

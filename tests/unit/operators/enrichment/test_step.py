@@ -12,14 +12,14 @@ from recallflow.events import EnrichmentRequest, EnrichmentResult
 from recallflow.operators.async_call import CallCompletion, Completions, Runtime
 from recallflow.operators.enrichment.enrich import Enricher, PartitionEnrichment, PendingRequest, has_nothing_to_sync
 from recallflow.operators.enrichment.results import PositionedRequest, result
-from recallflow.outputs import Done, Enriched, OutputBarrier
+from recallflow.outputs import Ack, OutputBarrier, ResultOutput
 from recallflow.parsing import parse_as
-from recallflow.records import Mark, Open, Position
+from recallflow.records import Barrier, PartitionStart, Position
 
 TOPIC, PARTITION = "enrichment.requests", 3
 SOURCE = f"{TOPIC}:{PARTITION}"
 SIZE, WAIT_MS = 2, 1_000
-OPENED = Open(PARTITION)
+OPENED = PartitionStart(PARTITION)
 
 
 def request(offset: int, key: str = "session") -> PendingRequest:
@@ -112,31 +112,31 @@ def test_each_request_gets_one_result_and_is_done(models: Models) -> None:
     made = opened(models, request(0), request(1))
     outputs, closed = made.on_batch([*models.finish(1)])
     assert not closed
-    assert [type(output) for output in outputs] == [Enriched, Done, Enriched, Done]
-    assert [output.position.offset for output in outputs if isinstance(output, Enriched)] == [0, 1]
+    assert [type(output) for output in outputs] == [ResultOutput, Ack, ResultOutput, Ack]
+    assert [output.position.offset for output in outputs if isinstance(output, ResultOutput)] == [0, 1]
     assert models.answered == ["memory.events:0:0", "memory.events:0:1"]
-    assert made.on_batch([Mark(PARTITION, 0)]) == ([marked(0)], False)
+    assert made.on_batch([Barrier(PARTITION, 0)]) == ([marked(0)], False)
 
 
 def test_a_call_that_fails_gives_results_without_events(models: Models) -> None:
     models.fails = True
     made = opened(models, request(0), request(1))
     outputs, _ = made.on_batch([*models.finish(1)])
-    found = [orjson.loads(output.body) for output in outputs if isinstance(output, Enriched)]
+    found = [orjson.loads(output.body) for output in outputs if isinstance(output, ResultOutput)]
     assert [(one["events"], len(one["failures"])) for one in found] == [([], 1)] * 2
 
 
 def test_a_mark_names_open_requests_in_batches_and_calls(models: Models) -> None:
     made = opened(models, request(5), request(2), request(7, "other"))
-    outputs, _ = made.on_batch([Mark(PARTITION, 1)])
+    outputs, _ = made.on_batch([Barrier(PARTITION, 1)])
     assert outputs == [marked(1, 2, 5, 7)]
 
 
 def test_the_last_mark_cancels_calls_and_drops_late_results(models: Models) -> None:
     made = opened(models, request(0), request(1), request(2))
     models.settled()
-    outputs, closed = made.on_batch([Mark(PARTITION, 4, last=True)])
-    assert outputs == [Done(SOURCE, (0, 1, 2)), marked(4, 0, 1, 2, last=True)]
+    outputs, closed = made.on_batch([Barrier(PARTITION, 4, last=True)])
+    assert outputs == [Ack(SOURCE, (0, 1, 2)), marked(4, 0, 1, 2, last=True)]
     assert closed
     late = models.finish(1)
     assert PartitionEnrichment(models.enricher).on_batch([*late]) == ([], True)
