@@ -137,7 +137,7 @@ class LocalCalls:
     ) -> None:
         self.topics = (queries, events)
         self.queries = queries
-        self.given = dict.fromkeys(self.topics, 0)
+        self.taken_counts = dict.fromkeys(self.topics, 0)
         self.wake, self._clock_ms = wake or threading.Event(), clock_ms
         self._now_ms = 0
         self._lock = threading.Lock()
@@ -269,7 +269,7 @@ class LocalCalls:
                 self._taken_calls[position] = call
             call.on_position(position)
             records.append(call.record)
-        self.given[topic] += len(records)
+        self.taken_counts[topic] += len(records)
         return records
 
     def deliver(self, outputs: Iterable[Delivered | Ack]) -> None:

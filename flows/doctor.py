@@ -31,7 +31,7 @@ from recallflow.limits import RECORD_BYTES
 from recallflow.operators.authorise import Authoriser
 from recallflow.private_files import find_exposed_paths
 from recallflow.schema_registry import PREFIX
-from recallflow.state.description import DESCRIPTION, check_settings, describe, kept_fingerprint
+from recallflow.state.description import DESCRIPTION, adopt_partition_count, check_settings, describe
 from recallflow.state.encryption import Keyring
 from recallflow.state.folders import unpurged_owners
 from recallflow.state.lock import holder
@@ -175,7 +175,7 @@ def _described(path: Path, config: Config, embedder: Embedder | None) -> Finding
     stored = describe(path)
     Keyring.opened(stored.secret, path, open_at_rest(config.encryption))
     if embedder is not None:
-        check_settings(path, stored.fingerprint, kept_fingerprint(path, config.engine.fingerprint(embedder)))
+        check_settings(path, stored.fingerprint, adopt_partition_count(path, config.engine.fingerprint(embedder)))
     encrypted = "" if stored.secret.master_key is None else f", encrypted with {stored.secret.master_key}"
     return ok("state directory", f"{path}: {stored.fingerprint.partitions} state partitions{encrypted}")
 

@@ -40,7 +40,7 @@ from recallflow.outputs import Ack, Answer, AuditEntry, DeadLetter, Output, Rece
 from recallflow.parsing import ends_turn
 from recallflow.records import Position, Record
 from recallflow.responses import ErrorBody
-from recallflow.state.description import SINGLE_RUN_LOG, kept_fingerprint
+from recallflow.state.description import SINGLE_RUN_LOG, adopt_partition_count
 from recallflow.state.directory import StateDirectory
 from recallflow.state.encryption import UNENCRYPTED, AtRest
 
@@ -87,7 +87,7 @@ class StateLoop:
         partitions = directory.fingerprint.partitions
         self._partition_of = partial(partition_by_owner, partitions=partitions)
         open_step = opener(directory, embedder, rules, models)
-        numbers = range(partitions) if directory.owns_all else directory.existing_numbers()
+        numbers = range(partitions) if directory.creates_missing else directory.existing_numbers()
         self._steps = {key_of_partition(number): open_step(number) for number in numbers}
         self._sync_s, self._sync_at_s = sync_s, float("inf")
 
@@ -123,7 +123,7 @@ class StateLoop:
 
     def advance(self) -> list[Delivered | Ack]:
         """Take one step in each state partition that is due. Raise StorageError where the directory is broken."""
-        if (error := self._directory.broken) is not None:
+        if (error := self._directory.storage_failure) is not None:
             raise error
         now_ms = time.time_ns() // 1_000_000
         due = [step for step in self._steps.values() if (at := step.due_ms()) is not None and at <= now_ms]
@@ -324,7 +324,7 @@ class EmbeddedEngine:
             embedder = stack.enter_context(open_embedder(settings, chosen.embedding, "line", decisions, state_dir))
             query_models, _ = stack.enter_context(open_question_models(settings, chosen, embedder, decisions))
             path = state_dir or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="recallflow-")))
-            fingerprint = kept_fingerprint(path, settings.fingerprint(embedder))
+            fingerprint = adopt_partition_count(path, settings.fingerprint(embedder))
             opened = StateDirectory.open(path, fingerprint, settings.cache_bytes, at_rest=at_rest)
             directory = stack.enter_context(opened)
             batch_embedder = None

@@ -201,7 +201,7 @@ def state_metrics(directory: StateDirectory) -> Iterator[Metric]:
     yield _unfit(directory.unfit)
     yield gauge("owners", "Users whose memory is held", held.owners)
     yield gauge("memories", "Current memories held", held.memories)
-    yield gauge("erasures_pending", "Erased users whose data may still be in files", directory.uncleaned)
+    yield gauge("erasures_pending", "Erased users whose data may still be in files", directory.uncleaned_owners)
     yield gauge("hot_cache_bytes", "Bytes of owners in memory", directory.hot_bytes)
     yield gauge("hot_cache_limit_bytes", "Limit of the bytes of owners in memory", directory.hot_limit_bytes)
     yield from disk_metrics(directory.path)
@@ -263,7 +263,7 @@ class LocalMetrics(Collector):
         calls = self._calls
         yield from availability_metrics(calls.obstacle)
         yield from output_metrics(self.output_counter)
-        yield counter("records", "Records read from the input topics", "topic", calls.given, calls.topics)
+        yield counter("records", "Records read from the input topics", "topic", calls.taken_counts, calls.topics)
         yield gauge("in_flight_records", "Records read and not completed", calls.in_flight)
         yield queued_records(calls.queued())
         yield gauge("waiting_queries", "Parked queries of this run", self.output_counter.waiting)

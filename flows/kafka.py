@@ -178,7 +178,7 @@ class MainFlowMember(GroupMember):
 
     def failures(self) -> tuple[Callable[[], Exception | None], ...]:
         table, watch, *others = super().failures()
-        return (table, watch, lambda: self.directory.broken, self._forgeable_times, *others)
+        return (table, watch, lambda: self.directory.storage_failure, self._forgeable_times, *others)
 
     # ------------------------------------------------------------------ the parts
 

@@ -55,9 +55,9 @@ from recallflow.records import Position, Record
 from recallflow.responses import Receipt, Response
 from recallflow.service import StoredEvent
 from recallflow.state.description import CALLERS_LOG
-from recallflow.state.files import is_passing
+from recallflow.state.files import is_temporary
 from recallflow.state.lock import command
-from recallflow.state.state_hash import known_owners
+from recallflow.state.state_hash import readable_owners
 
 EVENTS, QUERIES = CALLERS_LOG, f"{CALLERS_LOG}.queries"  # the two logs, as positions name them
 OWNERS_KNOWN = 1_000  # owners that the explorer can list
@@ -79,7 +79,7 @@ class LocalService:
     embedding: CallerEmbedder | None  # embeds texts with a remote service; None for a local embedder
     admit: Authoriser  # checks callers before their texts are sent to the service, because calls cost
     finish_cleaning: Callable[[], None]  # returns once no file holds erased data
-    known_owners: dict[Owner, None]  # at first, those with memories at the start
+    readable_owners: dict[Owner, None]  # at first, those with memories at the start
 
     def __post_init__(self) -> None:
         # By topic and tenant. A semaphore is dropped after its last record.
@@ -133,16 +133,16 @@ class LocalService:
 
     def _note_owner(self, event: MemoryEvent) -> None:
         if not isinstance(event, UserErase):
-            if len(self.known_owners) < OWNERS_KNOWN:
-                self.known_owners[event.owner] = None
+            if len(self.readable_owners) < OWNERS_KNOWN:
+                self.readable_owners[event.owner] = None
             return
-        for owner in [*self.known_owners]:
+        for owner in [*self.readable_owners]:
             is_users = (owner.tenant_id, owner.user_id) == (event.tenant_id, event.user_id)
             if is_users and event.environment in (None, owner.environment):
-                del self.known_owners[owner]
+                del self.readable_owners[owner]
 
     def owners(self) -> Collection[Owner]:
-        return self.known_owners.keys()
+        return self.readable_owners.keys()
 
     async def _embedded(self, event: MemoryEvent, headers: Headers) -> Matrix | str | None:
         """Return the remote embedding of a text, or the code of a failure; None if it needs none or is refused."""
@@ -190,7 +190,7 @@ def open_local(config: Config, decisions: ControlHistory, *, lists_owners: bool 
         calls = LocalCalls(EVENTS, QUERIES, wake)
         authoriser, rates = Authoriser(decisions, trust), Rates(decisions, "", (EVENTS, QUERIES))
         partitions = embedded.directory.existing_partitions() if lists_owners else ()
-        owners = dict.fromkeys(islice(chain.from_iterable(map(known_owners, partitions)), OWNERS_KNOWN))
+        owners = dict.fromkeys(islice(chain.from_iterable(map(readable_owners, partitions)), OWNERS_KNOWN))
         metrics = LocalMetrics(calls, embedded.directory, authoriser)
         stack.enter_context(_running(embedded, calls, authoriser, rates, metrics, embedding))
         admit = Authoriser(decisions, trust)
@@ -246,14 +246,14 @@ def _running(
 def _serve(embedded: EmbeddedEngine, calls: LocalCalls, open_engine: Callable[[], StateLoop]) -> None:
     """Serve calls until they end. After a transient I/O error, reopen the state, with all applied records, and
     continue."""
-    embedded.directory.on_broken = calls.wake.set
+    embedded.directory.on_storage_failure = calls.wake.set
     pauses_s = backoffs_s(REOPEN_S, REOPEN_MOST_S)
     while True:
         began_s = time.monotonic()
         try:
             open_engine().serve(calls)
         except (StateError, OSError) as error:
-            if not calls.has_begun or calls.ended or not (is_passing(error) or isinstance(error, StateInUse)):
+            if not calls.has_begun or calls.ended or not (is_temporary(error) or isinstance(error, StateInUse)):
                 raise
             reason = str(error)
         else:

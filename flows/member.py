@@ -42,7 +42,7 @@ from recallflow.owner import ranges_of
 from recallflow.process import CloseErrors, backoffs_s
 from recallflow.state.description import hold
 from recallflow.state.directory import StateDirectory
-from recallflow.state.files import is_passing
+from recallflow.state.files import is_temporary
 
 REJOIN_S, REJOIN_MOST_S = 1.0, 60.0  # pauses after I/O errors
 M = TypeVar("M", bound="GroupMember")
@@ -251,7 +251,7 @@ class KafkaFlow(Generic[M]):
                     _log.warning("%s; joining again", error)
                     await_brokers(self._config.kafka, self._stopping)
                 except (StorageError, OSError) as error:
-                    if not (self._has_begun and is_passing(error)):
+                    if not (self._has_begun and is_temporary(error)):
                         raise
                     pause_s = next(pauses_s)
                     _log.error("%s; joining again in %g s", error, pause_s)

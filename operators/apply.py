@@ -227,7 +227,7 @@ def _create(view: View, write: Write, event: Message | MemoryAdd, memory_id: str
         return "too_many"
     row = new_row(view, event, memory_id, event_time(write))
     check_relations(row)
-    view.limits.check_room(view.counts, row.content)
+    view.limits.raise_if_full(view.counts, row.content)
     derived.link(view, row)
     analysis = _in_own_language(view, write.analysis or Analysis("", 0, None), row.content)
     episode = NO_EPISODE

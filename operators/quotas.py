@@ -92,7 +92,7 @@ class UserLimits(NamedTuple):
         names = MEMORIES_PER_USER, BYTES_PER_USER, EDGES_PER_USER
         return cls(*(quota(decisions, tenant_id, name, record.append_ms) for name in names))
 
-    def check_room(self, totals: OwnerCounts, text: str) -> None:
+    def raise_if_full(self, totals: OwnerCounts, text: str) -> None:
         """Raise OverQuota if the user may not have another memory with this text."""
         if self.memories is not None and totals.memories >= self.memories:
             problem = f"the user has {totals.memories:,} memories, and {MEMORIES_PER_USER} allows {self.memories:,}"

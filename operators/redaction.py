@@ -9,7 +9,7 @@ from recallflow.queries import QueryEvent, Recall
 from recallflow.responses import Response, Warn
 from recallflow.state.index import OwnerIndex
 from recallflow.state.rows import MemoryRow
-from recallflow.state.segment import FACTS
+from recallflow.state.segment import COLUMNS
 
 REDACTED = "[REDACTED — DECRYPTION FAILED]"
 
@@ -30,7 +30,7 @@ def version(memory_id: str, seq: int, number: int) -> Redacted:
 
 def memory(index: OwnerIndex, slot: int) -> Redacted:
     """Return the memory of a slot with the fields of the index. These do not tell a name from a role."""
-    fact, strings = {name: index.facts[name][slot] for name in FACTS}, index.names.strings
+    fact, strings = {name: index.facts[name][slot] for name in COLUMNS}, index.names.strings
 
     def text(column: str) -> str | None:
         return strings[fact[column]] if fact[column] >= 0 else None

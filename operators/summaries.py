@@ -151,7 +151,7 @@ def category_summaries(
     the categories `exclude`. `wanted` is None for all categories. `configured` are names of the tenant's categories."""
     by_name = {name.casefold(): name for name in configured}
     summaries, facts = Summaries(index, rows, CATEGORIES), index.conversation.facts
-    permitted = permitted[facts["layer"][permitted] == index.names.known(SUMMARISED_LAYER)]
+    permitted = permitted[facts["layer"][permitted] == index.names.number_of(SUMMARISED_LAYER)]
     categories = facts["category"][permitted]
     groups = defaultdict[str, list[tuple[MemoryRow, int]]](list)
     for number in np.unique(categories[categories >= 0]).tolist():

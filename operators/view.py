@@ -148,7 +148,7 @@ class View:
 
     def derivatives(self, seq: int) -> Derivatives:
         """Return the derivatives of a memory, including the event's changes."""
-        key = keys.made(self._hot.key, seq)
+        key = keys.derivatives(self._hot.key, seq)
         stored = self._staged[key] if key in self._staged else self._partition.get(key)
         return Derivatives.decode(stored) if stored else Derivatives([], [], [])
 
@@ -209,7 +209,7 @@ class View:
             before, old = self.entry(row.seq), self.vectors(row.seq)
             effects[keys.past_entry(key, row.seq, before.version)] = before.encode()
             effects[keys.past_vectors(key, row.seq, before.version)] = old.encode() if old else None
-            effects[keys.renewed(key, row.seq)] = b""
+            effects[keys.stale(key, row.seq)] = b""
         effects[keys.row(key, name, row.version)] = row.encode()
         effects[keys.current(key, name)] = MemoryHead(row.seq, row.version, digest, False, text_bytes).encode()
         effects[keys.entry(key, row.seq)] = entry.encode()
@@ -231,7 +231,7 @@ class View:
             self.drop_episode_summary(entry)
             self._log_episode(EpisodeLogEntry.of_member(first, opening(self.owner, first)))
         self._forget_versions(name, current.seq, self._versions(name, current.version))
-        self._staged |= dict.fromkeys([*segments.of_memory(key, current.seq), keys.renewed(key, current.seq)])
+        self._staged |= dict.fromkeys([*segments.segment_keys(key, current.seq), keys.stale(key, current.seq)])
         self._staged[keys.entry(key, current.seq)] = None
         self._staged[keys.vectors(key, current.seq)] = None
         self._staged[keys.current(key, name)] = current._replace(forgotten=True, text_bytes=0).encode()
@@ -252,7 +252,7 @@ class View:
     def add_feedback(self, current: MemoryHead, useful: bool) -> None:
         key = keys.usage(self._hot.key, current.seq)
         stored = self._partition.get(key)
-        usage = (Usage.decode(stored) if stored else Usage()).judged(useful)
+        usage = (Usage.decode(stored) if stored else Usage()).with_feedback(useful)
         self._staged[key] = usage.encode()
         self._usage[current.seq] = usage
 
@@ -265,12 +265,12 @@ class View:
     def put_vectors(self, row: MemoryRow, vectors: Vectors) -> None:
         key, entry = self._hot.key, self.entry(row.seq)
         self._staged[keys.vectors(key, row.seq)] = vectors.encode()
-        self._staged[keys.renewed(key, row.seq)] = b""
+        self._staged[keys.stale(key, row.seq)] = b""
         self._embedded.append((entry, vectors))
         self.touched.append(RememberedMemory(row, entry.episode, vectors, content_changed=False, embedded=True))
 
     def put_derivatives(self, seq: int, made: Derivatives) -> None:
-        self._staged[keys.made(self._hot.key, seq)] = made.encode() if any(made) else None
+        self._staged[keys.derivatives(self._hot.key, seq)] = made.encode() if any(made) else None
 
     def put_summary(self, category: str, summary: str, sources: list[int]) -> None:
         """Store a category's new summary. A derived summary replaces the previous derived one."""

@@ -19,7 +19,7 @@ Floats = npt.NDArray[np.float64]
 Positions = npt.NDArray[np.int64]  # (n,): positions of memories in conversation order
 Column = npt.NDArray[np.floating[Any]]  # (n,): one value per position, or (rows, n)
 Mask = npt.NDArray[np.bool_]  # (n,)
-Chosen = Mask | Ints | slice  # of (n,)
+Selection = Mask | Ints | slice  # of (n,)
 Codes = npt.NDArray[np.uint8]  # (rows, bytes of a row)
 Bytes = npt.NDArray[np.int8]  # (tokens, dimension): unit vectors in units of 1/127
 
@@ -205,6 +205,6 @@ class Interner:
         self.strings += (text for text in islice(self._numbers, 1 + len(self.strings), None) if text is not None)
         return found
 
-    def known(self, text: str) -> int:
+    def number_of(self, text: str) -> int:
         """Return the string's number, or -2, which no memory has, for an unknown string."""
         return self._numbers.get(text, -2)

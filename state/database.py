@@ -14,7 +14,7 @@ from recallflow import process
 from recallflow.errors import StateInUse, StorageError
 from recallflow.private_files import make_private_folder
 from recallflow.state import keys
-from recallflow.state.files import check_room, is_passing, says_full
+from recallflow.state.files import is_temporary, mentions_full_disk, raise_if_full
 
 LOCK_RETRY_S = 0.05
 BLOCK_CACHE_BYTES = 32 * 1024 * 1024
@@ -101,9 +101,9 @@ def open_database(path: Path, options: rocksdict.Options, lock_wait_s: float) ->
             make_private_folder(path)
             return rocksdict.Rdict(str(path), options)
         except Exception as error:
-            if "/LOCK:" not in str(error) or says_full(error):
-                check_room(path.parent, error)
-                if is_passing(error):
+            if "/LOCK:" not in str(error) or mentions_full_disk(error):
+                raise_if_full(path.parent, error)
+                if is_temporary(error):
                     raise StorageError(
                         f"cannot open {path}: {error}. Nothing is damaged: mend that, and try again"
                     ) from error

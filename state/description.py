@@ -95,7 +95,7 @@ def hold(path: Path, wait_s: float | None = None, *, create: bool = False) -> It
         yield
 
 
-def kept_fingerprint(path: Path, chosen: Fingerprint) -> Fingerprint:
+def adopt_partition_count(path: Path, chosen: Fingerprint) -> Fingerprint:
     """Return the configured fingerprint, with the partition count of an existing directory. Raise StateError."""
     if not (path / DESCRIPTION).exists():
         return chosen
@@ -120,7 +120,7 @@ def _no_directory(path: Path) -> RecallflowError:
     if (path / RESTORING).exists():
         return StateError(f"{path} holds a restore that was stopped in the middle: restore it again")
     if not path.exists():
-        return UsageError(absent(path))
+        return UsageError(absence_message(path))
     if inner := _inner_directories(path):
         named = ", ".join(map(str, inner))
         return StateError(f"{path} is no state directory, but holds directories of members: give one of {named}")
@@ -131,7 +131,7 @@ def _inner_directories(path: Path) -> list[Path]:
     return sorted(one.parent for one in path.glob(f"*/{DESCRIPTION}"))
 
 
-def absent(path: Path) -> str:
+def absence_message(path: Path) -> str:
     """Return the error of a missing state directory, with a similarly named one."""
     siblings = [one.name for one in _inner_directories(path.absolute().parent)]
     near = "".join(f"; did you mean {path.with_name(one)}?" for one in get_close_matches(path.name, siblings, 1))
@@ -174,7 +174,7 @@ def reads_topics(state_dir: Path) -> bool:
     return (state_dir / TOPICS).exists()
 
 
-def read_logs(state_dir: Path) -> dict[str, str]:
+def read_topic_ids(state_dir: Path) -> dict[str, str]:
     """Return the id of each topic that a directory reads, by name. Empty where it was never given topics to read."""
     if not reads_topics(state_dir):
         return {}
@@ -182,7 +182,7 @@ def read_logs(state_dir: Path) -> dict[str, str]:
     return {topic: known["ids"].get(topic, "") for topic in known["read"].values()}
 
 
-def note_move(source: Path, target: Path) -> None:
+def record_move(source: Path, target: Path) -> None:
     """Record in both directories that partitions were moved, and copy the source's topics to the target."""
     for path in (source, target):
         write_checked(path / MOVED, {})

@@ -17,7 +17,7 @@ from recallflow.state import description, folders, keys
 from recallflow.state.database import SharedMemory
 from recallflow.state.description import Fingerprint
 from recallflow.state.encryption import UNENCRYPTED, AtRest, Keyring
-from recallflow.state.hot_owner import PACKED_AT_END, PACKED_MOST, HotOwners
+from recallflow.state.hot_owner import MAX_PACKED, MAX_PACKED_AT_CLOSE, HotOwners
 from recallflow.state.lock import WAIT_S
 from recallflow.state.partition import Counts, Partition
 
@@ -41,7 +41,7 @@ class StateDirectory:
     ) -> None:
         """Open the keyring of the directory. Raise MasterKeyError if the master key does not match."""
         self.path = path
-        self.owns_all = True  # a partition without a folder starts empty; otherwise another directory holds it
+        self.creates_missing = True  # a partition without a folder starts empty; otherwise another directory holds it
         self.fingerprint = fingerprint = described.fingerprint
         self._keyring, self._at_rest = Keyring.opened(described.secret, path, at_rest), at_rest
         self._memory = SharedMemory(fingerprint.partitions)
@@ -63,8 +63,8 @@ class StateDirectory:
         self._purge_retries_s: dict[int, Iterator[float]] = {}  # by partition
         self._unopened_purges: dict[int, int] = {}  # number of erased owners, by partition that waits to be reopened
         # the error for which partitions must be reopened; see `discard_partitions`
-        self.broken: StorageError | None = None
-        self.on_broken: Callable[[], None] = lambda: None
+        self.storage_failure: StorageError | None = None
+        self.on_storage_failure: Callable[[], None] = lambda: None
         self._unfit_before = Counter[tuple[str, str]]()  # of closed partitions
         self._lock = contextlib.ExitStack()
 
@@ -101,7 +101,7 @@ class StateDirectory:
         """Open a state directory with the settings of its creation, and lock it."""
         with description.hold(path):
             directory = cls.open(path, description.describe(path).fingerprint, cache_bytes, at_rest=at_rest)
-        directory.owns_all = False
+        directory.creates_missing = False
         return directory
 
     def partition(self, number: int) -> Partition:
@@ -109,17 +109,17 @@ class StateDirectory:
         with self._opening:
             if number not in self._partitions:
                 folder = folders.partition_folder(self.path, number)
-                if not self.owns_all and folders.released_since_ms(folder) is not None:
+                if not self.creates_missing and folders.released_since_ms(folder) is not None:
                     raise StateError(
                         f"another member continues {folder.name} of {self.path}, and this copy may be outdated: name "
                         "its directory, or ask through Kafka"
                     )
-                if not self.owns_all and not folder.is_dir():
+                if not self.creates_missing and not folder.is_dir():
                     raise StateError(
                         f"{self.path} does not hold {folder.name}: name the directory that does (recallflow state "
                         "info), or bring them together (recallflow state merge)"
                     )
-                folders.check_whole(folder)
+                folders.check_openable(folder)
                 opened = Partition(folder, number, self._keyring_of(folder), self._memory, self._lock_wait_s)
                 self._partitions[number] = opened
                 self._unopened_purges.pop(number, None)
@@ -138,7 +138,7 @@ class StateDirectory:
     def existing_numbers(self) -> list[int]:
         """Return the partitions with a folder. Other directories may hold the rest. Partitions that another member
         continues are included only for a member itself."""
-        found = folders.numbers_in(self.path) if self.owns_all else folders.held_numbers(self.path)
+        found = folders.numbers_in(self.path) if self.creates_missing else folders.unreleased_numbers(self.path)
         return [number for number in found if number < self.fingerprint.partitions]
 
     def existing_partitions(self) -> list[Partition]:
@@ -155,7 +155,7 @@ class StateDirectory:
         partition.commit()
         for owners in [*self._hot.values()]:
             with contextlib.suppress(StorageError):  # without packed segments the next query takes a little longer
-                owners.pack_tails(PACKED_MOST, partition)
+                owners.pack_tails(MAX_PACKED, partition)
             owners.drop_partition(partition)
         partition.cleaning.end()
         with self._opening, self._syncing:
@@ -178,7 +178,7 @@ class StateDirectory:
                 self._end_sync(number)
                 with contextlib.suppress(StorageError):  # the original error says more
                     partition.close()
-            self.broken = None
+            self.storage_failure = None
 
     def replace_folder(self, number: int, source: Path) -> None:
         """Replace the folder of a partition by `source`, on the same disk (`arriving_folder`). Raise StorageError;
@@ -205,22 +205,22 @@ class StateDirectory:
     def open_all(self) -> None:
         """Open all state partitions, or the existing ones of a shared directory. Raise PartitionMissing."""
         self.check_complete()
-        self.owns_all = not self.is_shared_out()
-        for partition in self.partitions() if self.owns_all else self.existing_partitions():
-            if self.owns_all and partition.get(keys.COMPLETE) is None:
+        self.creates_missing = not self.is_shared()
+        for partition in self.partitions() if self.creates_missing else self.existing_partitions():
+            if self.creates_missing and partition.get(keys.COMPLETE) is None:
                 partition.stage({keys.COMPLETE: b""})
                 partition.commit()
 
     def check_complete(self) -> None:
         """Raise PartitionMissing if a folder is lost. A shared directory may hold a part of the folders."""
         lost = {*range(self.fingerprint.partitions)} - {*folders.numbers_in(self.path)}
-        if not lost or self.is_shared_out():
+        if not lost or self.is_shared():
             return
         if any(one.get(keys.COMPLETE) is not None for one in self.existing_partitions()):
             names = folders.format_partitions(lost)
             raise PartitionMissing(f"{self.path} has lost {names}: put the folders back, or restore a checkpoint")
 
-    def is_shared_out(self) -> bool:
+    def is_shared(self) -> bool:
         """Return whether missing partitions may be in other directories: after moves, or with several members."""
         known = (self.path / description.MOVED).exists() or description.reads_topics(self.path)
         return known or any(one.progress is not None for one in self.existing_partitions())
@@ -252,8 +252,8 @@ class StateDirectory:
         """Start to sync the commits of a partition. No other sync of it may be running.
 
         Returns:
-            A function that returns whether all of them survive a power failure. After a failed sync, `broken` is set,
-            and it never returns true."""
+            A function that returns whether all of them survive a power failure. A failed sync sets `storage_failure`,
+            and the function never returns true."""
         is_synced = partition.sync_check()
         if not partition.unsynced:
             return is_synced
@@ -272,8 +272,8 @@ class StateDirectory:
         try:
             partition.sync()
         except StorageError as error:
-            self.broken = error
-            self.on_broken()
+            self.storage_failure = error
+            self.on_storage_failure()
 
     def _end_sync(self, number: int) -> None:
         """Wait until no disk thread uses the partition."""
@@ -281,7 +281,7 @@ class StateDirectory:
             wait([begun])
 
     @property
-    def uncleaned(self) -> int:
+    def uncleaned_owners(self) -> int:
         """The number of erased owners whose data may still be in files."""
         opened = sum(len(partition.cleaning) for partition in [*self._partitions.values()])
         return opened + sum([*self._unopened_purges.values()])
@@ -306,8 +306,8 @@ class StateDirectory:
             wait_s = next(retry_s)
             _log.error("files may still hold erased data; cleaning is repeated in %g s: %s", wait_s, error)
             if partition.is_broken:
-                self.broken = error
-                self.on_broken()
+                self.storage_failure = error
+                self.on_storage_failure()
             if not self._closing.wait(wait_s):
                 self.clean(partition)
         else:
@@ -335,7 +335,7 @@ class StateDirectory:
         self._cleaner.shutdown()
         with contextlib.suppress(StorageError):  # without packed segments the next query takes a little longer
             for owners in self._hot.values():
-                owners.pack_tails(PACKED_AT_END // len(self._hot))
+                owners.pack_tails(MAX_PACKED_AT_CLOSE // len(self._hot))
         self._hot.clear()
         with contextlib.ExitStack() as closing:
             closing.callback(self._lock.close)

@@ -20,7 +20,7 @@ _PASSING_WORDS = tuple(map(os.strerror, _PASSING))
 _FULL = (os.strerror(errno.ENOSPC), os.strerror(errno.EDQUOT))
 
 
-def write_whole(path: Path, data: bytes) -> None:
+def replace_file(path: Path, data: bytes) -> None:
     """Replace a file by a synced temporary one. After a crash, either the old or the new file exists."""
     new = path.with_name(path.name + ".new")
     with open_private(new, "wb") as file:
@@ -32,7 +32,7 @@ def write_whole(path: Path, data: bytes) -> None:
 
 
 def write_checked(path: Path, fields: Mapping[str, Any]) -> None:
-    write_whole(path, orjson.dumps({**fields, CHECKSUM: _checksum(fields)}, option=orjson.OPT_INDENT_2))
+    replace_file(path, orjson.dumps({**fields, CHECKSUM: _checksum(fields)}, option=orjson.OPT_INDENT_2))
 
 
 def read_checked(path: Path) -> dict[str, Any]:
@@ -59,19 +59,19 @@ def sync_tree(folder: Path) -> None:
     sync(folder)
 
 
-def says_full(error: BaseException) -> bool:
+def mentions_full_disk(error: BaseException) -> bool:
     return any(words in str(error) for words in _FULL)
 
 
-def is_passing(error: BaseException) -> bool:
+def is_temporary(error: BaseException) -> bool:
     """Return whether the cause of an error may be temporary: too few descriptors, a full disk, or an unavailable
     volume. Stored data is then intact, and the operation can be retried."""
     return isinstance(error, DiskFull) or any(words in str(error) for words in _PASSING_WORDS)
 
 
-def check_room(path: Path, error: BaseException) -> None:
+def raise_if_full(path: Path, error: BaseException) -> None:
     """Raise DiskFull if an error of any library is due to a full disk, which must not look like corruption."""
-    if says_full(error) or shutil.disk_usage(path).free < ROOM_BYTES:
+    if mentions_full_disk(error) or shutil.disk_usage(path).free < ROOM_BYTES:
         raise DiskFull(
             f"the disk that holds {path} is full ({str(error).strip().splitlines()[0]}): free space and do the same "
             "again. Nothing is damaged"

@@ -18,13 +18,13 @@ from recallflow.errors import StateError, StorageError
 from recallflow.private_files import sync
 from recallflow.state import keys
 from recallflow.state.encryption import StoredSecret
-from recallflow.state.files import check_room, read_checked, sync_tree, write_checked
+from recallflow.state.files import raise_if_full, read_checked, sync_tree, write_checked
 from recallflow.state.partition import Partition
 
-BROUGHT = "secret.json"
+OWN_KEY_FILE = "secret.json"
 MOVING = "moving.json"  # in a folder whose copy in another directory is about to replace it
 _OPTIONS = "rocksdict-config.json"
-ELSEWHERE = "elsewhere.json"  # in a folder whose partition another member continues
+RELEASED = "elsewhere.json"  # in a folder whose partition another member continues
 _NUMBERED = "p[0-9][0-9][0-9]"
 _ARRIVING, _GONE = ".new", ".gone"
 _MADE_READY = f"{_ARRIVING}.tmp"  # RocksDB's name of an incomplete checkpoint
@@ -39,7 +39,7 @@ def numbers_in(path: Path) -> list[int]:
     return sorted(int(folder.name[1:]) for folder in path.glob(_NUMBERED) if folder.is_dir())
 
 
-def held_numbers(path: Path) -> list[int]:
+def unreleased_numbers(path: Path) -> list[int]:
     """Return the partitions that no other member continues."""
     return [number for number in numbers_in(path) if released_since_ms(partition_folder(path, number)) is None]
 
@@ -59,15 +59,15 @@ def arriving_folder(path: Path, number: int) -> Path:
 def read_secret(folder: Path) -> StoredSecret | None:
     """Return the secret in a partition's folder, or None if it uses the directory's. Raise StateError."""
     try:
-        return StoredSecret.of(read_checked(folder / BROUGHT))
+        return StoredSecret.of(read_checked(folder / OWN_KEY_FILE))
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (KeyError, TypeError, ValueError) as error:
-        raise StorageError(f"{folder / BROUGHT} cannot be read ({error}): restore a checkpoint") from error
+        raise StorageError(f"{folder / OWN_KEY_FILE} cannot be read ({error}): restore a checkpoint") from error
 
 
 def write_secret(folder: Path, secret: StoredSecret) -> None:
-    write_checked(folder / BROUGHT, secret.fields())
+    write_checked(folder / OWN_KEY_FILE, secret.fields())
 
 
 def copy_partition(partition: Partition, folder: Path) -> None:
@@ -87,7 +87,7 @@ def copy_database(partition: Partition, folder: Path, secret: StoredSecret | Non
             write_secret(folder, secret)
     except Exception as error:  # rocksdict raises bare Exception
         shutil.rmtree(folder, ignore_errors=True)
-        check_room(folder.parent, error)
+        raise_if_full(folder.parent, error)
         raise StorageError(f"state partition {partition.number} could not be copied to {folder}: {error}") from error
 
 
@@ -123,7 +123,7 @@ def unmark_moving(folder: Path) -> None:
     (folder / MOVING).unlink(missing_ok=True)
 
 
-def moves_to(folder: Path) -> Path | None:
+def move_target(folder: Path) -> Path | None:
     """Return the target of a marked folder, or None without a mark. Raise StateError."""
     try:
         return Path(read_checked(folder / MOVING)["to"])
@@ -133,25 +133,25 @@ def moves_to(folder: Path) -> Path | None:
 
 def mark_released(folder: Path, now_ms: int) -> None:
     """Mark a folder whose partition another member has: its contents may be outdated, and must not be shown."""
-    write_checked(folder / ELSEWHERE, {"since_ms": now_ms})
+    write_checked(folder / RELEASED, {"since_ms": now_ms})
 
 
 def unmark_released(folder: Path) -> None:
-    (folder / ELSEWHERE).unlink(missing_ok=True)
+    (folder / RELEASED).unlink(missing_ok=True)
 
 
 def released_since_ms(folder: Path) -> int | None:
     """Return the time since which another member has the partition (epoch ms), or None. Raise StateError."""
     try:
-        return int(read_checked(folder / ELSEWHERE)["since_ms"])
+        return int(read_checked(folder / RELEASED)["since_ms"])
     except FileNotFoundError:
         return None
 
 
-def check_whole(folder: Path) -> None:
+def check_openable(folder: Path) -> None:
     """Raise StateError for a folder that is being moved to another directory, and StorageError for one without its
     CURRENT file: RocksDB would treat it as new, and delete its files."""
-    if (target := moves_to(folder)) is not None:
+    if (target := move_target(folder)) is not None:
         raise StateError(
             f"the move of {folder} to {target} was interrupted and may be complete: repeat it with `recallflow state "
             "move`"

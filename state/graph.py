@@ -89,7 +89,7 @@ class OwnerGraph:
 
     def find(self, text: str) -> codec.NodeKey | None:
         """Return the memory or node that a text names; None if there is none."""
-        found = (self.node(key) for key in codec.nodes_called(text))
+        found = (self.node(key) for key in codec.candidate_nodes(text))
         return next((node.key for node in found if node is not None), None)
 
     def by_urn(self, urn: str) -> list[codec.NodeKey]:
@@ -233,10 +233,6 @@ class OwnerGraph:
             return []
         key, _ = links[0]
         return [edge for edge in self._similar(key, seq) if not self._is_stated(edge)]
-
-    def described(self, key: codec.NodeKey) -> Node | None:
-        """Return a node that is known to exist."""
-        return OwnerGraph.node(self, key)
 
     # ------------------------------------------------------------------ parts
 
@@ -407,15 +403,15 @@ def edge_of(row: codec.EdgeRow, seen_from: codec.NodeKey) -> Edge:
         source=source,
         target=target,
         type=row.type,
-        weight=row.word.weight,
-        confidence=row.word.confidence,
+        weight=row.current.weight,
+        confidence=row.current.confidence,
         evidence=list(dict.fromkeys(statement.memory_id for statement in row.statements)),
         expires_ms=given.expires_ms if given else None,
         archived=row.is_archived,
         ingested_ms=row.ingested_ms,
         properties={name: value for properties in stated for name, value in properties.items()},
-        valid_from_ms=row.word.valid_from_ms,
-        valid_to_ms=row.word.valid_to_ms,
+        valid_from_ms=row.current.valid_from_ms,
+        valid_to_ms=row.current.valid_to_ms,
         stated_ms=row.stated_ms,
     )
 

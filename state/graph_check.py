@@ -147,7 +147,7 @@ class GraphCheck:
                 yield f"similar memories of {seq}: are not in order"
 
     def _of_superseded(self) -> Iterator[str]:
-        stand = {(self._name(row.target), row.source.text) for row in self._edges.values() if row.hides}
+        stand = {(self._name(row.target), row.source.text) for row in self._edges.values() if row.hides_target}
         stored = {
             (self._memories.get(seq, b""), one.by)
             for seq, found in self._records[keys.SUPERSEDED].items()
@@ -159,7 +159,7 @@ class GraphCheck:
 
     def _of_joined(self) -> Iterator[str]:
         """Yield inconsistencies of joins. An edge above the limit of names joins nothing."""
-        edges = {(row.source.text, row.target.text, row.number) for row in self._edges.values() if row.joins}
+        edges = {(row.source.text, row.target.text, row.number) for row in self._edges.values() if row.joins_entities}
         records: dict[bytes, tuple[str, list[entity_names.NameJoin]]] = self._records[keys.JOINED]
         names = dict(records.values())
         for name, (own, joined) in records.items():

@@ -35,7 +35,7 @@ class NodeKey(NamedTuple):
     share.
 
     The text form is unique. A memory whose id begins like a node's key is written `memory:tag:tea`, and a condition of
-    another kind `condition:time:morning`. `nodes_called` parses it."""
+    another kind `condition:time:morning`. `candidate_nodes` parses it."""
 
     text: str
     memory: bool = False
@@ -55,13 +55,13 @@ _ENTITY = f"{ENTITY_KIND}:"
 _RESERVED = NODE_KINDS | {MEMORY_KIND}
 
 
-def begins_like_a_key(text: str) -> bool:
+def has_kind_prefix(text: str) -> bool:
     """Return whether a text begins like a node's key, so that it names a memory only as `memory:…`."""
     kind, colon, _ = text.partition(":")
     return bool(colon) and kind in _RESERVED
 
 
-def nodes_called(text: str) -> list[NodeKey]:
+def candidate_nodes(text: str) -> list[NodeKey]:
     """Return the possible nodes of a text, in order of precedence. `memory:…` names a memory, and another kind prefix a
     node, regardless of memory ids; any other text names a memory before a condition."""
     kind, colon, name = text.partition(":")
@@ -180,23 +180,23 @@ class EdgeRow(NamedTuple):
         return cls(NodeKey(*source), NodeKey(*target), kind, number, values, stated, archived, added_ms)
 
     @property
-    def word(self) -> "GivenEdge | Statement":
+    def current(self) -> "GivenEdge | Statement":
         """Return the source of weight and confidence: the event that gives the edge, or the newest statement."""
         return self.statements[-1] if self.given is None else self.given
 
     @property
-    def hides(self) -> bool:
+    def hides_target(self) -> bool:
         """Return whether a newer memory supersedes the target with sufficient confidence to hide it."""
         if self.type != SUPERSEDES or not (self.source.memory and self.target.memory) or self.is_archived:
             return False
-        return self.word.confidence >= SUPERSEDES_CONFIDENCE
+        return self.current.confidence >= SUPERSEDES_CONFIDENCE
 
     @property
-    def joins(self) -> bool:
+    def joins_entities(self) -> bool:
         """Return whether the edge merges two entities: with sufficient confidence, and without an end."""
         if self.type != SAME_AS or self.is_archived or not (is_entity(self.source) and is_entity(self.target)):
             return False
-        return self.word.confidence >= SAME_AS_CONFIDENCE and self.ends_ms is None
+        return self.current.confidence >= SAME_AS_CONFIDENCE and self.ends_ms is None
 
     @property
     def is_archived(self) -> bool:
@@ -216,7 +216,7 @@ class EdgeRow(NamedTuple):
 
     @property
     def ends_ms(self) -> int | None:
-        ends = [self.word.valid_to_ms, None if self.given is None else self.given.expires_ms]
+        ends = [self.current.valid_to_ms, None if self.given is None else self.given.expires_ms]
         return min((at for at in ends if at is not None), default=None)
 
     @property
@@ -261,7 +261,7 @@ class Superseded(NamedTuple):
     stated_ms: int = EPOCH_MS_MIN  # the event time of the first statement
     needs_edge: bool = False  # its times must be derived from the edge: a memory that stated it was deleted
 
-    def happened(self, by_ms: int) -> bool:
+    def applies_at(self, by_ms: int) -> bool:
         """Return whether the refinement applies at a time: from `valid_from_ms`, or else from its event time."""
         return (self.stated_ms if self.valid_from_ms is None else self.valid_from_ms) <= by_ms
 

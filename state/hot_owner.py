@@ -182,9 +182,9 @@ def _current_episodes(episodes: Iterable[EpisodeRow]) -> list[EpisodeRow]:
     return sorted((e for e in episodes if e.merged_into is None), key=lambda e: (e.start_ms, e.last_ms, e.number))
 
 
-PACKED_MOST = 2_048  # memories per gap between batches
+MAX_PACKED = 2_048  # memories per gap between batches
 TAIL_STEPS = 4  # of packing an evicted owner's newest memories; with more, their texts are too long to be packed
-PACKED_AT_END = 16_384  # memories at the end of a process, over all its workers, in about half a second
+MAX_PACKED_AT_CLOSE = 16_384  # memories at the end of a process, over all its workers, in about half a second
 
 
 class HotOwners:
@@ -250,7 +250,7 @@ class HotOwners:
         packed = 0
         for owner in self._touched - self._stepped.keys():
             hot = self._owners[owner]
-            while packed < PACKED_MOST and hot.can_pack(model, dimension):
+            while packed < MAX_PACKED and hot.can_pack(model, dimension):
                 packing = SteppedWork(partial(hot.pack_segment, model, dimension))
                 if self.begin(owner, packing.step) or not packing.outcome:
                     break
@@ -270,7 +270,7 @@ class HotOwners:
                 return
             hot = self._owners.pop(oldest)
             self.total_bytes -= self._weights.pop(oldest)
-            if packed < PACKED_MOST:
+            if packed < MAX_PACKED:
                 hot.partition.commit()
                 packed += hot.pack_tail()
 

@@ -17,7 +17,7 @@ from recallflow.state.arrays import Array, Floats, GrowingArray, Interner, Ints,
 from recallflow.state.labels import Labels
 from recallflow.state.lexical import LexicalIndex
 from recallflow.state.rows import BLANK, ENDS_ASKING, HAS_QUESTION, PASSAGE_END, Entry, EpisodeRow, Vectors
-from recallflow.state.segment import FACTS, NAMED, Segment
+from recallflow.state.segment import COLUMNS, STRING_COLUMNS, Segment
 from recallflow.state.tokens import TokenIndex, Tokens
 from recallflow.state.vectors import Clusters, VectorIndex
 
@@ -25,7 +25,7 @@ NEVER_MS = np.iinfo(np.int64).max
 ALWAYS_MS = np.iinfo(np.int64).min
 NEIGHBOURS = 2  # size of a neighbourhood: this many memories before and after a memory, in its episode
 MAX_NEIGHBOURS = 2 * NEIGHBOURS  # size of the widest neighbourhood
-_FACTS_BYTES = sum(np.dtype(kind).itemsize for kind in FACTS.values())
+_FACTS_BYTES = sum(np.dtype(kind).itemsize for kind in COLUMNS.values())
 # Minimum bytes of the stem cache of an owner. One stem may use up to a quarter of the budget.
 _STEM_CACHE_BYTES, _STEM_CACHE_SHARE = 1024 * 1024, 4
 _STEM_CACHE_BYTES_PER_MEMORY = 40
@@ -33,7 +33,7 @@ _STATEMENT_BYTES = 1_200
 _STEM_POSITIONS_BYTES = 400
 _NO_TOKENS = Tokens()
 _NOT_IN = -1  # in place of a slot
-MACHINES = ("assistant", "system", "tool")  # roles of non-persons
+NON_PERSON_ROLES = ("assistant", "system", "tool")  # roles of non-persons
 DEFAULT_TIMES = {"valid_from_ms": ALWAYS_MS, "valid_to_ms": NEVER_MS, "expires_ms": NEVER_MS, "edited_ms": ALWAYS_MS}
 _FIELDS = {"session": "session_id", "project": "project_id"}  # the field of an entry for columns with a shorter name
 
@@ -56,10 +56,10 @@ def cached_per_index(work: Callable[["OwnerIndex"], T]) -> Callable[["OwnerIndex
 
 
 class IndexColumns:
-    """Columns of `FACTS` by slot, including dead slots. Each is joined at its first use."""
+    """Columns of `COLUMNS` by slot, including dead slots. Each is joined at its first use."""
 
     def __init__(self) -> None:
-        self._columns = {name: JoinedArray(dtype) for name, dtype in FACTS.items()}
+        self._columns = {name: JoinedArray(dtype) for name, dtype in COLUMNS.items()}
 
     def __getitem__(self, name: str) -> Array:
         return self._columns[name].view
@@ -71,11 +71,11 @@ class IndexColumns:
     def extend(self, values: Mapping[str, npt.ArrayLike], count: int, names: Ints | None = None) -> None:
         """Append columns of memories; a single value means all are equal. `names` renumbers strings in the values."""
         for name, column in self._columns.items():
-            column.extend(values[name], count, names if name in NAMED else None)
+            column.extend(values[name], count, names if name in STRING_COLUMNS else None)
 
 
 class IndexFacts(dict[str, Array]):
-    """Columns of `FACTS` in conversation order. Each is gathered at its first use."""
+    """Columns of `COLUMNS` in conversation order. Each is gathered at its first use."""
 
     def __init__(self, columns: IndexColumns, slots: Ints) -> None:
         super().__init__(episode=columns["episode"][slots])  # the only column whose stored values change
@@ -186,7 +186,7 @@ def _run_lengths(mask: Mask) -> npt.NDArray[np.uint8]:
 def is_person(facts: Mapping[str, Array], names: Interner) -> Mask:
     """Return a mask of the memories that a person wrote."""
     has_author: Mask = facts["author"] >= 0
-    return has_author & ~np.isin(facts["role"], [names.known(role) for role in MACHINES])
+    return has_author & ~np.isin(facts["role"], [names.number_of(role) for role in NON_PERSON_ROLES])
 
 
 class Lengths(NamedTuple):
@@ -269,7 +269,7 @@ class OwnerIndex:
         rows, words = self.vectors.packed(), self.words.packed()
         tags, metadata = self.tags.packed(), self.metadata.packed()
         names, dimension = self.names.strings, self.tokens.dimension
-        facts = {name: self.facts[name] for name in FACTS}
+        facts = {name: self.facts[name] for name in COLUMNS}
         return Segment(end, len(self), facts, names, ids, id_ends, tags, metadata, words, rows, dimension)
 
     def reserve(self, memories: int) -> None:
@@ -305,7 +305,7 @@ class OwnerIndex:
     def _append_facts(self, entries: Sequence[Entry]) -> None:
         """Append the columns of memories, in a third of the time of appending row by row."""
         fields: dict[str, Sequence[Any]] = dict(zip(Entry._fields, zip(*entries, strict=True), strict=True))
-        columns = fields | {name: self.names.numbers(fields[_FIELDS.get(name, name)]) for name in NAMED}
+        columns = fields | {name: self.names.numbers(fields[_FIELDS.get(name, name)]) for name in STRING_COLUMNS}
         columns["live"] = (True,) * len(entries)
         columns["episode"] = [self._merged.get(number, number) for number in fields["episode"]]
         for name, default in DEFAULT_TIMES.items():
@@ -389,7 +389,7 @@ class OwnerIndex:
         return StemOccurrences(positions, len(positions) and 1 + int(np.count_nonzero(positions[1:] != positions[:-1])))
 
     @cached_property
-    def with_assistant(self) -> Mask:
+    def is_assistant_chat(self) -> Mask:
         """Return a mask of the memories from chats of one person with an assistant.
 
         The speakers of a session decide: several people, or one person and an assistant. Memories without a session,
@@ -411,25 +411,25 @@ class OwnerIndex:
         return found
 
     @cached_property
-    def asking(self) -> Mask:
+    def asks(self) -> Mask:
         """Return whether each memory contains a question or, in a chat with an assistant, ends with one."""
         flags = self.conversation.facts["flags"]
-        found: Mask = np.where(self.with_assistant, flags & ENDS_ASKING, flags & HAS_QUESTION) != 0
+        found: Mask = np.where(self.is_assistant_chat, flags & ENDS_ASKING, flags & HAS_QUESTION) != 0
         return found
 
     @cached_property
-    def answering(self) -> Mask:
+    def answers_question(self) -> Mask:
         """Return a mask of the memories that follow a question of another author."""
         conversation, authors = self.conversation, self.conversation.facts["author"]
         another = (authors < 0) | (conversation.before(authors) != authors)
-        found: Mask = another & conversation.before(self.asking)
+        found: Mask = another & conversation.before(self.asks)
         return found
 
     @cached_property
-    def between_two(self) -> Mask:
+    def is_chat_of_two(self) -> Mask:
         """Return a mask of the memories from chats of exactly two people."""
         facts = self.conversation.facts
-        others = ~self.with_assistant
+        others = ~self.is_assistant_chat
         wrote = np.bincount(facts["author"][others & is_person(facts, self.names)])
         found: Mask = others & (np.count_nonzero(wrote) == 2)
         return found
@@ -482,7 +482,7 @@ class OwnerIndex:
 
     def size_bytes(self) -> int:
         """Return the bytes in memory, including caches."""
-        found = self._stored_bytes + self.words.found_bytes + self.tokens.nbytes + self.stem_occurrences.size_bytes
+        found = self._stored_bytes + self.words.cache_bytes + self.tokens.nbytes + self.stem_occurrences.size_bytes
         return found + _STATEMENT_BYTES * len(self.statements) + _STEM_POSITIONS_BYTES * len(self.stem_positions)
 
     @cached_property

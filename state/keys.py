@@ -43,13 +43,13 @@ VECTORS = b"V"  # seq: the vectors of the current version
 PAST_ENTRY = b"P"  # seq, version: the index entry of a version that an update replaced
 PAST_VECTORS = b"Q"  # seq, version: its vectors
 SEGMENT = b"G"  # first seq, end seq: a segment (state/segments.py) of packed memories
-REACH = b"W"  # the end of the last segment
-RENEWED = b"Y"  # seq: memories that changed since their segment was packed
+SEGMENTS_END = b"W"  # the end of the last segment
+STALE = b"Y"  # seq: memories that changed since their segment was packed
 EPISODE_LOG = b"X"  # change: episode marks, which no entry contains: explicit ends, and deleted members
 CATEGORY_SUMMARY = b"B"  # name, change: the summaries of a category, former ones included
 EPISODE = b"S"  # name, number: the episodes of a session
 EVENT_ID = b"D"  # name: ids of applied events that create no memory: each applies once
-MADE = b"d"  # seq: memories and summaries derived from a memory
+DERIVATIVES = b"d"  # seq: memories and summaries derived from a memory
 EPISODE_SUMMARY = b"e"  # number: the summary of an episode
 # The graph (docs/internals/graph.md).
 NODE = b"N"  # node: a node
@@ -72,7 +72,7 @@ CASELESS = b"c"  # names in scripts without case (state/entity_names.py)
 # Effects of queries.
 USAGE = b"U"  # seq: returns and feedback; not in the state hash
 SESSION = b"K"  # session name: memories returned in a session, for its continuity
-ASKED = b"I"  # ids of the owner's latest queries: a repeated query counts once
+QUERY_IDS = b"I"  # ids of the owner's latest queries: a repeated query counts once
 
 OWNER_BYTES = 16
 NAME_BYTES = 16
@@ -128,17 +128,17 @@ entry = _numbered(ENTRY)
 vectors = _numbered(VECTORS)
 past_entry = _versioned(PAST_ENTRY)
 past_vectors = _versioned(PAST_VECTORS)
-reach = _single(REACH)
-renewed = _numbered(RENEWED)
+segments_end = _single(SEGMENTS_END)
+stale = _numbered(STALE)
 episode_log = _numbered(EPISODE_LOG)
 category_summary = _named_and_numbered(CATEGORY_SUMMARY)
 episode = _named_and_numbered(EPISODE)
 episode_summary = _numbered(EPISODE_SUMMARY)
-made = _numbered(MADE)
+derivatives = _numbered(DERIVATIVES)
 event_id = _named(EVENT_ID)
 usage = _numbered(USAGE)
 session = _named(SESSION)
-asked = _single(ASKED)
+query_ids = _single(QUERY_IDS)
 
 node = _named(NODE)
 member = _newest_first(MEMBER)

@@ -128,7 +128,7 @@ class LexicalIndex:
         self._feature_starts = GrowingArray(np.int64)
         self._postings: dict[int, _Posting] = {}
         self._alike: dict[int, _Alike] = {}
-        self.found_bytes = 0  # size of the two caches above
+        self.cache_bytes = 0  # size of the two caches above
 
     @property
     def stem_bytes(self) -> int:
@@ -285,8 +285,8 @@ class LexicalIndex:
             at = there.nonzero()[0] + known.scanned
             slots = np.concatenate([known.slots, _holding(self._starts.view, at).astype(np.uint32)])
             places = np.concatenate([known.at, at.astype(np.uint32)])
-            self.found_bytes += 2 * (places.nbytes - known.at.nbytes)
-            self.found_bytes += 0 if number in self._postings else _POSTING_BYTES
+            self.cache_bytes += 2 * (places.nbytes - known.at.nbytes)
+            self.cache_bytes += 0 if number in self._postings else _POSTING_BYTES
             known = self._postings[number] = _Posting(len(flat), places, slots)
         return known
 
@@ -297,7 +297,7 @@ class LexicalIndex:
         return parts
 
     @property
-    def divided(self) -> bool:
+    def has_parts(self) -> bool:
         """Return whether any memory has several parts. Otherwise parts equal slots."""
         self.unpack()
         return len(self._cuts) > 0
@@ -338,7 +338,7 @@ class LexicalIndex:
             lengths = self._lengths.view[slots]
             flat, starts = flat.take(ranges(starts[slots], lengths)), lengths.cumsum() - lengths
         of_part = None
-        if self.divided:
+        if self.has_parts:
             parts = self.parts()
             starts, of_part = parts.starts, parts.slots
             if few:
@@ -387,8 +387,8 @@ class LexicalIndex:
         cosines = (shared.take(added) / sizes).astype(np.float32)
         found = _Alike(words, np.concatenate([known.words, added]), np.concatenate([known.similarities, cosines]))
         if number is not None:
-            self.found_bytes += 2 * (found.words.nbytes - known.words.nbytes)
-            self.found_bytes += 0 if number in self._alike else _POSTING_BYTES
+            self.cache_bytes += 2 * (found.words.nbytes - known.words.nbytes)
+            self.cache_bytes += 0 if number in self._alike else _POSTING_BYTES
             self._alike[number] = found
         return found
 

@@ -20,7 +20,7 @@ from typing import NamedTuple
 from recallflow.errors import DiskFull, StateError, UsageError
 from recallflow.state import folders
 from recallflow.state.checkpoint import CACHE_BYTES
-from recallflow.state.description import DESCRIPTION, check_same, describe, hold, note_move, read_logs
+from recallflow.state.description import DESCRIPTION, check_same, describe, hold, read_topic_ids, record_move
 from recallflow.state.directory import StateDirectory
 from recallflow.state.encryption import AtRest, StoredSecret
 from recallflow.state.partition import Partition
@@ -110,10 +110,10 @@ def merge(sources: Sequence[Path], target: Path, at_rest: AtRest, progress_of: R
         older = _mark_older([*sources, target], at_rest, progress_of, now_ms)
         holders: dict[int, Path] = {}
         for path in sources:
-            for number in folders.held_numbers(path):
+            for number in folders.unreleased_numbers(path):
                 if (other := holders.setdefault(number, path)) != path:
                     raise _conflicting_copies([number], other, path)
-        plan = [one for path in sources for one in _plan(path, target, folders.held_numbers(path))]
+        plan = [one for path in sources for one in _plan(path, target, folders.unreleased_numbers(path))]
         return Merge(_carry_out(plan, at_rest), older)
 
 
@@ -131,8 +131,8 @@ def _mark_older(paths: Sequence[Path], at_rest: AtRest, progress_of: ReadProgres
     copies cannot be compared. A folder that is being moved is not a copy."""
     holders = defaultdict[int, list[Path]](list)
     for path in {path.resolve(): path for path in paths}.values():
-        for number in folders.held_numbers(path):
-            if folders.moves_to(folders.partition_folder(path, number)) is None:
+        for number in folders.unreleased_numbers(path):
+            if folders.move_target(folders.partition_folder(path, number)) is None:
                 holders[number].append(path)
     several = {number: found for number, found in holders.items() if len(found) > 1}
     older = list[OlderCopy]()
@@ -157,7 +157,7 @@ def _mark_older(paths: Sequence[Path], at_rest: AtRest, progress_of: ReadProgres
 
 
 def _copy(directory: StateDirectory, number: int, progress_of: ReadProgress) -> _Copy:
-    partition, logs = directory.partition(number), read_logs(directory.path)
+    partition, logs = directory.partition(number), read_topic_ids(directory.path)
     # Skip offsets of other partitions of the topic: they come from moved records, not from reading the log.
     applied_offsets = {
         source: offset
@@ -194,13 +194,13 @@ def _plan(source: Path, target: Path, numbers: Collection[int]) -> list[Move]:
         raise UsageError(
             f"{source} has state partitions {existing}, so {folders.format_partitions(absent)} does not exist"
         )
-    in_source, in_target = ({*folders.held_numbers(path)} for path in (source, target))
+    in_source, in_target = ({*folders.unreleased_numbers(path)} for path in (source, target))
     if missing := {*numbers} - in_source - in_target:
         missing_names = folders.format_partitions(missing)
         raise StateError(f"{source} does not hold {missing_names}: find its directory with `recallflow state info`")
     remaining = sorted(in_source.intersection(numbers))
     for number in remaining:
-        pending_target = folders.moves_to(folders.partition_folder(source, number))
+        pending_target = folders.move_target(folders.partition_folder(source, number))
         if number in in_target and (pending_target is None or _secret(source, number) != _secret(target, number)):
             raise _conflicting_copies([number], source, target)
         if pending_target is not None and pending_target != target.resolve():
@@ -250,14 +250,14 @@ def _carry_out(plan: list[Move], at_rest: AtRest) -> list[Move]:
                     directories[path] = stack.enter_context(opened)
         _check_room(plan)
         for source, target in {(one.source, one.target) for one in plan}:
-            note_move(source, target)
+            record_move(source, target)
         for number, source, target in plan:
             _move(number, directories[source], directories[target])
     return plan
 
 
 def _move(number: int, source: StateDirectory, target: StateDirectory) -> None:
-    if number not in folders.held_numbers(target.path):
+    if number not in folders.unreleased_numbers(target.path):
         folder = folders.partition_folder(source.path, number)
         folders.unmark_moving(folder)  # left by a move that was interrupted before the copy was renamed
         partition = source.partition(number)

@@ -28,7 +28,7 @@ class Counts(NamedTuple):
     memories: int
 
 
-NOTHING = Counts(0, 0)
+NO_CHANGE = Counts(0, 0)
 
 Values = dict[bytes, bytes | None]  # changes by key; None deletes
 WAITING_MOST = 4_096  # staged records that can wait for the next commit
@@ -106,13 +106,18 @@ class Partition:
         value = self._stored.read(key, cached=False)
         return None if value is None else self._sealing.open(key, value)
 
-    def keep(self, derived: Mapping[bytes, bytes | None]) -> None:
+    def write_derived(self, derived: Mapping[bytes, bytes | None]) -> None:
         """Write derived records (None deletes) at once, outside of the transaction and of RocksDB's log. A crash may
         lose all records of a call, or none. Raise StorageError."""
         self._write(self._fill(WriteBatch(raw_mode=True), derived), self._unlogged)
 
     def stage(
-        self, values: Values, position: Position | None = None, brought: Counts = NOTHING, *, can_wait: bool = False
+        self,
+        values: Values,
+        position: Position | None = None,
+        count_change: Counts = NO_CHANGE,
+        *,
+        can_wait: bool = False,
     ) -> None:
         """Stage all changes of an event, its position, and the change of counts. `can_wait`: a later commit is
         enough."""
@@ -121,8 +126,8 @@ class Partition:
         if position is not None and position.offset > self.applied.get(source := position.source, -1):
             self.applied[source] = position.offset
             self._moved.add(source)
-        if brought != NOTHING:
-            self.counts = Counts(self.counts.owners + brought.owners, self.counts.memories + brought.memories)
+        if count_change != NO_CHANGE:
+            self.counts = Counts(self.counts.owners + count_change.owners, self.counts.memories + count_change.memories)
             self._counted = True
 
     def stage_progress(self, progress: bytes) -> None:
@@ -211,7 +216,7 @@ class Partition:
         self._written += needs_sync
 
     def erase(
-        self, owners: Sequence[bytes], user: bytes, values: Values, position: Position | None, brought: Counts
+        self, owners: Sequence[bytes], user: bytes, values: Values, position: Position | None, count_change: Counts
     ) -> None:
         """Delete a user's owners with their keys, in ONE WriteBatch with the erasing event and the marks. Raise
         StorageError."""
@@ -219,7 +224,7 @@ class Partition:
         for owner in owners:
             self.forget_key(owner, user)
         marks: list[bytes] = [keys.uncleaned(owner, user) for owner in owners]
-        self.stage(values | dict.fromkeys(marks, b""), position, brought)
+        self.stage(values | dict.fromkeys(marks, b""), position, count_change)
         batch = WriteBatch(raw_mode=True)
         for owner in owners:
             batch.delete_range(keys.owner(owner), keys.after(keys.owner(owner)))

@@ -101,7 +101,7 @@ class PastGraph(OwnerGraph):
         current = (one for one in known if one.until_ms is None or one.until_ms > known_ms)
         in_force = [one for one in current if one.by not in from_edges]
         in_force += [one for by_id in from_edges if (one := self._refinement_by(seq, by_id)) is not None]
-        return [one for one in in_force if one.happened(self._happened_ms)]
+        return [one for one in in_force if one.applies_at(self._happened_ms)]
 
     def _refinement_by(self, seq: int, by: str) -> codec.Superseded | None:
         """Return the refinement of a memory by another, if the edge between them had that effect at that time."""
@@ -110,7 +110,7 @@ class PastGraph(OwnerGraph):
             return None
         target = codec.NodeKey(links.id, memory=True)
         edge = next(self._rows_of(self._name_between(codec.NodeKey(by, memory=True), target, codec.SUPERSEDES)), None)
-        if edge is None or not edge.hides:
+        if edge is None or not edge.hides_target:
             return None
         return codec.Superseded(by, edge.ingested_ms, edge.ends_ms, edge.word.valid_from_ms, stated_ms=edge.stated_ms)
 
@@ -207,7 +207,7 @@ class PastGraph(OwnerGraph):
         ends = codec.NodeKey(source), codec.NodeKey(target)
         rows = self._rows_of(self._name_between(*ends, codec.SAME_AS))
         row = next((one for one in rows if one.number == number), None)
-        edge = edge_of(row, ends[0]) if row is not None and row.joins else None
+        edge = edge_of(row, ends[0]) if row is not None and row.joins_entities else None
         return edge if edge is not None and self._happened(edge) else None
 
     def _edge_names(self, behind: bytes) -> Iterator[bytes]:

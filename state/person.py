@@ -19,7 +19,7 @@ Fields = dict[str, Any]
 Shown = Iterator[tuple[str, Fields]]  # type of record, and its fields
 
 # Tables with copies of other records, and tables of hashes only, by the counted content.
-REPEATING = frozenset((keys.SEGMENT, keys.REACH, keys.RENEWED, keys.ADJACENCY, keys.PAST_ADJACENCY))
+REPEATING = frozenset((keys.SEGMENT, keys.SEGMENTS_END, keys.STALE, keys.ADJACENCY, keys.PAST_ADJACENCY))
 HASHES = {keys.CURRENT: "memory_ids", keys.EVENT_ID: "event_ids"}
 _QUERY_ID_BYTES = 8
 _KEPT = 10_000  # ids and names that are looked up again and again
@@ -119,7 +119,7 @@ class Person:
         """Yield the number of stored hashes by kind, for data of which only hashes are stored."""
         for table, what in HASHES.items():
             yield what, sum(1 for _ in self._scan(table))
-        yield "query_ids", len(self.partition.get(keys.asked(self.owner)) or b"") // _QUERY_ID_BYTES
+        yield "query_ids", len(self.partition.get(keys.query_ids(self.owner)) or b"") // _QUERY_ID_BYTES
 
 
 def _head(stored: bytes) -> Fields:
@@ -224,7 +224,7 @@ READERS: Readers = {
     keys.EPISODE_LOG: ("episode_mark", _decoded(rows.EpisodeLogEntry.decode)),
     keys.EPISODE_SUMMARY: ("episode_summary", _decoded(rows.EpisodeSummaryRow.decode)),
     keys.CATEGORY_SUMMARY: ("category_summary", _category_summary),
-    keys.MADE: ("made", _made),
+    keys.DERIVATIVES: ("made", _made),
 }
 GRAPH_READERS: Readers = {
     keys.NODE: ("node", _decoded(codec.NodeRow.decode)),

@@ -83,7 +83,7 @@ class ScopedGraph(PastGraph):
             return []
         ids = dict.fromkeys(one.by for one in refinements)
         found = (self._refinement_by(seq, by_id) for by_id in ids)
-        return [one for one in found if one is not None and one.happened(self._happened_ms)]
+        return [one for one in found if one is not None and one.applies_at(self._happened_ms)]
 
     def _row(self, key: codec.NodeKey) -> codec.NodeRow | None:
         row = super()._row(key)

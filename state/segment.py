@@ -17,7 +17,7 @@ import orjson
 from recallflow.state.arrays import Array, Codes
 
 # Columns of a memory. Strings are numbers, -1 for none.
-FACTS = {
+COLUMNS = {
     "seq": np.int64,
     "version": np.int32,
     "live": np.bool_,
@@ -38,11 +38,11 @@ FACTS = {
     "expires_ms": np.int64,
     "edited_ms": np.int64,
 }
-NAMED = ("author", "kind", "layer", "role", "session", "project", "category")
+STRING_COLUMNS = ("author", "kind", "layer", "role", "session", "project", "category")
 
 # A change of this version causes segments to be rebuilt. Its number must change with the content of an array, the
 # identities and spelling features of stems (state/lexical.py), and the byte form of vectors (state/vectors.py).
-VERSION = zlib.crc32(repr((7, [*FACTS])).encode())
+VERSION = zlib.crc32(repr((7, [*COLUMNS])).encode())
 _FRAME = struct.Struct("<IIQ")  # version, header bytes, checksum
 _LIMITS = [np.iinfo(kind) for kind in ("u1", "i1", "u2", "i2", "u4", "i4")]
 _ALIGNED = 8  # bytes: alignment of arrays and of the checksum
@@ -73,7 +73,7 @@ class Segment(NamedTuple):
 
     end: int  # the number after the last
     size: int
-    facts: Mapping[str, Array]  # by column of `FACTS`, (size,), or (1,) if all values are equal
+    facts: Mapping[str, Array]  # by column of `COLUMNS`, (size,), or (1,) if all values are equal
     names: list[str]  # the strings of numbers in `facts`
     ids: Array  # the bytes of all ids
     id_ends: Array  # the end of each id in `ids`
@@ -117,8 +117,8 @@ class Segment(NamedTuple):
         for dtype, count in kinds:
             arrays.append(np.frombuffer(data, dtype, count, start))
             start += _whole(arrays[-1].nbytes)
-        facts = dict(zip(FACTS, arrays, strict=False))
-        stems, ids, tags, metadata, id_ends, *of_words, places, codes, units = arrays[len(FACTS) :]
+        facts = dict(zip(COLUMNS, arrays, strict=False))
+        stems, ids, tags, metadata, id_ends, *of_words, places, codes, units = arrays[len(COLUMNS) :]
         words, rows = Words(stems, *of_words), Rows(places, codes.reshape(-1, dimension), units)
         labels = tags.tobytes(), metadata.tobytes()
         return cls(end, size, facts, names, ids, id_ends, *labels, words, rows, token_dimension)

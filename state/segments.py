@@ -46,7 +46,7 @@ class SeqRange(NamedTuple):
         return (SeqRange(first, first + size) for first in range(self.first, self.end, size))
 
 
-def of_memory(owner: bytes, seq: int) -> list[bytes]:
+def segment_keys(owner: bytes, seq: int) -> list[bytes]:
     """Return the keys of the segments that may hold a memory."""
     firsts = ((seq - seq % size, size) for size in (SMALL, LARGE))
     return [keys.segment(owner, first, first + size) for first, size in firsts]
@@ -62,7 +62,7 @@ class Segments:
     @cached_property
     def _end(self) -> int:
         """Return the sequence number up to which segments were made; some may have been deleted."""
-        stored = self._partition.get(keys.reach(self._owner))
+        stored = self._partition.get(keys.segments_end(self._owner))
         version, of_model, end = orjson.loads(stored) if stored else (VERSION, self._model, 0)
         return end if (version, of_model) == (VERSION, self._model) else 0
 
@@ -137,11 +137,11 @@ class Segments:
         data = packed.encode(self._model)
         if len(data) <= BYTES_MOST:
             gone = [keys.segment(self._owner, *part) for part in parts]
-            gone += [keys.renewed(self._owner, seq) for seq in self._marked(span)]
-            self._partition.keep({**dict.fromkeys(gone), keys.segment(self._owner, *span): data})
+            gone += [keys.stale(self._owner, seq) for seq in self._marked(span)]
+            self._partition.write_derived({**dict.fromkeys(gone), keys.segment(self._owner, *span): data})
         if end == span.end and end > self._end:
             self._end = end
-            self._partition.keep({keys.reach(self._owner): orjson.dumps([VERSION, self._model, end])})
+            self._partition.write_derived({keys.segments_end(self._owner): orjson.dumps([VERSION, self._model, end])})
         return packed
 
     def _add(self, index: OwnerIndex, span: SeqRange) -> None:
@@ -162,7 +162,7 @@ class Segments:
         return [None if value is None else Vectors.decode(value) for value in stored]
 
     def _marked(self, span: SeqRange) -> list[int]:
-        return [keys.sequence(key) for key, _ in self._scan(keys.renewed, span)]
+        return [keys.sequence(key) for key, _ in self._scan(keys.stale, span)]
 
     def _scan(self, key: Callable[[bytes, int], bytes], span: SeqRange) -> Iterator[tuple[bytes, bytes]]:
         return self._partition.scan_range(key(self._owner, span.first), key(self._owner, span.end))

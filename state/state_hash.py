@@ -43,7 +43,7 @@ def owners(partition: Partition) -> Iterator[tuple[bytes, rows.OwnerHead]]:
             yield owner, rows.OwnerHead.decode(value)
 
 
-def known_owners(partition: Partition) -> Iterator[Owner]:
+def readable_owners(partition: Partition) -> Iterator[Owner]:
     """Yield the owners with memories in a partition whose names can be decrypted.
 
     One small record is read for each, however much an owner has."""
@@ -56,7 +56,7 @@ def known_owners(partition: Partition) -> Iterator[Owner]:
 def digests(partition: Partition) -> Iterator[tuple[Owner, bytes]]:
     """Yield the digest of each log-derived record, with its owner."""
     for key, head in owners(partition):
-        for table, (name, content) in LOGICAL.items():
+        for table, (name, content) in LOG_DERIVED.items():
             for place, value in partition.scan(keys.table(key, table)):
                 whole = orjson.dumps([*head.owner, name, content(place, value)], option=orjson.OPT_SORT_KEYS)
                 yield head.owner, hashlib.sha256(whole).digest()
@@ -107,7 +107,7 @@ _LINKS = attrgetter("id", "links")
 _SIMILAR = attrgetter("seq", "id", "weight", "archived")
 # Table → name and content of its records. Keyed hashes, which differ between directories, and ingestion times, which
 # not every log carries, are left out of the graph: both follow from the rest.
-LOGICAL: dict[bytes, tuple[str, Callable[[bytes, bytes], Any]]] = {
+LOG_DERIVED: dict[bytes, tuple[str, Callable[[bytes, bytes], Any]]] = {
     keys.ROW: ("row", lambda _, value: rows.MemoryRow.decode(value).logged_fields()),
     keys.ENTRY: ("entry", lambda _, value: _ENTRY(rows.Entry.decode(value))),
     keys.VECTORS: ("vectors", lambda key, value: [keys.sequence(key), hashlib.sha256(value).hexdigest()]),
@@ -117,7 +117,7 @@ LOGICAL: dict[bytes, tuple[str, Callable[[bytes, bytes], Any]]] = {
         lambda _, value: _CATEGORY_SUMMARY(rows.CategorySummaryRow.decode(value)),
     ),
     keys.EPISODE_SUMMARY: ("episode summary", lambda _, value: _EPISODE_SUMMARY(rows.EpisodeSummaryRow.decode(value))),
-    keys.MADE: ("made", lambda key, value: [keys.sequence(key), *rows.Derivatives.decode(value)]),
+    keys.DERIVATIVES: ("made", lambda key, value: [keys.sequence(key), *rows.Derivatives.decode(value)]),
     keys.EPISODE: ("episode", lambda _, value: rows.EpisodeRow.decode(value).logged_fields()),
     keys.NODE: ("node", lambda _, value: _plain(codec.NodeRow.decode(value))),
     keys.MEMBER: ("member", lambda key, value: [keys.reversed_sequence(key), _plain(codec.decode_member(value))]),
@@ -143,7 +143,7 @@ LOGICAL: dict[bytes, tuple[str, Callable[[bytes, bytes], Any]]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Combined:
+class CombinedHash:
     """A hash of directories. `hash`: equal to that of one directory with all partitions. `several`: the directories of
     each partition that is in more than one; the first is used."""
 
@@ -151,7 +151,7 @@ class Combined:
     several: dict[int, list[Path]]
 
 
-def combined_hash(paths: Sequence[Path], at_rest: AtRest) -> Combined:
+def combined_hash(paths: Sequence[Path], at_rest: AtRest) -> CombinedHash:
     """Return the hash of all partitions. Of several copies of a partition, the one with the most applied records
     counts. Raise StateError for a missing partition."""
     with contextlib.ExitStack() as stack:
@@ -168,7 +168,7 @@ def combined_hash(paths: Sequence[Path], at_rest: AtRest) -> Combined:
         for found in holders.values():
             found.sort(key=lambda held: _applied_records(held[1]), reverse=True)
         several = {number: [path for path, _ in found] for number, found in holders.items() if len(found) > 1}
-        return Combined(hash_of(found[0][1] for found in holders.values()), several)
+        return CombinedHash(hash_of(found[0][1] for found in holders.values()), several)
 
 
 def _applied_records(partition: Partition) -> tuple[int, int]:

@@ -37,7 +37,7 @@ class Usage(NamedTuple):
             raise ValueError(f"a usage record has {_RECORD.size} bytes, not {len(data)}")
         return cls._make(_RECORD.unpack(data))
 
-    def judged(self, useful: bool) -> "Usage":
+    def with_feedback(self, useful: bool) -> "Usage":
         return self._replace(useful=self.useful + useful, not_useful=self.not_useful + (not useful))
 
 

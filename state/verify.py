@@ -33,17 +33,17 @@ TABLES = {
     keys.PAST_ENTRY: ("past entries", 12),
     keys.PAST_VECTORS: ("past vectors", 12),
     keys.SEGMENT: ("segments", 16),
-    keys.REACH: ("reaches of segments", 0),
-    keys.RENEWED: ("renewed memories", 8),
+    keys.SEGMENTS_END: ("reaches of segments", 0),
+    keys.STALE: ("renewed memories", 8),
     keys.EPISODE: ("episodes", 24),
     keys.EPISODE_LOG: ("episode marks", 8),
     keys.CATEGORY_SUMMARY: ("category summaries", 24),
-    keys.MADE: ("derivations", 8),
+    keys.DERIVATIVES: ("derivations", 8),
     keys.EPISODE_SUMMARY: ("episode summaries", 8),
     keys.EVENT_ID: ("event ids", 16),
     keys.USAGE: ("usage", 8),
     keys.SESSION: ("sessions", 16),
-    keys.ASKED: ("latest queries", 0),
+    keys.QUERY_IDS: ("latest queries", 0),
     **{table: one[:2] for table, one in graph_check.TABLES.items()},
 }
 # Name of each table of a partition besides the owners', and the numbers of key bytes after the table's letter.
@@ -60,7 +60,7 @@ PARTITION_TABLES: dict[bytes, tuple[str, tuple[int, ...]]] = {
 }
 # Tables whose records are only decoded, because they do not refer to others.
 _DECODERS: dict[bytes, Callable[[bytes], object]] = {
-    keys.REACH: orjson.loads,
+    keys.SEGMENTS_END: orjson.loads,
     keys.USAGE: Usage.decode,
     keys.EVENT_ID: lambda value: bytes.fromhex(value.decode()),
 }
@@ -235,7 +235,7 @@ class _OwnerCheck:
                     yield "does not fit: it is made again at the owner's next question"
                 else:
                     self._segments[rest] = segment
-            case keys.RENEWED:
+            case keys.STALE:
                 self._renewed.add(keys.sequence(rest))
             case keys.EPISODE_LOG:
                 if (change := rows.EpisodeLogEntry.decode(value).change) != keys.sequence(rest):
@@ -247,7 +247,7 @@ class _OwnerCheck:
                 self._summarised.add(keys.sequence(rest))
                 if number != keys.sequence(rest):
                     yield f"says it is of episode {number}"
-            case keys.MADE:
+            case keys.DERIVATIVES:
                 seq, made = keys.sequence(rest), rows.Derivatives.decode(value)
                 self._derived |= {(seq, one) for one in (*made.memories, *made.ended)}
                 self._derived_summaries |= {(seq, *one) for one in made.summaries}

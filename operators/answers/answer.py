@@ -368,7 +368,7 @@ class EffectLog:
 
     def _is_new(self, hot: HotOwner, query_id: str, staged: Values) -> bool:
         """Return whether the query id is new among the owner's latest ones, and add it."""
-        key, name = keys.asked(hot.key), hot.name(query_id)[:_ID_BYTES]
+        key, name = keys.query_ids(hot.key), hot.name(query_id)[:_ID_BYTES]
         known = self._partition.get(key) or b""
         if name in known:  # also across two ids: as unlikely as a hash collision
             return False

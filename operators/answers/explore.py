@@ -15,9 +15,9 @@ from recallflow.operators.graph.reader import (
     Caps,
     LoadBounds,
     TraversalScope,
+    candidate_nodes,
     marks,
     memory_marks,
-    nodes_called,
     superseded,
 )
 from recallflow.operators.recall.moment import Moment, newest
@@ -43,7 +43,7 @@ def explore(
 
     now_ms = moment.now_ms
     initial: list[Vertex] = []
-    for key in nodes_called(graph, wanted, "nodes"):
+    for key in candidate_nodes(graph, wanted, "nodes"):
         initial += graph.members(key, 1) if key.memory else [key]
     if not wanted:
         initial += newest(index, moment)[:NEWEST]
@@ -178,7 +178,8 @@ class _Page:
         self.graph, self.now_ms = graph, now_ms
 
     def add_node(self, key: NodeKey) -> None:
-        if key in self.nodes or (node := self.graph.described(key)) is None:
+        # The node is known to exist: skip the checks of `PastGraph.node`.
+        if key in self.nodes or (node := OwnerGraph.node(self.graph, key)) is None:
             return
         self.nodes[key] = explored_node(key, node)
 

@@ -13,11 +13,11 @@ from recallflow.language import FUNCTION_WORDS, stems
 from recallflow.language.places import find_stems
 from recallflow.operators.answers.explore import edge_fields
 from recallflow.operators.graph.reader import (
+    candidate_nodes,
     has_weight,
     is_type_node,
     marks,
     named_entities,
-    nodes_called,
     read_once,
     superseded,
 )
@@ -87,7 +87,7 @@ class FactSearch:
     def _begin(self, best: Sequence[int]) -> Iterator[NodeKey]:
         """Yield the given entities, or else the named ones, the nodes of each memory, and all entities."""
         if self._query.entities:
-            yield from nodes_called(self._graph, self._query.entities, "entities")
+            yield from candidate_nodes(self._graph, self._query.entities, "entities")
             return
         seqs = newest(self._index, self._moment)
         self._complete = len(seqs) <= MEMORIES

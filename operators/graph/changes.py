@@ -138,8 +138,8 @@ class GraphChanges(GraphHistory):
         if before is not None:
             self.keep_parts(name, before, row)
         self.put(keys.edge(self._owner, name), row.encode())
-        self._supersede(row, hides=row.hides)
-        self.join_names(row, joins=row.joins)
+        self._supersede(row, hides=row.hides_target)
+        self.join_names(row, joins=row.joins_entities)
 
     def remove_edge(self, name: bytes, row: EdgeRow) -> None:
         """Delete an edge at both ends. Its statements stay in the history, except statements of forgotten memories."""
@@ -188,7 +188,7 @@ class GraphChanges(GraphHistory):
         ingested_ms = self.ingested_ms
         after = None
         if hides:
-            times_ms = row.ends_ms, row.word.valid_from_ms
+            times_ms = row.ends_ms, row.current.valid_from_ms
             after = Superseded(row.source.text, ingested_ms, *times_ms, stated_ms=row.stated_ms)
         if before is not None and after is not None and before._replace(ingested_ms=ingested_ms) == after:
             return

@@ -85,7 +85,7 @@ def check_relations(row: MemoryRow) -> None:
 def find_end(changes: GraphChanges, text: str, condition: bool) -> EdgeEnd | None:
     """Return the node of a memory id, key or name; None if it is missing and an edge cannot create it."""
     memory_id = text.removeprefix(f"{MEMORY_KIND}:")
-    if memory_id != text or not codec.begins_like_a_key(text):
+    if memory_id != text or not codec.has_kind_prefix(text):
         if changes.seq(memory_id) is not None:
             return EdgeEnd(NodeKey(memory_id, memory=True), MEMORY_KIND, memory_id)
         if memory_id != text:
@@ -98,7 +98,7 @@ def find_end(changes: GraphChanges, text: str, condition: bool) -> EdgeEnd | Non
 
 def missing_problem(changes: GraphChanges, text: str) -> str:
     """Return the problem of a text that is not the name of a node."""
-    if codec.begins_like_a_key(text) and changes.seq(text) is not None:
+    if codec.has_kind_prefix(text) and changes.seq(text) is not None:
         return f"no node has this key; the memory of this id is called {MEMORY_KIND}:{text} here"
     return "no memory has this id, and no node this key"
 

@@ -11,7 +11,7 @@ from recallflow.errors import FieldProblem, InvalidRecord
 from recallflow.graphs import InvalidReason
 from recallflow.language import FUNCTION_WORDS
 from recallflow.state.graph import Edge, Node, OwnerGraph
-from recallflow.state.graph_codec import ENTITY_KIND, MEMORY_KIND, NodeKey, begins_like_a_key, node_key
+from recallflow.state.graph_codec import ENTITY_KIND, MEMORY_KIND, NodeKey, has_kind_prefix, node_key
 from recallflow.state.rows import MemoryRow
 
 ATTACHED_ROLES = frozenset({"category", "topic", "tag", "repo", "entity"})
@@ -190,7 +190,7 @@ _CLOSING = ".,;:!?…)]}\"'’”»"
 _OPENING = "([{\"'‘“«¿¡@#"
 
 
-def nodes_called(graph: OwnerGraph, wanted: Sequence[str], field: str) -> list[NodeKey]:
+def candidate_nodes(graph: OwnerGraph, wanted: Sequence[str], field: str) -> list[NodeKey]:
     """Return the nodes of keys, memory ids, URNs or names. Raise InvalidRecord for missing ones."""
     found: list[NodeKey] = []
     missing: list[FieldProblem] = []
@@ -200,7 +200,7 @@ def nodes_called(graph: OwnerGraph, wanted: Sequence[str], field: str) -> list[N
         found += keys
         if not keys:
             problem = f"no node, memory, URN or entity is called {text!r}"
-            if begins_like_a_key(text) and graph.node(NodeKey(text, memory=True)) is not None:
+            if has_kind_prefix(text) and graph.node(NodeKey(text, memory=True)) is not None:
                 problem = f"no node has this key; the memory of this id is called {MEMORY_KIND}:{text} here"
             missing.append(FieldProblem(f"{field}.{at}", problem))
     if missing:

@@ -174,12 +174,14 @@ def _words(index: OwnerIndex, question: Question, dense: Column, wanted: Contain
     if "answers" in wanted:
         base = DENSE_IN_BASE * dense
         base[scores.positions] += saturated(scores.own)
-        answers = Neighbouring(base, index.answering, -1)
+        answers = Neighbouring(base, index.answers_question, -1)
         columns["answers"] = answers if able is None else people.impute(np.asarray(answers), able)
     if "borrowed" in wanted:
         # A long message to an assistant does not depend on the words of the previous one.
         held = np.asarray(own)
-        borrowed = np.where(index.answering, _brevity(index) * np.maximum(conversation.before(held) - held, 0.0), 0.0)
+        borrowed = np.where(
+            index.answers_question, _brevity(index) * np.maximum(conversation.before(held) - held, 0.0), 0.0
+        )
         columns["borrowed"] = people.impute(borrowed, able)
     return columns
 
@@ -205,7 +207,7 @@ def _facts(index: OwnerIndex, question: Question) -> dict[str, Column]:
     if len(about := people.subjects_of(index, question)) == 1:
         written = people.written_by(index, *about) if question.named else people.written_by(index, "user", "role")
         speaker = columns["speaker"] = people.attribution(index, written, *about)
-        columns["speaker_of_two"] = speaker * index.between_two
+        columns["speaker_of_two"] = speaker * index.is_chat_of_two
         columns["speaker_asks"] = speaker * ((facts["flags"] & ENDS_ASKING) != 0)
     if len(question.named) > 1:
         first = question.named[0]
@@ -229,7 +231,7 @@ def _same_of_all_questions(index: OwnerIndex) -> Mapping[str, Column]:
     return {
         "opens": people.impute(index.conversation.starts_episode * 1.0, in_episode(index)),
         "length": index.log_lengths,
-        "assistant": index.with_assistant * (index.conversation.facts["role"] == index.names.known("assistant")),
+        "assistant": index.is_assistant_chat * (index.conversation.facts["role"] == index.names.number_of("assistant")),
     }
 
 

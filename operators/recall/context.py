@@ -347,7 +347,7 @@ def unranked_working(index: OwnerIndex, permitted: Positions, ranked: Sequence[R
 def _latest_of_layer(index: OwnerIndex, permitted: Positions, layer: str) -> dict[str, int]:
     """Return the positions of permitted memories of a layer by id; with `include_history`, of the latest versions."""
     conversation, facts = index.conversation, index.conversation.facts
-    positions = permitted[facts["layer"][permitted] == index.names.known(layer)]
+    positions = permitted[facts["layer"][permitted] == index.names.number_of(layer)]
     by_age = positions[np.argsort(facts["version"][positions], kind="stable")]
     return {index.ids[slot]: at for slot, at in zip(conversation.slots[by_age], by_age.tolist(), strict=True)}
 
@@ -382,7 +382,7 @@ def excerpts(
 ) -> list[Span | None]:
     """Return the span of the best passage of each row's text; None for a text of one passage."""
     found: list[Span | None] = [None] * len(rows)
-    if not index.words.divided:
+    if not index.words.has_parts:
         return found
     slots, parts = index.conversation.slots[positions], index.words.parts()
     counts = parts.counts(slots)

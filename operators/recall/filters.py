@@ -67,12 +67,12 @@ class Filtering:
         mask: Mask = np.ones(size, np.bool_)
         for name, column in _COLUMNS.items():
             if (wanted := getattr(filters, name)) is not None:
-                mask &= np.isin(facts[column], [names.known(text) for text in wanted])
+                mask &= np.isin(facts[column], [names.number_of(text) for text in wanted])
         for name, column, passes in _BOUNDS:
             if (bound := getattr(filters, name)) is not None:
                 mask &= passes(facts[column], bound)
         if filters.project_id is not None:
-            mask &= facts["project"] == names.known(filters.project_id)
+            mask &= facts["project"] == names.number_of(filters.project_id)
         if filters.tags is not None:
             mask &= self._any(self._has(self.index.tags, tag) for tag in filters.tags)
         for tag in filters.all_tags or ():

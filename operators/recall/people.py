@@ -26,7 +26,7 @@ def subjects_of(index: OwnerIndex, question: Question) -> tuple[str, ...]:
 
 def written_by(index: OwnerIndex, name: str, column: str = "author") -> Mask:
     """Return a mask (n,) of the memories that an author wrote, or with `column="role"`, all authors of a role."""
-    mask: Mask = index.conversation.facts[column] == index.names.known(name)
+    mask: Mask = index.conversation.facts[column] == index.names.number_of(name)
     return mask
 
 

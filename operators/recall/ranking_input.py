@@ -30,7 +30,7 @@ from recallflow.queries import (
     Recall,
 )
 from recallflow.responses import Warn
-from recallflow.state.arrays import Chosen, Column, Ints, Positions
+from recallflow.state.arrays import Column, Ints, Positions, Selection
 from recallflow.state.index import OwnerIndex
 from recallflow.state.usage import OwnerUsage
 
@@ -142,7 +142,7 @@ class Ranking:
     unit: float = 1.0  # the score of one unit of the signal's log-odds
     first_ranks: Ints | None = None  # the ranks before a reranker, if one ran
 
-    def only(self, chosen: Chosen) -> "Ranking":
+    def only(self, chosen: Selection) -> "Ranking":
         factors, boosts = (
             {name: values[chosen] for name, values in parts.items()} for parts in (self.factors, self.boosts)
         )

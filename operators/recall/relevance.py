@@ -42,7 +42,7 @@ from recallflow.operators.recall.question import Question
 from recallflow.operators.recall.relevance_weights import ANSWERABLE, GROUNDS, RELEVANCE, Basis, Ground, Table, Talk
 from recallflow.operators.recall.weights import chat_of, is_notes
 from recallflow.operators.recall.words import K1, counted
-from recallflow.state.arrays import Chosen, Column, Floats, Ints, Mask, Positions, ranges
+from recallflow.state.arrays import Column, Floats, Ints, Mask, Positions, Selection, ranges
 from recallflow.state.index import NEIGHBOURS, OwnerIndex, cached_per_index
 
 RARITY, RARITY_OF_A_LETTER, RAREST = 4.0, 0.5, 7.5
@@ -137,7 +137,7 @@ class Judge:
         covered, match = self._covered(held, length)
         # For spelling, late interaction depends on the owner's other memories, and is not absolute.
         by_token = float(self.ground[0] in ("static", "contextual"))
-        users = conversation.facts["role"][positions] == self.index.names.known("user")
+        users = conversation.facts["role"][positions] == self.index.names.number_of("user")
         values = {
             "one": np.ones(len(positions)),
             "covered": covered,
@@ -164,7 +164,7 @@ class Judge:
         the whole texts."""
         index = self.index
         slots = index.conversation.slots[positions]
-        if not index.words.divided or not len(self.rarities):
+        if not index.words.has_parts or not len(self.rarities):
             return counts, words
         parts = index.words.parts()
         several = parts.counts(slots) > 1
@@ -249,7 +249,7 @@ class Judged(NamedTuple):
     relevance: Column  # of each ranked memory
     is_unanswerable: bool = False  # whether to warn that most likely no memory answers
 
-    def only(self, chosen: Chosen) -> "Judged":
+    def only(self, chosen: Selection) -> "Judged":
         return self._replace(relevance=self.relevance[chosen])
 
 

@@ -112,24 +112,24 @@ def sets_for(kind: Kind, *, by_token: bool) -> Sets:
 @cached_per_index
 def chat_of(index: OwnerIndex) -> Chat:
     """Return the kind of chat of most of the owner's memories."""
-    if 2 * np.count_nonzero(index.with_assistant) > len(index.with_assistant):
+    if 2 * np.count_nonzero(index.is_assistant_chat) > len(index.is_assistant_chat):
         return "assistant"
-    return "pair" if index.between_two.any() else "people"
+    return "pair" if index.is_chat_of_two.any() else "people"
 
 
 @cached_per_index
 def is_notes(index: OwnerIndex) -> bool:
     """Return whether at most one person wrote memories, and no assistant did."""
     authors, facts = index.conversation.authors, index.conversation.facts
-    is_assistants = facts["role"] == index.names.known("assistant")
+    is_assistants = facts["role"] == index.names.number_of("assistant")
     return int(np.count_nonzero(authors >= 0)) <= 1 and not bool(is_assistants.any())
 
 
 @cached_per_index
 def _assisted(index: OwnerIndex) -> tuple[bool, bool]:
     """Return whether any memory comes from a chat with an assistant, and whether all of them do."""
-    some = bool(index.with_assistant.any())
-    return some, some and bool(index.with_assistant.all())
+    some = bool(index.is_assistant_chat.any())
+    return some, some and bool(index.is_assistant_chat.all())
 
 
 def has_one_person(index: OwnerIndex) -> bool:
@@ -145,8 +145,8 @@ def weights_of(index: OwnerIndex, sets: Sets, *, is_spaced: bool = True) -> Weig
     (some, every), assistant = _assisted(index), sets["assistant"]
     if every:
         return assistant
-    others = sets.get("pair", sets["people"]) if index.between_two.any() else sets["people"]
+    others = sets.get("pair", sets["people"]) if index.is_chat_of_two.any() else sets["people"]
     if not some:
         return others
-    mask = index.with_assistant
+    mask = index.is_assistant_chat
     return {name: np.where(mask, assistant.get(name, 0.0), others.get(name, 0.0)) for name in {**others, **assistant}}

@@ -315,7 +315,7 @@ def _predecessors(inputs: RankingInput, positions: Positions, kind: Kind) -> tup
     predecessor must have a word of the question."""
     index, conversation, before = inputs.index, inputs.index.conversation, positions - 1
     joined = conversation.has_predecessor.take(positions)
-    asks = joined & index.answering.take(positions) & _permitted(inputs, before)
+    asks = joined & index.answers_question.take(positions) & _permitted(inputs, before)
     if kind == "spelling" and asks.any():
         held = np.zeros(conversation.size, np.bool_)
         for stem in inputs.question.stems:

@@ -240,9 +240,9 @@ def _check_state_dir(options: argparse.Namespace) -> None:
     fills = getattr(options, "create", None) is False
     only_shows = getattr(options, "print_config", False) or getattr(options, "dry_run", False)
     if given is not None and fills and not only_shows and not Path(given).exists():
-        from recallflow.state.description import absent
+        from recallflow.state.description import absence_message
 
-        problem = absent(Path(given))
+        problem = absence_message(Path(given))
         raise UsageError(f"{problem}{'' if problem.endswith('?') else ':'} --create creates it")
 
 

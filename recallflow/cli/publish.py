@@ -24,7 +24,7 @@ from recallflow.outputs import DeadLetter
 from recallflow.parsing import without_bom
 from recallflow.private_files import make_private_folder
 from recallflow.records import Position, Record
-from recallflow.state.files import write_whole
+from recallflow.state.files import replace_file
 
 
 class Target(NamedTuple):
@@ -69,7 +69,7 @@ class ReplayProgress:
         """Write the progress. Raise RecallflowError if that fails."""
         try:
             make_private_folder(self.path.parent)
-            write_whole(self.path, orjson.dumps({"events": events, "sent": sent}))
+            replace_file(self.path, orjson.dumps({"events": events, "sent": sent}))
         except OSError as error:
             raise RecallflowError(f"cannot write {self.path}: {error.strerror}; set XDG_STATE_HOME") from error
 

@@ -73,7 +73,7 @@ def run_hash(options: argparse.Namespace) -> int:
         raise UsageError("--state-dir and DIR cannot be combined; give all directories as recallflow state hash DIR …")
     paths = options.directories or [chosen.named_state_dir()]
     found = combined_hash(paths, at_rest(chosen))
-    several = {format_partitions([number]): [*map(str, held)] for number, held in sorted(found.several.items())}
+    several = {format_partitions([number]): [*map(str, held)] for number, held in sorted(found.copies.items())}
     if options.json:
         where = {"state_dirs": [str(path) for path in paths]} if options.directories else {"state_dir": str(paths[0])}
         json_line(where | {"hash": found.hash} | ({"several": several} if several else {}))
@@ -218,14 +218,14 @@ def _numbers(flag: str, text: str) -> Collection[int]:
 
 
 def _print_move(moved: "Sequence[Move]", emptied: "Sequence[Path]" = ()) -> int:
-    from recallflow.state.folders import format_partitions, held_numbers
+    from recallflow.state.folders import format_partitions, unreleased_numbers
 
     for number, source, target in moved:
         print(f"{format_partitions([number])}: {source} → {target}")
     if not moved:
         print("no state partitions to move")
     for source in dict.fromkeys([*(one.source for one in moved), *emptied]):
-        if not held_numbers(source):
+        if not unreleased_numbers(source):
             note(f"{source} has no state partitions left, and may be removed")
     return 0
 

@@ -90,7 +90,7 @@ class Engine:
             QUERIES,
             sync_s=SYNC_S,
             tails=lambda: ({}, 0),
-            failure=lambda: self.directory.broken,
+            failure=lambda: self.directory.storage_failure,
             new_consumer=kafka.consumer,
             clock_s=lambda: self.now_s,
             settle=self.sink.settle,

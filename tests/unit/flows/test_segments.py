@@ -20,7 +20,7 @@ from tests.event_log import comparable, final_questions, hash_of, make_log
 
 LINES = 220
 SETTINGS = Settings(partitions=2)
-DERIVED = (keys.SEGMENT, keys.REACH, keys.RENEWED)
+DERIVED = (keys.SEGMENT, keys.SEGMENTS_END, keys.STALE)
 SCOPE_OF_ALL = {"tenant_id": "acme", "user_id": "ann", "environment": "prod", "timestamp": "2025-12-24T00:00:00Z"}
 
 Damage = Callable[[bytes], bytes | None]
@@ -166,7 +166,9 @@ def test_another_model_makes_its_own_segments(grown: Path, tmp_path: Path) -> No
     shutil.copytree(grown, tmp_path / "s")
     with EmbeddedEngine.open(SETTINGS, tmp_path / "s") as embedded:
         partition = embedded.directory.partition(0)
-        (owner, *_) = (keys.split(key)[0] for key, _ in partition.scan(keys.OWNERS) if keys.split(key)[1] == keys.REACH)
+        (owner, *_) = (
+            keys.split(key)[0] for key, _ in partition.scan(keys.OWNERS) if keys.split(key)[1] == keys.SEGMENTS_END
+        )
         before = dict(partition.scan(keys.table(owner, keys.SEGMENT)))
         other = segments.Segments(partition, owner, "another", 3)
         assert other.pack() == 4

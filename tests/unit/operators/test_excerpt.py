@@ -308,7 +308,7 @@ def tails(harness: Harness) -> Iterator[int]:
 
 
 def test_packing_at_the_end_is_bounded(budgets: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(directory, "PACKED_AT_END", 12)
+    monkeypatch.setattr(directory, "MAX_PACKED_AT_CLOSE", 12)
     budgets.append(STAY)
     harness = Harness(tmp_path / "s", one_log=True)
     for user in range(9):

@@ -135,16 +135,16 @@ def chat(session: str | None, *speakers: tuple[str | None, str | None]) -> list[
 def test_kind_of_chat_follows_the_speakers(said: list[Said], with_assistant: list[int], between_two: list[int]) -> None:
     index = index_of(said)
     by_arrival = index.conversation.positions
-    assert index.with_assistant[by_arrival].tolist() == [bool(one) for one in with_assistant]
-    assert index.between_two[by_arrival].tolist() == [bool(one) for one in between_two]
+    assert index.is_assistant_chat[by_arrival].tolist() == [bool(one) for one in with_assistant]
+    assert index.is_chat_of_two[by_arrival].tolist() == [bool(one) for one in between_two]
 
 
 def test_added_memories_change_the_kind_of_chat() -> None:
     index = index_of(chat("s", USER))
-    assert index.with_assistant.all()
+    assert index.is_assistant_chat.all()
     index.add([make_entry(1, episode=0, created_ms=1, session_id="s", author="Bo", role="user")], {})
-    assert not index.with_assistant.any()
-    assert OwnerIndex("model", 2).with_assistant.tolist() == []
+    assert not index.is_assistant_chat.any()
+    assert OwnerIndex("model", 2).is_assistant_chat.tolist() == []
 
 
 COUNTS = st.integers(0, 2**32 - 1)

@@ -213,7 +213,7 @@ def picture(index: OwnerIndex) -> dict[str, Any]:
         "lengths": index.words.lengths()[slots].tolist(),
         "counts": [(index.words.occurrences(word) == slots[:, np.newaxis]).sum(axis=1).tolist() for word in WORDS],
         "standing": [(sorted((at := index.stem_occurrences[word]).positions.tolist()), at.holders) for word in WORDS],
-        "asking": index.asking.tolist(), "answering": index.answering.tolist(),
+        "asking": index.asks.tolist(), "answering": index.answers_question.tolist(),
         "closest": index.words.closest(WORDS, slots, np.ones(len(WORDS))).tolist(),
         "positions": conversation.positions[slots].tolist(),
         "episodes": sorted(episode.number for episode in index.episodes()), "size": len(index),
@@ -358,7 +358,7 @@ def test_index_size_grows_with_its_content() -> None:
 def test_an_unknown_name_matches_no_memory() -> None:
     index = OwnerIndex(MODEL, DIMENSION)
     index.add([make_entry(0, category=None)], {})
-    assert index.names.known("never seen") not in index.facts["category"]
+    assert index.names.number_of("never seen") not in index.facts["category"]
 
 
 def some(values: list[str]) -> st.SearchStrategy[list[str]]:

@@ -19,7 +19,7 @@ from recallflow.state.description import TOPICS, describe
 from recallflow.state.directory import StateDirectory
 from recallflow.state.encryption import UNENCRYPTED, AtRest
 from recallflow.state.files import read_checked, write_checked
-from recallflow.state.folders import held_numbers, mark_moving, mark_released, numbers_in, partition_folder
+from recallflow.state.folders import mark_moving, mark_released, numbers_in, partition_folder, unreleased_numbers
 from recallflow.state.lock import LOCK
 from recallflow.state.moving import merge, move, split
 from recallflow.state.state_hash import combined_hash
@@ -121,11 +121,11 @@ def test_moved_partition_contains_no_erased_data(tmp_path: Path, monkeypatch: py
         monkeypatch.setattr(member.directory, "clean", lambda _: None)  # nobody came to it
         member.take(*EVERY)
         member.run([{"type": "user.erase", "tenant_id": "acme", "user_id": user, "id": "e", "timestamp": 9_000}])
-        assert member.directory.uncleaned == 1
+        assert member.directory.uncleaned_owners == 1
     split(tmp_path / "a", {tmp_path / "b": EVERY}, UNENCRYPTED)
     with Member.on(tmp_path / "b") as member:
         member.directory.existing_partitions()
-        assert member.directory.uncleaned == 0
+        assert member.directory.uncleaned_owners == 0
 
 
 @pytest.mark.usefixtures("whole")
@@ -180,7 +180,7 @@ def test_merge_takes_the_newest_of_several_copies(tmp_path: Path, whole: str, ta
     assert [one.number for one in merged.moves] == ([] if target == "newer" else [*EVERY])
     assert combined_hash([tmp_path / target], UNENCRYPTED).hash == whole
     assert verify(tmp_path / target, UNENCRYPTED).problems == []
-    assert [number for path in sources for number in held_numbers(path)] == []
+    assert [number for path in sources for number in unreleased_numbers(path)] == []
     assert merge(sources, tmp_path / target, UNENCRYPTED, progress_of, now_ms=0) == ([], [])
 
 
@@ -226,7 +226,7 @@ def test_copies_that_cannot_be_compared_are_refused(tmp_path: Path, differ: Call
     with pytest.raises(StateError, match=r"both hold p00[01]") as raised:
         merge([a, b], tmp_path / "c", UNENCRYPTED, progress_of, now_ms=0)
     assert all(str(path) in str(raised.value) for path in (a, b))
-    assert (held_numbers(a), held_numbers(b)) == ([*EVERY], [*EVERY])
+    assert (unreleased_numbers(a), unreleased_numbers(b)) == ([*EVERY], [*EVERY])
     assert not (tmp_path / "c").exists()
 
 

@@ -124,7 +124,7 @@ def test_counts_follow_opened_partitions(tmp_path: Path) -> None:
         assert 0 < directory.hot_bytes < before
         assert directory.unfit == unfit  # a counter never goes down
         member.give(0, 2, 3)
-        assert (directory.counts, directory.hot_bytes, directory.uncleaned) == ((0, 0), 0, 0)
+        assert (directory.counts, directory.hot_bytes, directory.uncleaned_owners) == ((0, 0), 0, 0)
 
 
 def test_newest_memories_are_packed_before_owners_leave(tmp_path: Path) -> None:

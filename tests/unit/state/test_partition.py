@@ -235,7 +235,7 @@ def test_after_bounds_exactly_the_prefix(prefix: bytes, rest: bytes, other: byte
 def test_tables_and_namespaces_have_names_of_their_own() -> None:
     graph = [keys.NODE, keys.MEMBER, keys.LINKS, keys.EDGE, keys.ADJACENCY, keys.SIMILAR, keys.SUPERSEDED]
     past = [keys.PAST_ENTRY, keys.PAST_VECTORS, keys.EPISODE_LOG, keys.CATEGORY_SUMMARY]
-    tables = [*TABLES, *graph, *past, keys.UNSYNCED, keys.USAGE, keys.SESSION, keys.ASKED]
+    tables = [*TABLES, *graph, *past, keys.UNSYNCED, keys.USAGE, keys.SESSION, keys.QUERY_IDS]
     assert len(set(tables)) == len(tables)
     assert {len(table) for table in tables} == {1}
     namespaces = [keys.FORMAT, keys.APPLIED, keys.OWNERS, keys.OUTBOX]

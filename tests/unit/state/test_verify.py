@@ -193,7 +193,7 @@ def fill(partition: Partition, owner: Owner, text: bytes, first: int, count: int
     values = {keys.entry(key, seq): text + b" %d " % seq + os.urandom(500) for seq in range(first, first + count)}
     partition.stage({**values})
     partition.commit()
-    partition.keep({keys.segment(key, first, first + count): text + os.urandom(5_000)})
+    partition.write_derived({keys.segment(key, first, first + count): text + os.urandom(5_000)})
 
 
 def erase(partition: Partition, owner: Owner, offset: int = 0) -> None:
