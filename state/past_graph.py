@@ -112,7 +112,7 @@ class PastGraph(OwnerGraph):
         edge = next(self._rows_of(self._name_between(codec.NodeKey(by, memory=True), target, codec.SUPERSEDES)), None)
         if edge is None or not edge.hides_target:
             return None
-        return codec.Superseded(by, edge.ingested_ms, edge.ends_ms, edge.word.valid_from_ms, stated_ms=edge.stated_ms)
+        return codec.Superseded(by, edge.ingested_ms, edge.ends_ms, edge.current.valid_from_ms, stated_ms=edge.stated_ms)
 
     def _row(self, key: codec.NodeKey) -> codec.NodeRow | None:
         row_then, past_row = super()._row(key), None

@@ -5,10 +5,9 @@ import hashlib
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 
@@ -142,13 +141,11 @@ LOG_DERIVED: dict[bytes, tuple[str, Callable[[bytes, bytes], Any]]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class CombinedHash:
-    """A hash of directories. `hash`: equal to that of one directory with all partitions. `several`: the directories of
-    each partition that is in more than one; the first is used."""
+class CombinedHash(NamedTuple):
+    """The state hash of several directories: equal to that of one directory with all partitions."""
 
     hash: str
-    several: dict[int, list[Path]]
+    copies: dict[int, list[Path]]  # the directories of each partition that is in several; the first one is hashed
 
 
 def combined_hash(paths: Sequence[Path], at_rest: AtRest) -> CombinedHash:
@@ -166,9 +163,9 @@ def combined_hash(paths: Sequence[Path], at_rest: AtRest) -> CombinedHash:
             where = ", ".join(str(one.path) for one in directories)
             raise StateError(f"no {format_partitions(missing)} in {where}: name every directory of the deployment")
         for found in holders.values():
-            found.sort(key=lambda held: _applied_records(held[1]), reverse=True)
-        several = {number: [path for path, _ in found] for number, found in holders.items() if len(found) > 1}
-        return CombinedHash(hash_of(found[0][1] for found in holders.values()), several)
+            found.sort(key=lambda copy: _applied_records(copy[1]), reverse=True)
+        copies = {number: [path for path, _ in found] for number, found in holders.items() if len(found) > 1}
+        return CombinedHash(hash_of(found[0][1] for found in holders.values()), copies)
 
 
 def _applied_records(partition: Partition) -> tuple[int, int]:

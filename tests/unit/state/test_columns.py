@@ -187,7 +187,7 @@ def test_liked_memories_have_more_useful_votes() -> None:
     for seq in (2, 1, 0, 0):
         usage.put(seq, judged[seq])
     assert [*usage.liked()] == [3, 0]
-    usage.put(3, judged[3].judged(useful=False))
+    usage.put(3, judged[3].with_feedback(useful=False))
     assert [*usage.liked()] == [0]
 
 
@@ -394,7 +394,7 @@ def test_part_scores_are_of_one_passage(memories: Passages, cuts: list[int], pac
     assert parts.lengths.tolist() == [len(passage) for _, passage in flat]
     assert parts.counts(every(index)).tolist() == [*map(len, memories)]
     assert [parts.slots[first] for first in parts.firsts] == [*range(len(memories))]
-    assert index.divided == any(len(memory) > 1 for memory in memories)
+    assert index.has_parts == any(len(memory) > 1 for memory in memories)
     for word in WORDS:
         expected = [at for at, (_, passage) in enumerate(flat) for held in passage if occurs(word, held)]
         assert index.part_occurrences(word).tolist() == expected

@@ -62,7 +62,7 @@ def test_spread_directories_have_the_hash_of_one(tmp_path: Path, whole: str) -> 
     fill(tmp_path / "a", 0, 3)
     fill(tmp_path / "b", 1, 2)
     found = combined_hash([tmp_path / "a", tmp_path / "b"], UNENCRYPTED)
-    assert (found.hash, found.several) == (whole, {})
+    assert (found.hash, found.copies) == (whole, {})
     assert combined_hash([tmp_path / "whole"], UNENCRYPTED).hash == whole
 
 
@@ -76,7 +76,7 @@ def test_duplicate_partition_counts_where_more_log_is_applied(tmp_path: Path, wh
         a.run(told(1, 2))
     found = combined_hash([tmp_path / name for name in "ab"], UNENCRYPTED)
     assert found.hash == whole
-    assert found.several == {1: [tmp_path / "b", tmp_path / "a"], 2: [tmp_path / "b", tmp_path / "a"]}
+    assert found.copies == {1: [tmp_path / "b", tmp_path / "a"], 2: [tmp_path / "b", tmp_path / "a"]}
 
 
 def test_the_command_says_which_one_counts(tmp_path: Path, whole: str, capfd: pytest.CaptureFixture[str]) -> None:
