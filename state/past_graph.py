@@ -112,7 +112,8 @@ class PastGraph(OwnerGraph):
         edge = next(self._rows_of(self._name_between(codec.NodeKey(by, memory=True), target, codec.SUPERSEDES)), None)
         if edge is None or not edge.hides_target:
             return None
-        return codec.Superseded(by, edge.ingested_ms, edge.ends_ms, edge.current.valid_from_ms, stated_ms=edge.stated_ms)
+        from_ms = edge.current.valid_from_ms
+        return codec.Superseded(by, edge.ingested_ms, edge.ends_ms, from_ms, stated_ms=edge.stated_ms)
 
     def _row(self, key: codec.NodeKey) -> codec.NodeRow | None:
         row_then, past_row = super()._row(key), None
