@@ -28,7 +28,7 @@ from recallflow.state.partition import Partition
 
 # Costs of a deletion, in units of a link: an edge with both ends; an edge with 200 statements; a replaced version
 # without its links.
-EDGE_WEIGHT = 4
+EDGE_WEIGHT = 6
 STATED_WEIGHT = 6
 VERSION_WEIGHT = 6
 
