@@ -6,9 +6,12 @@ up to the whole. Memories fill the rest: those of the answer, then further ranke
 Rules and the working layer precede the ranked memories. Half of the budget takes a long memory as its best passage
 first, because passages of several memories hold more evidence than one long text; the best ones then become whole where
 there is room (`python -m benchmarks.budget`), or longer. An entry that does not fit is skipped, as is one with the
-text of another. A memory costs the tokens of its author and its text."""
+text of another. If no entry fits, the best passage is cut to the budget. A memory costs the tokens of its author and
+its text."""
 
 import math
+import re
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from itertools import chain
@@ -43,6 +46,7 @@ PASSAGES_END = 0.5  # share of the budget up to which long memories are passages
 LEAST_WIDENED = 16  # tokens: with less room, finding the passages of a long text, 200 µs, is seldom worth it
 MISFITS = 16  # consecutive items that do not fit, after which no more are tried
 _SAME = ("id", "version", "content", "role", "name", "summary", "category", "confidence")
+WORDS = re.compile(r"\S{1,20}")  # parts of a longer word, and of a script without spaces
 SENTENCE_ENDS = " .!?…。！？"  # two texts that differ in them only are equal
 
 
@@ -70,6 +74,10 @@ class Budget:
             return False
         self.spent += more
         return True
+
+    def holds(self, text: str) -> bool:
+        """Return whether a text fits into the rest of the budget."""
+        return self.is_open(GRAPH_END, self._counter.count_tokens(text))
 
     def is_open(self, end: float, tokens: int = 1) -> bool:
         """Return whether a text of so many tokens fits."""
@@ -122,7 +130,7 @@ def context(
 
     def distinct(items: Iterable[ContextItem]) -> Iterator[ContextItem]:
         for item in items:
-            text = " ".join(item.content.casefold().split()).rstrip(SENTENCE_ENDS) or item.content
+            text = " ".join(_statement(item).casefold().split()).rstrip(SENTENCE_ENDS) or item.content
             if text in texts:
                 repeated.add((item.id, item.version))
             else:
@@ -195,6 +203,8 @@ def assemble(
     before.fill(GRAPH_END)
     items.fill(GRAPH_END, MISFITS)
     items.widen(GRAPH_END)
+    if not budget.spent:
+        items.cut_first()
     return Context(
         summaries=chosen,
         relevant_items=[*before.chosen(), *items.chosen()],
@@ -214,6 +224,7 @@ class _Selection:
         self._misfits: list[tuple[int, ContextItem]] = []
         self._chosen: dict[int, ContextItem] = {}
         self._long: dict[int, ContextItem] = {}  # whole items of chosen passages, by number
+        self._first: ContextItem | None = None
 
     def fill(self, end: float, most_misfits: float = math.inf) -> None:
         """Take the earlier misfits and further items while the budget has room up to this share. Stop after a series of
@@ -231,6 +242,7 @@ class _Selection:
 
     def _take(self, number: int, item: ContextItem, end: float) -> bool:
         """Choose what fits: the best passage, else the whole memory, else its summary. Return whether any fits."""
+        self._first = self._first or item
         found = item
         if item.excerpt is not None:
             found = item.model_copy(update={"content": item.content[item.excerpt["start"] : item.excerpt["end"]]})
@@ -270,15 +282,38 @@ class _Selection:
             excerpt = Span(start=start, end=stop)
             self._chosen[number] = item.model_copy(update={"content": text[start:stop], "excerpt": excerpt})
 
+    def cut_first(self) -> None:
+        """Take the first words of the first item's passage that fit, for a budget that holds no whole passage."""
+        if (item := self._first) is None:
+            return
+        shown = item.excerpt or Span(start=0, end=len(item.content))
+
+        def until_word(word: re.Match[str]) -> ContextItem:
+            return item.model_copy(
+                update={"content": word.string[: word.end()], "excerpt": shown | {"end": shown["start"] + word.end()}}
+            )
+
+        words = [*WORDS.finditer(item.content[shown["start"] : shown["end"]])]
+        count = bisect_left(words, True, key=lambda word: not self._budget.holds(_line(until_word(word))))
+        if count and self._budget.spend(_line(cut := until_word(words[count - 1])), GRAPH_END):
+            self._chosen[0] = cut
+
     def chosen(self) -> list[ContextItem]:
         """Return the chosen items in the order of their sequence."""
-        return [item for _, item in sorted(self._chosen.items())]
+        return [item.model_copy(update={"content": _statement(item)}) for _, item in sorted(self._chosen.items())]
+
+
+def _statement(item: ContextItem) -> str:
+    """Return the item's text, with the time until which it was true."""
+    if item.until is None or not item.content:
+        return item.content
+    return f"until {written_date(datetime.fromisoformat(item.until))}: {item.content}"
 
 
 def _line(item: ContextItem) -> str:
     """Return the item's author and text, as a prompt shows them."""
-    author = item.name or item.role
-    return item.content if author is None or not item.content else f"{author}: {item.content}"
+    author, text = item.name or item.role, _statement(item)
+    return text if author is None or not text else f"{author}: {text}"
 
 
 def priority_items(
@@ -313,8 +348,8 @@ def _further_items(answer: ComposedAnswer) -> Iterator[ContextItem]:
         scores = further.scores[start : start + FURTHER_AT_ONCE].tolist()
         for position, row, score, excerpt in zip(positions.tolist(), rows, scores, shown, strict=True):
             if redaction.is_readable(row) and row.layer == LONG_TERM and (row.id, row.version) not in there:
-                item = _item(row, round(score, 6), format_time(row.created_ms), excerpt)
-                yield _until(item, further.replaced_at[position]) if position in further.replaced_at else item
+                until = further.replaced_at.get(position)
+                yield _item(row, round(score, 6), format_time(row.created_ms), excerpt, until)
 
 
 def _ranked_items(ranked: Sequence[RecalledMemory], layer: str) -> list[RecalledMemory]:
@@ -323,8 +358,8 @@ def _ranked_items(ranked: Sequence[RecalledMemory], layer: str) -> list[Recalled
 
 
 def _ranked_item(memory: RecalledMemory) -> ContextItem:
-    item = _item(memory, memory.score, memory.created_at, memory.excerpt)
-    return item if memory.updated_by is None else _until(item, memory.updated_by["at"])
+    until = None if memory.updated_by is None else memory.updated_by["at"]
+    return _item(memory, memory.score, memory.created_at, memory.excerpt, until)
 
 
 def rules(index: OwnerIndex, permitted: Positions) -> list[int]:
@@ -353,18 +388,14 @@ def _latest_of_layer(index: OwnerIndex, permitted: Positions, layer: str) -> dic
 
 
 def _item(
-    memory: MemoryRow | RecalledMemory, score: float | None, created_at: str, excerpt: Span | None = None
+    memory: MemoryRow | RecalledMemory,
+    score: float | None,
+    created_at: str,
+    excerpt: Span | None = None,
+    until: str | None = None,
 ) -> ContextItem:
-    same = {field: getattr(memory, field) for field in _SAME}
-    return ContextItem(**same, score=score, created_at=created_at, excerpt=excerpt)
-
-
-def _until(item: ContextItem, replaced_at: str) -> ContextItem:
-    """Return the item with the time (RFC 3339) until which it was true. The text states it too, unless it will be cut
-    to an excerpt."""
-    day = written_date(datetime.fromisoformat(replaced_at))
-    content = item.content if item.excerpt else f"until {day}: {item.content}"
-    return item.model_copy(update={"content": content, "until": replaced_at})
+    given = {field: getattr(memory, field) for field in _SAME} | ({} if until is None else {"until": until})
+    return ContextItem(**given, score=score, created_at=created_at, excerpt=excerpt)
 
 
 def summaries(

@@ -54,6 +54,14 @@ def test_long_memories_are_passages_first_and_whole_with_room() -> None:
     assert contents == ["a" * 50, "b" * 20, "c" * 20]
 
 
+def test_budget_below_every_passage_holds_first_words_of_best() -> None:
+    ranked = [long_item(name, f"{name * 4} " * 20, "rest").model_copy(update={"until": until}) for name, until in
+              (("a", "2024-05-03T00:00:00Z"), ("b", None))]  # fmt: skip
+    (found,) = assemble(40, Letters(), {}, [], ranked=ranked).relevant_items
+    assert (found.content, found.excerpt) == ("until 3 May 2024: aaaa aaaa aaaa aaaa", {"start": 0, "end": 19})
+    assert assemble(3, Letters(), {}, [], ranked=ranked).relevant_items == []
+
+
 def test_long_memory_whose_passage_does_not_fit_is_its_summary() -> None:
     long = long_item("a", "p" * 20, "r" * 30).model_copy(update={"summary": "short"})
     assert [found.content for found in assemble(10, Letters(), {}, [], ranked=[long]).relevant_items] == ["short"]
