@@ -27,6 +27,7 @@ WAIT_S = 0.005
 POLL_S = 0.1
 LOOK_UP_S = 2.0
 READ_AHEAD, READ_AHEAD_BYTES = 2_000, 32 * 1024 * 1024  # limits of the records that a reader holds
+READ_AHEAD_AWAITED = 20_000  # the first one, while a query waits for records that are not read
 READ_BATCH = 500
 BEYOND_LIMIT = 1_000  # records of one partition that are read and wait for its limit
 BUDGET_S, QUERIES_BUDGET_S = 0.005, 0.01
@@ -112,10 +113,6 @@ class LaneReader:
     def waiting(self) -> bool:
         return any(lane.has_ready() for lane in self.lanes.values())
 
-    def is_blocked(self) -> bool:
-        """Return whether a query waits for memory records."""
-        return any(lane.barriers is not None and lane.barriers.blocked for lane in self.lanes.values())
-
     def lag(self) -> dict[TopicPart, int]:
         """Return the number of records before the end of each partition at the last fetch, queued records included."""
         return {part: max(0, lane.end - lane.reached) + lane.held() for part, lane in self.lanes.items()}
@@ -160,10 +157,12 @@ class LaneReader:
             self._consumer.incremental_unassign([TopicPartition(*part)])
 
     def _full(self) -> bool:
-        """Return whether the queues are full, without lanes that wait for their limit: nothing else would be read."""
+        """Return whether the queues are full, without lanes that wait for their limit: nothing else would be read. If a
+        query waits for an empty lane, more is read: the client returns records of the other partitions first."""
         lanes = [lane for lane in self.lanes.values() if lane.limit is None]
         held, held_bytes = sum(lane.held() for lane in lanes), sum(lane.held_bytes() for lane in lanes)
-        return held >= READ_AHEAD or held_bytes >= READ_AHEAD_BYTES
+        most = READ_AHEAD_AWAITED if any(one.waiting_queries and not one.queue for one in lanes) else READ_AHEAD
+        return held >= most or held_bytes >= READ_AHEAD_BYTES
 
     def _hold_at_limits(self) -> None:
         """Pause lanes that are read up to their limit."""
@@ -310,12 +309,17 @@ class Hub:
         self._asked += queries
 
     def memories_allowed(self) -> int:
-        """Return how many memory events of each partition may be given now."""
-        asked = (self._asked or self._queries_wait()) and not self.queries.is_blocked()
+        """Return how many memory events of each partition may be given now. See `allowed_of` for an exception."""
+        lanes = self.memories.lanes.values()
+        asked = (self._asked or self._queries_wait()) and not any(lane.waiting_queries for lane in lanes)
         if asked and self._clock_s() - self._fed_s < STARVED_S:
             return 0
-        busy = max(1, sum(1 for lane in self.memories.lanes.values() if lane.has_ready()))
+        busy = max(1, sum(1 for lane in lanes if lane.has_ready()))
         return max(0, min(-(-self._batch // busy), self._room()))
+
+    def allowed_of(self, lane: Lane, share: int) -> int:
+        """Return how many memory events of a partition may be given: its share, or a whole batch if queries wait."""
+        return max(share, min(self._batch, self._room())) if lane.waiting_queries else share
 
     def count_given(self, memories: int) -> None:
         self._given += memories

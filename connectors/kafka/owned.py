@@ -238,7 +238,7 @@ class OwnedSource:
 
     def _memories(self, number: int, owned: _Owned, most: int) -> list[Record]:
         lane = owned.memory
-        if records := self._taken(number, lane, most):
+        if records := self._taken(number, lane, self._hub.allowed_of(lane, most)):
             self.catch_up.count_emitted(lane.source, [record.position.offset for record in records], lane.next_offset)
         elif self.catch_up.behind and not lane.held():
             self.catch_up.skip_to(lane.source, lane.reached)

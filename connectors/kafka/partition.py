@@ -226,6 +226,7 @@ class Lane:
     last_of_key: dict[bytes | None, int] | None = None  # last read offset of each key, if queries wait
     queue: Queue = field(default_factory=deque)
     barriers: "WriteBarriers | None" = None  # barriers of queries that wait for memory records
+    waiting_queries: set[int] = field(default_factory=set)  # offsets of queries that wait for records of this partition
     # Two counters that only grow: one thread reads, another gives.
     read_bytes: int = 0
     delivered_bytes: int = 0
@@ -302,7 +303,6 @@ class WriteBarriers:
     def __init__(self, memory: "Lane", clock_s: Callable[[], float] = time.monotonic) -> None:
         self._memory, self._clock_s = memory, clock_s
         self._barriers: dict[int, _Barrier] = {}
-        self.blocked: set[int] = set()  # queries that wait for memory records, which should then be fetched at once
         memory.last_of_key = {}
 
     def add(self, offset: int, end: int) -> None:
@@ -315,14 +315,14 @@ class WriteBarriers:
         if barrier is not None and self._missing(query, barrier) > 0:
             is_near = barrier.end - self._memory.next_offset <= REACH
             if is_near and self._clock_s() < barrier.deadline_s:
-                self.blocked.add(query.offset())
+                self._memory.waiting_queries.add(query.offset())
                 return False
-        self.blocked.discard(query.offset())
+        self._memory.waiting_queries.discard(query.offset())
         return True
 
     def take(self, query: Any) -> int:
         """Remove the barrier of a query that is given. Return how many memory records before it may be missing."""
-        self.blocked.discard(query.offset())
+        self._memory.waiting_queries.discard(query.offset())
         barrier = self._barriers.pop(query.offset(), None)
         return 0 if barrier is None else self._missing(query, barrier)
 

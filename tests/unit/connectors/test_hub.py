@@ -163,6 +163,9 @@ def test_batch_fits_the_budget_shared_by_partitions(make_hub: Callable[..., Hub]
     assert hub.memories_allowed() == 8
     add(hub.memories, "memory.events", 1).queue.append("a record")
     assert hub.memories_allowed() == 4
+    for lane, allowed in zip(hub.memories.lanes.values(), (8, 4), strict=True):
+        lane.waiting_queries.update({7} if allowed == 8 else ())
+        assert hub.allowed_of(lane, 4) == allowed
 
 
 def test_queries_that_take_long_are_given_few_at_a_time(make_hub: Callable[..., Hub], clock: Clock) -> None:
@@ -210,6 +213,21 @@ def test_a_reader_reads_ahead_so_far_and_no_further() -> None:
     read_until_full(one)
     assert lane.held() >= READ_AHEAD
     assert lane.queue[0].offset() == 3 * READ_AHEAD - one.lag()["events", 0]
+    one.stop()
+
+
+def test_reader_reads_past_other_partitions_to_awaited_records() -> None:
+    kafka = FakeKafka(events=2)
+    for _ in range(3 * READ_AHEAD):
+        kafka.append("events", 0, b"")
+    kafka.append("events", 1, b"")
+    one = reader(kafka)
+    backlog, awaited = add(one, "events", 0), add(one, "events", 1)
+    read_until_full(one)
+    assert (awaited.held(), backlog.held() < 2 * READ_AHEAD) == (0, True)
+    awaited.waiting_queries.add(7)
+    read_until_full(one)
+    assert awaited.held() == 1
     one.stop()
 
 
