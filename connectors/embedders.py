@@ -91,7 +91,7 @@ class MeaningEmbedder:
         """Return (texts, dimension) rows of length 1: the word vectors first, then the hashed spelling."""
         size = self._words.dimension
         rows = np.empty((len(texts), self.dimension), np.float32)
-        meaning = self._words.sums(texts)
+        meaning = self._words.sum_texts(texts)
         np.multiply(meaning, _length_factors(meaning, MEANING_SHARE), out=rows[:, :size])
         np.multiply(self._spelling.embed(texts), np.float32((1 - MEANING_SHARE) ** 0.5), out=rows[:, size:])
         rows *= _length_factors(rows, 1.0)

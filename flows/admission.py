@@ -99,7 +99,7 @@ class TokenKeys:
         news = [key for name, key in given.items() if name not in back and known.get(name) != key.fingerprint]
         events = [self._event(key) for key in news]
         if trouble is None:
-            events += self._revocations({*given, *read.unread}, held)
+            events += self._revocations({*given, *read.invalid_kids}, held)
         if events:
             self.announce(events)
         for event in events:

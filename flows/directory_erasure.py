@@ -141,7 +141,7 @@ def search(who: TraceSearch, folders: Sequence[Path], at_rest: AtRest, patience:
             search_folder(folder, pieces, _record_filter(folder, who, at_rest), findings)
         conclusive = findings.conclusive()
         left = [folder for folder in left if any(path.is_relative_to(folder) for path in conclusive)]
-        if not left or patience.ended():
+        if not left or patience.poll_expired():
             return findings
         between_searches.wait(SEARCH_INTERVAL_S)
         for path in conclusive:

@@ -170,7 +170,7 @@ class LocalService:
     def obstacle(self) -> str:
         return self.calls.obstacle
 
-    def stopped(self) -> str:
+    def stop_reason(self) -> str:
         return self.calls.stopped
 
 

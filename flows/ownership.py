@@ -304,7 +304,7 @@ class Ownership:
             if barrier.last:
                 self._handed[barrier.partition].set()
             else:
-                self.source.set_progress(barrier.partition, progress.encode(), open_left=any(barrier.open.values()))
+                self.source.set_progress(barrier.partition, progress.encode(), open_left=any(barrier.pending.values()))
                 known[barrier.partition] = committed(progress)
         if known:
             self.commit(known)
@@ -312,10 +312,10 @@ class Ownership:
     def _progress_at(self, barrier: OutputBarrier, given: BarrierProgress) -> PartitionProgress:
         """Return the progress of a partition, from the records given up to a barrier and those unfinished at it."""
         before = self._progress[barrier.partition]
-        held = barrier.open.get(f"{self._memory}:{barrier.partition}", ())
+        held = barrier.pending.get(f"{self._memory}:{barrier.partition}", ())
         reached = max(before.memory.next_offset, min((given.memory.next_offset, *held)))
         memory = given.memory._replace(next_offset=reached, open=(), ahead=())
-        asked = barrier.open.get(f"{self._queries}:{barrier.partition}", ())
+        asked = barrier.pending.get(f"{self._queries}:{barrier.partition}", ())
         still = tuple(sorted({*given.queries.open, *asked}))
         ahead = tuple(offset for offset in given.queries.ahead if offset not in asked)
         progress = replace(

@@ -24,7 +24,7 @@ from recallflow.events import (
     UserErase,
 )
 from recallflow.fields import Model
-from recallflow.language import read, stems
+from recallflow.language import analyse, stems
 from recallflow.limits import READ_CHARACTERS
 from recallflow.operators import derived
 from recallflow.operators.episodes import end, join_or_open, joins_episode
@@ -105,7 +105,7 @@ def changed_columns(before: MemoryRow, event: MemoryUpdate) -> dict[str, Any]:
 
 def _columns(event: MemoryAdd | MemoryUpdate) -> Iterator[tuple[str, Any]]:
     """Yield row columns of the fields that an event names. Null resets a field to its default."""
-    for field, value in event.given().items():
+    for field, value in event.fields_set().items():
         if field == "embedding":
             continue
         if field in ("entities", "relations") and value is not None:
@@ -349,7 +349,7 @@ def _in_own_language(view: View, analysis: Analysis, text: str) -> Analysis:
         view.language = language_in(analysis.flags)
     elif view.language and analysis.stems:
         text = text[:READ_CHARACTERS]
-        reading = read(text, view.language)
+        reading = analyse(text, view.language)
         return analysis._replace(stems=entry_stems(text, passages(text), reading), flags=flags_of(text, reading))
     return analysis
 

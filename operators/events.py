@@ -53,7 +53,7 @@ def event_time(write: Write) -> tuple[int, bool]:
     """Return the event time (epoch ms), and whether a replay of the log gives the same time."""
     if write.event.timestamp is not None:
         return write.event.timestamp, True
-    return write.record.first_ms, write.record.append_logged
+    return write.record.first_append_ms, write.record.append_logged
 
 
 class Ask(NamedTuple):
@@ -76,7 +76,7 @@ class Ask(NamedTuple):
     @property
     def asked_ms(self) -> int:
         """The time of the query: its own, or else its append time."""
-        return self.record.first_ms if self.query.timestamp is None else self.query.timestamp
+        return self.record.first_append_ms if self.query.timestamp is None else self.query.timestamp
 
 
 class Refused(NamedTuple):

@@ -204,7 +204,7 @@ def encode_record(record: Record) -> list[Any]:
     flags = record.append_logged, record.silent, record.tombstone
     plain = [*record.position, _text(record.value), record.append_ms, _text(record.key), headers, *flags]
     verdict = (one and [*one] for one in (record.principal, record.refusal))
-    return [*plain, *verdict, *([] if record.wire is None else [_text(record.wire)])]
+    return [*plain, *verdict, *([] if record.encoded is None else [_text(record.encoded)])]
 
 
 def decode_record(encoded: list[Any]) -> Record:
@@ -221,7 +221,7 @@ def decode_record(encoded: list[Any]) -> Record:
         tombstone,
         principal,
         None if refusal is None else Refusal(*refusal),
-        wire=_bytes(encoded[12]) if len(encoded) > 12 else None,
+        encoded=_bytes(encoded[12]) if len(encoded) > 12 else None,
     )
 
 

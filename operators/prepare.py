@@ -17,7 +17,7 @@ import regex
 from recallflow.embedder import Embedder, Matrix, TextVectors, embed_texts
 from recallflow.errors import FieldProblem, InvalidRecord
 from recallflow.events import MemoryAdd, MemoryEmbedding, MemoryEvent, MemoryUpdate, Message
-from recallflow.language import UNSPACED, TextAnalysis, read, sentence_ends, stems
+from recallflow.language import UNSPACED, TextAnalysis, analyse, sentence_ends, stems
 from recallflow.limits import READ_CHARACTERS
 from recallflow.llm import RemoteEmbedder
 from recallflow.operators.events import Analysis, Item, Refused, Write
@@ -142,8 +142,8 @@ def entry_stems(text: str, among: Sequence[Passage], reading: TextAnalysis) -> s
 def flags_of(text: str, reading: TextAnalysis) -> int:
     if not text or text.isspace():
         return BLANK
-    asks = (HAS_QUESTION if reading.asks else 0) | (ENDS_ASKING if reading.ends_asking else 0)
-    return asks | (TELLS_TIME if reading.tells_time else 0) | reading.language << LANGUAGE_SHIFT
+    asks = (HAS_QUESTION if reading.has_question else 0) | (ENDS_ASKING if reading.ends_in_question else 0)
+    return asks | (TELLS_TIME if reading.has_time else 0) | reading.language << LANGUAGE_SHIFT
 
 
 STEP = "embed"
@@ -243,7 +243,7 @@ def _analyse(write: Write, text: _Text, embedded: _Vectors | None, sketch: bytes
     tokens, sizes = (NO_TOKENS, ()) if embedded is None else (embedded.tokens, embedded.sizes)
     if given is not None:
         vectors, sizes = unit(given), ()
-    reading = read(text.whole)
+    reading = analyse(text.whole)
     return Analysis(
         stems=entry_stems(text.whole, text.passages, reading),
         flags=flags_of(text.whole, reading),
@@ -252,7 +252,7 @@ def _analyse(write: Write, text: _Text, embedded: _Vectors | None, sketch: bytes
         named=read_names(text.whole, reading),
         sketch=sketch if given is None else b"",  # the sketch of a given vector is made on use
         is_truncated=text.is_truncated,
-        is_language_certain=reading.sure,
+        is_language_certain=reading.is_certain,
         sizes=sizes,
     )
 

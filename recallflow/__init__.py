@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from recallflow.memory import Memory as Memory
     from recallflow.public import *  # noqa: F403 - all of its names are public
 
-# Modules of names with heavy imports. All other names are in `public`.
+# Names with heavy imports, and their modules. All other names are in `public`.
 _MODULES = {
     "AsyncMemory": "recallflow.memory", "AsyncRecallClient": "recallflow.client", "Embedder": "recallflow.embedder",
     "Memory": "recallflow.memory", "RecallClient": "recallflow.client", "TokenCounter": "recallflow.embedder",
@@ -27,19 +27,20 @@ _MODULES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Load all names with the first one: a process has to handle a stop signal before the imports."""
-    if find_spec(f"{__name__}.{name}") is not None:  # a module of ours: Python looks here before it imports it
+    """Import the module of a public name when the name is first used: commands install their signal handlers before
+    these slow imports."""
+    if find_spec(f"{__name__}.{name}") is not None:  # a submodule: Python asks here before it imports the submodule
         raise AttributeError(name)
     try:
         module = import_module(_MODULES.get(name, "recallflow.public"))
         if name == "__all__":
-            found: Any = sorted(_MODULES.keys() | {one for one in dir(module) if not one.startswith("_")})
+            value: Any = sorted(_MODULES.keys() | {public for public in dir(module) if not public.startswith("_")})
         else:
-            found = getattr(module, name)
+            value = getattr(module, name)
     except ModuleNotFoundError as error:
-        to_install = import_module("recallflow.distribution").remedy_for(error)
-        if to_install is None:
+        remedy = import_module("recallflow.distribution").remedy_for(error)
+        if remedy is None:
             raise
-        raise ImportError(f"recallflow.{name}: {to_install}") from None
-    globals()[name] = found  # so that it is looked for once
-    return found
+        raise ImportError(f"recallflow.{name}: {remedy}") from None
+    globals()[name] = value  # Python calls this function once for each name
+    return value

@@ -8,20 +8,20 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 _ENTRY_BYTES = 100  # of a dictionary entry without key and value
-_SHARE = 64  # a value of more than this fraction of the budget is not cached
+_SHARE = 64  # a value that takes more than 1/64 of the budget is not cached
 
 
 class BoundedCache(dict[K, V]):
-    """Cache of `make` by argument: `kept[argument]`. At the budget the cache is emptied: a dict has the fastest lookup,
-    and eviction in order would slow down each one."""
+    """Results of a function: `cache[argument]` returns `compute(argument)`. A full cache is emptied, because a plain
+    dict has the fastest lookup, and the record of an eviction order would slow down each one."""
 
-    def __init__(self, make: Callable[[K], V], budget_bytes: int, share: int = _SHARE) -> None:
-        self._make = make
+    def __init__(self, compute: Callable[[K], V], budget_bytes: int, share: int = _SHARE) -> None:
+        self._compute = compute
         self._budget_bytes, self._largest_bytes = budget_bytes, budget_bytes // share
         self.size_bytes = 0
 
     def __missing__(self, argument: K) -> V:
-        value = self._make(argument)
+        value = self._compute(argument)
         size_bytes = _ENTRY_BYTES + _size_bytes(argument) + _size_bytes(value)
         if size_bytes > self._largest_bytes:
             return value
@@ -34,5 +34,5 @@ class BoundedCache(dict[K, V]):
 
 
 def _size_bytes(value: Any) -> int:
-    held = sum(map(_size_bytes, value)) if isinstance(value, tuple | list) else 0
-    return getsizeof(value) + held
+    items_bytes = sum(map(_size_bytes, value)) if isinstance(value, tuple | list) else 0
+    return getsizeof(value) + items_bytes

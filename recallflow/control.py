@@ -1,5 +1,5 @@
 """Control events: decisions of a tenant's administrators (topic `control.events`, keyed `tenant/kind/name`), and their
-history. The topic keeps all of them, because records are judged by the decisions in force at their time."""
+history. The topic keeps all decisions: the decisions in force at the time of a record apply to the record."""
 
 import bisect
 import math
@@ -25,11 +25,11 @@ from recallflow.fields import (
 from recallflow.queries import WEIGHTS, Decay, Weight, unknown_factors
 
 RECALL_SETTINGS = "recall"
-DEFAULT = "default"  # the name of a rollout and of a verdict that hold for a whole tenant
+DEFAULT = "default"  # the name of a rollout or verdict, which applies to a whole tenant
 Text = Annotated[str, StringConstraints(max_length=limits.SUMMARY_CHARACTERS)]
 RolloutMode = Literal["off", "shadow", "canary"]
 BOUNDED_LIST = Field(max_length=limits.USERS_MAX)
-ALL_TENANTS = "*"  # the tenant of keys that act for any: the deployment's own
+ALL_TENANTS = "*"  # the tenant of the deployment's own keys, which are valid for every tenant
 DELAY_MS = 1_000  # a decision applies to records appended at least this long after it
 
 
@@ -54,21 +54,21 @@ class Control(Model):
 
 class RecallSettings(StrictPart):
     """A tenant's ranking settings: weights by mode and factor, and the decay of recency by age. Values of a query
-    take precedence, then these, then the defaults."""
+    take precedence over these settings, and these settings over the defaults."""
 
     weights: dict[Literal["hybrid", "balanced", "entity_focused"], dict[str, Weight]] = {}
     decay: Decay = Decay()
 
     @field_validator("weights", mode="wrap")
     @classmethod
-    def _known_factors(cls, given: object, check: ValidatorFunctionWrapHandler) -> Any:
-        by_mode = given if isinstance(given, dict) else {}
-        unknown = [one for mode in WEIGHTS for one in unknown_factors(mode, by_mode.get(mode), mode)]
-        return check_all(given, check, unknown)
+    def _known_factors(cls, weights: object, check: ValidatorFunctionWrapHandler) -> Any:
+        by_mode = weights if isinstance(weights, dict) else {}
+        problems = [problem for mode in WEIGHTS for problem in unknown_factors(mode, by_mode.get(mode), mode)]
+        return check_all(weights, check, problems)
 
 
 class TenantSettings(Control):
-    """Settings that override the deployment's for one tenant. The settings named `recall` are `RecallSettings`."""
+    """Settings of one tenant, which override the deployment's. Settings with the name `recall` are `RecallSettings`."""
 
     type: Literal["tenant.settings"]
     settings: AnyJson
@@ -90,8 +90,8 @@ class Category(Control):
 
 
 class ApiKey(Control):
-    """An API key with its `name` and salted hash. `projects`, `environments` and `end_users` limit its use;
-    null means all of the tenant's. The tenant may be `*`: then the key is valid for all tenants. A revoked key stays
+    """An API key with its `name` and salted hash. `projects`, `environments` and `end_users` limit its use to these;
+    null means no limit within the tenant. A key of the tenant `*` is valid for all tenants. A revoked key stays
     revoked."""
 
     type: Literal["api_key"]
@@ -104,13 +104,13 @@ class ApiKey(Control):
 
     def revocation(self) -> dict[str, Any]:
         """Return the fields of the decision that revokes this key."""
-        kept = self.model_dump(exclude={"type", "tenant_id", "timestamp", "by", "why"}, exclude_none=True)
-        return kept | {"revoked": True}
+        fields = self.model_dump(exclude={"type", "tenant_id", "timestamp", "by", "why"}, exclude_none=True)
+        return fields | {"revoked": True}
 
 
 class TokenKey(Control):
-    """A key that verifies JWT signatures. Its name is the `kid`, its tenant `*`. `jwk` is the public key (RFC 7517);
-    it is null for a secret, which is identified by its `fingerprint`. A revoked key stays revoked."""
+    """A key that verifies JWT signatures. Its name is the `kid`, its tenant `*`. `jwk` is a public key (RFC 7517);
+    null for a secret, of which the event contains only the `fingerprint`. A revoked key stays revoked."""
 
     type: Literal["token_key"]
     algorithm: Literal["HS256", "RS256", "ES256"]
@@ -148,10 +148,10 @@ class Quota(Control):
     limit: Annotated[int, Field(ge=0, le=JSON_INT_MAX), AS_INT] | None = None
 
 
-_Any = TenantSettings | Category | ApiKey | TokenKey | Rollout | GateVerdict | OwnerMapping | Quota
-ControlEvent = Annotated[_Any, Field(discriminator="type")]
-
-
+ControlEvent = Annotated[
+    TenantSettings | Category | ApiKey | TokenKey | Rollout | GateVerdict | OwnerMapping | Quota,
+    Field(discriminator="type"),
+]
 C = TypeVar("C", bound=Control)
 
 
@@ -163,8 +163,8 @@ class Decision(NamedTuple):
 
 
 class ControlHistory:
-    """All decisions by (tenant, kind, name), each list in log order. A record is judged as of its append time, so
-    that a later rebuild accepts the same records. One thread may add while others read."""
+    """All decisions by (tenant, kind, name), each list in log order. The decisions in force at a record's append time
+    apply to the record, so that a later rebuild accepts the same records. One thread may add while others read."""
 
     def __init__(self) -> None:
         self._decisions: dict[tuple[str, str, str], list[Decision]] = defaultdict(list)
@@ -183,20 +183,20 @@ class ControlHistory:
         self._listeners.append(listener)
 
     def add_signed(self, append_ms: int, event: Control) -> bool:
-        """Add a decision with a trusted `timestamp`, and return whether it takes effect. An older decision than the one
-        in force is rejected: it may be a replayed record. A revocation counts as newer than any other decision."""
+        """Add a decision with a trusted `timestamp`, and return whether it takes effect. A decision that is older than
+        the one in force is rejected: an attacker may have sent its record again. A revocation counts as newest."""
         decisions = self._decisions[event.tenant_id, event.kind, event.name]
         at = bisect.bisect_right(decisions, append_ms, key=lambda d: d.append_ms)
         if at and _order_ms(decisions[at - 1].event) >= _order_ms(event):
             return False
-        # Partitions are read in any order, so a replay may be added before the newer decision: drop it.
+        # Partitions are read in any order: an old decision that was sent again may be in the list already. Remove it.
         later = [d for d in decisions[at:] if _order_ms(d.event) > _order_ms(event)]
         decisions[at:] = [Decision(append_ms, event), *later]
         self._index(append_ms, event)
         return True
 
     def as_of(self, tenant_id: str, kind: str, name: str, at_ms: int) -> Control | None:
-        """Return the decision in force at `at_ms`: the latest one appended by then."""
+        """Return the event in force at `at_ms`: the latest one with an append time up to `at_ms`."""
         decision = self.decision(tenant_id, kind, name, at_ms)
         return None if decision is None else decision.event
 
@@ -208,13 +208,13 @@ class ControlHistory:
 
     def in_force(self, model: type[C], kind: str, tenant_id: str, at_ms: int = EPOCH_MS_MAX) -> list[C]:
         """Return a tenant's decisions of a kind in force at `at_ms`, by name."""
-        found = (self.as_of(tenant_id, kind, name, at_ms) for name in self.names(tenant_id, kind))
-        return [one for one in found if isinstance(one, model)]
+        events = (self.as_of(tenant_id, kind, name, at_ms) for name in self.names(tenant_id, kind))
+        return [event for event in events if isinstance(event, model)]
 
     def is_revoked(self, tenant_id: str, kind: str, name: str, at_ms: int) -> bool:
-        """Return whether a name was revoked by a time. A replay of an earlier decision cannot restore a revoked key."""
+        """Return whether a name was revoked up to `at_ms`. An earlier decision that is sent again restores no key."""
         decisions = self._decisions.get((tenant_id, kind, name), [])
-        return any(made.append_ms <= at_ms and _is_revocation(made.event) for made in decisions)
+        return any(d.append_ms <= at_ms and _is_revocation(d.event) for d in decisions)
 
     def first_decision_ms(self, kinds: Iterable[str]) -> int | None:
         """Return the time of the first decision of these kinds, of any tenant."""
@@ -248,16 +248,16 @@ def _order_ms(event: Control) -> float:
 
 
 def quota(history: ControlHistory, tenant_id: str, name: str, append_ms: int) -> int | None:
-    """Return the limit of this name for a tenant at this append time; None without one."""
-    found = history.as_of(tenant_id, "quota", name, append_ms - DELAY_MS)
-    return found.limit if isinstance(found, Quota) else None
+    """Return a tenant's limit for records with this append time; None without a limit."""
+    event = history.as_of(tenant_id, "quota", name, append_ms - DELAY_MS)
+    return event.limit if isinstance(event, Quota) else None
 
 
 def owner_mappings(history: ControlHistory, tenant_id: str, at_ms: int = EPOCH_MS_MAX) -> dict[str, str | None]:
     """Return the workspace of each mapped project owner of a tenant at a time; None for a revoked mapping."""
-    return {one.name: one.workspace for one in history.in_force(OwnerMapping, "owner.mapping", tenant_id, at_ms)}
+    return {event.name: event.workspace for event in history.in_force(OwnerMapping, "owner.mapping", tenant_id, at_ms)}
 
 
 def categories(history: ControlHistory, tenant_id: str, at_ms: int = EPOCH_MS_MAX) -> list[Category]:
     """Return a tenant's categories at a time, by name, without removed ones."""
-    return [one for one in history.in_force(Category, "category", tenant_id, at_ms) if not one.removed]
+    return [event for event in history.in_force(Category, "category", tenant_id, at_ms) if not event.removed]

@@ -1,11 +1,11 @@
 """Credentials: headers, API keys, hashes of secrets, master keys, signatures of control events, keys of JWT signatures
 in JWKS documents (RFC 7517), and masking of credentials in records and log lines.
 
-The signature of a control event is an HMAC-SHA256 over key and value, in a header. Its secret is a setting of the
-senders and readers of decisions, so write access to the control topic alone is not enough to decide.
+The signature of a control event is an HMAC-SHA256 over key and value, in a header. Senders and readers of decisions
+share its secret as a setting, so that write access to the control topic is not enough to send a decision.
 
-A JSON field is masked by its name, at any depth, also in incomplete JSON. recallflow's own credentials are masked by
-their shape anywhere. All other bytes are unchanged.
+A JSON field is masked by its name, at any depth, also in incomplete JSON. API keys of recallflow and JWTs are masked
+anywhere, by their shape. All other bytes are unchanged.
 """
 
 import hashlib
@@ -39,7 +39,7 @@ _SHAPE = re.compile(API_KEY_SHAPE + rb"[A-Za-z0-9_-]{43}|" + TOKEN_SHAPE)
 class ApiKeyText(NamedTuple):
     """API key in the form `rfk_NAME_SECRET`."""
 
-    name: str  # 16 hexadecimal digits, that of the control event
+    name: str  # 16 hexadecimal digits; the control event of the key has the same name
     secret: str  # 32 random bytes, in base64url
 
     @classmethod
@@ -49,8 +49,8 @@ class ApiKeyText(NamedTuple):
     @classmethod
     def parse(cls, text: str) -> Self | None:
         """Parse `rfk_NAME_SECRET`; return None for other text."""
-        found = _API_KEY.fullmatch(text)
-        return None if found is None else cls(*found.groups())
+        match = _API_KEY.fullmatch(text)
+        return None if match is None else cls(*match.groups())
 
     def text(self) -> str:
         """Return the complete key. Show it once, and never log it."""
@@ -81,7 +81,7 @@ def without_credentials(headers: Headers) -> Headers:
 
 
 def _is_credential(name: str, value: bytes | None) -> bool:
-    """Return whether a header is a credential, by its name, or by its shape where the name is misspelt."""
+    """Return whether a header is a credential: by its name or, as the name may be misspelt, by the shape of a part."""
     if name.strip().lower() in CREDENTIAL_HEADERS or contains_credential(name.encode()):
         return True
     return value is not None and contains_credential(value)
@@ -106,7 +106,7 @@ class MasterKey(Protocol):
 
 
 SIGNATURE = "recallflow-signature"
-SECRET_BYTES_MIN = 32  # minimum length: a signed event allows guesses of a short secret
+SECRET_BYTES_MIN = 32  # minimum length: a reader of a signed event could guess a shorter secret
 _LENGTH_BYTES = 8
 
 
@@ -127,14 +127,14 @@ def has_signature(headers: Headers | None) -> bool:
 
 def is_signed(secret: str, key: bytes | None, value: bytes | None, headers: Headers | None) -> bool:
     """Return whether a record has exactly one signature, and it matches the secret."""
-    given = [found for name, found in headers or () if name == SIGNATURE]
-    if len(given) != 1 or key is None or value is None:
+    signatures = [signature for name, signature in headers or () if name == SIGNATURE]
+    if len(signatures) != 1 or key is None or value is None:
         return False
-    return hmac.compare_digest(given[0] or b"", _signature(secret, key, value))
+    return hmac.compare_digest(signatures[0] or b"", _signature(secret, key, value))
 
 
 def _signature(secret: str, key: bytes, value: bytes) -> bytes:
-    # The key's length comes first, so that no byte can move between key and value.
+    # The key's length comes first, so that no other key and value with the same bytes have the same signature.
     signed_bytes = len(key).to_bytes(_LENGTH_BYTES) + key + value
     return hmac.new(secret.encode(), signed_bytes, hashlib.sha256).hexdigest().encode()
 
@@ -145,6 +145,7 @@ _ENDINGS = (
     *("token", "apikey", "authorization", "password", "passwd", "passphrase", "secret", "secrets", "jwt"),
     *("credential", "credentials", "cookie", "cookies", "privatekey", "secretkey", "accesskey", "masterkey"),
 )
+# Bytes without a match have no such name; an escape such as \u006b may hide one.
 _NAMES = re.compile(rb"token|key|authori|passw|passphrase|secret|jwt|credential|cookie|\\u00", re.IGNORECASE)
 _SEPARATORS = re.compile(r"[^a-z0-9]+")
 # The patterns run in linear time on any bytes.
@@ -152,12 +153,12 @@ _STRING = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)'
 _STRINGS = re.compile(rb"(" + _STRING + rb")(\s*+:)?", re.DOTALL)
 _VALUE = re.compile(rb"\s*+(?:(?P<scalar>" + _STRING + rb'|[^\s,"{}\[\]]++)|(?P<opening>[{\[]))', re.DOTALL)
 _BRACKETS = re.compile(_STRING + rb"|([{\[])|([}\]])", re.DOTALL)
-_OWN = re.compile(rb"(" + API_KEY_SHAPE + rb")[A-Za-z0-9_-]++|" + TOKEN_SHAPE + rb"[A-Za-z0-9_-]*+")
-_LOOSE_PAIR = re.compile(rb'("[^"\\\n]{1,64}+")(\s*+:\s*+)(?!"\*\*\*")"[^"]*+"?')
+_KEY_OR_TOKEN = re.compile(rb"(" + API_KEY_SHAPE + rb")[A-Za-z0-9_-]++|" + TOKEN_SHAPE + rb"[A-Za-z0-9_-]*+")
+_UNMASKED_PAIR = re.compile(rb'("[^"\\\n]{1,64}+")(\s*+:\s*+)(?!"\*\*\*")"[^"]*+"?')
 _QUOTED_NAME = r"'[^'\n]*?(?:token|key|authorization|password|secret|credentials?)'"
 _QUOTED_PAIR = re.compile(rf"({_QUOTED_NAME}\s*[:=]\s*)b?'[^'\n]*'", re.IGNORECASE)
-_WORDS = r"(?!(?:authenticat|authori[sz]at|credential)[a-z]*\b)"  # in "basic authentication failed"
-_BEARER = re.compile(rf"\b(bearer|basic)\s+{_WORDS}[A-Za-z0-9+/._~=-]{{8,}}", re.IGNORECASE)
+_PROSE = r"(?!(?:authenticat|authori[sz]at|credential)[a-z]*\b)"  # as in "basic authentication failed"
+_BEARER = re.compile(rf"\b(bearer|basic)\s+{_PROSE}[A-Za-z0-9+/._~=-]{{8,}}", re.IGNORECASE)
 
 
 def mask(data: bytes) -> tuple[bytes, int]:
@@ -167,10 +168,10 @@ def mask(data: bytes) -> tuple[bytes, int]:
         masked, fields = _mask_fields(data)
         try:
             orjson.loads(masked)
-        except ValueError:  # after an unbalanced quote, every later name would be parsed as a value
-            masked, more = _LOOSE_PAIR.subn(_mask_pair, masked)
+        except ValueError:  # after an unbalanced quote, `_mask_fields` takes every later name for a value
+            masked, more = _UNMASKED_PAIR.subn(_mask_pair, masked)
             fields += more
-    masked, shapes = _OWN.subn(lambda found: (found[1] or b"") + MASK, masked)
+    masked, shapes = _KEY_OR_TOKEN.subn(lambda match: (match[1] or b"") + MASK, masked)
     return masked, fields + shapes
 
 
@@ -185,16 +186,15 @@ class MaskingFormatter(logging.Formatter):
         return mask_text(super().format(record))
 
 
-def _mask_pair(found: re.Match[bytes]) -> bytes:
-    return found[1] + found[2] + b'"' + MASK + b'"' if _holds_credential(found[1]) else found[0]
+def _mask_pair(match: re.Match[bytes]) -> bytes:
+    return match[1] + match[2] + b'"' + MASK + b'"' if _names_credential(match[1]) else match[0]
 
 
 def _mask_fields(data: bytes) -> tuple[bytes, int]:
-    kept, count, end = list[bytes](), 0, 0
-    at = 0
+    parts, count, copied, at = list[bytes](), 0, 0, 0
     while (name := _STRINGS.search(data, at)) is not None:
         at = name.end()
-        if name[2] is None or not _holds_credential(name[1]) or (value := _VALUE.match(data, at)) is None:
+        if name[2] is None or not _names_credential(name[1]) or (value := _VALUE.match(data, at)) is None:
             continue
         if value["opening"] is not None:
             begin, at = value.start("opening"), _closing(data, value.start("opening"))
@@ -202,13 +202,13 @@ def _mask_fields(data: bytes) -> tuple[bytes, int]:
             begin, at = value.span("scalar")
             if value["scalar"] in (b"null", b"true", b"false", b'""'):
                 continue
-        kept += data[end:begin], b'"', MASK, b'"'
-        end, count = at, count + 1
-    return b"".join((*kept, data[end:])), count
+        parts += data[copied:begin], b'"', MASK, b'"'
+        copied, count = at, count + 1
+    return b"".join((*parts, data[copied:])), count
 
 
-def _holds_credential(name: bytes) -> bool:
-    """Return whether a field name (with JSON quotes) holds a credential."""
+def _names_credential(name: bytes) -> bool:
+    """Return whether a field name (with JSON quotes) is the name of a credential."""
     text = name.decode(errors="replace")
     if "\\" in text:
         try:
@@ -221,16 +221,16 @@ def _holds_credential(name: bytes) -> bool:
 def _closing(data: bytes, begin: int) -> int:
     """Return the end of the object or list at an offset; the end of the bytes if it is not closed."""
     depth = 0
-    for found in _BRACKETS.finditer(data, begin):
-        depth += (found[1] is not None) - (found[2] is not None)
+    for bracket in _BRACKETS.finditer(data, begin):
+        depth += (bracket[1] is not None) - (bracket[2] is not None)
         if depth == 0:
-            return found.end()
+            return bracket.end()
     return len(data)
 
 
-RSA_BITS_MIN, RSA_BITS_MAX = 2_048, 16_384  # OpenSSL verifies nothing with longer ones
-KEYS_MAX = 100  # of one document
-# Key type → its only accepted algorithm, and the members of a public key or secret.
+RSA_BITS_MIN, RSA_BITS_MAX = 2_048, 16_384  # OpenSSL verifies nothing with longer keys
+KEYS_MAX = 100  # maximum number of keys in one document
+# Key type → its only accepted algorithm, and the JWK members of a public key or secret.
 _KEY_TYPES = {"RSA": ("RS256", ("e", "kty", "n")), "EC": ("ES256", ("crv", "kty", "x", "y")),
               "oct": ("HS256", ("k", "kty"))}  # fmt: skip
 _kid: TypeAdapter[str] = TypeAdapter(Name)
@@ -248,60 +248,60 @@ class SigningKey(NamedTuple):
     @classmethod
     def of_secret(cls, secret: bytes, kid: str | None = None) -> Self:
         """Return an HS256 key. Raise UsageError for a short secret."""
-        if (given := len(secret)) < SECRET_BYTES_MIN:
-            raise UsageError(f"a secret of HS256 has {SECRET_BYTES_MIN} bytes or more, not {given}: make a new one")
-        found = fingerprint(secret)
-        return cls(kid or found, "HS256", found, None, secret)
+        if (size := len(secret)) < SECRET_BYTES_MIN:
+            raise UsageError(f"a secret of HS256 has {SECRET_BYTES_MIN} bytes or more, not {size}: make a new one")
+        secret_id = fingerprint(secret)
+        return cls(kid or secret_id, "HS256", secret_id, None, secret)
 
     def __repr__(self) -> str:
         return f"SigningKey({self.name}, {self.algorithm})"
 
 
 class Jwks(NamedTuple):
-    """Content of a JWKS document. `unread` has the `kid` of each invalid key, which counts as present."""
+    """Content of a JWKS document. `invalid_kids` are the `kid`s of invalid keys, which count as present."""
 
     keys: list[SigningKey]
     problems: list[str]
-    unread: frozenset[str] = frozenset()
+    invalid_kids: frozenset[str] = frozenset()
 
 
 def read_jwks(document: bytes) -> Jwks:
     """Return the keys of a document. Raise UsageError for an invalid document; no message contains a part of a key."""
     try:
-        given = json.loads(document)["keys"]
+        entries = json.loads(document)["keys"]
     except (ValueError, KeyError, TypeError, RecursionError):
-        raise UsageError('no JWKS document: it is a JSON object with a list "keys"') from None
-    if not isinstance(given, list) or len(given) > KEYS_MAX:
-        raise UsageError(f'no JWKS document: its "keys" are a list of at most {KEYS_MAX}')
-    keys, problems, unread = dict[str, SigningKey](), list[str](), set[str]()
-    for number, one in enumerate(given):
+        raise UsageError('not a JWKS document: it must be a JSON object with a list "keys"') from None
+    if not isinstance(entries, list) or len(entries) > KEYS_MAX:
+        raise UsageError(f'not a JWKS document: "keys" must be a list of at most {KEYS_MAX}')
+    keys, problems, invalid_kids = dict[str, SigningKey](), list[str](), set[str]()
+    for number, jwk in enumerate(entries):
         try:
-            key = read_key(one)
+            key = read_key(jwk)
         except UsageError as error:
             problems.append(f"keys.{number}: {error}")
-            if isinstance(one, dict) and isinstance(kid := one.get("kid"), str):
-                unread.add(kid)
+            if isinstance(jwk, dict) and isinstance(kid := jwk.get("kid"), str):
+                invalid_kids.add(kid)
             continue
         if keys.setdefault(key.name, key) is not key:
-            problems.append(f"keys.{number}: another key before it has the same kid")
-    return Jwks(list(keys.values()), problems, frozenset(unread))
+            problems.append(f"keys.{number}: an earlier key has the same kid")
+    return Jwks(list(keys.values()), problems, frozenset(invalid_kids))
 
 
-def read_key(given: object) -> SigningKey:
-    """Return one key of a document (a JWK). Raise UsageError for a key that is unusable for signatures."""
-    import jwt  # without tokens, an engine does without these libraries
+def read_key(jwk: object) -> SigningKey:
+    """Return one key of a document (a JWK). Raise UsageError for a key that cannot verify signatures."""
+    import jwt  # an engine without tokens needs neither of these libraries
     from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 
-    if not isinstance(given, dict) or str(given.get("kty")) not in _KEY_TYPES:
+    if not isinstance(jwk, dict) or str(jwk.get("kty")) not in _KEY_TYPES:
         raise UsageError(f"its kty is none of {', '.join(_KEY_TYPES)}")
-    algorithm, members = _KEY_TYPES[given["kty"]]
-    if given.get("alg", algorithm) != algorithm or given.get("use", "sig") != "sig":
+    algorithm, members = _KEY_TYPES[jwk["kty"]]
+    if jwk.get("alg", algorithm) != algorithm or jwk.get("use", "sig") != "sig":
         raise UsageError(f"it is not for signatures with {algorithm}")
-    if given.get("crv", "P-256") != "P-256":
-        raise UsageError("a key of ES256 is of the curve P-256")
+    if jwk.get("crv", "P-256") != "P-256":
+        raise UsageError("a key of ES256 must have the curve P-256")
     try:
-        kid = None if given.get("kid") is None else _kid.validate_python(given["kid"], strict=True)
-        public = {name: given[name] for name in members}
+        kid = None if jwk.get("kid") is None else _kid.validate_python(jwk["kid"], strict=True)
+        public = {name: jwk[name] for name in members}
         key = jwt.PyJWK(public, algorithm).key
     except (ValidationError, jwt.PyJWTError, KeyError, ValueError, TypeError):
         raise UsageError("it cannot be read") from None

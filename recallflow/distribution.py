@@ -8,7 +8,7 @@ _EMBEDDED = "recallflow-embedded"
 _EXTRAS = {"mcp": "mcp"} | dict.fromkeys(("fastapi", "httptools", "starlette", "uvicorn", "uvloop"), "serve")
 # Extras of recallflow-embedded alone: recallflow always includes these libraries.
 _EMBEDDED_EXTRAS = {"httpx": "llm", "jsonschema": "llm", "networkx": "graph", "openai": "llm", "opentelemetry": "otel"}
-_WHOLE = "recallflow-embedded has no {library}: pip uninstall recallflow-embedded, and pip install recallflow"
+_REPLACE = "recallflow-embedded has no {library}: pip uninstall recallflow-embedded, and pip install recallflow"
 
 
 def install(extra: str) -> str:
@@ -18,14 +18,14 @@ def install(extra: str) -> str:
 
 
 def remedy_for(missing: ModuleNotFoundError) -> str | None:
-    """Return the missing library with a remedy; None for a library of the engine itself."""
+    """Return the missing library with a remedy; None for a library that every installation of the engine has."""
     library = (missing.name or "").partition(".")[0]
     if find_spec("recallflow.state") is None:
         return "recallflow-client is the Kafka client alone; the engine and the commands: pip install recallflow"
     if _is_embedded():
         extra = _EMBEDDED_EXTRAS.get(library)
-        what = missing.name if library == "recallflow" else library
-        return f"{library} is not installed: {install(extra)}" if extra else _WHOLE.format(library=what)
+        module = missing.name if library == "recallflow" else library
+        return f"{library} is not installed: {install(extra)}" if extra else _REPLACE.format(library=module)
     return f"{library} is not installed: {install(_EXTRAS[library])}" if library in _EXTRAS else None
 
 

@@ -11,14 +11,13 @@ Matrix = npt.NDArray[np.float32]
 
 NO_FLOATS: Matrix = np.zeros((0, 0), np.float32)
 
-# Information in a model's vectors: spelling; meaning of single words, or of words in context; or spelling and meaning.
+# Content of a model's vectors: spelling; meaning of single words; meaning of words in context; spelling and meaning.
 Kind = Literal["spelling", "static", "contextual", "blended"]
 
 
 class TextVectors(NamedTuple):
-    """Vectors of a text. `vector` is (dimension,) float32, L2-normalised, of the whole text. `tokens` are (tokens,
-    token_dimension) float32, one row per meaningful token in text order; the length of a row is the weight of the
-    token."""
+    """Vectors of a text. `vector` is (dimension,) float32, L2-normalised, for the whole text. `tokens` is (tokens,
+    token_dimension) float32, one row per meaningful token in text order; the L2 norm of a row is the token's weight."""
 
     vector: Matrix
     tokens: Matrix
@@ -46,7 +45,7 @@ class Embedder(Protocol):
 
 @runtime_checkable
 class TokenEmbedder(Protocol):
-    """Optional interface of an embedder: token vectors from the same run."""
+    """Optional interface of an embedder: text vectors and token vectors from one run of the model."""
 
     def embed_tokens(self, texts: Sequence[str]) -> list[TextVectors]:
         """Return each text's vectors; `vector` equals the row of `embed`. Raise EmbedderError."""
@@ -62,7 +61,7 @@ class QuestionEmbedder(Protocol):
 
 @runtime_checkable
 class TokenCounter(Protocol):
-    """Counter of a text's tokens, which an embedder may be by its tokenizer."""
+    """Counter of a text's tokens. An embedder with a tokenizer may implement it."""
 
     @property
     def counted_by(self) -> str:
@@ -82,7 +81,7 @@ def embed_texts(embedder: Embedder, texts: Sequence[str]) -> list[TextVectors]:
 
 
 CHARACTERS_PER_TOKEN = 4
-# Han, kana, Hangul and their punctuation: about one token per character, because encodings hold no whole words of them.
+# Han, kana, Hangul and their punctuation: about one token per character, because vocabularies have few of their words.
 _CJK = re.compile(
     "[\u1100-\u11ff\u3000-\u30ff\u3100-\u318f\u31a0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff"
     "\uff00-\uffef\U00020000-\U0003134f]"

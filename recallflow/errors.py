@@ -1,37 +1,37 @@
 """Every error recallflow raises, as one tree.
 
     RecallflowError
-    ├── InvalidRecord        one record is invalid, or its processing fails: it becomes a dead letter, the flow goes on
+    ├── InvalidRecord        one record is invalid, or processing it fails: it becomes a dead letter, the flow continues
     │   └── OverQuota            a limit that the tenant's operator set is reached
     ├── UsageError           a command or a setting is wrong: correct the call (exit code 2)
     │   ├── LogChanged           a replayed log begins with other events than in an earlier replay
     │   └── MasterKeyError       the master key is missing, wrong, or its service fails: provide the right one
-    ├── SourceError          a log cannot be read on: removed records, missing topic or right, changed file
+    ├── SourceError          a log cannot be read further: removed records, missing topic or right, changed file
     │   ├── DeploymentLost       another process joined under our instance id: let one of them run
     │   ├── MembershipLost       another process may own our partitions: the flow restarts with a new assignment
     │   └── RegistryUnavailable  the schema registry does not answer: reading waits for it
-    ├── SinkError            an output could not be delivered: the flow stops before it would be lost
+    ├── SinkError            an output could not be delivered: the flow stops, and the next start delivers the output
     ├── EmbedderError        a model cannot be loaded or used: check its name and path
-    ├── RerankerError        a reranker cannot be loaded or used: answers go without it
-    ├── ModelError           a model behind an API gave no answer that can be used: its step is left out
-    ├── DecryptionFailed     a stored value cannot be opened: an answer shows it redacted
+    ├── RerankerError        a reranker cannot be loaded or used: answers keep the first ranking
+    ├── ModelError           a model behind an API gave no usable answer: the step that called it is skipped
+    ├── DecryptionFailed     a stored value cannot be decrypted: an answer shows it redacted
     ├── StateError           the state directory cannot be used
     │   ├── StateFormatError     written by another version: use that version, or a new directory
-    │   ├── SettingsMismatch     created with other settings: use those, or a new one
-    │   ├── StateInUse           another process holds it: stop that process
+    │   ├── SettingsMismatch     created with other settings: use the same settings, or a new directory
+    │   ├── StateInUse           another process has it open: stop that process
     │   ├── OutputsGone          outputs would be sent again: restore a newer checkpoint, or accept it
     │   ├── PartitionMissing     the folder of a state partition is lost: restore a checkpoint
-    │   └── StorageError         disk full or corrupt: nothing was acknowledged that is not stored
+    │   └── StorageError         disk full or corrupt: all acknowledged data is stored
     │       └── DiskFull             no space left on the disk: free some
     ├── CheckpointError      checkpoints in an object store cannot be read or written
     │   └── CheckpointBroken     an object of a checkpoint is missing or differs
-    ├── DeliveryFailed       the client: Kafka did not acknowledge a record in time: it may still be stored
-    ├── QueryFailed          (recallflow.responses) the client: the engine answered with an error
-    │   └── CatchingUp           it found nothing, and has not read all memories yet: ask again
-    ├── NothingWritten       an adapter: a write was not sent, because its query failed: repeat it
-    └── QueryTimeout         the client: no response in time (a TimeoutError too)
+    ├── DeliveryFailed       (client) Kafka did not acknowledge a record in time: the record may still be stored
+    ├── QueryFailed          (client, in recallflow.responses) the engine answered with an error
+    │   └── CatchingUp           the engine found nothing, and has not read all memories yet: ask again
+    ├── NothingWritten       (adapters) a write was not sent, because the query before it failed: repeat the write
+    └── QueryTimeout         (client) no response in time (also a TimeoutError)
 
-A message says what is wrong and what to do. `InvalidRecord` alone never stops a flow; a `StateError` always does.
+A message states the problem and the remedy. Only `InvalidRecord` never stops a flow; a `StateError` always does.
 """
 
 import logging
@@ -70,7 +70,7 @@ class FieldProblem(NamedTuple):
     problem: str
 
 
-def _short(text: str) -> str:
+def _shortened(text: str) -> str:
     return text if len(text) <= PROBLEM_CHARACTERS else text[: PROBLEM_CHARACTERS - 1] + "…"
 
 
@@ -81,14 +81,19 @@ class RecallflowError(Exception):
 class InvalidRecord(RecallflowError):
     """A record that cannot be applied or answered. It contains every wrong field, up to a limit."""
 
-    def __init__(self, code: ErrorCode, fields: Sequence[FieldProblem], hidden: int = 0) -> None:
-        """`hidden` is the number of further wrong fields."""
+    def __init__(self, code: ErrorCode, fields: Sequence[FieldProblem], unlisted: int = 0) -> None:
+        """`unlisted` is the number of wrong fields that are not in `fields`."""
         self.code: ErrorCode = code
-        if len(fields) + hidden > PROBLEMS_MAX + 1:
-            count = len(fields[PROBLEMS_MAX:]) + hidden
+        if len(fields) + unlisted > PROBLEMS_MAX + 1:
+            count = len(fields[PROBLEMS_MAX:]) + unlisted
             fields = [*fields[:PROBLEMS_MAX], FieldProblem("", f"and {count} more")]
-        self.fields = tuple(FieldProblem(_short(field), _short(problem)) for field, problem in fields)
+        self.fields = tuple(FieldProblem(_shortened(field), _shortened(problem)) for field, problem in fields)
         super().__init__(code, self.fields)
+
+    @staticmethod
+    def of(code: ErrorCode, problem: str, field: str = "") -> "InvalidRecord":
+        """Return the error for one field, or for the record as a whole."""
+        return InvalidRecord(code, [FieldProblem(field, problem)])
 
     def __str__(self) -> str:
         return "; ".join(f"{f.field}: {f.problem}" if f.field else f.problem for f in self.fields)
@@ -220,19 +225,19 @@ class DeliveryFailed(RecallflowError):
     """Kafka did not acknowledge a record, which may be stored. Sent again with the same `id` it is applied once."""
 
 
-ENGINE_RUNS = "is the engine running (recallflow run)?"
+CHECK_ENGINE = "is the engine running (recallflow run)?"
 
 
 class QueryTimeout(RecallflowError, TimeoutError):
-    """No response came in time. A late one is dropped. `advice` is the remedy."""
+    """No response came in time; a late response is dropped. `advice` is the remedy."""
 
-    def __init__(self, query_id: str, timeout_s: float, trouble: str | None, advice: str = ENGINE_RUNS) -> None:
-        self.query_id, self.timeout_s, self.trouble, self.advice = query_id, timeout_s, trouble, advice
-        super().__init__(query_id, timeout_s, trouble, advice)
+    def __init__(self, query_id: str, timeout_s: float, kafka_error: str | None, advice: str = CHECK_ENGINE) -> None:
+        self.query_id, self.timeout_s, self.kafka_error, self.advice = query_id, timeout_s, kafka_error, advice
+        super().__init__(query_id, timeout_s, kafka_error, advice)
 
     def __str__(self) -> str:
-        trouble = f"; last error of Kafka: {self.trouble}" if self.trouble else ""
-        return f"no response to query {self.query_id} within {self.timeout_s:g} s; {self.advice}{trouble}"
+        cause = f"; last error of Kafka: {self.kafka_error}" if self.kafka_error else ""
+        return f"no response to query {self.query_id} within {self.timeout_s:g} s; {self.advice}{cause}"
 
 
 class NothingWritten(RecallflowError):
@@ -248,7 +253,7 @@ class NothingWritten(RecallflowError):
 
 def trace_of(error: BaseException) -> str:
     """Return the code locations and types of an error and its causes, without messages, which may quote a memory."""
-    chain: list[BaseException] = []  # an error raised again from its wrapper is in its own chain
+    chain: list[BaseException] = []  # an error that is raised again from its wrapper causes itself: the loop must end
     current: BaseException | None = error
     while current is not None and current not in chain:
         chain.append(current)
@@ -258,12 +263,12 @@ def trace_of(error: BaseException) -> str:
 
 
 TRACE_EVERY_S = 60.0
-LOCATIONS_MAX = 1_000
+LOCATIONS_MAX = 1_000  # code locations whose last traceback is remembered
 _ID_DIGITS = 12
 
 
 def defect_id(*parts: object) -> str:
-    """Return an id that is the same whenever the same work fails in the same way."""
+    """Return an id of a failure. `parts` identify the work and the way in which it failed."""
     return sha256(" ".join(map(str, parts)).encode()).hexdigest()[:_ID_DIGITS]
 
 
@@ -272,26 +277,25 @@ class DefectLog:
 
     def __init__(self, logger: logging.Logger, clock: Callable[[], float] = time.monotonic) -> None:
         self._logger, self._clock = logger, clock
-        self._traced: dict[str, tuple[float, str]] = {}  # location → when its traceback was logged, under which id
+        self._traced: dict[str, tuple[float, str]] = {}  # location → time and error id of its last logged traceback
 
     def report(self, error_id: str, where: str, error: BaseException, **fields: str) -> None:
-        """Log one failure with further attributes. Messages of exceptions are left out: they may quote a memory."""
+        """Log a failure without the exception's message, which may quote a memory. `fields` are further attributes."""
         location, now_s = _location(error), self._clock()
-        at_s, traced_id = self._traced.get(location, (float("-inf"), ""))
+        traced_s, traced_id = self._traced.get(location, (float("-inf"), ""))
         detail = f"; traceback at internal error {traced_id}"
-        if now_s - at_s >= TRACE_EVERY_S:
+        if now_s - traced_s >= TRACE_EVERY_S:
             if len(self._traced) >= LOCATIONS_MAX:
                 self._traced.clear()
             self._traced[location] = now_s, error_id
             detail = f"\n{trace_of(error)}"
-        known = {"code": "internal_error", "error_id": error_id, **fields}
-        self._logger.error("internal error %s: %s at %s%s", error_id, location, where, detail, extra=known)
+        attributes = {"code": "internal_error", "error_id": error_id, **fields}
+        self._logger.error("internal error %s: %s at %s%s", error_id, location, where, detail, extra=attributes)
 
 
 def _location(error: BaseException) -> str:
-    at, kind = error.__traceback__, type(error).__qualname__
-    if at is None:
+    kind, steps = type(error).__qualname__, [*traceback.walk_tb(error.__traceback__)]
+    if not steps:
         return kind
-    while at.tb_next is not None:
-        at = at.tb_next
-    return f"{kind} in {at.tb_frame.f_code.co_qualname} ({at.tb_frame.f_globals.get('__name__')}:{at.tb_lineno})"
+    frame, line = steps[-1]
+    return f"{kind} in {frame.f_code.co_qualname} ({frame.f_globals.get('__name__')}:{line})"

@@ -1,9 +1,9 @@
 """Memory events: all changes of memory (topic `memory.events`), and records of the internal topics
 `enrichment.requests` (from the main flow) and `enrichment.results` (from the enrichment flow).
 
-A language model does not repeat its output. So its output is stored first, in one record per request
-(`EnrichmentResult`), and its events go to `memory.events` from there: they stay the same when they are sent again. The
-results have their own topic, so that they do not wait behind requests.
+A language model gives another output at a second call. So its output is stored first, in one record per request
+(`EnrichmentResult`). The events for `memory.events` are made from that record: they stay the same when they are sent
+again. Results have their own topic, so that they do not wait behind requests.
 """
 
 from hashlib import sha256
@@ -39,14 +39,14 @@ Evidence = Annotated[str, StringConstraints(max_length=limits.EVIDENCE_CHARACTER
 # Kinds of memories that `add` of a Python client accepts. On the wire a kind is any name.
 KINDS = (*("fact", "preference", "decision", "plan", "event", "relationship", "skill", "goal", "task", "note", "rule"),
          "message")  # fmt: skip
-PRODUCTION = "prod"  # the environment of events that name none
+PRODUCTION = "prod"  # the environment of an event without one
 
 
 class Event(Model):
     """Fields of every event.
 
-    `id` is the idempotency key; without one the record's position serves. `timestamp` is the event time; without one
-    the record's own time serves. `environment` is a hard scope like the tenant.
+    `id` is the idempotency key (default: the record's position). `timestamp` is the event time (default: the record's
+    time). `environment` separates memories as strictly as the tenant.
     """
 
     id: Identifier | None = None
@@ -65,23 +65,23 @@ class Event(Model):
 
     @model_validator(mode="after")
     def _few_unknown(self) -> Self:
-        if len(self.model_extra or ()) > limits.UNKNOWN_FIELDS_MAX:
-            given = f"{len(self.model_extra or ())} unknown fields; at most {limits.UNKNOWN_FIELDS_MAX}"
-            raise ValueError(f"{given} are accepted; put your own under metadata")
+        if (count := len(self.model_extra or ())) > limits.UNKNOWN_FIELDS_MAX:
+            most = limits.UNKNOWN_FIELDS_MAX
+            raise ValueError(f"{count} unknown fields; at most {most} are accepted; put your own under metadata")
         return self
 
 
 class Source(StrictPart):
-    """A source memory. `content_hash` is the SHA-256 of its text (UTF-8) at that time, in hexadecimal."""
+    """A source memory. `content_hash` is the SHA-256 of the text (UTF-8) that was the source, in hexadecimal."""
 
     memory_id: Identifier
     content_hash: ContentHash | None = None
 
 
 class DerivedFrom(Source):
-    """Origin of a derived event. The event has no effect if the source memory, or one of the `others`, is gone or
+    """Origin of a derived event. The event has no effect if the source memory, or one of the `others`, was removed or
     changed. `model` and `prompt_version` identify the generator; `source` is the position of the event that added
-    the memory."""
+    the source memory."""
 
     others: Annotated[list[Source], Field(max_length=limits.SOURCES_MAX)] = []
     model: Name | None = None
@@ -103,8 +103,8 @@ class ContentPart(Model):
 class Message(Event):
     """A chat message in OpenAI's format. It is stored unchanged; its author is `name`, or else `role`.
 
-    A message without text is refused, except for an assistant's message with null content, which calls tools, and for a
-    message with `metadata`. It is stored and never ranked.
+    A message without text is accepted only with null content, and either from the assistant (it calls tools) or with
+    `metadata`. It is stored, but never ranked.
     """
 
     type: Literal["message"]
@@ -116,13 +116,13 @@ class Message(Event):
 
     @model_validator(mode="after")
     def _has_text(self) -> Self:
-        calls_tools = self.content is None and (self.role == "assistant" or bool(self.metadata))
-        if not calls_tools and not self.text().strip():
+        may_be_empty = self.content is None and (self.role == "assistant" or bool(self.metadata))
+        if not may_be_empty and not self.text().strip():
             raise ValueError("content: is blank; give some text")
         return self
 
     def text(self) -> str:
-        """Return the content as plain text, empty where it is null."""
+        """Return the content as plain text; an empty text for null."""
         if isinstance(self.content, list):
             return "\n".join(text for part in self.content if (text := part.as_text()))
         return self.content or ""
@@ -143,10 +143,10 @@ def _few_aliases(entities: list[Entity]) -> list[Entity]:
     return entities
 
 
-def _check_period(given: Any) -> Any:
-    if given.valid_from is not None and given.valid_to is not None and given.valid_to < given.valid_from:
+def _check_period(model: Any) -> Any:
+    if model.valid_from is not None and model.valid_to is not None and model.valid_to < model.valid_from:
         raise ValueError("valid_to: before valid_from")
-    return given
+    return model
 
 
 class _ValidityPeriod(Model):
@@ -155,7 +155,7 @@ class _ValidityPeriod(Model):
     valid_from: Timestamp | None = None
     valid_to: Timestamp | None = None
 
-    _valid_span = model_validator(mode="after")(_check_period)
+    _valid_period = model_validator(mode="after")(_check_period)
 
 
 class Relation(_ValidityPeriod):
@@ -189,10 +189,10 @@ class MemoryFields(Model):
     expires_at: Timestamp | None = None
     metadata: AnyJson | None = None
 
-    def given(self) -> dict[str, Any]:
-        """Return the fields of the event with their values, nulls included."""
-        named = self.model_fields_set & (MemoryFields.model_fields.keys() | {"content"})
-        return {field: getattr(self, field) for field in sorted(named)}
+    def fields_set(self) -> dict[str, Any]:
+        """Return the memory fields in the event with their values, nulls included."""
+        names = self.model_fields_set & (MemoryFields.model_fields.keys() | {"content"})
+        return {name: getattr(self, name) for name in sorted(names)}
 
 
 class MemoryAdd(Event, MemoryFields):
@@ -203,11 +203,11 @@ class MemoryAdd(Event, MemoryFields):
     name: Name | None = None
     derived_from: DerivedFrom | None = None
 
-    _valid_span = model_validator(mode="after")(_check_period)
+    _valid_period = model_validator(mode="after")(_check_period)
 
 
 class MemoryUpdate(Event, MemoryFields):
-    """Changes the named fields of a memory. A null field is cleared; a missing field is unchanged."""
+    """Changes the fields of a memory that the event has. A null clears a field; a missing field stays unchanged."""
 
     type: Literal["memory.update"]
     memory_id: Identifier
@@ -223,10 +223,10 @@ class MemoryUpdate(Event, MemoryFields):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        if not self.given():
+        if not self.fields_set():
             raise ValueError("names no field to change")
         if self.embedding is not None and self.content is None:
-            raise ValueError("embedding: goes with the content it is of; memory.embedding brings a vector alone")
+            raise ValueError("embedding: give its content too; memory.embedding adds a vector alone")
         if self.derived_from is None:
             return self
         if self.derived_from.memory_id != self.memory_id:
@@ -237,7 +237,7 @@ class MemoryUpdate(Event, MemoryFields):
 
 
 class ForgetFilter(StrictPart):
-    """Filter of memories to forget: all given conditions must hold."""
+    """Filter of memories to forget: a memory must meet all conditions."""
 
     session_id: Identifier | None = None
     category: Name | None = None
@@ -252,7 +252,7 @@ class ForgetFilter(StrictPart):
 
 
 class MemoryForget(Event):
-    """Removes one memory, or all that match a filter. Forgotten memories never return, for any query."""
+    """Removes one memory, or all that match a filter. No query ever returns a forgotten memory."""
 
     type: Literal["memory.forget"]
     memory_id: Identifier | None = None
@@ -368,11 +368,11 @@ class UserErase(Event):
 
     def covers(self, owner: Owner) -> bool:
         """Return whether an owner is this user, in an affected environment."""
-        is_meant = self.environment in (None, owner.environment)
-        return is_meant and (owner.tenant_id, owner.user_id) == (self.tenant_id, self.user_id)
+        is_affected = self.environment in (None, owner.environment)
+        return is_affected and (owner.tenant_id, owner.user_id) == (self.tenant_id, self.user_id)
 
 
-# Types of events that may be made from memories.
+# Types of events that may be derived from memories.
 DERIVED_TYPES = ("memory", "memory.update", "memory.embedding", "category.summary", "episode.summary", "graph.edges")
 
 MemoryEvent = Annotated[
@@ -387,7 +387,7 @@ EMBEDDED_BYTES = 8_000  # of UTF-8; the usual models read 8,191 tokens
 
 class ShownMemory(Model):
     """A memory for a prompt; `content` may be cut. `similarity` is the cosine to the memory of the request, where it
-    was computed. `derived_from` is the memory that it was made from, and to which it adds nothing."""
+    was computed. `derived_from` is the id of the memory from which this one was derived, without new information."""
 
     memory_id: Identifier
     content: str
@@ -402,7 +402,7 @@ class ShownMemory(Model):
 
 
 class ShownEntity(Model):
-    """An entity of the owner's graph. `key` is the key of its node; `told_by` is a sentence that names it."""
+    """An entity of the owner's graph. `key` is the key of its node; `told_by` is a sentence that names the entity."""
 
     key: Name
     name: Name
@@ -414,9 +414,9 @@ class ShownEntity(Model):
 class EnrichmentRequest(Event):
     """Request about one memory, one ended episode, or one category.
 
-    `source` is the position of the event that caused it. `memories` are the subject, for a memory just that one;
-    `similar`, `recent` and `entities` are the owner's closest or newest other data. `text` is the input of the
-    embedding model.
+    `source` is the position of the event that caused the request. `memories` are its subject: the memory, or those of
+    the episode or category. `similar`, `recent` and `entities` are the owner's closest or newest other data. `text` is
+    the input of the embedding model.
     """
 
     type: Literal["enrichment.request"]
@@ -458,12 +458,12 @@ class EnrichmentResult(Event):
 
 
 def content_hash(content: str) -> str:
-    """Return the hash that shows whether a result still fits its text: SHA-256 of its UTF-8, in hexadecimal digits."""
+    """Return the SHA-256 of a text (UTF-8) in hexadecimal digits. It shows whether a derived event is outdated."""
     return sha256(content.encode()).hexdigest()
 
 
 def embedding_input(author: str | None, content: str) -> str:
     """Return the input of an embedding service for a memory: `author: content` as in a chat, cut to a number of
     bytes that every service accepts, since a text has at most as many tokens as bytes."""
-    shown = f"{author}: {content}" if author else content
-    return shown.encode()[:EMBEDDED_BYTES].decode(errors="ignore")
+    text = f"{author}: {content}" if author else content
+    return text.encode()[:EMBEDDED_BYTES].decode(errors="ignore")

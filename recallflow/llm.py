@@ -1,7 +1,7 @@
 """Interfaces of models: language models, embedding services, rerankers, and a circuit breaker for them.
 
-Models behind an API are called on the loop thread of async calls. They must not block, and must support cancellation.
-Their clients handle retries, circuit breaking, budgets and metering: the caller gets a value or one `ModelError`.
+Models behind an API are called on the thread of an event loop. They must not block, and must support cancellation.
+They also handle retries, circuit breaking, budgets and metering: the caller gets a value or one `ModelError`.
 """
 
 import math
@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
-    from recallflow.embedder import Matrix  # who imports types of records is spared numpy
+    from recallflow.embedder import Matrix  # imports numpy, which importers of event types do not need
 from recallflow.errors import ModelFailure
 
 Task = Literal[
@@ -27,7 +27,7 @@ Task = Literal[
     "embed",
 ]
 
-# A single text of several may cause the refusal of a batch: then each is sent separately.
+# Failures of a batch that one of its texts may have caused: each text is then sent separately.
 TEXT_FAILURES: frozenset[ModelFailure] = frozenset(("rejected", "refused", "malformed"))
 
 
@@ -101,12 +101,12 @@ class EmbeddingService(Protocol):
 @runtime_checkable
 class RemoteEmbedder(Protocol):
     """Optional interface of an embedder: a model behind an API, with the name and dimension of its `service`. No event
-    waits for it: a memory is stored without a vector, and gets it by `memory.embedding`; that of a question comes from
-    the service. `embed` uses a copy of the model in this process, and raises EmbedderError without one."""
+    waits for the service: a memory is stored without a vector, which a later `memory.embedding` event adds. Question
+    vectors come from the service. `embed` uses a copy of the model in this process, or raises EmbedderError."""
 
     @property
     def service(self) -> EmbeddingService:
-        """Return the source of vectors."""
+        """Return the service that computes the vectors."""
 
 
 class Reranker(Protocol):
@@ -117,23 +117,23 @@ class Reranker(Protocol):
         """Return the model's name for answers."""
 
     async def score(self, question: str, texts: Sequence[str]) -> Sequence[float]:
-        """Return a score for each text in order: higher is better. Raise RerankerError. It must not block, and must
-        support cancellation by a timeout."""
+        """Return a score for each text in order: higher is better. Raise RerankerError. The call must not block the
+        event loop, and must support cancellation by a timeout."""
 
 
-FAILURES = 5  # in a row
+FAILURES = 5  # consecutive failures that open a circuit breaker
 OPEN_S = 10.0
 
 
 class Breaker:
-    """Circuit breaker: after consecutive failures calls are refused for a while; then one probe is allowed per
-    interval, until one succeeds. Use it on one thread."""
+    """Circuit breaker: after `FAILURES` consecutive failures, calls are refused for `OPEN_S` seconds. Then one probe
+    per interval is permitted, until a probe succeeds. Use a breaker on one thread."""
 
     def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
         """`now_s` returns seconds from any origin."""
         self._now_s = now_s
         self._failures = 0
-        self._closed_until_s = -math.inf
+        self._refused_until_s = -math.inf
 
     @property
     def is_open(self) -> bool:
@@ -143,17 +143,17 @@ class Breaker:
     def begin(self) -> float:
         """Return 0.0 to permit a call, whose outcome must be reported, or the seconds until the next permitted call."""
         now_s = self._now_s()
-        if now_s < self._closed_until_s:
-            return self._closed_until_s - now_s
+        if now_s < self._refused_until_s:
+            return self._refused_until_s - now_s
         if self.is_open:
-            self._closed_until_s = now_s + OPEN_S  # while one tries it
+            self._refused_until_s = now_s + OPEN_S  # this call is the probe of the interval
         return 0.0
 
     def succeeded(self) -> None:
-        self._failures, self._closed_until_s = 0, -math.inf
+        self._failures, self._refused_until_s = 0, -math.inf
 
-    def failed(self, at_least_s: float = 0.0) -> None:
-        """Report a failure. `at_least_s` is the delay that the service asks for."""
+    def failed(self, retry_after_s: float = 0.0) -> None:
+        """Report a failure. `retry_after_s` is the delay that the service requests."""
         self._failures += 1
         if self.is_open:
-            self._closed_until_s = max(self._closed_until_s, self._now_s() + max(OPEN_S, at_least_s))
+            self._refused_until_s = max(self._refused_until_s, self._now_s() + max(OPEN_S, retry_after_s))

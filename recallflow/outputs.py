@@ -1,5 +1,5 @@
-"""Outputs of the dataflow, on their way to a sink. `position` and `number` together identify an output: the record
-that caused it, and its index among that record's outputs."""
+"""Outputs of the dataflow for a sink. Two fields identify an output: `position` of the record that caused it, and
+`number`, its index among the outputs of that record."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from recallflow.responses import Response
 
 @dataclass(slots=True, frozen=True)
 class EncodedOutput:
-    """An encoded output. `key` is the key of its record, which is the owner's record key."""
+    """An encoded output. `key` is the owner's record key, with which the output is sent."""
 
     position: Position
     number: int
@@ -26,7 +26,7 @@ class EncodedOutput:
 
 @dataclass(slots=True, frozen=True)
 class Answer(EncodedOutput):
-    """A response with its encoding. `reply_to` replaces the response topic."""
+    """A response, also in encoded form. `reply_to` replaces the response topic."""
 
     response: Response
     reply_to: ReplyTo | None = None
@@ -34,7 +34,7 @@ class Answer(EncodedOutput):
 
 @dataclass(slots=True, frozen=True)
 class ReceiptOutput(EncodedOutput):
-    """A receipt."""
+    """Receipt of a memory event."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -46,7 +46,7 @@ class TaskRequest(EncodedOutput):
 
 @dataclass(slots=True, frozen=True)
 class DeadLetter:
-    """A refused record with the reason and the step that refused it; the record keeps the original bytes."""
+    """A refused record, with the reason and the name of the step that refused it."""
 
     record: Record
     number: int
@@ -60,7 +60,7 @@ class DeadLetter:
 
 @dataclass(slots=True, frozen=True)
 class Verdict:
-    """A quality gate's decision from `at_ms` on: a control event, on its way to the control topic."""
+    """Decision of a quality gate, valid from `at_ms` on: a control event for the control topic."""
 
     position: Position
     number: int
@@ -78,24 +78,24 @@ class Verdict:
 
 @dataclass(slots=True, frozen=True)
 class ResultOutput(EncodedOutput):
-    """The result of an enrichment request. `bare` replaces it where the topic refuses the result."""
+    """Result of an enrichment request. `bare` is sent if the topic refuses the whole result for its size."""
 
     bare: bytes
 
 
 @dataclass(slots=True, frozen=True)
 class EventOutput(EncodedOutput):
-    """An event from a result of enrichment, on its way to the memory topic."""
+    """Event from an enrichment result, for the memory topic."""
 
 
 @dataclass(slots=True, frozen=True)
 class AuditEntry(EncodedOutput):
-    """An entry of the access log."""
+    """Encoded entry of the access log."""
 
 
 @dataclass(slots=True, frozen=True)
 class Reroute:
-    """A record on its way to its owner's partition of the same topic."""
+    """A record to send to its owner's partition of the same topic."""
 
     record: Record
     key: bytes
@@ -109,20 +109,20 @@ class Reroute:
 
 @dataclass(slots=True, frozen=True)
 class OutputBarrier:
-    """A barrier behind the outputs of a state partition, with its sequence number. `open` holds the offsets of
-    received and unfinished records by source, in order; `last` precedes the partition's revocation. `is_synced` tells
-    whether everything applied before it survives a power failure."""
+    """A barrier behind the outputs of a state partition, with its sequence number. `pending`: by source, the offsets
+    of received records without all outputs, in order. `last`: the partition is revoked afterwards. `is_synced` returns
+    whether all changes before the barrier survive a power failure."""
 
     partition: int
     number: int
-    open: dict[str, tuple[int, ...]]
+    pending: dict[str, tuple[int, ...]]
     last: bool
     is_synced: Callable[[], bool]
 
 
 @dataclass(slots=True, frozen=True)
 class Ack:
-    """Finished records of one source: applied, answered, refused or parked. It follows their outputs."""
+    """Acknowledgement of one source's records, behind their outputs: they are applied, answered, refused or parked."""
 
     source: str
     offsets: tuple[int, ...]

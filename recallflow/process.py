@@ -1,7 +1,7 @@
-"""The process: signals, its end, the budget of file descriptors, background threads, and time limits of waits.
+"""The process: signals, its end, the budget of file descriptors, background threads, and time limits of outages.
 
-Clients, databases and other files have shares of the descriptors below the limit, so that any number of clients leaves
-enough for an engine to write."""
+Clients, databases and other files each have a share of the permitted file descriptors, so that no number of clients
+keeps an engine from writing."""
 
 import contextlib
 import logging
@@ -17,7 +17,7 @@ from typing import NoReturn
 
 
 def log_from_signal_handler(name: str, message: str) -> None:
-    """Log a warning from a signal handler, past the log stream, which the signal may have interrupted."""
+    """Log a warning from a signal handler, without the log stream: the signal may have interrupted a write to it."""
     record = logging.LogRecord(name, logging.WARNING, __file__, 0, message, None, None)
     handlers = logging.getLogger().handlers
     line = handlers[0].format(record) if handlers else f"recallflow: {message}"
@@ -25,18 +25,18 @@ def log_from_signal_handler(name: str, message: str) -> None:
         os.write(sys.stderr.fileno(), f"{line}\n".encode())
 
 
-MEMBER_VARIABLE = "RECALLFLOW_MEMBER"  # set only by a supervisor, whose exit ends our standard input
+MEMBER_VARIABLE = "RECALLFLOW_MEMBER"  # set by a supervisor only; the supervisor's exit closes our standard input
 
 _log = logging.getLogger(__name__)
 
 
 def end_with_supervisor() -> None:
-    """Stop a member by SIGTERM once its supervisor has ended in any way."""
+    """Stop this process by SIGTERM once its supervisor has exited or was killed. No effect without a supervisor."""
 
     def watch() -> None:
         while os.read(0, 1):
-            pass  # nothing is ever written to standard input
-        _log.warning("the supervisor is gone: this member ends")
+            pass  # the supervisor never writes to our standard input: a read ends when it is closed
+        _log.warning("the supervisor has exited: this member ends")
         os.kill(os.getpid(), signal.SIGTERM)
 
     if MEMBER_VARIABLE in os.environ:
@@ -44,12 +44,12 @@ def end_with_supervisor() -> None:
 
 
 def end_on_signals() -> None:
-    """Let SIGTERM and SIGINT end the process at once, with 0, until the flow handles them itself. A start may be
-    interrupted at any moment, because nothing is in flight yet."""
+    """Let SIGTERM and SIGINT end the process at once with exit code 0, until the flow installs its own handlers. Before
+    that no record is in flight, so that an interruption loses nothing."""
 
     def stop(*_: object) -> NoReturn:
         try:
-            log_from_signal_handler(__name__, "stopped before it began to work")
+            log_from_signal_handler(__name__, "stopped during the start")
         finally:
             os._exit(0)
 
@@ -58,8 +58,8 @@ def end_on_signals() -> None:
 
 
 def end_process(code: int) -> NoReturn:
-    """End the process without Python's clean-up, which waits for threads and destroys clients of librdkafka: a
-    client abandoned during a call would block it for ever. All important resources are closed by now."""
+    """End the process without Python's clean-up. The clean-up waits for threads and destroys clients of librdkafka; a
+    client with an unfinished call would block it for ever. Call this after all important resources are closed."""
     try:
         for stream in (sys.stdout, sys.stderr):
             if stream is not None:
@@ -71,10 +71,10 @@ def end_process(code: int) -> NoReturn:
 
 STATE_SHARE = 1 / 2
 CONNECTIONS_SHARE = 1 / 4
-ACCEPTED_SHARE = 1 / 16  # connections that one turn of the event loop may accept before any of them is closed
-CONNECTIONS_MOST = 4_096  # memory: an open connection takes about 15 kB
+ACCEPTED_SHARE = 1 / 16  # connections that one iteration of the event loop may accept before it closes any
+CONNECTIONS_MOST = 4_096  # because of memory: an open connection takes about 15 kB
 BACKLOG_MOST = 2_048
-DATABASE_FILES_LEAST = 20  # RocksDB raises anything below to it
+DATABASE_FILES_LEAST = 20  # RocksDB raises lower values to 20
 _UNLIMITED = 1_048_576  # requested limit if the hard limit is infinite: Linux refuses more than fs.nr_open
 
 
@@ -86,7 +86,7 @@ def raise_descriptor_limit() -> None:
         return
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-    except (OSError, ValueError):  # macOS allows less than it says: the soft limit stays
+    except (OSError, ValueError):  # macOS permits less than its hard limit: the soft limit stays
         return
 
 
@@ -100,7 +100,7 @@ def max_connections() -> int:
 
 
 def max_backlog() -> int:
-    """Return the limit of connections that wait to be accepted."""
+    """Return the maximum number of connections that wait to be accepted."""
     return max(8, min(BACKLOG_MOST, int(descriptor_limit() * ACCEPTED_SHARE)))
 
 
@@ -110,26 +110,25 @@ def max_database_files(databases: int) -> int:
 
 
 def descriptors_suffice(databases: int) -> bool:
-    """Return whether the state's share holds the minimum for this number of databases."""
+    """Return whether the state's share of descriptors is enough for the minimum of this number of databases."""
     return int(descriptor_limit() * STATE_SHARE) >= databases * DATABASE_FILES_LEAST
 
 
 OUTAGE_S = 40.0
 STOP_S = 4.0
-STEP_MAX_S = 5.0  # limit of one wait step: a stopped process did not wait
+STEP_MAX_S = 5.0  # largest counted time between two calls: during a suspension the process did not wait
 
 
 def backoffs_s(first_s: float, most_s: float) -> Iterator[float]:
     """Yield pauses between attempts: each twice as long as the one before it, up to `most_s`."""
-    pause_s = first_s
     while True:
-        yield pause_s
-        pause_s = min(most_s, 2 * pause_s)
+        yield first_s
+        first_s = min(most_s, 2 * first_s)
 
 
 @contextmanager
 def background_thread(work: Callable[[], None], name: str, stopping: threading.Event) -> Iterator[None]:
-    """Run `work` on a thread within the block. `stopping`, which is set at the end of the block, must end it."""
+    """Run `work` on a thread within the block. After the block, set `stopping` and wait until `work` returns."""
     thread = threading.Thread(target=work, daemon=True, name=f"recallflow-{name}")
     thread.start()
     try:
@@ -140,7 +139,8 @@ def background_thread(work: Callable[[], None], name: str, stopping: threading.E
 
 
 class TimeLimit:
-    """Time limit of an outage. It ends soon after `stopping` is set, because supervisors kill slow processes."""
+    """Time limit of an outage: `outage_s`, but at most `STOP_S` after `stopping` is set, because supervisors kill
+    processes that stop slowly."""
 
     def __init__(
         self,
@@ -151,28 +151,28 @@ class TimeLimit:
         self._outage_s = outage_s
         self._stopping = stopping or threading.Event()
         self._clock_s = clock_s
-        self._looked_s = clock_s()
+        self._polled_s = clock_s()
         self._waited_s = 0.0
-        self._stopped_s: float | None = None
+        self._stop_s: float | None = None  # when `stopping` was first found set
 
-    def ended(self) -> bool:
+    def poll_expired(self) -> bool:
+        """Count the time since the last call, and return whether the limit is reached."""
         now_s = self._clock_s()
-        self._waited_s += min(now_s - self._looked_s, STEP_MAX_S)
-        self._looked_s = now_s
-        if self._stopping.is_set() and self._stopped_s is None:
-            self._stopped_s = now_s
-        stopped = self._stopped_s is not None and now_s - self._stopped_s >= STOP_S
-        return stopped or self._waited_s >= self._outage_s
+        self._waited_s += min(now_s - self._polled_s, STEP_MAX_S)
+        self._polled_s = now_s
+        if self._stopping.is_set() and self._stop_s is None:
+            self._stop_s = now_s
+        return self._waited_s >= self._outage_s or (self._stop_s is not None and now_s - self._stop_s >= STOP_S)
 
     def __str__(self) -> str:
-        if self._stopped_s is None:
+        if self._stop_s is None:
             return f"within {self._outage_s:.0f} s"
         return f"within {STOP_S:.0f} s of the signal to stop"
 
 
 class CloseErrors:
-    """Steps that close a part of the dataflow; errors are kept. Bytewax also closes parts during an error: a second
-    error would abort the process (SIGABRT) without a message."""
+    """Runs steps that close a part of the dataflow, and keeps the first error for `check`. Bytewax also closes parts
+    while it handles an error: a second error would abort the process (SIGABRT) without a message."""
 
     def __init__(self) -> None:
         self._error: BaseException | None = None
@@ -184,5 +184,6 @@ class CloseErrors:
             self._error = self._error or error
 
     def check(self) -> None:
+        """Raise the first error, if any."""
         if self._error is not None:
             raise self._error

@@ -65,11 +65,11 @@ class MemoryCursor(NamedTuple):
 class EdgeCursor(NamedTuple):
     """Cursor at an edge, by the id of a store and the edge's name in it; empty before the first."""
 
-    mark: bytes
+    store_id: bytes
     name: bytes
 
     def __str__(self) -> str:
-        return f"e:{self.mark.hex()}{self.name.hex()}"
+        return f"e:{self.store_id.hex()}{self.name.hex()}"
 
     @classmethod
     def parse(cls, text: str) -> Self | None:

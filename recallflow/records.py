@@ -1,4 +1,4 @@
-"""Records of a log with their positions and senders, and signals of the source."""
+"""Records of a log with their positions and senders, and signals of a source to the dataflow."""
 
 from typing import NamedTuple, Self
 
@@ -32,12 +32,12 @@ class Position(NamedTuple):
 
 
 MOVED_HEADER = "recallflow-moved-from"
-TIME_HEADER = "recallflow-time"  # of a replayed dead letter: the time of its first append, in epoch ms
+TIME_HEADER = "recallflow-time"  # in a replayed dead letter: the time of its first append, in epoch milliseconds
 
 
 class Principal(NamedTuple):
-    """Sender of a record, according to its credentials. `name` is readable and not secret; `projects` are those it
-    may read and change, None for all. Tenant, environment and end user were checked with the record."""
+    """Sender of a record, according to its credentials. `name` is readable and not secret. The sender may read and
+    change `projects`; None means all. Its right to tenant, environment and end user was checked with the record."""
 
     name: str
     projects: tuple[str, ...] | None = None
@@ -55,13 +55,13 @@ class Refusal(NamedTuple):
 class Record(NamedTuple):
     """One record of a log.
 
-    `append_ms` is the append time in epoch milliseconds. On Kafka it is a fact of the log (`append_logged`); an
-    embedded source stamps lines without a time by its own clock, and values that depend on it are not part of the state
-    hash. A `silent` record is read again to rebuild state, without sending its outputs again. A `tombstone` had no
-    value. `headers` are None where they cannot be read, and contain no credentials once the sender is checked.
-    `principal` is the checked sender; None without authentication. `refusal` is the result of a failed check, also on a
-    later reading. `unread` of a query is the number of earlier memory records that are not applied. `wire` is the value
-    in the log where `value` was decoded from another format than JSON.
+    `append_ms` is the append time in epoch milliseconds. `append_logged`: the log contains this time, so that a replay
+    gives the same. An embedded source stamps lines without a time by its own clock; values that depend on that time are
+    not part of the state hash. A `silent` record is read again to rebuild state; its outputs are not sent again. A
+    `tombstone` had no value. `headers` are None if they cannot be decoded; they contain no credentials once the sender
+    is checked. `principal` is the checked sender; None without authentication. `refusal` is the result of a failed
+    check, which a later reading repeats. `unapplied` (of a query) is the number of memory records before the query that
+    are not applied. `encoded` is the original value if `value` was decoded from another format than JSON.
     """
 
     position: Position
@@ -74,12 +74,12 @@ class Record(NamedTuple):
     tombstone: bool = False
     principal: Principal | None = None
     refusal: Refusal | None = None
-    unread: int = 0
-    wire: bytes | None = None
+    unapplied: int = 0
+    encoded: bytes | None = None
 
     @property
     def original(self) -> bytes:
-        return self.value if self.wire is None else self.wire
+        return self.value if self.encoded is None else self.encoded
 
     @property
     def moved_from(self) -> Position | None:
@@ -88,37 +88,36 @@ class Record(NamedTuple):
             return None
         try:
             position = Position.parse(self._header(MOVED_HEADER).decode())
-        except ValueError:  # anybody may write any header
+        except ValueError:  # producers may write any header
             return None
-        elsewhere = position.topic == self.position.topic and position.partition != self.position.partition
-        return position if elsewhere else None
+        is_plausible = position.topic == self.position.topic and position.partition != self.position.partition
+        return position if is_plausible else None
 
     @property
-    def first_ms(self) -> int:
-        """Return the append time; of a replayed dead letter, that of its first append. Credentials and quotas are not
-        judged by it, because producers may write any header."""
+    def first_append_ms(self) -> int:
+        """Return the append time; for a replayed dead letter, the time of its first append. Credentials and quotas
+        ignore the first append, because producers may write any header."""
         text = self._header(TIME_HEADER) if self.headers else b""
         return min(int(text), EPOCH_MS_MAX) if text.isdigit() and len(text) < 20 else self.append_ms
+
+    @property
+    def original_position(self) -> Position:
+        """Return the position at which the producer stored the record."""
+        return self.moved_from or self.position
 
     def _header(self, wanted: str) -> bytes:
         return next((value or b"" for name, value in self.headers or () if name == wanted), b"")
 
-    @property
-    def original_position(self) -> Position:
-        """Return the position that its producer knows."""
-        return self.moved_from or self.position
-
 
 class PartitionStart(NamedTuple):
-    """A state partition is owned by this process from here on; its records follow."""
+    """Start of a state partition that this process owns from now on. The partition's records follow."""
 
     partition: int
 
 
 class Barrier(NamedTuple):
-    """A barrier: all emitted records of a state partition are before it, and its progress is to be kept. `number`
-    counts the barriers of a partition; `progress` is the encoded known progress, None if unchanged; `last` means that
-    the partition is released here."""
+    """Barrier behind the emitted records of a state partition: the step stores the progress. `number` counts the
+    barriers of a partition; `progress` is encoded, None if unchanged; `last`: the partition is released here."""
 
     partition: int
     number: int

@@ -49,7 +49,7 @@ class Service(Protocol):
     def obstacle(self) -> str:
         """Return the reason why the engine is not ready; empty if it is."""
 
-    def stopped(self) -> str:
+    def stop_reason(self) -> str:
         """Return why only a new process will answer again; empty while this one may."""
 
 

@@ -104,7 +104,7 @@ def retry(stopping: threading.Event, patience_s: float, shown: str, what: str, c
             reason = " ".join(str(error).split())
             if not (isinstance(error, StoreAway) or PASSING.search(reason)):
                 raise CheckpointError(f"{shown}: cannot {what}: {reason}") from None
-            if patience.ended():
+            if patience.poll_expired():
                 raise CheckpointError(f"{shown}: could not {what} {patience}: {reason}") from None
             if not waits:
                 _log.warning("%s is unavailable: %s; waiting for it", shown, reason)

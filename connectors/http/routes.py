@@ -201,7 +201,7 @@ def probe_routes(service: Service, registry: CollectorRegistry) -> APIRouter:
 
     @router.get("/livez", response_class=PlainTextResponse)
     async def livez() -> Response:
-        if reason := service.stopped():
+        if reason := service.stop_reason():
             return PlainTextResponse(f"not alive: {reason}\n", 503)
         return PlainTextResponse("alive\n")
 

@@ -179,7 +179,7 @@ class ClusterInspector:
             ).values()
             if not isinstance(found := result_of(asked), KafkaError):
                 return _rights(found.authorized_operations)
-            if not is_retriable(found) or waiting.ended():
+            if not is_retriable(found) or waiting.poll_expired():
                 return found.str()
             time.sleep(TRY_AGAIN_S)
 

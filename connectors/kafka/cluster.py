@@ -272,7 +272,7 @@ class EndOffsetPoller:
                 self._parts = self._list()
                 return self._ask()
             except KafkaException as error:
-                if not is_retriable(error.args[0]) or waiting.ended():
+                if not is_retriable(error.args[0]) or waiting.poll_expired():
                     raise SourceError(f"cannot ask where output topics end: {error.args[0].str()}") from error
             time.sleep(RETRY_PAUSE_S)
 

@@ -185,7 +185,7 @@ class Membership:
             if self._lease.ran_out:  # the other thread may be in the middle of a call
                 raise self._lost()
             waiting = waiting or patience()
-            if waiting.ended():
+            if waiting.poll_expired():
                 raise SinkError(
                     f"membership in deployment {self.name} could not be renewed {waiting}: are the brokers away? "
                     "Outputs that were not sent are sent after the next start"

@@ -66,7 +66,7 @@ def json_or_wire(message: Any) -> bytes:
         return value
 
 
-def record_of(message: Any, *, silent: bool = False, unread: int = 0) -> Record:
+def record_of(message: Any, *, silent: bool = False, unapplied: int = 0) -> Record:
     wire, headers, refusal = message.value() or b"", headers_of(message), None
     try:
         value = json_of(wire, headers)
@@ -80,10 +80,10 @@ def record_of(message: Any, *, silent: bool = False, unread: int = 0) -> Record:
         key=message.key(),
         headers=headers,
         silent=silent,
-        unread=unread,
+        unapplied=unapplied,
         tombstone=message.value() is None,
         refusal=refusal,
-        wire=None if value is wire else wire,
+        encoded=None if value is wire else wire,
     )
 
 

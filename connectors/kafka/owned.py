@@ -312,8 +312,8 @@ def records_of(lane: Lane, most: int) -> list[Record]:
     end_bytes = lane.delivered_bytes + BATCH_BYTES
     while len(records) < most and lane.delivered_bytes < end_bytes and lane.has_ready():
         message = lane.take()
-        unread = 0 if lane.barriers is None else lane.barriers.take(message)
-        records.append(record_of(message, silent=lane.was_delivered(message.offset()), unread=unread))
+        unapplied = 0 if lane.barriers is None else lane.barriers.take(message)
+        records.append(record_of(message, silent=lane.was_delivered(message.offset()), unapplied=unapplied))
     return records
 
 

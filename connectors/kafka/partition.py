@@ -5,7 +5,7 @@ offsets, and kept in the partition's folder, because Kafka expires the offsets o
 
 Memory and queries are two topics, which are fetched independently. For read-your-writes, a query is held back until the
 memory records of its key have been delivered that were in the memory partition when the query was read. Records of
-other owners delay it only until they are fetched. The wait is bounded by WAIT_S and REACH; `Record.unread` marks a
+other owners delay it only until they are fetched. The wait is bounded by WAIT_S and REACH; `Record.unapplied` marks a
 query that could not wait.
 
 Queries are delivered in round robin over their tenants, so one tenant's backlog does not delay the others. Records of

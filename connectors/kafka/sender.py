@@ -124,7 +124,7 @@ class Sender:
         self.check()
         while left := self._producer.flush(FLUSH_STEP_S):
             self.check()
-            if patience.ended():
+            if patience.poll_expired():
                 break
         self.check()
         if left:

@@ -240,7 +240,7 @@ class KafkaService:
             except (TimeoutError, SourceError):
                 return stored
 
-    def stopped(self) -> str:
+    def stop_reason(self) -> str:
         error = self._decisions_failure()
         return "" if error is None else f"decisions cannot be read on, start again once they can: {error}"
 
@@ -248,7 +248,7 @@ class KafkaService:
         return ()
 
     def obstacle(self) -> str:
-        if reason := self.stopped():
+        if reason := self.stop_reason():
             return reason
         if not self._kafka.ready.done():
             trouble = self._kafka.last_error

@@ -158,7 +158,7 @@ class OutcomeReader(AbstractContextManager["OutcomeReader"]):
     def outcome_of(self, position: Position, patience: TimeLimit) -> Outcome | None:
         """Return the outcome of the record at a position; None if it does not come in time."""
         between_searches = threading.Event()
-        while (found := self._search(position)) is None and not patience.ended():
+        while (found := self._search(position)) is None and not patience.poll_expired():
             between_searches.wait(SEARCH_S)
         return found
 

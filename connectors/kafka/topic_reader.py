@@ -117,7 +117,7 @@ class TopicReader(AbstractContextManager["TopicReader"]):
                 self.client_errors.check()
                 # A partition is unknown for a moment after a broker's restart.
                 passing = is_retriable(reason) or reason.code() == KafkaError._UNKNOWN_PARTITION
-                if not passing or waiting.ended() or self._stopping.is_set():
+                if not passing or waiting.poll_expired() or self._stopping.is_set():
                     problem = f"{reason.str()}{self.client_errors.last_reason}"
                     remedy = f"; {known}" if (known := remedy_of(problem, "")) else ""
                     raise SourceError(
@@ -146,7 +146,7 @@ class TopicReader(AbstractContextManager["TopicReader"]):
             if (message := self.read(POLL_S)) is not None:
                 waiting = None
                 yield message
-            elif (waiting := waiting or TimeLimit(stopping=self._stopping)).ended():
+            elif (waiting := waiting or TimeLimit(stopping=self._stopping)).poll_expired():
                 raise SourceError(f"{topic}:{number}: could not be read to its end {waiting}")
 
     def read(self, wait_s: float) -> Any:

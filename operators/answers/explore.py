@@ -201,7 +201,7 @@ class _Page:
 def _add_edges(made: _Page, behind: EdgeCursor, limit: int) -> EdgeCursor | None:
     """Add edges to a page. Return its end; None after the last edge. Raise InvalidRecord."""
     mark = made.graph.mark
-    if behind.mark not in (b"", mark):
+    if behind.store_id not in (b"", mark):
         problem = "the state was rebuilt since that page: leave it out, and start with the first page"
         raise InvalidRecord("invalid_event", [FieldProblem("after", problem)])
     found = made.graph.edges_after(behind.name)

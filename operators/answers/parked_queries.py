@@ -283,8 +283,8 @@ class WaitingQuery:
 
 def unread_warning(record: Record) -> list[Warn]:
     """Return the warning of an answer that could not wait for all memory records before its query."""
-    detail = f"up to {record.unread:,} memory records that were appended before the query are not applied yet"
-    return [Warn(code="stale_read", detail=detail)] if record.unread else []
+    detail = f"up to {record.unapplied:,} memory records that were appended before the query are not applied yet"
+    return [Warn(code="stale_read", detail=detail)] if record.unapplied else []
 
 
 @dataclass(slots=True)

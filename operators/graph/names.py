@@ -15,7 +15,7 @@ from typing import NamedTuple
 import regex
 
 from recallflow.caching import BoundedCache
-from recallflow.language import ENGLISH, LATIN, RUSSIAN, Table, TextAnalysis, read
+from recallflow.language import ENGLISH, LATIN, RUSSIAN, Table, TextAnalysis, analyse
 from recallflow.state.entity_names import names_in
 from recallflow.state.graph_codec import ENTITY_KIND, node_key
 
@@ -53,7 +53,7 @@ def name_words(text: str, reading: TextAnalysis) -> NameWords:
     """Return the word tables for the language of a text; if that is uncertain, the one with the most matches."""
     if not text.isascii() and _CYRILLIC.search(text):
         return _tables_of(-1)
-    if reading.sure:
+    if reading.is_certain:
         return _tables_of(reading.language)
     words = {*_PLAIN_WORD.findall(text.lower())}
     return max(map(_tables_of, range(len(LATIN))), key=lambda known: len(known.no_names & words))
@@ -202,7 +202,7 @@ def read_names(text: str, reading: TextAnalysis | None = None) -> TextNames:
     names: Sequence[str] = ()
     doubtful: Sequence[str] = ()
     if text.isascii() or _CASED.search(text):
-        words = name_words(text, read(text) if reading is None else reading)
+        words = name_words(text, analyse(text) if reading is None else reading)
         names, doubtful = _Names(text, words).read()
     mentions = _MENTION.findall(text) if "@" in text else []
     entities = _distinct([*mentions, *names])

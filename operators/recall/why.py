@@ -146,7 +146,7 @@ def why(
         if subjects_of and is_readable(row):
             text = row.content[:SEARCHED_CHARACTERS]
             person = people.attributed_to(inputs.index, subjects_of, row.author, text, language)
-        if row is not None and not any(one.holds(phrases.day_of(row.created_ms)) for one in inputs.question.dates):
+        if row is not None and not any(one.matches(phrases.day_of(row.created_ms)) for one in inputs.question.dates):
             own["near_date"] = own.pop("date", 0.0)
         if not asks:
             own.pop("answers", None)

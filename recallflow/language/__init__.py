@@ -8,9 +8,9 @@ from recallflow.language.analysis import (
     ANALYSIS,
     DateMention,
     TextAnalysis,
+    analyse,
     find_dates,
     name_stem,
-    read,
     read_question,
     sentence_at,
     sentence_ends,
@@ -27,7 +27,7 @@ FUNCTION_WORDS = ENGLISH.function_words
 
 __all__ = [
     "ADJOINING", "ANALYSIS", "ENGLISH", "FUNCTION_WORDS", "LATIN", "RUSSIAN", "UNSPACED", "DateMention", "Intent",
-    "StemMatch", "StemPositions", "Table", "TextAnalysis", "find_dates", "find_stems", "grams", "is_character",
-    "name_stem", "plain", "read", "read_question", "sentence_at", "sentence_ends", "sentences", "stems", "table_of",
-    "words",
+    "StemMatch", "StemPositions", "Table", "TextAnalysis", "analyse", "find_dates", "find_stems", "grams",
+    "is_character", "name_stem", "plain", "read_question", "sentence_at", "sentence_ends", "sentences", "stems",
+    "table_of", "words",
 ]  # fmt: skip

@@ -1,10 +1,11 @@
 """Analysis of texts and questions: their language, stems, sentences and dates.
 
-Scripts identify most languages; among those in Latin script, function words, common words and letters do. A word of n
-languages counts one nth for each of them. The assumption of the caller decides unclear cases.
+The script of a text identifies most languages. Languages in Latin script are identified by function words, common words
+and letters; a word of n languages adds 1/n to the score of each. The caller passes the language to assume if none is
+identified.
 
 A text is analysed in its own language. A question is analysed in its own language, in the languages of the memories of
-its owner, and in English, which is assumed for texts of unclear language.
+its owner, and in English, because English is assumed for texts of unclear language.
 """
 
 import re
@@ -22,7 +23,7 @@ from recallflow.language.tables import BY_SCRIPT, ENGLISH, LATIN, Table
 from recallflow.language.words import (
     LATIN_WORD,
     ascii_words,
-    counts,
+    has_meaning,
     latin_stems,
     pairs,
     runs,
@@ -31,19 +32,19 @@ from recallflow.language.words import (
     unspaced_table,
 )
 
-WHOLE = 420  # weight of a word of one language; sums of integers do not depend on the order
-LEAST = 1.2 * WHOLE  # more than one word, which could be a name or a typing error
+WORD = 420  # weight of a word of one language; an integer, so that a sum does not depend on the order of words
+SCORE_MIN = 1.2 * WORD  # more than one word: a single one could be a name or a typing error
 MARGIN = 1.3  # minimum ratio of the best score to the second
 
 
-class Detected(NamedTuple):
-    """A language in Latin script, by its index in `LATIN`. `sure` means that it was detected, not assumed."""
+class DetectedLanguage(NamedTuple):
+    """A language in Latin script, by its index in `LATIN`. `is_certain`: it was identified by words, not assumed."""
 
     number: int
-    sure: bool
+    is_certain: bool
 
 
-_CLEAR, _UNCLEAR = ([Detected(number, sure) for number in range(len(LATIN))] for sure in (True, False))
+_CERTAIN, _ASSUMED = ([DetectedLanguage(at, certain) for at in range(len(LATIN))] for certain in (True, False))
 
 
 _languages: defaultdict[str, list[int]] = defaultdict(list)
@@ -51,42 +52,42 @@ for _number, _table in enumerate(LATIN):
     for _word in _table.function_words | _table.common_words:
         if len(_word) > 1:
             _languages[_word].append(_number)
-# The languages of each identifying word, by index in `LATIN`, with the weight of the word.
-_TELLING = {word: tuple((number, WHOLE // len(of)) for number in of) for word, of in _languages.items()}
-_FOREIGN = frozenset(_TELLING) - ENGLISH.function_words
-_ENGLISH_ONLY = frozenset(word for word in ENGLISH.function_words if len(_TELLING[word]) == 1)
+# Identifying word → its languages, by index in `LATIN`, each with the weight of the word.
+_WEIGHTS = {word: tuple((number, WORD // len(of)) for number in of) for word, of in _languages.items()}
+_FOREIGN = frozenset(_WEIGHTS) - ENGLISH.function_words
+_ENGLISH_ONLY = frozenset(word for word in ENGLISH.function_words if len(_WEIGHTS[word]) == 1)
 _LETTERS = {letter: number for number, table in enumerate(LATIN) for letter in table.letters}
-_TELLING_LETTER = re.compile(f"[{''.join(_LETTERS)}]")
+_IDENTIFYING_LETTER = re.compile(f"[{''.join(_LETTERS)}]")
 
 
-def detect(words: Collection[str], lowered: str, assumed: int) -> Detected:
+def detect(words: Collection[str], lowered: str, assumed: int) -> DetectedLanguage:
     """Return the language of a text. The fast path covers English with at most one foreign word, such as a name."""
-    letters = set() if lowered.isascii() else set(_TELLING_LETTER.findall(lowered))
+    letters = set() if lowered.isascii() else set(_IDENTIFYING_LETTER.findall(lowered))
     foreign = _FOREIGN.intersection(words)
     if not letters and len(foreign) < 2:
         english = len(_ENGLISH_ONLY.intersection(words)) if foreign else not _ENGLISH_ONLY.isdisjoint(words)
-        return _CLEAR[0] if english > len(foreign) else _UNCLEAR[assumed]
+        return _CERTAIN[0] if english > len(foreign) else _ASSUMED[assumed]
     scores = [0] * len(LATIN)
-    for word in _TELLING.keys() & words:
-        for number, weight in _TELLING[word]:
+    for word in _WEIGHTS.keys() & words:
+        for number, weight in _WEIGHTS[word]:
             scores[number] += weight
     for letter in letters:
-        scores[_LETTERS[letter]] += WHOLE
+        scores[_LETTERS[letter]] += WORD
     best = max(range(len(scores)), key=scores.__getitem__)
     second = max(score for number, score in enumerate(scores) if number != best)
-    sure = scores[best] >= LEAST and scores[best] >= MARGIN * second
-    return _CLEAR[best] if sure else _UNCLEAR[assumed]
+    is_certain = scores[best] >= SCORE_MIN and scores[best] >= MARGIN * second
+    return _CERTAIN[best] if is_certain else _ASSUMED[assumed]
 
 
 _LETTER_OF = regex.compile(
     r"(?P<arabic>\p{Arabic})|(?P<cyrillic>\p{Cyrillic})|(?P<devanagari>\p{Devanagari})|(?P<hangul>\p{Hangul})"
     rf"|(?P<unspaced>[{UNSPACED}])|\p{{L}}"
 )
-_UNSPACED_WEIGHT = 3  # a character is about half a word, a letter a fifth of one
+_UNSPACED_WEIGHT = 3  # in letters: a character of these scripts is about half a word, a letter a fifth of a word
 
 
 def table_of(text: str, assumed: Sequence[int] = (0,)) -> Table:
-    """Return the main language of a question. If its words do not identify one, return the first of `assumed`."""
+    """Return the main language of a question; if its words identify none, the first of `assumed`."""
     text = normalised(text)
     lowered = text.lower()
     if BEYOND_LATIN.search(lowered):
@@ -102,10 +103,10 @@ def table_of(text: str, assumed: Sequence[int] = (0,)) -> Table:
     return LATIN[detect(LATIN_WORD.findall(lowered), lowered, assumed[0]).number]
 
 
-_CONTEXT = 32  # characters before and after a month's name, enough for any form of the day
+_CONTEXT = 32  # characters examined before and after a month's name: enough for any form of the day
 _DIGIT = regex.compile(r"\d")
 _ISO_DATE = regex.compile(r"\b((?:19|20)\d\d)-(\d\d)-(\d\d)\b", regex.ASCII)
-# If the order of a date's numbers is ambiguous, the year alone would be too broad, so it does not match.
+# No match in a date whose order of numbers is ambiguous: the whole year would be too broad.
 _DATE_YEAR = regex.compile(r"(?<!\b\d{1,2}[./-] ?)\b((?:19|20)\d\d)\b(?![./-]\d{1,2}[./-]\d)", regex.ASCII)
 _NUMERIC = {
     "dmy": regex.compile(r"\b(?P<day>\d{1,2})[./-] ?(?P<month>\d{1,2})[./-] ?(?P<year>(?:19|20)\d\d)\b", regex.ASCII),
@@ -121,14 +122,14 @@ class DateMention:
     month: int | None
     day: int | None
 
-    def holds(self, day: date) -> bool:
-        """Return whether the day matches this date."""
+    def matches(self, day: date) -> bool:
+        """Return whether the day has all parts of this date."""
         parts = (self.year, day.year), (self.month, day.month), (self.day, day.day)
-        return all(asked is None or asked == own for asked, own in parts)
+        return all(part is None or part == own for part, own in parts)
 
 
 def find_dates(text: str, table: Table, at_most: int) -> tuple[DateMention, ...]:
-    """Return the distinct dates of a text, at most `at_most`, because each date costs a scan of all memories."""
+    """Return up to `at_most` distinct dates of a text. The caller scans all memories for each date."""
     if table is not ENGLISH:
         text = plain(text)
     if not table.month.search(text) and not _DIGIT.search(text):
@@ -140,23 +141,23 @@ def find_dates(text: str, table: Table, at_most: int) -> tuple[DateMention, ...]
         exact += [DateMention(int(f["year"]), int(f["month"]), int(f["day"])) for f in numeric.finditer(rest)]
         rest = numeric.sub(" ", rest)
     years = dict.fromkeys(int(year) for year in _DATE_YEAR.findall(rest))
-    named = ((_month(rest, word, table), word) for word in table.month.finditer(rest))
-    months = dict.fromkeys((month, _day(rest, word, table)) for month, word in named if month is not None)
+    numbered = ((_month(rest, word, table), word) for word in table.month.finditer(rest))
+    months = dict.fromkeys((month, _day(rest, word, table)) for month, word in numbered if month is not None)
     paired = (DateMention(year, *month) for month, year in product(months, years or [None]))
     found = paired if months else (DateMention(year, None, None) for year in years)
     return tuple(islice(dict.fromkeys([*exact, *islice(found, at_most)]), at_most))
 
 
 def _month(text: str, word: regex.Match[str], table: Table) -> int | None:
-    """Return the month of a word. Short forms need a capital. An ambiguous one needs an adjacent day, a preceding
-    word for months, or a capital inside a sentence."""
+    """Return the month that a word names. A short form needs a capital. A word that is not always a month needs an
+    adjacent day, a preceding word such as "in", or a capital inside a sentence."""
     lowered, capital = word[0].lower(), word[0][0].isupper()
     if lowered in table.doubtful_months:
         context = text[max(word.start() - _CONTEXT, 0) : word.start()]
         before = context.rstrip()
-        within = capital and before[-1:].isalnum()
-        dated = _day(text, word, table) if capital else table.day_before.search(context)
-        if not (within or before.lower().endswith(table.before_months) or dated):
+        inside_sentence = capital and before[-1:].isalnum()
+        day = _day(text, word, table) if capital else table.day_before.search(context)
+        if not (inside_sentence or before.lower().endswith(table.before_months) or day):
             return None
     if (number := regex.match(r"\d+", lowered)) is not None:
         return int(number[0]) if 1 <= int(number[0]) <= 12 else None
@@ -171,69 +172,67 @@ def _day(text: str, month: regex.Match[str], table: Table) -> int | None:
     return int(found[1]) if found and 1 <= int(found[1]) <= 31 else None
 
 
-# State built with another analysis contains other stems. Change this name whenever stems, flags, spelling features or
-# the hash embedder's words change for any text.
+# Version of the analysis: stored states depend on it. Change it whenever stems, flags, spelling features or the hash
+# embedder's words change for any text.
 ANALYSIS = "unicode-2"
 
 TURKISH = next(number for number, table in enumerate(LATIN) if table.code == "tr")
 _TIME_WORDS = ENGLISH.time_words
 _YEAR = re.compile(r"(?:19|20)\d\d")
 _DATE = re.compile(r"\b\d{1,2}[./]\d{1,2}[./]\d{2,4}\b")
-_ASKS = re.compile("[?？؟]")
-_CLOSED = "\"'”’»」』)）.。!！ \t\r\n"
-# A sentence ends at its mark if a space follows; in scripts without spaces, at the mark.
-# The pattern starts with the mark, so the search skips from mark to mark. A lookbehind would run at each character.
+_QUESTION_MARK = re.compile("[?？؟]")
+_CLOSING = "\"'”’»」』)）.。!！ \t\r\n"  # characters that may follow the question mark at the end of a text
+# A sentence ends at its punctuation mark if a space follows; in scripts without spaces, at any such mark.
+# The pattern starts with the mark, so that a search skips from mark to mark: a lookbehind would run at each character.
 _SENTENCE_END = re.compile(r"[.!?…؟۔।॥]\s+|[。！？｡．](?![。！？｡．」』）】”’])\s*|\n+")
 
 
 class TextAnalysis(NamedTuple):
-    """Analysis of a text. `stems` are the stems of its content words in order, repeats included. `asks` means that it
-    contains a question, `ends_asking` that it ends in one, `tells_time` that it contains a time expression. `language`
-    is the index in `LATIN` for words in Latin script; `sure` means that it was detected, not assumed."""
+    """Analysis of a text. `stems` are the stems of its content words in order, repeats included. `has_time`: the text
+    contains a time expression. `language` is the language of its words in Latin script, as an index in `LATIN`;
+    `is_certain`: the language was identified by words, not assumed."""
 
     stems: list[str]
-    asks: bool
-    ends_asking: bool
-    tells_time: bool
+    has_question: bool
+    ends_in_question: bool
+    has_time: bool
     language: int
-    sure: bool
+    is_certain: bool
 
 
-def read(text: str, assumed: int = 0) -> TextAnalysis:
-    """Analyse a text. If its language is unclear, use the language `assumed`, an index in `LATIN`."""
+def analyse(text: str, assumed: int = 0) -> TextAnalysis:
+    """Analyse a text. `assumed` is the language (an index in `LATIN`) if its words identify none."""
     if text.isascii():
         lowered, words = text.lower(), ascii_words(text)
     else:
         text = normalised(text)
         lowered = text.lower()
         if BEYOND_LATIN.search(lowered):
-            return _read_any(text, lowered, assumed)
+            return _analyse_other_scripts(text, lowered, assumed)
         words = LATIN_WORD.findall(lowered)
     asks = "?" in text
-    ends = asks and text.rstrip().endswith("?")
-    language, sure = detect(words, lowered, assumed)
+    ends_asking = asks and text.rstrip().endswith("?")
+    language, is_certain = detect(words, lowered, assumed)
     if language == TURKISH:
         words = LATIN_WORD.findall(lower_case(text, language))
     stems = [*filter(None, map(latin_stems[language].__getitem__, words))]
-    tells = _tells_time(lowered, stems, [LATIN[language]]) if language else _tells_english_time(lowered, words)
-    return TextAnalysis(stems, asks, ends, tells, language, sure)
+    has_time = _has_time(lowered, stems, [LATIN[language]]) if language else _has_english_time(lowered, words)
+    return TextAnalysis(stems, asks, ends_asking, has_time, language, is_certain)
 
 
-def _read_any(text: str, lowered: str, assumed: int) -> TextAnalysis:
+def _analyse_other_scripts(text: str, lowered: str, assumed: int) -> TextAnalysis:
     """Analyse a text that contains scripts other than Latin."""
     spaced = [run for run, unspaced, _ in runs(lowered) if not unspaced and len(run) > 1]
-    language, sure = detect(spaced, lowered, assumed)
-    stems = [found for word, unspaced in _split(text, language) if (found := stem_of(word, unspaced, language))]
+    language, is_certain = detect(spaced, lowered, assumed)
     scripts = {script_of(word) for word in spaced}
     own = [BY_SCRIPT[script] for script in sorted(scripts & BY_SCRIPT.keys())]
     if UNSPACED_LETTER.search(lowered):
         own.append(unspaced_table(text))
     tables = [*own, LATIN[language]] if "latin" in scripts else own
-    ending = text.rstrip(_CLOSED)
-    ends = ending.endswith(("?", "？", "؟", *(word for table in own for word in table.asks)))
-    asks = ends or _ASKS.search(text) is not None
-    # A text in another script says nothing about the language of the owner's texts in Latin script.
-    return TextAnalysis(stems, asks, ends, _tells_time(lowered, stems, tables), language, sure and "latin" in scripts)
+    ends_asking = text.rstrip(_CLOSING).endswith(("?", "？", "؟", *(word for table in own for word in table.asks)))
+    asks = ends_asking or _QUESTION_MARK.search(text) is not None
+    stems, is_certain = _stems_of_any(text, language), is_certain and "latin" in scripts
+    return TextAnalysis(stems, asks, ends_asking, _has_time(lowered, stems, tables), language, is_certain)
 
 
 def lower_case(text: str, language: int) -> str:
@@ -242,14 +241,14 @@ def lower_case(text: str, language: int) -> str:
 
 
 def _split(text: str, language: int) -> Iterable[tuple[str, bool]]:
-    """Yield each word of a text in any script, and whether its script has no spaces."""
+    """Yield each word of a text in any scripts, and whether the word's script has no spaces."""
     lowered = lower_case(text, language)
     table = unspaced_table(lowered)
     for run, unspaced, _ in runs(lowered):
         if unspaced:
             for pair, _ in pairs(run, table):
                 yield pair, True
-        elif counts(run):
+        elif has_meaning(run):
             yield run, False
 
 
@@ -265,10 +264,10 @@ def stem_of(word: str, unspaced: bool, language: int) -> str:
 # ---------------------------------------------------------------------- time
 
 
-def _tells_english_time(lowered: str, words: list[str]) -> bool:
+def _has_english_time(lowered: str, words: list[str]) -> bool:
     return (
         not _TIME_WORDS.isdisjoint(words)
-        # Most texts contain no year; this test costs less than a match of each word.
+        # The test for "20" and "19" excludes most texts faster than a match of each word.
         or (("20" in lowered or "19" in lowered) and any(map(_YEAR.fullmatch, words)))
         or ("this " in lowered and ENGLISH.time_phrases.search(lowered) is not None)
     )
@@ -281,7 +280,7 @@ _TIME_STEMS = {
 }
 
 
-def _tells_time(lowered: str, stems: list[str], tables: list[Table]) -> bool:
+def _has_time(lowered: str, stems: list[str], tables: list[Table]) -> bool:
     if any(map(_YEAR.fullmatch, stems)) or _DATE.search(lowered):
         return True
     for table in tables:
@@ -296,17 +295,22 @@ def _tells_time(lowered: str, stems: list[str], tables: list[Table]) -> bool:
 
 
 def stems(text: str, language: int = 0) -> list[str]:
-    """Return the stems of a name or a text. `language` is the index in `LATIN` for words in Latin script."""
+    """Return the stems of a name or a text. `language`: of words in Latin script, as an index in `LATIN`."""
     text = normalised(text)
     if text.isascii() or not BEYOND_LATIN.search(text.lower()):
         words = LATIN_WORD.findall(lower_case(text, language))
         return [*filter(None, map(latin_stems[language].__getitem__, words))]
-    return [found for word, unspaced in _split(text, language) if (found := stem_of(word, unspaced, language))]
+    return _stems_of_any(text, language)
+
+
+def _stems_of_any(text: str, language: int) -> list[str]:
+    """Return the stems of a normalised text in any scripts."""
+    return [stem for word, unspaced in _split(text, language) if (stem := stem_of(word, unspaced, language))]
 
 
 def read_question(text: str, table: Table, languages: Sequence[int]) -> list[tuple[str, ...]]:
-    """Return the possible stems of each content word of a question in memories of these languages. The stem in the
-    question's own language is first. `languages` are indexes in `LATIN`."""
+    """Return, for each content word of a question, the stems that it may have in memories. The stem in the question's
+    own language is first. `languages` are the languages of the memories, as indexes in `LATIN`."""
     own = LATIN.index(table) if table in LATIN else next(iter(languages), 0)
     tried = dict.fromkeys((own, *languages, 0))
     if [*tried] == [0]:
@@ -327,8 +331,8 @@ def name_stem(word: str, table: Table) -> str:
     if script_of(word) not in ("latin", ""):
         return script_stems[word]
     stem = stemmer(table)(word) if table in LATIN else latin_stems[0][word] or word
-    bent = (word[: -len(end)] for end in table.name_endings if word.endswith(end))
-    return next(bent, stem) if stem else ""
+    without_ending = (word[: -len(end)] for end in table.name_endings if word.endswith(end))
+    return next(without_ending, stem) if stem else ""
 
 
 def sentences(text: str) -> list[str]:
@@ -337,9 +341,9 @@ def sentences(text: str) -> list[str]:
 
 
 def sentence_at(text: str, at: int) -> tuple[str, int]:
-    """Return the first sentence that ends after a position, and its start; the whole text without one."""
+    """Return the first sentence that ends after a position, and the sentence's start; without one, the whole text."""
     start = 0
-    for end in chain((found.end() for found in _SENTENCE_END.finditer(text)), (len(text),)):
+    for end in chain((match.end() for match in _SENTENCE_END.finditer(text)), (len(text),)):
         sentence = text[start:end].strip()
         begin = text.find(sentence, start)
         if sentence and begin + len(sentence) > at:
@@ -350,5 +354,5 @@ def sentence_at(text: str, at: int) -> tuple[str, int]:
 
 def sentence_ends(text: str) -> list[int]:
     """Return the end of each sentence, trailing spaces included. The last end is the end of the text."""
-    ends = [found.end() for found in _SENTENCE_END.finditer(text)]
+    ends = [match.end() for match in _SENTENCE_END.finditer(text)]
     return ends if ends and ends[-1] == len(text) else [*ends, len(text)]

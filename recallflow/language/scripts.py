@@ -8,12 +8,12 @@ import regex
 # Scripts without spaces between words.
 UNSPACED = r"\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}\u3005-\u3007\u303b\u30fc\uff66-\uff9f"
 UNSPACED_LETTER = regex.compile(f"[{UNSPACED}]")
-# A word may start or end next to these without a space: the same scripts, and Korean because of its particles.
+# Next to these characters a word may start or end without a space: the same scripts, and Korean, which has particles.
 ADJOINING = (
     "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u3007\u303b\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff"
     "\uac00-\ud7a3\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003134f"
 )
-# A letter, digit or mark outside Latin script. In a text without any, `re` finds the same words as Unicode's rules.
+# A letter, digit or mark outside Latin script. In a text without one, `re` finds the same words as Unicode's rules.
 BEYOND_LATIN = re.compile(r"[^\W\x00-\u024f\u1e00-\u1eff]|[\u0300-\u036f]")
 KANA = re.compile("[\u3040-\u30ff]")
 
@@ -21,29 +21,29 @@ _SPACED = "arabic", "armenian", "cyrillic", "devanagari", "greek", "hangul", "ta
 _SCRIPT = regex.compile("|".join([*(rf"(?P<{one}>\p{{{one}}})" for one in _SPACED), f"(?P<unspaced>[{UNSPACED}])"]))
 
 _MARKS = regex.compile(r"[\u0300-\u036f]")
-_UNSEEN = regex.compile(r"[\p{Cf}\ufe00-\ufe0f]")  # soft hyphens, joiners, directions: they part no word
-_SIGNS = str.maketrans(dict.fromkeys("™℠®©", " "))  # their compatibility forms are letters
+_INVISIBLE = regex.compile(r"[\p{Cf}\ufe00-\ufe0f]")  # soft hyphens, joiners, directions: they separate no words
+_SIGNS = str.maketrans(dict.fromkeys("™℠®©", " "))  # NFKC would replace them by letters
 _LATIN_FORMS = str.maketrans({"ß": "ss", "ı": "i", "ø": "o", "ł": "l", "đ": "d", "œ": "oe", "æ": "ae"})
 _ARABIC_FORMS = str.maketrans(dict.fromkeys("أإآٱ", "ا") | {"ؤ": "و", "ئ": "ي", "ک": "ك", "ی": "ي"})
 _ARABIC_MARKS = re.compile("[\u0610-\u061a\u064b-\u065f\u0670\u06d6-\u06ed\u0640]")
-_FINAL_HA = re.compile(r"ه\b")  # frequent spelling of a final ta marbuta
-_NASAL = re.compile("[\u0919\u091e\u0923\u0928\u092e]\u094d(?=[\u0915-\u092e])")  # may be written as a dot
+_FINAL_HA = re.compile(r"ه\b")  # often written in place of a final ta marbuta
+_NASAL = re.compile("[\u0919\u091e\u0923\u0928\u092e]\u094d(?=[\u0915-\u092e])")  # often written as a dot
 _HANGUL = re.compile("[\uac00-\ud7a3]")
 _ARABIC = re.compile("[\u0600-\u06ff]")
 _DEVANAGARI = re.compile("[\u0900-\u097f]")
 # More marks on one character than any language uses (Unicode's stream-safe format). Their normalisation takes
 # quadratic time.
 _STACKED = regex.compile(r"(?<=\p{M}{30})\p{M}+")
-EXPANSION_MOST = 4  # times its length; one character may stand for 18
+EXPANSION_MOST = 4  # largest factor by which normalisation lengthens a text: some characters expand to 18
 _DIGIT = re.compile("[٠-٩۰-۹०-९]")
 _DIGITS = {ord(character): str(unicodedata.digit(character)) for character in "٠١٢٣٤٥٦٧٨٩۰۱۲۳۴۵۶۷۸۹०१२३४५६७८९"}
 
 
 def normalised(text: str) -> str:
-    """Return the text with one form of each character (NFKC), and without invisible ones."""
+    """Return the text with one form of each character (NFKC), and without invisible characters."""
     if text.isascii():
         return text
-    text = _STACKED.sub("", _UNSEEN.sub("", text))
+    text = _STACKED.sub("", _INVISIBLE.sub("", text))
     if not unicodedata.is_normalized("NFKC", text):
         text = unicodedata.normalize("NFKC", text.translate(_SIGNS))[: EXPANSION_MOST * len(text)]
     text = text.replace("İ", "i")
@@ -91,8 +91,8 @@ _SHORT_GRAM = 3  # of scripts that omit vowels
 
 
 def grams(word: str) -> list[str]:
-    """Return the n-grams of a word with marked ends: four characters, four letters in Korean, three in Arabic. Return
-    the single characters of a word in a script without spaces."""
+    """Return the n-grams of a word with marked ends: of four characters; in Korean of four letters, in Arabic of three.
+    Return the single characters of a word in a script without spaces."""
     size = _GRAM
     if not word.isascii():
         script = script_of(word)

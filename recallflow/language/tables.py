@@ -8,7 +8,7 @@
     common_words       other words that identify the language
     particles          characters that separate words in a run without spaces, next to Chinese characters and katakana
     whole_words        content words that contain a function word's characters, in a script without spaces
-    alone              characters that are function words when they stand alone, in a script without spaces
+    alone              characters that are function words if no content word is next to them, in a script without spaces
     endings            suffixes to remove where Snowball has no stemmer; weak_endings: only if two characters remain
     time_words         words that are a time expression; time_phrases: patterns of several words
     months             forms of each month's name, twelve lists; short_months: forms that need a capital;
@@ -66,34 +66,34 @@ class Table:
 
     def __init__(self, code: str) -> None:
         """Read the language's file."""
-        self._toml = given = tomllib.loads((_FOLDER / f"{code}.toml").read_text("utf-8"))
+        self._toml = toml = tomllib.loads((_FOLDER / f"{code}.toml").read_text("utf-8"))
 
         def words(name: str) -> list[str]:
-            listed: str = given.get(name, "")
+            listed: str = toml.get(name, "")
             return listed.split()
 
         def months(name: str) -> Mapping[str, int]:
-            return {form: at for at, forms in enumerate(given.get(name, ()), 1) for form in _spellings(forms.split())}
+            return {form: at for at, forms in enumerate(toml.get(name, ()), 1) for form in _spellings(forms.split())}
 
         accented = [*words("function_words"), *words("time_words"), *words("common_words")]
         self.code = code
-        self.name: str = given["name"]
-        self.stemmer: str | None = given.get("stemmer")
-        self.blanks: bool = given.get("blanks", True)
-        self.letters: str = given.get("letters", "")
+        self.name: str = toml["name"]
+        self.stemmer: str | None = toml.get("stemmer")
+        self.blanks: bool = toml.get("blanks", True)
+        self.letters: str = toml.get("letters", "")
         self.function_words = _spellings(words("function_words"))
         self.common_words = _spellings(words("common_words"))
         self.time_words = _spellings(words("time_words"))
         self.accented_words = frozenset(normalised(word).lower() for word in accented)
-        self.particles: str = given.get("particles", "")
+        self.particles: str = toml.get("particles", "")
         self.whole_words, self.alone = frozenset(words("whole_words")), frozenset(words("alone"))
         self.endings, self.weak_endings = _longest_first(words("endings")), _longest_first(words("weak_endings"))
         self.months, self.short_months = months("months"), months("short_months")
         self.doubtful_months = frozenset(words("doubtful_months"))
         self.before_months = tuple(f" {word}" for word in words("before_months"))
-        self.numeric: str = given.get("numeric", "")
-        self.i: str = given.get("i", "")
-        self.my: str = given.get("my", "")
+        self.numeric: str = toml.get("numeric", "")
+        self.i: str = toml.get("i", "")
+        self.my: str = toml.get("my", "")
         self.titles, self.conjunctions = frozenset(words("titles")), frozenset(words("and"))
         self.within_names, self.name_endings = frozenset(words("within_names")), tuple(words("name_endings"))
         self.ordinary_words, self.determiners = frozenset(words("ordinary_words")), frozenset(words("determiners"))
@@ -123,8 +123,8 @@ class Table:
 
 def _spellings(words: Iterable[str]) -> frozenset[str]:
     """Return each word with and without its accents."""
-    given = [normalised(word).lower() for word in words]
-    return frozenset([*given, *map(folded, given)])
+    spellings = [normalised(word).lower() for word in words]
+    return frozenset([*spellings, *map(folded, spellings)])
 
 
 def _longest_first(words: Iterable[str]) -> tuple[str, ...]:

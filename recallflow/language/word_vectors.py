@@ -19,29 +19,29 @@ from recallflow.caching import BoundedCache
 from recallflow.language.analysis import detect
 from recallflow.language.scripts import BEYOND_LATIN, folded, normalised, script_of
 from recallflow.language.tables import BY_SCRIPT, ENGLISH, LATIN, Table
-from recallflow.language.words import LATIN_WORD, ascii_words, counts, latin_stems, runs, stemmer, unspaced_table
+from recallflow.language.words import LATIN_WORD, ascii_words, has_meaning, latin_stems, runs, stemmer, unspaced_table
 
 TABLE = resources.files("recallflow.language") / "word_vectors.npz"
 # The bit of nouns for persons; the other bits mean personal attributes (tools/vocabulary/marks.toml).
 PERSON = 1
-# Arrays of a language other than English: its forms, followed by the stems that are no forms; the first row of each
-# form; further rows, as pairs of a form's index and a row; for each stem, the index of the first form that has it.
-# Stems are stored because Snowball would need up to 0.3 s for the forms of a language.
+# Arrays of a language other than English: its forms, then the stems that are no forms; the first row of each form;
+# further rows, as pairs of a form's index and a row; for each stem, the index of the first form with this stem.
+# Stems are stored, because Snowball would need up to 0.3 s for the forms of a language.
 PARTS = ("forms", "rows", "further", "stemmed")
 _CACHE_BYTES = 8 * 1024 * 1024
-_BLOCK = 64  # texts at a time: their vectors stay in the processor's cache
-_LONGEST = 8  # characters of a dictionary word in a script without blanks
-# A shorter part of a longer word is rarely a separate word: "car" is not a component of "carpet".
+_BLOCK = 64  # texts summed in one operation: their vectors fit into the processor's cache
+_LONGEST = 8  # characters of the longest dictionary word in a script without spaces
+# Minimum length of a part of a longer word: a shorter one is rarely a word ("car" is no component of "carpet").
 _PREFIX, _SUFFIX = 5, 4
 _HANGUL_PREFIX = 2
-_COMPOUNDING = "de"  # a language whose words join others: Stromrechnung
+_COMPOUNDING = "de"  # the language with compounds such as Stromrechnung
 
 Rows = tuple[int, ...]
 Matrix = npt.NDArray[np.float32]
 
 
 class WordRows(NamedTuple):
-    """The words of a text, the rows of each, and the language that they were looked up in."""
+    """The words of a text, the rows of each word in the table, and the language in which they were looked up."""
 
     table: Table
     words: list[str]
@@ -49,9 +49,9 @@ class WordRows(NamedTuple):
 
 
 class WordVectors:
-    """The table, and the lookup of a text's words in it. Threads may share it. `codes` (words, dimension) int8 times
-    `scales` (words, 1) are the vectors; a vector's length is its word's weight. `marks`: by row, the marks of its
-    word."""
+    """The table, and the lookup of a text's words in it. Threads may share it. The vectors are `codes` (words,
+    dimension) int8 times `scales` (words, 1); the L2 norm of a vector is its word's weight. `marks`: by row, the marks
+    of its word."""
 
     def __init__(self) -> None:
         with TABLE.open("rb") as file, np.load(file) as stored:
@@ -76,16 +76,16 @@ class WordVectors:
 
     def rows(self, text: str) -> list[int]:
         """Return the rows of the text's words in order, repeats included."""
-        return [*chain.from_iterable(self.read(text).rows)]
+        return [*chain.from_iterable(self.look_up(text).rows)]
 
-    def read(self, text: str) -> WordRows:
-        """Return the text's words with their rows, and the language that they were looked up in."""
+    def look_up(self, text: str) -> WordRows:
+        """Return the text's words with their rows, and the language in which they were looked up."""
         if text.isascii():
             words, lowered = ascii_words(text), text.lower()
         else:
             lowered = normalised(text).lower()
             if BEYOND_LATIN.search(lowered):
-                return self._read_scripts(folded(lowered))
+                return self._look_up_scripts(folded(lowered))
             words = LATIN_WORD.findall(lowered)
         table = self._latin_table(words, lowered)
         if not text.isascii():
@@ -94,10 +94,10 @@ class WordVectors:
         return WordRows(table, words, [*map(found.__getitem__, words)])
 
     def _latin_table(self, words: Sequence[str], lowered: str) -> Table:
-        """Return the language of a text in Latin script. If its words do not identify one, return the language with the
-        most known words; English wins a tie."""
-        number, sure = detect(words, lowered, 0)
-        if sure or all(map(self._rows_of_english.__getitem__, words)):
+        """Return the language of a text in Latin script. If its words identify none, return the language with the most
+        known words, and the first of `LATIN` at a tie: English."""
+        number, is_certain = detect(words, lowered, 0)
+        if is_certain or all(map(self._rows_of_english.__getitem__, words)):
             return LATIN[number]
         known = [0] * len(LATIN)
         for word in words:
@@ -106,7 +106,7 @@ class WordVectors:
         return LATIN[known.index(max(known))]
 
     def _languages(self, word: str) -> tuple[int, ...]:
-        """Return the places in `LATIN` of the languages that know a word. Only English knows numbers."""
+        """Return the indexes in `LATIN` of the languages that know a word. Numbers count as English."""
         if word.isdecimal():
             return (0,) if self._rows_of_english[word] else ()
         plain = folded(word)
@@ -120,22 +120,22 @@ class WordVectors:
         lexicon = self._lexicon(table)
         return word in lexicon or stemmer(table)(word) in lexicon
 
-    def sums(self, texts: Sequence[str]) -> Matrix:
-        """Return the sum of each text's vectors, (texts, dimension): zeros where no word is known."""
+    def sum_texts(self, texts: Sequence[str]) -> Matrix:
+        """Return the sum of each text's vectors, (texts, dimension): zeros if no word is known."""
         sums = np.empty((len(texts), self.dimension), np.float32)
         for start in range(0, len(texts), _BLOCK):
             block = texts[start : start + _BLOCK]
-            sums[start : start + _BLOCK] = self.summed([self.rows(text) for text in block])
+            sums[start : start + _BLOCK] = self.sum_rows([self.rows(text) for text in block])
         return sums
 
-    def summed(self, rows: Sequence[Sequence[int]]) -> Matrix:
+    def sum_rows(self, rows: Sequence[Sequence[int]]) -> Matrix:
         """Return the sum of the vectors at each sequence of rows, (sequences, dimension)."""
         sums = np.zeros((len(rows), self.dimension), np.float32)
-        filled = [number for number, of in enumerate(rows) if of]
+        filled = [number for number, sequence in enumerate(rows) if sequence]
         if filled:
             at = np.fromiter(chain.from_iterable(rows), np.int64)
             starts = np.cumsum([0, *(len(rows[number]) for number in filled[:-1])])
-            # A text's vectors are added one after the other, so that a sum is the same in any batch.
+            # `reduceat` adds a text's vectors one after the other, so that a sum is the same in any batch.
             sums[filled] = np.add.reduceat(self.codes.take(at, axis=0) * self.scales.take(at, axis=0), starts, axis=0)
         return sums
 
@@ -183,7 +183,7 @@ class WordVectors:
             return self.english[word]
         return _parts(word, table, lexicon)
 
-    def _read_scripts(self, lowered: str) -> WordRows:
+    def _look_up_scripts(self, lowered: str) -> WordRows:
         words, found, own = list[str](), list[Rows](), ENGLISH
         unspaced = unspaced_table(lowered)
         for run, is_unspaced, _ in runs(lowered):
@@ -192,7 +192,7 @@ class WordVectors:
                 parts = _segmented(run, self._lexicon(unspaced))
                 words += [part for part, _ in parts]
                 found += [rows for _, rows in parts]
-            elif counts(run):
+            elif has_meaning(run):
                 table = BY_SCRIPT.get(script_of(run))
                 words.append(run)
                 if table is None:
@@ -217,7 +217,7 @@ def _parts(word: str, table: Table, lexicon: dict[str, Rows]) -> Rows:
 
 
 def _segmented(run: str, lexicon: dict[str, Rows]) -> list[tuple[str, Rows]]:
-    """Return a run without blanks, cut into the longest known words from its start on, with their rows."""
+    """Return the known words of a run without spaces, with their rows: at each position the longest word."""
     found: list[tuple[str, Rows]] = []
     at = 0
     while at < len(run):
@@ -235,5 +235,5 @@ def _unpacked(stored: npt.NDArray[Any]) -> list[str]:
 
 @cache
 def word_vectors() -> WordVectors:
-    """Return the table, loaded when it is first asked for."""
+    """Return the table, which the first call loads."""
     return WordVectors()

@@ -1,11 +1,11 @@
 """Words by Unicode's rules; in scripts without spaces, pairs of characters between function words.
 
-Stems are those of Snowball where it supports the language, without accents.
+Stems are Snowball's, without accents; a language without a Snowball algorithm has a list of endings to remove.
 """
 
 import re
 from collections.abc import Callable, Iterator
-from itertools import pairwise
+from itertools import chain, pairwise
 
 import regex
 import Stemmer
@@ -19,10 +19,10 @@ _ANY_WORD = re.compile(r"\w+")
 _ASCII_WORD = re.compile(r"\w", re.ASCII)
 # Translation by byte: word characters to lower case, all others to a space.
 _ASCII_FORMS = bytes(ord(chr(at).lower()) if _ASCII_WORD.match(chr(at)) else ord(" ") for at in range(256))
-# Marks belong to the preceding letter. A run without spaces ends where another script starts.
+# Marks belong to the preceding letter. A run in a script without spaces ends where another script starts.
 _RUNS = regex.compile(rf"(?V1)(?P<unspaced>[{UNSPACED}][{UNSPACED}\p{{M}}]*)|(?P<spaced>[[\w\p{{M}}]--[{UNSPACED}]]+)")
-# A run is split where the kind of Japanese character changes, because endings are written in hiragana after the stem.
-# In other scripts letters form clusters with their neighbours.
+# A Japanese run is split where the kind of character changes, because endings are written in hiragana after the stem.
+# In `other` scripts, grapheme clusters count as characters.
 _KINDS = regex.compile(
     r"(?V1)(?P<han>\p{Han}+)|(?P<hiragana>[\p{Hiragana}ー]+)|(?P<katakana>[\p{Katakana}ー]+)"
     r"|(?P<other>[^\p{Han}\p{Hiragana}\p{Katakana}ー]+)"
@@ -36,43 +36,44 @@ def ascii_blanked(text: str) -> str:
 
 
 def ascii_words(text: str) -> list[str]:
-    """Return the lower-case words of an ASCII text like the pattern, in a third of its time."""
+    """Return the lower-case words of an ASCII text, in a third of the time of a pattern."""
     return ascii_blanked(text).split()
 
 
 def runs(text: str) -> Iterator[tuple[str, bool, int]]:
-    """Yield each run of letters, digits and marks of a normalised text, whether its script is unspaced, its start."""
-    for found in _RUNS.finditer(text):
-        yield found[0], found.lastgroup == "unspaced", found.start()
+    """Yield runs of letters, digits and marks in a normalised text: run, whether its script has no spaces, start."""
+    for match in _RUNS.finditer(text):
+        yield match[0], match.lastgroup == "unspaced", match.start()
 
 
 def pairs(run: str, table: Table) -> Iterator[tuple[str, int]]:
-    """Yield pairs of adjacent characters of one kind between function words, and single ones, with their starts."""
+    """Yield the words of a run without spaces, with their starts: pairs of adjacent characters of one kind between
+    function words, and characters without a neighbour."""
     begin = 0
-    separators = [found.span() for found in _SEPARATORS[table.code].finditer(run)]
+    separators = [match.span() for match in _SEPARATORS[table.code].finditer(run)]
     for end, next_begin in [*separators, (len(run), len(run))]:
-        for found in _KINDS.finditer(run, begin, end):
-            characters = regex.findall(r"\X", found[0]) if found["other"] else found[0]
-            at = found.start()
+        for match in _KINDS.finditer(run, begin, end):
+            characters = regex.findall(r"\X", match[0]) if match["other"] else match[0]
+            at = match.start()
             for first, second in pairwise(characters):
                 yield first + second, at
                 at += len(first)
-            if len(characters) == 1 and not (found["hiragana"] or found[0] in table.alone):
-                yield found[0], at
+            if len(characters) == 1 and not (match["hiragana"] or match[0] in table.alone):
+                yield match[0], at
         begin = next_begin
 
 
 def _separator(table: Table) -> regex.Pattern[str]:
-    """Return the pattern that separates function words, except inside longer words."""
-    whole, parting = (
+    """Return the pattern of function words and particles, which separate words. It skips longer words with them."""
+    whole, function_words = (
         "|".join(map(regex.escape, sorted(words, key=lambda word: (-len(word), word))))
         for words in (table.whole_words, table.function_words)
     )
-    kept = f"(?:{whole})(*SKIP)(*FAIL)|" if whole else ""
+    skipped = f"(?:{whole})(*SKIP)(*FAIL)|" if whole else ""
     # A particle must follow a stem or precede the next one, because words in hiragana may contain the same letters.
     near = r"[\p{Han}\p{Katakana}ー]"
     particles = f"|(?<={near})[{table.particles}]|(?<=.)[{table.particles}](?={near})" if table.particles else ""
-    return regex.compile(kept + parting + particles)
+    return regex.compile(skipped + function_words + particles)
 
 
 _SEPARATORS = {table.code: _separator(table) for table in (CHINESE, JAPANESE)}
@@ -83,29 +84,27 @@ def unspaced_table(text: str) -> Table:
     return JAPANESE if KANA.search(text) else CHINESE
 
 
-def counts(word: str) -> bool:
-    """Return whether a space-separated word is kept. A single letter has no meaning; a Korean syllable has one."""
+def has_meaning(word: str) -> bool:
+    """Return whether a space-separated word has a meaning: a single letter has none, a Korean syllable has one."""
     return len(word) > 1 or bool(_HANGUL.match(word))
 
 
 def words(text: str) -> list[str]:
-    """Return all words of a text in order, normalised by `plain`, function words included, to compare spellings."""
+    """Return all words of a text in order, normalised by `plain`. Unlike stems they include function words."""
     if text.isascii():
         return ascii_words(text)
     text = plain(text)
     if not BEYOND_LATIN.search(text):
         return _ANY_WORD.findall(text)
     table = unspaced_table(text)
-    found: list[str] = []
-    for run, unspaced, _ in runs(text):
-        found += [pair for pair, _ in pairs(run, table)] if unspaced else [run]
-    return found
+    split = ([pair for pair, _ in pairs(run, table)] if unspaced else [run] for run, unspaced, _ in runs(text))
+    return [*chain.from_iterable(split)]
 
 
 _ENGLISH_BYTES = 16 * 1024 * 1024
 _OTHER_BYTES = 4 * 1024 * 1024
 _BY_SCRIPT = {"greek": "greek", "armenian": "armenian", "tamil": "tamil"}  # languages without a table
-_LOOKS = 3  # a word may have several endings in sequence
+_ENDINGS_MOST = 3  # removed endings: a word may have several in sequence
 
 
 def _snowball(algorithm: str) -> Callable[[str], str]:
@@ -114,8 +113,8 @@ def _snowball(algorithm: str) -> Callable[[str], str]:
 
 
 def _stemmed(table: Table) -> Callable[[str], str]:
-    """Return the stemmer of a language in Latin script. It returns an empty string for a function word or a single
-    letter. English stems keep accents, which occur in names."""
+    """Return the stemmer of a language in Latin script. A function word or a single letter has an empty stem. English
+    stems keep accents, which occur in names."""
     snowball = _snowball(table.stemmer or "english")
 
     def english(word: str) -> str:
@@ -149,14 +148,12 @@ def _stem_of_script(word: str) -> str:
 
 
 def _without_endings(word: str, table: Table) -> str:
-    for _ in range(_LOOKS):
-        rest = next((word[: -len(end)] for end in table.endings if word.endswith(end) and len(word) > len(end)), None)
-        if rest is None:
-            weak = (end for end in table.weak_endings if word.endswith(end) and len(word) > len(end) + 1)
-            rest = next((word[: -len(end)] for end in weak), None)
-        if rest is None:
+    for _ in range(_ENDINGS_MOST):
+        strong = (end for end in table.endings if word.endswith(end) and len(word) > len(end))
+        weak = (end for end in table.weak_endings if word.endswith(end) and len(word) > len(end) + 1)
+        if (ending := next(chain(strong, weak), None)) is None:
             break
-        word = rest
+        word = word[: -len(ending)]
     return "" if word in table.function_words else word
 
 

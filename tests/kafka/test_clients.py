@@ -85,7 +85,7 @@ def test_wrong_credentials_are_refused(guarded_engine: Engine, user: str, one_pa
         assert raised.value.code == "unauthenticated"
 
     topics = guarded_engine.topics
-    replies = Inbox(topics.replies[0], one=True) if one_partition else None
+    replies = Inbox(topics.replies[0], single=True) if one_partition else None
     with service_of(guarded_engine.broker, topics, replies) as service:
         asyncio.run(refused(service))
 
@@ -122,7 +122,7 @@ def test_missing_reply_partition_is_named(guarded_engine: Engine, user: str) -> 
         assert said in service.obstacle()
 
     topics = guarded_engine.topics
-    with service_of(guarded_engine.broker, topics, Inbox(topics.replies[0], one=True, partition=7)) as service:
+    with service_of(guarded_engine.broker, topics, Inbox(topics.replies[0], single=True, partition=7)) as service:
         asyncio.run(refused(service))
 
 

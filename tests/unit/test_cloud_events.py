@@ -101,7 +101,7 @@ def test_forwarded_and_refused_cloud_events_keep_their_bytes(mode: Any) -> None:
     refused = decode(sent(mode, {"content": ""}))
     assert isinstance(refused, Refused)
     kept = letter(DeadLetter(refused.record, 0, refused.error, "decode"), 9_999)
-    assert (moved.value, kept.value) == (record.wire, refused.record.wire)
+    assert (moved.value, kept.value) == (record.encoded, refused.record.encoded)
     assert read(moved.value, moved.headers).value == record.value
 
 

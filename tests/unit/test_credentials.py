@@ -116,12 +116,12 @@ def test_unusable_signing_key_is_left_out(key: Any, problem: str) -> None:
 def test_first_key_of_a_kid_counts() -> None:
     keys, problems, _ = read_jwks(document(ec_jwk(kid="same"), rsa_jwk(kid="same")))
     assert [key.algorithm for key in keys] == ["ES256"]
-    assert problems == ["keys.1: another key before it has the same kid"]
+    assert problems == ["keys.1: an earlier key has the same kid"]
 
 
 @pytest.mark.parametrize("given", [b"", b"[]", b"{}", b'{"keys": {}}', b"\xff", b"[" * 100_000, document(*[{}] * 101)])
 def test_anything_else_is_no_jwks_document(given: bytes) -> None:
-    with pytest.raises(UsageError, match="no JWKS document"):
+    with pytest.raises(UsageError, match="not a JWKS document"):
         read_jwks(given)
 
 

@@ -223,7 +223,7 @@ def test_an_engine_that_dies_fails_every_call_and_says_so(tmp_path: Path, monkey
         waiting = service.ask(recall(wait_for=ENDLESS, wait_timeout_ms=60_000), (), LONG_S)
         with pytest.raises(SourceError, match=reason):
             await waiting
-        assert service.obstacle() == service.stopped() == f"the engine has stopped: {reason}"
+        assert service.obstacle() == service.stop_reason() == f"the engine has stopped: {reason}"
         with pytest.raises(DeliveryFailed, match=reason):
             await service.store(memory(id="n"), ())
         with pytest.raises(SourceError, match=reason):
@@ -409,7 +409,7 @@ def test_passing_io_error_needs_no_restart(
         broken = True
         with pytest.raises(DeliveryFailed):
             await service.store(memory(id="n"), ())
-        assert (bool(service.obstacle()), service.stopped()) == (True, "")
+        assert (bool(service.obstacle()), service.stop_reason()) == (True, "")
         broken = False
         await until(lambda: not service.obstacle())
         again = await service.store(memory(id="n"), ())

@@ -45,9 +45,9 @@ def test_outage_is_waited_for_up_to_its_limit(limit_s: float, waits_s: list[floa
     patience = TimeLimit(limit_s, threading.Event(), clock)
     for wait_s in waits_s:
         clock.now_s += wait_s
-        assert not patience.ended()
+        assert not patience.poll_expired()
     clock.now_s += last_s
-    assert patience.ended()
+    assert patience.poll_expired()
     assert str(patience) == f"within {limit_s:.0f} s"
 
 
@@ -55,11 +55,11 @@ def test_a_signal_cuts_it_short_whenever_it_comes() -> None:
     stopping, clock = threading.Event(), Clock()
     patience = TimeLimit(40.0, stopping, clock)
     clock.now_s += 20
-    assert not patience.ended()
+    assert not patience.poll_expired()
     stopping.set()
-    assert not patience.ended()
+    assert not patience.poll_expired()
     clock.now_s += STOP_S
-    assert patience.ended()
+    assert patience.poll_expired()
     assert str(patience) == "within 4 s of the signal to stop"
     assert 2 * STOP_S < SUPERVISOR_S  # a snapshot's outputs, and what comes at the end
 
@@ -119,7 +119,7 @@ def test_open_breaker_lets_one_call_try() -> None:
 def test_a_service_may_ask_to_be_left_alone_for_longer() -> None:
     breaker = Breaker(Clock())
     for _ in range(FAILURES):
-        breaker.failed(at_least_s=60)
+        breaker.failed(retry_after_s=60)
     assert breaker.begin() == 60
 
 
@@ -215,7 +215,7 @@ def test_second_signal_ends_the_process() -> None:
         waiting = TimeLimit(GIVE_UP_S)
         while _held_bytes(flow.stderr.fileno()) < FULL_BYTES:
             assert flow.poll() is None
-            assert not waiting.ended()
+            assert not waiting.poll_expired()
         flow.send_signal(signal.SIGTERM)
         said = stack.enter_context(ThreadPoolExecutor(1)).submit(flow.stderr.read)
         assert flow.stdout.readline() == b"stopping\n"

@@ -43,6 +43,8 @@ def _in_module(path: Path) -> Iterator[Message]:
 
 def _error(called: ast.expr) -> str:
     """Return the name of the exception that is called, `FieldProblem` included, or an empty text."""
+    if isinstance(called, ast.Attribute) and called.attr == "of":  # InvalidRecord.of(…)
+        called = called.value
     name = called.attr if isinstance(called, ast.Attribute) else called.id if isinstance(called, ast.Name) else ""
     return name if name in EXCEPTIONS or name == "FieldProblem" else ""
 

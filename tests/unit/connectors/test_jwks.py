@@ -21,7 +21,7 @@ def server() -> Iterator[JwksServer]:
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (None, "cannot read"), (b"", "no JWKS document"), (b'{"keys": 5}', "no JWKS"),
+        (None, "cannot read"), (b"", "not a JWKS document"), (b'{"keys": 5}', "not a JWKS"),
         (b" " * (MOST_BYTES + 1), "more than"),
     ],
 )  # fmt: skip
@@ -63,11 +63,11 @@ def test_a_tag_that_cannot_be_sent_back_is_not_kept(server: JwksServer) -> None:
     [
         (500, {}, document(rs256()), "it answered 500"), (404, {}, document(rs256()), "it answered 404"),
         (302, {"Location": "https://elsewhere.example/jwks"}, b"", "it answered 302"),
-        (304, {}, b"", "it answered 304"), (200, {}, b"<html>", "no JWKS document"),
-        (200, {}, b"[" * 100_000, "no JWKS document"), (200, {}, document(), "no key in the answer"),
+        (304, {}, b"", "it answered 304"), (200, {}, b"<html>", "not a JWKS document"),
+        (200, {}, b"[" * 100_000, "not a JWKS document"), (200, {}, document(), "no key in the answer"),
         (200, {}, document({"kty": "oct", "k": SECRET}), "no key in the answer"),
         (200, {}, b" " * (64 * MOST_BYTES), "more than 1,048,576 bytes"),
-        (200, {"Content-Encoding": "gzip"}, gzip.compress(b" " * (64 * MOST_BYTES), mtime=0), "no JWKS document"),
+        (200, {"Content-Encoding": "gzip"}, gzip.compress(b" " * (64 * MOST_BYTES), mtime=0), "not a JWKS document"),
         (200, {"Content-Length": "100000"}, b"{", "cannot be asked"),
     ],
     ids=lambda value: repr(value)[:20],

@@ -192,7 +192,7 @@ def group(tmp_path: Path) -> Iterator[Group]:
 def until(true: Callable[[], bool]) -> None:
     waiting = TimeLimit(GIVE_UP_S)
     while not true():
-        assert not waiting.ended()
+        assert not waiting.poll_expired()
 
 
 def test_accepted_newest_offsets_are_committed(group: Group) -> None:

@@ -337,11 +337,11 @@ def test_transaction_markers_at_the_end_hold_back_nothing(partition: Partition) 
 
 def test_wait_ends_at_its_deadline_or_beyond_reach(partition: Partition) -> None:
     partition.ask(ANN, end=REACH + 1)
-    assert [record.unread for record in partition.answered()] == [REACH + 1]
+    assert [record.unapplied for record in partition.answered()] == [REACH + 1]
     partition.ask(ANN, end=3)
     assert partition.answered() == []
     partition.now_s = WAIT_S
-    assert [record.unread for record in partition.answered()] == [3]
+    assert [record.unapplied for record in partition.answered()] == [3]
 
 
 def test_waiting_query_holds_up_no_other_tenant_and_no_offset(partition: Partition) -> None:
@@ -400,4 +400,4 @@ def test_source_gives_writes_before_the_query_that_follows_them(
     for value in (b"m0", b"m1"):
         one_partition_kafka.append(MEMORIES, 0, value, ANN)
     found = [one for one in waiting_member.records(3) if isinstance(one, Record)]
-    assert [(one.value, one.unread) for one in found] == [(b"m0", 0), (b"m1", 0), (b"q", 0)]
+    assert [(one.value, one.unapplied) for one in found] == [(b"m0", 0), (b"m1", 0), (b"q", 0)]

@@ -150,7 +150,7 @@ def outcome_of(run: Runner, schedule: list[Batch], state_dir: Path) -> Outcome:
             if isinstance(one, Ack):
                 through.setdefault(one.source, []).extend(one.offsets)
         outputs = [one for one in sink.items if not isinstance(one, Ack | OutputBarrier)]
-        marks = [(b.partition, b.number, b.open, b.last) for b in sink.items if isinstance(b, OutputBarrier)]
+        marks = [(b.partition, b.number, b.pending, b.last) for b in sink.items if isinstance(b, OutputBarrier)]
         assert source.is_closed
         assert sink.is_closed
         shown = sorted(map(shown_of, outputs), key=repr)

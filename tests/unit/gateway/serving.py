@@ -82,7 +82,7 @@ class Engine:
     def obstacle(self) -> str:
         return self.in_the_way
 
-    def stopped(self) -> str:
+    def stop_reason(self) -> str:
         return self.ended
 
 

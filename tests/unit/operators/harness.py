@@ -118,7 +118,7 @@ class Harness:
 
     def mark(self) -> ReadPlace:
         """Sync the state. Return the place of the next process."""
-        sources = self._step.begin_sync(Barrier(0, 0)).open
+        sources = self._step.begin_sync(Barrier(0, 0)).pending
         unfinished = [Position.parse(f"{source}:{offset}") for source, found in sources.items() for offset in found]
         return ReadPlace(dict(self._read), unfinished)
 

@@ -47,7 +47,7 @@ class Engine(Harness):
         return outputs
 
     def open_queries(self) -> tuple[int, ...]:
-        return self._step.begin_sync(Barrier(0, 0)).open.get(f"{QUERIES}:0", ())
+        return self._step.begin_sync(Barrier(0, 0)).pending.get(f"{QUERIES}:0", ())
 
     def pass_time(self, ms: int) -> list[dict[str, Any]]:
         self.now_ms += ms

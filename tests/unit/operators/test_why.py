@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from recallflow.embedder import Kind, Matrix
-from recallflow.language import read
+from recallflow.language import analyse
 from recallflow.operators.recall import rank_and_judge
 from recallflow.operators.recall.phrases import PLAIN, QUOTE_CHARACTERS
 from recallflow.operators.recall.weights import WEIGHTS
@@ -84,7 +84,7 @@ def test_requested_day_ranks_above_its_neighbours() -> None:
     begin_ms = 1_772_366_400_000  # 1 March 2026, 12:00
     said = [
         make_event("message", begin_ms + n * DAY_MS, id=f"{n + 1}", session_id=f"s{n}", name="Ann", content=text)
-        for n, text in enumerate(["We watered plants and read a book."] * 40)
+        for n, text in enumerate(["We watered plants and analyse a book."] * 40)
     ]
     (response,) = run_flow(
         [*said, make_event("recall", begin_ms + 60 * DAY_MS, query="What was on March 12?")]
@@ -165,7 +165,7 @@ SENTENCE = st.lists(st.sampled_from(VOCABULARY), min_size=1, max_size=9).map(" "
 def test_places_point_at_words_of_the_question(said: list[str], query: str) -> None:
     told = [make_event("message", n, name=("Ann", "Bo")[n % 2], content=text) for n, text in enumerate(said)]
     (response,) = run_flow([*told, make_event("recall", DAY_MS, query=query)]).responses
-    asked = {*read(query).stems}
+    asked = {*analyse(query).stems}
     for memory in response["memories"]:
         assert memory["why"]
         for reason in memory["why"]:
@@ -174,7 +174,7 @@ def test_places_point_at_words_of_the_question(said: list[str], query: str) -> N
                     shown = memory["content"][place["start"] : place["end"]]
                     assert shown
                     # Beside another script, accents are left out.
-                    assert {*read(shown).stems, *read(f"{shown} щ").stems} & asked
+                    assert {*analyse(shown).stems, *analyse(f"{shown} щ").stems} & asked
                 assert word["word"] == memory["content"][word["places"][0]["start"] : word["places"][0]["end"]]
 
 

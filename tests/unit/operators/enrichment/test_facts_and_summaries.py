@@ -192,7 +192,7 @@ def test_each_memory_gets_its_own_category_in_one_call() -> None:
     for result, about, category in ((first, FLIGHT, "travel"), (second, SOUP, "food")):
         (event,) = parsed(result)
         assert isinstance(event, MemoryUpdate)
-        assert (event.memory_id, event.given()) == (about.memory_id, {"category": category})
+        assert (event.memory_id, event.fields_set()) == (about.memory_id, {"category": category})
         assert event.derived_from is not None
         assert (event.derived_from.memory_id, event.derived_from.content_hash) == (about.memory_id, about.content_hash)
 
