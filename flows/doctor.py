@@ -307,7 +307,7 @@ def registry_findings(config: Config) -> Iterator[Finding]:
         return
     check, todo = "schema registry", f"correct {PREFIX}url and the credentials of the registry, or start it"
     try:
-        with registry.asking():
+        with registry.translate_errors():
             registry.client.get_subjects(subject_prefix=config.topics.memory)
         config.response_schema_id()
     except RecallflowError as error:

@@ -171,10 +171,10 @@ def described(item: Item | Record) -> tuple[str, Attributes]:
     match item:
         case Ask(query=query):
             event_type: str = query.type
-            operation = operation_of(event_type, asks=True)
+            operation = operation_of(event_type, is_query=True)
         case Write(event=event):
             event_type = event.type
-            operation = operation_of(event_type, asks=False)
+            operation = operation_of(event_type, is_query=False)
         case Record():
             return f"process {item.position.topic}", {}
         case _:

@@ -10,7 +10,7 @@ from recallflow.events import MemoryEvent
 from recallflow.operators.graph.names import TextNames
 from recallflow.operators.guard import retry_once
 from recallflow.owner import Owner, partition_of, state_partition
-from recallflow.parsing import QUERY_TYPES, parse, raw_query
+from recallflow.parsing import QUERY_TYPES, parse, raw_event
 from recallflow.queries import ID_NAMES, QueryEvent
 from recallflow.records import Position, Record, Refusal
 from recallflow.state.arrays import Bytes
@@ -144,7 +144,7 @@ def _event_of(record: Record) -> Write | Ask:
 
 def _query_id(record: Record) -> str | None:
     """Return the id of a refused record that is recognisably a query."""
-    raw = raw_query(record.value)
+    raw = raw_event(record.value, QUERY_TYPES)
     if raw is None:
         return None
     given = next((raw[name] for name in ID_NAMES if name in raw), None)

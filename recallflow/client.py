@@ -6,14 +6,12 @@
 
 The method names equal the method names of `recallflow.Memory`, the embedded engine. A client reads its own writes: it
 keeps the position of the last write for each of the latest 10,000 users, and the engine answers a query after it has
-applied that write. Pass `after` to wait for a write of another program. An event's position in its topic, as text, is
-its memory's id, unless the event has an `id`.
-
-All errors are in `recallflow.errors`.
+applied that write. Pass `after` to wait for a write of another program. A memory's id is the `id` of its event, or else
+the position of the event in its topic, as text. All errors are in `recallflow.errors`.
 
 Each call is one method of `KafkaVerbs` that returns a `concurrent.futures.Future`. A client has two threads: one for
 delivery reports and deadlines, one for responses. librdkafka reconnects by itself; the message of a timeout contains
-its last error.
+librdkafka's last error.
 """
 
 import logging
@@ -62,7 +60,7 @@ _TOKEN = re.compile(r"[!-~]+")
 
 
 class Credentials:
-    """API key or token of a client, and optionally its only user. Error messages contain no secret."""
+    """API key or token of a client, and optionally its only user, `end_user`. Error messages contain no secret."""
 
     def __init__(self, api_key: str | None = None, token: Token | None = None, end_user: str | None = None) -> None:
         """Check the credentials. `token` is a JWT, or a function that returns a current one. Raise UsageError."""
@@ -94,7 +92,7 @@ class Credentials:
         return ((TOKEN_HEADER, b"Bearer " + token.encode()),)
 
 
-USERS_MAX = 10_000  # users with the latest writes; the engine has long applied the writes of all others
+USERS_MAX = 10_000  # remembered users: the engine applied the last write of another user long ago
 
 
 class OwnWrites:
@@ -104,8 +102,8 @@ class OwnWrites:
         self._last: OrderedDict[str, Position] = OrderedDict()
         self._lock = threading.Lock()
 
-    def note(self, user_id: str, position: Position) -> Position:
-        """Record an acknowledged write of a user. Return its position."""
+    def add(self, user_id: str, position: Position) -> Position:
+        """Add an acknowledged write of a user. Return the write's position."""
         with self._lock:
             known = self._last.pop(user_id, position)
             self._last[user_id] = max(known, position) if known.source == position.source else position
@@ -122,7 +120,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(slots=True, eq=False)
 class PendingQuery:
-    """A query without a response yet. `deadline_s` is in seconds of time.monotonic()."""
+    """A query that waits for its response. `deadline_s` is in seconds of time.monotonic()."""
 
     query_id: str
     key: bytes
@@ -132,9 +130,9 @@ class PendingQuery:
 
 
 class PendingQueries:
-    """Queries without a response yet. Thread-safe. The caller of `pop` sets the result of the query's future.
+    """Queries that wait for their responses. Thread-safe. The caller of `pop` sets the result of the query's future.
 
-    Queries are grouped by record key, and a response has the key of its query. Responses to other clients are therefore
+    Queries are grouped by record key, and a response has the key of its query. So most responses to other clients are
     skipped by their key, without parsing.
     """
 
@@ -167,8 +165,7 @@ class PendingQueries:
             response = Response.model_validate_json(response_json(message.value() or b""))
         except ValidationError as error:
             # Do not log the error: it quotes the invalid value, which may be the text of a memory.
-            wrong = error.error_count()
-            _log.warning("%s: a record is no response: %d fields are wrong", message.topic(), wrong)
+            _log.warning("%s: a record is no response: %d fields are wrong", message.topic(), error.error_count())
             return
         if (pending := self.pop(key, response.query_id)) is None:
             return
@@ -177,10 +174,10 @@ class PendingQueries:
         except QueryFailed as failed:
             pending.future.set_exception(failed)
 
-    def fail_due(self, trouble: str | None) -> None:
-        """Fail the queries whose deadline has passed. `trouble` is Kafka's last error."""
+    def fail_due(self, kafka_error: str | None) -> None:
+        """Fail the queries whose deadline has passed. `kafka_error` is Kafka's last error."""
         for pending in self._pop_due(time.monotonic()):
-            pending.future.set_exception(QueryTimeout(pending.query_id, pending.timeout_s, trouble))
+            pending.future.set_exception(QueryTimeout(pending.query_id, pending.timeout_s, kafka_error))
 
     def fail_all(self, error: Exception) -> None:
         for pending in self._pop_due(float("inf")):
@@ -234,15 +231,15 @@ class KafkaVerbs(Verbs):
         self._decided_ms = 0
         self._deciding = threading.Lock()
         self._writes = OwnWrites()
-        self._outstanding = PendingQueries()
-        inboxes, waiting = [replies or Inbox(topics.responses)], self._outstanding
-        self._kafka = ProducerAndReader(kafka, inboxes, timeout_s, waiting.receive, waiting.fail_all, waiting.fail_due)
+        self._pending = PendingQueries()
+        inboxes, queries = [replies or Inbox(topics.responses)], self._pending
+        self._kafka = ProducerAndReader(kafka, inboxes, timeout_s, queries.receive, queries.fail_all, queries.fail_due)
 
     def _put(self, event: AnyEvent) -> "Future[Position]":
         sent = self._send(event, self._credentials.headers(event.user_id))
         if event.type in QUERY_TYPES:
             return sent
-        return map_future(sent, partial(self._writes.note, event.user_id))  # recorded before the caller continues
+        return map_future(sent, partial(self._writes.add, event.user_id))  # added before the caller continues
 
     def _written(self, user_id: str) -> Position | None:
         return self._writes.last(user_id)
@@ -251,8 +248,8 @@ class KafkaVerbs(Verbs):
         headers = self._credentials.headers(query.user_id)
         query_id = cast(str, query.id)
         pending = PendingQuery(query_id, query.owner.record_key, timeout_s, time.monotonic() + timeout_s)
-        with self._kafka.hold_open():
-            self._outstanding.add(pending)
+        with self._kafka.delay_close():
+            self._pending.add(pending)
         self._kafka.ready.add_done_callback(lambda _: self._ask_when_ready(query, pending, headers))
         return pending.future
 
@@ -260,7 +257,7 @@ class KafkaVerbs(Verbs):
         """Send a query, unless its deadline passed before responses could be read."""
 
         def fail(error: BaseException | None) -> None:
-            if error is not None and self._outstanding.pop(pending.key, pending.query_id) is not None:
+            if error is not None and self._pending.pop(pending.key, pending.query_id) is not None:
                 pending.future.set_exception(error)
 
         if (reply_to := self._kafka.reply_to) is not None:
@@ -270,7 +267,7 @@ class KafkaVerbs(Verbs):
                 self._send(query, headers).add_done_callback(lambda sent: fail(sent.exception()))
             except InvalidRecord as error:  # too large
                 fail(error)
-            except UsageError:  # closed meanwhile: close() fails the query
+            except UsageError:  # the client was closed: close() fails the query
                 pass
 
     def _send(self, event: AnyEvent, headers: Headers) -> "Future[Position]":
@@ -281,15 +278,15 @@ class KafkaVerbs(Verbs):
     def _produce(self, topic: str, value: bytes, key: bytes, headers: Headers) -> "Future[Position]":
         sent: Future[Position] = new_future()
 
-        def delivered(outcome: Position | DeliveryFailed) -> None:
+        def on_outcome(outcome: Position | DeliveryFailed) -> None:
             (sent.set_exception if isinstance(outcome, DeliveryFailed) else sent.set_result)(outcome)  # type: ignore[arg-type]
 
-        self._kafka.send(topic, value, key, headers, delivered)
+        self._kafka.send(topic, value, key, headers, on_outcome)
         return sent
 
     def close(self) -> None:
-        """Wait for the delivery of all sent records, and fail pending queries with UsageError. Block for at most about
-        `timeout_s`. A second call has no effect."""
+        """Wait for the delivery of all sent records, and fail pending queries with UsageError. Block for about
+        `timeout_s` at most. A second call has no effect."""
         self._kafka.close()
 
     def graph_status(
@@ -324,8 +321,8 @@ class KafkaVerbs(Verbs):
     def category(
         self, /, name: str, description: str, *, removed: bool = False, by: str | None = None, why: str | None = None
     ) -> "Future[Position]":
-        """Define or redescribe a category of the tenant's memories, or retire it (`removed`). The change applies to
-        events that reach Kafka after it. Return and raise as `graph_rollout` does."""
+        """Define a category of the tenant's memories, change its description, or retire it (`removed`). The change
+        applies to events that reach Kafka after it. Return and raise as `graph_rollout` does."""
         fields = {"name": name, "description": description, "removed": removed}
         return self.decide("category", fields | given_fields(by=by, why=why))
 
@@ -349,8 +346,8 @@ class KafkaVerbs(Verbs):
         return map_future(self._publish(event), lambda position: NewKey(key.text(), cast(ApiKey, event), position))
 
     def revoke_key(self, /, key: ApiKey, *, by: str | None = None, why: str | None = None) -> "Future[Position]":
-        """Revoke an API key permanently. Records that reach Kafka with it more than a second later are refused. Return
-        and raise as `graph_rollout` does."""
+        """Revoke an API key permanently. Records with the key that reach Kafka more than a second later are refused.
+        Return and raise as `graph_rollout` does."""
         if not isinstance(key, ApiKey) or key.tenant_id != self._scope.tenant_id:
             raise UsageError(f"give the ApiKey of a key of tenant {self._scope.tenant_id!r}, as create_key() gave it")
         return self.decide("api_key", key.revocation() | given_fields(by=by, why=why))
@@ -376,7 +373,7 @@ class KafkaVerbs(Verbs):
     def _decision(self, event_type: str, fields: Mapping[str, Any]) -> Control:
         for name in {"by", "why"} & fields.keys():
             checked_text(name, fields[name])
-        with self._deciding:  # timestamps increase strictly, so a replayed earlier decision has no effect
+        with self._deciding:  # timestamps increase strictly: an earlier decision that is sent again has no effect
             self._decided_ms = max(time.time_ns() // 1_000_000, self._decided_ms + 1)
             return self._scope.control_event(event_type, {**fields, "timestamp": self._decided_ms})
 
@@ -419,8 +416,9 @@ class _KafkaConnection:
         `end_user` restricts the client to one user. `control_secret` signs tenant decisions, for an engine that accepts
         only signed ones.
 
-        `reply_topic` replaces the response topic; the engine's settings must allow it. Then the client reads a single
-        partition of it, `reply_partition` or any. Refused credentials get no response there: the query times out."""
+        `reply_topic` replaces the response topic; the engine's settings must permit it. The client reads one partition
+        of the reply topic, `reply_partition` or a random one. Queries with refused credentials get no response there:
+        they time out."""
         checked_text("bootstrap_servers", bootstrap_servers)
         if not isinstance(options, Mapping):
             raise UsageError(f"options must map librdkafka's names to values, not {options!r}")
@@ -435,7 +433,7 @@ class _KafkaConnection:
 
 
 class RecallClient(_KafkaConnection, SyncCalls):
-    """Every call waits for its outcome. For use from any number of threads."""
+    """Client of an engine on Kafka. Every call waits for its outcome. For use from any number of threads."""
 
     graph_status = sync_call(KafkaVerbs.graph_status)
     graph_trace = sync_call(KafkaVerbs.graph_trace)
@@ -449,7 +447,7 @@ class RecallClient(_KafkaConnection, SyncCalls):
 
 
 class AsyncRecallClient(_KafkaConnection, AsyncCalls):
-    """Every call is awaited. For use from one event loop, or several."""
+    """Client of an engine on Kafka. Every call is awaited. For use from one event loop, or several."""
 
     graph_status = async_call(KafkaVerbs.graph_status)
     graph_trace = async_call(KafkaVerbs.graph_trace)

@@ -1,7 +1,7 @@
 """Field types of events, queries and responses, and models that refuse unknown fields."""
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from datetime import UTC, datetime
 from difflib import get_close_matches
 from functools import lru_cache
@@ -35,12 +35,9 @@ _TIMES = "RFC 3339 (2026-01-31T12:00:00Z) or epoch milliseconds"
 
 
 def parse_time(value: object) -> int:
-    """Convert RFC 3339 text or epoch milliseconds to epoch milliseconds, within the years 1 to 9999. No offset means
-    UTC.
-
-    A number that looks like epoch seconds is refused: as milliseconds it would put the event into 1970.
-    """
-    given = value
+    """Convert RFC 3339 text or epoch milliseconds to epoch milliseconds, within the years 1 to 9999. Text without an
+    offset is UTC. A number that looks like epoch seconds is refused: as milliseconds it would be a time in 1970."""
+    is_text = isinstance(value, str)
     if isinstance(value, str):
         try:
             moment = datetime.fromisoformat(value)
@@ -51,7 +48,7 @@ def parse_time(value: object) -> int:
         value = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ValueError(f"not a time; give {_TIMES}")  # noqa: TRY004 pydantic collects ValueError
-    if given is value and _looks_like_seconds(value):
+    if not is_text and _looks_like_seconds(value):
         raise ValueError("looks like epoch seconds; give milliseconds, or RFC 3339")
     if not EPOCH_MS_MIN <= value <= EPOCH_MS_MAX:  # NaN is outside too
         raise ValueError("outside the years 1 to 9999")
@@ -67,7 +64,7 @@ def _looks_like_seconds(value: float) -> bool:
     return EPOCH_SECONDS_MIN <= value <= EPOCH_SECONDS_MAX
 
 
-@lru_cache(maxsize=10_000)  # the same memories are answered over and over
+@lru_cache(maxsize=10_000)  # most answers contain memories of earlier answers
 def format_time(epoch_ms: int) -> str:
     """Convert epoch milliseconds to RFC 3339 in UTC, with milliseconds only if they are not 0."""
     moment = datetime.fromtimestamp(epoch_ms // 1000, UTC).replace(microsecond=epoch_ms % 1000 * 1000)
@@ -75,7 +72,7 @@ def format_time(epoch_ms: int) -> str:
 
 
 def _whole(value: object) -> object:
-    """Accept 5.0 as a whole number, because some senders have only floats."""
+    """Return 5 for 5.0, because some senders have only floats; another value unchanged."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
@@ -85,36 +82,40 @@ def _fits_float32(vector: list[float]) -> list[float]:
     return vector
 
 
-def _sha256(given: str) -> str:
-    if re.fullmatch(r"[0-9a-fA-F]{64}", given) is None:
+def _sha256(text: str) -> str:
+    if re.fullmatch(r"[0-9a-fA-F]{64}", text) is None:
         raise ValueError("not a SHA-256; give its 64 hexadecimal digits")
-    return given.lower()
+    return text.lower()
 
 
-def _finite(given: Any) -> Any:
-    """Refuse NaN and Infinity, which JSON cannot represent."""
-    ahead = [given]
+def json_values(value: object) -> Iterator[object]:
+    """Yield a JSON value and all values in it, at every depth."""
+    ahead = [value]
     while ahead:
-        match ahead.pop():
-            case float() as number if not isfinite(number):
-                raise ValueError("holds NaN, Infinity or a number beyond all bounds, which JSON does not have")
-            case dict() as fields:
-                ahead += fields.values()
-            case list() as items:
-                ahead += items
-    return given
+        yield (value := ahead.pop())
+        if isinstance(value, dict):
+            ahead += value.values()
+        elif isinstance(value, list):
+            ahead += value
+
+
+def _finite(value: Any) -> Any:
+    """Refuse NaN and Infinity, which JSON cannot represent."""
+    if any(isinstance(one, float) and not isfinite(one) for one in json_values(value)):
+        raise ValueError("contains NaN, Infinity or a number beyond all bounds, which JSON does not have")
+    return value
 
 
 # No control characters, which break line-based tools, and at least one visible character.
-_NAMED = r"^[^\x00-\x1f\x7f-\x9f]*[^\s\x00-\x1f\x7f-\x9f][^\x00-\x1f\x7f-\x9f]*$"
-Name = Annotated[str, StringConstraints(min_length=1, max_length=512, pattern=_NAMED)]
-Identifier = Annotated[str, StringConstraints(min_length=1, max_length=128, pattern=_NAMED)]
+_VISIBLE = r"^[^\x00-\x1f\x7f-\x9f]*[^\s\x00-\x1f\x7f-\x9f][^\x00-\x1f\x7f-\x9f]*$"
+Name = Annotated[str, StringConstraints(min_length=1, max_length=512, pattern=_VISIBLE)]
+Identifier = Annotated[str, StringConstraints(min_length=1, max_length=128, pattern=_VISIBLE)]
 ContentHash = Annotated[str, Field(json_schema_extra={"pattern": "^[0-9a-fA-F]{64}$"}), AfterValidator(_sha256)]
 AnyJson = Annotated[dict[str, Any], AfterValidator(_finite)]
 _TIME = {"anyOf": [{"type": "string", "format": "date-time"}, {"type": "integer", "description": "epoch milliseconds"}]}
-_WRITTEN = PlainSerializer(wire_time, when_used="json")
-Timestamp = Annotated[int, BeforeValidator(parse_time), _WRITTEN, WithJsonSchema(_TIME)]
-AS_INT = BeforeValidator(_whole)  # last in an annotation: it runs before the bounds are checked
+_TO_WIRE = PlainSerializer(wire_time, when_used="json")
+Timestamp = Annotated[int, BeforeValidator(parse_time), _TO_WIRE, WithJsonSchema(_TIME)]
+AS_INT = BeforeValidator(_whole)  # must be last in an annotation: it then runs before the bounds are checked
 INT32_MAX = 2**31 - 1
 JSON_INT_MAX = 2**53 - 1  # largest integer that every JSON parser reads exactly
 Fraction = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
@@ -127,10 +128,10 @@ Layer = Literal["rule", "working", "long_term"]
 
 class Model(BaseModel):
     """Base of all models on topics: immutable and strict. Unknown fields are accepted by the parser and logged once.
-    Numbers, texts and truth values are not converted, because `true` for 1 has another meaning.
+    Numbers, texts and truth values are not converted, because `true` and 1 have different meanings.
 
-    Unknown fields are in `model_extra` alone, and not attributes: their values are not validated, and code for one
-    event type could find them in another.
+    Unknown fields are in `model_extra`, but are no attributes: their values are not validated, and code that reads a
+    field of one event type must not find an unknown field of another type.
     """
 
     model_config = ConfigDict(
@@ -149,37 +150,38 @@ class Truncatable(Model):
     truncated: bool = False
 
 
-LETTERS_READ = 64  # of an unknown name
-ALIKE = 0.6
-FIELDS_MAX = 64  # of an object with unknown fields
+LETTERS_READ = 64  # compared characters of an unknown name
+ALIKE = 0.6  # minimum similarity of a suggestion, 0 to 1
+FIELDS_MAX = 64  # fields of an object with unknown ones: of a larger object only the number is reported
 
 
 class StrictPart(Model):
-    """Model that refuses unknown fields: a misspelt condition would widen a query. `ALSO` maps common names to ours."""
+    """Model that refuses unknown fields: a misspelt condition would widen a query. `ALSO` maps other products' names to
+    ours."""
 
     model_config = ConfigDict(extra="forbid")
     ALSO: ClassVar[Mapping[str, str]] = {}
 
     @model_validator(mode="wrap")
     @classmethod
-    def _known_fields(cls, given: object, check: ModelWrapValidatorHandler[Any]) -> Any:
+    def _known_fields(cls, value: object, check: ModelWrapValidatorHandler[Any]) -> Any:
         try:
-            return check(given)
+            return check(value)
         except ValidationError as error:
-            found = error.errors(include_url=False)
+            errors = error.errors(include_url=False)
             # Errors of nested parts are already converted.
-            unknown = [at for at, one in enumerate(found) if one["type"] == "extra_forbidden"]
+            unknown = [at for at, one in enumerate(errors) if one["type"] == "extra_forbidden"]
             if not unknown:
                 raise
-            if isinstance(given, dict) and len(given) > FIELDS_MAX:
-                raise ValueError(f"has {len(given):,} fields; it may have {FIELDS_MAX}") from None
+            if isinstance(value, dict) and len(value) > FIELDS_MAX:
+                raise ValueError(f"has {len(value):,} fields; it may have {FIELDS_MAX}") from None
             known = [field.alias or name for name, field in cls.model_fields.items()]
-            problems = [*map(_as_details, found)]
+            problems = [*map(_as_details, errors)]
             for count, at in enumerate(unknown):
-                where = problems[at]["loc"]
-                # Later problems are not shown, and suggestions take time.
-                remedy = suggest_name(str(where[-1]), known, cls.ALSO) if count < PROBLEMS_MAX else ""
-                problems[at] = unknown_name_error("field", where, remedy)
+                location = problems[at]["loc"]
+                # Suggestions take time, and problems beyond PROBLEMS_MAX are not shown.
+                remedy = suggest_name(str(location[-1]), known, cls.ALSO) if count < PROBLEMS_MAX else ""
+                problems[at] = unknown_name_error("field", location, remedy)
             raise ValidationError.from_exception_data(cls.__name__, problems) from None
 
 
@@ -192,25 +194,25 @@ def suggest_name(name: str, known: Collection[str], also: Mapping[str, str] | No
 
 def nearest(name: str, known: Collection[str]) -> str | None:
     """Return the most similar known name, if any: event_time for `eventTime`, tau_days for `tau`."""
-    asked, by_letters = _letters(name), {_letters(one): one for one in known}
-    begun = [letters for letters in by_letters if len(asked) > 1 and letters.startswith(asked)]
-    found = begun or get_close_matches(asked, by_letters, 1, ALIKE)
-    return by_letters[found[0]] if found else None
+    typed, by_letters = _letters(name), {_letters(one): one for one in known}
+    completions = [letters for letters in by_letters if len(typed) > 1 and letters.startswith(typed)]
+    similar = completions or get_close_matches(typed, by_letters, 1, ALIKE)
+    return by_letters[similar[0]] if similar else None
 
 
 def _letters(name: str) -> str:
     return "".join(filter(str.isalnum, name[:LETTERS_READ].lower()))
 
 
-def unknown_name_error(what: str, where: tuple[int | str, ...], how: str) -> InitErrorDetails:
-    problem = f"no such {what}; {how}" if how else f"no such {what}"
-    return InitErrorDetails(type="value_error", loc=where, input=where[-1], ctx={"error": ValueError(problem)})
+def unknown_name_error(noun: str, location: tuple[int | str, ...], remedy: str) -> InitErrorDetails:
+    problem = f"no such {noun}; {remedy}" if remedy else f"no such {noun}"
+    return InitErrorDetails(type="value_error", loc=location, input=location[-1], ctx={"error": ValueError(problem)})
 
 
-def check_all(given: object, check: ValidatorFunctionWrapHandler, problems: list[InitErrorDetails]) -> Any:
+def check_all(value: object, check: ValidatorFunctionWrapHandler, problems: list[InitErrorDetails]) -> Any:
     """Return the result of `check`. Raise ValidationError with these problems and the problems that `check` finds."""
     try:
-        checked = check(given)
+        checked = check(value)
     except ValidationError as error:
         problems = [*problems, *map(_as_details, error.errors(include_url=False))]
     if problems:

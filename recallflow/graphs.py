@@ -6,12 +6,12 @@ from recallflow.control import RolloutMode
 from recallflow.fields import Model, Truncatable
 
 InvalidReason = Literal["archived", "expired", "not_yet_valid", "superseded"]
-"""Reason why a node, edge or memory is not valid at the requested time."""
+"""Reason why a node, edge or memory is not valid at the requested time. Responses list these reasons as `marks`."""
 
 
 class RolloutState(Model):
-    """The tenant's rollout mode, with its author, time and reason. `enabled` states whether the deployment has the
-    graph on."""
+    """The tenant's rollout mode, with its author, time and reason. `enabled` is false if the deployment's settings
+    disable the graph."""
 
     mode: RolloutMode
     enabled: bool
@@ -21,8 +21,8 @@ class RolloutState(Model):
 
 
 class TypeFigures(Model):
-    """Figures of one edge type: number of answers in the gate's window that used such edges, and their mean
-    relevance in the window and before it (null: too few answers)."""
+    """Figures of one edge type: the number of answers in the gate's window with memories from such edges, and the mean
+    relevance of these memories in the window, and before it (null: too few answers)."""
 
     answers: int
     relevance: float | None
@@ -30,8 +30,8 @@ class TypeFigures(Model):
 
 
 class GateState(Model):
-    """The tenant's quality gate: its verdict with time, author and reason (null: none yet), and figures over all
-    state partitions of the answering engine (null: too few answers). `windows` has the observations by name."""
+    """The tenant's quality gate: its verdict with time, author and reason (null: no verdict yet), and figures over all
+    state partitions of the answering engine (null: too few answers). `windows` contains the figures by name."""
 
     blocked: bool
     since: str | None
@@ -42,7 +42,7 @@ class GateState(Model):
 
 
 class GraphFailure(Truncatable):
-    """An expansion that failed."""
+    """A failed graph expansion of a query."""
 
     at: str
     query_id: str
@@ -50,8 +50,8 @@ class GraphFailure(Truncatable):
 
 
 class GraphReport(Truncatable):
-    """Size of the owner's graph, and the tenant's rollout. `complete` is false for a very large graph, which is
-    counted in part."""
+    """Size of the owner's graph, and the tenant's rollout. `complete` is false if the graph is very large: then only a
+    part was counted."""
 
     nodes: dict[str, int]
     edges: dict[str, int]
@@ -70,7 +70,8 @@ class TracedMemory(Truncatable):
 
 
 class TracedStep(Truncatable):
-    """An examined edge, from its start, with the outcome. `score` is set where it leads to a candidate memory."""
+    """An edge that the expansion examined from `source`, with the outcome. `score` is set if the edge leads to a
+    candidate memory."""
 
     hop: int
     source: str
@@ -83,8 +84,9 @@ class TracedStep(Truncatable):
 
 
 class Trace(Truncatable):
-    """Expansion of one query, step by step, regardless of the rollout. `left_out` counts steps beyond the first
-    thousand; `caps` are the reached limits; `fallback` is the reason why an answer would not use the expansion."""
+    """Expansion of one query, step by step, regardless of the rollout. `left_out` is the number of steps after the
+    first thousand; `caps` are the reached limits; `fallback` is the reason why an answer would not use the expansion
+    (null: it would)."""
 
     seeds: list[TracedMemory]
     steps: list[TracedStep]
@@ -95,10 +97,10 @@ class Trace(Truncatable):
 
 
 class ExploredNode(Truncatable):
-    """A node; the key of a memory is its id, or `memory:…` where the id begins like another node's key. `expanded`
-    is true if its neighbours were loaded; false at a limit, and for an archived node. `hops` is the distance
-    from the requested nodes. `centrality` is its closeness to the other nodes of the subgraph, 0 to 1. `aliases` are
-    other names of an entity. On pages of the whole graph, `hops` and `centrality` are 0."""
+    """A node. The key of a memory is its id, or `memory:…` if the id begins like a key of another kind. `expanded`: the
+    node's neighbours were loaded (not at a limit, nor for an archived node). `hops` is the distance from the requested
+    nodes. `centrality` is the closeness to the other nodes of the subgraph, 0 to 1. `aliases` are other names of an
+    entity. On pages of the whole graph, `hops` and `centrality` are 0."""
 
     key: str
     kind: str
@@ -113,8 +115,8 @@ class ExploredNode(Truncatable):
 
 
 class ExploredEdge(Truncatable):
-    """An edge with its data. A symmetric edge is listed once. `marks` are the reasons why it is not valid at the
-    requested time; empty for a valid one."""
+    """An edge with its data. A symmetric edge is listed once. `marks` are the reasons why the edge is not valid at the
+    requested time; empty for a valid edge."""
 
     source: str
     target: str
@@ -140,7 +142,8 @@ class ExploredLink(Model):
 
 
 class ExploredMemory(Truncatable):
-    """A memory of a subgraph in short form. `marks` are as those of an edge; recall omits marked memories."""
+    """A memory of a subgraph in short form. `marks` are the reasons why the memory is not valid at the requested time;
+    recall omits memories with marks."""
 
     id: str
     key: str
@@ -165,16 +168,16 @@ class Subgraph(Truncatable):
 
 
 class Evidence(Truncatable):
-    """A memory that states a fact, with the sentence."""
+    """A memory that states a fact. `quote` is the sentence with the fact."""
 
     id: str
     quote: str
 
 
 class Fact(Truncatable):
-    """A relation between two nodes, with keys and names. `evidence` are the newest of `evidence_count` memories that
-    state it; `score` is the share of the query's words that occur in it; `marks` are the reasons why it, or all its
-    evidence, is not valid."""
+    """A relation between two nodes, with their keys and names. `evidence` are the newest of `evidence_count` memories
+    that state the relation; `score` is the fraction of the query's words that occur in it; `marks` are the reasons why
+    the relation, or all its evidence, is not valid."""
 
     source: str
     source_name: str
@@ -195,7 +198,7 @@ class Fact(Truncatable):
 
 
 class Facts(Truncatable):
-    """Relations, best first. `complete` is false where a large neighbourhood was searched in part."""
+    """Relations, best first. `complete` is false if only a part of a large neighbourhood was searched."""
 
     facts: list[Fact]
     complete: bool

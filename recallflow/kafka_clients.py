@@ -13,14 +13,7 @@ from typing import Any, NamedTuple
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
 from recallflow.credentials import Headers
-from recallflow.errors import (
-    DeliveryFailed,
-    FieldProblem,
-    InvalidRecord,
-    RegistryUnavailable,
-    SourceError,
-    UsageError,
-)
+from recallflow.errors import DeliveryFailed, InvalidRecord, RegistryUnavailable, SourceError, UsageError
 from recallflow.kafka_options import KafkaOptions, log_outage, log_registry_outage
 from recallflow.limits import RECORD_BYTES
 from recallflow.queries import ReplyTo
@@ -57,9 +50,9 @@ def is_retriable(error: KafkaError) -> bool:
     return error.code() in _RETRIABLE or is_login_outage(error)
 
 
-# Failures of a login that may pass: the token endpoint or the broker is away, the last login was just before, or the
-# token has expired, which brokers do not distinguish from other unacceptable tokens. A start gives up soon. Requests
-# that failed for want of a login have no reason: `error_cb` receives it.
+# Login failures that a retry may solve: the token endpoint or the broker is unavailable, the last login was moments
+# ago, or the token has expired. Brokers answer an expired token like any unacceptable one. A start soon gives up its
+# retries. A request that fails because of the login contains no reason: `error_cb` receives the reason.
 _LOGIN_OUTAGES = re.compile(
     "^Failed to acquire SASL OAUTHBEARER token|failed: (Local: |Broker: Request not valid)"
     '|"status":"invalid_token"|Local: Authentication failure$'
@@ -71,13 +64,13 @@ _CERTIFICATE_REFUSALS = re.compile("alert (certificate|bad certificate|unknown c
 
 
 def is_refusal(error: KafkaError) -> bool:
-    """Return whether our credentials or rights are refused: a retry does not help."""
+    """Return whether the broker refuses our credentials or rights: a retry cannot succeed."""
     refused = error.code() in _REFUSALS and not is_login_outage(error)
     return refused or _CERTIFICATE_REFUSALS.search(error.str()) is not None
 
 
 def is_login_outage(error: KafkaError) -> bool:
-    """Return whether a login failed, and not because of its credentials."""
+    """Return whether a login failed for another reason than its credentials."""
     is_login = error.code() in (KafkaError._AUTHENTICATION, KafkaError.SASL_AUTHENTICATION_FAILED)
     return is_login and bool(_LOGIN_OUTAGES.search(error.str())) and not _TOKEN_REFUSALS.search(error.str())
 
@@ -103,11 +96,12 @@ def remedy_of(reason: str, other: str = _OTHER_REMEDY) -> str:
 
 
 class ClientErrors:
-    """Error callback (`error_cb`) of a client, which retries all errors but refusals and fatal ones: `check` raises."""
+    """Error callback (`error_cb`) of a client. The client retries all errors except refusals and fatal errors, which
+    `check` raises."""
 
     def __init__(self) -> None:
         self.refused: SourceError | None = None
-        self.last_reason = ""  # of the last retried error, as an addition to a message
+        self.last_reason = ""  # of the last error, in parentheses, to append to a message
 
     def __call__(self, error: KafkaError) -> None:
         if error.code() != KafkaError._ALL_BROKERS_DOWN:
@@ -124,16 +118,16 @@ class ClientErrors:
 
 
 POLL_S = 0.05  # poll interval; an expired deadline is noticed at most this late
-METADATA_S = 1.0
+METADATA_S = 1.0  # time limit of a metadata request
 RETRY_S = 0.2
 METADATA_INTERVAL_S = 2.0  # interval of the checks for added partitions and for a reachable Kafka
 
 
 class Inbox(NamedTuple):
-    """Topic to read: all partitions. With `one`, only `partition`, or a random partition if it is None."""
+    """Topic to read: all partitions. With `single`, only `partition`, or a random one if `partition` is None."""
 
     topic: str
-    one: bool = False
+    single: bool = False
     partition: int | None = None
 
 
@@ -141,16 +135,16 @@ def reason_of(error: Exception) -> str:
     return str(error.args[0].str() if isinstance(error, KafkaException) else error)
 
 
-RECORD_OVERHEAD_BYTES = 4_096  # a record's key, headers and batch, beyond its value
-
+RECORD_OVERHEAD_BYTES = 4_096  # of a record's key, headers and batch, in addition to the value
 DeliveryCallback = Callable[[Position | DeliveryFailed], None]
 
 
 class ProducerAndReader:
     """A producer, and a consumer that reads topics from their current end, each with a thread. Thread-safe.
 
-    Added partitions are read from their beginning. `ready` is done once the first partitions are assigned: an earlier
-    query could miss its answer. `metadata_error` is None after a successful metadata request."""
+    Partitions that are added later are read from their beginning. `ready` is done once the first partitions are
+    assigned: the answer to an earlier query could be missed. `metadata_error` is the error of the last metadata
+    request; None if it succeeded."""
 
     def __init__(
         self,
@@ -170,26 +164,27 @@ class ProducerAndReader:
             fail_due: called repeatedly with the last error of Kafka, for overdue requests.
         """
         self._servers, self._inboxes = kafka.bootstrap_servers, inboxes
-        self._named = ", ".join(inbox.topic for inbox in inboxes)
         self._receive, self._fail, self._fail_due = receive, fail, fail_due
         self._registry = kafka.registry
         self.ready: Future[None] = Future()
         self.metadata_error: str | None = None
         self._read_error: str | None = None  # None after a received record or a successful assignment
-        self._send_error: str | None = None
-        self._chosen: dict[str, int] = {}  # topic → chosen partition, for inboxes with `one`
+        self._send_error: str | None = None  # None after an acknowledged record
+        self._chosen: dict[str, int] = {}  # topic → chosen partition, for inboxes with `single`
         self._assigned: set[tuple[str, int]] = set()
         self._sending = threading.Lock()
         self._stopping, self._flushed = threading.Event(), threading.Event()  # responses are read until all is sent
-        # Bound the delivery time: librdkafka's default is five minutes.
-        bounded = {"delivery.timeout.ms": round(delivery_timeout_s * 1000), "error_cb": self._on_send_error}
-        # The engine and the topic limit the size; both limits are above librdkafka's default.
-        largest = {"message.max.bytes": RECORD_BYTES + RECORD_OVERHEAD_BYTES}
+        producer_options = {
+            # Bound the delivery time: librdkafka's default is five minutes.
+            "delivery.timeout.ms": round(delivery_timeout_s * 1000), "error_cb": self._on_send_error,
+            # The engine and the topic limit the size; both limits are above librdkafka's default.
+            "message.max.bytes": RECORD_BYTES + RECORD_OVERHEAD_BYTES,
+        }  # fmt: skip
         # Our topics have no transactions; an open transaction of another producer must not delay reading.
-        uncommitted = {"isolation.level": "read_uncommitted", "error_cb": self._on_read_error}
+        consumer_options = {"isolation.level": "read_uncommitted", "error_cb": self._on_read_error}
         try:
-            self._producer = Producer(largest | bounded | kafka.producer())
-            self._consumer = Consumer(kafka.consumer() | uncommitted)
+            self._producer = Producer(producer_options | kafka.producer())
+            self._consumer = Consumer(kafka.consumer() | consumer_options)
         except KafkaException as error:
             raise UsageError(f"Kafka options: {reason_of(error)}") from error
         works = (self._read, "recallflow-responses"), (self._deliver, "recallflow-deliveries")
@@ -204,9 +199,9 @@ class ProducerAndReader:
 
     @property
     def reply_to(self) -> ReplyTo | None:
-        """Return the address for answers once `ready`: None for the response topic."""
-        topic, one, _ = self._inboxes[0]
-        return ReplyTo(topic=topic, partition=self._chosen[topic]) if one else None
+        """Return the address to request answers at; None for the response topic. Call it once `ready` is done."""
+        topic, single, _ = self._inboxes[0]
+        return ReplyTo(topic=topic, partition=self._chosen[topic]) if single else None
 
     def _read(self) -> None:
         while not self._flushed.is_set() and not self._assign():
@@ -223,35 +218,35 @@ class ProducerAndReader:
                 check_s = time.monotonic() + METADATA_INTERVAL_S
 
     def _assign(self) -> bool:
-        """Read every partition from its end. Return False with the reason in `_read_error` if Kafka does not answer."""
+        """Read every partition from its end. If Kafka does not answer, return False and set `_read_error`."""
         try:
-            parts = [TopicPartition(*part) for part in self._wanted()]
-            for part in parts:
-                part.offset = self._consumer.get_watermark_offsets(part, timeout=METADATA_S)[1]
-            self._consumer.assign(parts)
+            partitions = [TopicPartition(*partition) for partition in self._wanted()]
+            for partition in partitions:
+                partition.offset = self._consumer.get_watermark_offsets(partition, timeout=METADATA_S)[1]
+            self._consumer.assign(partitions)
         except (KafkaException, SourceError) as error:
             self._read_error = reason_of(error)
         else:
-            self._assigned = {(part.topic, part.partition) for part in parts}
+            self._assigned = {(partition.topic, partition.partition) for partition in partitions}
             self._read_error = None
         return self._read_error is None
 
     def _wanted(self) -> list[tuple[str, int]]:
         """Return every partition to read. Raise KafkaException, and SourceError for a missing topic or partition."""
-        parts: list[tuple[str, int]] = []
+        wanted: list[tuple[str, int]] = []
         for inbox in self._inboxes:
-            found = self._consumer.list_topics(inbox.topic, timeout=METADATA_S).topics[inbox.topic]
-            if found.error is not None:
-                raise SourceError(f"{inbox.topic}: {found.error.str()}")
-            numbers = sorted(found.partitions)
-            if inbox.one:
-                numbers = [self._choose(inbox, numbers)]
-            parts += [(inbox.topic, number) for number in numbers]
-        return parts
+            topic = self._consumer.list_topics(inbox.topic, timeout=METADATA_S).topics[inbox.topic]
+            if topic.error is not None:
+                raise SourceError(f"{inbox.topic}: {topic.error.str()}")
+            numbers = sorted(topic.partitions)
+            chosen = [self._choose(inbox, numbers)] if inbox.single else numbers
+            wanted += [(inbox.topic, number) for number in chosen]
+        return wanted
 
     def _choose(self, inbox: Inbox, numbers: Sequence[int]) -> int:
-        wanted = random.choice(numbers) if inbox.partition is None else inbox.partition  # noqa: S311  not a secret
-        chosen = self._chosen.setdefault(inbox.topic, wanted)
+        """Return the partition of an inbox for one partition: the same in every call."""
+        first = random.choice(numbers) if inbox.partition is None else inbox.partition  # noqa: S311  not a secret
+        chosen = self._chosen.setdefault(inbox.topic, first)
         if chosen not in numbers:
             raise SourceError(f"{inbox.topic} has {len(numbers)} partitions; partition {chosen} does not exist")
         return chosen
@@ -271,7 +266,7 @@ class ProducerAndReader:
         error = message.error()
         if error is None:
             self._read_error = None
-            if self._opened(message):
+            if self._decode(message):
                 self._receive(message)
         elif error.code() == KafkaError._AUTO_OFFSET_RESET:
             # Retention deleted unread records. Their queries time out.
@@ -280,10 +275,12 @@ class ProducerAndReader:
         else:
             self._on_read_error(error)
             if not is_retriable(error):
-                self._fail(SourceError(f"cannot read {message.topic() or self._named}: {error.str()}"))
+                topics = message.topic() or ", ".join(inbox.topic for inbox in self._inboxes)
+                self._fail(SourceError(f"cannot read {topics}: {error.str()}"))
 
-    def _opened(self, message: Any) -> bool:
-        """Decode a record of the schema registry; wait while it is away. Return False if the message cannot be read."""
+    def _decode(self, message: Any) -> bool:
+        """Decode a record of the schema registry; wait while the registry is unavailable. Return False if the registry
+        refuses us."""
         while self._registry is not None and not self._flushed.is_set():
             try:
                 self._registry.open(message)
@@ -303,38 +300,37 @@ class ProducerAndReader:
         log_outage(error)
 
     @contextmanager
-    def hold_open(self) -> Iterator[None]:
+    def delay_close(self) -> Iterator[None]:
         """Delay close() until the block ends. Raise UsageError after close()."""
         with self._sending:
             if self._stopping.is_set():
                 raise UsageError("the client is closed")
             yield
 
-    def send(self, topic: str, value: bytes, key: bytes, headers: Headers, delivered: DeliveryCallback) -> None:
-        """Send a record. `delivered` is called once with its position or an error, perhaps before this returns.
-        Raise InvalidRecord for a record that is too large, and UsageError after close()."""
+    def send(self, topic: str, value: bytes, key: bytes, headers: Headers, callback: DeliveryCallback) -> None:
+        """Send a record. `callback` is called once with the record's position or an error, perhaps before `send`
+        returns. Raise InvalidRecord for a record that is too large, and UsageError after close()."""
 
-        def reported(error: KafkaError | None, message: Any) -> None:
+        def on_delivery(error: KafkaError | None, message: Any) -> None:
             if error is not None:
-                delivered(self._undelivered(topic, error))
-            elif message.offset() < 0:  # a duplicate that Kafka refused; its original position is unknown
-                delivered(DeliveryFailed(f"{topic}: stored as a duplicate; the original position is unknown"))
+                callback(self._delivery_failure(topic, error))
+            elif message.offset() < 0:  # Kafka has the record already, and refused this duplicate
+                callback(DeliveryFailed(f"{topic}: stored as a duplicate; the original position is unknown"))
             else:
                 self._send_error = None
-                delivered(Position(topic, message.partition(), message.offset()))
+                callback(Position(topic, message.partition(), message.offset()))
 
         if len(value) > RECORD_BYTES:
-            problem = f"over {RECORD_BYTES} bytes; split it, or store a reference"
-            raise InvalidRecord("too_large", [FieldProblem("", problem)])
+            raise InvalidRecord.of("too_large", f"over {RECORD_BYTES} bytes; split it, or store a reference")
         try:
-            with self.hold_open():
-                self._producer.produce(topic, value, key, on_delivery=reported, headers=[*headers])
+            with self.delay_close():
+                self._producer.produce(topic, value, key, on_delivery=on_delivery, headers=[*headers])
         except BufferError:
-            delivered(DeliveryFailed(f"{topic}: not sent, because the queue is full; await earlier records and retry"))
+            callback(DeliveryFailed(f"{topic}: not sent, because the queue is full; await earlier records and retry"))
         except KafkaException as error:
-            delivered(self._undelivered(topic, error.args[0]))
+            callback(self._delivery_failure(topic, error.args[0]))
 
-    def _undelivered(self, topic: str, error: KafkaError) -> DeliveryFailed:
+    def _delivery_failure(self, topic: str, error: KafkaError) -> DeliveryFailed:
         if error.code() == KafkaError.MSG_SIZE_TOO_LARGE:
             return DeliveryFailed(f"{topic} refuses a record of this size: split it, or raise its max.message.bytes")
         last_error = f" ({self._send_error})" if self._send_error else ""
@@ -342,7 +338,7 @@ class ProducerAndReader:
         return DeliveryFailed(f"{topic} at {self._servers}: {error.str()}{last_error}; {remedy}")
 
     def _deliver(self) -> None:
-        """Serve delivery reports, and fail overdue records."""
+        """Serve delivery reports, and report overdue requests."""
         while not self._stopping.is_set():
             self._producer.poll(POLL_S)
             self._fail_due(self.last_error)
@@ -352,7 +348,8 @@ class ProducerAndReader:
         log_outage(error)
 
     def close(self) -> None:
-        """Wait for sent records, about the delivery timeout at most, and fail waiting requests. May be called again."""
+        """Wait for sent records, about the delivery timeout at most, and fail waiting requests. A second call has no
+        effect."""
         with self._sending:
             if self._stopping.is_set():
                 return

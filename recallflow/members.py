@@ -1,7 +1,6 @@
-"""Members of a deployment on one machine (`recallflow run --processes N`): processes, supervision, metrics, start."""
+"""Members of a deployment on one machine (`recallflow run --processes N`): processes, supervisor, metrics, start."""
 
 import asyncio
-import contextlib
 import hashlib
 import logging
 import os
@@ -40,7 +39,7 @@ CHUNK_BYTES = 64 * 1024
 
 
 async def relay(stream: StreamReader, name: str, *, as_json: bool) -> None:
-    """Copy a process's output to standard error. Not `readline()`: it limits the line length."""
+    """Copy a process's output to standard error. `readline()` is not used, because it limits the line length."""
     partial_line = b""
     while chunk := await stream.read(CHUNK_BYTES):
         *lines, partial_line = (partial_line + chunk).split(b"\n")
@@ -49,7 +48,7 @@ async def relay(stream: StreamReader, name: str, *, as_json: bool) -> None:
 
 
 def labelled(line: bytes, name: str, *, as_json: bool) -> str:
-    """Return a line with the name of its process. Text that is no JSON object, such as a crash report, becomes one."""
+    """Return a line with the name of its process. With `as_json`, other text, such as a crash report, becomes JSON."""
     if not as_json:
         return f"{name}: {line.decode(errors='replace')}"
     try:
@@ -64,7 +63,7 @@ def labelled(line: bytes, name: str, *, as_json: bool) -> str:
 
 def _write(lines: list[bytes], name: str, *, as_json: bool) -> None:
     text = "".join(f"{labelled(line, name, as_json=as_json)}\n" for line in lines if line)
-    with contextlib.suppress(OSError):  # the reader of our output is gone, which must not stop the member
+    with suppress(OSError):  # the reader of our output has exited, which must not stop the member
         sys.stderr.write(text)
         sys.stderr.flush()
 
@@ -74,8 +73,8 @@ CONFIG = "--config"
 
 @dataclass(eq=False)
 class MemberProcess:
-    """One member process. `settings` is its configuration as a file, sent through a pipe, because it may hold
-    secrets. `probe_socket` is a listening socket that stays open over restarts: the address never changes."""
+    """One member process. `settings` is the text of its configuration file, sent through a pipe, because it may contain
+    secrets. `probe_socket` is a listening socket that stays open during restarts, so that its address never changes."""
 
     name: str
     command: Sequence[str]
@@ -84,12 +83,12 @@ class MemberProcess:
     probe_socket: socket.socket | None = None
     as_json: bool = False
     restarts: int = 0
-    code: int | None = None  # exit code of its last process; negative: the signal that killed it
+    code: int | None = None  # exit code of its last process; if negative, the signal that killed the process
     _process: asyncio.subprocess.Process | None = field(default=None, init=False)
     _stopping: bool = field(default=False, init=False)
 
     @property
-    def runs(self) -> bool:
+    def is_running(self) -> bool:
         return self._process is not None
 
     async def run(self) -> int:
@@ -99,7 +98,7 @@ class MemberProcess:
             with os.fdopen(read, "rb", 0) as read_end, os.fdopen(write, "wb", 0) as write_end:
                 self._process = process = await self._start_process(read_end.fileno())
                 read_end.close()
-                if self._stopping:  # the signal came while it was being started
+                if self._stopping:  # `stop` was called during the start
                     self.stop()
                 await asyncio.to_thread(_write_settings, write_end, self.settings.encode())
             if process.stderr is not None:
@@ -111,11 +110,11 @@ class MemberProcess:
 
     def stop(self) -> None:
         self._stopping = True
-        self.send(signal.SIGTERM)
+        self.send_signal(signal.SIGTERM)
 
     @property
     def exit_code(self) -> int:
-        """Return the exit code as shells do. A requested stop is 0, even by SIGTERM before its handler is installed."""
+        """Return the exit code as shells do. A requested stop is 0, also if SIGTERM came before its handler existed."""
         if self.code is None or (self._stopping and self.code == -signal.SIGTERM):
             return 0
         return self.code if self.code >= 0 else 128 - self.code
@@ -125,34 +124,36 @@ class MemberProcess:
             *self.command,
             CONFIG,
             f"/dev/fd/{settings}",
-            stdin=asyncio.subprocess.PIPE,  # closes when the supervisor exits; `end_with_supervisor` waits for that
+            stdin=asyncio.subprocess.PIPE,  # is closed when the supervisor exits: see `end_with_supervisor`
             stderr=asyncio.subprocess.PIPE,
             pass_fds=[settings] if self.probe_socket is None else [settings, self.probe_socket.fileno()],
             env=dict(self.environment),
-            process_group=0,  # the supervisor forwards signals of the terminal once
+            process_group=0,  # the terminal signals the supervisor only, which forwards the signal
         )
 
-    def send(self, number: signal.Signals) -> None:
+    def send_signal(self, number: signal.Signals) -> None:
         if self._process is not None:
-            with contextlib.suppress(ProcessLookupError):
+            with suppress(ProcessLookupError):
                 self._process.send_signal(number)
 
 
 def _write_settings(pipe: IO[bytes], data: bytes) -> None:
-    with contextlib.suppress(BrokenPipeError):  # the process exited before it read its settings, and logs the reason
+    with suppress(BrokenPipeError):  # the process exited before it read its settings, and logs the reason
         while data:
             data = data[pipe.write(data) :]
     pipe.close()
 
 
-REPLY_TIMEOUT_S = 3.0  # per member, so that a suspended one does not block the others
+REPLY_TIMEOUT_S = 3.0  # per member, so that a suspended member does not block the others
 LABEL = "member"
 SUPERVISOR = "supervisor"
 OPENMETRICS = {"Accept": "application/openmetrics-text"}  # the only format with exemplars
-NOT_READY = "not ready: "
+NOT_READY = "not ready: "  # prefix of the answer of /readyz
 
 
 class MemberMetrics(Collector):
+    """Metrics of all members and of the supervisor, and the readiness of all members."""
+
     def __init__(self, members: Sequence[MemberProcess]) -> None:
         self._members = members
         self._pool = ThreadPoolExecutor(len(members), "recallflow-members")
@@ -160,7 +161,7 @@ class MemberMetrics(Collector):
         self.registry.register(self)
 
     def obstacle(self) -> str:
-        """Return the members that are not ready, with the reasons; empty if all are."""
+        """Return the members that are not ready, with the reasons; an empty text if all are ready."""
         reasons = []
         for member, (status, text) in self._ask("/readyz", {}):
             if status != 200:
@@ -179,7 +180,7 @@ class MemberMetrics(Collector):
         yield from families.values()
 
     def _ask(self, path: str, headers: dict[str, str]) -> list[tuple[MemberProcess, tuple[int, str]]]:
-        """Return each member with the status and the text of its answer: 0 and nothing without one."""
+        """Return each member with the status and the text of its answer: 0 and an empty text without an answer."""
         answers = self._pool.map(lambda member: _probe(member, path, headers), self._members)
         return [*zip(self._members, answers, strict=True)]
 
@@ -188,14 +189,14 @@ def member_families(members: Iterable[tuple[str, bool, int]]) -> tuple[Metric, M
     """Return the supervisor's metrics of each member: name, availability and restarts."""
     up = GaugeMetricFamily("recallflow_member_up", "Whether a member answers", labels=[LABEL])
     restarts = CounterMetricFamily("recallflow_member_restarts", "Times a member was started again", labels=[LABEL])
-    for name, answers, started_again in members:
-        up.add_metric([name], answers)
-        restarts.add_metric([name], started_again)
+    for name, is_up, restart_count in members:
+        up.add_metric([name], is_up)
+        restarts.add_metric([name], restart_count)
     return up, restarts
 
 
 def _probe(member: MemberProcess, path: str, headers: dict[str, str]) -> tuple[int, str]:
-    if not member.runs or member.probe_socket is None:
+    if not member.is_running or member.probe_socket is None:
         return 0, ""
     host, port = member.probe_socket.getsockname()
     with suppress(OSError, HTTPException), closing(HTTPConnection(host, port, timeout=REPLY_TIMEOUT_S)) as connection:
@@ -216,14 +217,14 @@ def _add_families(families: dict[str, Metric], name: str, metrics: Iterable[Metr
 EXIT_USAGE = 2  # wrong arguments or settings: a restart cannot help
 BACKOFF_S = 0.5
 BACKOFF_MAX_S = 30.0
-STEADY_S = 60.0  # a member that ran this long had started correctly: its backoff is reset
+STEADY_S = 60.0  # a member that ran this long was started correctly: its next pause is the first again
 
 _log = logging.getLogger(__name__)
 
 
 class Supervisor:
-    """Supervisor of members. It forwards signals, restarts members that end by themselves, and stops all if one
-    reports a usage error. Partitions are assigned by Kafka, not by the supervisor."""
+    """Supervisor of members. It forwards signals, restarts members that exit by themselves, and stops all members if
+    one reports a usage error. Kafka, not the supervisor, assigns partitions."""
 
     def __init__(self, members: Sequence[MemberProcess], backoff_s: float) -> None:
         self._members = members
@@ -246,9 +247,9 @@ class Supervisor:
     def _on_signal(self, number: signal.Signals) -> None:
         if self._stopping.is_set():
             for member in self._members:
-                member.send(signal.SIGKILL)
+                member.send_signal(signal.SIGKILL)
             os._exit(128 + number)
-        _log.warning("stopping: members finish the batch at hand; a second signal stops at once")
+        _log.warning("stopping: members finish their current batch; a second signal stops at once")
         self._stop()
 
     def _stop(self) -> None:
@@ -257,7 +258,7 @@ class Supervisor:
             member.stop()
 
     async def _keep_running(self, member: MemberProcess) -> None:
-        loop, waits_s = asyncio.get_running_loop(), self._backoff_s
+        loop, pause_s = asyncio.get_running_loop(), self._backoff_s
         while not self._stopping.is_set():
             began_s = loop.time()
             try:
@@ -268,14 +269,15 @@ class Supervisor:
             if self._stopping.is_set():
                 return
             if code == EXIT_USAGE:
-                _log.error("%s ended with %d (usage error): all stop, as they share the settings", member.name, code)
+                _log.error("%s ended with %d (usage error): all members stop: they share settings", member.name, code)
                 self._stop()
                 return
             if loop.time() - began_s >= STEADY_S:
-                waits_s = self._backoff_s
-            _log.warning("%s %s: it starts again in %g s", member.name, _describe_exit(code), waits_s)
-            await self._wait(waits_s)
-            waits_s = min(2 * waits_s, BACKOFF_MAX_S)
+                pause_s = self._backoff_s
+            how = f"ended with {code}" if code >= 0 else f"was killed by {signal.Signals(-code).name}"
+            _log.warning("%s %s: it starts again in %g s", member.name, how, pause_s)
+            await self._wait(pause_s)
+            pause_s = min(2 * pause_s, BACKOFF_MAX_S)
             member.restarts += 1
 
     async def _wait(self, seconds: float) -> None:
@@ -283,23 +285,19 @@ class Supervisor:
             await asyncio.wait_for(self._stopping.wait(), seconds)
 
 
-def _describe_exit(code: int) -> str:
-    return f"ended with {code}" if code >= 0 else f"was killed by {signal.Signals(-code).name}"
-
-
 CGROUP_ROOT = Path("/sys/fs/cgroup")
 OWN_CGROUPS = Path("/proc/self/cgroup")
 
 
 def usable_cpus(groups: Path = CGROUP_ROOT, own: Path = OWN_CGROUPS) -> int:
-    """Return the number of whole usable CPUs, at least 1: with 3.5 CPUs a fourth process would be throttled."""
-    granted = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, int(min([granted, *_limits(groups, own)])))
+    """Return the number of usable CPUs, rounded down, at least 1: with 3.5 CPUs a fourth process would be throttled."""
+    available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, int(min([available, *_limits(groups, own)])))
 
 
 def _limits(groups: Path, own: Path) -> Iterator[float]:
-    """Yield the limits of the process's cgroups and their parents. In a container, the listed path may be the host's
-    and absent; then the root folder is the process's cgroup."""
+    """Yield the CPU limits of the process's cgroups and their parents. In a container, the listed path may be the
+    host's, which does not exist there; then the root folder is the process's cgroup."""
     with suppress(OSError):  # no Linux, or no /proc
         for line in own.read_text().splitlines():
             _, controllers, path = line.split(":", 2)
@@ -312,7 +310,7 @@ def _limits(groups: Path, own: Path) -> Iterator[float]:
 
 
 def _limit(folder: Path) -> Iterator[float]:
-    """Yield the limits of one group, of version 2 or 1."""
+    """Yield the limits of one cgroup, of version 2 or 1."""
     with suppress(OSError, ValueError):  # "max"
         quota, period = (folder / "cpu.max").read_text().split()
         yield int(quota) / int(period)
@@ -330,27 +328,27 @@ def member_name(number: int) -> str:
 
 
 def member_folders(state_dir: Path) -> list[Path]:
-    filled = (one.parent for one in state_dir.glob(f"*/{DESCRIPTION}"))
-    return sorted(folder for folder in filled if _NAME.fullmatch(folder.name))
+    folders = (description.parent for description in state_dir.glob(f"*/{DESCRIPTION}"))
+    return sorted(folder for folder in folders if _NAME.fullmatch(folder.name))
 
 
 def check_single_process(state_dir: Path) -> None:
-    """Raise UsageError where members share the folder: one process would start a new state next to theirs."""
+    """Raise UsageError if the folder has state directories of members: one process would start a new state there."""
     if folders := member_folders(state_dir):
-        held = f"the state of {len(folders)} members ({folders[0].name}, …)"
         remedy = f"give --processes {max(2, len(folders))}, or merge their directories (recallflow state merge)"
-        raise UsageError(f"{state_dir} holds {held}: {remedy}")
+        raise UsageError(f"{state_dir} holds the state of {len(folders)} members ({folders[0].name}, …): {remedy}")
 
 
 def check_multiple_processes(state_dir: Path) -> None:
-    """Raise UsageError where the folder is the state directory of one process: members would start without it."""
+    """Raise UsageError if the folder is the state directory of one process: members would start without its state."""
     if (state_dir / DESCRIPTION).exists():
         remedy = "give --processes 1, or split it into members' directories (recallflow state split)"
         raise UsageError(f"{state_dir} holds the state of one process: {remedy}")
 
 
 def state_directories(state_dir: Path, count: int) -> list[Path]:
-    """Return the members' state directories. Raise UsageError for the folder of another number of processes."""
+    """Return the members' state directories. Raise UsageError if the folder belongs to one process or to several, and
+    `count` does not."""
     if count == 1:
         check_single_process(state_dir)
         return [state_dir]
@@ -359,10 +357,10 @@ def state_directories(state_dir: Path, count: int) -> list[Path]:
 
 
 CACHE_MIN_BYTES = 1024 * 1024
-# -P: the current folder may hold a state directory with the name of a module.
+# -P: a state directory in the current folder may have the name of a module.
 COMMAND = (sys.executable, "-P", "-m", "recallflow", "run", "--create", "--processes", "1", "--state-dir")
 
-_UNNAMEABLE = re.compile(r"[^A-Za-z0-9._-]")  # in a group.instance.id
+_INVALID = re.compile(r"[^A-Za-z0-9._-]")  # characters that a group.instance.id cannot have
 
 
 def process_count(config: Config) -> int:
@@ -379,8 +377,8 @@ def process_count(config: Config) -> int:
 
 
 def run_members(config: Config, count: int, command: Sequence[str] = COMMAND, backoff_s: float = BACKOFF_S) -> int:
-    """Run members until SIGTERM or SIGINT, and return the worst exit code. Raise UsageError where the state
-    directory belongs to one process, and StateInUse where other members use it."""
+    """Run members until SIGTERM or SIGINT, and return the worst exit code. Raise UsageError if the state directory
+    belongs to one process, and StateInUse if other members use it."""
     state_dir = config.named_state_dir()
     if config.run.own is not None:
         raise UsageError("--own selects the partitions of one member: use it with --processes 1 only")
@@ -393,10 +391,10 @@ def run_members(config: Config, count: int, command: Sequence[str] = COMMAND, ba
             metrics = MemberMetrics(members)
             stack.enter_context(Probes(config.run.metrics_host, port, metrics.registry, metrics.obstacle))
         names = {member.name for member in members}
-        if left := [folder.name for folder in member_folders(state_dir) if folder.name not in names]:
+        if unused := [folder.name for folder in member_folders(state_dir) if folder.name not in names]:
             _log.warning(
                 "%s of %s are not used by %d members: other members restore their partitions or read them again",
-                ", ".join(left), state_dir, count,
+                ", ".join(unused), state_dir, count,
             )  # fmt: skip
         _log.info("%d members share %s, each with a folder in %s", count, config.topics.memory, state_dir)
         return Supervisor(members, backoff_s).run()
@@ -406,9 +404,9 @@ def _member(stack: ExitStack, config: Config, command: Sequence[str], number: in
     name, probe_socket = member_name(number), None
     instance = config.run.instance_id
     if instance is None:
-        here = hashlib.sha256(directory_id(config.named_state_dir()).encode()).hexdigest()
-        instance = f"{_UNNAMEABLE.sub('-', socket.gethostname())}-{here[:12]}"
-    # Static members keep their partitions during a restart, and after a restart of all.
+        digest = hashlib.sha256(directory_id(config.named_state_dir()).encode()).hexdigest()
+        instance = f"{_INVALID.sub('-', socket.gethostname())}-{digest[:12]}"
+    # Static members keep their partitions when they, or all members, are restarted.
     run = replace(config.run, processes=1, instance_id=f"{instance}-{name}")
     if config.run.metrics_port is not None:
         probe_socket = stack.enter_context(closing(socket.create_server(("127.0.0.1", 0))))
@@ -416,10 +414,9 @@ def _member(stack: ExitStack, config: Config, command: Sequence[str], number: in
     # The configured cache size is the total of all members.
     engine = replace(config.engine, cache_bytes=max(CACHE_MIN_BYTES, config.engine.cache_bytes // count))
     folder = config.named_state_dir() / name
-    # A member reads its settings from the file only.
-    foreign = (key for key in os.environ if key not in VARIABLES and not key.startswith(PREFIX))
-    environment = {key: os.environ[key] for key in foreign}
     settings = as_file(replace(config, state_dir=folder, run=run, engine=engine))
+    # No variables of settings: a member reads its settings from the file only.
+    environment = {key: one for key, one in os.environ.items() if key not in VARIABLES and not key.startswith(PREFIX)}
     environment[MEMBER_VARIABLE] = name
     as_json = config.run.log_format == "json"
     return MemberProcess(name, [*command, str(folder)], settings, environment, probe_socket, as_json=as_json)

@@ -5,10 +5,9 @@
         print(memory.search("Where does Ann live?", user="ann", k=5))
 
 The method names equal those in `RecallClient` and `AsyncRecallClient`, so a program runs on either. The operators and
-the state format equal an engine's on Kafka: commands can open the directory while no program has it open, and vice
-versa. A write returns once it is applied and durable: it survives a kill of the program.
-
-All errors are in `recallflow.errors`.
+the state format equal those of an engine on Kafka: commands can open the directory while no program has it open, and
+vice versa. A call that writes returns once the write is applied and durable: it survives a kill of the program. All
+errors are in `recallflow.errors`.
 """
 
 import asyncio
@@ -21,7 +20,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-import recallflow.flows  # noqa: F401 - recallflow-client has no engine, and says so at this import
+import recallflow.flows  # noqa: F401 - recallflow-client has no engine: its users get an error at this import
 from recallflow.credentials import Headers
 from recallflow.errors import UsageError
 from recallflow.events import MemoryEvent, MemoryForget, UserErase
@@ -34,7 +33,7 @@ from recallflow.verbs.arguments import AnyEvent, ClientScope, with_argument_help
 from recallflow.verbs.results import map_future
 from recallflow.verbs.verbs import AsyncCalls, SyncCalls, Verbs, given_fields
 
-if TYPE_CHECKING:  # the engine is loaded with the first memory: importing a name from here stays quick
+if TYPE_CHECKING:  # the first memory imports the engine, so that the import of this module stays quick
     from recallflow.flows.config import Config
     from recallflow.flows.local import LocalService
 
@@ -42,7 +41,7 @@ StrPath = str | os.PathLike[str]
 
 
 class LocalVerbs(Verbs):
-    """Calls on an engine in this process. A written event is applied when its call returns."""
+    """Calls on an engine in this process. When the call of a write returns, the event is applied."""
 
     def __init__(self, scope: ClientScope, timeout_s: float, config: "Config", control: Path | None) -> None:
         from recallflow.flows.admission import read_control_file
@@ -53,17 +52,17 @@ class LocalVerbs(Verbs):
         self.engine = OwnThread(config, read_control_file(control), "recallflow.Memory")
 
     def _put(self, event: AnyEvent) -> "Future[Position]":
-        headers, stored = self._headers(), _of_memory(event)
-        if isinstance(stored, UserErase):
-            applied = self.engine.submit(lambda service: service.erase(stored, headers))
+        headers, memory_event = self._headers(), _checked_memory_event(event)
+        if isinstance(memory_event, UserErase):
+            applied = self.engine.submit(lambda service: service.erase(memory_event, headers))
         else:
-            applied = self.engine.submit(lambda service: service.store(stored, headers))
+            applied = self.engine.submit(lambda service: service.store(memory_event, headers))
 
-        def position(outcome: StoredEvent) -> Position:
+        def position(stored: StoredEvent) -> Position:
             """Return the position. Raise InvalidRecord for a `memory.forget` of a memory that does not exist."""
-            if isinstance(stored, MemoryForget) and stored.memory_id:
-                check_forgotten(outcome.receipt)
-            return outcome.position
+            if isinstance(memory_event, MemoryForget) and memory_event.memory_id:
+                check_forgotten(stored.receipt)
+            return stored.position
 
         return map_future(applied, position)
 
@@ -72,18 +71,18 @@ class LocalVerbs(Verbs):
 
         if self._config.engine.embedder != REMOTE:
             return super()._put_all(events)
-        headers, every = self._headers(), [*map(_of_memory, events)]
+        headers, memory_events = self._headers(), [*map(_checked_memory_event, events)]
 
-        async def one_by_one(service: "LocalService") -> list[Position]:
-            """Return positions one by one: where a service embeds texts, a later event could otherwise overtake."""
-            return [(await service.store(event, headers)).position for event in every]
+        async def store_in_order(service: "LocalService") -> list[Position]:
+            """Store one event after the other: while a service embeds a text, a later event could be stored first."""
+            return [(await service.store(event, headers)).position for event in memory_events]
 
-        return self.engine.submit(one_by_one)
+        return self.engine.submit(store_in_order)
 
     def _answer(self, query: QueryEvent, timeout_s: float) -> "Future[Response]":
         headers = self._headers()
-        asked = self.engine.submit(lambda service: service.ask(query, headers, timeout_s))
-        return map_future(asked, lambda response: response.checked())
+        response = self.engine.submit(lambda service: service.ask(query, headers, timeout_s))
+        return map_future(response, lambda done: done.checked())
 
     def _headers(self) -> Headers:
         return (*self._config.auth.credentials, *_trace_headers())
@@ -119,9 +118,9 @@ class _EmbeddedEngine:
             embedder: `meaning`, `hash`, `static`, `minilm`, … (docs/how-to/embedders.md); a directory keeps
                 the one that it was created with.
             model_path: folder of the embedder's model.
-            config: file of other settings, as `recallflow` reads it. Environment variables `RECALLFLOW_…`
-                override it, and arguments override both.
-            control: file of operators' decisions.
+            config: file of other settings, in the format of the `recallflow` command. Environment variables
+                `RECALLFLOW_…` override it, and arguments override both.
+            control: file of administrators' decisions (control events).
             master_key_file: file of the key that encrypts stored data.
             timeout_s: time limit of an answer.
 
@@ -131,19 +130,16 @@ class _EmbeddedEngine:
         from recallflow.flows.config import RawSetting, read_config
 
         self._path = None if path is None else Path(path)
-        given = given_fields(embedder=embedder, model_path=model_path, master_key_file=master_key_file)
+        arguments = given_fields(embedder=embedder, model_path=model_path, master_key_file=master_key_file)
         sections = {"embedder": "engine", "model_path": "engine", "master_key_file": "encryption"}
-        flags = {f"{sections[name]}.{name}": RawSetting(name, os.fspath(value)) for name, value in given.items()}
-        chosen, _ = read_config(flags, os.environ, None if config is None else Path(config))
-        scope = ClientScope(tenant, environment)
-        decided = None if control is None else Path(control)
-        verbs = LocalVerbs(scope, timeout_s, replace(chosen, state_dir=self._path), decided)
+        flags = {f"{sections[name]}.{name}": RawSetting(name, os.fspath(value)) for name, value in arguments.items()}
+        settings, _ = read_config(flags, os.environ, None if config is None else Path(config))
+        scope, control_file = ClientScope(tenant, environment), None if control is None else Path(control)
+        verbs = LocalVerbs(scope, timeout_s, replace(settings, state_dir=self._path), control_file)
         self._verbs, self._engine = verbs, verbs.engine
-        weakref.finalize(self, verbs.engine.stop).atexit = False  # then, its end is waited for
-        self._begin()
-
-    def _begin(self) -> None:
-        """Open the engine."""
+        weakref.finalize(self, verbs.engine.stop).atexit = False  # at the exit, the engine waits for its own end
+        if isinstance(self, SyncCalls):  # asynchronous calls await it
+            self._engine.ready.result()
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({'' if self._path is None else repr(str(self._path))})"
@@ -151,9 +147,6 @@ class _EmbeddedEngine:
 
 class Memory(_EmbeddedEngine, SyncCalls):
     """A memory in this process; every call waits for its outcome. For use from any number of threads."""
-
-    def _begin(self) -> None:
-        self._engine.ready.result()
 
 
 class AsyncMemory(_EmbeddedEngine, AsyncCalls):
@@ -163,7 +156,7 @@ class AsyncMemory(_EmbeddedEngine, AsyncCalls):
         await asyncio.wrap_future(self._engine.ready)
 
 
-def _of_memory(event: AnyEvent) -> MemoryEvent:
+def _checked_memory_event(event: AnyEvent) -> MemoryEvent:
     if event.type in QUERY_TYPES:
         raise UsageError(f"{event.type} is a query: use ask()")
     return cast(MemoryEvent, event)

@@ -2,8 +2,8 @@
 
 Partitions follow Kafka's own hash: an owner's state partition has the number of the topic partition with the owner's
 records, for any producer. A workspace is an owner like a user, with the same isolation and the same kind of names, so
-within a tenant no workspace may have the name of a user. The producer chooses the owner, because it is part of a
-record's key. A new mapping does not move existing memories.
+within a tenant no workspace may have the name of a user. The producer chooses the owner, because the owner is part of
+the record's key. A new mapping does not move existing memories.
 """
 
 import re
@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from recallflow.caching import BoundedCache
 
-_KEPT_BYTES = 4 * 1024 * 1024
+_CACHE_BYTES = 4 * 1024 * 1024
 _MASK = 0xFFFFFFFF
 _POSITIVE = 0x7FFFFFFF
 _SEED = 0x9747B28C
@@ -25,7 +25,7 @@ def partition_of(key: bytes, partitions: int) -> int:
 
 
 def key_hash(key: bytes) -> int:
-    """Return the hash whose remainder is the partition of a key."""
+    """Return the hash of a key. The partition is its remainder after division by the number of partitions."""
     return murmur2(key) & _POSITIVE
 
 
@@ -43,11 +43,11 @@ def murmur2(data: bytes) -> int:
     return h ^ h >> 15
 
 
-_key_hashes = BoundedCache(key_hash, _KEPT_BYTES)
+_key_hashes = BoundedCache(key_hash, _CACHE_BYTES)
 
 
 class Owner(NamedTuple):
-    """The person (or workspace) remembered, within a tenant and an environment."""
+    """A user or a workspace with memories, in one environment of a tenant."""
 
     tenant_id: str
     environment: str
@@ -55,7 +55,7 @@ class Owner(NamedTuple):
 
     @property
     def record_key(self) -> bytes:
-        """Return the Kafka key of the owner's records: they go to one partition, in order."""
+        """Return the Kafka key of the owner's records, which keeps them in one partition, in order."""
         return user_key(self.tenant_id, self.user_id)
 
 
@@ -69,13 +69,13 @@ def key_tenant(key: bytes | None) -> bytes:
 
 
 def state_partition(tenant_id: str, user_id: str, partitions: int) -> int:
-    """Return the state partition of a user, 0 ≤ p < `partitions`: that of the Kafka key of the user's records. The
-    environment is not part of the key: a record that could not be decoded still has `tenant_id/user_id` in its Kafka
-    key, and must find the partition of its waiting user."""
+    """Return the state partition of a user, 0 ≤ p < `partitions`: the partition of the user's Kafka key. The key does
+    not contain the environment: a record that cannot be decoded has only the key, and must still reach the partition
+    where its user waits for an answer."""
     return _hashes[tenant_id, user_id] % partitions
 
 
-# By name: to make the key anew for each record takes longer than all the rest.
+# Cached by names, because making the key for each record takes longer than the rest of `state_partition`.
 _hashes: BoundedCache[tuple[str, str], int] = BoundedCache(lambda user: key_hash(user_key(*user)), 8 * 1024 * 1024)
 
 
@@ -91,27 +91,27 @@ def workspace_of(
 ) -> str:
     """Return the `user_id` for events about a project, under workspace routing `auto`.
 
-    The project's owner is read from `github.com/<owner>/…`, from its URL, or from the SSH remote of a clone
-    (`git@github.com:<owner>/…`); upper and lower case are alike. Every other project is personal.
+    The owner of a project is taken from `github.com/<owner>/…`, from a URL, or from the SSH remote of a clone
+    (`git@github.com:<owner>/…`), in upper or lower case. Every other project is personal.
 
     Args:
         mappings: project owner → workspace, by the tenant's `owner.mapping` events; None revokes a mapping.
         organisations: the user's organisations. Each has a workspace of the same name; mappings take precedence.
     """
-    named = _PROJECT.match(project_id or "")
-    if named is None:
+    match = _PROJECT.match(project_id or "")
+    if match is None:
         return user_id
-    owner = named["owner"].casefold()
+    owner = match["owner"].casefold()
     mapped = {name.casefold(): workspace for name, workspace in mappings.items()}.get(owner)
     return mapped or {name.casefold(): name for name in organisations}.get(owner, user_id)
 
 
-NUMBER_MAX = 65_535  # more partitions no topic has; `0-9999999999` is a slip
+NUMBER_MAX = 65_535  # larger numbers are mistakes: no topic has as many partitions
 
 
 def parse_ranges(text: str) -> frozenset[int]:
     """Parse `0-7,9` as a set of numbers. Raise ValueError."""
-    found: set[int] = set()
+    numbers: set[int] = set()
     for part in text.split(","):
         first, dash, last = (word.strip() for word in part.partition("-"))
         if not (first.isdecimal() and (last.isdecimal() if dash else True)):
@@ -119,12 +119,12 @@ def parse_ranges(text: str) -> frozenset[int]:
         low, high = int(first), int(last or first)
         if not low <= high <= NUMBER_MAX:
             raise ValueError(f"{text!r}: {part.strip()} ends before it begins, or beyond {NUMBER_MAX:,}")
-        found.update(range(low, high + 1))
-    return frozenset(found)
+        numbers.update(range(low, high + 1))
+    return frozenset(numbers)
 
 
 def ranges_of(numbers: Collection[int]) -> str:
-    """Return numbers in the shortest such notation."""
+    """Return numbers in the shortest notation that `parse_ranges` reads: `0-7,9`."""
     words: list[str] = []
     first = last = -2
     for number in [*sorted(numbers), None]:

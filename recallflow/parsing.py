@@ -8,6 +8,7 @@ import json
 import logging
 import re
 from functools import cache
+from itertools import islice
 from typing import Annotated, Any, TypeVar, get_args
 
 from pydantic import Field, TypeAdapter, ValidationError
@@ -17,13 +18,13 @@ from recallflow import limits
 from recallflow.control import Control, ControlEvent
 from recallflow.errors import ErrorCode, FieldProblem, InvalidRecord
 from recallflow.events import Event, MemoryEvent
-from recallflow.fields import NOT_BLANK, Model
+from recallflow.fields import NOT_BLANK, Model, json_values
 from recallflow.queries import QueryEvent
 
-MAX_DEPTH = 201  # the JSON parser's own
-ERRORS_READ = 500  # of one event: wording them takes longer than finding them
-UNKNOWN_REPORTED = 100  # ignored fields that a process logs
-_MARKS = {  # the longer ones first: UTF-32's mark begins with UTF-16's
+MAX_DEPTH = 201  # limit of the JSON parser
+ERRORS_READ = 500  # converted errors of one event: converting them takes longer than finding them
+UNKNOWN_REPORTED = 100  # unknown fields that a process logs
+_BYTE_ORDER_MARKS = {  # the longer ones first: UTF-32's mark begins with UTF-16's
     "UTF-32": (codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE), "UTF-16": (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE),
 }  # fmt: skip
 _TYPES = {  # type of a pydantic error → problem and remedy
@@ -36,14 +37,14 @@ _TYPES = {  # type of a pydantic error → problem and remedy
 }
 _NO_NUMBER = "float_type", "finite_number"
 _FIELD_NAME = re.compile(rb'"([\w\\]+)"\s*:')
-_FRAME_BYTES = 5  # a schema registry's: a zero byte, and the schema's id in four
+_FRAME_BYTES = 5  # frame of a schema registry: a zero byte, and the schema's id in four bytes
 
 _log = logging.getLogger(__name__)
 
 M = TypeVar("M", bound=Model)
 
 
-# Built at the first record: a client import does not need them.
+# Built for the first record: the import of a client must not wait for them.
 @cache
 def _event() -> TypeAdapter[Event]:
     return TypeAdapter(Annotated[MemoryEvent | QueryEvent, Field(discriminator="type")])
@@ -66,7 +67,7 @@ QUERY_TYPES = _types(QueryEvent)
 EVENT_TYPES = _types(MemoryEvent) | QUERY_TYPES
 _CONTROL_TYPES = _types(ControlEvent)
 _TURN_TYPES = QUERY_TYPES | {"memory.feedback"}
-_QUERY_NAME, _TURN_NAME = (
+_QUERY_TYPE, _TURN_TYPE = (
     re.compile("|".join(f'"{re.escape(kind)}"' for kind in sorted(types)).encode())
     for types in (QUERY_TYPES, _TURN_TYPES)
 )
@@ -75,11 +76,11 @@ _QUERY_NAME, _TURN_NAME = (
 def parse(value: bytes) -> Event:
     """Parse JSON of any memory or query event. Raise InvalidRecord."""
     if len(value) > limits.RECORD_BYTES:
-        raise _refusal("too_large", f"over {limits.RECORD_BYTES} bytes; split it, or store a reference")
+        raise InvalidRecord.of("too_large", f"over {limits.RECORD_BYTES} bytes; split it, or store a reference")
     value = without_bom(value)
     if not value.strip():
-        raise _refusal("invalid_json", "empty; send one JSON object")
-    if len(value) >= limits.VALUES_MAX:  # a value has at least a byte
+        raise InvalidRecord.of("invalid_json", "empty; send one JSON object")
+    if len(value) >= limits.VALUES_MAX:  # a shorter event has fewer values than bytes
         _check_size(value)
     try:
         event = _event().validate_json(value)
@@ -107,22 +108,18 @@ def unknown_fields(event: Event) -> list[str]:
 
 
 def is_query(value: bytes) -> bool:
-    """Return whether bytes are a query, valid or not, which gets an answer. Fast for other bytes."""
-    return (_QUERY_NAME.search(value) is not None or b"\\u" in value) and raw_query(value) is not None
+    """Return whether a record is a query, valid or invalid: both get an answer. Fast for memory events."""
+    return (_QUERY_TYPE.search(value) is not None or b"\\u" in value) and raw_event(value, QUERY_TYPES) is not None
 
 
 def ends_turn(value: bytes) -> bool:
-    """Return whether records after these bytes wait for their outputs: answers and feedback feed the quality gates,
-    whose verdicts affect later answers of all owners. Fast for other bytes."""
-    return (_TURN_NAME.search(value) is not None or b"\\u" in value) and raw_event(value, _TURN_TYPES) is not None
-
-
-def raw_query(value: bytes) -> dict[str, Any] | None:
-    """Return the fields of a recognisable query, valid or not."""
-    return raw_event(value, QUERY_TYPES)
+    """Return whether later records must wait for the outputs of this record: a quality gate counts answers and
+    feedback, and its verdicts affect later answers of all owners. Fast for other records."""
+    return (_TURN_TYPE.search(value) is not None or b"\\u" in value) and raw_event(value, _TURN_TYPES) is not None
 
 
 def raw_event(value: bytes, types: frozenset[str] = EVENT_TYPES) -> dict[str, Any] | None:
+    """Return the fields of an event of these types, valid or invalid; None if its type is not recognisable."""
     try:
         raw = from_json(without_bom(value))
     except ValueError:
@@ -131,19 +128,19 @@ def raw_event(value: bytes, types: frozenset[str] = EVENT_TYPES) -> dict[str, An
 
 
 def without_bom(value: bytes) -> bytes:
-    """Return UTF-8 without the byte order mark of some editors and shells."""
+    """Return UTF-8 without a byte order mark, which some editors and shells write."""
     return value.removeprefix(codecs.BOM_UTF8)
 
 
 def encoding_problem(value: bytes) -> str | None:
-    """Return the problem and remedy of JSON in another encoding or wrapping, recognised by its first bytes."""
-    for name, marks in _MARKS.items():
+    """Return problem and remedy for JSON in another encoding, or in a schema registry's frame, by its first bytes."""
+    for name, marks in _BYTE_ORDER_MARKS.items():
         if value.startswith(marks):
             return f"is {name}; send UTF-8"
     zeros = [byte == 0 for byte in value[:8].ljust(8, b" ")]
     if zeros == [False, True, True, True] * 2 or zeros == [True, True, True, False] * 2:
         return "is UTF-32; send UTF-8"
-    # A line of UTF-16 that was split at a line feed begins with the second byte of it, a zero.
+    # In UTF-16, a line begins with a zero byte if the text was split after the first byte of a line feed.
     if zeros[:4] in ([False, True, False, True], [True, False, True, False]):
         return "is UTF-16; send UTF-8"
     schema = int.from_bytes(value[1:_FRAME_BYTES], "big")
@@ -155,7 +152,7 @@ def encoding_problem(value: bytes) -> str | None:
 def parse_as(model: type[M], value: bytes) -> M:
     """Parse JSON of an event of an internal topic. Raise InvalidRecord."""
     if len(value) > limits.RECORD_BYTES:
-        raise _refusal("too_large", f"over {limits.RECORD_BYTES} bytes")
+        raise InvalidRecord.of("too_large", f"over {limits.RECORD_BYTES} bytes")
     try:
         return model.model_validate_json(without_bom(value))
     except ValidationError as error:
@@ -170,95 +167,79 @@ def _check_size(value: bytes) -> None:
     try:
         raw = from_json(value)
     except ValueError:
-        return  # it is no JSON, and validation says so
-    sizes = {name: _values(held) for name, held in raw.items()} if isinstance(raw, dict) else {"": _values(raw)}
+        return  # no JSON: the validation reports it
+    sizes = {name: _size(value) for name, value in raw.items()} if isinstance(raw, dict) else {"": _size(raw)}
     if sum(sizes.values()) > limits.VALUES_MAX:
-        field = max(sizes, key=lambda name: sizes[name])
-        problem = f"too many values; an event may hold {limits.VALUES_MAX:,}: send several events"
-        raise _refusal("invalid_event", problem, field)
+        problem = f"too many values; an event may have {limits.VALUES_MAX:,}: send several events"
+        raise InvalidRecord.of("invalid_event", problem, max(sizes, key=lambda name: sizes[name]))
 
 
 def _check_names(value: bytes) -> None:
     """Refuse JSON with a duplicate field, which is ambiguous."""
     names = _FIELD_NAME.findall(value)
     has_escapes = b"\\" in value and any(b"\\" in name for name in names)
-    if has_escapes or len({*names}) < len(names):  # of several objects it may still be right
-        json.loads(value, object_pairs_hook=_once_each, parse_int=len, parse_float=len)
+    if has_escapes or len({*names}) < len(names):  # equal names may be in different objects
+        json.loads(value, object_pairs_hook=_check_distinct, parse_int=len, parse_float=len)
 
 
-def _once_each(pairs: list[tuple[str, object]]) -> None:
+def _check_distinct(pairs: list[tuple[str, object]]) -> None:
     seen: set[str] = set()
     for name, _ in pairs:
         if name in seen:
-            raise _refusal("invalid_event", "is given twice; give it once", name)
+            raise InvalidRecord.of("invalid_event", "is given twice; give it once", name)
         seen.add(name)
 
 
-def _values(held: object) -> int:
+def _size(value: object) -> int:
     """Return the number of values in a value, itself included, counted up to the limit of an event."""
-    count, ahead = 0, [held]
-    while ahead and count <= limits.VALUES_MAX:
-        count += 1
-        match ahead.pop():
-            case dict() as fields:
-                ahead += fields.values()
-            case list() as items:
-                ahead += items
-    return count
+    return sum(1 for _ in islice(json_values(value), limits.VALUES_MAX + 1))
 
 
-_PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,39}")  # shorter than any credential
+_PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,39}")  # shorter than any API key or token
 _reported: set[tuple[str, str]] = set()
 
 
 def _report_once(kind: str, field: str) -> None:
-    """Log an unknown field once. Unusual names, which may be any text, are hidden; their number is limited."""
-    shown = repr(field) if _PLAIN_NAME.fullmatch(field) else "whose name is none"
+    """Log an unknown field once per process. The log hides unusual names, because they may be personal data."""
+    shown = repr(field) if _PLAIN_NAME.fullmatch(field) else "with an unusual name"
     if len(_reported) >= UNKNOWN_REPORTED or (kind, shown) in _reported:
         return
     _reported.add((kind, shown))
     _log.warning("%s events carry a field %s that is not read; reported once", kind, shown)
 
 
-def _refusal(code: ErrorCode, problem: str, field: str = "") -> InvalidRecord:
-    return InvalidRecord(code, [FieldProblem(field, problem)])
-
-
-def _invalid(value: bytes, error: ValidationError, types: frozenset[str], unknown: ErrorCode) -> InvalidRecord:
-    """Return all problems of an invalid event of one of `types`. `unknown` is the code for an unknown type."""
+def _invalid(value: bytes, error: ValidationError, types: frozenset[str], unknown_type: ErrorCode) -> InvalidRecord:
+    """Return all problems of an invalid event of one of `types`. `unknown_type` is the code for another type."""
     errors = error.errors(include_url=False, include_input=False)
-    hidden = max(0, len(errors) - ERRORS_READ)
+    unlisted = max(0, len(errors) - ERRORS_READ)
     del errors[ERRORS_READ:]
     match errors[0]["type"]:
         case "json_invalid":
-            return _refusal("invalid_json", encoding_problem(value) or _unreadable(errors[0]["msg"]))
+            return InvalidRecord.of("invalid_json", encoding_problem(value) or _json_problem(errors[0]["msg"]))
         case "union_tag_not_found" | "union_tag_invalid" as tag:
-            what = "missing" if tag == "union_tag_not_found" else "not a known type"
-            return _refusal(unknown, f"{what}; give one of {', '.join(sorted(types))}", "type")
+            problem = "missing" if tag == "union_tag_not_found" else "not a known type"
+            return InvalidRecord.of(unknown_type, f"{problem}; give one of {', '.join(sorted(types))}", "type")
     problems: dict[str, str] = {}
     lists = set[str]()
     for one in errors:
         field, problem = _problem(one, types)
         if one["type"] in _NO_NUMBER and isinstance(one["loc"][-1], int):
-            whole, _, _ = field.rpartition(".")
-            if whole in lists:
+            list_field, _, _ = field.rpartition(".")
+            if list_field in lists:
                 continue  # report only the first invalid number of a list
-            lists.add(whole)
-        if one["type"] == "too_long":  # of a list where a text would do as well, this says more
+            lists.add(list_field)
+        if one["type"] == "too_long":  # a field that may be text or a list is a list here: replace the text's error
             problems[field] = problem
         problems.setdefault(field, problem)
-    above = {field[:at] for field in problems for at, sign in enumerate(field) if sign == "."}
-    for one in errors:  # for a union of text and list, the error of the text alternative is irrelevant to a list
-        if one["type"] == "string_type":
-            field, _ = _problem(one, types)
-            if field in above:
-                problems.pop(field, None)
-    found = [FieldProblem(field, problem) for field, problem in problems.items()]
-    return InvalidRecord("invalid_event", found, hidden)
+    parents = {field[:at] for field in problems for at, sign in enumerate(field) if sign == "."}
+    for one in errors:  # problems inside a list show that the field is no text: drop the text's error
+        if one["type"] == "string_type" and (field := _problem(one, types)[0]) in parents:
+            problems.pop(field, None)
+    return InvalidRecord("invalid_event", [FieldProblem(*problem) for problem in problems.items()], unlisted)
 
 
-def _unreadable(message: str) -> str:
-    if "recursion limit" in message:  # the parser's own words name neither the limit nor what to do
+def _json_problem(message: str) -> str:
+    if "recursion limit" in message:  # the parser's message has neither the limit nor a remedy
         return f"nested more than {MAX_DEPTH} levels deep; flatten it, or store it as text"
     if "surrogate" in message or "end of hex escape" in message:
         return f"half a character (a lone surrogate, \\ud800 to \\udfff): send text as UTF-8 ({message})"
@@ -266,7 +247,7 @@ def _unreadable(message: str) -> str:
 
 
 def _problem(error: ErrorDetails, types: frozenset[str]) -> tuple[str, str]:
-    """Return field and problem of one of pydantic's errors, worded as a remedy."""
+    """Return the field of one of pydantic's errors, and the problem with a remedy."""
     field, message = _path(error["loc"], types), error["msg"].removeprefix("Value error, ")
     if error["type"] in _TYPES:
         return field, _TYPES[error["type"]]
@@ -274,15 +255,13 @@ def _problem(error: ErrorDetails, types: frozenset[str]) -> tuple[str, str]:
         return field, "is blank" if message.endswith(f"'{NOT_BLANK}'") else "is blank, or holds a control character"
     limit = error.get("ctx", {}).get("max_length")
     if error["type"] == "too_long":
-        found = error["ctx"]["actual_length"]  # of objects, pydantic does not say it
-        has = "more" if found is None else f"{found:,}"
-        return field, f"has {has} items; it may have {limit:,}: give fewer, or send several"
+        length = error["ctx"]["actual_length"]  # None for an object
+        count = "more" if length is None else f"{length:,}"
+        return field, f"has {count} items; it may have {limit:,}: give fewer, or send several"
     if error["type"] == "string_too_long":
         return field, f"may have at most {limit:,} characters: shorten it"
-    about, _, rest = message.partition(": ")
-    if not field and rest:  # a check of the whole event that names the field it is about
-        return about, rest
-    return field, message
+    named_field, _, problem = message.partition(": ")
+    return (named_field, problem) if not field and problem else (field, message)  # a check of the whole event names one
 
 
 def _path(location: tuple[int | str, ...], types: frozenset[str]) -> str:

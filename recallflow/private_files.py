@@ -1,7 +1,7 @@
 """Files and folders readable by their owner alone, regardless of the umask.
 
-RocksDB creates files by the umask. A command sets `UMASK` for itself; an embedding program keeps its umask, so its
-files are protected by the private folder around them.
+RocksDB creates files with the permissions of the umask. A command sets `UMASK` for itself. A program with an embedded
+engine keeps its own umask: there, the private folder protects the files in it.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ def make_private_folder(folder: Path) -> None:
     for one in reversed(missing):
         one.mkdir(FOLDER_MODE, exist_ok=True)
     if not folder.is_dir():
-        folder.mkdir()  # raises the system's error for a file of this name
+        folder.mkdir()  # a file has this name: raise the system's error
 
 
 def open_private(path: Path, mode: Literal["wb", "ab"]) -> BinaryIO:
@@ -32,30 +32,30 @@ def open_private(path: Path, mode: Literal["wb", "ab"]) -> BinaryIO:
 
 def sync(path: Path) -> None:
     """Sync a file, or the names in a folder, to the disk."""
-    opened = os.open(path, os.O_RDONLY)
+    descriptor = os.open(path, os.O_RDONLY)
     try:
-        os.fsync(opened)
+        os.fsync(descriptor)
     finally:
-        os.close(opened)
+        os.close(descriptor)
 
 
 def restrict(path: Path) -> None:
-    """Remove the permissions of others from one of our files or folders. Another user's file is unchanged."""
+    """Remove all permissions of other users from a file or folder of ours. A file of another user stays unchanged."""
     with contextlib.suppress(PermissionError):
         path.chmod(stat.S_IMODE(path.stat().st_mode) & ~OTHERS)
 
 
 def restrict_tree(folder: Path) -> None:
-    """Remove the permissions of others from a folder and its contents."""
+    """Call `restrict` for a folder and all its contents."""
     for path in (folder, *folder.rglob("*")):
         restrict(path)
 
 
 def find_exposed_paths(folder: Path) -> list[Path]:
-    """Return the folder and the entries in it that other users of the machine may read or change. If the folder belongs
-    to another user, such as a mounted disk, only its entries are checked."""
+    """Return those of the folder and its entries that other users of the machine may read or change. A folder of
+    another user, such as a mounted disk, is not returned itself. The entries of a private folder are protected."""
     status = folder.stat()
     if not status.st_mode & OTHERS:
         return []
-    found = [path for path in sorted(folder.iterdir()) if path.lstat().st_mode & OTHERS]
-    return [folder, *found] if status.st_uid == os.geteuid() else found
+    exposed = [path for path in sorted(folder.iterdir()) if path.lstat().st_mode & OTHERS]
+    return [folder, *exposed] if status.st_uid == os.geteuid() else exposed

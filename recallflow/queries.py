@@ -46,7 +46,7 @@ from recallflow.records import Position
 
 
 class MemoryCursor(NamedTuple):
-    """Cursor at a memory, by its event time (epoch milliseconds) and its id. It names the last entry of a page, so
+    """Cursor at a memory, by its event time (epoch milliseconds) and its id. It identifies the last entry of a page, so
     that insertions and deletions do not shift the next page."""
 
     created_ms: int
@@ -58,12 +58,12 @@ class MemoryCursor(NamedTuple):
     @classmethod
     def parse(cls, text: str) -> Self | None:
         """Parse a cursor; return None for other text."""
-        found = re.fullmatch(r"m:(-?\d{1,15}):(.+)", text, re.S)
-        return None if found is None else cls(int(found[1]), found[2])
+        match = re.fullmatch(r"m:(-?\d{1,15}):(.+)", text, re.S)
+        return None if match is None else cls(int(match[1]), match[2])
 
 
 class EdgeCursor(NamedTuple):
-    """Cursor at an edge, by the id of a store and the edge's name in it; empty before the first."""
+    """Cursor at an edge, by the id of the store and the edge's name in the store. Both are empty before the first."""
 
     store_id: bytes
     name: bytes
@@ -74,15 +74,14 @@ class EdgeCursor(NamedTuple):
     @classmethod
     def parse(cls, text: str) -> Self | None:
         """Parse a cursor; return None for other text."""
-        found = re.fullmatch(r"e:([0-9a-f]{8})?((?:[0-9a-f]{2})*)", text)
-        return None if found is None else cls(bytes.fromhex(found[1] or ""), bytes.fromhex(found[2]))
+        match = re.fullmatch(r"e:([0-9a-f]{8})?((?:[0-9a-f]{2})*)", text)
+        return None if match is None else cls(bytes.fromhex(match[1] or ""), bytes.fromhex(match[2]))
 
 
 def _cursor(*kinds: type[MemoryCursor | EdgeCursor]) -> AfterValidator:
     def check(text: str) -> str:
         if all(kind.parse(text) is None for kind in kinds):
-            remedy = "give its `after` as it is, or leave it out for the first page"
-            raise ValueError(f"is not from a page of this list; {remedy}")
+            raise ValueError("is not the `after` of a page of this list; leave it out for the first page")
         return text
 
     return AfterValidator(check)
@@ -95,16 +94,16 @@ Mode = Literal["recency", "relevance", "entity_focused", "balanced", "episode", 
 DecayFunction = Literal["exponential", "linear", "logarithmic", "step", "hyperbolic"]
 Days = Annotated[float, Field(gt=0, le=1_000_000, allow_inf_nan=False)]
 Weight = Annotated[float, Field(ge=0, le=1_000, allow_inf_nan=False)]
-Clamped = Annotated[int, AS_INT]  # any number is answered, with a warning where it is cut to its bounds
+Clamped = Annotated[int, AS_INT]  # a number outside its bounds is replaced by the nearest bound, with a warning
 
 # Default weights of each mode's factors; in `hybrid`, log-odds of the semantic signal (docs/concepts/recall.md).
 WEIGHTS: Mapping[Mode, Mapping[str, float]] = MappingProxyType({
     "hybrid": MappingProxyType({
         "semantic": 1.0, "cluster": 0.02, "recency": 0.03, "importance": 0.02, "usage": 0.01, "quality": 0.02,
-        "decay": 0.01, "proximity": 0.45,  # only where entities are asked for
+        "decay": 0.01, "proximity": 0.45,  # only if the query has entities
     }),
     "balanced": MappingProxyType({"recency": 0.3, "semantic": 0.5, "proximity": 0.2}),
-    # Each hop, up to the third, costs more than the whole range of the signal.
+    # Each hop, up to the third, lowers the score by more than the whole range of the semantic signal.
     "entity_focused": MappingProxyType({"proximity": 0.93, "semantic": 0.07}),
     "episode": MappingProxyType({"relevance": 1.0, "mentions": 0.5}),
 })  # fmt: skip
@@ -128,33 +127,30 @@ def _position(text: str) -> str:
 
 
 def unknown_factors(mode: Mode | None, weights: object, *where: str) -> list[InitErrorDetails]:
-    """Return a problem for each name that is no factor or boost of the mode; in `auto`, of no selectable mode.
-    Without a valid mode, all names are accepted."""
+    """Return a problem for each name in `weights` that is no factor or boost of the mode. In the mode `auto`, and
+    without a valid mode, the factors and boosts of all modes are permitted."""
     modes = [*WEIGHTS] if mode is None or mode == "auto" else [mode]
     known = sorted({name for one in modes for names in (WEIGHTS, BOOSTS) for name in names.get(one, ())})
-    what = f"{mode or 'a mode'} weighs {', '.join(known) or 'nothing'}"
+    listing = f"{mode or 'a mode'} weighs {', '.join(known) or 'nothing'}"
     unknown = [name for name in weights if name not in known] if isinstance(weights, dict) else []
     if len(unknown) > FIELDS_MAX:
-        raise ValueError(f"has {len(unknown):,} unknown factors; {what}")
-    found = []
+        raise ValueError(f"has {len(unknown):,} unknown factors; {listing}")
+    problems = []
     for count, name in enumerate(unknown):
         similar = nearest(name, known) if count < limits.PROBLEMS_MAX else None
-        remedy = f"did you mean {similar}? {what}" if similar else what
-        found.append(unknown_name_error("factor", (*where, name), remedy))
-    return found
+        remedy = f"did you mean {similar}? {listing}" if similar else listing
+        problems.append(unknown_name_error("factor", (*where, name), remedy))
+    return problems
 
 
-ID_NAMES = ("id", "query_id")  # the names under which a query may carry its id
-
+ID_NAMES = ("id", "query_id")  # the fields that may contain the id of a query
 PositionText = Annotated[str, StringConstraints(max_length=512), AfterValidator(_position)]
-
-
-# The first wrong value is enough; wording very many takes long.
+# `fail_fast`: only the first wrong value is reported, because converting very many errors takes long.
 Values = Field(min_length=1, max_length=limits.FILTER_VALUES_MAX, fail_fast=True)
 
 
 class Decay(StrictPart):
-    """Decay of a memory's recency by age. Only the parameter of the chosen function counts; all in days."""
+    """Decay of a memory's recency by age. Parameters are in days; those of other functions have no effect."""
 
     function: DecayFunction = "exponential"
     tau_days: Days = 30.0
@@ -163,13 +159,12 @@ class Decay(StrictPart):
     decay_days: Days = 30.0
 
 
-def _filterable_value(given: object, check: ValidatorFunctionWrapHandler) -> Any:
+def _filterable_value(value: object, check: ValidatorFunctionWrapHandler) -> Any:
     try:
-        return check(given)
+        return check(value)
     except ValidationError:
-        most = limits.METADATA_TEXT_CHARACTERS
-        what = f"a text of up to {most} characters, a number, true or false"
-        raise ValueError(f"give {what}, or a list of up to {limits.FILTER_VALUES_MAX} such values") from None
+        scalar = f"a text of up to {limits.METADATA_TEXT_CHARACTERS} characters, a number, true or false"
+        raise ValueError(f"give {scalar}, or a list of up to {limits.FILTER_VALUES_MAX} such values") from None
 
 
 MetadataText = Annotated[str, StringConstraints(max_length=limits.METADATA_TEXT_CHARACTERS)]
@@ -177,18 +172,16 @@ MetadataValue = MetadataText | bool | int | Annotated[float, Field(allow_inf_nan
 MetadataName = Annotated[str, StringConstraints(min_length=1, max_length=limits.METADATA_NAME_CHARACTERS)]
 MetadataValues = Annotated[MetadataValue | Annotated[list[MetadataValue], Values], WrapValidator(_filterable_value)]
 Nested = Annotated[list["Filters"], Field(min_length=1, max_length=limits.FILTER_CONDITIONS_MAX)]
-
-
 FewFields = Field(min_length=1, max_length=limits.FILTER_FIELDS_MAX)
 OneOrSeveral = Annotated[
     Annotated["Filters", Tag("[one]")] | Annotated[Nested, Tag("[several]")],
-    Discriminator(lambda given: "[several]" if isinstance(given, list) else "[one]"),
+    Discriminator(lambda value: "[several]" if isinstance(value, list) else "[one]"),
 ]
 
 
 class Filters(StrictPart):
-    """Conditions on memories of the answer. All given fields must match; within a list any value matches. Filters
-    nest: `all` of them must match, `any` one of them, and `not` none of them."""
+    """Conditions on memories of the answer. Every field must match, a list by at least one of its values. Filters
+    nest: of those in `all` every one must match, of those in `any` at least one, and of those in `not` none."""
 
     model_config = ConfigDict(serialize_by_alias=True)
     ALSO = MappingProxyType({"AND": "all", "OR": "any", "NOT": "not", "$and": "all", "$or": "any", "$not": "not"})
@@ -217,9 +210,9 @@ class Filters(StrictPart):
         return self.not_ if isinstance(self.not_, list) else [] if self.not_ is None else [self.not_]
 
 
-def _of_bounded_size(given: Any) -> Any:
-    """Check the size of nested filters before parsing: very many could take too long to evaluate, or to report."""
-    conditions, unknown, level, ahead = 0, 0, 0, [given]
+def _check_size(filters: Any) -> Any:
+    """Check the size of nested filters before parsing: very many take long to evaluate, and their errors to list."""
+    conditions, unknown, level, ahead = 0, 0, 0, [filters]
     known = {field.alias or name for name, field in Filters.model_fields.items()}
     while ahead:
         level += 1
@@ -238,17 +231,17 @@ def _of_bounded_size(given: Any) -> Any:
                 inner += nested if isinstance(nested, list) else [nested]
         ahead = inner
     if conditions > limits.FILTER_CONDITIONS_MAX:
-        raise ValueError(f"has {conditions:,} conditions, at every level; it may have {limits.FILTER_CONDITIONS_MAX}")
+        raise ValueError(f"has {conditions:,} conditions at all levels; it may have {limits.FILTER_CONDITIONS_MAX}")
     if unknown > limits.PROBLEMS_MAX:
-        raise ValueError(f"has {unknown} fields that no filter has; there are {', '.join(sorted(known))}")
-    return given
+        raise ValueError(f"has {unknown} unknown fields; there are {', '.join(sorted(known))}")
+    return filters
 
 
-Conditions = Annotated[Filters, BeforeValidator(_of_bounded_size)]
+Conditions = Annotated[Filters, BeforeValidator(_check_size)]
 
 
 class AsOf(StrictPart):
-    """A point in time: `event_time` for events up to then, `ingestion_time` for the engine's knowledge up to then."""
+    """A past moment. `event_time`: ignore later events; `ingestion_time`: ignore what the engine did not know then."""
 
     event_time: Timestamp | None = None
     ingestion_time: Timestamp | None = None
@@ -261,7 +254,7 @@ class AsOf(StrictPart):
 
 
 class ReplyTo(StrictPart):
-    """Another response topic, from the list in the settings."""
+    """Another response topic. The engine's settings list the permitted topics."""
 
     topic: Name
     partition: Annotated[int, Field(ge=0, le=INT32_MAX), AS_INT] | None = None
@@ -270,8 +263,8 @@ class ReplyTo(StrictPart):
 class Query(Event):
     """Fields of every query: positions to apply before the answer, and the address of the answer.
 
-    `wait_timeout_ms` limits the wait for these positions, or, for an empty result, for a log with unapplied records.
-    `id` may also be called `query_id`, as in the answer.
+    `wait_timeout_ms` limits the wait for these positions. It also limits the wait of a query that found nothing while
+    the log has unapplied records. `id` may also be called `query_id`, as in the answer.
     """
 
     id: Annotated[Identifier | None, Field(validation_alias=AliasChoices(*ID_NAMES))] = None
@@ -281,8 +274,8 @@ class Query(Event):
 
 
 class Recall(Query):
-    """Asks for ranked memories. `k` is clamped to 1-50 and `traversal_depth` to 1-3; a long query is cut, with a
-    warning."""
+    """Asks for ranked memories. `k` is clamped to 1-50 and `traversal_depth` to 1-3, and a long query is cut, each with
+    a warning."""
 
     type: Literal["recall"]
     query: NonEmpty
@@ -308,15 +301,15 @@ class Recall(Query):
 
     @field_validator("weights", mode="wrap")
     @classmethod
-    def _known_factors(cls, given: object, check: ValidatorFunctionWrapHandler, info: ValidationInfo) -> Any:
-        return check_all(given, check, unknown_factors(info.data.get("mode"), given))
+    def _known_factors(cls, weights: object, check: ValidatorFunctionWrapHandler, info: ValidationInfo) -> Any:
+        return check_all(weights, check, unknown_factors(info.data.get("mode"), weights))
 
     @field_validator("max_episodes", "whole_episodes")
     @classmethod
-    def _of_episodes(cls, given: T, info: ValidationInfo) -> T:
-        if given and info.data.get("mode") not in ("episode", "auto", None):
-            raise ValueError("only the mode episode answers by episodes; take it, or auto")
-        return given
+    def _needs_episodes(cls, value: T, info: ValidationInfo) -> T:
+        if value and info.data.get("mode") not in ("episode", "auto", None):
+            raise ValueError("only the mode episode answers by episodes; use the mode episode or auto")
+        return value
 
 
 class MemoryGet(Query):
@@ -334,8 +327,8 @@ class MemoryHistory(Query):
 
 
 class MemoriesList(Query):
-    """Asks for the user's memories, newest first, page by page: `after` is the cursor of the previous page. Memories
-    that recall omits are included and marked."""
+    """Asks for the user's memories, newest first, page by page: `after` is the cursor of the previous page. The pages
+    include memories that recall omits, with the reasons in `marks`."""
 
     type: Literal["memories.list"]
     filters: Conditions = Filters()
@@ -358,7 +351,7 @@ class GraphStatus(Query):
 
 
 class GraphTrace(Query):
-    """Asks for every step of the graph expansion of an equal recall query."""
+    """Asks for every step of the graph expansion that a recall query with the same fields would have."""
 
     type: Literal["graph.trace"]
     query: NonEmpty
@@ -384,16 +377,16 @@ class GraphExplore(Query):
 
     @field_validator("nodes", "hops", "limit", "after")
     @classmethod
-    def _fits_scope(cls, given: T, info: ValidationInfo) -> T:
-        around = info.field_name in ("nodes", "hops")
-        if info.data.get("whole") is around and given:
-            raise ValueError("is not of the whole graph: leave it out" if around else "is of pages: give whole too")
-        return given
+    def _fits_scope(cls, value: T, info: ValidationInfo) -> T:
+        is_local = info.field_name in ("nodes", "hops")
+        if info.data.get("whole") is is_local and value:
+            raise ValueError("not with `whole`: leave it out" if is_local else "only with `whole`: give it too")
+        return value
 
 
 class GraphFacts(Query):
-    """Asks for relations: edges with the memories that state them, by words, by the entities at their ends (names,
-    URNs, keys, memory ids) and by type; only valid ones, or all with `include_history`."""
+    """Asks for relations: edges with the memories that state them. They are selected by words, by the entities at their
+    ends (names, URNs, keys, memory ids) and by type; invalid relations only with `include_history`."""
 
     type: Literal["graph.facts"]
     query: NonEmpty | None = None

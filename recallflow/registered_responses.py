@@ -1,7 +1,7 @@
-"""Responses in Avro and in Protobuf. Both schemas follow from the model `Response`.
+"""Responses in Avro and in Protobuf. Both schemas are generated from the model `Response`.
 
-An object of unknown fields is a text with its JSON. Every field may be absent, so that added fields are compatible. The
-number of a Protobuf field follows from its name, and does not depend on the order of the model's fields."""
+An object without a fixed set of fields is encoded as JSON text. Every field may be absent, so that added fields are
+compatible. The number of a Protobuf field is computed from its name: the order of the model's fields has no effect."""
 
 import base64
 import zlib
@@ -19,22 +19,22 @@ _SCALARS = {"string": "string", "integer": "long", "number": "double", "boolean"
 _FIRST_NUMBER, _NUMBERS = 20_000, 240_000  # numbers of three bytes, above Protobuf's reserved range
 _OPTIONAL, _REPEATED = 1, 3
 _WIRE_TYPES = {"double": 1, "long": 3, "boolean": 8, "string": 9, "opaque": 9, "record": 11}
-_EMPTY = "empty_fields"  # of a Protobuf message: names of lists and maps that are empty, and not absent
+_EMPTY = "empty_fields"  # Protobuf field: the names of lists and maps that are empty, not absent
 _FILE, _PACKAGE = "recallflow/response.proto", RESPONSE_NAME.partition(".")[0]
 
 
 @dataclass
 class _Type:
-    """A type of the model: a scalar of Avro, `opaque`, `record` with `fields`, or `array` and `map` of `item`s."""
+    """A type of the model: scalar of Avro, `opaque` (any JSON), `record` with `fields`, `array` or `map` of `item`s."""
 
     kind: str
     name: str = ""
     fields: dict[str, "_Type"] = field(default_factory=dict)
     required: tuple[str, ...] = ()
-    item: "_Type | None" = None
+    item: Any = None  # the `_Type` of each item of an array or a map
 
     def pack(self, value: Any, *, marks_empty: bool = False) -> Any:
-        """Return a JSON value as one of this type. `marks_empty`: list empty lists and maps in `_EMPTY` of a record."""
+        """Convert a JSON value to this type. `marks_empty`: records list their empty lists and maps in `_EMPTY`."""
         match self.kind:
             case "record":
                 known = {name: one for name, one in value.items() if one is not None and name in self.fields}
@@ -42,15 +42,15 @@ class _Type:
                 empty = [name for name, one in packed.items() if self.fields[name].kind in ("array", "map") and not one]
                 return packed | {_EMPTY: empty} if marks_empty and empty else packed
             case "array":
-                return [self.of.pack(one, marks_empty=marks_empty) for one in value]
+                return [self.item.pack(one, marks_empty=marks_empty) for one in value]
             case "map":
-                return {key: self.of.pack(one, marks_empty=marks_empty) for key, one in value.items()}
+                return {key: self.item.pack(one, marks_empty=marks_empty) for key, one in value.items()}
             case "opaque":
                 return orjson.dumps(value).decode()
         return float(value) if self.kind == "double" else value
 
     def unpack(self, value: Any) -> Any:
-        """Return the JSON value that `pack` was given. Required fields without a value are null."""
+        """Return the JSON value from which `pack` made `value`. A required field without a value is null."""
         match self.kind:
             case "record":
                 packed = {name: one for name, one in value.items() if one is not None and name in self.fields}
@@ -60,18 +60,12 @@ class _Type:
                 found = {name: self.fields[name].unpack(one) for name, one in packed.items()}
                 return dict.fromkeys(self.required) | empty | found
             case "array":
-                return [self.of.unpack(one) for one in value]
+                return [self.item.unpack(one) for one in value]
             case "map":
-                return {key: self.of.unpack(one) for key, one in value.items()}
+                return {key: self.item.unpack(one) for key, one in value.items()}
             case "opaque":
                 return orjson.loads(value)
         return value
-
-    @property
-    def of(self) -> "_Type":
-        if self.item is None:
-            raise TypeError(f"{self.kind} has no items")
-        return self.item
 
 
 @cache
@@ -94,9 +88,9 @@ def record_types() -> dict[str, _Type]:
             item = read(node["items"])
             return _Type("opaque") if item.kind in ("array", "map") else _Type("array", item=item)
         if "properties" in node:
-            made = known[name] = _Type("record", name, required=tuple(node.get("required", ())))
-            made.fields |= {key: read(one, key) for key, one in node["properties"].items()}
-            return made
+            record = known[name] = _Type("record", name, required=tuple(node.get("required", ())))
+            record.fields |= {key: read(one, key) for key, one in node["properties"].items()}
+            return record
         if kind == "object" and isinstance(node.get("additionalProperties"), dict):
             item = read(node["additionalProperties"])
             return _Type("opaque") if item.kind in ("array", "map") else _Type("map", item=item)
@@ -111,9 +105,9 @@ def avro_schema() -> dict[str, Any]:
 
     def write(one: _Type) -> Any:
         if one.kind == "array":
-            return {"type": "array", "items": write(one.of)}
+            return {"type": "array", "items": write(one.item)}
         if one.kind == "map":
-            return {"type": "map", "values": write(one.of)}
+            return {"type": "map", "values": write(one.item)}
         if one.kind != "record":
             return "string" if one.kind == "opaque" else one.kind
         if one.name in named:
@@ -136,11 +130,11 @@ def _proto() -> tuple[Any, Any]:
 
     def add(message: Any, name: str, one: _Type, label: int = _OPTIONAL, number: int = 0) -> None:
         number = number or _FIRST_NUMBER + zlib.crc32(name.encode()) % _NUMBERS
-        made = message.field.add(name=name, number=number, label=label, type=_WIRE_TYPES[one.kind])
+        added = message.field.add(name=name, number=number, label=label, type=_WIRE_TYPES[one.kind])
         if one.kind == "record":
-            made.type_name = f".{_PACKAGE}.{one.name}"
+            added.type_name = f".{_PACKAGE}.{one.name}"
         elif label == _OPTIONAL and not message.options.map_entry:
-            made.proto3_optional, made.oneof_index = True, len(message.oneof_decl)
+            added.proto3_optional, added.oneof_index = True, len(message.oneof_decl)
             message.oneof_decl.add(name=f"_{name}")
 
     for record in record_types().values():
@@ -150,10 +144,10 @@ def _proto() -> tuple[Any, Any]:
                 entry = message.nested_type.add(name=f"{name.title().replace('_', '')}Entry")
                 entry.options.map_entry = True
                 add(entry, "key", _Type("string"), number=1)
-                add(entry, "value", one.of, number=2)
+                add(entry, "value", one.item, number=2)
                 add(message, name, _Type("record", f"{record.name}.{entry.name}"), _REPEATED)
             else:
-                add(message, name, one.of if one.kind == "array" else one, _REPEATED if one.kind == "array" else 1)
+                add(message, name, one.item if one.kind == "array" else one, _REPEATED if one.kind == "array" else 1)
         add(message, _EMPTY, _Type("string"), _REPEATED)
     pool = DescriptorPool()
     pool.Add(file)
@@ -161,7 +155,7 @@ def _proto() -> tuple[Any, Any]:
 
 
 def schema_text(response_format: str) -> str:
-    """Return the schema of responses in Avro or Protobuf, as a registry stores it."""
+    """Return the schema of responses in Avro or Protobuf, in the form for a schema registry."""
     if response_format == AVRO:
         return orjson.dumps(avro_schema()).decode()
     return base64.b64encode(_proto()[1].SerializeToString()).decode()
@@ -182,7 +176,7 @@ def encode(body: bytes, response_format: str, schema_id: int) -> bytes:
     from google.protobuf.json_format import ParseDict
 
     content: bytes = ParseDict(packed, _proto()[0]()).SerializeToString()
-    return frame + b"\0" + content  # the zero: it is the first message of its file
+    return frame + b"\0" + content  # the zero byte is the message's index in its file
 
 
 @cache

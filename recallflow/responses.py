@@ -13,8 +13,8 @@ from recallflow.errors import InvalidRecord, RecallflowError
 from recallflow.fields import Model, Truncatable
 from recallflow.graphs import ExploredEdge, Facts, GraphReport, InvalidReason, Subgraph, Trace
 
-# Why an event has no effect: its memories changed since; too many edits of the memory; a vector of a model that is not
-# in use; an event not later than its user's erasure.
+# Reasons why an event has no effect: its source memories have changed; the memory has too many edits; its vector is not
+# from the configured model; it is not later than the erasure of its user.
 RefusalOutcome = Literal["outdated", "too_many", "other_model", "erased"]
 Outcome = Literal[
     "created", "updated", "unchanged", "duplicate", "forgotten", "ended", "erased", "outdated", "too_many",
@@ -30,12 +30,12 @@ M = TypeVar("M", bound=Model)
 
 def unchecked(model: type[M], **fields: Any) -> M:
     """Build a model without validation, in a fifth of the time."""
-    made, put = model.__new__(model), object.__setattr__
-    put(made, "__dict__", _defaults(model) | fields)
-    put(made, "__pydantic_fields_set__", {*fields})
-    put(made, "__pydantic_extra__", {})
-    put(made, "__pydantic_private__", None)
-    return made
+    instance, put = model.__new__(model), object.__setattr__
+    put(instance, "__dict__", _defaults(model) | fields)
+    put(instance, "__pydantic_fields_set__", {*fields})
+    put(instance, "__pydantic_extra__", {})
+    put(instance, "__pydantic_private__", None)
+    return instance
 
 
 @cache
@@ -51,7 +51,7 @@ class Warn(Truncatable):
 
 
 class Meaning(NamedTuple):
-    """Meaning of a warning. One that `degrades` marks an answer as incomplete or of lower quality."""
+    """Meaning of a warning. An answer with a warning that `degrades` is incomplete or of lower quality."""
 
     degrades: bool
     text: str
@@ -90,7 +90,7 @@ WARNINGS: Mapping[str, Meaning] = MappingProxyType(
 
 
 def status_of(warnings: Iterable[Warn]) -> Literal["ok", "degraded"]:
-    """Return `degraded` if any warning degrades."""
+    """Return the status of an answer with these warnings."""
     return "degraded" if any(w.code in WARNINGS and WARNINGS[w.code].degrades for w in warnings) else "ok"
 
 
@@ -163,8 +163,8 @@ class Reason(TypedDict):
 
 
 class Explanation(Model):
-    """Parts of a memory's score: score = Σ weight · factor + Σ boosts, or without any weights the product of the
-    factors (see docs/concepts/recall.md)."""
+    """Parts of a memory's score: score = Σ weight · factor + Σ boosts; without weights, score = Π factors (see
+    docs/concepts/recall.md)."""
 
     factors: dict[str, float]
     weights: dict[str, float]
@@ -172,7 +172,7 @@ class Explanation(Model):
 
 
 class UpdatedBy(TypedDict):
-    """A later memory that probably updates a statement, its event time, and how probable that is."""
+    """A later memory that probably updates a statement: its id, its event time, and the probability of an update."""
 
     id: str
     at: str
@@ -182,12 +182,12 @@ class UpdatedBy(TypedDict):
 class RecalledMemory(Truncatable):
     """One version of a memory in an answer.
 
-    `version` counts from 0, `updated_at` is the event time of that version, and `current` tells whether it is the
-    latest and valid one. Times are RFC 3339 in UTC; `rank` starts at 1. `relevance` is the probability of being
+    `version` counts from 0, `updated_at` is the event time of the version, and `current` is true for the latest version
+    of a valid memory. Times are RFC 3339 in UTC; `rank` starts at 1. `relevance` is the probability that the memory is
     evidence for the question. With `explain`, `why` has at least one reason, the strongest first, and `explanation`
     has the parts of `score` (not for memories that the graph added). `excerpt` is the best passage of a long text.
-    `derived_from` are its source memories. `question` is the subquery that found it, if not the query itself.
-    `updated_by` is a later memory that probably replaces its statement.
+    `derived_from` are the source memories. `question` is the subquery that found the memory, if not the query itself.
+    `updated_by` is a later memory that probably replaces the memory's statement.
     """
 
     id: str
@@ -213,7 +213,7 @@ class RecalledMemory(Truncatable):
     rank: int
     relevance: float
     explanation: Explanation | None = None
-    why: SkipValidation[list[Reason] | None] = None  # made of parts that are checked already
+    why: SkipValidation[list[Reason] | None] = None  # built from validated parts
     excerpt: Span | None = None
     conflicts_with: list[str] | None = None
     updated_by: UpdatedBy | None = None
@@ -223,7 +223,7 @@ class RecalledMemory(Truncatable):
 
 
 class ListedMemory(Truncatable):
-    """A memory, in the version valid at the requested time. `marks` are the reasons why recall omits it."""
+    """A memory, in its version at the requested time. `marks` are the reasons why recall omits the memory."""
 
     id: str
     version: int
@@ -259,10 +259,10 @@ class MemoryPage(Model):
 
 
 class ContextItem(Truncatable):
-    """One memory of a context, in the given version. `score` is null for a rule that is included without a rank.
-    `until` is the time when a later memory replaced its statement; the text of `content` repeats it. `excerpt` is the
-    range of the passage in the memory's text, where the whole text exceeds the budget. If the passage is too long as
-    well, `content` is the summary. The tokens of the author (`name`, or else `role`) count too."""
+    """One memory of a context, in one version. `score` is null for a rule, which is included without a rank. `until` is
+    the time when a later memory replaced the memory's statement; `content` states this time too. If the whole text
+    exceeds the budget, `content` is a passage and `excerpt` the passage's range in the memory's text. If the passage is
+    too long as well, `content` is the summary. The author's tokens (`name`, or else `role`) count too."""
 
     id: str
     version: int
@@ -279,16 +279,16 @@ class ContextItem(Truncatable):
 
 
 class Omitted(Model):
-    """Number of entries of a section that the query's filters exclude, and of those beyond the budget."""
+    """Numbers of missing entries of a section: excluded by the query's `filters`, and exceeding the `budget`."""
 
     filters: int
     budget: int
 
 
 class Context(Truncatable):
-    """A context within the requested token budget. Summaries by category are added until half of it is used, memories
-    until four fifths, entities with their relations until all. `counted_by` names the tokenizer of `token_count`.
-    `omitted` counts missing entries by section."""
+    """A context within the requested token budget. Summaries by category are added until half of the budget is used,
+    then memories until four fifths are used, then entities with their relations until all is used. `counted_by` is the
+    tokenizer that counted `token_count`. `omitted` counts missing entries by section."""
 
     summaries: dict[str, str]
     relevant_items: list[ContextItem]
@@ -299,7 +299,7 @@ class Context(Truncatable):
 
 
 class MemoryUsage(Model):
-    """Usage of a memory by answers and feedback. Times are RFC 3339 in UTC."""
+    """Usage of a memory: `count` of answers with the memory, and of feedback. Times are RFC 3339 in UTC."""
 
     count: int
     last_accessed_at: str | None
@@ -407,7 +407,7 @@ class Response(Model):
         """Return the response. Raise QueryFailed for an error response."""
         if self.status != "error":
             return self
-        reason = self.error or ErrorBody(code="unknown", message="the response names no reason")
+        reason = self.error or ErrorBody(code="unknown", message="the response contains no reason")
         raise (CatchingUp if reason.code == "catching_up" else QueryFailed)(self.query_id, reason)
 
     def encode(self) -> bytes:
@@ -417,15 +417,15 @@ class Response(Model):
 
 def _set_fields(model: object) -> dict[str, Any]:
     if not isinstance(model, Model):
-        raise TypeError(f"{type(model).__name__} has no place in a response")
-    given = model.__pydantic_fields_set__
-    return {name: value for name, value in model.__dict__.items() if name in given}
+        raise TypeError(f"{type(model).__name__} cannot be a part of a response")
+    names = model.__pydantic_fields_set__
+    return {name: value for name, value in model.__dict__.items() if name in names}
 
 
 class Receipt(Model):
-    """Outcome of a memory event with `"receipt": true`, or of one that was applied in part: `code` then names the
-    missing part, and `detail` the consequence. `purged` is false while files still hold the erased (unreadable) data;
-    `user.stats` reports the completion."""
+    """Outcome of a memory event with `"receipt": true`, or of an event that was applied in part: then `code` is the
+    missing part, and `detail` the consequence. `purged` is false while files still contain the erased (unreadable)
+    data; `user.stats` reports the completion."""
 
     id: str
     position: str

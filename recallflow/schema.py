@@ -17,23 +17,23 @@ from recallflow.responses import AVRO, PROTOBUF, Receipt, Response
 
 def schemas() -> dict[str, dict[str, Any]]:
     """Return schema name → JSON Schema."""
-    found = {}
+    by_name = {}
     for channel in CHANNELS:
         if (name := channel.schema) is not None:
             draft = {"$schema": "https://json-schema.org/draft/2020-12/schema", "$id": f"urn:recallflow:schema:{name}"}
             title = {"title": f"{name} (topic {channel.topic})"}
-            found[name] = draft | title | TypeAdapter(channel.content).json_schema(mode="validation")
-    return found
+            by_name[name] = draft | title | TypeAdapter(channel.content).json_schema(mode="validation")
+    return by_name
 
 
 DRAFT_7 = "http://json-schema.org/draft-07/schema#"
 
 
 def registered_schema(name: str, response_format: str) -> tuple[str, str]:
-    """Return type and text of a schema for a registry. Responses in Avro and Protobuf have their own."""
+    """Return type and text of a schema for a registry. Responses in Avro and Protobuf have schemas of these types."""
     if name == "response" and response_format in (AVRO, PROTOBUF):
         return response_format.upper(), schema_text(response_format)
-    # Registries compare no later draft; the keywords are the same.
+    # Registries cannot compare schemas of a later draft; ours have only keywords that both drafts share.
     return "JSON", orjson.dumps(schemas()[name] | {"$schema": DRAFT_7}).decode()
 
 
@@ -45,8 +45,8 @@ ONCE, INTERNAL = "One response to each query, written once", "Internal, may chan
 
 
 class Channel(NamedTuple):
-    """A topic. `reads`: the engine reads it. `schema` is the schema of its `content`: a model or a union of models. A
-    topic of arbitrary bytes has none."""
+    """A topic. `reads`: the engine reads the topic, and does not write it. `schema` is the name of the schema of its
+    `content`, a model or a union of models; None for a topic of arbitrary bytes."""
 
     name: str
     topic: str
@@ -80,7 +80,7 @@ CHANNELS = (
     Channel("enrichmentResults", "enrichment.results", False, "enrichment-result", EnrichmentResult, OWNER_KEY,
             INTERNAL),
 )  # fmt: skip
-# On every record that the engine writes.
+# Headers of every record that the engine writes, and further headers of a dead letter.
 IDENTITY = {
     "recallflow-source": "position (topic:partition:offset) of the record that this one comes from",
     "recallflow-output": "index among the outputs of that record; both headers identify a record",
@@ -116,7 +116,7 @@ def asyncapi() -> dict[str, Any]:
         messages |= own
         verb, action = ("read", "receive") if channel.reads else ("write", "send")
         operation = {"action": action, "channel": {"$ref": f"#/channels/{name}"}, "summary": f"{channel.text}."}
-        if name == "queryEvents":  # or on the topic that the query names
+        if name == "queryEvents":  # a query may also name another topic for its response
             operation["reply"] = {"channel": {"$ref": "#/channels/recallResponses"}}
         operations[verb + name[0].upper() + name[1:]] = operation
     return {
@@ -156,7 +156,7 @@ def _schemas() -> dict[str, Any]:
 
 
 def _plain(schema: Any) -> Any:
-    """Return a schema without discriminators, which are OpenAPI's, and redundant to the `const` of each member."""
+    """Return a schema without discriminators: they belong to OpenAPI, and each member's `const` replaces them."""
     if isinstance(schema, dict):
         return {name: _plain(value) for name, value in schema.items() if name != "discriminator"}
     return [_plain(one) for one in schema] if isinstance(schema, list) else schema

@@ -1,8 +1,8 @@
-"""Schema registry: records in Avro, Protobuf and JSON Schema, as the JSON that the engine parses.
+"""Schema registry: converts records in Avro, Protobuf and JSON Schema to the JSON that the engine parses.
 
 A registered record begins with a zero byte and the four bytes of its schema's id (Confluent's wire format). No JSON
-begins with a zero byte, so both kinds may share a topic. The schema of an id never changes: a record gives the same
-JSON at each reading."""
+begins with a zero byte, so both kinds may share a topic. The schema of an id never changes, so that a record is
+converted to the same JSON at each reading."""
 
 import base64
 import logging
@@ -25,25 +25,25 @@ if TYPE_CHECKING:
 
 PREFIX = "schema.registry."  # of its options among librdkafka's
 FRAME_BYTES = 5
-_LARGEST_ID = 2**31 - 1  # registries refuse a request for a larger one in other words than for an unknown schema
+_LARGEST_ID = 2**31 - 1  # for a larger id, registries return another error than for an unknown schema
 RETRY_S = 1.0
 TIMEOUT_S = 5
 _TEXT_SCHEMA = "the registry returns Protobuf as text, and only the serialized form can be read"
 _UNKNOWN = 40401, 40403  # the registry's codes of an unknown subject, and of an unknown schema
-_PASSING = (HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_MANY_REQUESTS)
+_RETRIABLE = (HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_MANY_REQUESTS)
 
 _log = logging.getLogger(__name__)
 
 
 class RegisteredValue(bytes):
-    """The bytes of a registered record, with their content as JSON, or the reason why there is none."""
+    """The bytes of a registered record. `content` is the record as JSON, or the error of its conversion."""
 
     content: bytes | InvalidRecord
 
     def __new__(cls, value: bytes, content: bytes | InvalidRecord) -> Self:
-        made = super().__new__(cls, value)
-        made.content = content
-        return made
+        instance = super().__new__(cls, value)
+        instance.content = content
+        return instance
 
     def json(self) -> bytes:
         """Return the content. Raise InvalidRecord."""
@@ -60,15 +60,15 @@ class SchemaRegistry:
     """Client of a registry with Confluent's protocol. Thread-safe."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
-        """`options` of confluent_kafka's client: `url`, `basic.auth.user.info`, `ssl.ca.location`, …"""
+        """`options` are those of confluent_kafka's client: `url`, `basic.auth.user.info`, `ssl.ca.location`, …"""
         self.url = options.get("url", "")
-        self.skips: frozenset[Position] = frozenset()  # positions of records to leave as they are
+        self.skips: frozenset[Position] = frozenset()  # positions of records that are not converted
         self._options = options
         self._decoders: dict[int, Callable[[bytes], bytes]] = {}
 
     @cached_property
     def client(self) -> "SchemaRegistryClient":
-        """Raise UsageError for invalid options. No connection is opened."""
+        """A client of the registry, without an open connection. Raises UsageError for invalid options."""
         return self._new_client()
 
     def _new_client(self) -> "SchemaRegistryClient":
@@ -90,7 +90,7 @@ class SchemaRegistry:
             client.close()
 
     def open(self, message: Any) -> None:
-        """Replace the value of a message by a `RegisteredValue` one, if it is registered. Raise as `read`."""
+        """Replace the value of a message by a `RegisteredValue` if the record is registered. Raise as `read`."""
         if not is_registered(value := message.value()):
             return
         if not self.skips or Position(message.topic(), message.partition(), message.offset()) not in self.skips:
@@ -100,7 +100,7 @@ class SchemaRegistry:
         """Decode a registered value. Raise RegistryUnavailable, and SourceError if the registry refuses us."""
         schema_id = int.from_bytes(value[1:FRAME_BYTES], "big")
         try:
-            with self.asking():
+            with self.translate_errors():
                 if schema_id not in self._decoders:
                     self._decoders[schema_id] = self._decoder(schema_id)
                 return RegisteredValue(value, self._decoders[schema_id](value))
@@ -115,8 +115,8 @@ class SchemaRegistry:
         return RegisteredValue(value, InvalidRecord(code, [FieldProblem("", problem)]))
 
     @contextmanager
-    def asking(self) -> Iterator[None]:
-        """Translate errors of the registry in a block: RegistryUnavailable if a retry may help, SourceError if not."""
+    def translate_errors(self) -> Iterator[None]:
+        """Translate errors of the registry in a block: to RegistryUnavailable if a retry may help, else SourceError."""
         from confluent_kafka.schema_registry.common._httpx_compat import httpx
         from confluent_kafka.schema_registry.error import OAuthTokenError, SchemaRegistryError
 
@@ -127,7 +127,7 @@ class SchemaRegistry:
             if error.error_code in _UNKNOWN:
                 raise _UnknownSchemaError from None
             problem = f"the schema registry {self.url} answered {status}: {error.error_message}"
-            if status in _PASSING or status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+            if status in _RETRIABLE or status >= HTTPStatus.INTERNAL_SERVER_ERROR:
                 raise RegistryUnavailable(problem) from None
             raise SourceError(f"{problem}; check the options {PREFIX}… (url, basic.auth.user.info, …)") from None
         except (httpx.HTTPError, OAuthTokenError) as error:
@@ -142,11 +142,11 @@ class SchemaRegistry:
         from confluent_kafka.schema_registry import Schema, SchemaRegistryError
 
         latest = None
-        with suppress(_UnknownSchemaError), self.asking():
+        with suppress(_UnknownSchemaError), self.translate_errors():
             latest = self.client.get_latest_version(subject)
         if latest is not None and (latest.schema.schema_type or "AVRO") != kind:
             return "kept", f"version {latest.version} is {latest.schema.schema_type}"
-        with self.asking():
+        with self.translate_errors():
             try:
                 schema_id = self.client.register_schema(subject, Schema(text, kind))
             except SchemaRegistryError as error:
@@ -160,7 +160,7 @@ class SchemaRegistry:
         from confluent_kafka.schema_registry import Schema
 
         try:
-            with self.asking():
+            with self.translate_errors():
                 return int(self.client.lookup_schema(subject, Schema(text, kind)).schema_id or 0)
         except _UnknownSchemaError:
             problem = f"{subject} lacks the schema for run.response_format in the registry {self.url}"
@@ -183,10 +183,10 @@ class SchemaRegistry:
         raise ValueError("unknown schema type")
 
     def _schema(self, client: "SchemaRegistryClient", schema_id: int, **options: str) -> "Schema":
-        """Return the schema of an id. Raise RegistryUnavailable for another answer, such as the page of a proxy."""
+        """Return the schema of an id. Raise RegistryUnavailable for any other content, such as the page of a proxy."""
         if schema_id > _LARGEST_ID:
             raise _UnknownSchemaError
-        with suppress(ValueError, TypeError, AttributeError):  # of the client, for a body of another form
+        with suppress(ValueError, TypeError, AttributeError):  # errors of the client for other content
             schema = client.get_schema(schema_id, **options)
             if isinstance(schema.schema_str, str):
                 return schema
@@ -199,10 +199,10 @@ class SchemaRegistry:
         from google.protobuf.message_factory import GetMessageClass
         from google.protobuf.struct_pb2 import Struct
 
-        with self._new_client() as client:  # another one, as its cache of schemas ignores the format
+        with self._new_client() as client:  # a new client: the cache of `self.client` ignores the format of a schema
             codec = ProtobufDeserializer(Struct, {"use.deprecated.format": False}, client)
             schema = self._schema(client, schema_id, fmt="serialized")
-            if "{" in (schema.schema_str or ""):  # no character of base64
+            if "{" in (schema.schema_str or ""):  # text: base64 has no such character
                 raise ValueError(_TEXT_SCHEMA)
             file, pool = codec._get_parsed_schema(schema)
         described = pool.FindFileByName(file.name)
@@ -222,7 +222,7 @@ class _UnknownSchemaError(Exception):
 
 
 def _json(content: Any, is_ours: bool) -> bytes:
-    """Return a decoded record as JSON; one of our own responses in the form of a plain one."""
+    """Return a decoded record as JSON. `is_ours`: it is one of our responses, converted to its plain form."""
     if is_ours:
         from recallflow.registered_responses import record_types
 
@@ -240,14 +240,14 @@ def _json_value(value: Any) -> Any:
 
 
 def _without_nulls(value: Any) -> Any:
-    """Return an Avro value without nulls: Avro has no other way to leave a field out."""
+    """Return an Avro value without null fields: in Avro, a null stands for a missing field."""
     if isinstance(value, dict):
         return {name: _without_nulls(one) for name, one in value.items() if one is not None}
     return [_without_nulls(one) for one in value] if isinstance(value, list) else value
 
 
 def _message_fields(message: Any) -> Any:
-    """Return the given fields of a Protobuf message under their names in the schema."""
+    """Return the fields in a Protobuf message by their names in the schema."""
     from google.protobuf.json_format import MessageToDict
 
     if message.DESCRIPTOR.file.package == "google.protobuf":  # a Timestamp, a Struct, …

@@ -15,7 +15,7 @@ from recallflow.responses import Receipt, Response
 
 
 class StoredEvent(NamedTuple):
-    """Position of a stored event. `receipt` is set where it was awaited and came in time."""
+    """Position of a stored event. `receipt` is set if the caller awaited a receipt and it came in time."""
 
     position: Position
     receipt: Receipt | None = None
@@ -33,7 +33,7 @@ class Service(Protocol):
     async def ask(self, query: QueryEvent, headers: Headers, timeout_s: float) -> Response:
         """Return the response to a query, also one with status `error`.
 
-        A query without an id gets one; two in flight may have the same. Raise QueryTimeout, DeliveryFailed,
+        A query without an id gets one; two pending queries may have the same id. Raise QueryTimeout, DeliveryFailed,
         SourceError, and InvalidRecord for a query that is too large.
         """
 
@@ -41,23 +41,24 @@ class Service(Protocol):
         """Store an event without waiting until it is applied. Raise DeliveryFailed and InvalidRecord."""
 
     async def apply(self, event: MemoryEvent, headers: Headers, timeout_s: float) -> StoredEvent:
-        """Store an event, and wait until it is applied. A late receipt is None. Raise InvalidRecord, and as `store`."""
+        """Store an event, and wait up to `timeout_s` until it is applied; after that, the receipt is None. Raise
+        InvalidRecord, and as `store`."""
 
     def owners(self) -> Collection[Owner]:
-        """Return owners with memories, as far as the service knows them; a service without the state knows none."""
+        """Return owners with memories; none for a service without access to the state."""
 
     def obstacle(self) -> str:
-        """Return the reason why the engine is not ready; empty if it is."""
+        """Return the reason why the engine is not ready; an empty text if it is ready."""
 
     def stop_reason(self) -> str:
-        """Return why only a new process will answer again; empty while this one may."""
+        """Return the reason why this process can never answer again; an empty text while it can."""
 
 
 class Admission(Protocol):
-    """Authorisation against the current control table. The engine's own check, as of the append time, is final."""
+    """Authorisation by the control events in force now. The engine checks again as of the append time, and decides."""
 
     def authenticate(self, headers: Headers) -> None:
-        """Raise InvalidRecord (`unauthenticated`). A server checks this before it reads a body."""
+        """Raise InvalidRecord (`unauthenticated`). Servers call this before they read a request's body."""
 
     def check(self, event: MemoryEvent | QueryEvent, headers: Headers) -> None:
         """Raise InvalidRecord (`unauthenticated`, `forbidden`, `over_quota`)."""
@@ -67,7 +68,7 @@ class Admission(Protocol):
 
 
 class GateShown(Model):
-    """The current verdict on a tenant's graph. Times are RFC 3339 in UTC."""
+    """The quality gate's current verdict on a tenant's graph. Times are RFC 3339 in UTC."""
 
     blocked: bool
     since: str
@@ -76,8 +77,8 @@ class GateShown(Model):
 
 
 class RolloutShown(Model):
-    """A tenant's rollout mode with its author, time and reason (null: never decided). `gate` is the current verdict
-    of the quality gate, or of its override; null without one."""
+    """A tenant's rollout mode with its author, time and reason (null: no decision yet). `gate` is the current verdict
+    of the quality gate or of an administrator; null without a verdict."""
 
     tenant_id: str
     mode: RolloutMode
@@ -94,4 +95,4 @@ class Rollouts(Protocol):
         """Return the current rollout. Raise InvalidRecord (`unauthenticated`, `forbidden`)."""
 
     async def decide(self, rollout: Rollout, headers: Headers, timeout_s: float) -> None:
-        """Store a decision. Raise as `state`, and DeliveryFailed or SinkError where it cannot be stored."""
+        """Store a decision. Raise as `state`, and DeliveryFailed or SinkError if it cannot be stored."""

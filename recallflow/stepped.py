@@ -1,7 +1,8 @@
 """Work that pauses between bounded pieces, so that one query does not delay the queries of other tenants.
 
-Code that reads records reports the cost of a piece (`spend`). Within `SteppedWork` it pauses there once the step has
-reached its limit; elsewhere `spend` has no effect. Pauses depend on the read data alone, never on a clock.
+Code that reads records reports the cost of each piece to `spend`. Within `SteppedWork`, `spend` pauses the code when
+the cost of the current step reaches its limit; otherwise `spend` has no effect. Pauses depend on the read data alone,
+never on a clock.
 """
 
 from collections.abc import Callable
@@ -12,14 +13,14 @@ from greenlet import getcurrent, greenlet
 
 T = TypeVar("T")
 
-STEP_COST = 2_000  # records read, or as much work as that: some 25 ms
+STEP_COST = 2_000  # limit of a step: this number of records read, or equal work; about 25 ms
 
 
 class SteppedWork(Generic[T]):
-    """A function that is called in steps, all of them on one thread."""
+    """A function that runs in steps, all of them on one thread."""
 
     def __init__(self, function: Callable[[], T]) -> None:
-        self._greenlet = _Pausing(function)
+        self._greenlet = _StepGreenlet(function)
         self._greenlet.gr_context = copy_context()
         self._outcome: list[T] = []
 
@@ -29,7 +30,7 @@ class SteppedWork(Generic[T]):
 
     def step(self) -> bool:
         """Continue up to the next pause. Return whether the function has returned. Raise the function's error."""
-        self._greenlet.left = STEP_COST
+        self._greenlet.remaining_cost = STEP_COST
         returned = self._greenlet.switch()
         if self._greenlet.dead:
             self._outcome.append(returned)
@@ -37,16 +38,16 @@ class SteppedWork(Generic[T]):
         return False
 
 
-class _Pausing(greenlet):  # type: ignore[misc]
-    left = 0
+class _StepGreenlet(greenlet):  # type: ignore[misc]
+    remaining_cost = 0
 
 
 def spend(cost: int) -> None:
     """Add the cost of a piece of work, in records read; pause at the limit of the step."""
     current = getcurrent()
-    if type(current) is _Pausing:
-        current.left -= cost
-        if current.left <= 0 and current.parent is not None:
+    if type(current) is _StepGreenlet:
+        current.remaining_cost -= cost
+        if current.remaining_cost <= 0 and current.parent is not None:
             current.parent.switch()
 
 
@@ -66,7 +67,7 @@ class Rotation:
                 del self._waiting[tenant_id]
 
     def take_turn(self, partition: int) -> str | None:
-        """Return the next tenant, if its turn is in this state partition."""
+        """Return the tenant whose turn it is, and end the turn; None if its next step is in another state partition."""
         tenant_id = next(iter(self._waiting), None)
         if tenant_id is None or next(iter(self._waiting[tenant_id])) != partition:
             return None

@@ -1,7 +1,7 @@
 """Telemetry: distributed traces, log formats, and the export of spans.
 
-Traces use the header `traceparent` (W3C Trace Context) and operation names of the GenAI conventions. They work without
-the OpenTelemetry SDK at almost no cost: the incoming parent is forwarded.
+Traces use the header `traceparent` (W3C Trace Context) and operation names of the GenAI conventions. Without the
+OpenTelemetry SDK, the header of an incoming record is forwarded, at almost no cost.
 """
 
 import json
@@ -21,8 +21,8 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from recallflow.credentials import Headers, MaskingFormatter
 
 TRACE_HEADER = "traceparent"
-HEADER_MAX_BYTES = 512  # limit, for additions of later versions of the standard
-NO_PARENT = Context()  # no parent
+HEADER_MAX_BYTES = 512  # larger than today's header: later versions of the standard may add fields
+NO_PARENT = Context()
 
 Operation = Literal["search_memory", "create_memory", "update_memory", "upsert_memory", "delete_memory"]
 OPERATIONS: dict[str, Operation] = {  # other events are upsert_memory, queries search_memory
@@ -34,25 +34,25 @@ _propagator = TraceContextTextMapPropagator()
 tracer = trace.get_tracer("recallflow")
 
 
-def operation_of(event_type: str, *, asks: bool) -> Operation:
-    return "search_memory" if asks else OPERATIONS.get(event_type, "upsert_memory")
+def operation_of(event_type: str, *, is_query: bool) -> Operation:
+    return "search_memory" if is_query else OPERATIONS.get(event_type, "upsert_memory")
 
 
 def parent_in(headers: Headers | None) -> Context:
-    """Return the parent span in headers; `NO_PARENT` for missing or malformed ones."""
+    """Return the parent span in headers; `NO_PARENT` if the header is missing or malformed."""
     for name, value in headers or ():
         if name.lower() == TRACE_HEADER and value is not None and len(value) <= HEADER_MAX_BYTES:
-            found = _propagator.extract({TRACE_HEADER: value.decode("ascii", "replace")}, NO_PARENT)
-            if trace.get_current_span(found).get_span_context().is_valid:
-                return found
+            parent = _propagator.extract({TRACE_HEADER: value.decode("ascii", "replace")}, NO_PARENT)
+            if trace.get_current_span(parent).get_span_context().is_valid:
+                return parent
     return NO_PARENT
 
 
 def trace_headers(context: Context | None = None) -> Headers:
     """Return headers with a context's span (default: the current one) as the parent; empty without a span."""
-    given: dict[str, str] = {}
-    _propagator.inject(given, context)
-    return ((TRACE_HEADER, given[TRACE_HEADER].encode()),) if given else ()
+    headers: dict[str, str] = {}
+    _propagator.inject(headers, context)
+    return ((TRACE_HEADER, headers[TRACE_HEADER].encode()),) if headers else ()
 
 
 @contextmanager
@@ -121,7 +121,7 @@ _log = logging.getLogger(__name__)
 
 @contextmanager
 def export_spans(command: str) -> Iterator[None]:
-    """Export spans within the block if the environment asks for it. `command` is the default service name."""
+    """Export spans within the block if environment variables request it. `command` is the default service name."""
     environment = os.environ
     exporters = _exporters(environment)
     if not exporters:
@@ -136,10 +136,10 @@ def export_spans(command: str) -> Iterator[None]:
         _log.warning("OTEL_* variables request spans, but no exporter is installed: pip install 'recallflow[otel]'")
         yield
         return
-    named = "OTEL_SERVICE_NAME" in environment or "service.name=" in environment.get("OTEL_RESOURCE_ATTRIBUTES", "")
+    has_name = "OTEL_SERVICE_NAME" in environment or "service.name=" in environment.get("OTEL_RESOURCE_ATTRIBUTES", "")
     # The provider reads sampler, limits and batching from the environment.
-    provider = TracerProvider(resource=Resource.create({} if named else {"service.name": f"recallflow-{command}"}))
-    for name in exporters:  # standard output is the command's own
+    provider = TracerProvider(resource=Resource.create({} if has_name else {"service.name": f"recallflow-{command}"}))
+    for name in exporters:  # `console` is standard error: standard output contains the command's results
         exporter = OTLPSpanExporter() if name == "otlp" else ConsoleSpanExporter(out=sys.stderr)
         provider.add_span_processor(BatchSpanProcessor(exporter))
     trace.set_tracer_provider(provider)
@@ -153,8 +153,8 @@ def _exporters(environment: Mapping[str, str]) -> list[str]:
     if environment.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
         return []
     default = "otlp" if any(environment.get(name) for name in _ENDPOINTS) else "none"
-    given = environment.get("OTEL_TRACES_EXPORTER") or default
-    names = [name.strip().lower() for name in given.split(",")]
+    listed = environment.get("OTEL_TRACES_EXPORTER") or default
+    names = [name.strip().lower() for name in listed.split(",")]
     if unknown := [name for name in names if name not in ("otlp", "console", "none")]:
         _log.warning("OTEL_TRACES_EXPORTER: unknown exporter %s; give otlp, console or none", ", ".join(unknown))
     return [name for name in names if name in ("otlp", "console")]

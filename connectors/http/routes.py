@@ -29,7 +29,7 @@ from recallflow.connectors.http.requests import (
 from recallflow.connectors.probes import exposition
 from recallflow.control import DEFAULT, Rollout
 from recallflow.events import Event, MemoryEvent, MemoryFields, MemoryForget, MemoryUpdate
-from recallflow.parsing import parse_control, raw_query
+from recallflow.parsing import QUERY_TYPES, parse_control, raw_event
 from recallflow.queries import (
     EpisodesList,
     GraphExplore,
@@ -348,7 +348,8 @@ def _add_post_query(
 
     async def ask(request: Request) -> Response:
         body = await handler.body(request)
-        return await handler.ask(request, body if raw_query(body) else with_fields(body, {"type": kind}), kind)
+        has_type = raw_event(body, QUERY_TYPES) is not None
+        return await handler.ask(request, body if has_type else with_fields(body, {"type": kind}), kind)
 
     router.add_api_route(path, ask, name=name, methods=["POST"], openapi_extra=described)
 

@@ -1,4 +1,4 @@
-"""Adapters to agent frameworks, each with the extra of its name, and the helpers that they share."""
+"""Adapters to agent frameworks, and helpers that they share. Each adapter needs the extra of the same name."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,38 +24,38 @@ def extra(name: str) -> Iterator[None]:
         raise ImportError(f"{adapter} needs {library}: {install(name)}") from None
 
 
-Whole = TypeVar("Whole", bound=ListedMemory | MemoryVersion)
-WAIT_MS = 60_000  # longer than clients wait by themselves
-# A recall without results, which therefore counts as no use of a memory.
-_NOTHING = MappingProxyType[str, Any]({"k": 1, "mode": "recency", "filters": {"session_ids": ["-"]}})
+M = TypeVar("M", bound=ListedMemory | MemoryVersion)
+WAIT_MS = 60_000  # longer than clients wait by default
+# Fields of a recall without results, so that no memory counts as used.
+_NO_RESULTS = MappingProxyType[str, Any]({"k": 1, "mode": "recency", "filters": {"session_ids": ["-"]}})
 
 
 def wait_applied(client: SyncCalls, user_id: str, position: Position) -> None:
-    """Return once a write is applied. Raise QueryTimeout if that is unknown in time; it is stored all the same."""
-    _check(client.search("-", user=user_id, **_NOTHING, after=position, wait_timeout_ms=WAIT_MS))
+    """Return once the write at a position is applied. Raise QueryTimeout after `WAIT_MS`; the write is stored then."""
+    _check_fresh(client.search("-", user=user_id, **_NO_RESULTS, after=position, wait_timeout_ms=WAIT_MS))
 
 
 async def await_applied(client: AsyncCalls, user_id: str, position: Position) -> None:
     """Return once the write at a position is applied, as `wait_applied` does."""
-    _check(await client.search("-", user=user_id, **_NOTHING, after=position, wait_timeout_ms=WAIT_MS))
+    _check_fresh(await client.search("-", user=user_id, **_NO_RESULTS, after=position, wait_timeout_ms=WAIT_MS))
 
 
 @contextmanager
 def guard_query_before_write() -> Iterator[None]:
-    """Guard queries before a write. Raise NothingWritten if they fail: QueryTimeout would mean a stored write."""
+    """Guard queries before a write. Raise NothingWritten if one fails, because QueryTimeout means a stored write."""
     try:
         yield
     except (QueryTimeout, DeliveryFailed) as error:
         raise NothingWritten(error) from error
 
 
-def _check(found: SearchResults) -> None:
+def _check_fresh(found: SearchResults) -> None:
     if any(warning.code == "stale_read" for warning in found.warnings):
-        raise QueryTimeout(found.response.query_id, WAIT_MS / 1_000, "a write before it is not applied yet")
+        raise QueryTimeout(found.response.query_id, WAIT_MS / 1_000, "an earlier write is not applied yet")
 
 
-def checked_untruncated(memory: Whole) -> Whole:
+def checked_untruncated(memory: M) -> M:
     """Return a memory. Raise UsageError if it was cut to fit the response topic."""
     if memory.truncated:
-        raise UsageError(f"{memory.id} is larger than its response topic takes: raise its max.message.bytes")
+        raise UsageError(f"{memory.id} exceeds the limit of the response topic: raise the topic's max.message.bytes")
     return memory

@@ -7,8 +7,8 @@
 A memory set is a session of the user, and an item is a memory. Writes return once they are applied, so later reads see
 them. A delete forgets permanently. It queries the items first, and raises NothingWritten if that query fails.
 
-There is no `switch_context`: your program names the user, and not Flink's key. So a memory set always belongs to
-one user, also in calls that run after the action of another key has begun.
+There is no `switch_context`: your program gives the user id, not Flink's key. So a memory set always belongs to one
+user, also in calls that run after the action of another key has begun.
 """
 
 from collections.abc import Iterable, Iterator
@@ -34,14 +34,14 @@ Metadata = dict[str, Any]
 
 
 class RecallLongTermMemory(BaseLongTermMemory):  # type: ignore[misc]  # its package has its own environment
-    """Memory sets of a user. An object is cheap: create one for each event. The caller closes the client."""
+    """Memory sets of a user. Create an object for each event: it opens no connection. The caller closes the client."""
 
     model_config = ConfigDict(frozen=True, arbitrary_types_allowed=True)
     client: SkipValidation[SyncCalls] = Field(exclude=True)
     user_id: str
 
     def get_memory_set(self, name: str) -> MemorySet:
-        """Return a memory set, which exists once it has an item."""
+        """Return a memory set. It need not exist: an addition of an item creates it."""
         return MemorySet(name=name, ltm=self)
 
     def delete_memory_set(self, name: str) -> bool:
@@ -55,19 +55,16 @@ class RecallLongTermMemory(BaseLongTermMemory):  # type: ignore[misc]  # its pac
     def add(
         self, memory_set: MemorySet, memory_items: str | list[str], metadatas: Metadata | list[Metadata] | None = None
     ) -> list[str]:
-        """Add memories and return their ids. A single dictionary of metadata is of each item."""
-        items = _listed(memory_items)
-        each = metadatas if isinstance(metadatas, list) else [metadatas] * len(items)
-        if len(each) != len(items):
-            raise UsageError(f"{len(items)} items have {len(each)} metadatas; give one for each, or one for all")
-        session = memory_set.name
-        added = [
-            self.client.add(item, user=self.user_id, session=session, metadata=metadata)
-            for item, metadata in zip(items, each, strict=True)
-        ]
+        """Add memories and return their ids. A single dictionary of metadata applies to every item."""
+        items, session = _as_list(memory_items), memory_set.name
+        by_item = metadatas if isinstance(metadatas, list) else [metadatas] * len(items)
+        if len(by_item) != len(items):
+            raise UsageError(f"{len(items)} items have {len(by_item)} metadatas; give one for each, or one for all")
+        pairs = zip(items, by_item, strict=True)
+        added = [self.client.add(item, user=self.user_id, session=session, metadata=data) for item, data in pairs]
         if added:
             wait_applied(self.client, self.user_id, added[-1].position)
-        return [one.id for one in added]
+        return [memory.id for memory in added]
 
     def get(
         self,
@@ -76,20 +73,20 @@ class RecallLongTermMemory(BaseLongTermMemory):  # type: ignore[misc]  # its pac
         filters: Metadata | None = None,
         limit: int = 100,
     ) -> list[MemorySetItem]:
-        """Return the items of the ids that are in the set, or else the newest items with this metadata."""
+        """Return the items with these ids that are in the set; without ids, the newest items with this metadata."""
         if ids is not None:
-            return [*self._items(memory_set, _listed(ids))]
+            return [*self._items(memory_set, _as_list(ids))]
         rows = self.client.each(user=self.user_id, filters=_filters(memory_set, filters))
         return [_item(memory_set, row) for row in islice(rows, limit)]
 
     def delete(self, memory_set: MemorySet, ids: str | list[str] | None = None) -> None:
-        """Forget the items of the ids that are in the set, or else all of them."""
+        """Forget the items with these ids that are in the set; without ids, all items of the set."""
         if ids is None:
             forgotten = [self.client.forget(user=self.user_id, where={"session_id": memory_set.name})]
         else:
             with guard_query_before_write():
-                there = self.get(memory_set, ids)
-            forgotten = [self.client.forget(item.id, user=self.user_id) for item in there]
+                items = self.get(memory_set, ids)
+            forgotten = [self.client.forget(item.id, user=self.user_id) for item in items]
         for position in forgotten[-1:]:
             wait_applied(self.client, self.user_id, position)
 
@@ -99,7 +96,7 @@ class RecallLongTermMemory(BaseLongTermMemory):  # type: ignore[misc]  # its pac
         """Return the best items for a query, at most 50. `kwargs` are other fields of a `recall`."""
         where = _filters(memory_set, filters)
         found = self.client.search(query, user=self.user_id, k=min(limit, K_MAX), filters=where, **kwargs)
-        return [*self._items(memory_set, [memory.id for memory in found])]  # an answer has no metadata
+        return [*self._items(memory_set, [memory.id for memory in found])]  # search results have no metadata
 
     def close(self) -> None:
         """Keep the client open: other users share it."""
@@ -111,8 +108,8 @@ class RecallLongTermMemory(BaseLongTermMemory):  # type: ignore[misc]  # its pac
                 yield _item(memory_set, memory)
 
 
-def _listed(given: str | list[str]) -> list[str]:
-    return [given] if isinstance(given, str) else given
+def _as_list(texts: str | list[str]) -> list[str]:
+    return [texts] if isinstance(texts, str) else texts
 
 
 def _filters(memory_set: MemorySet, metadata: Metadata | None) -> dict[str, Any]:
@@ -122,10 +119,6 @@ def _filters(memory_set: MemorySet, metadata: Metadata | None) -> dict[str, Any]
 def _item(memory_set: MemorySet, memory: ListedMemory | MemoryVersion) -> MemorySetItem:
     checked_untruncated(memory)
     return MemorySetItem(
-        memory_set_name=memory_set.name,
-        id=memory.id,
-        value=memory.content,
-        created_at=memory.created_at,
-        updated_at=memory.updated_at,
-        additional_metadata=memory.metadata,
-    )
+        memory_set_name=memory_set.name, id=memory.id, value=memory.content, additional_metadata=memory.metadata,
+        created_at=memory.created_at, updated_at=memory.updated_at,
+    )  # fmt: skip

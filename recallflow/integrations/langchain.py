@@ -4,8 +4,8 @@
     chain = {"context": retriever, "question": RunnablePassthrough()} | prompt | model
 
 Pass other fields of a `recall` as `fields`, or with a call: `retriever.invoke(question, after=position)`. If the user
-is known only when the chain runs, LangChain's own `configurable_fields` makes `user_id` a part of its
-configuration.
+is known only when the chain runs, make `user_id` a part of the chain's configuration with LangChain's
+`configurable_fields`.
 """
 
 from functools import partial
@@ -25,8 +25,8 @@ with extra("langchain"):
 
 
 class RecallRetriever(BaseRetriever):
-    """Retriever of the `k` best memories for a question (default: the engine's number). Each is a document with its
-    text, its id, and the engine's data as metadata. `fields` are other fields of a `recall`."""
+    """Retriever of the `k` best memories for a question (default: the engine's number). A document has the text and id
+    of a memory, and the engine's other data as metadata. `fields` are other fields of a `recall`."""
 
     client: SkipValidation[SyncCalls]
     user_id: str
@@ -36,16 +36,16 @@ class RecallRetriever(BaseRetriever):
     def _get_relevant_documents(
         self, query: str, *, run_manager: CallbackManagerForRetrieverRun, **fields: Any
     ) -> list[Document]:
-        del run_manager  # its events are LangChain's own to send
-        number = {} if self.k is None else {"k": self.k}
-        found = self.client.search(query, user=self.user_id, **(number | self.fields | fields))
+        del run_manager  # LangChain itself reports the events of a retriever
+        limit = {} if self.k is None else {"k": self.k}
+        found = self.client.search(query, user=self.user_id, **(limit | self.fields | fields))
         return [_document(memory) for memory in found]
 
     async def _aget_relevant_documents(
         self, query: str, *, run_manager: AsyncCallbackManagerForRetrieverRun, **fields: Any
     ) -> list[Document]:
-        asked = partial(self._get_relevant_documents, query, run_manager=run_manager.get_sync(), **fields)
-        return await run_in_executor(None, asked)
+        call = partial(self._get_relevant_documents, query, run_manager=run_manager.get_sync(), **fields)
+        return await run_in_executor(None, call)
 
 
 def _document(memory: RecalledMemory) -> Document:

@@ -7,8 +7,8 @@
 
 The label at index `user_label` of a namespace is the user id. An item is a memory of that user: the texts of its value
 are the content; namespace, key and value are metadata. A put to an existing key creates a new version of the memory. A
-delete forgets it permanently. Both return once they are applied, so later reads see them. Both query the item first,
-and raise NothingWritten if that query fails: repeat the call.
+delete forgets it permanently. Puts and deletes return once they are applied, so later reads see them. They query the
+item first, and raise NothingWritten if that query fails: repeat the call.
 
 The engine filters by `$eq` and `$ne` on texts, numbers and truth values; the store reads all items for other
 conditions. A query ranks up to 50 items; others follow without a score, newest first. TTLs, and searches and lists of
@@ -29,12 +29,7 @@ from typing import Any
 
 from recallflow.errors import UsageError
 from recallflow.integrations import checked_untruncated, extra, guard_query_before_write, wait_applied
-from recallflow.limits import (
-    FILTER_VALUES_MAX,
-    METADATA_NAME_CHARACTERS,
-    METADATA_TEXT_CHARACTERS,
-    METADATA_VALUES_MAX,
-)
+from recallflow.limits import FILTER_VALUES_MAX, METADATA_NAME_CHARACTERS, METADATA_TEXT_CHARACTERS, METADATA_VALUES_MAX
 from recallflow.queries import K_MAX
 from recallflow.responses import ListedMemory
 from recallflow.verbs.verbs import SyncCalls
@@ -59,12 +54,12 @@ Namespace = tuple[str, ...]
 Filters = dict[str, Any]
 
 # Metadata fields. Filters use all but the first.
-ITEM = "langgraph"  # {namespace, key, value}; the value as JSON, so that it comes back as it is
+ITEM = "langgraph"  # {namespace, key, value}; the value is JSON text, so that reads return it unchanged
 WITHIN = "langgraph.in"  # the namespace, and every prefix of it
 DIGEST = "langgraph.item"
-UNINDEXED = "langgraph.unindexed"
-FIELD = "value.{}"  # each field of the value that a filter may name
-EQUALITIES = MappingProxyType({"$eq": operator.eq, "$ne": operator.ne})  # those that filters can express
+UNINDEXED = "langgraph.unindexed"  # true for an item that queries must not rank
+FIELD = "value.{}"  # one field of the item's value, for filters
+EQUALITIES = MappingProxyType({"$eq": operator.eq, "$ne": operator.ne})  # comparisons that the engine's filters have
 RANGES = MappingProxyType({"$gt": operator.gt, "$gte": operator.ge, "$lt": operator.lt, "$lte": operator.le})
 
 
@@ -82,16 +77,16 @@ def digest_in(memory_id: str) -> str:
 
 
 def newest_of_each(rows: Iterable[ListedMemory]) -> Iterator[ListedMemory]:
-    seen = set()
+    digests = set()
     for row in rows:
-        if (digest := digest_in(row.id)) not in seen:
-            seen.add(digest)
+        if (digest := digest_in(row.id)) not in digests:
+            digests.add(digest)
             yield row
 
 
 def fields_of(namespace: Namespace, key: str, value: Mapping[str, Any], paths: Sequence[str] | None) -> dict[str, Any]:
-    """Return the memory fields of an item. `paths` None leaves it unindexed; if it is empty, all texts are indexed.
-    Raise UsageError if it has more fields than filters can use, or a namespace that is too long."""
+    """Return the memory fields of an item. `paths` are the indexed parts of the value: None for none, empty for all
+    texts. Raise UsageError if the item has more fields than filters can use, or too long a namespace."""
     prefixes = [_path(namespace[:length]) for length in range(len(namespace) + 1)]
     if len(prefixes[-1]) > METADATA_TEXT_CHARACTERS:
         raise UsageError(f"a namespace may have {METADATA_TEXT_CHARACTERS} characters in all, not {len(prefixes[-1])}")
@@ -116,18 +111,18 @@ def items_filter(digests: Sequence[str]) -> Filters:
 
 
 def namespace_filter(prefix: Namespace, wanted: Mapping[str, Any] | None = None) -> tuple[Filters, bool]:
-    """Return filters for a namespace and those below it, and whether they express all wanted conditions."""
-    every: list[Filters] = [{"metadata": {WITHIN: _path(prefix)}}]
+    """Return filters for a namespace and the namespaces below it, and whether they express all `wanted` conditions."""
+    conditions: list[Filters] = [{"metadata": {WITHIN: _path(prefix)}}]
     is_complete = True
     for name, condition in (wanted or {}).items():
         compared = condition if isinstance(condition, Mapping) else {"$eq": condition}
         for comparison, value in compared.items():
             if comparison in EQUALITIES and _is_filterable(name, value):
                 equal = {"metadata": {FIELD.format(name): value}}
-                every.append(equal if comparison == "$eq" else {"not": equal})
+                conditions.append(equal if comparison == "$eq" else {"not": equal})
             else:
                 is_complete = False
-    return {"all": every}, is_complete
+    return {"all": conditions}, is_complete
 
 
 def meets(found: Any, wanted: Any) -> bool:
@@ -163,14 +158,14 @@ def _path(namespace: Namespace) -> str:
 
 
 def _is_filterable(name: object, value: object) -> bool:
-    """Return whether filters can find a field; longer texts cannot be queried."""
+    """Return whether filters can find a field: a short text, a number or a truth value."""
     if isinstance(value, str):
         return len(value) <= METADATA_TEXT_CHARACTERS
     return isinstance(value, int | float) and len(FIELD.format(name)) <= METADATA_NAME_CHARACTERS
 
 
 def _text(value: Mapping[str, Any], paths: Sequence[str]) -> str:
-    """Return the indexed text of a value: the values at the paths, or else all its texts; without any, its JSON."""
+    """Return the indexed text of a value: the texts at the paths, without paths all texts, without texts the JSON."""
     found = [text for path in paths for text in get_text_at_path(value, path)] if paths else [*_texts(value)]
     text = "\n".join(found)
     return text if text.strip() else json.dumps(value, ensure_ascii=False)
@@ -226,12 +221,12 @@ class RecallStore(BaseStore):
 
     def _put(self, op: PutOp) -> None:
         if op.ttl is not None:
-            raise NotImplementedError("RecallStore has no TTLs, as reads cannot extend them; put the item without ttl")
+            raise NotImplementedError("RecallStore has no TTLs: reads cannot extend them; put the item without ttl")
         user_id = self._user(op.namespace)
         with guard_query_before_write():
             existing_ids = [row.id for row in self._at(op.namespace, op.key)]
         if op.value is None:
-            # All are sent before the first wait, so that a timeout skips none.
+            # All events are sent before the wait, so that a timeout leaves no memory of the item.
             forgotten = [self._client.forget(memory_id, user=user_id) for memory_id in existing_ids]
             for position in forgotten[-1:]:
                 wait_applied(self._client, user_id, position)
@@ -268,12 +263,12 @@ class RecallStore(BaseStore):
         return rows if is_complete else (row for row in rows if meets(item_fields(row)["value"], op.filter))
 
     def _namespaces(self, op: ListNamespacesOp) -> list[Namespace]:
-        given = op.match_conditions or ()
-        named = next((one.path for one in given if one.match_type == "prefix"), ())
-        prefix = tuple(takewhile("*".__ne__, named))
+        conditions = op.match_conditions or ()
+        path = next((condition.path for condition in conditions if condition.match_type == "prefix"), ())
+        prefix = tuple(takewhile("*".__ne__, path))
         rows = self._rows(self._user(prefix), namespace_filter(prefix)[0])
         every = {tuple(item_fields(row)["namespace"]) for row in rows}
-        matching = {one[: op.max_depth] for one in every if all(matches(one, condition) for condition in given)}
+        matching = {space[: op.max_depth] for space in every if all(matches(space, one) for one in conditions)}
         return sorted(matching)[op.offset : op.offset + op.limit]
 
     def _at(self, namespace: Namespace, key: str) -> Iterator[ListedMemory]:
@@ -288,7 +283,6 @@ class RecallStore(BaseStore):
         if self._user_id is not None:
             return self._user_id
         if len(namespace) <= (label := self._user_label):
-            raise UsageError(
-                f'{namespace} has no label {label}, the user; add it, or use RecallStore(client, user="ann")'
-            )
+            remedy = 'add it, or use RecallStore(client, user="ann")'
+            raise UsageError(f"{namespace} has no label {label}, the user; {remedy}")
         return namespace[label]

@@ -18,12 +18,13 @@ with extra("llama-index"):
     from llama_index.core.base.llms.types import ChatMessage, MessageRole
     from llama_index.core.memory import BaseMemoryBlock
 
-_ASSISTANTS = (MessageRole.CHATBOT, MessageRole.MODEL)  # all other roles have OpenAI's names
+_ASSISTANTS = (MessageRole.CHATBOT, MessageRole.MODEL)  # LlamaIndex's other roles have the same names as OpenAI's
 
 
 class RecallMemoryBlock(BaseMemoryBlock[str]):
-    """Memory block with a user's memories for the last `asked_with` messages, at most `k`, one per line. Messages
-    without text, such as tool calls, are neither used nor stored. `fields` are other fields of a `recall`."""
+    """Memory block with a user's best memories, at most `k`, one per line. The query consists of the last `asked_with`
+    messages. Messages without text, such as tool calls, are neither used nor stored. `fields` are other fields of a
+    `recall`."""
 
     name: str = "long_term_memory"
     client: SkipValidation[AsyncCalls] = Field(exclude=True, repr=False)

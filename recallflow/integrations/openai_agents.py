@@ -20,8 +20,8 @@ from recallflow.verbs.verbs import PAGE, AsyncCalls
 with extra("openai-agents"):
     from agents import SessionSettings, TResponseInputItem
 
-ITEM = "openai_agents.item"  # metadata field with the item as JSON, if it has more than a role and a text
-_ROLES: dict[str, Role] = {"function_call_output": "tool"}  # of item types without a role; default: assistant
+ITEM = "openai_agents.item"  # metadata field with the item as JSON, if the item has more than a role and a text
+_ROLES: dict[str, Role] = {"function_call_output": "tool"}  # roles of item types without one; default: assistant
 
 
 class RecallSession:
@@ -38,11 +38,11 @@ class RecallSession:
     async def get_items(self, limit: int | None = None) -> list[TResponseInputItem]:
         """Return the session's items in order: all, or the latest `limit`."""
         settings = self.session_settings
-        most = settings.limit if limit is None and settings is not None else limit
-        return [_item(row) for row in reversed(await self._rows(most))]
+        maximum = settings.limit if limit is None and settings is not None else limit
+        return [_item(row) for row in reversed(await self._rows(maximum))]
 
     async def add_items(self, items: list[TResponseInputItem]) -> None:
-        """Add the items in order. If one fails, earlier ones are stored."""
+        """Add the items in order. If one fails, the items before it are stored."""
         position: Position | None = None
         for item in items:
             message = _message(cast("Mapping[str, Any]", item))
@@ -51,7 +51,7 @@ class RecallSession:
             await await_applied(self._client, self._user_id, position)
 
     async def pop_item(self) -> TResponseInputItem | None:
-        """Remove and return the latest item, and forget its memory. Raise NothingWritten if the query for it fails."""
+        """Remove and return the latest item, and forget its memory. Raise NothingWritten if its query fails."""
         with guard_query_before_write():
             rows = await self._rows(1)
         for row in rows:
@@ -85,8 +85,8 @@ def _message(item: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _item(row: ListedMemory) -> TResponseInputItem:
-    kept = (row.metadata or {}).get(ITEM)
-    item = {"role": row.role, "content": row.content} if kept is None else json.loads(kept)
+    stored = (row.metadata or {}).get(ITEM)
+    item = {"role": row.role, "content": row.content} if stored is None else json.loads(stored)
     return cast("TResponseInputItem", item)
 
 

@@ -1,6 +1,6 @@
 """pydantic-ai: tools with which a model searches, adds and forgets memories of a user.
 
-agent = Agent(model, deps_type=User, toolsets=[memory_toolset(client, lambda user: user.id)])
+    agent = Agent(model, deps_type=User, toolsets=[memory_toolset(client, lambda user: user.id)])
 
 The user comes from the run's dependencies; the model cannot choose it.
 """
@@ -70,7 +70,7 @@ def memory_toolset(client: AsyncCalls, user_of: Callable[[D], str], *, k: int = 
 
 @contextmanager
 def _report_to_model() -> Iterator[None]:
-    """Return errors of a tool's arguments to the model, which can correct them."""
+    """Report an error of a tool's arguments to the model, which can correct them."""
     try:
         yield
     except InvalidRecord as error:

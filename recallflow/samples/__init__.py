@@ -1,8 +1,8 @@
 """Sample conversations, and questions about them, for `recallflow demo`.
 
 `conversations.jsonl` holds memory events in time order: a person with her assistant (`maya`), a group chat (`team-
-atlas`) and two friends (`theo`), all of tenant `demo`. `questions.jsonl` holds recall queries, each with two extra
-fields: `_note` explains it, `_expect` names the memories that would answer it.
+atlas`) and two friends (`theo`), all of tenant `demo`. `questions.jsonl` holds recall queries with two more fields:
+`_note` explains the query, `_expect` lists the ids of the memories that would answer it.
 """
 
 from pathlib import Path
@@ -15,7 +15,7 @@ from recallflow.parsing import parse
 
 
 class SampleQuestion(NamedTuple):
-    """A query, its explanation, and the ids of relevant memories, one of which should rank in the first three."""
+    """A query, its explanation, and the ids of relevant memories: at least one should be among the first three."""
 
     note: str
     expect: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""Arguments of public calls: other libraries' names, messages, checks, and the scope of a client."""
+"""Arguments of public calls: names from other libraries, chat messages, checks, and the scope of a client."""
 
 import dataclasses
 import functools
@@ -6,7 +6,6 @@ import inspect
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import date, time
-from difflib import get_close_matches
 from enum import Enum
 from typing import Any, NamedTuple, ParamSpec, TypeVar, cast
 from uuid import UUID
@@ -17,6 +16,7 @@ from pydantic import BaseModel
 from recallflow.control import DEFAULT, Control
 from recallflow.errors import UsageError
 from recallflow.events import Event, MemoryEvent
+from recallflow.fields import nearest
 from recallflow.parsing import MAX_DEPTH, parse, parse_control, unknown_fields
 from recallflow.queries import QueryEvent
 from recallflow.records import Position
@@ -24,13 +24,14 @@ from recallflow.records import Position
 P = ParamSpec("P")
 T = TypeVar("T")
 
-# Another library's argument name → ours; the first that the method has is used. Type checkers accept only ours.
+# Another library's argument name → our names for it: the first that the method has is used. Type checkers accept ours
+# only.
 _ALIASES = {"user_id": ("user",), "top_k": ("k", "limit"), "limit": ("k",), "k": ("limit",)}
-_SET_BY_CLIENT = {"type", "tenant_id", "environment", "user_id"}  # event fields that are no arguments
+_SET_BY_CLIENT = {"type", "tenant_id", "environment", "user_id"}  # event fields that a caller cannot pass
 
 
 class UnknownFields(UsageError):
-    """Fields of a call that its event does not have. `known` are the event's fields."""
+    """The call has arguments that are no fields of its event. `known` are the fields that the event has."""
 
     def __init__(self, event_type: str, names: Iterable[str], known: Iterable[str]) -> None:
         self.names, self.known = tuple(names), frozenset(known) - _SET_BY_CLIENT
@@ -38,7 +39,7 @@ class UnknownFields(UsageError):
 
 
 def with_argument_help(call: Callable[P, T]) -> Callable[P, T]:
-    """Return a method that accepts other libraries' argument names, and whose errors name the call and a remedy."""
+    """Return a method that also accepts argument names of other libraries. Its errors contain the call and a remedy."""
 
     @functools.wraps(call)
     def method(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -68,21 +69,21 @@ def call_with_help(client: object, call: Callable[..., T], args: tuple[object, .
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return a suggestion for a name; empty without a similar one."""
-    close = get_close_matches(name, known, 1)
-    return f" (did you mean {close[0]}?)" if close else ""
+    """Return a suggestion for an unknown name; an empty text without a similar known name."""
+    similar = nearest(name, [*known])
+    return f" (did you mean {similar}?)" if similar else ""
 
 
 def _renamed(client: object, call: Callable[..., Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    parameters, found = _parameters(call), dict(kwargs)
+    parameters, renamed = _parameters(call), dict(kwargs)
     for alias, names in _ALIASES.items():
         ours = next((name for name in names if name in parameters), None)
         if alias not in kwargs or alias in parameters or ours is None:
             continue
-        if ours in found:
+        if ours in renamed:
             raise UsageError(f"{_public_name(client, call)}: {ours} and {alias} are one argument: give {ours}")
-        found[ours] = found.pop(alias)
-    return found
+        renamed[ours] = renamed.pop(alias)
+    return renamed
 
 
 def _check_binding(
@@ -93,17 +94,17 @@ def _check_binding(
         inspect.signature(call).bind(*args, **kwargs)
     except TypeError as error:
         parameters = _parameters(call)
-        meant = {name: did_you_mean(name, parameters.keys() - kwargs.keys()) for name in kwargs.keys() - parameters}
-        hints = "".join(f"; {name} is no argument{hint}" for name, hint in sorted(meant.items()) if hint)
+        free, unknown = parameters.keys() - kwargs.keys(), sorted(kwargs.keys() - parameters)
+        hints = "".join(f"; {name} is no argument{hint}" for name in unknown if (hint := did_you_mean(name, free)))
         raise TypeError(f"{_public_name(client, call)} {error}{hints}") from None
 
 
 @functools.cache
 def _parameters(call: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
     """Return the parameters that a user can name."""
-    skipped = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
-    every = inspect.signature(call).parameters
-    return {name: one for name, one in every.items() if one.kind not in skipped and name != "self"}
+    unnamed = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
+    parameters = inspect.signature(call).parameters
+    return {name: one for name, one in parameters.items() if one.kind not in unnamed and name != "self"}
 
 
 def _public_name(client: object, call: Callable[..., Any]) -> str:
@@ -111,23 +112,23 @@ def _public_name(client: object, call: Callable[..., Any]) -> str:
     return f"{name}()" if call.__name__ == "__init__" else f"{name}.{call.__name__}()"
 
 
-# Message fields without an event field, which are stored in the metadata.
+# Fields of a chat message that events do not have: they are stored in the metadata.
 UNMAPPED = "tool_calls", "tool_call_id", "function_call", "refusal", "audio", "annotations", "reasoning_content"
 
 
 def message_fields(message: Mapping[str, Any] | BaseModel) -> dict[str, Any]:
     """Return the event fields of a message. Raise UsageError for an invalid message."""
-    given: object = message.model_dump(exclude_none=True) if isinstance(message, BaseModel) else message
-    if not isinstance(given, Mapping):
+    content: object = message.model_dump(exclude_none=True) if isinstance(message, BaseModel) else message
+    if not isinstance(content, Mapping):
         kind = type(message).__name__
         raise UsageError(f"add: give a text, a message ({{'role': …, 'content': …}}) or a list of messages, not {kind}")
-    if "role" not in given:
+    if "role" not in content:
         raise UsageError("add: a message needs its role: user, assistant, system, developer, tool or function")
-    fields = {name: value for name, value in given.items() if name not in UNMAPPED}
-    metadata = {name: given[name] for name in UNMAPPED if given.get(name) is not None}
+    fields = {name: value for name, value in content.items() if name not in UNMAPPED}
+    metadata = {name: content[name] for name in UNMAPPED if content.get(name) is not None}
     if fields.get("name") is None:
         fields.pop("name", None)
-    if metadata:  # such a message may have no content, which some APIs write as ""
+    if metadata:  # such a message may have no content; some APIs then return ""
         fields["content"] = fields.get("content") or None
         fields["metadata"] = {**(fields.get("metadata") or {}), **metadata}
     return fields
@@ -146,8 +147,7 @@ def check_sendable(event_type: str, fields: Mapping[str, Any]) -> None:
 def checked_wait(name: str, value: object) -> float:
     """Return a time limit in seconds. Raise UsageError for other values."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not _WAIT_MIN_S <= value <= _WAIT_MAX_S:
-        span = f"{_WAIT_MIN_S:g} to {_WAIT_MAX_S:,.0f}"
-        raise UsageError(f"{name} must be a number of seconds above 0, {span}, not {value!r}")
+        raise UsageError(f"{name} must be {_WAIT_MIN_S:g} to {_WAIT_MAX_S:,.0f} seconds, not {value!r}")
     return value
 
 
@@ -169,7 +169,7 @@ def _problems(value: object, path: str, levels: int) -> Iterator[str]:
             yield f"{path}: nested more than {MAX_DEPTH} levels deep"
         case str():
             if not _is_unicode(value):
-                yield f"{path}: holds half a character (a lone surrogate)"
+                yield f"{path}: contains half a character (a lone surrogate)"
         case int():
             if value not in _INTEGERS:
                 yield f"{path}: an integer beyond 64 bits; send it as text"
@@ -181,7 +181,7 @@ def _problems(value: object, path: str, levels: int) -> Iterator[str]:
         case Mapping():
             for key, item in value.items():
                 if not isinstance(key, str) or not _is_unicode(key):
-                    yield f"{path}: the key {key!r} is no text"
+                    yield f"{path}: the key {key!r} is no valid text"
                 else:
                     yield from _problems(item, f"{path}.{key}" if path else key, levels - 1)
         case Sequence() if not isinstance(value, bytes | bytearray | memoryview):
@@ -209,14 +209,14 @@ class ClientScope(NamedTuple):
     environment: str
 
     def event(self, event_type: str, user_id: str, fields: Mapping[str, Any]) -> AnyEvent:
-        """Return the event as the engine would parse it. Raise InvalidRecord."""
+        """Return the event as the engine would parse it. Raise InvalidRecord and UsageError."""
         for name in ("type", "user_id"):
             if name in fields:
                 raise UsageError(f"{event_type}: {name} is set by the call: leave it out, or use send()")
-        given = self._asdict() | dict(fields) | {"type": event_type, "user_id": user_id}
-        check_sendable(event_type, given)
+        event_fields = self._asdict() | dict(fields) | {"type": event_type, "user_id": user_id}
+        check_sendable(event_type, event_fields)
         try:
-            event = parse(orjson.dumps(given, default=_jsonable))
+            event = parse(orjson.dumps(event_fields, default=_jsonable))
         except orjson.JSONEncodeError as error:
             raise UsageError(f"{event_type}: {error}") from error
         if unknown := unknown_fields(event):
@@ -225,12 +225,13 @@ class ClientScope(NamedTuple):
 
     def control_event(self, event_type: str, fields: Mapping[str, Any]) -> Control:
         """Return a control event for the whole tenant. Raise InvalidRecord."""
-        given = {"type": event_type, "tenant_id": self.tenant_id, "name": DEFAULT, **fields}
-        check_sendable(event_type, given)
-        return parse_control(orjson.dumps(given, default=_jsonable))
+        event_fields = {"type": event_type, "tenant_id": self.tenant_id, "name": DEFAULT, **fields}
+        check_sendable(event_type, event_fields)
+        return parse_control(orjson.dumps(event_fields, default=_jsonable))
 
     def parsed(self, event: object) -> AnyEvent:
-        """Return the event as the engine would parse it. Raise InvalidRecord; UsageError if not an event in scope."""
+        """Return the event as the engine would parse it. Raise InvalidRecord, and UsageError for an object that is no
+        event, or is an event of another scope."""
         if not isinstance(event, Event) or not hasattr(event, "type"):
             kind = type(event).__name__
             raise UsageError(f"not an event but {kind}; give one of recallflow's events (Message, Recall, …)")
@@ -238,7 +239,7 @@ class ClientScope(NamedTuple):
         return self.checked(cast(AnyEvent, parse(event.model_dump_json(exclude_unset=True, warnings=False).encode())))
 
     def checked(self, event: AnyEvent) -> AnyEvent:
-        """Return the event. Raise UsageError for another tenant or environment; an erasure may apply to all."""
+        """Return the event. Raise UsageError for another tenant or environment; an erasure may have no environment."""
         for name, ours in self._asdict().items():
             if (theirs := getattr(event, name)) not in (ours, None):
                 raise UsageError(f"{name} is {theirs!r}, and this client is for {ours!r}")
@@ -246,7 +247,7 @@ class ClientScope(NamedTuple):
 
 
 def _jsonable(value: object) -> Any:
-    """Convert our models and positions in call fields for orjson."""
+    """Convert values for orjson: models, positions, mappings and sequences."""
     if isinstance(value, Position):
         return str(value)
     if isinstance(value, Mapping):

@@ -31,48 +31,45 @@ def new_future() -> "Future[Any]":
     return future
 
 
-def chain_future(before: "Future[S]", make: Callable[["Future[S]"], R]) -> "Future[R]":
-    """Return a future with the result of `make(before)`, called once `before` is done."""
-    made: Future[R] = new_future()
-
-    def convert(done: "Future[S]") -> None:
-        try:
-            made.set_result(make(done))
-        except BaseException as error:  # noqa: BLE001 - raised by `result()`
-            made.set_exception(error)
-
-    before.add_done_callback(convert)
-    return made
+def chain_future(future: "Future[S]", convert: Callable[["Future[S]"], R]) -> "Future[R]":
+    """Return a future with the result of `convert(future)`, which is called once `future` is done."""
+    chained: Future[R] = new_future()
+    future.add_done_callback(lambda done: _settle(chained, lambda: convert(done)))
+    return chained
 
 
-def map_future(before: "Future[S]", make: Callable[[S], R]) -> "Future[R]":
-    """Return a future with the converted result, or with the error."""
-    return chain_future(before, lambda done: make(done.result()))
+def map_future(future: "Future[S]", convert: Callable[[S], R]) -> "Future[R]":
+    """Return a future with the converted result, or with the error of `future`."""
+    return chain_future(future, lambda done: convert(done.result()))
 
 
-def gather(before: Sequence["Future[S]"]) -> "Future[list[S]]":
-    """Return a future with all results in order, set once all are done; if any failed, with the first error."""
-    every: Future[list[S]] = new_future()
-    left, counting = len(before), threading.Lock()
+def _settle(future: "Future[R]", compute: Callable[[], R]) -> None:
+    try:
+        future.set_result(compute())
+    except BaseException as error:  # noqa: BLE001 - raised by `result()`
+        future.set_exception(error)
+
+
+def gather(futures: Sequence["Future[S]"]) -> "Future[list[S]]":
+    """Return a future with all results in order, set once all are done; if any failed, with the error of the first."""
+    gathered: Future[list[S]] = new_future()
+    pending, lock = len(futures), threading.Lock()
 
     def count(_: object) -> None:
-        nonlocal left
-        with counting:
-            left -= 1
-            if left > 0:
-                return
-        try:
-            every.set_result([one.result() for one in before])
-        except BaseException as error:  # noqa: BLE001 - raised by `result()`
-            every.set_exception(error)
+        nonlocal pending
+        with lock:
+            pending -= 1
+            is_last = pending == 0
+        if is_last:
+            _settle(gathered, lambda: [future.result() for future in futures])
 
-    for one in before:
-        one.add_done_callback(count)
-    return every
+    for future in futures:
+        future.add_done_callback(count)
+    return gathered
 
 
 T = TypeVar("T")
-MAX_CHARS = 100  # of a text in `str` and `repr`
+MAX_CHARS = 100  # longest text of a memory in `str` and `repr`
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +145,7 @@ class SearchResults(ResultList[RecalledMemory]):
 
 class Page(ResultList[ListedMemory]):
     """A page of a user's memories, newest first. `total` is the number on all pages; `after` is the cursor of the
-    next page, None on the last."""
+    next page, None on the last page."""
 
     def __init__(self, response: Response) -> None:
         page = response.memory_page
@@ -177,7 +174,7 @@ class Episodes(ResultList[EpisodeInfo]):
 
 
 class FoundFacts(ResultList[Fact]):
-    """Relations, best first. `complete` is false where a large neighbourhood was searched in part."""
+    """Relations, best first. `complete` is False if only a part of a large neighbourhood was searched."""
 
     def __init__(self, response: Response) -> None:
         facts = response.graph_facts
@@ -223,6 +220,6 @@ def _line(item: object) -> str:
 
 def _cut(text: str) -> str:
     """Return the beginning of a text in one line, without terminal control characters."""
-    shown = "".join(one if one.isprintable() else " " for one in text[: 2 * MAX_CHARS])
-    words = " ".join(shown.split())
-    return words if len(words) <= MAX_CHARS and len(text) <= 2 * MAX_CHARS else f"{words[: MAX_CHARS - 1]}…"
+    printable = "".join(one if one.isprintable() else " " for one in text[: 2 * MAX_CHARS])
+    line = " ".join(printable.split())
+    return line if len(line) <= MAX_CHARS and len(text) <= 2 * MAX_CHARS else f"{line[: MAX_CHARS - 1]}…"

@@ -41,11 +41,11 @@ from recallflow.verbs.results import (
     versions_in,
 )
 
-ChatMessage = Mapping[str, Any] | BaseModel  # a message of the official client is one of the latter
+ChatMessage = Mapping[str, Any] | BaseModel  # the models include the messages of OpenAI's client
 Content = str | ChatMessage | Sequence[ChatMessage]
 After = Position | str | Added | Sequence[Position | str]
 
-WAITED = 0.8  # share of a call's time limit that the engine may wait for a write
+WAIT_SHARE = 0.8  # fraction of a call's time limit that the engine may wait for a write
 WAIT_MAX_MS = 60_000
 
 
@@ -56,7 +56,7 @@ class Verbs(ABC):
         """`timeout_s` limits the wait for a response. Raise UsageError and InvalidRecord for invalid arguments."""
         checked_wait("timeout_s", timeout_s)
         self._scope, self._timeout_s = scope, timeout_s
-        scope.event("user.stats", "anyone", {})  # a wrong scope fails here, and not at the first call
+        scope.event("user.stats", "anyone", {})  # an invalid scope raises here, and not in the first call
 
     @abstractmethod
     def _put(self, event: AnyEvent) -> "Future[Position]":
@@ -71,7 +71,7 @@ class Verbs(ABC):
         return gather([self._put(event) for event in events])
 
     def _written(self, user_id: str) -> Position | None:
-        """Return our last write for a user, if a query may come before it is applied."""
+        """Return the client's last write for a user, if a later query could be answered before it is applied."""
         del user_id
         return None
 
@@ -80,12 +80,12 @@ class Verbs(ABC):
     ) -> "Future[Added]":
         """Add memories: a text, a message in OpenAI's format, or a list of them.
 
-        A text has the kind `fact`, or another `kind` of `recallflow.events.KINDS`. `fields` are other fields of a
-        `memory` event, or of each `message` event that does not have its own (`id`, `timestamp`, `metadata`, `tags`,
-        …).
+        A text has the kind `fact`, or another `kind` of `recallflow.events.KINDS`. `fields` are other fields (`id`,
+        `timestamp`, `metadata`, `tags`, …) of the `memory` event, or of each `message` event: a message's own fields
+        take precedence.
 
-        Returns the memories' ids and positions. Raises InvalidRecord with every wrong field, and then nothing is added;
-        UsageError, DeliveryFailed.
+        Returns the memories' ids and positions. Raises InvalidRecord with every wrong field; then nothing is added.
+        Also raises UsageError and DeliveryFailed.
         """
         if isinstance(content, str):
             _check_kind(kind)
@@ -93,16 +93,16 @@ class Verbs(ABC):
             events = [self._scope.event("memory", user, memory | fields)]
         else:
             if kind is not None:
-                raise UsageError("add: kind is of a text; a chat message has the kind message: leave it out")
+                raise UsageError("add: only a text can have a kind; a chat message has the kind message: leave it out")
             shared = given_fields(session_id=session) | fields
             messages = content if isinstance(content, Sequence) else (content,)
-            each = (message_fields(cast(ChatMessage, one)) for one in messages)
-            events = [self._scope.event("message", user, shared | message) for message in each]
+            fields_of_each = (message_fields(cast(ChatMessage, message)) for message in messages)
+            events = [self._scope.event("message", user, shared | own) for own in fields_of_each]
         if not events:
             raise UsageError("add: the list of messages is empty")
 
-        def added(at: list[Position]) -> Added:
-            return Added(tuple(e.id or str(p) for e, p in zip(events, at, strict=True)), tuple(at))
+        def added(positions: list[Position]) -> Added:
+            return Added(tuple(e.id or str(p) for e, p in zip(events, positions, strict=True)), tuple(positions))
 
         return map_future(self._put_all(events), added)
 
@@ -132,8 +132,8 @@ class Verbs(ABC):
         """
         if where is not None and "filter" in fields:
             raise UsageError("where and filter have the same meaning: give where")
-        named = None if memory_id is None else _memory_id_text(memory_id)
-        return self._put(self._scope.event("memory.forget", user, given_fields(memory_id=named, filter=where) | fields))
+        text = None if memory_id is None else _memory_id_text(memory_id)
+        return self._put(self._scope.event("memory.forget", user, given_fields(memory_id=text, filter=where) | fields))
 
     def erase(self, /, *, user: str, **fields: Any) -> "Future[Position]":
         """Remove all data of a user in this environment permanently: earlier events of the log have no effect
@@ -170,17 +170,16 @@ class Verbs(ABC):
             mode: ranking mode.
             filters: conditions on memories.
             as_of: time of the question.
-            after: positions to apply first, such as another program's, in place of this program's own writes;
-                `()` for none. The engine waits as long as the call permits, and then answers with the warning
-                `stale_read`.
+            after: positions to apply before the answer (default: the client's own last write), such as another
+                program's write; `()` for none. If they are not applied within the time limit, the answer has the
+                warning `stale_read`.
             timeout_s: time limit of the answer.
             fields: other fields of a `recall` event (`max_tokens`, `strategy`, `min_relevance`, …).
 
         Raises InvalidRecord, UsageError, SourceError, DeliveryFailed, QueryFailed, QueryTimeout.
         """
-        asked = {"query": query, "mode": mode} | given_fields(k=k, session_id=session, filters=filters, as_of=as_of)
-        asked |= fields
-        answer = self._ask("recall", user, asked, after, timeout_s)
+        optional = given_fields(k=k, session_id=session, filters=filters, as_of=as_of)
+        answer = self._ask("recall", user, {"query": query, "mode": mode} | optional | fields, after, timeout_s)
         return map_future(answer, lambda response: SearchResults(response.memories or (), response))
 
     def get(
@@ -206,15 +205,15 @@ class Verbs(ABC):
         `after` is the `after` of the previous page; `each` iterates over all pages. `fields` are other fields of a
         `memories.list` event (`as_of`, `wait_for`). Waits and raises as `search`.
         """
-        asked = {"limit": limit} | given_fields(after=after, filters=filters) | fields
-        return map_future(self._ask("memories.list", user, asked, None, timeout_s), Page)
+        query = {"limit": limit} | given_fields(after=after, filters=filters) | fields
+        return map_future(self._ask("memories.list", user, query, None, timeout_s), Page)
 
     def history(
         self, /, memory_id: str | Position, *, user: str, after: After | None = None, timeout_s: float | None = None
     ) -> "Future[History]":
         """Return all versions of a memory, oldest first; empty for an unknown memory. Wait and raise as `search`."""
         answer = self._ask("memory.history", user, {"memory_id": _memory_id_text(memory_id)}, after, timeout_s)
-        return chain_future(answer, lambda done: History(_versions(done)))
+        return chain_future(answer, lambda done: History(_response_with_versions(done)))
 
     def episodes(
         self,
@@ -227,8 +226,8 @@ class Verbs(ABC):
         timeout_s: float | None = None,
     ) -> "Future[Episodes]":
         """Return the episodes of a user, newest first: of one `session`, or of all. Wait and raise as `search`."""
-        asked = {"limit": limit} | given_fields(session_id=session)
-        return map_future(self._ask("episodes.list", user, asked, after, timeout_s), Episodes)
+        query = {"limit": limit} | given_fields(session_id=session)
+        return map_future(self._ask("episodes.list", user, query, after, timeout_s), Episodes)
 
     def facts(
         self,
@@ -240,8 +239,8 @@ class Verbs(ABC):
         timeout_s: float | None = None,
         **fields: Any,
     ) -> "Future[FoundFacts]":
-        """Return relations by words, each with the memories that state it. `fields` are other fields of a
-        `graph.facts` event (`entities`, `types`, `as_of`, `limit`, …). Wait and raise as `search`."""
+        """Return relations that contain words of `query`, each with the memories that state it. `fields` are other
+        fields of a `graph.facts` event (`entities`, `types`, `as_of`, `limit`, …). Wait and raise as `search`."""
         answer = self._ask("graph.facts", user, given_fields(query=query) | fields, after, timeout_s)
         return map_future(answer, FoundFacts)
 
@@ -253,19 +252,19 @@ class Verbs(ABC):
     def ask(self, /, query: QueryEvent, *, timeout_s: float | None = None) -> "Future[Response]":
         """Ask any query event of this tenant and environment (`GraphExplore`, …) unchanged. Return the engine's
         response. Wait and raise as `search`."""
-        asked = cast(QueryEvent, self._scope.parsed(query))
-        if asked.type not in QUERY_TYPES:
+        parsed = cast(QueryEvent, self._scope.parsed(query))
+        if parsed.type not in QUERY_TYPES:
             raise UsageError(f"{query.type} is no query: use send()")
-        if asked.reply_to is not None:
+        if parsed.reply_to is not None:
             raise UsageError("reply_to: this client does not read that topic: use send()")
         wait_s = self._timeout_s if timeout_s is None else checked_wait("timeout_s", timeout_s)
-        more: dict[str, Any] = {} if asked.id else {"id": uuid.uuid4().hex}
-        written = self._written(asked.user_id)
-        if written is not None and "wait_for" not in asked.model_fields_set:
-            more["wait_for"] = str(written)
-        if (asked.wait_for or "wait_for" in more) and "wait_timeout_ms" not in asked.model_fields_set:
-            more["wait_timeout_ms"] = min(WAIT_MAX_MS, round(wait_s * WAITED * 1_000))
-        return self._answer(asked.model_copy(update=more), wait_s)
+        defaults: dict[str, Any] = {} if parsed.id else {"id": uuid.uuid4().hex}
+        written = self._written(parsed.user_id)
+        if written is not None and "wait_for" not in parsed.model_fields_set:
+            defaults["wait_for"] = str(written)
+        if (parsed.wait_for or "wait_for" in defaults) and "wait_timeout_ms" not in parsed.model_fields_set:
+            defaults["wait_timeout_ms"] = min(WAIT_MAX_MS, round(wait_s * WAIT_SHARE * 1_000))
+        return self._answer(parsed.model_copy(update=defaults), wait_s)
 
     def _ask(
         self, event_type: str, user_id: str, fields: Mapping[str, Any], after: After | None, timeout_s: float | None
@@ -288,7 +287,7 @@ def given_fields(**fields: Any) -> dict[str, Any]:
 def _check_kind(kind: object) -> None:
     """Raise UsageError for an unknown kind: no filter would find a misspelt one."""
     if isinstance(kind, str) and kind not in KINDS:
-        others = "send() takes a MemoryAdd of any other kind"
+        others = "for another kind, send() a MemoryAdd"
         raise UsageError(f"unknown kind {kind!r}{did_you_mean(kind, KINDS)}: give one of {', '.join(KINDS)}; {others}")
 
 
@@ -299,16 +298,15 @@ def _memory_id_text(memory_id: object) -> str:
 
 
 def _positions(after: object) -> list[str]:
-    given: object = [after] if isinstance(after, str | Position) else after
-    if isinstance(given, Added):
-        given = [given.position]
-    if not isinstance(given, Sequence) or not all(isinstance(one, str | Position) for one in given):
+    single = after.position if isinstance(after, Added) else after
+    several: object = [single] if isinstance(single, str | Position) else single
+    if not isinstance(several, Sequence) or not all(isinstance(one, str | Position) for one in several):
         raise UsageError(f"after must be the Position of a write, or a list of them, not {after!r}")
-    return [str(position) for position in given]
+    return [str(position) for position in several]
 
 
-def _versions(done: "Future[Response]") -> Response:
-    """Return the response; for an unknown memory, one without versions."""
+def _response_with_versions(done: "Future[Response]") -> Response:
+    """Return the response; for an unknown memory, a response without versions."""
     try:
         return done.result()
     except QueryFailed as failed:
@@ -318,7 +316,7 @@ def _versions(done: "Future[Response]") -> Response:
 
 
 def _latest(done: "Future[Response]") -> MemoryVersion | None:
-    response = _versions(done)
+    response = _response_with_versions(done)
     versions = versions_in(response)
     return versions[-1].model_copy(update={"usage": response.usage}) if versions else None
 
@@ -354,10 +352,10 @@ def async_call(
 
 
 def _show_outcome_type(wait: T, call: Callable[..., Any]) -> T:
-    """Return a wrapper with the outcome as its return type in `help`, in place of a Future."""
-    shown = inspect.signature(call)
-    outcome = str(shown.return_annotation).removeprefix("Future[").removesuffix("]")
-    wait.__signature__ = shown.replace(return_annotation=outcome)  # type: ignore[attr-defined]
+    """Return a wrapper whose return type in `help` is the outcome, and not the Future of `call`."""
+    signature = inspect.signature(call)
+    outcome = str(signature.return_annotation).removeprefix("Future[").removesuffix("]")
+    wait.__signature__ = signature.replace(return_annotation=outcome)  # type: ignore[attr-defined]
     return wait
 
 
@@ -384,14 +382,14 @@ class SyncCalls:
     def each(
         self, *, user: str, filters: Mapping[str, Any] | Filters | None = None, **fields: Any
     ) -> Iterator[ListedMemory]:
-        """Yield all memories of a user, newest first, page by page. Arguments as of `all`."""
-        given = {"limit": PAGE, "filters": filters} | fields
+        """Yield all memories of a user, newest first, page by page. The arguments are those of `all`."""
+        query = {"limit": PAGE, "filters": filters} | fields
         while True:
-            page = self.all(user=user, **given)
+            page = self.all(user=user, **query)
             yield from page
             if page.after is None:
                 return
-            given["after"] = page.after
+            query["after"] = page.after
 
     def close(self) -> None:
         """Wait for calls in flight, and close. A second call has no effect."""
@@ -427,18 +425,18 @@ class AsyncCalls:
     async def each(
         self, *, user: str, filters: Mapping[str, Any] | Filters | None = None, **fields: Any
     ) -> AsyncIterator[ListedMemory]:
-        """Yield all memories of a user, newest first, page by page. Arguments as of `all`."""
-        given = {"limit": PAGE, "filters": filters} | fields
+        """Yield all memories of a user, newest first, page by page. The arguments are those of `all`."""
+        query = {"limit": PAGE, "filters": filters} | fields
         while True:
-            page = await self.all(user=user, **given)
+            page = await self.all(user=user, **query)
             for memory in page:
                 yield memory
             if page.after is None:
                 return
-            given["after"] = page.after
+            query["after"] = page.after
 
     async def _opened(self) -> None:
-        """Return once calls can be made. Raise the reason if they never can."""
+        """Return once the client can make calls. Raise the reason if it never can."""
 
     async def close(self) -> None:
         """Wait for calls in flight, and close. A second call has no effect."""

@@ -396,10 +396,10 @@ def test_last_write_is_known_in_any_acknowledgement_order() -> None:
     known = OwnWrites()
     assert known.last("ann") is None
     for offset in (3, 5, 4):
-        known.note("ann", at(offset))
-    known.note("bob", at(9))
+        known.add("ann", at(offset))
+    known.add("bob", at(9))
     assert (known.last("ann"), known.last("bob")) == (at(5), at(9))
-    known.note("ann", at(1, partition=2))  # the topic was made anew, or has grown
+    known.add("ann", at(1, partition=2))  # the topic was made anew, or has grown
     assert known.last("ann") == at(1, partition=2)
 
 
@@ -407,7 +407,7 @@ def test_only_the_latest_users_are_kept(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr("recallflow.client.USERS_MAX", 2)
     known = OwnWrites()
     for number, user in enumerate(["ann", "bob", "ann", "cid"]):
-        known.note(user, at(number))
+        known.add(user, at(number))
     assert [known.last(user) for user in ("ann", "bob", "cid")] == [at(2), None, at(3)]
 
 
@@ -417,13 +417,13 @@ def test_a_write_is_known_before_its_caller_goes_on(monkeypatch: pytest.MonkeyPa
     with closing(RecallClient("127.0.0.1:1", "acme")) as client:
         verbs = cast(KafkaVerbs, client._verbs)
         monkeypatch.setattr(verbs, "_send", lambda *_: sent)
-        note = OwnWrites.note
+        note = OwnWrites.add
 
         def looked(known: OwnWrites, user: str, position: Position) -> Position:
             is_on.append(put.done())
             return note(known, user, position)
 
-        monkeypatch.setattr(OwnWrites, "note", looked)
+        monkeypatch.setattr(OwnWrites, "add", looked)
         put = verbs.forget("m1", user="ann")
         sent.set_result(at(3))
         assert (is_on, put.result(), verbs._written("ann")) == ([False], at(3), at(3))

@@ -71,7 +71,7 @@ def test_user_options_override_our_defaults() -> None:
         ({"acks": "1", "enable.idempotence": "false"}, "acks, enable.idempotence cannot be set"),
         (
             {"group.id": "g"},
-            "group.id cannot be set: recallflow's guarantees rest on its own choice; give run --deployment",
+            "group.id cannot be set: recallflow's guarantees depend on its own value; give run --deployment",
         ),
         ({"session.timeout.ms": "9000"}, "give run --session-timeout-s"),
         ({"batch.num.messages": "0"}, 'Configuration property "batch.num.messages" value 0'),  # a producer's alone
@@ -217,9 +217,9 @@ def test_long_outage_is_logged_seldom(clock: Clock, caplog: pytest.LogCaptureFix
 
 def test_new_outage_is_reported_at_once(clock: Clock) -> None:
     limit = LogRateLimit(clock)
-    assert [limit.allows("outage"), limit.allows("outage"), limit.allows("other")] == [True, False, True]
+    assert [limit.permit("outage"), limit.permit("outage"), limit.permit("other")] == [True, False, True]
     clock.now_s += LOG_PAUSE_S + 1
-    assert limit.allows("outage")
+    assert limit.permit("outage")
 
 
 @pytest.mark.usefixtures("clock")

@@ -103,7 +103,7 @@ def test_signal_ends_all_members_with_their_last_lines(site: Site, number: signa
     for name in (FIRST, SECOND):
         assert [line for line in site.lines if line.startswith(name)] == [f"{name}: life 1", f"{name}: last words"]
     assert all(map(gone, site.pids()))
-    assert sum("stopping: members finish the batch at hand" in line for line in site.lines) == 1
+    assert sum("stopping: members finish their current batch" in line for line in site.lines) == 1
 
 
 def test_every_line_of_a_json_log_names_its_member(site: Site) -> None:
