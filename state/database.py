@@ -1,4 +1,4 @@
-"""RocksDB of a state partition: how it is opened, read, and cleaned of erased data."""
+"""The RocksDB of a state partition: opening, reading, and the removal of erased data from its files."""
 
 import threading
 import time
@@ -20,12 +20,11 @@ LOCK_RETRY_S = 0.05
 BLOCK_CACHE_BYTES = 32 * 1024 * 1024
 WRITE_BUFFERS_BYTES = 64 * 1024 * 1024
 WRITE_BUFFER_BYTES = 16 * 1024 * 1024
-BLOCK_BYTES = 16 * 1024  # of tables: smaller ones compress worse, and a read decompresses a whole one
+BLOCK_BYTES = 16 * 1024  # of table files: smaller blocks compress worse, and a read decompresses a whole block
 
 
 class SharedMemory:
-    """Memory and descriptors of all partitions of a process, of which at most `partitions` are open at the same
-    time."""
+    """The memory and file descriptors that all open partitions of a process share, at most `partitions` of them."""
 
     def __init__(self, partitions: int = 1) -> None:
         self._files = process.max_database_files(partitions)
@@ -51,20 +50,20 @@ class SharedMemory:
 
 
 class StoredRecords:
-    """The records of a database in stored form. All reads raise StorageError."""
+    """The records of a database in stored form (not decrypted). All reads raise StorageError."""
 
     def __init__(self, db: Any, number: int) -> None:
         self._db = db
         self._number = number
-        # rocksdict's stubs have these two the wrong way.
-        self._past_cache: Any = rocksdict.ReadOptions()
-        self._past_cache.fill_cache(False)  # type: ignore
-        self._past_cache.set_verify_checksums(False)  # these values have their own checksum
+        # rocksdict's stubs declare one of these methods as an attribute.
+        self._uncached: Any = rocksdict.ReadOptions()
+        self._uncached.fill_cache(False)  # type: ignore
+        self._uncached.set_verify_checksums(False)  # these values have their own checksum
 
-    def read(self, wanted: bytes | list[bytes], *, cached: bool = True) -> Any:
-        """Return values. `cached`: their blocks go into the block cache."""
+    def read(self, key: bytes | list[bytes], *, cached: bool = True) -> Any:
+        """Return the value of a key, or the values of several. `cached`: their blocks go into the block cache."""
         try:
-            return self._db.get(wanted) if cached else self._db.get(wanted, read_opt=self._past_cache)
+            return self._db.get(key) if cached else self._db.get(key, read_opt=self._uncached)
         except Exception as error:  # rocksdict raises bare Exception
             raise self._unreadable(error) from error
 
@@ -73,7 +72,7 @@ class StoredRecords:
     ) -> Iterator[tuple[bytes, bytes]]:
         """Yield records with first ≤ key < end, in key order or, with `back`, in descending order. Without `values`,
         only keys are read."""
-        options = rocksdict.ReadOptions()  # lives as long as the cursor, which reads its upper bound from it
+        options = rocksdict.ReadOptions()  # must live as long as the cursor, which points to its upper bound
         options.set_iterate_upper_bound(end)
         try:
             cursor: Any = self._db.iter(options)
@@ -81,11 +80,11 @@ class StoredRecords:
         except Exception as error:
             raise self._unreadable(error) from error
         step = cursor.prev if back else cursor.next
-        while cursor.valid() and (key := cursor.key()) >= first:  # rocksdict does not heed a lower bound
+        while cursor.valid() and (key := cursor.key()) >= first:  # rocksdict ignores a lower bound
             yield key, cursor.value() if values else b""
             step()
         try:
-            cursor.status()  # a block that cannot be read ends the iteration as if nothing followed
+            cursor.status()  # raises the error of an unreadable block, which ends the loop like the last record
         except Exception as error:
             raise self._unreadable(error) from error
 
@@ -93,8 +92,15 @@ class StoredRecords:
         return StorageError(f"state partition {self._number} cannot be read: {error}; restore a checkpoint")
 
 
+_REMEDY_TEMPORARY = "Nothing is damaged: remove the cause, and try again"
+_REMEDY_DAMAGED = (
+    "Delete that folder: recallflow run restores it from its Kafka partition. If there is no log in Kafka, restore a "
+    "checkpoint (recallflow state restore)"
+)
+
+
 def open_database(path: Path, options: rocksdict.Options, lock_wait_s: float) -> rocksdict.Rdict:
-    """Open a RocksDB, and wait for a lock that the previous process may still hold after a handover."""
+    """Open a RocksDB. Wait up to `lock_wait_s` for its lock, which the previous process may still hold."""
     give_up = time.monotonic() + lock_wait_s
     while True:
         try:
@@ -103,42 +109,38 @@ def open_database(path: Path, options: rocksdict.Options, lock_wait_s: float) ->
         except Exception as error:
             if "/LOCK:" not in str(error) or mentions_full_disk(error):
                 raise_if_full(path.parent, error)
-                if is_temporary(error):
-                    raise StorageError(
-                        f"cannot open {path}: {error}. Nothing is damaged: mend that, and try again"
-                    ) from error
-                raise StorageError(
-                    f"cannot open {path}: {error}. Delete that folder, and recallflow run reads it anew from its own "
-                    "Kafka partition; where there is no such log, restore a checkpoint (recallflow state restore)"
-                ) from error
+                remedy = _REMEDY_TEMPORARY if is_temporary(error) else _REMEDY_DAMAGED
+                raise StorageError(f"cannot open {path}: {error}. {remedy}") from error
             if time.monotonic() >= give_up:
                 raise StateInUse(f"{path} is in use by another process") from error
         time.sleep(LOCK_RETRY_S)
 
 
-LOOK_AGAIN_S = 0.2  # for files that are still read
-_BEHIND = b"\x00"  # makes of a key the one right behind it
+POLL_S = 0.2  # interval of checks whether replaced files still have readers
+_SUCCESSOR = b"\x00"  # appended to a key, gives the next possible key
 
 
 class Cleaning:
-    """Cleaning of a partition's files from erased data, which a deletion leaves there. Any thread may run it.
+    """Removal of erased data from a partition's files: RocksDB keeps deleted records there. Any thread may run it.
 
-    1. Flush the memtable to a table file, so that RocksDB removes its older logs. 2. Compact the key ranges of erased
-    data to the last level, which rewrites their table files. 3. Wait until the replaced files have no reader.
+    1. Flush the memtable to a table file, so that RocksDB removes its older logs.
+    2. Compact the key ranges of erased data to the last level, which rewrites their table files.
+    3. Wait until the replaced files have no reader and are gone.
 
-    Marks (table 09) name erased owners until then. They are written with the erasure, so the next process goes on."""
+    Until then, records of the table `keys.UNCLEANED` (marks) name the erased owners. They are written with the erasure,
+    so that the next process continues after a crash."""
 
     def __init__(self, db: Any, marks: Iterable[bytes]) -> None:
         self._db = db
         self._folder = Path(db.path())
-        self._numbers = count()  # one that is erased again meanwhile is to be cleaned again
+        self._numbers = count()  # numbers of erasures: an owner that is erased again during a run needs another run
         self._marks = {mark: next(self._numbers) for mark in marks}
-        self._writing, self._at_work = threading.Lock(), threading.Lock()
+        self._writing, self._running = threading.Lock(), threading.Lock()
         self._closing = threading.Event()
         self._closed = False
 
     def __len__(self) -> int:
-        """Return the number of erased owners whose data the files may still hold."""
+        """Return the number of erased owners whose data may still be in the files."""
         return len(self._marks)
 
     def is_pending(self, mark: bytes) -> bool:
@@ -146,14 +148,14 @@ class Cleaning:
 
     @contextmanager
     def adding(self, marks: Iterable[bytes]) -> Iterator[None]:
-        """Add the marks that the `with` block writes."""
+        """Add marks, which the `with` block writes to the database."""
         with self._writing:
             yield
             self._marks |= {mark: next(self._numbers) for mark in marks}
 
     def run(self) -> bool:
-        """Clean until no mark is left. Return False if the database closes before. Raise errors of RocksDB."""
-        with self._at_work:
+        """Clean until no mark remains. Return False if `close` interrupts it. Raise errors of RocksDB."""
+        with self._running:
             while not self._closed and (marks := dict(self._marks)):
                 if not self._clean(marks):
                     return False
@@ -164,18 +166,19 @@ class Cleaning:
             return not self._marks
 
     def close(self) -> None:
+        """Interrupt a run in progress."""
         self._closing.set()
 
     def end(self) -> None:
-        """Wait until no cleaning runs or can start. The rest is cleaned after the next opening."""
+        """Interrupt a run in progress, wait for its end, and prevent further ones. Remaining marks stay stored."""
         self.close()
-        with self._at_work:
+        with self._running:
             self._closed = True
 
     def _clean(self, marks: Iterable[bytes]) -> bool:
         logs = {*self._folder.glob("*.log")}
         with self._writing:
-            self._db.put(min(marks), b"")  # with nothing to flush, the log would stay
+            self._db.put(min(marks), b"")  # an empty memtable is not flushed, and its log would stay
         self._db.flush()
         options = rocksdict.CompactOptions()
         options.set_exclusive_manual_compaction(False)
@@ -184,7 +187,7 @@ class Cleaning:
             self._db.compact_range(first, end, options)
         stale = logs | (self._tables() - self._live())
         while stale := {file for file in stale if file.exists()} - self._live():
-            if self._closing.wait(LOOK_AGAIN_S):
+            if self._closing.wait(POLL_S):
                 return False
         return True
 
@@ -196,9 +199,9 @@ class Cleaning:
 
 
 def _erased_ranges(marks: Iterable[bytes]) -> Iterable[tuple[bytes, bytes]]:
-    """Return the key ranges that may hold data of erased owners."""
+    """Return the key ranges that may contain data of erased owners."""
     for owner, user in sorted(map(keys.uncleaned_of, marks)):
         yield keys.owner(owner), keys.after(keys.owner(owner))
         for key in (keys.work(owner), keys.owner_key(owner), keys.user_owner(user, owner)):
-            yield key, key + _BEHIND
+            yield key, key + _SUCCESSOR
     yield keys.OUTBOX, keys.after(keys.OUTBOX)

@@ -1,5 +1,5 @@
-"""The description of a state directory: the settings that shape its data, its wrapped secret, and the logs that it
-holds. All are small files, which are readable without keys and without opening a partition."""
+"""The description of a state directory: the settings that shape its data, its wrapped secret, and the topics that it
+reads. All are small files, which are readable without keys and without opening a partition."""
 
 import contextlib
 import secrets
@@ -12,21 +12,22 @@ from typing import NamedTuple
 import orjson
 
 from recallflow.credentials import MasterKey
-from recallflow.errors import MasterKeyError, RecallflowError, SettingsMismatch, StateError, StorageError, UsageError
+from recallflow.errors import MasterKeyError, RecallflowError, SettingsMismatch, StateError, UsageError
 from recallflow.language import ANALYSIS
 from recallflow.private_files import make_private_folder, restrict
 from recallflow.state import keys
 from recallflow.state.encryption import SECRET_BYTES, AtRest, StoredSecret
-from recallflow.state.files import read_checked, write_checked
+from recallflow.state.files import read_checked, storage_errors, write_checked
 from recallflow.state.folders import numbers_in, partition_folder, read_secret, write_secret
 from recallflow.state.lock import LOCK, locked
 from recallflow.state.partition import other_format
 
 DESCRIPTION = "recallflow.json"
 RESTORING = "recallflow.json.restoring"  # the description while a checkpoint is being restored
-TOPICS = "topics.json"  # the registry of input topics, written before the first record
-MOVED = "moved.json"  # in directories between which partitions were moved
-CALLERS_LOG, SINGLE_RUN_LOG = "local", "lines"  # names of logs in positions: of calls, and of one command's lines
+TOPICS = "topics.json"  # names and ids of the input topics, written before the first record is applied
+MOVED = "moved.json"  # an empty marker in directories that gave or got moved partitions
+# Log names in positions of records without a topic: calls of this process, and lines that one command reads.
+CALLERS_LOG, SINGLE_RUN_LOG = "local", "lines"
 
 
 @dataclass(frozen=True)
@@ -49,19 +50,20 @@ def check_same(path: Path, one: Fingerprint, other_path: Path, other: Fingerprin
         raise SettingsMismatch(f"{path} and {other_path} were created with different settings: {'; '.join(settings)}")
 
 
-def check_settings(path: Path, stored: Fingerprint, given: Fingerprint) -> None:
-    """Raise SettingsMismatch if a directory has other settings than the given ones."""
-    differing = [f"{name} is {was!r} there and {ours!r} here" for name, was, ours in _differences(stored, given)]
-    if stored.analysis != given.analysis:
+def check_settings(path: Path, stored: Fingerprint, configured: Fingerprint) -> None:
+    """Raise SettingsMismatch if a directory was created with other settings than the configured ones."""
+    differences = _differences(stored, configured)
+    if stored.analysis != configured.analysis:
         raise SettingsMismatch(
-            f"{path} was built with the text analysis {stored.analysis!r}, this recallflow has {given.analysis!r}: "
-            "use the version that built it, or start with a new directory, which reads the log anew"
+            f"{path} was built with the text analysis {stored.analysis!r}, this recallflow has "
+            f"{configured.analysis!r}: use the version that built it, or replay the log into a new directory"
         )
-    if differing:
-        other_model = (stored.embedder, stored.dimension) != (given.embedder, given.dimension)
-        how = ", for which recallflow reembed computes the vectors of an embedding service" if other_model else ""
+    if differences:
+        other_model = (stored.embedder, stored.dimension) != (configured.embedder, configured.dimension)
+        how = " (recallflow reembed computes the vectors of an embedding service for it)" if other_model else ""
+        settings = [f"{name} is {was!r} there and {now!r} in the configuration" for name, was, now in differences]
         raise SettingsMismatch(
-            f"{path} was created with other settings: {'; '.join(differing)}. "
+            f"{path} was created with other settings: {'; '.join(settings)}. "
             f"Use the settings it was created with, or replay the log into a new directory{how}"
         )
 
@@ -72,7 +74,7 @@ def _differences(one: Fingerprint, other: Fingerprint) -> list[tuple[str, object
 
 
 class DirectoryDescription(NamedTuple):
-    """The description of a state directory: the settings of its creation, and its stored secret."""
+    """The settings with which a state directory was created, and its stored secret."""
 
     fingerprint: Fingerprint
     secret: StoredSecret
@@ -81,9 +83,10 @@ class DirectoryDescription(NamedTuple):
 @contextlib.contextmanager
 def hold(path: Path, wait_s: float | None = None, *, create: bool = False) -> Iterator[None]:
     """Lock a state directory, and optionally create it. Raise StateError for a folder with other contents."""
-    with using(path):
+    with storage_errors(path):
         is_new = not (path / DESCRIPTION).exists()
-        if is_new and not create and _inner_directories(path):  # before the lock, which the members' supervisor holds
+        # A folder of members' directories is refused before the lock, because their supervisor holds the lock.
+        if is_new and not create and _inner_directories(path):
             raise _no_directory(path)
         if is_new and not (path / LOCK).exists():
             if not create:
@@ -95,15 +98,15 @@ def hold(path: Path, wait_s: float | None = None, *, create: bool = False) -> It
         yield
 
 
-def adopt_partition_count(path: Path, chosen: Fingerprint) -> Fingerprint:
-    """Return the configured fingerprint, with the partition count of an existing directory. Raise StateError."""
+def adopt_partition_count(path: Path, configured: Fingerprint) -> Fingerprint:
+    """Return the configured settings, with the partition count of the directory if it exists. Raise StateError."""
     if not (path / DESCRIPTION).exists():
-        return chosen
-    return replace(chosen, partitions=describe(path).fingerprint.partitions)
+        return configured
+    return replace(configured, partitions=describe(path).fingerprint.partitions)
 
 
 def describe(path: Path) -> DirectoryDescription:
-    """Return the settings of a state directory's creation. It needs no key."""
+    """Read the description of a state directory, without a key. Raise UsageError or StateError."""
     try:
         version = orjson.loads((path / DESCRIPTION).read_bytes())["format_version"]
         if version == keys.FORMAT_VERSION:
@@ -118,12 +121,11 @@ def describe(path: Path) -> DirectoryDescription:
 
 def _no_directory(path: Path) -> RecallflowError:
     if (path / RESTORING).exists():
-        return StateError(f"{path} holds a restore that was stopped in the middle: restore it again")
+        return StateError(f"a restore of {path} was interrupted: restore it again")
     if not path.exists():
         return UsageError(absence_message(path))
     if inner := _inner_directories(path):
-        named = ", ".join(map(str, inner))
-        return StateError(f"{path} is no state directory, but holds directories of members: give one of {named}")
+        return StateError(f"{path} contains state directories of members: give one of {', '.join(map(str, inner))}")
     return StateError(f"{path} is no state directory: it has no {DESCRIPTION}")
 
 
@@ -132,16 +134,18 @@ def _inner_directories(path: Path) -> list[Path]:
 
 
 def absence_message(path: Path) -> str:
-    """Return the error of a missing state directory, with a similarly named one."""
+    """Return the error message for a missing state directory. It suggests one with a similar name."""
     siblings = [one.name for one in _inner_directories(path.absolute().parent)]
-    near = "".join(f"; did you mean {path.with_name(one)}?" for one in get_close_matches(path.name, siblings, 1))
-    return f"there is no state directory {path}{near or '; give the directory that `run` or `--create` wrote'}"
+    hints = [f"did you mean {path.with_name(one)}?" for one in get_close_matches(path.name, siblings, 1)]
+    return (
+        f"there is no state directory {path}; {''.join(hints) or 'give the directory that `run` or `--create` wrote'}"
+    )
 
 
 def create_description(path: Path, fingerprint: Fingerprint, at_rest: AtRest) -> None:
     """Describe a new state directory, with a new secret. Raise StateError for a folder with other contents."""
     secret = StoredSecret.wrapped(secrets.token_bytes(SECRET_BYTES), at_rest.master_key)
-    with using(path):
+    with storage_errors(path):
         _check_new(path)
         write_description(path, DirectoryDescription(fingerprint, secret))
 
@@ -161,25 +165,16 @@ def _check_new(path: Path) -> None:
         raise StateError(f"{path} holds other files ({', '.join(sorted(others)[:3])}, …): give an empty or new folder")
 
 
-@contextlib.contextmanager
-def using(path: Path) -> Iterator[None]:
-    """Convert system errors about a directory into StorageError."""
-    try:
-        yield
-    except OSError as error:
-        raise StorageError(f"cannot use {path} as a state directory: {error.strerror}") from error
-
-
 def reads_topics(state_dir: Path) -> bool:
     return (state_dir / TOPICS).exists()
 
 
 def read_topic_ids(state_dir: Path) -> dict[str, str]:
-    """Return the id of each topic that a directory reads, by name. Empty where it was never given topics to read."""
+    """Return the id of each topic that a directory reads, by name. Empty for a directory that has read no topic."""
     if not reads_topics(state_dir):
         return {}
-    known = read_checked(state_dir / TOPICS)
-    return {topic: known["ids"].get(topic, "") for topic in known["read"].values()}
+    registry = read_checked(state_dir / TOPICS)
+    return {topic: registry["ids"].get(topic, "") for topic in registry["read"].values()}
 
 
 def record_move(source: Path, target: Path) -> None:
@@ -191,7 +186,7 @@ def record_move(source: Path, target: Path) -> None:
 
 
 def rewrap(path: Path, at_rest: AtRest, master_key: MasterKey) -> None:
-    """Wrap the secret of an encrypted state directory, and those of moved-in folders, with another master key. Each is
+    """Wrap the secrets of an encrypted state directory, and of folders moved into it, with another master key. Each is
     replaced atomically, the directory's own last, so that an interrupted run can be repeated with the same two keys.
     Raise MasterKeyError if either key is unusable."""
     with hold(path):
@@ -199,21 +194,23 @@ def rewrap(path: Path, at_rest: AtRest, master_key: MasterKey) -> None:
         if stored.secret.master_key is None:
             raise MasterKeyError(f"{path} is not encrypted: replay the log into a new directory with a master key")
         folders = [partition_folder(path, number) for number in numbers_in(path)]
-        found = {folder: secret for folder in folders if (secret := read_secret(folder)) is not None}
-        renewed = dict[StoredSecret, StoredSecret]()  # folders often have the same one, which is wrapped once
-        for where, secret in {path: stored.secret, **found}.items():
-            if secret not in renewed:
-                renewed[secret] = _rewrapped(where, secret, at_rest.master_key, master_key)
-        with using(path):
-            for folder, secret in found.items():
-                write_secret(folder, renewed[secret])
-            write_description(path, stored._replace(secret=renewed[stored.secret]))
+        own_secrets = {folder: secret for folder in folders if (secret := read_secret(folder)) is not None}
+        rewrapped = dict[
+            StoredSecret, StoredSecret
+        ]()  # by old form: each is wrapped once, for all folders that have it
+        for owner, secret in {path: stored.secret, **own_secrets}.items():
+            if secret not in rewrapped:
+                rewrapped[secret] = _rewrapped(owner, secret, at_rest.master_key, master_key)
+        with storage_errors(path):
+            for folder, secret in own_secrets.items():
+                write_secret(folder, rewrapped[secret])
+            write_description(path, stored._replace(secret=rewrapped[stored.secret]))
 
 
 def _rewrapped(path: Path, secret: StoredSecret, old: MasterKey | None, new: MasterKey) -> StoredSecret:
     if secret.master_key == new.name != (old and old.name):
-        secret.opened(path, new)  # done before a kill
+        secret.opened(path, new)  # an interrupted earlier run wrapped it
         return secret
     wrapped = StoredSecret.wrapped(secret.opened(path, old), new)
-    wrapped.opened(path, new)  # with a key that does not unwrap, the directory would be lost
+    wrapped.opened(path, new)  # if the new key cannot unwrap, writing this secret would lose the directory
     return wrapped

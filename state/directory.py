@@ -17,18 +17,19 @@ from recallflow.state import description, folders, keys
 from recallflow.state.database import SharedMemory
 from recallflow.state.description import Fingerprint
 from recallflow.state.encryption import UNENCRYPTED, AtRest, Keyring
+from recallflow.state.files import storage_errors
 from recallflow.state.hot_owner import MAX_PACKED, MAX_PACKED_AT_CLOSE, HotOwners
 from recallflow.state.lock import WAIT_S
 from recallflow.state.partition import Counts, Partition
 
-PURGE_AGAIN_S, PURGE_AGAIN_MOST_S = 0.5, 30.0
+CLEANING_RETRY_S, CLEANING_RETRY_MAX_S = 0.5, 30.0
 
 _log = logging.getLogger(__name__)
 
 
 class StateDirectory:
-    """Opens state partitions on first use and keeps them until `close`. Safe to share between the workers of a process:
-    each partition belongs to one worker, and each worker has its own cache of hot owners."""
+    """A locked state directory. Partitions are opened on first use, and stay open until `close`. The process's workers
+    share it: each partition belongs to one worker, and each worker has its own cache of hot owners."""
 
     def __init__(
         self,
@@ -39,9 +40,9 @@ class StateDirectory:
         lock_wait_s: float,
         disk: Executor | None = None,
     ) -> None:
-        """Open the keyring of the directory. Raise MasterKeyError if the master key does not match."""
+        """Raise MasterKeyError if the master key does not match."""
         self.path = path
-        self.creates_missing = True  # a partition without a folder starts empty; otherwise another directory holds it
+        self.creates_missing = True  # create a missing partition as an empty one; otherwise another directory has it
         self.fingerprint = fingerprint = described.fingerprint
         self._keyring, self._at_rest = Keyring.opened(described.secret, path, at_rest), at_rest
         self._memory = SharedMemory(fingerprint.partitions)
@@ -54,18 +55,19 @@ class StateDirectory:
         self._lock_wait_s = lock_wait_s
         self._partitions: dict[int, Partition] = {}
         self._opening, self._syncing = threading.Lock(), threading.Lock()
-        self._hot: dict[int, HotOwners] = {}
+        self._hot: dict[int, HotOwners] = {}  # by thread
         self._disk = disk or ThreadPoolExecutor(fingerprint.partitions, "recallflow-sync")
-        self._syncs: dict[int, Future[None]] = {}  # the last started sync, by partition
+        self._latest_syncs: dict[int, Future[None]] = {}  # by partition
         self._cleaner = ThreadPoolExecutor(1, "recallflow-clean")
-        self._to_clean = set[Partition]()  # partitions in the cleaner's queue
+        self._queued_cleanings = set[Partition]()
         self._closing = threading.Event()
-        self._purge_retries_s: dict[int, Iterator[float]] = {}  # by partition
-        self._unopened_purges: dict[int, int] = {}  # number of erased owners, by partition that waits to be reopened
-        # the error for which partitions must be reopened; see `discard_partitions`
+        self._cleaning_retries_s: dict[int, Iterator[float]] = {}  # by partition
+        # By discarded partition, until it is reopened: the number of erased owners whose data may still be in files.
+        self._discarded_uncleaned: dict[int, int] = {}
+        # The error after which `discard_partitions` must be called.
         self.storage_failure: StorageError | None = None
         self.on_storage_failure: Callable[[], None] = lambda: None
-        self._unfit_before = Counter[tuple[str, str]]()  # of closed partitions
+        self._unfit_of_closed = Counter[tuple[str, str]]()
         self._lock = contextlib.ExitStack()
 
     @classmethod
@@ -78,7 +80,7 @@ class StateDirectory:
         at_rest: AtRest = UNENCRYPTED,
         disk: Executor | None = None,
     ) -> Self:
-        """Open or create a state directory, and lock it. `disk` runs syncs; threads by default.
+        """Open or create a state directory, and lock it. `disk` runs syncs (default: new threads).
 
         Raises:
             StateInUse: another process holds it.
@@ -90,8 +92,7 @@ class StateDirectory:
                 description.create_description(path, fingerprint, at_rest)
             stored = description.describe(path)
             description.check_settings(path, stored.fingerprint, fingerprint)
-            partition_wait_s = WAIT_S if lock_wait_s is None else lock_wait_s
-            directory = cls(path, stored, at_rest, cache_bytes, partition_wait_s, disk)
+            directory = cls(path, stored, at_rest, cache_bytes, WAIT_S if lock_wait_s is None else lock_wait_s, disk)
             folders.remove_leftovers(path)
             directory._lock = lock.pop_all()
         return directory
@@ -105,25 +106,25 @@ class StateDirectory:
         return directory
 
     def partition(self, number: int) -> Partition:
-        """Return the open partition. Raise StateInUse, or StateError if the directory does not hold it."""
+        """Return a partition, opened on first use. Raise StateInUse, or StateError if another directory has it."""
         with self._opening:
             if number not in self._partitions:
                 folder = folders.partition_folder(self.path, number)
                 if not self.creates_missing and folders.released_since_ms(folder) is not None:
                     raise StateError(
-                        f"another member continues {folder.name} of {self.path}, and this copy may be outdated: name "
-                        "its directory, or ask through Kafka"
+                        f"another member has taken over {folder.name} of {self.path}, and this copy may be outdated: "
+                        "name the directory of that member, or query through Kafka"
                     )
                 if not self.creates_missing and not folder.is_dir():
                     raise StateError(
-                        f"{self.path} does not hold {folder.name}: name the directory that does (recallflow state "
-                        "info), or bring them together (recallflow state merge)"
+                        f"{self.path} has no {folder.name}: name the directory that has it (recallflow state info), or "
+                        "merge the directories (recallflow state merge)"
                     )
                 folders.check_openable(folder)
                 opened = Partition(folder, number, self._keyring_of(folder), self._memory, self._lock_wait_s)
                 self._partitions[number] = opened
-                self._unopened_purges.pop(number, None)
-                self.clean(opened)  # leftovers of an earlier run
+                self._discarded_uncleaned.pop(number, None)
+                self.clean(opened)  # of data that was erased in an earlier run
             return self._partitions[number]
 
     def _keyring_of(self, folder: Path) -> Keyring:
@@ -136,31 +137,31 @@ class StateDirectory:
         return [self.partition(number) for number in range(self.fingerprint.partitions)]
 
     def existing_numbers(self) -> list[int]:
-        """Return the partitions with a folder. Other directories may hold the rest. Partitions that another member
-        continues are included only for a member itself."""
+        """Return the partitions with a folder; other directories may have the rest. With `creates_missing`, partitions
+        that another member has taken over are included."""
         found = folders.numbers_in(self.path) if self.creates_missing else folders.unreleased_numbers(self.path)
         return [number for number in found if number < self.fingerprint.partitions]
 
     def existing_partitions(self) -> list[Partition]:
-        """Open and return the partitions with a folder. An empty one for a lost folder would hide the loss."""
+        """Open and return the partitions with a folder. Creating the others would hide that a folder is lost."""
         return [self.partition(number) for number in self.existing_numbers()]
 
     def close_partition(self, number: int) -> None:
-        """Close a partition between two batches: commit and sync staged data, pack the newest memories of its owners,
-        and release its folder. It may be opened again. Raise StorageError."""
+        """Close a partition between two batches: commit and sync staged data, pack the newest memories of its owners.
+        It may be opened again. Raise StorageError."""
         with self._opening:
             partition = self._partitions.get(number)
         if partition is None:
             return
         partition.commit()
         for owners in [*self._hot.values()]:
-            with contextlib.suppress(StorageError):  # without packed segments the next query takes a little longer
+            with contextlib.suppress(StorageError):  # without packed segments the next query takes longer
                 owners.pack_tails(MAX_PACKED, partition)
             owners.drop_partition(partition)
         partition.cleaning.end()
         with self._opening, self._syncing:
             del self._partitions[number]
-            self._unfit_before += partition.unfit
+            self._unfit_of_closed += partition.unfit
             self._end_sync(number)
             partition.sync()
             partition.close()
@@ -171,39 +172,38 @@ class StateDirectory:
         self._hot.clear()
         with self._opening, self._syncing:
             for number, partition in [*self._partitions.items()]:
-                self._unopened_purges[number] = len(partition.cleaning)
+                self._discarded_uncleaned[number] = len(partition.cleaning)
                 partition.cleaning.end()
-                self._unfit_before += partition.unfit
+                self._unfit_of_closed += partition.unfit
                 del self._partitions[number]
                 self._end_sync(number)
-                with contextlib.suppress(StorageError):  # the original error says more
+                with contextlib.suppress(StorageError):  # `storage_failure` names the cause
                     partition.close()
             self.storage_failure = None
 
     def replace_folder(self, number: int, source: Path) -> None:
-        """Replace the folder of a partition by `source`, on the same disk (`arriving_folder`). Raise StorageError;
-        raise MasterKeyError if its key cannot be opened, and then change nothing."""
+        """Replace the folder of a partition by `source`, on the same disk (`arriving_folder`). Raise StorageError.
+        Raise MasterKeyError, and change nothing, if the secret of `source` cannot be unwrapped."""
         self._keyring_of(source)
         self.close_partition(number)
-        with self._opening, description.using(self.path):
+        with self._opening, storage_errors(self.path):
             folders.put_folder(self.path, number, source)
 
     def forget_folder(self, number: int) -> None:
         """Remove the folder of a partition that was moved or starts again. Raise StorageError."""
         self.close_partition(number)
-        with description.using(self.path):
-            folders.remove_folder(self.path, number)
+        self.forget_closed(number)
 
     def forget_closed(self, number: int) -> bool:
         """Remove the folder of a partition unless it is open. Return whether it was removed. Raise StorageError."""
-        with self._opening, description.using(self.path):
+        with self._opening, storage_errors(self.path):
             if number in self._partitions:
                 return False
             folders.remove_folder(self.path, number)
             return True
 
     def open_all(self) -> None:
-        """Open all state partitions, or the existing ones of a shared directory. Raise PartitionMissing."""
+        """Open all partitions, or the existing ones if other directories may have the rest. Raise PartitionMissing."""
         self.check_complete()
         self.creates_missing = not self.is_shared()
         for partition in self.partitions() if self.creates_missing else self.existing_partitions():
@@ -212,7 +212,7 @@ class StateDirectory:
                 partition.commit()
 
     def check_complete(self) -> None:
-        """Raise PartitionMissing if a folder is lost. A shared directory may hold a part of the folders."""
+        """Raise PartitionMissing if a folder is missing and cannot be in another directory."""
         lost = {*range(self.fingerprint.partitions)} - {*folders.numbers_in(self.path)}
         if not lost or self.is_shared():
             return
@@ -222,19 +222,20 @@ class StateDirectory:
 
     def is_shared(self) -> bool:
         """Return whether missing partitions may be in other directories: after moves, or with several members."""
-        known = (self.path / description.MOVED).exists() or description.reads_topics(self.path)
-        return known or any(one.progress is not None for one in self.existing_partitions())
+        has_peers = (self.path / description.MOVED).exists() or description.reads_topics(self.path)
+        return has_peers or any(one.progress is not None for one in self.existing_partitions())
 
     def has_vectors(self) -> bool:
-        """Return whether a committed memory has a vector, which confirms the dimension. Any thread may call it."""
+        """Return whether any committed memory has a vector: then the dimension is certain. Any thread may call it."""
         stored = (keys.OWNERS, keys.after(keys.OWNERS))
         records = (one.scan_stored(*stored, committed=True) for one in self.existing_partitions())
         return any(keys.split(key)[1] == keys.VECTORS for key, _ in chain.from_iterable(records))
 
     @property
     def unfit(self) -> Counter[tuple[str, str]]:
-        """Events of this run without effect, because their sources are gone or changed, by type and reason."""
-        return sum((partition.unfit for partition in [*self._partitions.values()]), self._unfit_before.copy())
+        """Number of events of this run without effect, because their source memory is deleted or changed, by type and
+        reason."""
+        return sum((partition.unfit for partition in [*self._partitions.values()]), self._unfit_of_closed.copy())
 
     @property
     def counts(self) -> Counts:
@@ -252,21 +253,21 @@ class StateDirectory:
         """Start to sync the commits of a partition. No other sync of it may be running.
 
         Returns:
-            A function that returns whether all of them survive a power failure. A failed sync sets `storage_failure`,
-            and the function never returns true."""
+            A function that returns whether all of them survive a power failure. After a failed sync, which sets
+            `storage_failure`, it never returns true."""
         is_synced = partition.sync_check()
         if not partition.unsynced:
             return is_synced
-        begun = self._syncs[partition.number] = self._disk.submit(self._sync, partition)
-        return lambda: begun.done() and is_synced()
+        sync = self._latest_syncs[partition.number] = self._disk.submit(self._sync, partition)
+        return lambda: sync.done() and is_synced()
 
     def begin_syncs(self) -> bool:
-        """Start to sync all partitions. Return whether that covers all commits. A sync in progress does not."""
+        """Start to sync all partitions. Return False if one is still being synced: its sync may lack later commits."""
         unsynced = [partition for partition in self._partitions.values() if partition.unsynced]
-        free = [one for one in unsynced if one.number not in self._syncs or self._syncs[one.number].done()]
-        for partition in free:
+        idle = [one for one in unsynced if (sync := self._latest_syncs.get(one.number)) is None or sync.done()]
+        for partition in idle:
             self.begin_sync(partition)
-        return len(free) == len(unsynced)
+        return len(idle) == len(unsynced)
 
     def _sync(self, partition: Partition) -> None:
         try:
@@ -277,32 +278,34 @@ class StateDirectory:
 
     def _end_sync(self, number: int) -> None:
         """Wait until no disk thread uses the partition."""
-        if (begun := self._syncs.pop(number, None)) is not None and not begun.cancel():
-            wait([begun])
+        if (sync := self._latest_syncs.pop(number, None)) is not None and not sync.cancel():
+            wait([sync])
 
     @property
     def uncleaned_owners(self) -> int:
         """The number of erased owners whose data may still be in files."""
         opened = sum(len(partition.cleaning) for partition in [*self._partitions.values()])
-        return opened + sum([*self._unopened_purges.values()])
+        return opened + sum([*self._discarded_uncleaned.values()])
 
     def clean(self, partition: Partition) -> None:
-        """Start to clean erased data from a partition's files in the background, if there is any."""
-        if partition.cleaning and partition not in self._to_clean:
-            self._to_clean.add(partition)
+        """Start to remove erased data from a partition's files in the background, if there is any."""
+        if partition.cleaning and partition not in self._queued_cleanings:
+            self._queued_cleanings.add(partition)
             self._cleaner.submit(self._clean, partition)
 
     def finish_cleaning(self) -> None:
-        """Wait until no file of any partition holds erased data. Raise StorageError."""
+        """Remove erased data from the files of all existing partitions, and wait for the end. Raise StorageError."""
         for partition in self.existing_partitions():
             partition.clean()
 
     def _clean(self, partition: Partition) -> None:
-        self._to_clean.discard(partition)
+        self._queued_cleanings.discard(partition)
         try:
             partition.clean()
         except StorageError as error:
-            retry_s = self._purge_retries_s.setdefault(partition.number, backoffs_s(PURGE_AGAIN_S, PURGE_AGAIN_MOST_S))
+            retry_s = self._cleaning_retries_s.setdefault(
+                partition.number, backoffs_s(CLEANING_RETRY_S, CLEANING_RETRY_MAX_S)
+            )
             wait_s = next(retry_s)
             _log.error("files may still hold erased data; cleaning is repeated in %g s: %s", wait_s, error)
             if partition.is_broken:
@@ -311,7 +314,7 @@ class StateDirectory:
             if not self._closing.wait(wait_s):
                 self.clean(partition)
         else:
-            self._purge_retries_s.pop(partition.number, None)
+            self._cleaning_retries_s.pop(partition.number, None)
 
     def hot_owners(self) -> HotOwners:
         """Return the calling worker's cache of owners."""

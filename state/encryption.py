@@ -1,4 +1,4 @@
-"""Encryption and keyed hashes of a state directory: its secret, the keys of owners, and the stored form of values."""
+"""Encryption and keyed hashes of a state directory: its secret, the keys of owners, and the encryption of values."""
 
 import hashlib
 import os
@@ -19,14 +19,15 @@ from recallflow.state import keys
 
 KEY_BYTES = 32
 NONCE_BYTES = 12
-_BEGIN = 1 + NONCE_BYTES  # the start of the ciphertext, after the mark and the nonce
-# The first byte of a value.
-PLAIN = b"\x00"  # stored unencrypted, among encrypted ones
-SEALED = b"\x01"  # encrypted with AES-256-GCM: nonce, ciphertext, tag
+# The first byte of a value in an encrypted directory.
+PLAIN = b"\x00"  # the value follows unencrypted
+SEALED = b"\x01"  # AES-256-GCM: nonce, ciphertext and tag follow
+_CIPHERTEXT = 1 + NONCE_BYTES  # start of the ciphertext in a sealed value
 
 
 class Cipher:
-    """A key that seals and opens values. A sealed value opens only at its `place`, which is not stored with it."""
+    """A key that encrypts (seals) and decrypts (opens) values. `context` is the associated data of AES-GCM, usually the
+    record's key: a value opens only with the context of its sealing, so it cannot be moved to another record."""
 
     __slots__ = ("_aes", "_refusals")
 
@@ -36,23 +37,23 @@ class Cipher:
 
         self._aes, self._refusals = AESGCM(key), (InvalidTag, ValueError)
 
-    def seal(self, place: bytes, value: bytes) -> bytes:
+    def seal(self, context: bytes, value: bytes) -> bytes:
         nonce = os.urandom(NONCE_BYTES)
-        return SEALED + nonce + self._aes.encrypt(nonce, value, place)
+        return SEALED + nonce + self._aes.encrypt(nonce, value, context)
 
-    def open(self, place: bytes, sealed: bytes) -> bytes:
+    def open(self, context: bytes, sealed: bytes) -> bytes:
         """Decrypt a sealed value. Raise DecryptionFailed."""
         if sealed[:1] != SEALED:
-            raise DecryptionFailed("a stored value is not sealed as it should be")
+            raise DecryptionFailed("a stored value is not encrypted, in an encrypted state directory")
         try:
-            return self._aes.decrypt(sealed[1:_BEGIN], memoryview(sealed)[_BEGIN:], place)
+            return self._aes.decrypt(sealed[1:_CIPHERTEXT], memoryview(sealed)[_CIPHERTEXT:], context)
         except self._refusals:
             raise DecryptionFailed("a stored value was changed or moved, or its key is lost") from None
 
 
 @dataclass(frozen=True)
 class AtRest:
-    """The encryption of a state directory. Without a master key, only waiting records in snapshots are encrypted."""
+    """The encryption of a state directory. Without a master key, only unfinished records in snapshots are encrypted."""
 
     master_key: MasterKey | None = None
     encrypt_vectors: bool = True
@@ -86,17 +87,18 @@ class StoredSecret:
         return {"master_key": self.master_key, "wrapped_secret": self.value.hex()}
 
     def opened(self, path: Path, master_key: MasterKey | None) -> bytes:
-        """Return the plain secret. Raise MasterKeyError for a wrong master key, or one of an unencrypted directory."""
+        """Return the plain secret. Raise MasterKeyError for a wrong or missing master key, or for a master key if the
+        directory is not encrypted."""
         if self.master_key is None:
             if master_key is not None:
                 raise MasterKeyError(
-                    f"{path} was made without a master key, and is not encrypted: open it without one, or replay the "
-                    "log into a new directory with it"
+                    f"{path} was created without a master key, and is not encrypted: open it without one, or replay "
+                    "the log into a new directory with the key"
                 )
             return self.value
         if master_key is None:
             raise MasterKeyError(
-                f"{path} is encrypted: give its master key ({self.master_key}), as encryption.master_key_file, "
+                f"{path} is encrypted: set its master key ({self.master_key}) by encryption.master_key_file, "
                 "encryption.master_key or encryption.kms_key"
             )
         try:
@@ -106,11 +108,11 @@ class StoredSecret:
 
 
 SECRET_BYTES = 32
-NAMES_KEPT = 4_096  # an event asks for the same few again and again
+MAX_CACHED_NAMES = 4_096  # an event looks up the same few names repeatedly
 
 
 class Keyring:
-    """Keyed hashes of names (BLAKE2b, RFC 7693) and the directory's key, under one state directory's secret."""
+    """Keyed hashes of names (BLAKE2b, RFC 7693) and the encryption key of a state directory, both from its secret."""
 
     def __init__(self, secret: bytes, at_rest: AtRest = UNENCRYPTED, stored: StoredSecret | None = None) -> None:
         """`stored` is the stored form of the secret (default: the secret)."""
@@ -118,7 +120,7 @@ class Keyring:
         self.stored = stored or StoredSecret(secret)
         self.encrypts, self.encrypts_vectors = at_rest.master_key is not None, at_rest.encrypt_vectors
         # Returns the 16-byte key of a memory id, session or event id of one owner.
-        self.name: Callable[[bytes, str], bytes] = lru_cache(maxsize=NAMES_KEPT)(self._name)
+        self.name: Callable[[bytes, str], bytes] = lru_cache(maxsize=MAX_CACHED_NAMES)(self._name)
 
     @classmethod
     def opened(cls, stored: StoredSecret, path: Path, at_rest: AtRest) -> Self:
@@ -143,92 +145,92 @@ class Keyring:
         return self._hash(name.encode(), owner)
 
     def node(self, owner: bytes, key: str) -> bytes:
-        """Return the 16-byte key of a graph node other than a memory. A memory's key is `name` of its id."""
+        """Return the 16-byte name of a graph node other than a memory. That of a memory is `name` of its id."""
         return self._hash(key.encode(), owner, b"node")
 
     def edge(self, owner: bytes, source: bytes, target: bytes, kind: str) -> bytes:
-        """Return the 16-byte key of an edge of a type between two nodes, given by their keys."""
+        """Return the 16-byte name of an edge of a type between two nodes, given by their names."""
         return self._hash(source + target + kind.encode(), owner, b"edge")
 
     def digest(self, owner: bytes, content: bytes) -> bytes:
-        """Return a 16-byte fingerprint of content, which reveals nothing without the secret."""
+        """Return a 16-byte hash of content, which reveals nothing without the secret."""
         return self._hash(content, owner, b"content")
 
     def cipher_of(self, content: bytes) -> Cipher:
+        """Return a cipher whose key is derived from the content."""
         return Cipher(self._hash(content, b"content key", size=KEY_BYTES))
 
     def _hash(self, content: bytes, person: bytes, salt: bytes = b"", size: int = keys.NAME_BYTES) -> bytes:
         return hashlib.blake2b(content, key=self._secret, person=person, salt=salt, digest_size=size).digest()
 
 
-CACHE_BYTES = 2 * 1024 * 1024  # of owners' keys, about ten thousand
-_USER, _TENANT = keys.OWNER_BYTES, 2 * keys.OWNER_BYTES  # ends of these parts of an owner's key record
+_KEY_CACHE_BYTES = 2 * 1024 * 1024  # about ten thousand owners' keys
+_USER_END, _TENANT_END = keys.OWNER_BYTES, 2 * keys.OWNER_BYTES  # of these parts of an owner's key record
 
 
 class OwnerKeys:
-    """Keys of tenants and owners, read on demand by `get`, as stored or staged. The caller stores new ones."""
+    """Keys of tenants and owners, read on demand by `get`, including staged ones. The caller stages new ones."""
 
     def __init__(self, keyring: Keyring, get: Callable[[bytes], bytes | None]) -> None:
         self._keyring = keyring
         self._get = get
-        # By owner. Raises DecryptionFailed for one who has no key, or whose key cannot be opened.
-        self.ciphers = BoundedCache[bytes, Cipher](self._read, CACHE_BYTES)
-        self._tenant_ciphers = BoundedCache[bytes, Cipher](self._read_tenant, CACHE_BYTES)  # tenant keys never change
+        # By owner. A lookup raises DecryptionFailed if the owner has no key, or its key cannot be decrypted.
+        self.ciphers = BoundedCache[bytes, Cipher](self._read, _KEY_CACHE_BYTES)
+        self._tenant_ciphers = BoundedCache[bytes, Cipher](self._read_tenant, _KEY_CACHE_BYTES)  # keys never change
 
-    def begin(self, owner: Owner, key: bytes) -> Mapping[bytes, bytes]:
-        """Return the records of a new owner's key; nothing for an existing one. `key` is the prefix of the owner's
-        records. Raise DecryptionFailed if its key or its tenant's cannot be opened."""
+    def new_key_records(self, owner: Owner, key: bytes) -> Mapping[bytes, bytes]:
+        """Return the records of an owner's new key; none if the owner has a key. `key` is the prefix of the owner's
+        records. Raise DecryptionFailed if an existing key of the owner or the tenant cannot be decrypted."""
         if key in self.ciphers:
             return {}
-        place = keys.owner_key(key)
-        if self._get(place) is not None:
-            _ = self.ciphers[key]
+        record_key = keys.owner_key(key)
+        if self._get(record_key) is not None:
+            _ = self.ciphers[key]  # raises DecryptionFailed for an unreadable key
             return {}
         user, tenant = self._keyring.user(owner.tenant_id, owner.user_id), self._keyring.tenant(owner.tenant_id)
-        begun, wrapping = self._begin_tenant(tenant)
-        begun[place] = user + tenant + wrapping.seal(place + user + tenant, secrets.token_bytes(KEY_BYTES))
-        entry = keys.user_owner(user, key)
-        begun[entry] = owner.environment.encode()
-        return begun
+        records, tenant_cipher = self._tenant_key(tenant)
+        wrapped = tenant_cipher.seal(record_key + user + tenant, secrets.token_bytes(KEY_BYTES))
+        return {**records, record_key: user + tenant + wrapped, keys.user_owner(user, key): owner.environment.encode()}
 
     def forget(self, owner: bytes, user: bytes) -> Mapping[bytes, None]:
-        """Return the deletions that destroy the key of a user's owner."""
+        """Return the deletions of the key records of a user's owner."""
         self.ciphers.pop(owner, None)
         return {keys.owner_key(owner): None, keys.user_owner(user, owner): None}
 
-    def _begin_tenant(self, tenant: bytes) -> tuple[dict[bytes, bytes], Cipher]:
-        """Return the records of a new tenant key, and its cipher, which is cached once stored."""
-        place = keys.tenant_key(tenant)
-        if tenant in self._tenant_ciphers or self._get(place) is not None:
+    def _tenant_key(self, tenant: bytes) -> tuple[dict[bytes, bytes], Cipher]:
+        """Return a tenant's cipher, and the record of its key if it is new. The cipher is cached once it is stored."""
+        record_key = keys.tenant_key(tenant)
+        if tenant in self._tenant_ciphers or self._get(record_key) is not None:
             return {}, self._tenant_ciphers[tenant]
         key = secrets.token_bytes(KEY_BYTES)
-        return {place: self._keyring.cipher.seal(place, key)}, Cipher(key)
+        return {record_key: self._keyring.cipher.seal(record_key, key)}, Cipher(key)
 
     def _read_tenant(self, tenant: bytes) -> Cipher:
-        place = keys.tenant_key(tenant)
-        return Cipher(self._keyring.cipher.open(place, self._wrapped(place, "tenant")))
+        record_key = keys.tenant_key(tenant)
+        return Cipher(self._keyring.cipher.open(record_key, self._key_record(record_key, "tenant")))
 
     def _read(self, owner: bytes) -> Cipher:
-        place = keys.owner_key(owner)
-        stored = self._wrapped(place, "owner")
-        tenant, users = stored[_USER:_TENANT], stored[:_TENANT]
-        return Cipher(self._tenant_ciphers[tenant].open(place + users, stored[_TENANT:]))
+        record_key = keys.owner_key(owner)
+        stored = self._key_record(record_key, "owner")
+        tenant, hashes = stored[_USER_END:_TENANT_END], stored[:_TENANT_END]
+        return Cipher(self._tenant_ciphers[tenant].open(record_key + hashes, stored[_TENANT_END:]))
 
-    def _wrapped(self, place: bytes, whose: str) -> bytes:
-        if (stored := self._get(place)) is None:
-            raise DecryptionFailed(f"the key of this {whose} is lost")
+    def _key_record(self, record_key: bytes, holder: str) -> bytes:
+        if (stored := self._get(record_key)) is None:
+            raise DecryptionFailed(f"the key of this {holder} is lost")
         return stored
 
 
-_OF_OWNERS = (keys.OWNERS[0], keys.WORK[0])
+# Tables with an owner in their keys: values are encrypted with the owner's key.
+_OWNERS_TABLES = (keys.OWNERS[0], keys.WORK[0])
 _PLAIN_TABLES = (keys.OWNER_KEYS[0], keys.TENANT_KEYS[0], keys.UNCLEANED[0], keys.FORWARDED[0])
-_OWNER = slice(1, 1 + keys.OWNER_BYTES)
-_TABLE = keys.TABLE_BYTES - 1
-_OF_VECTORS = (keys.VECTORS[0], keys.PAST_VECTORS[0])
+_OWNER = slice(1, 1 + keys.OWNER_BYTES)  # position of the owner in a key
+_TABLE = keys.TABLE_BYTES - 1  # position of the table's letter in an owner's key
+_VECTOR_TABLES = (keys.VECTORS[0], keys.PAST_VECTORS[0])
 
 
 class Unsealed:
-    """Values as they are."""
+    """Values of an unencrypted directory: unchanged."""
 
     def seal(self, key: bytes, value: bytes) -> bytes:  # noqa: ARG002
         return value
@@ -238,7 +240,7 @@ class Unsealed:
 
 
 class Sealed:
-    """Encrypted values. If vectors are not encrypted, existing encrypted vectors can still be read."""
+    """Values of an encrypted directory. Encrypted vectors stay readable if `encrypt_vectors` is turned off."""
 
     def __init__(self, keyring: Keyring, owner_keys: OwnerKeys) -> None:
         self._directory = keyring.cipher
@@ -246,15 +248,15 @@ class Sealed:
         self._encrypts_vectors = keyring.encrypts_vectors
 
     def seal(self, key: bytes, value: bytes) -> bytes:
-        if key[0] in _OF_OWNERS:
-            if not self._encrypts_vectors and _is_of_vectors(key):
+        if key[0] in _OWNERS_TABLES:
+            if not self._encrypts_vectors and _has_vectors(key):
                 return PLAIN + value
             return self._owners[key[_OWNER]].seal(key, value)
         return value if _is_plain(key) else self._directory.seal(key, value)
 
     def open(self, key: bytes, value: bytes) -> bytes:
-        if key[0] in _OF_OWNERS:
-            if value[:1] == PLAIN and _is_of_vectors(key):
+        if key[0] in _OWNERS_TABLES:
+            if value[:1] == PLAIN and _has_vectors(key):
                 return value[1:]
             return self._owners[key[_OWNER]].open(key, value)
         return value if _is_plain(key) else self._directory.open(key, value)
@@ -264,5 +266,5 @@ def _is_plain(key: bytes) -> bool:
     return key[0] in _PLAIN_TABLES or key == keys.FORMAT or key.startswith(keys.APPLIED)
 
 
-def _is_of_vectors(key: bytes) -> bool:
-    return key[0] == keys.OWNERS[0] and key[_TABLE] in _OF_VECTORS
+def _has_vectors(key: bytes) -> bool:
+    return key[0] == keys.OWNERS[0] and key[_TABLE] in _VECTOR_TABLES

@@ -1,23 +1,43 @@
-"""Small files that are either not there or whole."""
+"""Small files that are either complete or missing, and system errors of a disk."""
 
 import errno
 import hashlib
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import orjson
 
-from recallflow.errors import DiskFull, StateError
+from recallflow.errors import DiskFull, StateError, StorageError
 from recallflow.private_files import open_private, sync
 
 CHECKSUM = "checksum"
-ROOM_BYTES = 1024 * 1024  # with less free space, any failed write counts as a full disk
-_PASSING = (errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.EDQUOT, errno.ENOMEM, errno.EIO, errno.EROFS, errno.ESTALE)
-_PASSING_WORDS = tuple(map(os.strerror, _PASSING))
-_FULL = (os.strerror(errno.ENOSPC), os.strerror(errno.EDQUOT))
+MIN_FREE_BYTES = 1024 * 1024  # with less free space, any failed write counts as a full disk
+_TEMPORARY = (
+    errno.EMFILE,
+    errno.ENFILE,
+    errno.ENOSPC,
+    errno.EDQUOT,
+    errno.ENOMEM,
+    errno.EIO,
+    errno.EROFS,
+    errno.ESTALE,
+)
+# Their messages: errors of RocksDB have no number.
+_TEMPORARY_MESSAGES = tuple(map(os.strerror, _TEMPORARY))
+_DISK_FULL_MESSAGES = (os.strerror(errno.ENOSPC), os.strerror(errno.EDQUOT))
+
+
+@contextmanager
+def storage_errors(path: Path) -> Iterator[None]:
+    """Convert system errors of the block, which uses the path, into StorageError."""
+    try:
+        yield
+    except OSError as error:
+        raise StorageError(f"cannot use {path}: {error.strerror or error}") from error
 
 
 def replace_file(path: Path, data: bytes) -> None:
@@ -60,19 +80,19 @@ def sync_tree(folder: Path) -> None:
 
 
 def mentions_full_disk(error: BaseException) -> bool:
-    return any(words in str(error) for words in _FULL)
+    return any(message in str(error) for message in _DISK_FULL_MESSAGES)
 
 
 def is_temporary(error: BaseException) -> bool:
     """Return whether the cause of an error may be temporary: too few descriptors, a full disk, or an unavailable
     volume. Stored data is then intact, and the operation can be retried."""
-    return isinstance(error, DiskFull) or any(words in str(error) for words in _PASSING_WORDS)
+    return isinstance(error, DiskFull) or any(message in str(error) for message in _TEMPORARY_MESSAGES)
 
 
 def raise_if_full(path: Path, error: BaseException) -> None:
     """Raise DiskFull if an error of any library is due to a full disk, which must not look like corruption."""
-    if mentions_full_disk(error) or shutil.disk_usage(path).free < ROOM_BYTES:
+    if mentions_full_disk(error) or shutil.disk_usage(path).free < MIN_FREE_BYTES:
         raise DiskFull(
-            f"the disk that holds {path} is full ({str(error).strip().splitlines()[0]}): free space and do the same "
-            "again. Nothing is damaged"
+            f"the disk of {path} is full ({str(error).strip().splitlines()[0]}): free space and try again. "
+            "Nothing is damaged"
         ) from error

@@ -1,5 +1,5 @@
 """The folder of one state partition: RocksDB's files, and the secret of its keys if it differs from the directory's. A
-folder is self-contained and can move between directories.
+folder contains all that its partition needs, and can move between directories.
 
 Folders appear and disappear atomically: an arriving folder is prepared next to its final path and renamed; a leaving
 one is renamed before its removal. Leftovers of a crash are removed when the directory is opened."""
@@ -21,13 +21,13 @@ from recallflow.state.encryption import StoredSecret
 from recallflow.state.files import raise_if_full, read_checked, sync_tree, write_checked
 from recallflow.state.partition import Partition
 
-OWN_KEY_FILE = "secret.json"
+OWN_KEY_FILE = "secret.json"  # in a folder with another secret than its directory's
 MOVING = "moving.json"  # in a folder whose copy in another directory is about to replace it
-_OPTIONS = "rocksdict-config.json"
-RELEASED = "elsewhere.json"  # in a folder whose partition another member continues
+_RDICT_OPTIONS = "rocksdict-config.json"
+RELEASED = "elsewhere.json"  # in a folder whose partition another member has taken over
 _NUMBERED = "p[0-9][0-9][0-9]"
-_ARRIVING, _GONE = ".new", ".gone"
-_MADE_READY = f"{_ARRIVING}.tmp"  # RocksDB's name of an incomplete checkpoint
+_ARRIVING, _REMOVED = ".new", ".gone"  # suffixes of folders that are being prepared or removed
+_INCOMPLETE_CHECKPOINT = f"{_ARRIVING}.tmp"  # RocksDB's name
 
 
 def partition_folder(path: Path, number: int) -> Path:
@@ -40,7 +40,7 @@ def numbers_in(path: Path) -> list[int]:
 
 
 def unreleased_numbers(path: Path) -> list[int]:
-    """Return the partitions that no other member continues."""
+    """Return the partitions that no other member has taken over."""
     return [number for number in numbers_in(path) if released_since_ms(partition_folder(path, number)) is None]
 
 
@@ -49,7 +49,7 @@ def format_partitions(numbers: Iterable[int]) -> str:
 
 
 def arriving_folder(path: Path, number: int) -> Path:
-    """Return a new folder to prepare a state partition in, on the same disk. An earlier one is removed."""
+    """Return the path of the folder in which a state partition is prepared. Remove what an earlier attempt left."""
     folder = partition_folder(path, number)
     arriving = folder.with_name(folder.name + _ARRIVING)
     shutil.rmtree(arriving, ignore_errors=True)
@@ -71,16 +71,16 @@ def write_secret(folder: Path, secret: StoredSecret) -> None:
 
 
 def copy_partition(partition: Partition, folder: Path) -> None:
-    """Copy all commits of a partition to the new folder `folder`, self-contained: any directory of the same fingerprint
-    and master key may use it. Any thread may call it. Table files are hard links on the same disk, and nothing is
-    synced. It may contain erased data until the partition was cleaned (`Partition.clean`). Raise StorageError."""
+    """Copy all commits of a partition to a new folder. Any directory of the same settings and master key may use the
+    copy. Any thread may call it. Table files are hard links on the same disk, and nothing is synced. If the partition
+    has not been cleaned (`Partition.clean`), the copy may contain erased data. Raise StorageError."""
     if folder.exists():
         raise StorageError(f"{folder} already exists: copy the state partition to a new folder")
     copy_database(partition, folder, partition.keyring.stored)
 
 
 def copy_database(partition: Partition, folder: Path, secret: StoredSecret | None) -> None:
-    """Copy all commits of a partition, and a secret. Raise StorageError, and leave no folder then."""
+    """Copy all commits of a partition, and a secret. Raise StorageError; then no folder remains."""
     try:
         partition.checkpoint(folder)
         if secret is not None:
@@ -92,24 +92,24 @@ def copy_database(partition: Partition, folder: Path, secret: StoredSecret | Non
 
 
 def put_folder(path: Path, number: int, source: Path) -> None:
-    """Move `source`, on the same disk, to a partition's folder, and remove the previous folder. After a crash there is
-    the old folder, the new one or, for a moment, none. Raise OSError."""
+    """Move `source`, on the same disk, to a partition's folder, and remove the previous folder. A crash leaves the old
+    folder, the new one, or none, if it happens between the two renames. Raise OSError."""
     folder = partition_folder(path, number)
     sync_tree(source)
-    gone = _set_aside(folder)
+    removed = _set_aside(folder)
     source.rename(folder)
     sync(path)
-    shutil.rmtree(gone, ignore_errors=True)
+    shutil.rmtree(removed, ignore_errors=True)
 
 
 def remove_folder(path: Path, number: int) -> None:
-    gone = _set_aside(partition_folder(path, number))
+    removed = _set_aside(partition_folder(path, number))
     sync(path)
-    shutil.rmtree(gone, ignore_errors=True)
+    shutil.rmtree(removed, ignore_errors=True)
 
 
 def remove_leftovers(path: Path) -> None:
-    for ending in (_ARRIVING, _MADE_READY, _GONE):
+    for ending in (_ARRIVING, _INCOMPLETE_CHECKPOINT, _REMOVED):
         for folder in path.glob(_NUMBERED + ending):
             shutil.rmtree(folder, ignore_errors=True)
 
@@ -117,10 +117,6 @@ def remove_leftovers(path: Path) -> None:
 def mark_moving(folder: Path, target: Path) -> None:
     """Mark a folder whose copy moves to another directory: it must not be opened before its removal."""
     write_checked(folder / MOVING, {"to": str(target.resolve())})
-
-
-def unmark_moving(folder: Path) -> None:
-    (folder / MOVING).unlink(missing_ok=True)
 
 
 def move_target(folder: Path) -> Path | None:
@@ -132,7 +128,7 @@ def move_target(folder: Path) -> Path | None:
 
 
 def mark_released(folder: Path, now_ms: int) -> None:
-    """Mark a folder whose partition another member has: its contents may be outdated, and must not be shown."""
+    """Mark a folder whose partition another member has taken over: its data may be outdated, and must not be read."""
     write_checked(folder / RELEASED, {"since_ms": now_ms})
 
 
@@ -141,7 +137,7 @@ def unmark_released(folder: Path) -> None:
 
 
 def released_since_ms(folder: Path) -> int | None:
-    """Return the time since which another member has the partition (epoch ms), or None. Raise StateError."""
+    """Return the time of `mark_released` (epoch ms), or None without a mark. Raise StateError."""
     try:
         return int(read_checked(folder / RELEASED)["since_ms"])
     except FileNotFoundError:
@@ -161,16 +157,16 @@ def check_openable(folder: Path) -> None:
 
 
 def _set_aside(folder: Path) -> Path:
-    gone = folder.with_name(folder.name + _GONE)
-    shutil.rmtree(gone, ignore_errors=True)
+    removed = folder.with_name(folder.name + _REMOVED)
+    shutil.rmtree(removed, ignore_errors=True)
     if folder.exists():
-        folder.rename(gone)
-    return gone
+        folder.rename(removed)
+    return removed
 
 
 def unpurged_owners(path: Path, partitions: int) -> int:
-    """Return the number of erased owners whose data the files of a closed state directory may still hold. It changes no
-    byte of the directory. Raise StorageError."""
+    """Return the number of erased owners whose data may still be in the files of a closed state directory, which is not
+    changed. Raise StorageError."""
     owners = 0
     for folder in (partition_folder(path, number) for number in range(partitions)):
         if (folder / "CURRENT").exists():
@@ -187,11 +183,11 @@ def unpurged_owners(path: Path, partitions: int) -> int:
 
 @contextmanager
 def _readable_copy(folder: Path) -> Iterator[Path]:
-    """Create a writable folder that reads like this one, because RocksDB and rocksdict write at each opening."""
-    with tempfile.TemporaryDirectory(prefix="recallflow-") as made:
-        copy = Path(made)
+    """Yield a writable folder with links to the files of this one, because opening a RocksDB writes into its folder."""
+    with tempfile.TemporaryDirectory(prefix="recallflow-") as temporary:
+        copy = Path(temporary)
         for file in folder.iterdir():
-            if file.name == _OPTIONS:
+            if file.name == _RDICT_OPTIONS:  # rocksdict rewrites this file
                 shutil.copyfile(file, copy / file.name)
             else:
                 (copy / file.name).symlink_to(file.resolve())

@@ -27,7 +27,7 @@ from recallflow.state.partition import Partition
 
 
 class Move(NamedTuple):
-    """A state partition that goes from one directory to another."""
+    """The move of a state partition from one directory to another."""
 
     number: int
     source: Path
@@ -35,7 +35,7 @@ class Move(NamedTuple):
 
 
 class OlderCopy(NamedTuple):
-    """A folder of a partition in `path`, with a newer copy in `newest`."""
+    """A folder of a partition in the directory `path`; the directory `newest` has a newer copy."""
 
     number: int
     path: Path
@@ -43,6 +43,8 @@ class OlderCopy(NamedTuple):
 
 
 class Merge(NamedTuple):
+    """The result of `merge`: the completed moves, and the copies that stayed."""
+
     moves: list[Move]
     older: list[OlderCopy]
 
@@ -55,12 +57,14 @@ _NO_PROGRESS: ReaderProgress = (0, 0, 0)
 
 
 class _Copy(NamedTuple):
-    """One of several folders of a partition. `logs`: ids of the topics that its directory reads; `applied_offsets`:
-    by topic partition of the same number, and by source that is not a topic."""
+    """One of several folders of a partition.
+
+    `topic_ids` are those of the topics that its directory reads, by name. `applied_offsets` has the applied offset of
+    each topic partition of the same number, and of each source that is not a topic."""
 
     path: Path
     partition: Partition
-    logs: dict[str, str]
+    topic_ids: dict[str, str]
     applied_offsets: dict[str, int]
     deployment: str
     progress: ReaderProgress
@@ -69,12 +73,18 @@ class _Copy(NamedTuple):
     def next_offset(self) -> int:
         """The offset after all applied records of its own topic partition."""
         applied = self.applied_offsets.items()
-        return 1 + max((offset for source, offset in applied if _topic(source) in self.logs), default=-1)
+        return 1 + max((offset for source, offset in applied if _topic(source) in self.topic_ids), default=-1)
 
     def is_older_than(self, newest: "_Copy") -> bool:
-        """Return whether `newest` certainly contains this copy. Return False if this copy's owner is of a later
-        generation, and its progress is below the applied offsets of `newest`: the log may have lost records."""
-        if not self.logs or self.logs != newest.logs or len({self.deployment, newest.deployment} - {""}) > 1:
+        """Return whether `newest` certainly contains this copy.
+
+        It does not if this copy has a later generation, but its next offset is below that of `newest`: the log may have
+        lost records after `newest` applied them, and this copy applied other ones at these offsets."""
+        if (
+            not self.topic_ids
+            or self.topic_ids != newest.topic_ids
+            or len({self.deployment, newest.deployment} - {""}) > 1
+        ):
             return False
         applied = self.applied_offsets.items()
         contains = all(newest.applied_offsets.get(source, -1) >= offset for source, offset in applied)
@@ -83,7 +93,7 @@ class _Copy(NamedTuple):
 
 
 def move(source: Path, target: Path, numbers: Collection[int], at_rest: AtRest, *, create: bool = False) -> list[Move]:
-    """Move partitions, all or none if there is a problem. Partitions moved by an earlier interrupted call stay moved.
+    """Move partitions. Move none if a check fails; partitions moved by an earlier, interrupted call stay in the target.
     `create`: create the target if it does not exist."""
     if not create:
         describe(target)
@@ -92,33 +102,34 @@ def move(source: Path, target: Path, numbers: Collection[int], at_rest: AtRest, 
 
 def split(source: Path, targets: Mapping[Path, Collection[int]], at_rest: AtRest) -> list[Move]:
     """Move partitions to several directories, which are created if they do not exist."""
-    wanted = Counter(number for numbers in targets.values() for number in numbers)
-    if repeated := [number for number, count in wanted.items() if count > 1]:
+    counts = Counter(number for numbers in targets.values() for number in numbers)
+    if repeated := [number for number, count in counts.items() if count > 1]:
         raise UsageError(
             f"{folders.format_partitions(repeated)} cannot go to two directories: name each partition once"
         )
-    with _held([source, *targets]):
+    with _locked_directories([source, *targets]):
         return _carry_out([one for target in targets for one in _plan(source, target, targets[target])], at_rest)
 
 
 def merge(sources: Sequence[Path], target: Path, at_rest: AtRest, progress_of: ReadProgress, *, now_ms: int) -> Merge:
     """Move all partitions of directories into one, which is created if it does not exist.
 
-    Members that were stopped one after the other may hold copies of one partition. The newest is moved, with the latest
-    committed progress; the others are marked as older and stay. Raise StateError if copies cannot be compared."""
-    with _held([*sources, target]):
+    Directories of several members may contain copies of one partition, if it was reassigned. The newest copy is moved,
+    with the latest committed progress of all; the others stay, and are marked as released. Raise StateError if copies
+    cannot be compared."""
+    with _locked_directories([*sources, target]):
         older = _mark_older([*sources, target], at_rest, progress_of, now_ms)
-        holders: dict[int, Path] = {}
+        source_of: dict[int, Path] = {}
         for path in sources:
             for number in folders.unreleased_numbers(path):
-                if (other := holders.setdefault(number, path)) != path:
-                    raise _conflicting_copies([number], other, path)
+                if (other := source_of.setdefault(number, path)) != path:
+                    raise _conflicting_copies(number, other, path)
         plan = [one for path in sources for one in _plan(path, target, folders.unreleased_numbers(path))]
         return Merge(_carry_out(plan, at_rest), older)
 
 
 @contextlib.contextmanager
-def _held(paths: Iterable[Path]) -> Iterator[None]:
+def _locked_directories(paths: Iterable[Path]) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         for path in paths:
             if (path / DESCRIPTION).exists():
@@ -127,14 +138,14 @@ def _held(paths: Iterable[Path]) -> Iterator[None]:
 
 
 def _mark_older(paths: Sequence[Path], at_rest: AtRest, progress_of: ReadProgress, now_ms: int) -> list[OlderCopy]:
-    """Mark all copies of a partition except the newest, which gets the latest committed progress. Mark nothing if any
-    copies cannot be compared. A folder that is being moved is not a copy."""
-    holders = defaultdict[int, list[Path]](list)
+    """Mark all copies of each partition except the newest, which gets the latest committed progress of all. Change
+    nothing if any copies cannot be compared. A folder that is being moved is not a copy."""
+    directories_of = defaultdict[int, list[Path]](list)
     for path in {path.resolve(): path for path in paths}.values():
         for number in folders.unreleased_numbers(path):
             if folders.move_target(folders.partition_folder(path, number)) is None:
-                holders[number].append(path)
-    several = {number: found for number, found in holders.items() if len(found) > 1}
+                directories_of[number].append(path)
+    several = {number: found for number, found in directories_of.items() if len(found) > 1}
     older = list[OlderCopy]()
     with contextlib.ExitStack() as stack:
         directories = dict[Path, StateDirectory]()
@@ -157,15 +168,15 @@ def _mark_older(paths: Sequence[Path], at_rest: AtRest, progress_of: ReadProgres
 
 
 def _copy(directory: StateDirectory, number: int, progress_of: ReadProgress) -> _Copy:
-    partition, logs = directory.partition(number), read_topic_ids(directory.path)
-    # Skip offsets of other partitions of the topic: they come from moved records, not from reading the log.
+    partition, topic_ids = directory.partition(number), read_topic_ids(directory.path)
+    # Offsets of other partitions of a topic come from forwarded records: they do not tell how far the log was read.
     applied_offsets = {
         source: offset
         for source, offset in partition.applied.items()
-        if _topic(source) not in logs or source.endswith(f":{number}")
+        if _topic(source) not in topic_ids or source.endswith(f":{number}")
     }
     deployment, progress = ("", _NO_PROGRESS) if partition.progress is None else progress_of(partition.progress)
-    return _Copy(directory.path, partition, logs, applied_offsets, deployment, progress)
+    return _Copy(directory.path, partition, topic_ids, applied_offsets, deployment, progress)
 
 
 def _newest_first(copies: list[_Copy]) -> list[_Copy]:
@@ -174,7 +185,7 @@ def _newest_first(copies: list[_Copy]) -> list[_Copy]:
                             reverse=True)  # fmt: skip
     for one in older:
         if not one.is_older_than(newest):
-            raise _conflicting_copies([one.partition.number], newest.path, one.path)
+            raise _conflicting_copies(one.partition.number, newest.path, one.path)
     return [newest, *older]
 
 
@@ -183,7 +194,7 @@ def _topic(source: str) -> str:
 
 
 def _plan(source: Path, target: Path, numbers: Collection[int]) -> list[Move]:
-    """Return the remaining moves. Raise StateError if one is impossible."""
+    """Return the moves that an earlier, interrupted call has not completed. Raise StateError if one is impossible."""
     fingerprint = describe(source).fingerprint
     if source.resolve() == target.resolve():
         raise UsageError(f"{source} and {target} are one directory: name another target")
@@ -202,7 +213,7 @@ def _plan(source: Path, target: Path, numbers: Collection[int]) -> list[Move]:
     for number in remaining:
         pending_target = folders.move_target(folders.partition_folder(source, number))
         if number in in_target and (pending_target is None or _secret(source, number) != _secret(target, number)):
-            raise _conflicting_copies([number], source, target)
+            raise _conflicting_copies(number, source, target)
         if pending_target is not None and pending_target != target.resolve():
             name = folders.format_partitions([number])
             raise StateError(f"the move of {name} from {source} to {pending_target} is incomplete: repeat it first")
@@ -214,27 +225,29 @@ def _secret(path: Path, number: int) -> StoredSecret:
     return folders.read_secret(folders.partition_folder(path, number)) or describe(path).secret
 
 
-def _conflicting_copies(numbers: Collection[int], one: Path, other: Path) -> StateError:
+def _conflicting_copies(number: int, one: Path, other: Path) -> StateError:
     return StateError(
-        f"{one} and {other} both hold {folders.format_partitions(numbers)}, and neither is known to be an older copy. "
+        f"{one} and {other} both hold {folders.format_partitions([number])}, and neither is known to be an older copy. "
         "If they are of one deployment, find the one that has applied more (`recallflow state hash "
         f"{one} {other}`) and remove the other folder. If they are separate states, removing either loses memories: "
         "export one (`recallflow export --memories`) and replay it into the other"
     )
 
 
-def _check_room(plan: Iterable[Move]) -> None:
-    """Raise DiskFull. On one disk, copies share their table files with the source."""
-    wanted, targets = Counter[int](), dict[int, Path]()
+def _check_space(plan: Iterable[Move]) -> None:
+    """Raise DiskFull if a target lacks space. A copy on the same disk needs none: it shares the files of its source."""
+    needed_bytes, targets = Counter[int](), dict[int, Path]()
     for number, source, target in plan:
         disk = target.stat().st_dev
         if source.stat().st_dev != disk:
             targets[disk] = target
-            wanted[disk] += sum(file.stat().st_size for file in folders.partition_folder(source, number).iterdir())
+            needed_bytes[disk] += sum(
+                file.stat().st_size for file in folders.partition_folder(source, number).iterdir()
+            )
     for disk, target in targets.items():
-        if wanted[disk] > (free := shutil.disk_usage(target).free):
+        if needed_bytes[disk] > (free := shutil.disk_usage(target).free):
             raise DiskFull(
-                f"{target} has {free:,} bytes free, and the partitions to move need {wanted[disk]:,} bytes: free some "
+                f"{target} has {free:,} bytes free, and the partitions to move need {needed_bytes[disk]:,} bytes: free "
                 "space, or move fewer partitions. Nothing was moved"
             )
 
@@ -248,7 +261,7 @@ def _carry_out(plan: list[Move], at_rest: AtRest) -> list[Move]:
                 if path not in directories:
                     opened = StateDirectory.open(path, fingerprint, CACHE_BYTES, at_rest=at_rest)
                     directories[path] = stack.enter_context(opened)
-        _check_room(plan)
+        _check_space(plan)
         for source, target in {(one.source, one.target) for one in plan}:
             record_move(source, target)
         for number, source, target in plan:
@@ -259,7 +272,7 @@ def _carry_out(plan: list[Move], at_rest: AtRest) -> list[Move]:
 def _move(number: int, source: StateDirectory, target: StateDirectory) -> None:
     if number not in folders.unreleased_numbers(target.path):
         folder = folders.partition_folder(source.path, number)
-        folders.unmark_moving(folder)  # left by a move that was interrupted before the copy was renamed
+        (folder / folders.MOVING).unlink(missing_ok=True)  # of a move that was interrupted before the copy was renamed
         partition = source.partition(number)
         partition.clean()
         arriving = folders.arriving_folder(target.path, number)

@@ -31,14 +31,14 @@ class Counts(NamedTuple):
 NO_CHANGE = Counts(0, 0)
 
 Values = dict[bytes, bytes | None]  # changes by key; None deletes
-WAITING_MOST = 4_096  # staged records that can wait for the next commit
+MAX_WAITING = 4_096  # staged changes; above it, changes that could wait are committed too
 
 
 class Partition:
-    """The RocksDB of one state partition. Writes are staged in a transaction and become one WriteBatch at `commit`.
+    """The RocksDB of one state partition. Changes are staged, and `commit` writes all of them as one WriteBatch.
 
-    The transaction always contains whole events with their positions. So it may be committed at any time, and a read of
-    several records commits it first if it may contain some of them."""
+    The staged changes are always those of whole events, with their positions. So they may be committed at any time, and
+    a scan commits them first if they may contain records of its range."""
 
     def __init__(self, path: Path, number: int, keyring: Keyring, memory: SharedMemory, lock_wait_s: float) -> None:
         self.path, self.number = path, number
@@ -52,17 +52,17 @@ class Partition:
         self._prefixed_keys = 0
         self._is_due = False  # whether a staged change cannot wait for a later commit
         self._written = self._synced = 0  # commits that need a sync: their number, and the number of synced ones
-        self._failed = False
+        self._has_failed = False  # whether a write, sync or cleaning failed
         self._logged, self._unlogged = WriteOptions(), WriteOptions()
         cast(Any, self._unlogged).disable_wal = True  # rocksdict's stub has a method here
-        self._moved: set[str] = set()
-        self._counted = False  # whether counts changed since the last commit
-        self._check_format(path)
+        self._advanced_sources: set[str] = set()  # sources with a staged position
+        self._has_new_counts = False  # whether counts changed since the last commit
+        self._check_format()
         self.applied = self.committed_positions()
-        self.counts = self._read_counts(path)
-        self.progress = self.get(keys.PROGRESS)  # progress of the log's reader, opaque to the partition
-        unclean = self.scan_stored(keys.UNCLEANED, keys.after(keys.UNCLEANED))
-        self.cleaning = Cleaning(self._db, [key for key, _ in unclean])
+        self.counts = self._read_counts()
+        self.progress = self.get(keys.PROGRESS)  # progress of the log's reader, in its encoding
+        marks = self.scan_stored(keys.UNCLEANED, keys.after(keys.UNCLEANED))
+        self.cleaning = Cleaning(self._db, [key for key, _ in marks])
         self.unfit = Counter[tuple[str, str]]()  # events of this run that had no effect, by type and reason
 
     # ------------------------------------------------------------------ positions
@@ -91,12 +91,12 @@ class Partition:
         stored = self.get(key)
         return None if stored is None else decode(stored)
 
-    def get_many(self, wanted: list[bytes]) -> list[bytes | None]:
-        """Return values in the order of `wanted`, in one batched read."""
-        spend(len(wanted))
+    def get_many(self, several: list[bytes]) -> list[bytes | None]:
+        """Return the values of several keys, in their order, in one batched read."""
+        spend(len(several))
         pending, unseal = self._pending, self._sealing.open
-        stored = iter(self._stored.read([key for key in wanted if key not in pending]))
-        values = ((key, pending[key]) if key in pending else (key, next(stored)) for key in wanted)
+        stored = iter(self._stored.read([key for key in several if key not in pending]))
+        values = ((key, pending[key]) if key in pending else (key, next(stored)) for key in several)
         return [value if value is None or key in pending else unseal(key, value) for key, value in values]
 
     def get_large(self, key: bytes) -> bytes | None:
@@ -107,39 +107,34 @@ class Partition:
         return None if value is None else self._sealing.open(key, value)
 
     def write_derived(self, derived: Mapping[bytes, bytes | None]) -> None:
-        """Write derived records (None deletes) at once, outside of the transaction and of RocksDB's log. A crash may
-        lose all records of a call, or none. Raise StorageError."""
+        """Write derived records (None deletes) at once, without staging and without RocksDB's log. A crash may lose all
+        records of a call, but never a part of them. Raise StorageError."""
         self._write(self._fill(WriteBatch(raw_mode=True), derived), self._unlogged)
 
     def stage(
-        self,
-        values: Values,
-        position: Position | None = None,
-        count_change: Counts = NO_CHANGE,
-        *,
-        can_wait: bool = False,
+        self, values: Values, position: Position | None = None, delta: Counts = NO_CHANGE, *, can_wait: bool = False
     ) -> None:
-        """Stage all changes of an event, its position, and the change of counts. `can_wait`: a later commit is
-        enough."""
+        """Stage the changes of an event, its position, and the change of counts. `can_wait`: the commit may wait."""
         self._pending.update(values)
         self._is_due |= not can_wait
         if position is not None and position.offset > self.applied.get(source := position.source, -1):
             self.applied[source] = position.offset
-            self._moved.add(source)
-        if count_change != NO_CHANGE:
-            self.counts = Counts(self.counts.owners + count_change.owners, self.counts.memories + count_change.memories)
-            self._counted = True
+            self._advanced_sources.add(source)
+        if delta != NO_CHANGE:
+            self.counts = Counts(self.counts.owners + delta.owners, self.counts.memories + delta.memories)
+            self._has_new_counts = True
 
     def stage_progress(self, progress: bytes) -> None:
-        """Stage the progress of the log's reader. It is committed with earlier changes."""
+        """Stage the progress of the log's reader."""
         self.progress = self._pending[keys.PROGRESS] = progress
 
     def scan(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """Yield records under a prefix, in key order, including staged changes."""
         return self.scan_range(prefix, keys.after(prefix))
 
     def scan_committed(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """Yield records under a prefix that certainly has no staged records, without the cost of that check."""
-        return self._opened(self._stored.between(prefix, keys.after(prefix)))
+        """Yield records under a prefix that certainly has no staged changes, without a check for them."""
+        return self._decrypted(self._stored.between(prefix, keys.after(prefix)))
 
     def scan_readable(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
         """Yield records under a prefix, and skip records that cannot be decrypted."""
@@ -150,11 +145,14 @@ class Partition:
                 continue
             yield key, value
 
-    def scan_stored(self, first: bytes, end: bytes, *, committed: bool = False) -> Iterator[tuple[bytes, bytes]]:
-        """Yield records in stored form; `open` decrypts a value. `committed`: the range has no staged records."""
+    def scan_stored(
+        self, first: bytes, end: bytes, *, committed: bool = False, back: bool = False, values: bool = True
+    ) -> Iterator[tuple[bytes, bytes]]:
+        """Yield records as `StoredRecords.between`, including staged changes; `open` decrypts a value. `committed`: the
+        range has no staged changes."""
         if not committed:
             self._commit_within(first, end)
-        return self._stored.between(first, end)
+        return self._stored.between(first, end, back=back, values=values)
 
     def open(self, key: bytes, stored: bytes) -> bytes:
         """Decrypt a stored value. Raise DecryptionFailed."""
@@ -162,34 +160,30 @@ class Partition:
 
     def scan_range(self, first: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
         """Yield records with first ≤ key < end, in key order, including staged changes."""
-        self._commit_within(first, end)
-        return self._opened(self._stored.between(first, end))
+        return self._decrypted(self.scan_stored(first, end))
 
     def scan_back(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """Yield records under a prefix in descending key order."""
-        end = keys.after(prefix)
-        self._commit_within(prefix, end)
-        return self._opened(self._stored.between(prefix, end, back=True))
+        """Yield records under a prefix in descending key order, including staged changes."""
+        return self._decrypted(self.scan_stored(prefix, keys.after(prefix), back=True))
 
     def first_keys(self, prefix: bytes, at_most: int) -> list[bytes]:
         """Return the first keys under a prefix, in order, without reading their values."""
-        end = keys.after(prefix)
-        self._commit_within(prefix, end)
-        return [key for key, _ in islice(self._stored.between(prefix, end, values=False), at_most)]
+        return [key for key, _ in islice(self.scan_stored(prefix, keys.after(prefix), values=False), at_most)]
 
-    def _opened(self, records: Iterator[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, bytes]]:
+    def _decrypted(self, records: Iterator[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, bytes]]:
         unseal = self._sealing.open
         for key, stored in records:
             spend(1)
             yield key, unseal(key, stored)
 
     def _commit_within(self, first: bytes, end: bytes) -> None:
-        """Commit if staged changes may contain keys with first ≤ key < end, by their common prefix."""
+        """Commit if there may be staged changes of keys with first ≤ key < end. Prefixes of keys are compared."""
         self._staged_prefixes.update(keys.scan_prefixes(islice(self._pending, self._prefixed_keys, None)))
         self._prefixed_keys = len(self._pending)
         (prefix,) = keys.scan_prefixes([first])
-        whole = keys.GROUP_BYTES if first[keys.TABLE_BYTES - 1 : keys.TABLE_BYTES] in keys.GROUPED else keys.TABLE_BYTES
-        if len(prefix) < whole or end > keys.after(prefix) or prefix in self._staged_prefixes:
+        is_grouped = first[keys.TABLE_BYTES - 1 : keys.TABLE_BYTES] in keys.GROUPED
+        is_cut = len(prefix) < (keys.GROUP_BYTES if is_grouped else keys.TABLE_BYTES)
+        if is_cut or end > keys.after(prefix) or prefix in self._staged_prefixes:
             self.commit()
 
     def checkpoint(self, folder: Path) -> None:
@@ -198,33 +192,33 @@ class Partition:
         restrict_tree(folder)
 
     def commit(self, *, needs_sync: bool = True, batch: WriteBatch | None = None) -> None:
-        """Write effects and applied positions as ONE WriteBatch, wholly or not at all, after the changes in `batch`.
+        """Write `batch`, the staged changes and applied positions as ONE WriteBatch, completely or not at all.
         Raise StorageError if it was not applied. `needs_sync` is false if a power cut may lose the batch."""
         if not self.is_staging:
             return
         batch = self._fill(WriteBatch(raw_mode=True) if batch is None else batch, self._pending)
-        for source in self._moved:
+        for source in self._advanced_sources:
             batch.put(keys.applied(source), b"%d" % self.applied[source])
-        if self._counted:
+        if self._has_new_counts:
             batch.put(keys.COUNTS, self._sealing.seal(keys.COUNTS, orjson.dumps(tuple(self.counts))))
         self._write(batch, self._logged)
-        self._counted = self._is_due = False
+        self._has_new_counts = self._is_due = False
         self._pending.clear()
         self._staged_prefixes.clear()
         self._prefixed_keys = 0
-        self._moved.clear()
+        self._advanced_sources.clear()
         self._written += needs_sync
 
     def erase(
-        self, owners: Sequence[bytes], user: bytes, values: Values, position: Position | None, count_change: Counts
+        self, owners: Sequence[bytes], user: bytes, values: Values, position: Position | None, delta: Counts
     ) -> None:
-        """Delete a user's owners with their keys, in ONE WriteBatch with the erasing event and the marks. Raise
-        StorageError."""
+        """Delete all records of a user's owners, in ONE WriteBatch with `values` of the erasing event and the marks of
+        `Cleaning`. Raise StorageError."""
         self.commit()
         for owner in owners:
             self.forget_key(owner, user)
         marks: list[bytes] = [keys.uncleaned(owner, user) for owner in owners]
-        self.stage(values | dict.fromkeys(marks, b""), position, count_change)
+        self.stage(values | dict.fromkeys(marks, b""), position, delta)
         batch = WriteBatch(raw_mode=True)
         for owner in owners:
             batch.delete_range(keys.owner(owner), keys.after(keys.owner(owner)))
@@ -233,7 +227,7 @@ class Partition:
 
     def commit_due(self) -> None:
         """Commit, unless all staged changes can wait. Raise StorageError."""
-        if self._is_due or len(self._pending) > WAITING_MOST:
+        if self._is_due or len(self._pending) > MAX_WAITING:
             self.commit()
 
     def _fill(self, batch: WriteBatch, values: Mapping[bytes, bytes | None]) -> WriteBatch:
@@ -249,19 +243,25 @@ class Partition:
         try:
             self._db.write(batch, options)
         except Exception as error:  # rocksdict raises bare Exception
-            self._failed = True
-            raise StorageError(_storage_message(self.number, error)) from error
+            raise self._write_error(error) from error
+
+    def _write_error(self, error: Exception) -> StorageError:
+        self._has_failed = True
+        return StorageError(
+            f"state partition {self.number} could not be written: {error}. The last batch was not applied: free disk "
+            "space or repair the volume, and start again; nothing is lost"
+        )
 
     @property
     def is_staging(self) -> bool:
-        return bool(self._pending or self._moved)
+        return bool(self._pending or self._advanced_sources)
 
     # ------------------------------------------------------------------ owners' keys
 
     def begin_owner(self, owner: Owner, key: bytes) -> None:
         """Stage an encryption key for an owner without one, before all other data of the owner. `key` is the prefix of
-        its records. Raise DecryptionFailed if an existing key cannot be decrypted."""
-        self._pending.update(self._owner_keys.begin(owner, key))
+        the owner's records. Raise DecryptionFailed if an existing key cannot be decrypted."""
+        self._pending.update(self._owner_keys.new_key_records(owner, key))
 
     def owners_of(self, tenant_id: str, user_id: str) -> list[Owner]:
         stored = self.scan(keys.users_owners(self.keyring.user(tenant_id, user_id)))
@@ -274,7 +274,7 @@ class Partition:
         return max((int(value) for value in found if value is not None), default=None)
 
     def tombstone(self, tenant_id: str, user_id: str, environment: str | None, at_ms: int) -> Values:
-        """Return the record of a user's erasure, in one environment or in all. The latest event time counts."""
+        """Return the record of a user's erasure, in one environment or in all (None). A later stored time is kept."""
         key = keys.erased(user := self.keyring.user(tenant_id, user_id))
         if environment is not None:
             key = keys.erased_in(user, self.keyring.owner(Owner(tenant_id, environment, user_id)))
@@ -289,7 +289,7 @@ class Partition:
         return True
 
     def forget_key(self, owner: bytes, user: bytes) -> None:
-        """Stage the destruction of an owner's key: data sealed with it becomes unreadable."""
+        """Stage the deletion of an owner's key, without which its remaining encrypted data is unreadable."""
         self._pending.update(self._owner_keys.forget(owner, user))
 
     # ------------------------------------------------------------------ durability
@@ -312,17 +312,16 @@ class Partition:
         try:
             self._db.flush_wal(True)
         except Exception as error:
-            self._failed = True
-            raise StorageError(_storage_message(self.number, error)) from error
+            raise self._write_error(error) from error
         self._synced = max(self._synced, written)
 
     def clean(self) -> None:
-        """Clean files of erased data, and wait until no file has any. Any thread may call it. Raise StorageError."""
+        """Remove erased data from the files, and wait for the end. Any thread may call it. Raise StorageError."""
         try:
             self.cleaning.run()
         except Exception as error:  # rocksdict raises bare Exception
-            self._failed = True
-            raise StorageError(f"files of state partition {self.number} could not be written anew: {error}") from error
+            self._has_failed = True
+            raise StorageError(f"files of state partition {self.number} could not be rewritten: {error}") from error
 
     @property
     def is_broken(self) -> bool:
@@ -333,8 +332,8 @@ class Partition:
         try:
             self._db.close()
         except Exception as error:
-            if not self._failed:  # after a failed write, closing fails as well
-                raise StorageError(_storage_message(self.number, error)) from error
+            if not self._has_failed:  # after a failed write, closing fails as well
+                raise self._write_error(error) from error
 
     def size_bytes(self) -> int:
         live = self._db.property_int_value("rocksdb.total-sst-files-size") or 0
@@ -342,31 +341,29 @@ class Partition:
 
     # ------------------------------------------------------------------ opening
 
-    def _check_format(self, path: Path) -> None:
+    def _check_format(self) -> None:
         stored = self._stored.read(keys.FORMAT)
         if stored is None:
-            try:
-                self._db.put(keys.FORMAT, orjson.dumps([keys.FORMAT_VERSION, self.number]))
-            except Exception as error:  # rocksdict raises bare Exception
-                raise StorageError(_storage_message(self.number, error)) from error
+            self.stage({keys.FORMAT: orjson.dumps([keys.FORMAT_VERSION, self.number])})
+            self.commit(needs_sync=False)
             return
         version, number = orjson.loads(stored)
         if version != keys.FORMAT_VERSION:
             self.close()
-            raise other_format(path, version)
+            raise other_format(self.path, version)
         if number != self.number:
             self.close()
-            raise StateError(f"{path} holds state partition {number}, not {self.number}: put the folders back in place")
+            raise StateError(f"{self.path} holds state partition {number}: put the folders back in place")
 
-    def _read_counts(self, path: Path) -> Counts:
-        """Return the stored counts. This is the first value read with the directory's key."""
+    def _read_counts(self) -> Counts:
+        """Return the stored counts. They are the first value that is decrypted, so a wrong key is noticed here."""
         try:
             return Counts(*orjson.loads(self.get(keys.COUNTS) or b"[0,0]"))
         except DecryptionFailed:
             self.close()
             raise StateError(
-                f"{path} cannot be opened with the key of its state directory: it is another directory's, or damaged; "
-                "put the folders back in place, or restore a checkpoint"
+                f"{self.path} cannot be opened with the key of its state directory: it belongs to another one, or is "
+                "damaged; put the folders back in place, or restore a checkpoint"
             ) from None
 
     def __enter__(self) -> Self:
@@ -380,11 +377,4 @@ def other_format(path: Path, version: int) -> StateFormatError:
     return StateFormatError(
         f"{path} is in format {version}, this recallflow reads format {keys.FORMAT_VERSION}: "
         "use the version that wrote it, or replay the log into a new directory (docs/how-to/upgrading.md)"
-    )
-
-
-def _storage_message(number: int, error: Exception) -> str:
-    return (
-        f"state partition {number} could not be written: {error}. The last batch was not applied; "
-        "free disk space or mend the volume and start again, it continues where it stopped"
     )

@@ -382,7 +382,7 @@ async def until(condition: Callable[[], bool]) -> None:
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Try again without a pause."""
     monkeypatch.setattr(local, "REOPEN_S", 0.0)
-    monkeypatch.setattr(directory, "PURGE_AGAIN_S", 0.0)
+    monkeypatch.setattr(directory, "CLEANING_RETRY_S", 0.0)
 
 
 @pytest.mark.usefixtures("at_once")

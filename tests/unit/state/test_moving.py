@@ -382,7 +382,7 @@ def test_a_directory_and_its_checkpoint_never_lie_within_each_other(
 ) -> None:
     checkpoint(state_dir, tmp_path / "copy")
     before = hash_of(tmp_path / "copy")
-    with pytest.raises(StateError, match="within"):
+    with pytest.raises(StateError, match="inside the other"):
         restore(tmp_path / source, tmp_path / target)
     assert hash_of(tmp_path / "copy") == before
 
