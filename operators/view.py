@@ -14,6 +14,7 @@ from recallflow.operators.rules import Rules
 from recallflow.owner import Owner
 from recallflow.records import Position
 from recallflow.state import keys, rows, segments
+from recallflow.state.graph_codec import encode_row
 from recallflow.state.hot_owner import HotOwner
 from recallflow.state.partition import Counts, Partition, Values
 from recallflow.state.rows import (
@@ -207,12 +208,12 @@ class View:
         if row.version > 0:
             text_bytes += self._text_bytes(row.id)
             before, old = self.entry(row.seq), self.vectors(row.seq)
-            effects[keys.past_entry(key, row.seq, before.version)] = before.encode()
+            effects[keys.past_entry(key, row.seq, before.version)] = encode_row(before)
             effects[keys.past_vectors(key, row.seq, before.version)] = old.encode() if old else None
             effects[keys.stale(key, row.seq)] = b""
         effects[keys.row(key, name, row.version)] = row.encode()
-        effects[keys.current(key, name)] = MemoryHead(row.seq, row.version, digest, False, text_bytes).encode()
-        effects[keys.entry(key, row.seq)] = entry.encode()
+        effects[keys.current(key, name)] = encode_row(MemoryHead(row.seq, row.version, digest, False, text_bytes))
+        effects[keys.entry(key, row.seq)] = encode_row(entry)
         effects[keys.vectors(key, row.seq)] = vectors.encode() if vectors else None
         self._added.append((entry, vectors))
         known = row.seq < self._hot.next_seq
@@ -234,7 +235,7 @@ class View:
         self._staged |= dict.fromkeys([*segments.segment_keys(key, current.seq), keys.stale(key, current.seq)])
         self._staged[keys.entry(key, current.seq)] = None
         self._staged[keys.vectors(key, current.seq)] = None
-        self._staged[keys.current(key, name)] = current._replace(forgotten=True, text_bytes=0).encode()
+        self._staged[keys.current(key, name)] = encode_row(current._replace(forgotten=True, text_bytes=0))
         memories, held_bytes, _ = self._counts
         self._counts = self._counts._replace(memories=memories - 1, text_bytes=held_bytes - current.text_bytes)
         self._staged[keys.usage(key, current.seq)] = None
@@ -270,7 +271,7 @@ class View:
         self.touched.append(RememberedMemory(row, entry.episode, vectors, content_changed=False, embedded=True))
 
     def put_derivatives(self, seq: int, made: Derivatives) -> None:
-        self._staged[keys.derivatives(self._hot.key, seq)] = made.encode() if any(made) else None
+        self._staged[keys.derivatives(self._hot.key, seq)] = encode_row(made) if any(made) else None
 
     def put_summary(self, category: str, summary: str, sources: list[int]) -> None:
         """Store a category's new summary. A derived summary replaces the previous derived one."""
@@ -282,7 +283,8 @@ class View:
                 if row.sources:
                     self.drop_summary(category, row.change)
         key = keys.category_summary(self._hot.key, self._hot.name(category), self.change)
-        self._staged[key] = rows.CategorySummaryRow(self.change, self.ingested_ms, category, summary, sources).encode()
+        row = rows.CategorySummaryRow(self.change, self.ingested_ms, category, summary, sources)
+        self._staged[key] = encode_row(row)
         for seq in sources:
             made = self.derivatives(seq)
             self.put_derivatives(seq, made._replace(summaries=[*made.summaries, (category, self.change)]))
@@ -300,7 +302,7 @@ class View:
 
     def put_episode_summary(self, episode: EpisodeRow, summary: str) -> None:
         kept = rows.EpisodeSummaryRow(self.change, self.ingested_ms, episode.number, summary)
-        self._staged[keys.episode_summary(self._hot.key, episode.number)] = kept.encode()
+        self._staged[keys.episode_summary(self._hot.key, episode.number)] = encode_row(kept)
         self.put_episodes(episode.session_id, [episode._replace(summarised=True)])
 
     def drop_episode_summary(self, entry: Entry) -> None:
@@ -320,7 +322,7 @@ class View:
     def put_episodes(self, session_id: str | None, changed: list[EpisodeRow]) -> None:
         session = self._hot.session_key(session_id)
         for episode in changed:
-            self._staged[keys.episode(self._hot.key, session, episode.number)] = episode.encode()
+            self._staged[keys.episode(self._hot.key, session, episode.number)] = encode_row(episode)
         self.changed_episodes[session_id] = changed
 
     def mark_applied(self, event_id: str, digest: str) -> None:
@@ -424,7 +426,7 @@ class View:
         return EpisodeRow.decode(stored)
 
     def _log_episode(self, entry: EpisodeLogEntry) -> None:
-        self._staged[keys.episode_log(self._hot.key, entry.change)] = entry.encode()
+        self._staged[keys.episode_log(self._hot.key, entry.change)] = encode_row(entry)
 
 
 def _ingestion(write: Write, clock_ms: int | None) -> tuple[int, bool, int | None]:

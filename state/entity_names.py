@@ -1,4 +1,4 @@
-"""Names of entities: groups joined by `same_as` edges, names in scripts without case, and names contained in others."""
+"""Names of entities: groups of names that `same_as` edges join, names in scripts without case, and similar names."""
 
 import unicodedata
 from collections import defaultdict
@@ -11,21 +11,21 @@ import regex
 from recallflow.language import UNSPACED
 from recallflow.state.graph_codec import ENTITY_KIND, NodeKey, node_key
 
-JOINED_NAMES_MAX = 64  # of one entity: a further edge joins nothing
-CASELESS_NAMES_MAX = 256  # of an owner: each text is searched for each of them
-NAMES_MOST = 10_000  # of an owner with more, no contained names are known: to read them all would take too long
+JOINED_NAMES_MAX = 64  # names of one entity: further edges join nothing
+CASELESS_NAMES_MAX = 256  # names of an owner: each text is searched for each of them
+SIMILAR_NAMES_MAX = 10_000  # names of an owner: with more, none are compared, because reading them takes too long
 _NAME_BYTES = 300
 _URN = node_key(ENTITY_KIND, "urn:")
-_COMMON = 100  # a word in more names than this is not distinctive
-_LEAST_CHARACTERS = 2  # of a caseless name: a single one is part of many words
+_COMMON_WORD_NAMES = 100  # a word in more names than this is not distinctive
+_MIN_CASELESS_CHARACTERS = 2  # a single character is part of many words
 
 
 class NameJoin(NamedTuple):
-    """A name that an edge joins another to: the edge's number, and whether it leads to that name."""
+    """A `same_as` edge of a name, as stored with this name."""
 
-    other: str
-    number: int
-    leads: bool
+    other: str  # the name at the other end
+    number: int  # of the edge
+    leads: bool  # whether the other end is the edge's target
 
 
 class AliasJoin(NamedTuple):
@@ -36,52 +36,48 @@ class AliasJoin(NamedTuple):
     number: int
 
 
-JoinedOf = Callable[[str], Sequence[NameJoin]]
+def encode_joins(name: str, joins: Sequence[NameJoin]) -> bytes:
+    return orjson.dumps([name, [tuple(join) for join in joins]])
 
 
-def encode_joined(own: str, joined: Sequence[NameJoin]) -> bytes:
-    return orjson.dumps([own, [tuple(one) for one in joined]])
+def decode_joins(data: bytes) -> tuple[str, list[NameJoin]]:
+    name, joins = orjson.loads(data)
+    return name, [NameJoin(*join) for join in joins]
 
 
-def decode_joined(data: bytes) -> tuple[str, list[NameJoin]]:
-    own, joined = orjson.loads(data)
-    return own, [NameJoin(*one) for one in joined]
-
-
-def decode_all_joined(stored: Iterable[bytes]) -> list[tuple[str, list[Any]]]:
-    """Return names and their joins as in JSON: most are never asked for, and all are read for the first question."""
+def decode_all_joins(stored: Iterable[bytes]) -> list[tuple[str, list[Any]]]:
+    """Return names and their joins as JSON lists: all are read at the first query, and few become `NameJoin`s."""
     found: list[tuple[str, list[Any]]] = orjson.loads(b"[%b]" % b",".join(stored))
     return found
 
 
-def names_of(key: str, joined_of: JoinedOf) -> list[str]:
+def names_of(key: str, joins_of: Callable[[str], Sequence[NameJoin]]) -> list[str]:
     """Return all names of a name's entity, the main one first."""
-    found = {key: joined_of(key)}
-    left = [*found[key]]
-    while left:
-        other = left.pop().other
+    found = {key: joins_of(key)}
+    pending = [*found[key]]
+    while pending:
+        other = pending.pop().other
         if other not in found:
-            found[other] = joined_of(other)
-            left += found[other]
+            found[other] = joins_of(other)
+            pending += found[other]
     return sorted(found, key=lambda name: _order(name, found[name])) if len(found) > 1 else [key]
 
 
-def _order(name: str, joined: Iterable[NameJoin]) -> tuple[bool, int, bool, str]:
-    """Return a sort key: URNs after names, then by the first edge of a name and its direction."""
-    # None are joined at one end only, unless the state is damaged.
-    number, is_led_to = min(((one.number, not one.leads) for one in joined), default=(0, True))
-    return name.startswith(_URN), number, is_led_to, name
+def _order(name: str, joins: Iterable[NameJoin]) -> tuple[bool, int, bool, str]:
+    """Return a sort key: URNs after names, then by number and direction of the name's first edge."""
+    # Only in a damaged state, a name of a group has no joins.
+    number, is_target = min(((one.number, not one.leads) for one in joins), default=(0, True))
+    return name.startswith(_URN), number, is_target, name
 
 
 class Unions:
-    """The groups of an owner's names that `same_as` edges connect, computed on first use.
+    """The groups of an owner's names that `same_as` edges connect. Each is computed on first use.
 
-    Each name has a record of directly connected names. All directly or indirectly connected names are one entity. Its
-    main name is the first source of such an edge; a URN only if there is no other name. When a memory's statement is
-    withdrawn, its edge is removed, and the group splits there."""
+    All directly or indirectly connected names are one entity. Its main name is the source of the first edge; a URN only
+    if there is no other name. When the statement of an edge is withdrawn, the group splits there."""
 
     def __init__(self, stored: Iterable[bytes]) -> None:
-        self._joined: dict[str, Sequence[Any]] = dict(decode_all_joined(stored))
+        self._joined: dict[str, Sequence[Any]] = dict(decode_all_joins(stored))  # joins by name
         self._names: dict[str, tuple[NodeKey, ...]] = {}
 
     def __bool__(self) -> bool:
@@ -92,38 +88,38 @@ class Unions:
         if key.memory or key.text not in self._joined:
             return (key,)
         if key.text not in self._names:
-            names = tuple(NodeKey(text) for text in names_of(key.text, self._joined_to))
+            names = tuple(NodeKey(text) for text in names_of(key.text, self._joins_of))
             self._names |= {name.text: names for name in names}
         return self._names[key.text]
 
-    def _joined_to(self, name: str) -> list[NameJoin]:
+    def _joins_of(self, name: str) -> list[NameJoin]:
         return [NameJoin(*one) for one in self._joined.get(name, ())]
 
-    def joins(self, key: NodeKey) -> int:
+    def join_count(self, key: NodeKey) -> int:
+        """Return the number of `same_as` edges that join this name of a node to others."""
         return 0 if key.memory else len(self._joined.get(key.text, ()))
 
     def publish(self, changed: Mapping[str, Sequence[NameJoin]]) -> None:
-        """Apply the changes of an event. An empty list removes a name's connections."""
+        """Apply the changed joins of names. An empty list removes those of a name."""
         if changed:
             self._names.clear()
-        for key, joined in changed.items():
-            self._joined.pop(key, None)
-            if joined:
-                self._joined[key] = list(joined)
+        for name, joins in changed.items():
+            self._joined.pop(name, None)
+            if joins:
+                self._joined[name] = list(joins)
 
     def size_bytes(self) -> int:
         return _NAME_BYTES * (len(self._joined) + len(self._names))
 
 
 class PastUnions(Unions):
-    """The groups of an owner's names at an earlier time.
-
-    A group is computed on the first use of one of its names, because each join takes several reads."""
+    """The groups of an owner's names at an earlier time. Whether an edge existed then takes several reads, so that they
+    are made on the first use of a name of the group."""
 
     def __init__(
         self, candidates: Iterable[AliasJoin], in_force: Callable[[Iterable[AliasJoin]], Iterable[AliasJoin]]
     ) -> None:
-        """`candidates` are the joins of all times; `in_force` returns those of that time, in order."""
+        """`candidates` are the joins of all times; `in_force` selects those of the earlier time, in order of number."""
         super().__init__(())
         self._in_force = in_force
         self._unread: defaultdict[str, list[AliasJoin]] = defaultdict(list)
@@ -138,19 +134,19 @@ class PastUnions(Unions):
         self._read(key)
         return super().names(key)
 
-    def joins(self, key: NodeKey) -> int:
+    def join_count(self, key: NodeKey) -> int:
         self._read(key)
-        return super().joins(key)
+        return super().join_count(key)
 
     def _read(self, key: NodeKey) -> None:
         """Compute the group of a name."""
         if key.memory or key.text not in self._unread:
             return
-        connected, left = {key.text}, [key.text]
-        while left:
-            ends = {end for one in self._unread[left.pop()] for end in (one.source, one.target)} - connected
+        connected, pending = {key.text}, [key.text]
+        while pending:
+            ends = {end for one in self._unread[pending.pop()] for end in (one.source, one.target)} - connected
             connected |= ends
-            left += ends
+            pending += ends
         joined: dict[str, list[NameJoin]] = {}
         for source, target, number in self._in_force({one for name in connected for one in self._unread[name]}):
             names = {name for end in (source, target) for name in names_of(end, lambda key: joined.get(key, []))}
@@ -162,27 +158,20 @@ class PastUnions(Unions):
             del self._unread[name]
 
 
-_CASELESS = regex.compile(r"\p{Lo}")
-_ANYWHERE = regex.compile(rf"[{UNSPACED}]")
+_CASELESS_LETTER = regex.compile(r"\p{Lo}")
+_UNSPACED_CHARACTER = regex.compile(rf"[{UNSPACED}]")  # of scripts without blanks between words
 _HANGUL = regex.compile(r"\p{Hangul}")
-_WITHIN = regex.compile(r"[\p{L}\p{M}\p{N}]")
+_WORD_CHARACTER = regex.compile(r"[\p{L}\p{M}\p{N}]")
 
 
 def is_caseless(name: str) -> bool:
     """Return whether a name is of a script without case, so that texts must be searched for it."""
-    return not name.isascii() and len(name) >= _LEAST_CHARACTERS and _CASELESS.search(name) is not None
-
-
-def encode_names(names: list[str]) -> bytes:
-    return orjson.dumps(names)
-
-
-def decode_names(data: bytes) -> list[str]:
-    names: list[str] = orjson.loads(data)
-    return names
+    is_long_enough = len(name) >= _MIN_CASELESS_CHARACTERS
+    return not name.isascii() and is_long_enough and _CASELESS_LETTER.search(name) is not None
 
 
 def names_in(text: str, names: Iterable[str]) -> Iterator[str]:
+    """Yield the names that occur in a text as words of their own."""
     if not unicodedata.is_normalized("NFKC", text):
         text = unicodedata.normalize("NFKC", text)
     text = text.casefold()
@@ -190,23 +179,23 @@ def names_in(text: str, names: Iterable[str]) -> Iterator[str]:
 
 
 def _is_separate(text: str, name: str) -> bool:
-    """Return whether a name is a separate word. Scripts without blanks have no words; in Korean, particles follow a
-    name."""
-    if _ANYWHERE.search(name):
+    """Return whether a name occurs as a separate word. Text without blanks has no words; in Korean, particles may be
+    appended to a name."""
+    if _UNSPACED_CHARACTER.search(name):
         return True
-    may_go_on = _HANGUL.search(name) is not None
+    may_have_suffix = _HANGUL.search(name) is not None
     start = text.find(name)
     while start >= 0:
         end = start + len(name)
-        begins = not _WITHIN.match(text[start - 1 : start])
-        if begins and (may_go_on or not _WITHIN.match(text[end : end + 1])):
+        starts_word = not _WORD_CHARACTER.match(text[start - 1 : start])
+        if starts_word and (may_have_suffix or not _WORD_CHARACTER.match(text[end : end + 1])):
             return True
         start = text.find(name, start + 1)
     return False
 
 
 class EntityNames:
-    """The keys of an owner's entities, by the words in them."""
+    """The keys of an owner's entities (`entity:…`), by the words of the name."""
 
     def __init__(self, keys: Iterable[str] = ()) -> None:
         self._by_word: dict[str, set[str]] = {}
@@ -230,10 +219,12 @@ class EntityNames:
                 if not self._by_word[word]:
                     del self._by_word[word]
 
-    def alike(self, key: str) -> list[str]:
-        """Return the keys of other entities whose name contains this one's words, or is contained in them."""
-        own = {*_words(key)}
-        found = {other for word in own if len(with_it := self._by_word.get(word, ())) <= _COMMON for other in with_it}
+    def similar(self, key: str) -> list[str]:
+        """Return the keys of other entities that have all words of this name, or no other words."""
+        own, found = {*_words(key)}, set[str]()
+        for word in own:
+            if len(with_word := self._by_word.get(word, set())) <= _COMMON_WORD_NAMES:
+                found |= with_word
         return sorted(other for other in found - {key} if (words := {*_words(other)}) <= own or own <= words)
 
     def size_bytes(self) -> int:

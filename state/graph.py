@@ -1,16 +1,16 @@
 """One owner's stored memory graph: nodes, typed edges, and links from memories to nodes.
 
 A node's key is a `NodeKey`: `NodeKey("m1", memory=True)` for the memory `m1`, `NodeKey("tag:tea")` for a shared node. A
-memory with the id `tag:tea` is a different node: keys compare, hash and are stored separately.
+memory with the id `tag:tea` is a different node. A memory needs no stored record to be a node.
 
 An entity with several names (`state/entity_names.py`) is one node with all links of its names; the `same_as` edges
-between its names are not edges of it.
+between its names are not edges of the node.
 
-A memory is a node without a record. An edge of a symmetric type (`similar_to`, `contradicts`) holds in both directions:
-each end lists it as outgoing, and `all_edges` yields it twice.
+An edge of a symmetric type (`similar_to`, `contradicts`) holds in both directions: each end lists it as outgoing, and
+`all_edges` yields it twice.
 
-`operators/graph/write.py` writes the graph. Readers see commits only; a query commits first. A memory whose graph write
-failed has no links until the next event of its owner (see docs/internals/graph.md)."""
+`operators/graph/write.py` writes the graph. A memory whose graph write failed has no links until the next event of its
+owner (see docs/internals/graph.md)."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -24,9 +24,8 @@ from recallflow.state.entity_names import NameJoin, Unions
 from recallflow.state.partition import Partition
 from recallflow.state.rows import MemoryHead
 
-_SUPERSEDED_BYTES = 400
-_SEQ_BYTES = 150
-_SEQS_MOST = 10_000
+_SUPERSEDED_BYTES, _SEQ_BYTES = 400, 150  # estimates of memory per cached item
+_MAX_CACHED_SEQS = 10_000
 
 
 class Node(NamedTuple):
@@ -40,7 +39,7 @@ class Node(NamedTuple):
 
 
 class Edge(NamedTuple):
-    """A typed edge. Its validity depends on the time of the query."""
+    """A typed edge. Whether it is valid depends on the time of the query."""
 
     source: codec.NodeKey
     target: codec.NodeKey
@@ -58,12 +57,12 @@ class Edge(NamedTuple):
 
     @property
     def is_stated(self) -> bool:
-        """Return whether the edge is stated; similarity alone is derived."""
+        """Return whether memories or events state the edge. Otherwise it was derived from the similarity of vectors."""
         return self.type != codec.SIMILAR_TO or self.stated_ms != EPOCH_MS_MIN
 
 
 class OwnerGraph:
-    """One owner's graph. Results are in an order that depends on the log alone: equal logs give equal lists."""
+    """One owner's graph. The order of all results depends on the log alone."""
 
     def __init__(self, partition: Partition, owner: bytes) -> None:
         self._partition = partition
@@ -88,7 +87,7 @@ class OwnerGraph:
         return any(row is not None and row.archived for row in rows)
 
     def find(self, text: str) -> codec.NodeKey | None:
-        """Return the memory or node that a text names; None if there is none."""
+        """Return the key of the existing node that a text names, or None."""
         found = (self.node(key) for key in codec.candidate_nodes(text))
         return next((node.key for node in found if node is not None), None)
 
@@ -108,7 +107,7 @@ class OwnerGraph:
         return sorted(found, reverse=True)[:limit]
 
     def links(self, seq: int) -> list[tuple[codec.NodeKey, str]]:
-        """Return node and role of each link of a memory, the memory itself first; none if it is not in the graph."""
+        """Return node and role of each link of a memory, the memory itself first. Empty if it is not in the graph."""
         row = self._partition.read(keys.links(self._owner, seq), codec.LinksRow.decode)
         if row is None:
             return []
@@ -129,7 +128,7 @@ class OwnerGraph:
         return [*similar, *stated][:limit]
 
     def has_stated(self) -> bool:
-        """Return whether any edge other than similarity exists. The result is cached."""
+        """Return whether any stated edge exists. The result is cached."""
         if self._has_stated is None:
             self._has_stated = next(self._scan(keys.EDGE), None) is not None
         return self._has_stated
@@ -140,24 +139,26 @@ class OwnerGraph:
             stored = (
                 (keys.sequence(key), codec.decode_superseded(value)) for key, value in self._scan(keys.SUPERSEDED)
             )
-            self._superseded = {seq: found for seq, by in stored if (found := self._refinements_in_force(seq, by))}
+            in_force = ((seq, self._refinements_in_force(seq, refinements)) for seq, refinements in stored)
+            self._superseded = {seq: found for seq, found in in_force if found}
         return self._superseded
 
     def unions(self) -> Unions:
-        """Return the unions of entity names. The result is cached."""
+        """Return the groups of entity names. The result is cached."""
         if self._unions is None:
             self._unions = Unions(value for _, value in self._scan(keys.JOINED))
         return self._unions
 
     def publish(self, superseded: dict[int, list[codec.Superseded]], joined: Mapping[str, Sequence[NameJoin]]) -> None:
+        """Update cached results by the changes of an event (see `StagedGraphChanges`)."""
         self._has_stated = None
         self._seqs.clear()
         if self._unions is not None:
             self._unions.publish(joined)
         if self._superseded is not None:
-            for seq, by in superseded.items():
+            for seq, refinements in superseded.items():
                 self._superseded.pop(seq, None)
-                if found := self._refinements_in_force(seq, by):
+                if found := self._refinements_in_force(seq, refinements):
                     self._superseded[seq] = found
 
     def size_bytes(self) -> int:
@@ -187,8 +188,8 @@ class OwnerGraph:
 
     def all_edges(self) -> Iterator[Edge]:
         """Yield every edge in no particular order, and symmetric ones in both directions."""
-        pairs = set()
-        # edges between names of the same entities
+        stated_pairs = set()
+        # Edges that may be equal once names are replaced by entities, each with its negative number.
         shared: dict[tuple[codec.NodeKey, codec.NodeKey, str], list[tuple[int, Edge]]] = {}
         for _, value in self._scan(keys.EDGE):
             row = codec.EdgeRow.decode(value)
@@ -196,34 +197,34 @@ class OwnerGraph:
             if row.type in codec.SYMMETRIC:
                 directions.append((row.target, row.source))
             if row.type == codec.SIMILAR_TO:
-                pairs.update(directions)
+                stated_pairs.update(directions)
             edges = [self._entity_edge(edge_of(row, source)) for source, _ in directions]
             yield from (edge for edge in edges if edge is not None and not self._is_shared(edge))
             for edge in edges:
                 if edge is not None and self._is_shared(edge):
                     shared.setdefault((edge.source, edge.target, edge.type), []).append((-row.number, edge))
-        for alike in shared.values():
-            yield _merged([edge for _, edge in sorted(alike, key=lambda one: one[0])])
+        for equal_edges in shared.values():
+            yield _merged([edge for _, edge in sorted(equal_edges, key=lambda one: one[0])])
         for key, value in self._scan(keys.LINKS):
             own = codec.NodeKey(codec.LinksRow.decode(value).id, memory=True)
             for edge in self._similar(own, keys.sequence(key)):
-                if (edge.source, edge.target) not in pairs:
+                if (edge.source, edge.target) not in stated_pairs:
                     yield edge
 
     # ---------------------------------------------------------------------- incremental reads
 
     @property
     def mark(self) -> bytes:
-        """Return four bytes that identify the order of `edges_after`, which differs between stores."""
+        """Return four bytes that identify the order of `edges_after`, which differs between state directories."""
         return self._partition.keyring.name(self._owner, "")[:4]
 
-    def edges_after(self, behind: bytes) -> Iterator[tuple[bytes, Edge | codec.NodeKey | None, int]]:
-        """Yield all edges after a name, except derived similarity, in a stable order.
+    def edges_after(self, last: bytes) -> Iterator[tuple[bytes, Edge | codec.NodeKey | None, int]]:
+        """Yield all stated edges after the stored name `last` (empty: all), in a stable order.
 
         Each item has the stored name, the edge, and the number of name pairs examined. A symmetric edge is yielded
-        once. In place of the edge there is the entity, if both ends are names of the same one, or None, if the edge is
-        missing or is yielded under another name."""
-        for name in self._edge_names(behind):
+        once. In place of the edge, an item has the entity if both ends are names of one entity, or None if the edge
+        did not exist at the time of the graph, or is yielded under another name."""
+        for name in self._edge_names(last):
             yield name, *self._examined_edge(name)
 
     def similar(self, seq: int) -> list[Edge]:
@@ -236,23 +237,24 @@ class OwnerGraph:
 
     # ------------------------------------------------------------------ parts
 
-    def _edge_names(self, behind: bytes) -> Iterator[bytes]:
-        return self._names_after(keys.EDGE, behind)
+    def _edge_names(self, last: bytes) -> Iterator[bytes]:
+        return self._names_after(keys.EDGE, last)
 
-    def _names_after(self, table: bytes, behind: bytes) -> Iterator[bytes]:
-        """Yield the edge names in a table's keys, once per record."""
+    def _names_after(self, table: bytes, last: bytes) -> Iterator[bytes]:
+        """Yield the edge names after `last` in a table's keys, once per record."""
         prefix = keys.table(self._owner, table)
-        first = keys.after(prefix + behind) if behind else prefix
+        first = keys.after(prefix + last) if last else prefix
         stored = self._partition.scan_range(first, keys.after(prefix))
         return (key[len(prefix) :][: keys.NAME_BYTES] for key, _ in stored)
 
     def _stored_edge(self, name: bytes) -> tuple[int, Edge] | None:
+        """Return the number and the edge of a stored name, or None."""
         row = self._partition.read(keys.edge(self._owner, name), codec.EdgeRow.decode)
         return None if row is None else (row.number, edge_of(row, row.source))
 
     def _examined_edge(self, name: bytes) -> tuple[Edge | codec.NodeKey | None, int]:
-        """Return the edge between the entities of a stored edge's ends, or the entity if both are the same; and the
-        number of name pairs examined. Of several equal edges, the one of the first names counts."""
+        """Return the second and third part of an item of `edges_after`. Several stored edges between the same entities
+        are returned as one, under the lowest of their names."""
         found = self._stored_edge(name)
         if found is None:
             return None, 1
@@ -265,11 +267,11 @@ class OwnerGraph:
         unions = self.unions()
         pairs = [(one, other) for a, b in ends for one in unions.names(a) for other in unions.names(b)]
         names = {self._name_between(*pair, edge.type) for pair in pairs}
-        alike = {one: row for one in names if (row := self._stored_edge(one)) is not None}
-        if name != min(alike):
+        equal_edges = {one: numbered for one in names if (numbered := self._stored_edge(one)) is not None}
+        if name != min(equal_edges):
             return None, len(pairs)
-        newest = sorted(alike.values(), key=lambda one: -one[0])
-        merged = _merged([one for _, one in newest])
+        newest_first = sorted(equal_edges.values(), key=lambda numbered: -numbered[0])
+        merged = _merged([one for _, one in newest_first])
         return merged._replace(source=edge.source, target=edge.target), len(pairs)
 
     def _is_stated(self, edge: Edge) -> bool:
@@ -292,12 +294,12 @@ class OwnerGraph:
         return self._partition.read(keys.node(self._owner, self.name(key)), codec.NodeRow.decode)
 
     def _visible_row(self, key: codec.NodeKey) -> codec.NodeRow | None:
-        """Return the record with the properties that readers may see. Subclasses override it."""
+        """Return the record of a node, reduced to what the reader may see. Subclasses override it."""
         return self._row(key)
 
     def _seq(self, key: codec.NodeKey) -> int | None:
         if key.text not in self._seqs:
-            if len(self._seqs) == _SEQS_MOST:
+            if len(self._seqs) == _MAX_CACHED_SEQS:
                 self._seqs.clear()
             current = self._partition.read(keys.current(self._owner, self.name(key)), MemoryHead.decode)
             self._seqs[key.text] = None if current is None or current.forgotten else current.seq
@@ -309,36 +311,36 @@ class OwnerGraph:
         listed: list[tuple[int, bytes, codec.NodeKey]] = []
         for own in self._names(key):
             scanned = self._partition.scan(keys.adjacency_of(self._owner, self.name(own)))
-            # Edges that join the names are skipped.
-            found = islice(scanned, limit if own.memory else limit + self.unions().joins(own))
+            # Read more, because edges that join the names are not edges of the entity.
+            found = islice(scanned, limit if own.memory else limit + self.unions().join_count(own))
             listed += [(-keys.reversed_sequence(stored), name, own) for stored, name in found]
         listed.sort()
         rows = self._partition.get_many([keys.edge(self._owner, name) for _, name, _ in listed])
-        seen = [edge_of(codec.EdgeRow.decode(row), own) for row, (_, _, own) in zip(rows, listed, strict=True) if row]
+        edges = [edge_of(codec.EdgeRow.decode(row), own) for row, (_, _, own) in zip(rows, listed, strict=True) if row]
         if self._unions is not None and not self._unions:
-            return seen
-        merged = self._between_entities(seen)
-        # Equal edges are merged only if the owner has unions. Without equal edges these need not be read.
-        return merged[:limit] if len(merged) == len(seen) or self.unions() else seen
+            return edges
+        merged = self._between_entities(edges)
+        # Equal edges are merged only if the owner has joined names. Without equal edges, those need not be read.
+        return merged[:limit] if len(merged) == len(edges) or self.unions() else edges
 
-    def _between_entities(self, seen: Iterable[Edge]) -> list[Edge]:
-        """Return the edges between entities, without duplicates, in order."""
+    def _between_entities(self, edges: Iterable[Edge]) -> list[Edge]:
+        """Replace the ends of edges by their entities, and merge equal edges."""
         shared: dict[tuple[codec.NodeKey, codec.NodeKey, str], list[Edge]] = {}
-        for edge in map(self._entity_edge, seen):
+        for edge in map(self._entity_edge, edges):
             if edge is not None:
                 shared.setdefault((edge.source, edge.target, edge.type), []).append(edge)
-        return [_merged(edges) for edges in shared.values()]
+        return [_merged(equal_edges) for equal_edges in shared.values()]
 
     def _names(self, key: codec.NodeKey) -> tuple[codec.NodeKey, ...]:
-        """Return all names of a node's entity, the main one first. A memory has one, so that unions are not read."""
+        """Return all names of a node's entity, the main one first. A memory has one, without a look into the unions."""
         return (key,) if key.memory else self.unions().names(key)
 
     def _canonical(self, key: codec.NodeKey) -> codec.NodeKey:
-        """Return the main key of a node, which differs for an entity with several names."""
+        """Return the main key of a node: for an entity with several names, that of the main name."""
         return self._names(key)[0]
 
     def _entity_edge(self, edge: Edge) -> Edge | None:
-        """Return the edge between the entities at its ends; None if both are the same entity."""
+        """Return an edge with the entities of its ends, or None if both ends are the same entity."""
         source, target = self._canonical(edge.source), self._canonical(edge.target)
         if source == target:
             return None
@@ -353,7 +355,7 @@ class OwnerGraph:
         return [similar_edge(key, neighbour) for neighbour in found or ()]
 
     def _memory_ids(self) -> Iterator[str]:
-        """Return ids of the current memories. Records of an unsynced memory may be missing or outdated."""
+        """Yield the ids of the current memories. The graph records of an unsynced memory may be missing or outdated."""
         unsynced = {keys.sequence(key): codec.Unsynced.decode(value).id for key, value in self._scan(keys.UNSYNCED)}
         for key, value in self._scan(keys.LINKS):
             if keys.sequence(key) not in unsynced:
@@ -367,7 +369,7 @@ class OwnerGraph:
 
 
 def _node(rows: Sequence[codec.NodeRow]) -> Node:
-    """Return the node of these names, with the main one first, and their combined descriptions."""
+    """Return the node of an entity from the records of its names, the main one first. Descriptions are combined."""
     first = rows[0]
     properties = {field: value for row in reversed(rows) for field, value in (row.properties or {}).items()}
     if len(rows) > 1 and first.urn != first.name:
@@ -379,8 +381,7 @@ def _node(rows: Sequence[codec.NodeRow]) -> Node:
 
 
 def _merged(edges: Sequence[Edge]) -> Edge:
-    """Merge edges between the same entities, the newest first, into the longest valid and strongest one with all
-    evidence."""
+    """Merge equal edges, newest first: return the strongest of those with the latest expiry, with all evidence."""
     if len(edges) == 1:
         return edges[0]
     best = min(edges, key=lambda one: (one.archived, -(one.expires_ms or math.inf), -one.weight * one.confidence))
@@ -392,10 +393,10 @@ def memory_node(memory_id: str) -> Node:
     return Node(codec.NodeKey(memory_id, memory=True), codec.MEMORY_KIND, memory_id, None, False, {})
 
 
-def edge_of(row: codec.EdgeRow, seen_from: codec.NodeKey) -> Edge:
-    """Return the edge in the direction in which an end lists it."""
+def edge_of(row: codec.EdgeRow, end: codec.NodeKey) -> Edge:
+    """Return the edge of a record as one of its ends lists it: a symmetric edge starts at this end."""
     source, target = row.source, row.target
-    if row.type in codec.SYMMETRIC and seen_from == target:
+    if row.type in codec.SYMMETRIC and end == target:
         source, target = target, source
     given = row.given
     stated = [statement.properties or {} for statement in row.statements] + ([given.properties] if given else [])

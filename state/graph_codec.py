@@ -1,7 +1,7 @@
 """The stored form of an owner's graph: JSON arrays, like `state/rows.py`.
 
-A link is the membership of a memory in a node, with a role. An edge is a typed relation of two nodes. Memories state it
-as evidence, or an event gives it."""
+A link is the membership of a memory in a node, with a role. An edge is a typed relation of two nodes. It exists because
+memories state it (they are its evidence), or because an event gives it."""
 
 import unicodedata
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ SIMILAR_TO = "similar_to"
 SUPERSEDES = "supersedes"
 CONTRADICTS = "contradicts"
 SAME_AS = "same_as"
-SYMMETRIC = frozenset({SIMILAR_TO, CONTRADICTS})  # true in both directions, or in none
+SYMMETRIC = frozenset({SIMILAR_TO, CONTRADICTS})  # types of edges that hold in both directions
 
 MEMORY_KIND = "memory"
 ENTITY_KIND = "entity"
@@ -30,40 +30,44 @@ SUPERSEDES_CONFIDENCE = 0.7  # minimum confidence of an edge that hides a memory
 SAME_AS_CONFIDENCE = 0.7  # minimum confidence of an edge that joins entities
 
 
+def encode_row(row: tuple[Any, ...]) -> bytes:
+    """Encode a row that is a named tuple."""
+    return orjson.dumps(tuple(row), default=tuple)
+
+
 class NodeKey(NamedTuple):
     """A node's key. `NodeKey("m1", memory=True)` is the memory `m1`; `NodeKey("tag:tea")` is a node that memories
     share.
 
-    The text form is unique. A memory whose id begins like a node's key is written `memory:tag:tea`, and a condition of
-    another kind `condition:time:morning`. `candidate_nodes` parses it."""
+    The text form (`str`) is unique: the memory `tag:tea` is `memory:tag:tea`, and the condition `time:morning` is
+    `condition:time:morning`. `candidate_nodes` parses it."""
 
     text: str
     memory: bool = False
 
     def __str__(self) -> str:
-        kind, colon, _ = self.text.partition(":")
         if self.memory:
-            return f"{MEMORY_KIND}:{self.text}" if colon and kind in _RESERVED else self.text
-        return self.text if kind in NODE_KINDS else f"{CONDITION_KIND}:{self.text}"
+            return f"{MEMORY_KIND}:{self.text}" if has_kind_prefix(self.text) else self.text
+        return self.text if self.text.partition(":")[0] in NODE_KINDS else f"{CONDITION_KIND}:{self.text}"
 
 
 def is_entity(key: NodeKey) -> bool:
-    return not key.memory and key.text.startswith(_ENTITY)
+    return not key.memory and key.text.startswith(_ENTITY_PREFIX)
 
 
-_ENTITY = f"{ENTITY_KIND}:"
-_RESERVED = NODE_KINDS | {MEMORY_KIND}
+_ENTITY_PREFIX = f"{ENTITY_KIND}:"
+_KIND_PREFIXES = NODE_KINDS | {MEMORY_KIND}
 
 
 def has_kind_prefix(text: str) -> bool:
-    """Return whether a text begins like a node's key, so that it names a memory only as `memory:…`."""
+    """Return whether a text begins with a kind and a colon. A memory id of this form must be written `memory:…`."""
     kind, colon, _ = text.partition(":")
-    return bool(colon) and kind in _RESERVED
+    return bool(colon) and kind in _KIND_PREFIXES
 
 
 def candidate_nodes(text: str) -> list[NodeKey]:
-    """Return the possible nodes of a text, in order of precedence. `memory:…` names a memory, and another kind prefix a
-    node, regardless of memory ids; any other text names a memory before a condition."""
+    """Return the nodes that a text may name, the most likely one first. `memory:…` names a memory, and another kind
+    prefix a shared node, even if a memory has this id. Any other text names a memory, or else a condition."""
     kind, colon, name = text.partition(":")
     if colon and kind == MEMORY_KIND:
         return [NodeKey(name, memory=True)]
@@ -75,20 +79,20 @@ def candidate_nodes(text: str) -> list[NodeKey]:
 
 
 class NodeDescription(NamedTuple):
-    """A memory's description of a node it belongs to. It is given with the memory, not extracted from its text."""
+    """A memory's description of a node that it is linked to, as sent with the memory."""
 
     urn: str | None
     properties: dict[str, Any]
 
 
 class LinksRow(NamedTuple):
-    """The contributions of a memory to the graph, stored for their removal."""
+    """The contributions of a memory to the graph, stored so that they can be removed."""
 
     id: str
     links: dict[str, str]  # role by node key
-    relations: list[str]  # edges that the memory's own relations state (stored names in hexadecimal)
-    evidence: list[str]  # edges for which an event names the memory as evidence (stored names in hexadecimal)
-    sketch: bytes = b""  # of its vector (see `state/hot_graph.py`); empty without one
+    relations: list[str]  # hexadecimal names of the edges that the memory's own relations state
+    evidence: list[str]  # hexadecimal names of the edges for which an event names the memory as evidence
+    sketch: bytes = b""  # of its vector (see `state/hot_graph.py`); empty without a vector
 
     def encode(self) -> bytes:
         return bytes([len(self.sketch)]) + self.sketch + orjson.dumps(self[:-1])
@@ -111,10 +115,7 @@ class NodeRow(NamedTuple):
     urn: str | None = None
     properties: dict[str, Any] | None = None
     archived: bool = False
-    described_by: int | None = None  # `seq` of the first memory with a description, which applies; None without one
-
-    def encode(self) -> bytes:
-        return orjson.dumps(tuple(self), default=tuple)
+    described_by: int | None = None  # `seq` of the memory whose description applies: the first one with a description
 
     @classmethod
     def decode(cls, data: bytes) -> "NodeRow":
@@ -122,7 +123,7 @@ class NodeRow(NamedTuple):
         return cls(NodeKey(*key), *rest)
 
     def describe(self, description: NodeDescription | None, by: int | None) -> "NodeRow":
-        """Return the node with another description, or without one. A URN equal to its name stays."""
+        """Return the node with another description, or without one. A URN that is the node's name stays."""
         urn = self.name if self.urn == self.name else description and description.urn
         return self._replace(urn=urn, properties=description and description.properties, described_by=by)
 
@@ -132,15 +133,15 @@ class Statement(NamedTuple):
 
     memory_id: str
     seq: int
-    ingested_ms: int  # the time of its first ingestion
-    relation: bool  # whether it is one of the memory's own relations
+    ingested_ms: int  # the time of the first ingestion
+    relation: bool  # whether the statement is one of the memory's own relations
     archived: bool = False
     properties: dict[str, Any] | None = None
     weight: float = 1.0
     confidence: float = 1.0
     valid_from_ms: int | None = None
     valid_to_ms: int | None = None
-    stated_ms: int = EPOCH_MS_MIN  # its event time
+    stated_ms: int = EPOCH_MS_MIN  # the event time of the memory
     derived: bool = False  # whether it was extracted from the memory and the memories at the edge's ends
 
 
@@ -153,7 +154,7 @@ class GivenEdge(NamedTuple):
     archived: bool
     properties: dict[str, Any]
     ingested_ms: int  # of the first such event
-    is_unconditional: bool  # whether it was given without evidence, so that it remains when all evidence is removed
+    is_unconditional: bool  # whether the event names no evidence, so that the edge remains when all evidence is removed
     valid_from_ms: int | None = None
     valid_to_ms: int | None = None
     stated_ms: int = EPOCH_MS_MIN  # of the first such event
@@ -166,11 +167,8 @@ class EdgeRow(NamedTuple):
     number: int  # its number among the owner's edges, in order of creation
     given: GivenEdge | None = None
     statements: tuple[Statement, ...] = ()
-    archived: bool | None = None  # set by `graph.archive`, overrides the edge's own values; None without such an event
-    added_ms: int = EPOCH_MS_MIN  # its ingestion time
-
-    def encode(self) -> bytes:
-        return orjson.dumps(tuple(self), default=tuple)
+    archived: bool | None = None  # set by `graph.archive`, and overrides the other marks; None without such an event
+    added_ms: int = EPOCH_MS_MIN  # the ingestion time of the edge
 
     @classmethod
     def decode(cls, data: bytes) -> "EdgeRow":
@@ -181,12 +179,12 @@ class EdgeRow(NamedTuple):
 
     @property
     def current(self) -> "GivenEdge | Statement":
-        """Return the source of weight and confidence: the event that gives the edge, or the newest statement."""
+        """Return the values that apply: those given by an event, or else those of the newest statement."""
         return self.statements[-1] if self.given is None else self.given
 
     @property
     def hides_target(self) -> bool:
-        """Return whether a newer memory supersedes the target with sufficient confidence to hide it."""
+        """Return whether the edge hides its target: a newer memory supersedes it with sufficient confidence."""
         if self.type != SUPERSEDES or not (self.source.memory and self.target.memory) or self.is_archived:
             return False
         return self.current.confidence >= SUPERSEDES_CONFIDENCE
@@ -208,11 +206,11 @@ class EdgeRow(NamedTuple):
 
     @property
     def ingested_ms(self) -> int:
-        return min(one.ingested_ms for one in self._words)
+        return min(one.ingested_ms for one in self._sources)
 
     @property
     def stated_ms(self) -> int:
-        return min(one.stated_ms for one in self._words)
+        return min(one.stated_ms for one in self._sources)
 
     @property
     def ends_ms(self) -> int | None:
@@ -220,7 +218,7 @@ class EdgeRow(NamedTuple):
         return min((at for at in ends if at is not None), default=None)
 
     @property
-    def _words(self) -> "list[GivenEdge | Statement]":
+    def _sources(self) -> "list[GivenEdge | Statement]":
         return [*self.statements] if self.given is None else [*self.statements, self.given]
 
 
@@ -239,31 +237,28 @@ class Unsynced(NamedTuple):
 
     id: str
     failures: int  # failed attempts
-    merged: list[tuple[str, str]]  # ids of merged episodes and their targets, whose members are to be moved
-
-    def encode(self) -> bytes:
-        return orjson.dumps(tuple(self))
+    merged: list[tuple[str, str]]  # ids of merged episodes and of those that absorbed them: links are to be moved
 
     @classmethod
     def decode(cls, data: bytes) -> "Unsynced":
         memory_id, failures, merged = orjson.loads(data)
-        return cls(memory_id, failures, [(one, into) for one, into in merged])
+        return cls(memory_id, failures, [(episode_id, target_id) for episode_id, target_id in merged])
 
 
 class Superseded(NamedTuple):
-    """The refinement of a memory by a newer one."""
+    """A refinement of a memory: a newer memory replaces it."""
 
-    by: str
+    by: str  # the id of the newer memory
     ingested_ms: int  # the time from which it was known
     expires_ms: int | None  # the end of its validity; None without an end
     valid_from_ms: int | None = None  # the start of its validity; None without a start
     until_ms: int | None = None  # the time until which it was known; None if it is current
     stated_ms: int = EPOCH_MS_MIN  # the event time of the first statement
-    needs_edge: bool = False  # its times must be derived from the edge: a memory that stated it was deleted
+    needs_edge: bool = False  # read the times from the edge, because a memory that stated it was deleted
 
-    def applies_at(self, by_ms: int) -> bool:
-        """Return whether the refinement applies at a time: from `valid_from_ms`, or else from its event time."""
-        return (self.stated_ms if self.valid_from_ms is None else self.valid_from_ms) <= by_ms
+    def applies_at(self, time_ms: int) -> bool:
+        """Return whether the refinement applies at a time: from `valid_from_ms`, or else from the event time."""
+        return (self.stated_ms if self.valid_from_ms is None else self.valid_from_ms) <= time_ms
 
 
 def encode_rows(rows: Sequence[StoredNeighbour] | Sequence[Superseded]) -> bytes:
@@ -290,7 +285,7 @@ def decode_member(data: bytes) -> tuple[str, NodeDescription | None]:
 
 
 def node_key(kind: str, name: str) -> str:
-    """Return the key of a name: Unicode NFKC, case-folded, trimmed. An empty name gives only the kind and a colon."""
+    """Return the key of a node: the kind, and the name in Unicode NFKC, case-folded, with single blanks."""
     return _node_keys[kind, name]
 
 
@@ -303,11 +298,13 @@ def _node_key(node: tuple[str, str]) -> str:
 _node_keys = BoundedCache(_node_key, 4 * 1024 * 1024)
 
 
+# Parts of an edge with a history of their own: a memory's statement (own relation, or evidence), values given by an
+# event, the archive mark of `graph.archive`, and the edge's existence.
 RELATION, EVIDENCE, GIVEN, OVERRIDE, LIFE = b"r", b"e", b"g", b"o", b"x"
 
 
 class Life(NamedTuple):
-    """The existence of an edge since `added_ms`."""
+    """The existence of an edge, which began at `added_ms`."""
 
     source: NodeKey
     target: NodeKey
@@ -326,6 +323,7 @@ class Life(NamedTuple):
 
 
 def edge_part(part: bytes, content: Any) -> Any:
+    """Decode the content of an edge's part in a past record."""
     if content is None or part == OVERRIDE:
         return content
     if part == LIFE:

@@ -1,31 +1,32 @@
-"""In-memory data for writing an owner's graph: all of it is derived, and is built from RocksDB on first use.
+"""In-memory data for writing an owner's graph. All of it is derived, and is built from RocksDB on first use.
 
-Sketches tell which of an owner's newest memories may have a vector close to a given one. A sketch has a bit for each of
-256 random hyperplanes: on which side of it the vector lies. Two vectors with the angle a differ in a bit with the
-probability a/π (Charikar, 2002, "Similarity estimation techniques from rounding algorithms"), so close vectors have
-sketches that differ in few. The vectors themselves would take 48 times as much memory."""
+Sketches select the memories whose vectors may be close to a given one. Each bit of a sketch tells on which side of one
+of 256 random hyperplanes the vector lies. The sketches of two vectors with the angle a differ in a bit with probability
+a/π (Charikar, 2002, "Similarity estimation techniques from rounding algorithms"), so those of close vectors differ in
+few bits. The vectors themselves would take 48 times as much memory."""
 
 import math
 from array import array
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, fields
 from functools import lru_cache
 from itertools import islice
-from typing import Any, TypeVar
+from typing import Any
 
 import faiss
 import numpy as np
+import orjson
 
 from recallflow.embedder import Matrix
 from recallflow.state import keys
 from recallflow.state.arrays import Codes
-from recallflow.state.entity_names import NAMES_MOST, EntityNames, NameJoin, decode_names
+from recallflow.state.entity_names import SIMILAR_NAMES_MAX, EntityNames, NameJoin
 from recallflow.state.graph_codec import NodeKey, NodeRow, Superseded, Unsynced, is_entity, sketch_of
 from recallflow.state.partition import Partition
 from recallflow.state.rows import Vectors
 
-WINDOW = 2_048  # memories: the cost of a write must not grow with the owner
+WINDOW = 2_048  # newest memories that are searched, so that the cost of a write does not grow with the owner
 BITS = 256
 SKETCH_BYTES = BITS // 8
 _SIGMAS = 4  # standard deviations: of pairs just at the threshold, three in 100,000 are missed
@@ -38,14 +39,14 @@ _hammings = faiss.hammings  # type: ignore[attr-defined]
 
 @lru_cache
 def _hyperplanes(dimension: int) -> tuple[Matrix, Any]:
-    """Return (BITS, dimension) hyperplanes and their address, equal in every process (`RandomState` is stable: NEP
-    19)."""
+    """Return (BITS, dimension) hyperplanes and their address. They are equal in every process (NEP 19)."""
     planes = np.random.RandomState(BITS).standard_normal((BITS, dimension)).astype(np.float32)
     return planes, faiss.swig_ptr(planes)
 
 
 def sketches(vectors: Sequence[Matrix]) -> list[bytes]:
-    """Return the sketch of each vector, (dimension,). In a batched product, the rounding would depend on the batch."""
+    """Return the sketch of each vector, (dimension,). They are computed one by one, because the rounding of a batched
+    product depends on the batch."""
     products = np.empty((len(vectors), BITS), np.float32)
     for vector, row in zip(vectors, products, strict=True):
         vector = np.ascontiguousarray(vector, np.float32)
@@ -55,14 +56,14 @@ def sketches(vectors: Sequence[Matrix]) -> list[bytes]:
 
 @lru_cache
 def max_differing_bits(cosine: float) -> int:
-    """Return the maximum of differing bits, with near certainty, for vectors with at least this cosine."""
+    """Return the number of differing bits that vectors with at least this cosine do not exceed (see `_SIGMAS`)."""
     differs = math.acos(cosine) / math.pi
     return math.floor(BITS * (differs + _SIGMAS * math.sqrt(differs * (1 - differs) / BITS)))
 
 
 class SketchWindow:
-    """Sketches of the memories whose `seq` is among the last `WINDOW` numbers. The numbers of forgotten memories
-    take up room in it, so that results do not depend on the time of loading."""
+    """Sketches of the memories whose `seq` is among the last `WINDOW` numbers. Numbers of forgotten memories count, so
+    that results do not depend on the time of loading."""
 
     def __init__(self) -> None:
         query = np.zeros(SKETCH_BYTES, np.uint8)
@@ -87,47 +88,44 @@ class SketchWindow:
         """Return the `seq` of memories whose sketches differ in at most `max_bits` bits, closest first, then newest.
         Only the last `WINDOW` numbers up to `newest` count."""
         self._query[:] = sketch
-        _hammings(*self._pointers, 1, len(self._seqs), SKETCH_BYTES, self._differs_pointer)
-        (slots,) = np.less_equal(self._differs, max_bits, self._are_near).nonzero()
+        _hammings(*self._pointers, 1, len(self._seqs), SKETCH_BYTES, self._distances_pointer)
+        (slots,) = np.less_equal(self._distances, max_bits, self._is_near).nonzero()
         if not len(slots):
             return []
         seqs = self._numbers.take(slots)
         in_window = seqs > max(newest - WINDOW, _NO_SEQ)
         slots, seqs = slots[in_window], seqs[in_window]
         # Pack (bits, -seq) into one integer, so that one sort is enough.
-        order = (self._differs.take(slots).astype(np.int64) << _SEQ_BITS) - seqs
+        order = (self._distances.take(slots).astype(np.int64) << _SEQ_BITS) - seqs
         found: list[int] = seqs[order.argsort()].tolist()
         return found
 
     def size_bytes(self) -> int:
-        return self._codes.nbytes + self._differs.nbytes + self._are_near.nbytes + self._numbers.nbytes
+        return self._codes.nbytes + self._distances.nbytes + self._is_near.nbytes + self._numbers.nbytes
 
     def _grow(self, codes: Codes, seqs: "array[int]") -> None:
         self._codes, self._seqs = codes, seqs
         self._bytes = codes.data.cast("B")
         self._numbers = np.frombuffer(seqs, np.int64)  # shares the buffer of `seqs`
-        self._differs, self._are_near = np.empty(len(seqs), np.int32), np.empty(len(seqs), np.bool_)
+        self._distances, self._is_near = np.empty(len(seqs), np.int32), np.empty(len(seqs), np.bool_)
         # Cache the SWIG pointers: creating them takes longer than a search.
         self._pointers = self._query_pointer, faiss.swig_ptr(codes)
-        self._differs_pointer = faiss.swig_ptr(self._differs)
+        self._distances_pointer = faiss.swig_ptr(self._distances)
 
-
-K = TypeVar("K")
-V = TypeVar("V")
 
 MAX_CACHED_NODES = MAX_CACHED_VECTORS = 1_024
-_NODE_BYTES, _VECTOR_BYTES = 250, 250  # of Python objects
+_NODE_BYTES, _VECTOR_BYTES = 250, 250  # of Python objects per item
 
 
 @dataclass(slots=True)
 class StagedGraphChanges:
-    """The changes of one event to its owner's graph: records to write (None deletes), and updates of in-memory data."""
+    """The changes of one event to its owner's graph: records to write (`effects`, None deletes), and in-memory data."""
 
     effects: dict[bytes, bytes | None] = field(default_factory=dict)
     nodes: dict[str, bytes | None] = field(default_factory=dict)  # see `HotGraph`; None for a deleted node
-    superseded: dict[int, list[Superseded]] = field(default_factory=dict)  # see `OwnerGraph`
+    superseded: dict[int, list[Superseded]] = field(default_factory=dict)  # refinements by `seq`
     unsynced: dict[int, Unsynced | None] = field(default_factory=dict)  # None once the failed graph write is repeated
-    joined: dict[str, list[NameJoin]] = field(default_factory=dict)  # see `Unions`
+    joined: dict[str, list[NameJoin]] = field(default_factory=dict)  # joins by name; empty to remove them
     caseless: list[str] | None = None  # all caseless names, if they changed
     sketches: dict[int, bytes] = field(default_factory=dict)  # empty for a memory without a sketch
     edge_numbers: int = 0  # edge numbers assigned by the event
@@ -157,11 +155,10 @@ class HotGraph:
         self._caseless: list[str] | None = None
         self._names: EntityNames | None = None
         self.nodes: dict[str, bytes] = {}  # stored names of some nodes by key; of all if `has_all_nodes`
-        self.absent: set[str] = set()  # keys of missing nodes that were looked up
+        self.absent: set[str] = set()  # keys of some nodes that do not exist
         self.unsynced: dict[int, Unsynced] = {}  # by `seq` of memories whose graph write failed
         if was_empty:
             return
-        # A scan sees committed data only. An owner is loaded only between batches, when nothing is staged.
         stored = partition.scan(keys.table(owner, keys.UNSYNCED))
         self.unsynced = {keys.sequence(key): Unsynced.decode(value) for key, value in stored}
 
@@ -169,20 +166,20 @@ class HotGraph:
         """Return the owner's names in scripts without case, loaded on first use."""
         if self._caseless is None:
             stored = self._partition.get(keys.caseless(self._owner))
-            self._caseless = decode_names(stored) if stored else []
+            self._caseless = orjson.loads(stored or b"[]")
         return self._caseless
 
     def names(self) -> EntityNames:
         """Return the owner's entities by the words of their names, loaded on first use."""
         if self._names is None:
             nodes = self._partition.scan(keys.table(self._owner, keys.NODE))
-            found = [NodeRow.decode(value).key for _, value in islice(nodes, NAMES_MOST + 1)]
-            self._names = EntityNames(key.text for key in found if is_entity(key) and len(found) <= NAMES_MOST)
+            found = [NodeRow.decode(value).key for _, value in islice(nodes, SIMILAR_NAMES_MAX + 1)]
+            self._names = EntityNames(key.text for key in found if is_entity(key) and len(found) <= SIMILAR_NAMES_MAX)
         return self._names
 
     def window(self, newest: int) -> SketchWindow:
-        """Return the sketches of the newest memories up to `newest`, loaded on first use, before an event changes
-        any."""
+        """Return the sketches of the newest memories up to `newest`, loaded on first use. An event calls this before
+        it changes any."""
         if self._window is None:
             self._window = SketchWindow()
             first = keys.links(self._owner, max(0, newest - WINDOW + 1))
@@ -203,9 +200,9 @@ class HotGraph:
             for seq, value in zip(missing, stored, strict=True):
                 found[seq] = None if value is None else Vectors.read_whole(value, model, dimension)
                 self._cache_vector(seq, found[seq])
-        known = {seq: vector for seq in seqs if (vector := found[seq]) is not None}
-        rows = np.concatenate([*known.values()], dtype=np.float32) if known else np.empty(0, np.float32)
-        return [*known], rows.reshape(-1, dimension)
+        vectors = {seq: vector for seq in seqs if (vector := found[seq]) is not None}
+        rows = np.concatenate([*vectors.values()], dtype=np.float32) if vectors else np.empty(0, np.float32)
+        return [*vectors], rows.reshape(-1, dimension)
 
     def put_vectors(self, seq: int, vectors: Vectors | None) -> None:
         """Cache a memory's current vector, or drop its cached vector if it has none of the model."""
@@ -227,14 +224,12 @@ class HotGraph:
         if len(self.absent) > MAX_CACHED_NODES:
             self.absent.clear()
         self.absent.difference_update(staged.nodes)  # `-=` would copy the whole set
-        for key, name in staged.nodes.items():
-            _put(self.nodes, key, name)
+        _update(self.nodes, staged.nodes)
         if self._names is not None:
             for key, name in staged.nodes.items():
                 if is_entity(NodeKey(key)):
                     self._names.remove(key) if name is None else self._names.put(key)
-        for seq, marker in staged.unsynced.items():
-            _put(self.unsynced, seq, marker)
+        _update(self.unsynced, staged.unsynced)
         if staged.caseless is not None:
             self._caseless = staged.caseless
         if self._window is not None:
@@ -251,8 +246,10 @@ class HotGraph:
         return window + names + vectors + _NODE_BYTES * (len(self.nodes) + len(self.absent))
 
 
-def _put(cache: dict[K, V], key: K, value: V | None) -> None:
-    if value is None:
-        cache.pop(key, None)
-    else:
-        cache[key] = value
+def _update(cache: dict[Any, Any], changes: Mapping[Any, Any]) -> None:
+    """Apply changes by key; None deletes."""
+    for key, value in changes.items():
+        if value is None:
+            cache.pop(key, None)
+        else:
+            cache[key] = value

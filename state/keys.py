@@ -1,13 +1,12 @@
 """The layout of a state partition's RocksDB: every key.
 
-A partition's own records come first, then all records of each owner under one prefix. So an owner's data can be read or
-deleted as one range, and no key of one owner begins like another's.
+All records of an owner have one prefix, so that they can be read or deleted as one range.
 
-`owner`, `user`, `tenant`, `name`, `node` and `original` are keyed hashes of 16 bytes: no key contains a user's own
-words. A `node` is the `name` of a memory's id or of another node's key. Integers are big-endian, so that byte order is
-number order; `version` has 4 bytes, and all others have 8. `seq` numbers an owner's memories in order of arrival and
-never changes; `change` counts an owner's events that changed something; `number` is the `seq` of the message that
-opened the episode, or counts edges. A prime means 2^64 - 1 minus the number: the newest first."""
+`owner`, `user`, `tenant`, `name`, `node` and `original` are keyed hashes of 16 bytes: no key contains a text of a user.
+A `node` is the `name` of a memory's id, or the hash of another node's key. Integers are big-endian, so that byte order
+is number order; `version` has 4 bytes, all others have 8. `seq` numbers an owner's memories in order of arrival and
+never changes. `change` numbers the owner's events that changed something. `number` is an episode's (the `seq` of the
+memory that opened it), or an edge's. A prime (`seq'`) means 2^64 - 1 minus the number: the newest comes first."""
 
 import struct
 from collections.abc import Callable, Iterable
@@ -18,37 +17,37 @@ FORMAT_VERSION = 9
 
 FORMAT = b"\x00format"  # format version and partition number
 APPLIED = b"\x00applied:"  # source: the last applied offset of a source partition
-SETTLED = b"\x00settled:"  # source: the last offset of a replayed file with delivered outputs, and a digest up to there
+SETTLED = b"\x00settled:"  # source: the offset up to which a file's outputs are delivered, and a digest up to there
 COUNTS = b"\x00counts"  # the numbers of owners and of current memories
-COMPLETE = b"\x00complete"  # all folders of the directory were created, in the directory of one process
-PROGRESS = b"\x00place"  # how far the log is read and answered (encoded by the reader)
-OWNERS = b"\x01"  # owner, a table's letter, the rest of the table's key: one owner's records, see below
+COMPLETE = b"\x00complete"  # a marker: one process owns all partitions, and has created all folders
+PROGRESS = b"\x00place"  # how far the log is read and answered (in the encoding of its reader)
+OWNERS = b"\x01"  # owner, a table's letter, the rest of the table's key: the tables of owners, see below
 OUTBOX = b"\x02"  # source name, offset: outputs that may not be delivered yet
-EFFECTS = b"\x03"  # source name, offset: queries whose effects are stored: a repeated answer has no second effect
+EFFECTS = b"\x03"  # source name, offset: queries whose effects are stored, so that a repeated answer has none
 WORK = b"\x04"  # owner: the progress of an event that is applied in several steps
 OWNER_KEYS = b"\x05"  # owner: the owner's wrapped key, and its user
 USERS = b"\x06"  # user, owner: the owners of a user, one in each environment
-ERASED = b"\x07"  # user: the event time up to which a user was erased everywhere; user, owner: in one environment
+ERASED = b"\x07"  # user: the event time up to which all environments of a user were erased; user, owner: one of them
 TENANT_KEYS = b"\x08"  # tenant: the tenant's wrapped key
 UNCLEANED = b"\x09"  # owner, user: an erased owner whose data may still be in files
 FORWARDED = b"\x0a"  # original: a record that was forwarded here and is applied
 END = b"\xff"  # after every key
 
 # Tables of an owner.
-HEAD = b"H"  # identity, next sequence number, ingestion clock, language
-CURRENT = b"C"  # name: sequence number, version, content digest of a memory id, and whether it is deleted
+HEAD = b"H"  # the owner's identity, next numbers and counts (`rows.OwnerHead`)
+CURRENT = b"C"  # name: the state of a memory id (`rows.MemoryHead`)
 ROW = b"R"  # name, version: a memory's row; each version is kept
 ENTRY = b"E"  # seq: the index entry of the current version, from which in-memory indexes are built
 VECTORS = b"V"  # seq: the vectors of the current version
 PAST_ENTRY = b"P"  # seq, version: the index entry of a version that an update replaced
 PAST_VECTORS = b"Q"  # seq, version: its vectors
 SEGMENT = b"G"  # first seq, end seq: a segment (state/segments.py) of packed memories
-SEGMENTS_END = b"W"  # the end of the last segment
+SEGMENTS_END = b"W"  # the `seq` after the last segment
 STALE = b"Y"  # seq: memories that changed since their segment was packed
-EPISODE_LOG = b"X"  # change: episode marks, which no entry contains: explicit ends, and deleted members
+EPISODE_LOG = b"X"  # change: episode changes that no entry shows: explicit ends, and deleted members
 CATEGORY_SUMMARY = b"B"  # name, change: the summaries of a category, former ones included
 EPISODE = b"S"  # name, number: the episodes of a session
-EVENT_ID = b"D"  # name: ids of applied events that create no memory: each applies once
+EVENT_ID = b"D"  # name: ids of applied events without a memory, so that a repeated event has no effect
 DERIVATIVES = b"d"  # seq: memories and summaries derived from a memory
 EPISODE_SUMMARY = b"e"  # number: the summary of an episode
 # The graph (docs/internals/graph.md).
@@ -59,7 +58,7 @@ EDGE = b"O"  # name: an edge, by its ends and type
 ADJACENCY = b"A"  # node, number': the names of the edges at a node, in both directions
 SIMILAR = b"J"  # seq: a memory's most similar memories
 SUPERSEDED = b"Z"  # seq: the memories that supersede a memory
-UNSYNCED = b"F"  # seq: memories whose graph could not be written
+UNSYNCED = b"F"  # seq: memories whose graph update failed
 JOINED = b"T"  # node: the other names that an entity is joined to (state/entity_names.py)
 PAST_LINKS = b"m"  # seq, version: the graph contributions of a replaced version
 PAST_MEMBER = b"l"  # node, seq': a memory's former link to a node
@@ -72,18 +71,18 @@ CASELESS = b"c"  # names in scripts without case (state/entity_names.py)
 # Effects of queries.
 USAGE = b"U"  # seq: returns and feedback; not in the state hash
 SESSION = b"K"  # session name: memories returned in a session, for its continuity
-QUERY_IDS = b"I"  # ids of the owner's latest queries: a repeated query counts once
+QUERY_IDS = b"I"  # ids of the owner's latest queries, so that a repeated query is not counted again
 
 OWNER_BYTES = 16
 NAME_BYTES = 16
-TABLE_BYTES = 1 + OWNER_BYTES + 1  # of a table's prefix
-GROUP_BYTES = TABLE_BYTES + NAME_BYTES  # of a name's prefix in one of these: a session's episodes, a node's links
+TABLE_BYTES = 1 + OWNER_BYTES + 1  # of the prefix of an owner's table
+GROUP_BYTES = TABLE_BYTES + NAME_BYTES  # of the prefix of a group in the tables below, such as a node's links
 GROUPED = frozenset(
     (EPISODE, MEMBER, ADJACENCY, ROW, CATEGORY_SUMMARY, PAST_MEMBER, PAST_EDGE, PAST_ADJACENCY, PAST_NODE)
 )
 
 _U32, _U64 = struct.Struct(">I"), struct.Struct(">Q")
-_LAST = 2**64 - 1
+_MAX_U64 = 2**64 - 1
 
 
 # ------------------------------------------------------------------ keys and key prefixes of one owner's tables
@@ -109,7 +108,7 @@ def _named_and_numbered(table_: bytes) -> Callable[[bytes, bytes, int], bytes]:
 
 def _newest_first(table_: bytes) -> Callable[[bytes, bytes, int], bytes]:
     pack = _U64.pack
-    return lambda owner, name, number: OWNERS + owner + table_ + name + pack(_LAST - number)
+    return lambda owner, name, number: OWNERS + owner + table_ + name + pack(_MAX_U64 - number)
 
 
 def _versioned(table_: bytes) -> Callable[[bytes, int, int], bytes]:
@@ -175,19 +174,19 @@ def segment(owner: bytes, first: int, end: int) -> bytes:
 
 
 def member_of(owner: bytes, seq: int) -> tuple[bytes, bytes]:
-    """Return the parts of the keys of a memory's links, before and after the node."""
-    return OWNERS + owner + MEMBER, _U64.pack(_LAST - seq)
+    """Return the parts before and after the node in the keys of a memory's links."""
+    return OWNERS + owner + MEMBER, _U64.pack(_MAX_U64 - seq)
 
 
 def members_from(owner: bytes, table_: bytes, node: bytes, newest: int) -> tuple[bytes, bytes]:
-    """Return the range of a node's current or lost links of memories up to the `seq` `newest`."""
+    """Return the key range of a node's links (in `MEMBER` or `PAST_MEMBER`) to memories with a `seq` up to `newest`."""
     prefix = OWNERS + owner + table_ + node
-    return prefix + _U64.pack(_LAST - newest), after(prefix)
+    return prefix + _U64.pack(_MAX_U64 - newest), after(prefix)
 
 
 def past_edge_of(owner: bytes, name: bytes, seq: int | None) -> bytes:
-    """Return the prefix of a memory's earlier statements on an edge; None for events."""
-    return past_edges(owner, name) + _U64.pack(_LAST if seq is None else seq)
+    """Return the prefix of a memory's former statements on an edge; `seq` None for the values given by events."""
+    return past_edges(owner, name) + _U64.pack(_MAX_U64 if seq is None else seq)
 
 
 def past_edge(owner: bytes, name: bytes, seq: int | None, part: bytes, change: int) -> bytes:
@@ -205,44 +204,37 @@ def _prefixed(prefix: bytes) -> Callable[[bytes], bytes]:
     return lambda name: prefix + name
 
 
+def _paired(prefix: bytes) -> Callable[[bytes, bytes], bytes]:
+    return lambda one, other: prefix + one + other
+
+
+def _of_source(prefix: bytes) -> Callable[[str], bytes]:
+    return lambda source: prefix + source.encode()
+
+
 def _positioned(prefix: bytes) -> Callable[[bytes, int], bytes]:
     pack = _U64.pack
     return lambda source, offset: prefix + source + pack(offset)
 
 
-def applied(source: str) -> bytes:
-    """Return the key of the applied position of one source partition (`topic:partition`)."""
-    return APPLIED + source.encode()
-
-
-def settled(source: str) -> bytes:
-    return SETTLED + source.encode()
-
-
+applied = _of_source(APPLIED)  # the source is `topic:partition`
+settled = _of_source(SETTLED)
 owner = _prefixed(OWNERS)  # prefix: all data of an owner
 outbox = _positioned(OUTBOX)
 effects = _positioned(EFFECTS)
 work = _prefixed(WORK)
 owner_key = _prefixed(OWNER_KEYS)
-users_owners = _prefixed(USERS)  # prefix: the owners that a user has
-erased = _prefixed(ERASED)  # the erasure of a user in all environments, and the prefix of those in one
+users_owners = _prefixed(USERS)  # prefix: the owners of a user
+erased = _prefixed(ERASED)  # the erasure of a user in all environments
 tenant_key = _prefixed(TENANT_KEYS)
 forwarded = _prefixed(FORWARDED)  # by the digest of a record's owner and original position
-
-
-def user_owner(user: bytes, owner_: bytes) -> bytes:
-    return users_owners(user) + owner_
-
-
-def erased_in(user: bytes, owner_: bytes) -> bytes:
-    return ERASED + user + owner_
-
-
-def uncleaned(owner_: bytes, user: bytes) -> bytes:
-    return UNCLEANED + owner_ + user
+user_owner = _paired(USERS)  # by user and owner
+erased_in = _paired(ERASED)  # by user and owner
+uncleaned = _paired(UNCLEANED)  # by owner and user
 
 
 def uncleaned_of(key: bytes) -> tuple[bytes, bytes]:
+    """Return owner and user in a key of `UNCLEANED`."""
     return key[1 : 1 + OWNER_BYTES], key[1 + OWNER_BYTES :]
 
 
@@ -250,28 +242,28 @@ def uncleaned_of(key: bytes) -> tuple[bytes, bytes]:
 
 
 def edge_part(key: bytes) -> tuple[bytes, int | None]:
-    """Return the part of an edge's history that a key names, and its memory."""
+    """Return the part of an edge in a key of `PAST_EDGE` (`graph_codec.edge_part`), and the memory's `seq`."""
     seq = int(_U64.unpack(key[-17:-9])[0])
-    return key[-9:-8], None if seq == _LAST else seq
+    return key[-9:-8], None if seq == _MAX_U64 else seq
 
 
 def scan_prefixes(found: Iterable[bytes]) -> list[bytes]:
-    """Return the scan prefixes of owners' keys: the prefix of the table, or of the name in grouped tables."""
+    """Return the prefix of the table of each key, or of the group in grouped tables."""
     return [key[:GROUP_BYTES] if key[OWNER_BYTES + 1 : TABLE_BYTES] in GROUPED else key[:TABLE_BYTES] for key in found]
 
 
 def split(key: bytes) -> tuple[bytes, bytes, bytes]:
-    """Split a key of the owners' namespace into (owner, table, rest). Other keys have an empty owner and table."""
+    """Split a key of `OWNERS` into (owner, table's letter, rest). Other keys have an empty owner and letter."""
     return (key[1:17], key[17:18], key[18:]) if key.startswith(OWNERS) else (b"", b"", key)
 
 
 def sequence(key: bytes) -> int:
-    """Return the sequence number at the end of an entry or vectors key."""
+    """Return the number at the end of a key."""
     return int(_U64.unpack(key[-8:])[0])
 
 
 def seq_and_version(key: bytes) -> tuple[int, int]:
-    """Sequence number and version that end a past entry's or past vectors' key."""
+    """Return the `seq` and the version at the end of a key."""
     return int(_U64.unpack(key[-12:-4])[0]), int(_U32.unpack(key[-4:])[0])
 
 
@@ -280,8 +272,8 @@ def version(key: bytes) -> int:
 
 
 def reversed_sequence(key: bytes) -> int:
-    """Return the number at the end of a key in descending order."""
-    return _LAST - sequence(key)
+    """Return the number at the end of a key whose numbers are stored newest first."""
+    return _MAX_U64 - sequence(key)
 
 
 def after(prefix: bytes) -> bytes:

@@ -16,7 +16,7 @@ import orjson
 from recallflow.fields import EPOCH_MS_MAX
 from recallflow.state import graph_codec as codec
 from recallflow.state import keys
-from recallflow.state.entity_names import AliasJoin, PastUnions, Unions, decode_all_joined
+from recallflow.state.entity_names import AliasJoin, PastUnions, Unions, decode_all_joins
 from recallflow.state.graph import Edge, Node, OwnerGraph, edge_of, similar_edge
 from recallflow.state.index import OwnerIndex
 from recallflow.state.partition import Partition
@@ -179,7 +179,7 @@ class PastGraph(OwnerGraph):
     def _explicit_edges(self, key: codec.NodeKey, limit: int) -> list[Edge]:
         names = self._names(key)
         listed = heapq.merge(*map(self._listed_edges, names), key=lambda one: one.number, reverse=True)
-        enough = limit if key.memory else limit + sum(map(self.unions().joins, names))  # joins are skipped
+        enough = limit if key.memory else limit + sum(map(self.unions().join_count, names))
         found: dict[bytes, Edge] = {}
         for _, name, row, own in islice(listed, READ_FACTOR * limit):
             if row is not None and name not in found and (then := self._edge_row(name, row)) is not None:
@@ -197,7 +197,7 @@ class PastGraph(OwnerGraph):
 
     def _join_candidates(self) -> Iterator[AliasJoin]:
         """Yield the joins of all times, possibly repeatedly."""
-        for own, joined in decode_all_joined(value for _, value in self._scan(keys.JOINED)):
+        for own, joined in decode_all_joins(value for _, value in self._scan(keys.JOINED)):
             yield from (AliasJoin(own, other, number) for other, number, leads in joined if leads)
         for key, value in self._scan(keys.PAST_JOINED):
             source, target = orjson.loads(value)

@@ -11,7 +11,7 @@ import orjson
 
 from recallflow.state import graph_codec as codec
 from recallflow.state import keys, rows
-from recallflow.state.entity_names import decode_joined, decode_names
+from recallflow.state.entity_names import decode_joins
 from recallflow.state.partition import Partition
 from recallflow.state.usage import Usage, decode_seqs
 
@@ -167,7 +167,7 @@ def _of_memory(name: str, decode: Callable[[bytes], Iterable[Any]]) -> "Reader":
 
 
 def _joined(_: Person, __: bytes, value: bytes) -> Fields:
-    own, joined = decode_joined(value)
+    own, joined = decode_joins(value)
     return {"name": own, "to": _shown(joined)}
 
 
@@ -234,7 +234,7 @@ GRAPH_READERS: Readers = {
     keys.SIMILAR: ("similar", _of_memory("near", codec.decode_neighbours)),
     keys.SUPERSEDED: ("superseded", _of_memory("by", codec.decode_superseded)),
     keys.JOINED: ("names_joined", _joined),
-    keys.CASELESS: ("names", lambda _, __, value: {"names": decode_names(value)}),
+    keys.CASELESS: ("names", lambda _, __, value: {"names": orjson.loads(value)}),
     keys.UNSYNCED: ("graph_not_written", _decoded(codec.Unsynced.decode)),
     keys.PAST_LINKS: ("past_memory_links", _past_links),
     keys.PAST_MEMBER: ("past_node_member", _past_member),

@@ -148,9 +148,6 @@ class Entry(NamedTuple):
         """Return the event time of this version."""
         return self.created_ms if self.edited_ms is None else self.edited_ms
 
-    def encode(self) -> bytes:
-        return orjson.dumps(tuple(self))
-
     @classmethod
     def decode(cls, data: bytes) -> "Entry":
         return cls._make(orjson.loads(data))
@@ -176,9 +173,6 @@ class EpisodeRow(NamedTuple):
     logged: bool = True
     of_facts: bool = False  # whether the session has only facts
     summarised: bool = False  # whether it has a current summary
-
-    def encode(self) -> bytes:
-        return orjson.dumps(tuple(self))
 
     @classmethod
     def decode(cls, data: bytes) -> "EpisodeRow":
@@ -210,9 +204,6 @@ class MemoryHead(NamedTuple):
     forgotten: bool
     text_bytes: int
 
-    def encode(self) -> bytes:
-        return orjson.dumps(tuple(self))
-
     @classmethod
     def decode(cls, data: bytes) -> "MemoryHead":
         return cls._make(orjson.loads(data))
@@ -232,9 +223,6 @@ class EpisodeLogEntry(NamedTuple):
     def of_member(cls, member: Entry, opened: EpisodeRow) -> "EpisodeLogEntry":
         return cls(member.change, member.ingested_ms, member.session_id, None, opened, member.project_id)
 
-    def encode(self) -> bytes:
-        return orjson.dumps(tuple(self), default=tuple)
-
     @classmethod
     def decode(cls, data: bytes) -> "EpisodeLogEntry":
         change, ingested_ms, session_id, ended_ms, opened, project_id = orjson.loads(data)
@@ -250,9 +238,6 @@ class CategorySummaryRow(NamedTuple):
     summary: str
     sources: list[int] = []  # `seq` of its source memories, if known
 
-    def encode(self) -> bytes:
-        return orjson.dumps(tuple(self))
-
     @classmethod
     def decode(cls, data: bytes) -> "CategorySummaryRow":
         return cls._make(orjson.loads(data))
@@ -263,9 +248,6 @@ class EpisodeSummaryRow(NamedTuple):
     ingested_ms: int
     number: int
     summary: str
-
-    def encode(self) -> bytes:
-        return orjson.dumps(tuple(self))
 
     @classmethod
     def decode(cls, data: bytes) -> "EpisodeSummaryRow":
@@ -279,9 +261,6 @@ class Derivatives(NamedTuple):
     memories: list[int]
     summaries: list[tuple[str, int]]
     ended: list[int]
-
-    def encode(self) -> bytes:
-        return orjson.dumps(tuple(self))
 
     @classmethod
     def decode(cls, data: bytes) -> "Derivatives":

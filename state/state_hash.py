@@ -19,7 +19,7 @@ from recallflow.state.checkpoint import CACHE_BYTES
 from recallflow.state.description import check_same
 from recallflow.state.directory import StateDirectory
 from recallflow.state.encryption import AtRest
-from recallflow.state.entity_names import decode_joined, decode_names
+from recallflow.state.entity_names import decode_joins
 from recallflow.state.folders import format_partitions
 from recallflow.state.partition import Partition
 
@@ -127,8 +127,8 @@ LOG_DERIVED: dict[bytes, tuple[str, Callable[[bytes, bytes], Any]]] = {
         lambda key, value: [keys.sequence(key), [*map(_SIMILAR, codec.decode_neighbours(value))]],
     ),
     keys.SUPERSEDED: ("superseded", lambda key, value: [keys.sequence(key), _superseded(value)]),
-    keys.JOINED: ("joined", lambda _, value: _plain(decode_joined(value))),
-    keys.CASELESS: ("caseless", lambda _, value: decode_names(value)),
+    keys.JOINED: ("joined", lambda _, value: _plain(decode_joins(value))),
+    keys.CASELESS: ("caseless", lambda _, value: orjson.loads(value)),
     keys.UNSYNCED: ("unsynced", lambda key, value: [keys.sequence(key), _plain(codec.Unsynced.decode(value))]),
     keys.PAST_LINKS: (
         "past links",

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import NamedTuple
 
+import orjson
+
 from recallflow.errors import FieldProblem, InvalidRecord
 from recallflow.limits import DESCRIBERS_MAX, SUPERSEDED_MAX
 from recallflow.operators.graph.past import GraphHistory, Nodes
@@ -22,6 +24,7 @@ from recallflow.state.graph_codec import (
     StoredNeighbour,
     Superseded,
     Unsynced,
+    encode_row,
 )
 from recallflow.state.hot_graph import StagedGraphChanges
 from recallflow.state.hot_owner import HotOwner
@@ -85,11 +88,11 @@ class GraphChanges(GraphHistory):
 
     def _joined(self, key: str) -> list[NameJoin]:
         stored = self.get(keys.joined(self._owner, self.name(NodeKey(key))))
-        return [] if stored is None else entity_names.decode_joined(stored)[1]
+        return [] if stored is None else entity_names.decode_joins(stored)[1]
 
     def _put_joined(self, key: str, joined: list[NameJoin]) -> None:
         stored = keys.joined(self._owner, self.name(NodeKey(key)))
-        self.put(stored, entity_names.encode_joined(key, joined) if joined else None)
+        self.put(stored, entity_names.encode_joins(key, joined) if joined else None)
         self.staged.joined[key] = joined
 
     def caseless_names(self) -> list[str]:
@@ -108,7 +111,7 @@ class GraphChanges(GraphHistory):
             self._put_caseless([name for name in before if name not in names])
 
     def _put_caseless(self, names: list[str]) -> None:
-        self.put(keys.caseless(self._owner), entity_names.encode_names(names) if names else None)
+        self.put(keys.caseless(self._owner), orjson.dumps(names) if names else None)
         self.staged.caseless = names
 
     # ------------------------------------------------------------------ edges, stored at both ends
@@ -137,7 +140,7 @@ class GraphChanges(GraphHistory):
         before = self.edge(name)
         if before is not None:
             self.keep_parts(name, before, row)
-        self.put(keys.edge(self._owner, name), row.encode())
+        self.put(keys.edge(self._owner, name), encode_row(row))
         self._supersede(row, hides=row.hides_target)
         self.join_names(row, joins=row.joins_entities)
 
@@ -215,7 +218,7 @@ class GraphChanges(GraphHistory):
         return None if stored is None else NodeRow.decode(stored)
 
     def put_node(self, row: NodeRow) -> None:
-        self.put(keys.node(self._owner, self.name(row.key)), row.encode())
+        self.put(keys.node(self._owner, self.name(row.key)), encode_row(row))
 
     def remove_node(self, key: NodeKey) -> None:
         self.put(keys.node(self._owner, self.name(key)), None)
@@ -228,7 +231,7 @@ class GraphChanges(GraphHistory):
         found = self._hot.graph.name(NodeKey(key))
         stored = keys.node(self._owner, found)
         if self.hot_graph.has_all_nodes or self.get(stored) is None:
-            self.put(stored, NodeRow(NodeKey(key), kind, name, name if is_urn else None).encode())
+            self.put(stored, encode_row(NodeRow(NodeKey(key), kind, name, name if is_urn else None)))
             if kind == codec.ENTITY_KIND and not key.isascii():
                 self.add_caseless_name(key)
         self.staged.nodes[key] = found
@@ -250,7 +253,7 @@ class GraphChanges(GraphHistory):
     def similar_names(self, key: str) -> list[str]:
         """Return keys of earlier entities whose name contains this one's or is a part of it, except synonyms."""
         same = {name.text for name in self._hot.graph.unions().names(NodeKey(key))}
-        return [other for other in self.hot_graph.names().alike(key) if other not in same]
+        return [other for other in self.hot_graph.names().similar(key) if other not in same]
 
     def is_superseded(self, seq: int) -> bool:
         return any(one.until_ms is None for one in self.superseding(seq))
@@ -335,7 +338,7 @@ class GraphChanges(GraphHistory):
 
     def put_unsynced(self, seq: int, marker: Unsynced | None) -> None:
         """Mark a memory whose graph write failed; None removes the mark."""
-        self.put(keys.unsynced(self._owner, seq), None if marker is None else marker.encode())
+        self.put(keys.unsynced(self._owner, seq), None if marker is None else encode_row(marker))
         self.staged.unsynced[seq] = marker
 
     def prune(self) -> None:
@@ -369,7 +372,7 @@ class GraphChanges(GraphHistory):
         for name in self._undescribed.keys() - orphans:
             if (row := self.get(keys.node(owner, name))) is not None:
                 seq, description = oldest_description(name)
-                self.put(keys.node(owner, name), NodeRow.decode(row).describe(description, seq).encode())
+                self.put(keys.node(owner, name), encode_row(NodeRow.decode(row).describe(description, seq)))
         gone = [self._detached[name] for name in orphans]
         for key in gone:
             before = partition.get(keys.node(owner, self.name(key)))

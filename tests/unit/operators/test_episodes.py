@@ -16,6 +16,7 @@ from recallflow.owner import Owner
 from recallflow.state import hot_owner, keys
 from recallflow.state.database import SharedMemory
 from recallflow.state.encryption import Keyring
+from recallflow.state.graph_codec import encode_row
 from recallflow.state.hot_owner import HotOwner
 from recallflow.state.partition import Partition
 from recallflow.state.rows import EpisodeRow, OwnerHead
@@ -141,7 +142,7 @@ class Chat:
     def _keep(self, session: str | None, changed: list[EpisodeRow]) -> None:
         owner, name = self._hot.key, self._hot.session_key(session)
         self._records |= {episode.number: episode for episode in changed}
-        self._partition.stage({keys.episode(owner, name, e.number): e.encode() for e in changed})
+        self._partition.stage({keys.episode(owner, name, e.number): encode_row(e) for e in changed})
         self._hot.put_episodes(session, changed)
 
 

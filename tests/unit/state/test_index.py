@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from recallflow.operators.recall.filters import Filtering, valid
 from recallflow.operators.recall.moment import Moment
 from recallflow.queries import Filters
+from recallflow.state.graph_codec import encode_row
 from recallflow.state.index import MAX_NEIGHBOURS, NEIGHBOURS, OwnerIndex
 from recallflow.state.rows import Entry, EpisodeRow, Vectors
 from recallflow.state.segment import Segment
@@ -137,7 +138,7 @@ class World:
     def unpacked(self, cuts: list[int]) -> OwnerIndex:
         """Loaded from segments that were cut anywhere, encoded and decoded, and the last of it from entries."""
         index = OwnerIndex(MODEL, DIMENSION, self._read)
-        index.load_episodes({number: episode.encode() for number, episode in self.episodes.items()})
+        index.load_episodes({number: encode_row(episode) for number, episode in self.episodes.items()})
         *packed, rest = self._stretches(cuts)
         for entries in packed:
             part = OwnerIndex(MODEL, DIMENSION)
@@ -155,7 +156,7 @@ class World:
             part = OwnerIndex(MODEL, DIMENSION)
             part.add(entries, self.vectors)
             whole.append(part.packed(0))
-        index.load_episodes({number: episode.encode() for number, episode in self.episodes.items()})
+        index.load_episodes({number: encode_row(episode) for number, episode in self.episodes.items()})
         index.append(whole.packed(0))
         return index
 

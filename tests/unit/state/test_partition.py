@@ -33,6 +33,7 @@ from recallflow.state.graph_codec import (
     decode_neighbours,
     decode_superseded,
     encode_member,
+    encode_row,
     encode_rows,
     node_key,
     sketch_of,
@@ -372,7 +373,7 @@ RECORDS = st.one_of(
 
 @given(record=RECORDS)
 def test_a_record_round_trips(record: Any) -> None:
-    decoded = type(record).decode(record.encode())
+    decoded = type(record).decode(record.encode() if isinstance(record, LinksRow) else encode_row(record))
     assert decoded == record
     assert repr(decoded) == repr(record), "the same types in it"
 
@@ -435,27 +436,27 @@ def _other_weight(partition: Partition, owner: bytes) -> dict[bytes, bytes | Non
 
 def _other_type(partition: Partition, owner: bytes) -> dict[bytes, bytes | None]:
     key, value = next(iter(stored(partition, owner, keys.EDGE).items()))
-    return {key: EdgeRow.decode(value)._replace(type="hates").encode()}
+    return {key: encode_row(EdgeRow.decode(value)._replace(type="hates"))}
 
 
 def _unstated(partition: Partition, owner: bytes) -> dict[bytes, bytes | None]:
     found = {key: EdgeRow.decode(value) for key, value in stored(partition, owner, keys.EDGE).items()}
-    return {key: row._replace(statements=(), given=None).encode() for key, row in found.items()}
+    return {key: encode_row(row._replace(statements=(), given=None)) for key, row in found.items()}
 
 
 def _lonely(partition: Partition, owner: bytes) -> dict[bytes, bytes | None]:
     row = NodeRow(NodeKey("tag:lonely"), "tag", "lonely")
-    return {keys.node(owner, partition.keyring.node(owner, "tag:lonely")): row.encode()}
+    return {keys.node(owner, partition.keyring.node(owner, "tag:lonely")): encode_row(row)}
 
 
 def _other_name(partition: Partition, owner: bytes) -> dict[bytes, bytes | None]:
     key, value = next(iter(stored(partition, owner, keys.NODE).items()))
-    return {key: NodeRow.decode(value)._replace(key=NodeKey("tag:other")).encode()}
+    return {key: encode_row(NodeRow.decode(value)._replace(key=NodeKey("tag:other")))}
 
 
 def _undescribed(partition: Partition, owner: bytes) -> dict[bytes, bytes | None]:
     key = keys.node(owner, partition.keyring.node(owner, "entity:ann"))
-    return {key: NodeRow.decode(partition.get(key) or b"")._replace(described_by=7).encode()}
+    return {key: encode_row(NodeRow.decode(partition.get(key) or b"")._replace(described_by=7))}
 
 
 def _cut(partition: Partition, owner: bytes) -> dict[bytes, bytes | None]:

@@ -26,6 +26,7 @@ from recallflow.state.description import describe
 from recallflow.state.directory import StateDirectory
 from recallflow.state.encryption import UNENCRYPTED
 from recallflow.state.folders import numbers_in, partition_folder
+from recallflow.state.graph_codec import encode_row
 from recallflow.state.moving import merge, move, split
 from recallflow.state.partition import Counts, Partition
 from recallflow.state.rows import Entry, MemoryHead, Vectors
@@ -80,8 +81,8 @@ def test_every_planted_damage_is_found(state_dir: Path) -> None:
         damages |= {
             keys.row(ann, name["ann2"], 0): None, keys.entry(ann, 5): None, row: whole_row[:-5],
             vectors: whole_vectors[:-1], keys.vectors(ann, 1): stored._replace(matrix=stored.matrix[:, :10]).encode(),
-            keys.entry(ann, 4): entry._replace(episode=99).encode(),
-            keys.current(ann, name["fact"]): current._replace(version=1).encode(), keys.OWNERS + ann + b"Yfoo": b"",
+            keys.entry(ann, 4): encode_row(entry._replace(episode=99)),
+            keys.current(ann, name["fact"]): encode_row(current._replace(version=1)), keys.OWNERS + ann + b"Yfoo": b"",
             b"\x07foreign": b"",
             keys.head(partition.keyring.owner(Owner("x", "y", "z"))): orjson.dumps(["x", "y", "other", 0, 0, None, 0]),
         }  # fmt: skip

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -291,8 +292,8 @@ def test_one_sided_and_missing_unions_are_reported(tmp_path: Path) -> None:
     graph, partition = engine.graph, engine.directory.partition(0)
     owner = partition.keyring.owner(ANN)
     ann, cleo, dee = (keys.joined(owner, graph.name(entity(name))) for name in ("ann", "cleo", "dee"))
-    made_up = entity_names.encode_joined("entity:cleo", [entity_names.NameJoin("entity:dee", 77, True)])
-    nobody = entity_names.encode_names(["王小明"])
+    made_up = entity_names.encode_joins("entity:cleo", [entity_names.NameJoin("entity:dee", 77, True)])
+    nobody = orjson.dumps(["王小明"])
     partition.stage({ann: None, cleo: made_up, dee: None, keys.caseless(owner): nobody})
     partition.commit()
     said = "\n".join(engine.problems())
