@@ -1,4 +1,4 @@
-"""Array types by content, arrays that grow at the end, and strings by number."""
+"""Array types by content, arrays with fast appends, and strings by number."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -24,20 +24,20 @@ Codes = npt.NDArray[np.uint8]  # (rows, bytes of a row)
 Bytes = npt.NDArray[np.int8]  # (tokens, dimension): unit vectors in units of 1/127
 
 
-_MUCH_BYTES = 4 * 1024 * 1024
-_SPARE = 8  # large additions reserve an eighth more: unwritten memory costs nothing
+_LARGE_BYTES = 4 * 1024 * 1024
+_SPARE_SHARE = 8  # a large array reserves an eighth more than it needs: unwritten memory costs nothing
 
 
 def _unwritten(count: int, dtype: np.dtype[Any]) -> Array:
-    """Allocate memory for values. For large blocks NumPy requests huge pages; if none is free, the kernel searches
-    during the writes: 40 MB take 3 to 95 ms. Small pages take 15 ms."""
-    if (size := count * dtype.itemsize) < _MUCH_BYTES:
+    """Allocate memory for values. Large blocks get small pages: NumPy would request huge pages, which the kernel may
+    have to search for during the writes (for 40 MB, 3 to 95 ms instead of 15 ms)."""
+    if (size := count * dtype.itemsize) < _LARGE_BYTES:
         return np.empty(count, dtype)
     return np.frombuffer(mmap(-1, size, flags=MAP_PRIVATE | MAP_ANONYMOUS), dtype, count)
 
 
 class GrowingArray:
-    """An array with appends in amortised constant time. `view` is the filled part, valid until the next append."""
+    """An array with appends in amortised constant time. `view` is its content, valid until the next append."""
 
     def __init__(self, dtype: npt.DTypeLike, capacity: int = 64) -> None:
         self._data: Array = np.zeros(capacity, dtype)
@@ -57,13 +57,13 @@ class GrowingArray:
     def extend(self, values: npt.ArrayLike, count: int | None = None) -> None:
         """Append the values, or one value `count` times."""
         added = values if isinstance(values, np.ndarray) else np.asarray(values, self._data.dtype)
-        self.more(len(added) if count is None else count)[:] = added
+        self.extend_unwritten(len(added) if count is None else count)[:] = added
 
-    def more(self, count: int) -> Array:
+    def extend_unwritten(self, count: int) -> Array:
         """Append space for values, and return it for writing."""
         end = self._size + count
         if end > len(self._data):
-            self._resize(max(end + end // _SPARE, 2 * len(self._data)))
+            self._resize(max(end + end // _SPARE_SHARE, 2 * len(self._data)))
         self._size = end
         return self._data[end - count : end]
 
@@ -73,13 +73,14 @@ class GrowingArray:
         self._size = len(kept)
         self._data[: self._size] = kept
 
-    def cut(self, size: int) -> None:
+    def truncate(self, size: int) -> None:
         """Remove all values from index `size` on."""
         self._size = size
 
-    def reserve(self, more: int) -> None:
-        if (end := self._size + more) > len(self._data):
-            self._resize(end + end // _SPARE)
+    def reserve(self, count: int) -> None:
+        """Allocate memory for `count` more values."""
+        if (end := self._size + count) > len(self._data):
+            self._resize(end + end // _SPARE_SHARE)
 
     def _resize(self, capacity: int) -> None:
         grown = _unwritten(capacity, self._data.dtype)
@@ -88,51 +89,51 @@ class GrowingArray:
 
 
 class JoinedArray:
-    """An array whose parts are joined at its first use, because many arrays are never used."""
+    """An array whose appended parts are joined at its next use, because many arrays are never used."""
 
-    WAITING = 256  # maximum number of unjoined parts
+    MAX_UNJOINED = 256  # parts
 
     def __init__(self, dtype: npt.DTypeLike) -> None:
         self._dtype = np.dtype(dtype)
         self._joined = GrowingArray(dtype)
-        self._waiting: list[tuple[Array, int, Array | None]] = []
-        self._waiting_bytes = 0
+        self._unjoined: list[tuple[Array, int, Array | None]] = []
+        self._unjoined_bytes = 0
 
     @property
     def view(self) -> Array:
         """Return all values, valid until the next append."""
-        if self._waiting:
+        if self._unjoined:
             self._join()
         return self._joined.view
 
     @property
     def nbytes(self) -> int:
-        return self._joined.nbytes + self._waiting_bytes
+        return self._joined.nbytes + self._unjoined_bytes
 
-    def extend(self, values: npt.ArrayLike, count: int, meanings: Array | None = None) -> None:
-        """Append copies of `count` values, or one value repeated. `meanings` are given if the values number them."""
-        if len(self._waiting) == self.WAITING:
+    def extend(self, values: npt.ArrayLike, count: int, lookup: Array | None = None) -> None:
+        """Append copies of `count` values, or one value repeated. With `lookup`, values are indexes in this array."""
+        if len(self._unjoined) == self.MAX_UNJOINED:
             self._join()
         part = np.array(values, getattr(values, "dtype", self._dtype))
-        self._waiting.append((part, count, meanings))
-        self._waiting_bytes += part.nbytes
+        self._unjoined.append((part, count, lookup))
+        self._unjoined_bytes += part.nbytes
 
     def _join(self) -> None:
-        waiting, self._waiting, self._waiting_bytes = self._waiting, [], 0
-        self._joined.reserve(sum(count for _, count, _ in waiting))
-        for values, size, meanings in waiting:
-            self._joined.extend(values if meanings is None else meanings.take(values), size)
+        parts, self._unjoined, self._unjoined_bytes = self._unjoined, [], 0
+        self._joined.reserve(sum(count for _, count, _ in parts))
+        for values, size, lookup in parts:
+            self._joined.extend(values if lookup is None else lookup.take(values), size)
 
 
 def ranges(starts: Ints, sizes: Ints) -> Ints:
     """Return the numbers of all ranges [start, start + size), range by range."""
-    firsts = sizes.cumsum() - sizes
-    found: Ints = np.arange(sizes.sum()) + np.repeat(starts - firsts, sizes)
-    return found
+    offsets = sizes.cumsum() - sizes
+    numbers: Ints = np.arange(sizes.sum()) + np.repeat(starts - offsets, sizes)
+    return numbers
 
 
 def unit(vector: Sequence[float]) -> Matrix:
-    """Return the L2-normalised vector as (1, dimension) float32; in double precision the norm cannot overflow."""
+    """Return the L2-normalised vector, (1, dimension) float32. The norm of large values would overflow in float32."""
     row = np.array([vector], np.float64)
     norm = np.linalg.norm(row)
     return (row / norm if norm > 0 else row).astype(np.float32)
@@ -147,17 +148,16 @@ def mean(rows: Matrix) -> Matrix:
 
 
 def best_part(values: Array, weights: Column, counts: Ints) -> Array:
-    """Return the values of each item's best part: the first with the highest weighted sum.
+    """Return the values of each item's best part, (rows, items): the first part with the highest weighted sum.
 
-    `(rows, parts)` values of items with at least one part each, item after item, become (rows, items). `weights` is
-    (rows,)."""
+    `values` are (rows, parts), item after item; each item has `counts` parts, at least one. `weights` are (rows,)."""
     if len(counts) == values.shape[1]:
         return values
     sums, firsts = weights.astype(values.dtype) @ values, counts.cumsum() - counts
-    thing = np.repeat(np.arange(len(counts)), counts)
-    (best,) = (sums == np.maximum.reduceat(sums, firsts)[thing]).nonzero()
-    of = thing[best]
-    return values[:, best[np.concatenate([[True], of[1:] != of[:-1]])]]
+    item_of_part = np.repeat(np.arange(len(counts)), counts)
+    (best,) = (sums == np.maximum.reduceat(sums, firsts)[item_of_part]).nonzero()
+    items = item_of_part[best]
+    return values[:, best[np.concatenate([[True], items[1:] != items[:-1]])]]
 
 
 class Texts:
@@ -180,6 +180,7 @@ class Texts:
         self.append(np.frombuffer(b"".join(encoded), np.uint8), ends)
 
     def append(self, data: Array, ends: Ints) -> None:
+        """Add strings in the form of `packed`."""
         self._ends.extend(ends.astype(np.int64) + len(self._bytes))
         self._bytes.extend(data)
 
@@ -193,7 +194,7 @@ class Texts:
 
 
 class Interner:
-    """Strings ↔ small numbers, so that filters compare integers. -1 is no string."""
+    """Numbers of strings, so that filters compare integers. None has the number -1."""
 
     def __init__(self) -> None:
         self._numbers: dict[str | None, int] = defaultdict(count().__next__, {None: -1})
@@ -206,5 +207,5 @@ class Interner:
         return found
 
     def number_of(self, text: str) -> int:
-        """Return the string's number, or -2, which no memory has, for an unknown string."""
+        """Return the string's number, or -2 for an unknown string."""
         return self._numbers.get(text, -2)

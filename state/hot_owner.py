@@ -25,15 +25,15 @@ _EPISODE_BYTES = 300
 
 
 class HotOwner:
-    """One owner in memory. Writes need only the head and the episodes of the current session. The first query builds
-    the search index, and each later event updates it."""
+    """One owner in memory. A write loads only the head and the episodes of its session. The first query loads the
+    search index, and each later event updates it."""
 
     def __init__(self, partition: Partition, owner: Owner) -> None:
         self.owner = owner
         self.key = partition.keyring.owner(owner)
         self.partition = partition
         stored = partition.get(keys.head(self.key))
-        # An owner without a head has no stored records. Later records pass through memory first.
+        # An owner without a head has no stored records, so that none need to be read for caches created later.
         self._was_empty = stored is None
         head = OwnerHead.decode(stored) if stored else OwnerHead(owner, 0, 0)
         self.next_seq, self.next_change, self.clock_ms = head.next_seq, head.next_change, head.clock_ms
@@ -42,12 +42,12 @@ class HotOwner:
         self.graph = OwnerGraph(partition, self.key)
         self.index: OwnerIndex | None = None
         self._segments: Segments | None = None
-        self.past: tuple[object, OwnerIndex] | None = None  # the index of the moment of the query in progress
-        self.scoped: OrderedDict[tuple[str, ...], ScopedIndex] = OrderedDict()  # of the memories of project subsets
+        self.past: tuple[object, OwnerIndex] | None = None  # moment and index of the historical query in progress
+        self.scoped: OrderedDict[tuple[str, ...], ScopedIndex] = OrderedDict()  # indexes of some projects alone
         self._hot_graph: HotGraph | None = None
         self._usage: OwnerUsage | None = None
         self._sessions: dict[str | None, list[EpisodeRow]] = {}
-        self._session_episodes = 0  # total number of their episodes
+        self._episode_count = 0  # in `_sessions`
 
     def name(self, text: str) -> bytes:
         """Return the keyed hash of an id or session of this owner."""
@@ -66,20 +66,20 @@ class HotOwner:
         if session_id not in self._sessions and self._was_empty:
             self._sessions[session_id] = []
         elif session_id not in self._sessions:
-            # Nothing of this session is staged: staging loads it here first, and an owner's staged changes are
-            # committed before its eviction.
+            # No changes of this session are staged: a change loads the session first, and an owner's staged changes
+            # are committed before its eviction.
             prefix = keys.table(self.key, keys.EPISODE) + self.session_key(session_id)
             stored = [EpisodeRow.decode(value) for _, value in self.partition.scan_committed(prefix)]
             self._sessions[session_id] = _current_episodes(stored)
-            self._session_episodes += len(self._sessions[session_id])
+            self._episode_count += len(self._sessions[session_id])
         return self._sessions[session_id]
 
     def put_episodes(self, session_id: str | None, changed: list[EpisodeRow]) -> None:
-        """Apply the new state of some of the session's episodes."""
-        before = self.episodes(session_id)
-        self._session_episodes -= len(before)
-        self._sessions[session_id] = with_changes(before, changed)
-        self._session_episodes += len(self._sessions[session_id])
+        """Apply changed episodes of a session."""
+        current = self.episodes(session_id)
+        self._episode_count -= len(current)
+        self._sessions[session_id] = with_changes(current, changed)
+        self._episode_count += len(self._sessions[session_id])
         if self.index is not None:
             for episode in changed:
                 self.index.put_episode(episode)
@@ -97,38 +97,22 @@ class HotOwner:
     def search_index(self, model: str, dimension: int) -> OwnerIndex:
         """Return the owner's index, loaded from commits on first use."""
         if self.index is None or self.index.needs_rebuild():
-            segments = self._stored_segments(model, dimension)
+            segments = self.segments(model, dimension)
             index = OwnerIndex(model, dimension, segments.read_vectors)
             index.load_episodes({keys.sequence(key): value for key, value in self.scan(keys.EPISODE)})
             segments.load(index, self.next_seq)
             self.index = index
         return self.index
 
-    def pack_segment(self, model: str, dimension: int) -> int:
-        """Pack the next complete range of the index. Return its size. Only between batches: it reads commits."""
-        try:
-            return self._stored_segments(model, dimension).pack()
-        except DecryptionFailed:  # the next reader of the owner reports it
-            return 0
-
-    def can_pack(self, model: str, dimension: int) -> bool:
-        """Return whether `pack_segment` has a complete range."""
-        try:
-            return self._stored_segments(model, dimension).can_pack(self.next_seq)
-        except DecryptionFailed:
-            return False
-
     def pack_tail(self) -> int:
         """Pack the newest memories before the owner's eviction. Return their number. Only between batches."""
         if self._segments is None or self.partition.is_staging:
             return 0
-        packing = SteppedWork(partial(self._segments.pack_tail, self.next_seq))
-        try:
-            return packing.outcome if any(packing.step() for _ in range(TAIL_STEPS)) else 0
-        except DecryptionFailed:
-            return 0
+        packing = SteppedWork(partial(_if_readable, self._segments.pack_tail, self.next_seq))
+        return packing.outcome if any(packing.step() for _ in range(MAX_TAIL_STEPS)) else 0
 
-    def _stored_segments(self, model: str, dimension: int) -> Segments:
+    def segments(self, model: str, dimension: int) -> Segments:
+        """Return the owner's stored segments. They are packed only between batches, because packing reads commits."""
         if self._segments is None:
             self._segments = Segments(self.partition, self.key, model, dimension)
         return self._segments
@@ -145,7 +129,7 @@ class HotOwner:
                 self._usage.put(seq, usage)
 
     def returned(self, session_id: str) -> Ints:
-        """Return the memories (`seq`) returned in the session, the latest last."""
+        """Return the memories (`seq`) that queries of the session returned, the latest last."""
         return decode_seqs(self.partition.get(keys.session(self.key, self.name(session_id))) or b"")
 
     def scan(self, table: bytes) -> Iterator[tuple[bytes, bytes]]:
@@ -158,47 +142,56 @@ class HotOwner:
             index += scoped.index.size_bytes() + _EPISODE_BYTES * sum(map(len, scoped.sessions.values()))
         hot_graph = self._hot_graph.size_bytes() if self._hot_graph is not None else 0
         usage = self._usage.size_bytes() if self._usage is not None else 0
-        episodes = _EPISODE_BYTES * self._session_episodes
+        episodes = _EPISODE_BYTES * self._episode_count
         return _OWNER_BYTES + episodes + index + hot_graph + usage + self.graph.size_bytes()
 
 
-def with_changes(standing: list[EpisodeRow], changed: list[EpisodeRow]) -> list[EpisodeRow]:
-    """Return a session's current episodes after changes. It may change `standing` itself."""
-    if len(changed) == 1 and standing and standing[-1].number == changed[0].number:
-        standing[-1] = changed[0]  # the usual case: the next message of the latest episode
-        return standing
+def _if_readable(work: Callable[..., int], *arguments: int) -> int:
+    """Return the result of some work, or 0 if a record cannot be decrypted: the owner's next reader reports that."""
+    try:
+        return work(*arguments)
+    except DecryptionFailed:
+        return 0
+
+
+def with_changes(current: list[EpisodeRow], changed: list[EpisodeRow]) -> list[EpisodeRow]:
+    """Return a session's current episodes after changes. The list `current` may be changed."""
+    if len(changed) == 1 and current and current[-1].number == changed[0].number:
+        current[-1] = changed[0]  # the usual case: the next message of the latest episode
+        return current
     # Episodes do not overlap, so that only episodes that begin in the changed range can differ.
-    begins = attrgetter("start_ms")
-    first = bisect_left(standing, min(map(begins, changed)), key=begins)
-    end = bisect_right(standing, max(episode.last_ms for episode in changed), lo=first, key=begins)
+    start_ms = attrgetter("start_ms")
+    first = bisect_left(current, min(map(start_ms, changed)), key=start_ms)
+    end = bisect_right(current, max(episode.last_ms for episode in changed), lo=first, key=start_ms)
     numbers = {episode.number for episode in changed}
-    kept = [episode for episode in standing[first:end] if episode.number not in numbers]
-    standing[first:end] = _current_episodes([*kept, *changed])
-    return standing
+    unchanged = [episode for episode in current[first:end] if episode.number not in numbers]
+    current[first:end] = _current_episodes([*unchanged, *changed])
+    return current
 
 
 def _current_episodes(episodes: Iterable[EpisodeRow]) -> list[EpisodeRow]:
-    # Two may start at the same time: one that ended then, and one with messages from then on.
+    # Two episodes may start at the same time: one that ended at this time, and the next one.
     return sorted((e for e in episodes if e.merged_into is None), key=lambda e: (e.start_ms, e.last_ms, e.number))
 
 
-MAX_PACKED = 2_048  # memories per gap between batches
-TAIL_STEPS = 4  # of packing an evicted owner's newest memories; with more, their texts are too long to be packed
-MAX_PACKED_AT_CLOSE = 16_384  # memories at the end of a process, over all its workers, in about half a second
+MAX_PACKED = 2_048  # memories packed between two batches
+MAX_TAIL_STEPS = 4  # of packing an evicted owner's newest memories; longer texts are not packed
+MAX_PACKED_AT_CLOSE = 16_384  # memories packed at the end of a process by all workers, in about half a second
 
 
 class HotOwners:
-    """A least-recently-used cache of owners, by bytes.
+    """A least-recently-used cache of owners, limited in bytes.
 
-    Nothing is dropped while a batch is being applied: an owner may carry effects that are not committed yet. The
-    worker calls `shrink` between batches."""
+    No owner is evicted while a batch is applied, because its in-memory data may contain uncommitted changes. The worker
+    calls `shrink` between batches."""
 
     def __init__(self, budget_bytes: int) -> None:
         self._budget_bytes = budget_bytes
         self._owners: OrderedDict[Owner, HotOwner] = OrderedDict()
-        self._weights: dict[Owner, int] = {}
+        self._sizes_bytes: dict[Owner, int] = {}
         self._touched: set[Owner] = set()
-        self._stepped: dict[Owner, Callable[[], bool]] = {}  # unfinished work on owners, whose events wait for it
+        # Unfinished work (see `begin`) by owner. Further events of these owners wait.
+        self._stepped: dict[Owner, Callable[[], bool]] = {}
         self.total_bytes = 0
 
     def get(self, partition: Partition, owner: Owner) -> HotOwner:
@@ -212,19 +205,19 @@ class HotOwners:
         return hot
 
     def drop(self, owner: Owner) -> None:
-        """Evict an owner, if it is in memory. It is loaded again from the store."""
+        """Evict an owner without packing its newest memories."""
         if self._owners.pop(owner, None) is not None:
             self._touched.discard(owner)
             self._stepped.pop(owner, None)
-            self.total_bytes -= self._weights.pop(owner, 0)
+            self.total_bytes -= self._sizes_bytes.pop(owner, 0)
 
-    def drop_all(self, owners: Callable[[Owner], bool]) -> None:
-        for owner in [owner for owner in self._owners if owners(owner)]:
+    def drop_all(self, matches: Callable[[Owner], bool]) -> None:
+        for owner in [owner for owner in self._owners if matches(owner)]:
             self.drop(owner)
 
     def begin(self, owner: Owner, step: Callable[[], bool]) -> bool:
-        """Take the first step of work on an owner. Return whether any are left, for `advance`. `step` returns whether
-        it ended."""
+        """Call the first step of work on an owner. Return whether steps remain, which `advance` calls. `step` returns
+        whether the work has ended."""
         if step():
             return False
         self._stepped[owner] = step
@@ -237,7 +230,7 @@ class HotOwners:
         return any(self._owners[owner].partition is partition for owner in self._stepped)
 
     def advance(self, partition: Partition) -> None:
-        """Take one step of the work on one owner of a partition; the other owners precede its next step."""
+        """Call the next step of the work on one owner of a partition, in turn."""
         for owner in self._stepped:
             if self._owners[owner].partition is partition:
                 self.begin(owner, self._stepped.pop(owner))
@@ -245,13 +238,14 @@ class HotOwners:
                 return
 
     def pack_segments(self, model: str, dimension: int) -> None:
-        """Pack complete ranges of the owners used since the last `shrink`, within a work limit, because it delays other
-        work. The rest waits for the owner's next use."""
+        """Pack complete segments of the owners used since the last `shrink`, up to a limit: it delays other work. The
+        rest is packed after the owner's next use."""
         packed = 0
         for owner in self._touched - self._stepped.keys():
             hot = self._owners[owner]
-            while packed < MAX_PACKED and hot.can_pack(model, dimension):
-                packing = SteppedWork(partial(hot.pack_segment, model, dimension))
+            segments = hot.segments(model, dimension)
+            while packed < MAX_PACKED and _if_readable(segments.can_pack, hot.next_seq):
+                packing = SteppedWork(partial(_if_readable, segments.pack))
                 if self.begin(owner, packing.step) or not packing.outcome:
                     break
                 packed += packing.outcome
@@ -259,9 +253,9 @@ class HotOwners:
     def shrink(self) -> None:
         """Measure the owners used since the last call, and evict the least recently used ones over the budget."""
         for owner in self._touched:
-            weight = self._owners[owner].size_bytes()
-            self.total_bytes += weight - self._weights.get(owner, 0)
-            self._weights[owner] = weight
+            size_bytes = self._owners[owner].size_bytes()
+            self.total_bytes += size_bytes - self._sizes_bytes.get(owner, 0)
+            self._sizes_bytes[owner] = size_bytes
         self._touched.clear()
         packed = 0
         while self.total_bytes > self._budget_bytes:
@@ -269,7 +263,7 @@ class HotOwners:
             if oldest is None:
                 return
             hot = self._owners.pop(oldest)
-            self.total_bytes -= self._weights.pop(oldest)
+            self.total_bytes -= self._sizes_bytes.pop(oldest)
             if packed < MAX_PACKED:
                 hot.partition.commit()
                 packed += hot.pack_tail()
@@ -306,7 +300,7 @@ class Owners:
         self._partition.commit()
         self._hot_owners.drop(owner)
 
-    def drop_all(self, owners: Callable[[Owner], bool]) -> None:
+    def drop_all(self, matches: Callable[[Owner], bool]) -> None:
         """Commit, and evict all owners that match. Raise StorageError."""
         self._partition.commit()
-        self._hot_owners.drop_all(owners)
+        self._hot_owners.drop_all(matches)

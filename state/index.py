@@ -1,5 +1,5 @@
-"""The search index of one owner's memories: built from segments (state/segment.py) or from index entries and vectors on
-first use, and updated with each event. It is derived data only."""
+"""The search index of one owner's memories. It is loaded on first use, from segments (state/segments.py) or from index
+entries and vectors, and updated with each event."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property, partial, wraps
@@ -32,7 +32,7 @@ _STEM_CACHE_BYTES_PER_MEMORY = 40
 _STATEMENT_BYTES = 1_200
 _STEM_POSITIONS_BYTES = 400
 _NO_TOKENS = Tokens()
-_NOT_IN = -1  # in place of a slot
+_NO_SLOT = -1  # in place of a slot
 NON_PERSON_ROLES = ("assistant", "system", "tool")  # roles of non-persons
 DEFAULT_TIMES = {"valid_from_ms": ALWAYS_MS, "valid_to_ms": NEVER_MS, "expires_ms": NEVER_MS, "edited_ms": ALWAYS_MS}
 _FIELDS = {"session": "session_id", "project": "project_id"}  # the field of an entry for columns with a shorter name
@@ -56,7 +56,7 @@ def cached_per_index(work: Callable[["OwnerIndex"], T]) -> Callable[["OwnerIndex
 
 
 class IndexColumns:
-    """Columns of `COLUMNS` by slot, including dead slots. Each is joined at its first use."""
+    """The columns of `COLUMNS` by slot, including the slots of removed memories. Each is joined at its first use."""
 
     def __init__(self) -> None:
         self._columns = {name: JoinedArray(dtype) for name, dtype in COLUMNS.items()}
@@ -69,16 +69,16 @@ class IndexColumns:
         return sum(column.nbytes for column in self._columns.values())
 
     def extend(self, values: Mapping[str, npt.ArrayLike], count: int, names: Ints | None = None) -> None:
-        """Append columns of memories; a single value means all are equal. `names` renumbers strings in the values."""
+        """Append columns of memories; a single value means all are equal. `names` maps numbers of strings to ours."""
         for name, column in self._columns.items():
             column.extend(values[name], count, names if name in STRING_COLUMNS else None)
 
 
 class IndexFacts(dict[str, Array]):
-    """Columns of `COLUMNS` in conversation order. Each is gathered at its first use."""
+    """The columns of `COLUMNS` in conversation order. Each is gathered at its first use."""
 
     def __init__(self, columns: IndexColumns, slots: Ints) -> None:
-        super().__init__(episode=columns["episode"][slots])  # the only column whose stored values change
+        super().__init__(episode=columns["episode"][slots])  # at once, because values of this column may change
         self._columns, self._slots = columns, slots
 
     def __missing__(self, name: str) -> Array:
@@ -118,8 +118,8 @@ class Conversation:
         self._bounds = {reach: (np.minimum(behind, reach), np.minimum(ahead, reach) + 1) for reach in reaches}
 
     def window(self, reach: int, positions: Positions | None = None) -> tuple[Positions, Positions]:
-        """Return the bounds [low, high) of the neighbourhoods of positions (default: of all): each and up to `reach` to
-        each side in its episode. `reach`: `NEIGHBOURS` or `MAX_NEIGHBOURS`."""
+        """Return the bounds [low, high) of the neighbourhoods of positions (default: all): each position, and up to
+        `reach` (`NEIGHBOURS` or `MAX_NEIGHBOURS`) positions before and after it in its episode."""
         behind, ahead = self._bounds[reach]
         if positions is None:
             positions = np.arange(self.size)
@@ -175,12 +175,12 @@ class Conversation:
 
 def _run_lengths(mask: Mask) -> npt.NDArray[np.uint8]:
     """Return the length of the run of set values that ends at each position, at most `MAX_NEIGHBOURS`."""
-    found = mask.astype(np.uint8)
-    run = mask
+    lengths = mask.astype(np.uint8)
+    continues = mask
     for step in range(1, MAX_NEIGHBOURS):
-        run = run[1:] & mask[:-step]
-        found[step:] += run
-    return found
+        continues = continues[1:] & mask[:-step]
+        lengths[step:] += continues
+    return lengths
 
 
 def is_person(facts: Mapping[str, Array], names: Interner) -> Mask:
@@ -205,18 +205,18 @@ class StemOccurrences(NamedTuple):
     """The occurrences of a stem: the position of each, grouped by memory, and the number of memories."""
 
     positions: Positions
-    holders: int
+    memory_count: int
 
 
 class OwnerIndex:
-    """Facts, words and vectors of one owner's current memories, by slot. Slots are never reused: the slot of a removed
-    memory stays dead until the index is rebuilt."""
+    """Columns, words and vectors of one owner's current memories, by slot. The slot of a removed memory is not reused:
+    it stays empty (dead) until the index is rebuilt."""
 
     def __init__(
         self, model: str, dimension: int, read_vectors: Callable[[Ints], Sequence[Vectors | None]] | None = None
     ) -> None:
-        """Create an empty index. `read_vectors` reads vectors of current memories by `seq`, if segments lack them."""
-        self.projects: tuple[str, ...] | None = None  # the projects of its memories; None if it holds all
+        """Create an empty index. `read_vectors` reads vectors of current memories by `seq`: segments have no tokens."""
+        self.projects: tuple[str, ...] | None = None  # the projects of its memories; None if it is of all projects
         self._model = model
         self._read_vectors = read_vectors
         self.facts = IndexColumns()
@@ -226,23 +226,23 @@ class OwnerIndex:
         self.names = Interner()
         self.words = LexicalIndex()
         self.vectors = VectorIndex(dimension)
-        # A proxy avoids a reference cycle: an unreferenced index is freed at once, with all its arrays.
+        # A proxy avoids a reference cycle, so that an unreferenced index is freed at once.
         self.tokens = TokenIndex(partial(OwnerIndex._read_tokens, proxy(self)))
-        self.statements: dict[int, StatementReading] = {}  # by slot, of the best memories of answers
-        self.stem_positions: dict[int, StemPositions | None] = {}  # by slot, of returned memories
+        self.statements: dict[int, StatementReading] = {}  # cached by slot, of the best memories of answers
+        self.stem_positions: dict[int, StemPositions | None] = {}  # cached by slot, of returned memories
         self.cached_results: dict[Callable[[OwnerIndex], Any], Any] = {}  # by function, see `cached_per_index`
         self._earlier_clusters: Clusters | None = None
         self._slot_of_seq = GrowingArray(np.int64)
         self._size = 0
-        self._merged: dict[int, int] = {}
-        self._episodes: dict[int, EpisodeRow | bytes] = {}  # stored ones are decoded on demand
+        self._absorbing: dict[int, int] = {}  # by merged episode: the current episode that contains its memories
+        self._episodes: dict[int, EpisodeRow | bytes] = {}  # bytes are decoded on demand
 
     def add(self, entries: Sequence[Entry], vectors: Mapping[tuple[int, int], Vectors | None]) -> None:
         """Add memories, or replace them by their next versions. `vectors` are by sequence number and version."""
         seqs = [entry.seq for entry in entries]
         if len(self):
             self.remove(*seqs)
-        self._enter(np.array(seqs, np.int64), len(self.ids))
+        self._assign_slots(np.array(seqs, np.int64), len(self.ids))
         self.append_versions(entries, vectors)
 
     def append(self, segment: Segment) -> None:
@@ -250,21 +250,21 @@ class OwnerIndex:
         first = len(self.ids)
         numbers = np.array([*self.names.numbers(segment.names), -1])  # the last one maps -1 to itself
         self.facts.extend(segment.facts, segment.size, numbers)
-        if self._merged:
+        if self._absorbing:
             episodes = self.facts["episode"][first:]
-            for number in self._merged.keys() & set(episodes.tolist()):
-                episodes[episodes == number] = self._merged[number]
-        self._enter(segment.facts["seq"].astype(np.int64), first)
+            for number in self._absorbing.keys() & set(episodes.tolist()):
+                episodes[episodes == number] = self._absorbing[number]
+        self._assign_slots(segment.facts["seq"].astype(np.int64), first)
         self.ids.append(segment.ids, segment.id_ends)
         self.tags.append(first, segment.tags)
         self.metadata.append(first, segment.metadata)
         self.words.append(segment.words)
         self.vectors.append(segment.rows, first)
         self.tokens.defer(segment.size, segment.token_dimension)
-        self._changed()
+        self._drop_cached()
 
     def packed(self, end: int) -> Segment:
-        """Return all memories as a segment. None may have been removed. `end` is the sequence number after the last."""
+        """Return all memories as a segment. No memory may have been removed. `end`: see `Segment`."""
         ids, id_ends = self.ids.packed()
         rows, words = self.vectors.packed(), self.words.packed()
         tags, metadata = self.tags.packed(), self.metadata.packed()
@@ -277,7 +277,7 @@ class OwnerIndex:
         self._slot_of_seq.reserve(memories)
 
     def append_versions(self, entries: Sequence[Entry], vectors: Mapping[tuple[int, int], Vectors | None]) -> None:
-        """Append versions, in slots of their own. `vectors` are by sequence number and version."""
+        """Append versions of memories, each in a slot of its own. `vectors` are by sequence number and version."""
         if not entries:
             return
         first = len(self.ids)
@@ -298,41 +298,42 @@ class OwnerIndex:
         self.tags.add(first, (entry.tags for entry in entries))
         self.metadata.add(first, (entry.metadata for entry in entries))
         texts = [f"{entry.author_stems} {entry.stems}" for entry in entries]
-        divided = ((at, text.split(PASSAGE_END)) for at, text in enumerate(texts) if PASSAGE_END in text)
-        self.words.add(map(str.split, texts), {at: [len(part.split()) for part in parts] for at, parts in divided})
-        self._changed()
+        passages = {at: text.split(PASSAGE_END) for at, text in enumerate(texts) if PASSAGE_END in text}
+        sizes = {at: [len(passage.split()) for passage in parts] for at, parts in passages.items()}
+        self.words.add(map(str.split, texts), sizes)
+        self._drop_cached()
 
     def _append_facts(self, entries: Sequence[Entry]) -> None:
         """Append the columns of memories, in a third of the time of appending row by row."""
         fields: dict[str, Sequence[Any]] = dict(zip(Entry._fields, zip(*entries, strict=True), strict=True))
         columns = fields | {name: self.names.numbers(fields[_FIELDS.get(name, name)]) for name in STRING_COLUMNS}
         columns["live"] = (True,) * len(entries)
-        columns["episode"] = [self._merged.get(number, number) for number in fields["episode"]]
+        columns["episode"] = [self._absorbing.get(number, number) for number in fields["episode"]]
         for name, default in DEFAULT_TIMES.items():
             columns[name] = [default if at_ms is None else at_ms for at_ms in fields[name]]
         self.facts.extend(columns, len(entries))
 
     def remove(self, *seqs: int) -> None:
-        """Remove memories that are in the index, in one pass."""
+        """Remove memories, if they are in the index, in one pass."""
         found = {seq: slot for seq in seqs if (slot := self.slot(seq)) is not None}
         if found:
             slots = [*found.values()]
-            self._slot_of_seq.view[[*found]] = _NOT_IN
+            self._slot_of_seq.view[[*found]] = _NO_SLOT
             self._size -= len(found)
             self.facts["live"][slots] = False
             self.vectors.remove(*slots)
-            self._changed()
+            self._drop_cached()
 
     def put_episode(self, episode: EpisodeRow) -> None:
-        """Apply an episode's new state. Members of a merged episode move to the episode that absorbed it."""
+        """Apply the changed state of an episode. Memories of a merged episode move to the one that absorbed it."""
         self._episodes[episode.number] = episode
         if episode.merged_into is not None:
-            into = self._merged.get(episode.merged_into, episode.merged_into)
+            into = self._absorbing.get(episode.merged_into, episode.merged_into)
             episodes = self.facts["episode"]
             episodes[episodes == episode.number] = into
-            self._merged.update({number: into for number, to in self._merged.items() if to == episode.number})
-            self._merged[episode.number] = into
-        self._changed()
+            self._absorbing.update({number: into for number, to in self._absorbing.items() if to == episode.number})
+            self._absorbing[episode.number] = into
+        self._drop_cached()
 
     def load_episodes(self, stored: Mapping[int, bytes]) -> None:
         """Fill an empty index with all stored episodes, by number."""
@@ -340,23 +341,23 @@ class OwnerIndex:
         into = {number: to for number, data in stored.items() if (to := EpisodeRow.read_merged_into(data)) is not None}
         for number in into:
             chain = [number]
-            while (to := into.get(chain[-1])) is not None and chain[-1] not in self._merged:
+            while (to := into.get(chain[-1])) is not None and chain[-1] not in self._absorbing:
                 chain.append(to)
-            end = self._merged.get(chain[-1], chain[-1])
-            self._merged.update((one, end) for one in chain if one != end)
+            end = self._absorbing.get(chain[-1], chain[-1])
+            self._absorbing.update((one, end) for one in chain if one != end)
 
-    def _changed(self) -> None:
-        """Drop values computed from the earlier memories."""
+    def _drop_cached(self) -> None:
+        """Drop all cached results, because memories have changed."""
         self.cached_results.clear()
         self._earlier_clusters = self.__dict__.pop("clusters", self._earlier_clusters)
         for name in _COMPUTED:
             self.__dict__.pop(name, None)
 
-    def _enter(self, seqs: Ints, first: int) -> None:
+    def _assign_slots(self, seqs: Ints, first: int) -> None:
         """Assign the slots from `first` on to new memories."""
         missing = int(seqs.max(initial=-1)) + 1 - len(self._slot_of_seq)
         if missing > 0:
-            self._slot_of_seq.extend(_NOT_IN, missing)
+            self._slot_of_seq.extend(_NO_SLOT, missing)
         self._slot_of_seq.view[seqs] = np.arange(first, first + len(seqs))
         self._size += len(seqs)
 
@@ -371,8 +372,8 @@ class OwnerIndex:
 
     def slot(self, seq: int) -> int | None:
         """Return the slot of a memory, or None if it is not in the index."""
-        slot = int(self._slot_of_seq.view[seq]) if seq < len(self._slot_of_seq) else _NOT_IN
-        return None if slot == _NOT_IN else slot
+        slot = int(self._slot_of_seq.view[seq]) if seq < len(self._slot_of_seq) else _NO_SLOT
+        return None if slot == _NO_SLOT else slot
 
     @cached_property
     def conversation(self) -> Conversation:
@@ -380,7 +381,7 @@ class OwnerIndex:
 
     @cached_property
     def stem_occurrences(self) -> BoundedCache[str, StemOccurrences]:
-        """Return a cache of the occurrences of stems in `conversation`. A query looks up each stem several times."""
+        """Return a cache of the occurrences of stems in `conversation`. A query needs each several times."""
         budget_bytes = max(_STEM_CACHE_BYTES, _STEM_CACHE_BYTES_PER_MEMORY * self.conversation.size)
         return BoundedCache(partial(OwnerIndex._read_occurrences, proxy(self)), budget_bytes, _STEM_CACHE_SHARE)
 
@@ -392,27 +393,28 @@ class OwnerIndex:
     def is_assistant_chat(self) -> Mask:
         """Return a mask of the memories from chats of one person with an assistant.
 
-        The speakers of a session decide: several people, or one person and an assistant. Memories without a session,
-        and sessions with a single person so far, count like most of the owner's other memories. If no session is clear,
-        all memories count as such chats if one person wrote all messages of persons."""
+        A session is such a chat if one person and an assistant wrote in it, and none if several persons did. Memories
+        of other sessions, and without a session, count like most memories of these two kinds. Without any of these,
+        all count as such chats if only one person wrote."""
         facts = self.conversation.facts
         sessions, persons = facts["session"] + 1, is_person(facts, self.names)
         count = int(sessions.max(initial=0)) + 1
-        of, wrote = sessions[persons], facts["author"][persons]
-        one = np.zeros(count, wrote.dtype)
-        one[of] = wrote  # any one person of each session; other persons make it a chat of several
-        several = np.bincount(of[wrote != one.take(of)], minlength=count) > 0
-        assisted = ~several & (np.bincount(sessions[(facts["author"] >= 0) & ~persons], minlength=count) > 0)
-        several[0] = assisted[0] = False  # no session
-        found: Mask = assisted.take(sessions)
-        between_people = several.take(sessions)
-        clear, agreed = found | between_people, int(found.sum()) - int(between_people.sum())
-        found[~clear] = agreed >= 0 if clear.any() else bool((wrote == wrote[:1]).all())
+        session_of, person_of = sessions[persons], facts["author"][persons]
+        any_person = np.zeros(count, person_of.dtype)  # any one person of each session
+        any_person[session_of] = person_of
+        has_several = np.bincount(session_of[person_of != any_person.take(session_of)], minlength=count) > 0
+        has_assistant = np.bincount(sessions[(facts["author"] >= 0) & ~persons], minlength=count) > 0
+        is_assisted = ~has_several & has_assistant
+        has_several[0] = is_assisted[0] = False  # number 0: no session
+        found: Mask = is_assisted.take(sessions)
+        is_group = has_several.take(sessions)
+        is_clear, majority = found | is_group, int(found.sum()) - int(is_group.sum())
+        found[~is_clear] = majority >= 0 if is_clear.any() else bool((person_of == person_of[:1]).all())
         return found
 
     @cached_property
     def asks(self) -> Mask:
-        """Return whether each memory contains a question or, in a chat with an assistant, ends with one."""
+        """Return a mask of the memories that contain a question or, in a chat with an assistant, end with one."""
         flags = self.conversation.facts["flags"]
         found: Mask = np.where(self.is_assistant_chat, flags & ENDS_ASKING, flags & HAS_QUESTION) != 0
         return found
@@ -421,17 +423,17 @@ class OwnerIndex:
     def answers_question(self) -> Mask:
         """Return a mask of the memories that follow a question of another author."""
         conversation, authors = self.conversation, self.conversation.facts["author"]
-        another = (authors < 0) | (conversation.before(authors) != authors)
-        found: Mask = another & conversation.before(self.asks)
+        is_other_author = (authors < 0) | (conversation.before(authors) != authors)
+        found: Mask = is_other_author & conversation.before(self.asks)
         return found
 
     @cached_property
     def is_chat_of_two(self) -> Mask:
-        """Return a mask of the memories from chats of exactly two people."""
+        """Return a mask of the memories outside of assistant chats, if exactly two persons wrote them; else empty."""
         facts = self.conversation.facts
         others = ~self.is_assistant_chat
-        wrote = np.bincount(facts["author"][others & is_person(facts, self.names)])
-        found: Mask = others & (np.count_nonzero(wrote) == 2)
+        counts = np.bincount(facts["author"][others & is_person(facts, self.names)])
+        found: Mask = others & (np.count_nonzero(counts) == 2)
         return found
 
     @cached_property
@@ -471,7 +473,7 @@ class OwnerIndex:
         return [episode for episode in every if episode.merged_into is None]
 
     def needs_rebuild(self) -> bool:
-        """Return whether more slots are dead than live, so that a rebuild is due."""
+        """Return whether there are more dead slots than live ones."""
         return len(self.ids) - len(self) > max(64, len(self))
 
     def live_bytes(self) -> int:

@@ -12,17 +12,19 @@ import orjson
 from recallflow.limits import METADATA_NAME_CHARACTERS, METADATA_TEXT_CHARACTERS, METADATA_VALUES_MAX
 from recallflow.state.arrays import Ints
 
-PACKED_FROM = 1_000  # slots per call: lists for 100,000 slots are slow to create and to free
-_SLOT_BYTES, _LABEL_BYTES, _ADDITION_BYTES = 200, 150, 40  # estimates of memory
+PACKED_FROM = 1_000  # labelled slots in one call: lists for 100,000 slots are slow to create and to free
+_SLOT_BYTES, _LABEL_BYTES, _ADDITION_BYTES = 200, 150, 40  # estimates of memory per item
 
-_encode = json.JSONEncoder(ensure_ascii=False).encode  # JSON of numbers of any size
+_encode_json = json.JSONEncoder(ensure_ascii=False).encode  # unlike orjson, it encodes integers of any size
 
 
 class LabelColumns(NamedTuple):
+    """Labels of several slots, in the form that is packed."""
+
     labels: list[str]  # the distinct labels
     slots: Ints
     sizes: Ints  # the number of labels of each slot
-    numbers: Ints  # the index in `labels` of each label, in order of slots
+    numbers: Ints  # indexes in `labels`, slot by slot
 
     @classmethod
     def of(cls, labels: Mapping[int, list[str]]) -> Self:
@@ -33,7 +35,7 @@ class LabelColumns(NamedTuple):
 
     @classmethod
     def decode(cls, packed: bytes, first: int) -> Self:
-        """Decode packed labels. Their slots count from `first`."""
+        """Decode packed labels. Their slots are relative to `first`."""
         labels, *columns = orjson.loads(packed)
         slots, sizes, numbers = (np.array(column, np.int64) for column in columns)
         return cls(labels, slots + first, sizes, numbers)
@@ -75,14 +77,14 @@ class SlotLists(NamedTuple):
 
 
 class Labels:
-    """The labels of memories by slot, and the slots by label. Packed labels are decoded by slot at the first lookup
-    of a slot, and by label at the first lookup of a label."""
+    """The labels of memories by slot, and the slots by label. Packed labels are decoded at the first lookup of each
+    kind."""
 
     def __init__(self) -> None:
-        self._of: dict[int, list[str]] = {}
-        self._packed: list[tuple[int, bytes]] = []  # first slot and labels
-        self._listed: SlotLists | None = None
-        self._added: dict[str, list[int]] = defaultdict(list)  # slots added since `_listed` was built
+        self._by_slot: dict[int, list[str]] = {}  # without packed ones
+        self._packed: list[tuple[int, bytes]] = []  # first slot, and labels
+        self._by_label: SlotLists | None = None
+        self._added: dict[str, list[int]] = defaultdict(list)  # slots added since `_by_label` was built
 
     def __getitem__(self, slot: int) -> list[str]:
         return self._unpacked().get(slot, [])
@@ -92,39 +94,41 @@ class Labels:
         if len(added) >= PACKED_FROM:
             self.append(0, LabelColumns.of(added).encode())
             return
-        self._of.update(added)
-        if self._listed is not None:
+        self._by_slot.update(added)
+        if self._by_label is not None:
             for slot, slot_labels in added.items():
                 for label in slot_labels:
                     self._added[label].append(slot)
 
     def append(self, first: int, packed: bytes) -> None:
-        """Add packed labels. Their slots count from `first`."""
+        """Add packed labels. Their slots are relative to `first`."""
         self._packed.append((first, packed))
-        self._listed = None
+        self._by_label = None
 
     def packed(self) -> bytes:
         """Return all labels in the form that `append` takes."""
         return LabelColumns.of(self._unpacked()).encode()
 
     def slots(self, label: str) -> Ints:
-        if self._listed is None:
+        if self._by_label is None:
             packed = [LabelColumns.decode(part, first) for first, part in self._packed]
-            self._listed = SlotLists.of([*packed, LabelColumns.of(self._of)])
+            self._by_label = SlotLists.of([*packed, LabelColumns.of(self._by_slot)])
             self._added.clear()
-        found = self._listed.get(label)
+        found = self._by_label.get(label)
         return np.append(found, self._added[label]) if label in self._added else found
 
     def size_bytes(self) -> int:
-        listed = 0 if self._listed is None else self._listed.slots.nbytes + _LABEL_BYTES * len(self._listed.numbers)
+        listed = (
+            0 if self._by_label is None else self._by_label.slots.nbytes + _LABEL_BYTES * len(self._by_label.numbers)
+        )
         added = sum(map(len, self._added.values())) * _ADDITION_BYTES
-        return _SLOT_BYTES * len(self._of) + sum(len(packed) for _, packed in self._packed) + listed + added
+        return _SLOT_BYTES * len(self._by_slot) + sum(len(packed) for _, packed in self._packed) + listed + added
 
     def _unpacked(self) -> dict[int, list[str]]:
         parts, self._packed = self._packed, []
         for first, packed in parts:
-            self._of |= LabelColumns.decode(packed, first).by_slot()
-        return self._of
+            self._by_slot |= LabelColumns.decode(packed, first).by_slot()
+        return self._by_slot
 
 
 def metadata_labels(metadata: Mapping[str, Any] | None) -> list[str]:
@@ -144,4 +148,4 @@ def metadata_labels(metadata: Mapping[str, Any] | None) -> list[str]:
 def metadata_label(name: str, value: str | float) -> str:
     """Return the label of a metadata field with a value. 5.0 equals 5, but not "5"; `true` is not a number."""
     whole = int(value) if isinstance(value, float) and value.is_integer() else value
-    return _encode([name, whole])
+    return _encode_json([name, whole])

@@ -1,7 +1,7 @@
 """Words of one owner's memories: a forward index over stems, for occurrences and spelling similarity at query time.
 
-It holds each memory's stems in order. Adding a memory appends, and readers skip removed ones. Occurrences of a stem are
-found by a scan; the result is cached, and later queries scan only additions."""
+It contains each memory's stems in order, also of removed memories, which readers skip. Occurrences of a stem are found
+by a scan; the result is cached, and later queries scan only additions."""
 
 import zlib
 from collections import defaultdict
@@ -21,18 +21,18 @@ from recallflow.state.segment import Words
 from recallflow.stepped import spend
 
 FEATURES = 1 << 16
-_NOWHERE: Unsigned = np.zeros(0, np.uint32)
-_NOTHING = np.zeros(0, np.float32)
-_WHOLE: Mapping[int, Sequence[int]] = MappingProxyType({})
-_AT_ONCE = 32_768  # occurrences per chunk
+_NO_NUMBERS: Unsigned = np.zeros(0, np.uint32)
+_NO_FLOATS = np.zeros(0, np.float32)
+_NO_PARTS: Mapping[int, Sequence[int]] = MappingProxyType({})
+_CHUNK = 32_768  # occurrences: they stay in the processor's cache
 _POSTING_BYTES = 250  # of Python objects per posting
-FEW_WORDS = 10  # added to a text's number of words, so that short texts score lower
+_ADDED_WORDS = 10  # added to a text's number of words, so that short texts score lower
 _STEM_BYTES = 200
-STEMS_A_READ = 100  # packed stems that cost as much as the read of a record
+STEMS_PER_READ = 100  # packed stems that cost as much as the read of a record
 
 
 class Spelling(int):
-    """A stem's identity: 64 bits of its hash."""
+    """The identity of a stem: 64 bits of its hash."""
 
     features: bytes  # hashes of the word and its parts for spelling similarity, packed uint16
 
@@ -59,35 +59,35 @@ def distinct(numbers: Array) -> Array:
 
 def _distinct_of(values: Array) -> tuple[Array, Ints, Ints]:
     """Return the distinct values, ascending, the index of an occurrence of each, and each value's index in them."""
-    order = values.argsort()  # an unstable sort is several times as fast
+    order = values.argsort()  # not stable: a stable sort would take several times as long
     ordered = values[order]
     first = np.ones(len(values), np.bool_)
     np.not_equal(ordered[1:], ordered[:-1], out=first[1:])
-    which = np.empty(len(values), np.int64)
-    which[order] = first.cumsum() - 1
-    return ordered[first], order[first], which
+    index_of = np.empty(len(values), np.int64)
+    index_of[order] = first.cumsum() - 1
+    return ordered[first], order[first], index_of
 
 
-def _holding(starts: Ints, places: Ints) -> Ints:
-    """Return the number of the text that contains each place. `starts` are the first places of the texts."""
-    return np.searchsorted(starts, places, "right") - 1
+def _containing(starts: Ints, positions: Ints) -> Ints:
+    """Return the index of the text that contains each position. `starts` are the first positions of the texts."""
+    return np.searchsorted(starts, positions, "right") - 1
 
 
-def _firsts(numbers: Array) -> Ints:
+def _run_starts(numbers: Array) -> Ints:
     """Return the index at which each run of equal numbers begins."""
     return np.concatenate([[0], (numbers[1:] != numbers[:-1]).nonzero()[0] + 1])
 
 
 class _Posting(NamedTuple):
     scanned: int  # the number of scanned occurrences of the index
-    at: Unsigned  # the position of each occurrence, ascending
+    positions: Unsigned  # the position of each occurrence in the index, ascending
     slots: Unsigned  # the slot of each occurrence
 
 
-_ABSENT = _Posting(0, _NOWHERE, _NOWHERE)
+_ABSENT = _Posting(0, _NO_NUMBERS, _NO_NUMBERS)
 
 
-class _Alike(NamedTuple):
+class _SimilarWords(NamedTuple):
     """Words with a spelling similar to a stem."""
 
     scanned: int  # the number of scanned words of the index
@@ -104,15 +104,16 @@ class Parts(NamedTuple):
     firsts: Ints  # (slots,) the first part of each slot
 
     def counts(self, slots: Ints) -> Ints:
+        """Return the number of parts of each slot."""
         return np.append(self.firsts, len(self.starts))[slots + 1] - self.firsts[slots]
 
 
 class LexicalIndex:
-    """Stems of memories by slot, in ascending order of slots. The stems of a memory with several passages are in one
-    part per passage; overlapping text belongs to the first."""
+    """Stems of memories by slot, in ascending order of slots. A memory with several passages has a part for each; where
+    passages overlap, the stems belong to the first."""
 
     def __init__(self) -> None:
-        # Number of each stem by identity, in the order of first lookup.
+        # Numbers of stems by identity, in the order of their first occurrence.
         self._next = count()
         self._numbers: dict[int, int] = defaultdict(self._next.__next__)
         self._packed: list[Words] = []  # segments appended since the last lookup, decoded on demand
@@ -127,7 +128,7 @@ class LexicalIndex:
         self._feature_counts = GrowingArray(np.int64)
         self._feature_starts = GrowingArray(np.int64)
         self._postings: dict[int, _Posting] = {}
-        self._alike: dict[int, _Alike] = {}
+        self._similar: dict[int, _SimilarWords] = {}
         self.cache_bytes = 0  # size of the two caches above
 
     @property
@@ -144,20 +145,20 @@ class LexicalIndex:
         stems = _STEM_BYTES * len(self._numbers)
         return sum(array.nbytes for array in (*growing, *spellings)) + stems + packed + parts
 
-    def add(self, texts: Iterable[Sequence[str]], parts: Mapping[int, Sequence[int]] = _WHOLE) -> None:
-        """Append the next slots with their stems in order. `parts` are stems per passage, by index of the divided
-        texts."""
+    def add(self, texts: Iterable[Sequence[str]], parts: Mapping[int, Sequence[int]] = _NO_PARTS) -> None:
+        """Append the next slots with their stems in order. For texts with several passages, `parts` are the numbers of
+        stems per passage, by index of the text."""
         self.unpack()
         flat: list[int] = []
         lengths: list[int] = []
-        known, number, spelling = len(self._numbers), self._numbers.__getitem__, _spellings.__getitem__
+        before, number, spelling = len(self._numbers), self._numbers.__getitem__, _spellings.__getitem__
         for stems in texts:
-            seen = len(self._numbers)
+            stem_count = len(self._numbers)
             flat += map(number, map(spelling, stems))
             lengths.append(len(stems))
-            spend(len(self._numbers) - seen)
-        first_seen: Iterable[Any] = islice(self._numbers, known, None)
-        added = [stem.features for stem in first_seen]
+            spend(len(self._numbers) - stem_count)
+        new_stems: Iterable[Any] = islice(self._numbers, before, None)
+        added = [stem.features for stem in new_stems]
         counts: Ints = np.array([len(features) // 2 for features in added], np.int64)
         self._append_features(counts, np.frombuffer(b"".join(added), np.uint16))
         ends = np.cumsum(lengths) + len(self._flat)
@@ -178,19 +179,19 @@ class LexicalIndex:
         packed, self._packed = self._packed, []
         known = len(self._numbers)
         stems = np.concatenate([np.fromiter(self._numbers, np.uint64, known), *(words.stems for words in packed)])
-        once, firsts, which = _distinct_of(stems)
-        spend(len(stems) // STEMS_A_READ)
-        numbers = np.full(len(once), -1)
-        numbers[which[:known]] = np.arange(known)
+        unique, firsts, index_of = _distinct_of(stems)
+        spend(len(stems) // STEMS_PER_READ)
+        numbers = np.full(len(unique), -1)
+        numbers[index_of[:known]] = np.arange(known)
         new = np.flatnonzero(numbers < 0)
-        numbers[new] = np.arange(known, len(once))
-        self._numbers.update(zip(once[new].tolist(), islice(self._next, len(new)), strict=True))
-        spend(len(new) // STEMS_A_READ)
+        numbers[new] = np.arange(known, len(unique))
+        self._numbers.update(zip(unique[new].tolist(), islice(self._next, len(new)), strict=True))
+        spend(len(new) // STEMS_PER_READ)
         counts: Ints = np.concatenate([words.counts for words in packed], dtype=np.int64)
         starts, added = counts.cumsum() - counts, firsts[new] - known
         features = np.concatenate([words.features for words in packed])
         self._append_features(counts[added], features[ranges(starts[added], counts[added])])
-        numbers_of = numbers.astype(np.uint32).take(which)
+        numbers_of = numbers.astype(np.uint32).take(index_of)
         first = len(self._lengths)
         self._append_slots(np.concatenate([words.lengths for words in packed], dtype=np.int64))
         self._flat.reserve(sum(len(words.flat) for words in packed))
@@ -199,7 +200,7 @@ class LexicalIndex:
             self._cuts.extend(words.cuts + np.int64(len(self._flat)))
             self._cut_slots.extend(words.cut_places + np.int64(first))
             first += len(words.lengths)
-            numbers_of[start:end].take(words.flat, out=self._flat.more(len(words.flat)), mode="clip")
+            numbers_of[start:end].take(words.flat, out=self._flat.extend_unwritten(len(words.flat)), mode="clip")
 
     def packed(self) -> Words:
         """Return all slots in the form that `append` takes."""
@@ -227,12 +228,12 @@ class LexicalIndex:
         return shares
 
     def information(self, slots: Ints, shares: Column) -> Column:
-        """Return the information content of each slot's words: the mean of -ln(share), reduced for short texts."""
+        """Return the information content of each slot's words: the mean of -ln(share), lowered for short texts."""
         self.unpack()
         lengths = self._lengths.view[slots]
-        of = np.repeat(np.arange(len(slots)), lengths)
-        worth = -np.log(shares.take(self._words_of(slots)))
-        rarities: Column = np.bincount(of, worth, len(slots)) / (lengths + FEW_WORDS)
+        text_of = np.repeat(np.arange(len(slots)), lengths)
+        rarity = -np.log(shares.take(self._words_of(slots)))
+        rarities: Column = np.bincount(text_of, rarity, len(slots)) / (lengths + _ADDED_WORDS)
         return rarities
 
     def _words_of(self, slots: Ints) -> Unsigned:
@@ -240,7 +241,7 @@ class LexicalIndex:
         return words
 
     def number(self, stem: str) -> int | None:
-        """Return the number of a stem; None if no memory holds it."""
+        """Return the number of a stem; None if it does not occur."""
         self.unpack()
         return self._numbers.get(_spellings[stem])
 
@@ -252,48 +253,48 @@ class LexicalIndex:
     def adjacent(self, first: str, second: str) -> Unsigned:
         """Return the slot of each occurrence of the first stem directly before the second, ascending."""
         before, after = self._posting(first), self._posting(second)
-        if not len(before.at) or not len(after.at):
-            return _NOWHERE
+        if not len(before.positions) or not len(after.positions):
+            return _NO_NUMBERS
         # The shorter posting list is searched in the longer one.
-        if len(before.at) <= len(after.at):
-            few, many, wanted = before, after, before.at + 1
+        if len(before.positions) <= len(after.positions):
+            few, many, wanted = before, after, before.positions + 1
         else:
-            few, many, wanted = after, before, after.at - 1  # position 0 wraps around, and matches nothing
-        next_to = many.at.searchsorted(wanted)
-        found = many.at.take(next_to, mode="clip") == wanted
-        here = few.slots[found]
-        held: Unsigned = here[here == many.slots.take(next_to[found])]
-        return held
+            few, many, wanted = after, before, after.positions - 1  # position 0 wraps around, and matches nothing
+        nearest = many.positions.searchsorted(wanted)
+        is_adjacent = many.positions.take(nearest, mode="clip") == wanted
+        slots = few.slots[is_adjacent]
+        in_one_slot: Unsigned = slots[slots == many.slots.take(nearest[is_adjacent])]
+        return in_one_slot
 
     def _posting(self, stem: str) -> _Posting:
         """Return the posting list of the stem. Only occurrences added since the last call are scanned."""
         self.unpack()
-        spelling, within = _spellings[stem], is_character(stem)
-        number = spelling if within else self._numbers.get(spelling)
+        spelling, is_part = _spellings[stem], is_character(stem)  # a character is a part of longer words
+        number = spelling if is_part else self._numbers.get(spelling)
         if number is None:
             return _ABSENT
         flat = self._flat.view
         known = self._postings.get(number, _ABSENT)
         if known.scanned < len(flat):
             added = flat[known.scanned :]
-            if within:  # the words that share a spelling feature
-                sharing = np.zeros(len(self._numbers), np.bool_)
-                sharing[self._words_alike(stem).words] = True
-                there = sharing.take(added)
+            if is_part:  # the words that share a spelling feature contain it
+                contains = np.zeros(len(self._numbers), np.bool_)
+                contains[self._similar_words(stem).words] = True
+                matches = contains.take(added)
             else:
-                there = added == number
-            at = there.nonzero()[0] + known.scanned
-            slots = np.concatenate([known.slots, _holding(self._starts.view, at).astype(np.uint32)])
-            places = np.concatenate([known.at, at.astype(np.uint32)])
-            self.cache_bytes += 2 * (places.nbytes - known.at.nbytes)
+                matches = added == number
+            new = matches.nonzero()[0] + known.scanned
+            slots = np.concatenate([known.slots, _containing(self._starts.view, new).astype(np.uint32)])
+            positions = np.concatenate([known.positions, new.astype(np.uint32)])
+            self.cache_bytes += 2 * (positions.nbytes - known.positions.nbytes)
             self.cache_bytes += 0 if number in self._postings else _POSTING_BYTES
-            known = self._postings[number] = _Posting(len(flat), places, slots)
+            known = self._postings[number] = _Posting(len(flat), positions, slots)
         return known
 
     def part_occurrences(self, stem: str) -> Ints:
         """Return the part of each occurrence, in place of its slot (see `occurrences`)."""
         found = self._posting(stem)
-        parts: Ints = found.slots + self._cuts.view.searchsorted(found.at, "right")
+        parts: Ints = found.slots + self._cuts.view.searchsorted(found.positions, "right")
         return parts
 
     @property
@@ -327,12 +328,12 @@ class LexicalIndex:
         best = np.zeros((len(stems), len(slots)), np.float32)
         if not words or not len(slots) or not stems:
             return best
-        alike = np.zeros((len(stems), words), np.float32)
-        some = np.zeros(words, np.bool_)
+        similarities = np.zeros((len(stems), words), np.float32)
+        is_similar = np.zeros(words, np.bool_)  # to any of the stems
         for row, stem in enumerate(stems):
-            found = self._words_alike(stem)
-            alike[row, found.words] = found.similarities
-            some[found.words] = True
+            found = self._similar_words(stem)
+            similarities[row, found.words] = found.similarities
+            is_similar[found.words] = True
         flat, starts, few = self._flat.view, self._starts.view, 2 * len(slots) < len(self._lengths)
         if few:
             lengths = self._lengths.view[slots]
@@ -345,18 +346,18 @@ class LexicalIndex:
                 counts = parts.counts(slots)
                 lengths = parts.lengths[ranges(parts.firsts[slots], counts)]
                 starts, of_part = lengths.cumsum() - lengths, np.repeat(np.arange(len(slots)), counts)
-        # In chunks that stay in the processor's cache.
-        found_in = [some.take(flat[at : at + _AT_ONCE]).nonzero()[0] + at for at in range(0, len(flat), _AT_ONCE)]
-        if not any(map(len, found_in)):
+        chunks = (flat[start : start + _CHUNK] for start in range(0, len(flat), _CHUNK))
+        hits_of_chunks = [is_similar.take(chunk).nonzero()[0] + number * _CHUNK for number, chunk in enumerate(chunks)]
+        if not any(map(len, hits_of_chunks)):
             return best
-        hits = np.concatenate(found_in)
-        holding = _holding(starts, hits)
-        firsts = _firsts(holding)
-        closest = np.maximum.reduceat(alike.take(flat.take(hits), axis=1), firsts, axis=1)
-        columns = holding.take(firsts)
+        hits = np.concatenate(hits_of_chunks)
+        texts = _containing(starts, hits)
+        firsts = _run_starts(texts)
+        closest = np.maximum.reduceat(similarities.take(flat.take(hits), axis=1), firsts, axis=1)
+        columns = texts.take(firsts)
         if of_part is not None:
             columns = of_part.take(columns)
-            firsts = _firsts(columns)
+            firsts = _run_starts(columns)
             closest = best_part(closest, weights, np.diff(firsts, append=len(columns)))
             columns = columns[firsts]
         if not few:
@@ -368,28 +369,31 @@ class LexicalIndex:
         best[:, columns] = closest
         return best
 
-    def _words_alike(self, stem: str) -> _Alike:
+    def _similar_words(self, stem: str) -> _SimilarWords:
+        """Return all words that share a spelling feature with a stem."""
         spelling, words = _spellings[stem], len(self._numbers)
         number = self._numbers.get(spelling)
-        known = self._alike.get(-1 if number is None else number, _Alike(0, _NOWHERE, _NOTHING))
+        known = self._similar.get(-1 if number is None else number, _SimilarWords(0, _NO_NUMBERS, _NO_FLOATS))
         if known.scanned == words:
             return known
         features = np.frombuffer(spelling.features, np.uint16)
         start = self._feature_starts.view[known.scanned]
-        those, of = self._features.view[start:], self._feature_words.view[start:]
+        added_features, words_of = self._features.view[start:], self._feature_words.view[start:]
         # One scan per feature, of few features, is faster than a table of all possible features.
-        shares = those == features[0]
+        is_shared = added_features == features[0]
         for feature in features[1:]:
-            shares |= those == feature
-        shared = np.bincount(of[shares])
+            is_shared |= added_features == feature
+        shared = np.bincount(words_of[is_shared])
         added = shared.nonzero()[0].astype(np.uint32)
         sizes = np.sqrt(len(features) * self._feature_counts.view.take(added))
         cosines = (shared.take(added) / sizes).astype(np.float32)
-        found = _Alike(words, np.concatenate([known.words, added]), np.concatenate([known.similarities, cosines]))
+        found = _SimilarWords(
+            words, np.concatenate([known.words, added]), np.concatenate([known.similarities, cosines])
+        )
         if number is not None:
             self.cache_bytes += 2 * (found.words.nbytes - known.words.nbytes)
-            self.cache_bytes += 0 if number in self._alike else _POSTING_BYTES
-            self._alike[number] = found
+            self.cache_bytes += 0 if number in self._similar else _POSTING_BYTES
+            self._similar[number] = found
         return found
 
     def _append_features(self, counts: Ints, features: Array) -> None:

@@ -41,7 +41,7 @@ class MemoryRow:
     `created_ms` is the event time of the memory, `edited_ms` that of the update that made this version (None for the
     first), `ingested_ms` the ingestion time of this version. `…_logged` is False for a time from the clock of an
     embedded source: a replay does not repeat it, and the state hash omits it. `change` is the number of the owner's
-    event that made this version. `derived_from` names its sources; `filled` names columns with derived values."""
+    event that wrote this version. `derived_from` has the source memories; `filled`, the columns with derived values."""
 
     id: str
     seq: int
@@ -97,11 +97,11 @@ class MemoryRow:
 
     def logged_fields(self) -> dict[str, Any]:
         """Return the fields that any replay of the log gives again."""
-        fields = dict(zip(_COLUMNS, _columns(self), strict=True))
+        columns = dict(zip(_COLUMNS, _columns(self), strict=True))
         for time in ("created", "ingested", "edited"):
-            if not fields[f"{time}_logged"]:
-                del fields[f"{time}_ms"]
-        return fields
+            if not columns[f"{time}_logged"]:
+                del columns[f"{time}_ms"]
+        return columns
 
 
 _COLUMNS = [column.name for column in fields(MemoryRow)]
@@ -113,8 +113,8 @@ class Entry(NamedTuple):
     """The index entry of a memory's current version: all fields of ranking and filtering, so that building an index
     reads no row.
 
-    `episode` is the number of its episode, -1 for none. Stems are in text order, separated by blanks, and passages by
-    line ends; the author's are separate. `metadata` holds filterable values (state/labels.py)."""
+    `episode` is the number of its episode, -1 for none. `stems` are in text order, separated by blanks, and passages by
+    line ends; `author_stems` are those of the author's name. `metadata` has labels for filters (state/labels.py)."""
 
     seq: int
     version: int
@@ -159,7 +159,7 @@ class Entry(NamedTuple):
 
 
 class EpisodeRow(NamedTuple):
-    """The messages of one session up to an inactivity gap, and facts about them.
+    """The memories of one session between two inactivity gaps.
 
     A merged episode keeps its row with the number of the episode that absorbed it, so its members are not rewritten."""
 
@@ -168,9 +168,9 @@ class EpisodeRow(NamedTuple):
     session_id: str | None
     start_ms: int  # of the first message
     last_ms: int  # of the last message
-    ended_ms: int | None = None  # of an explicit end; without one, the time of the query decides whether it is open
+    ended_ms: int | None = None  # of an explicit end; without one, an episode is open until the gap has passed
     merged_into: int | None = None  # the number of the episode that absorbed it
-    logged: bool = True
+    logged: bool = True  # whether its times are those of a log (see `MemoryRow`)
     of_facts: bool = False  # whether the session has only facts
     summarised: bool = False  # whether it has a current summary
 
@@ -201,7 +201,7 @@ class MemoryHead(NamedTuple):
     seq: int
     version: int
     digest: str
-    forgotten: bool
+    forgotten: bool  # whether the memory was deleted
     text_bytes: int
 
     @classmethod
@@ -230,7 +230,7 @@ class EpisodeLogEntry(NamedTuple):
 
 
 class CategorySummaryRow(NamedTuple):
-    """One summary of a category. The latest is current; earlier ones are kept for queries about the past."""
+    """A summary of a category. The latest is current; earlier ones are kept for historical queries."""
 
     change: int
     ingested_ms: int
@@ -255,12 +255,11 @@ class EpisodeSummaryRow(NamedTuple):
 
 
 class Derivatives(NamedTuple):
-    """Derivatives of a memory: `seq` of memories, summaries by category and change, and `ended`: `seq` of memories
-    that were derived from its earlier texts."""
+    """What was derived from a memory."""
 
-    memories: list[int]
-    summaries: list[tuple[str, int]]
-    ended: list[int]
+    memories: list[int]  # by `seq`
+    summaries: list[tuple[str, int]]  # by category and change
+    ended: list[int]  # `seq` of memories that were derived from earlier texts, and have ended
 
     @classmethod
     def decode(cls, data: bytes) -> "Derivatives":
@@ -268,6 +267,7 @@ class Derivatives(NamedTuple):
         return cls(memories, [(category, change) for category, change in summaries], ended)
 
     def without(self, seq: int) -> "Derivatives":
+        """Return them without a derived memory."""
         memories, ended = ([one for one in found if one != seq] for found in (self.memories, self.ended))
         return self._replace(memories=memories, ended=ended)
 
@@ -281,14 +281,13 @@ class OwnerCounts(NamedTuple):
 
 
 class OwnerHead(NamedTuple):
-    """The state of an owner: identity, next sequence number, next change number, ingestion clock (the latest logged
-    time of a change, None before the first), the language of its last text whose language is certain, and counts."""
+    """The state of an owner."""
 
     owner: Owner
     next_seq: int
     next_change: int
-    clock_ms: int | None = None
-    language: int = 0
+    clock_ms: int | None = None  # the latest ingestion time from a log; None before the first
+    language: int = 0  # of the last text whose language was recognised with certainty
     counts: OwnerCounts = OwnerCounts()
 
     def encode(self) -> bytes:
@@ -309,7 +308,7 @@ class Vectors(NamedTuple):
         matrix: (passages, dimension) float32, L2-normalised; one row for a single passage or a vector from the event.
         tokens: (tokens, token dimension), unit vectors in bytes (`state/tokens.py`), passage by passage; no rows if the
             model has no token vectors.
-        sizes: the number of tokens of each row of `matrix`; empty for one row, or without tokens."""
+        sizes: the number of tokens of each row of `matrix`; empty if there is one row, or no tokens."""
 
     model: str
     matrix: Matrix
@@ -322,16 +321,16 @@ class Vectors(NamedTuple):
         return self.matrix[0] if len(self.matrix) == 1 else mean(self.matrix)
 
     def encode(self) -> bytes:
-        whole = _head_of_vectors(self.model, *self.matrix.shape) + self.matrix.astype(_FLOAT, copy=False).tobytes()
+        encoded = _encode_head(self.model, *self.matrix.shape) + self.matrix.astype(_FLOAT, copy=False).tobytes()
         if not len(self.tokens):
-            return whole
+            return encoded
         sizes = struct.pack(f"<{len(self.sizes)}I", *self.sizes)
-        return whole + _TOKENS.pack(self.tokens.shape[1]) + sizes + self.tokens.tobytes()
+        return encoded + _TOKENS.pack(self.tokens.shape[1]) + sizes + self.tokens.tobytes()
 
     @classmethod
     def read_whole(cls, data: bytes, model: str, dimension: int) -> Matrix | None:
-        """Return the vector of an encoded memory, or None for another model. A single row needs no decoding."""
-        head = _head_of_vectors(model, 1, dimension)
+        """Return `whole` of encoded vectors, or None for another model. A single row is not decoded."""
+        head = _encode_head(model, 1, dimension)
         if data.startswith(head):
             return np.frombuffer(data, _FLOAT, dimension, len(head))
         found = cls.decode(data)
@@ -355,11 +354,12 @@ class Vectors(NamedTuple):
 
 
 @lru_cache(16)
-def _head_of_vectors(model: str, rows: int, dimension: int) -> bytes:
+def _encode_head(model: str, rows: int, dimension: int) -> bytes:
     name = model.encode()
     return _VECTORS.pack(len(name), rows, dimension) + name
 
 
-_VECTORS = struct.Struct("<HHI")  # length of the model's name, rows, dimension; then the name, then the floats
+_VECTORS = struct.Struct("<HHI")  # length of the model's name, rows, dimension; the name and the floats follow
 _FLOAT = np.dtype("<f4")
-_TOKENS = struct.Struct("<H")  # bytes per token; then sizes, if there are several rows; then tokens. Absent without.
+# Bytes per token. The sizes (if there are several rows) and the tokens follow. All are absent if there are no tokens.
+_TOKENS = struct.Struct("<H")

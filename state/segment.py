@@ -1,8 +1,8 @@
-"""Segments: ranges of one owner's memories in index form, packed so that they load at the speed of a memory copy. They
-are derived data.
+"""The encoding of segments: ranges of one owner's memories as arrays of the index, which load at the speed of a memory
+copy. They are derived data.
 
-Layout: a frame (format, checksum of the rest, header length), a JSON header (rare values, strings, type and size of
-each array), and the arrays, each in the smallest sufficient type. Inconsistent bytes are ignored."""
+Layout: a frame (version, header length, checksum of the rest), a JSON header (single values, strings, type and length
+of each array), and the arrays, each in the smallest sufficient type. A damaged segment is decoded as None."""
 
 import struct
 import zlib
@@ -16,7 +16,7 @@ import orjson
 
 from recallflow.state.arrays import Array, Codes
 
-# Columns of a memory. Strings are numbers, -1 for none.
+# Columns of memories, by name. A column of strings contains their numbers, -1 for none.
 COLUMNS = {
     "seq": np.int64,
     "version": np.int32,
@@ -40,12 +40,12 @@ COLUMNS = {
 }
 STRING_COLUMNS = ("author", "kind", "layer", "role", "session", "project", "category")
 
-# A change of this version causes segments to be rebuilt. Its number must change with the content of an array, the
-# identities and spelling features of stems (state/lexical.py), and the byte form of vectors (state/vectors.py).
+# Segments of another version are rebuilt. The number must change with the content of any array, such as the identities
+# and spelling features of stems (state/lexical.py) or the byte form of vectors (state/vectors.py).
 VERSION = zlib.crc32(repr((7, [*COLUMNS])).encode())
 _FRAME = struct.Struct("<IIQ")  # version, header bytes, checksum
-_LIMITS = [np.iinfo(kind) for kind in ("u1", "i1", "u2", "i2", "u4", "i4")]
-_ALIGNED = 8  # bytes: alignment of arrays and of the checksum
+_INTEGER_TYPES = [np.iinfo(kind) for kind in ("u1", "i1", "u2", "i2", "u4", "i4")]  # smallest first
+_ALIGNMENT = 8  # bytes, of arrays and of the checksum
 
 
 class Words(NamedTuple):
@@ -56,7 +56,7 @@ class Words(NamedTuple):
     lengths: Array  # occurrences per memory
     counts: Array  # number of spelling features per stem
     features: Array  # spelling features, stem by stem
-    cuts: Array  # occurrence at which each passage after a memory's first begins, ascending
+    cuts: Array  # index of the first occurrence of each passage other than a memory's first, ascending
     cut_places: Array  # position of that passage's memory in the range
 
 
@@ -71,10 +71,10 @@ class Rows(NamedTuple):
 class Segment(NamedTuple):
     """A range of an owner's live memories by sequence number."""
 
-    end: int  # the number after the last
-    size: int
+    end: int  # the sequence number after the last
+    size: int  # number of memories
     facts: Mapping[str, Array]  # by column of `COLUMNS`, (size,), or (1,) if all values are equal
-    names: list[str]  # the strings of numbers in `facts`
+    names: list[str]  # the strings of the numbers in `facts`
     ids: Array  # the bytes of all ids
     id_ends: Array  # the end of each id in `ids`
     tags: bytes  # packed by `Labels`
@@ -96,13 +96,13 @@ class Segment(NamedTuple):
         sizes = rows.codes.shape[1], self.end, self.size, self.token_dimension
         header = orjson.dumps([model, *sizes, self.names, kinds])
         parts = (header, *(array.tobytes() for array in arrays))
-        body = b"".join(part.ljust(_whole(len(part)), b"\0") for part in parts)
+        body = b"".join(part.ljust(_padded(len(part)), b"\0") for part in parts)
         return _FRAME.pack(VERSION, len(header), _sum(body, len(header))) + body
 
     @classmethod
     def decode(cls, data: bytes, model: str, dimension: int) -> Self | None:
         """Return the segment, or None if it is damaged or of another version, model or dimension."""
-        if len(data) < _FRAME.size or len(data) % _ALIGNED:
+        if len(data) < _FRAME.size or len(data) % _ALIGNMENT:
             return None
         version, length, total = _FRAME.unpack_from(data)
         start = _FRAME.size
@@ -112,11 +112,11 @@ class Segment(NamedTuple):
         of_model, of_dimension, end, size, token_dimension, names, kinds = header
         if (of_model, of_dimension) != (model, dimension):
             return None
-        start += _whole(length)
+        start += _padded(length)
         arrays = []
         for dtype, count in kinds:
             arrays.append(np.frombuffer(data, dtype, count, start))
-            start += _whole(arrays[-1].nbytes)
+            start += _padded(arrays[-1].nbytes)
         facts = dict(zip(COLUMNS, arrays, strict=False))
         stems, ids, tags, metadata, id_ends, *of_words, places, codes, units = arrays[len(COLUMNS) :]
         words, rows = Words(stems, *of_words), Rows(places, codes.reshape(-1, dimension), units)
@@ -125,8 +125,8 @@ class Segment(NamedTuple):
 
 
 def masked(codes: Codes, out: Codes | None = None) -> Codes:
-    """Mask or unmask codes so that they look random. RocksDB does not compress values that shrink by less than an
-    eighth, and reads uncompressed ones four times as fast."""
+    """Mask codes with fixed noise, or unmask them. RocksDB stores such incompressible values uncompressed, and reads
+    them four times as fast."""
     noise = _noise_of(1 << codes.size.bit_length())[: codes.size]
     found: Codes = np.bitwise_xor(codes, noise.reshape(codes.shape), out=out)
     return found
@@ -138,17 +138,17 @@ def _noise_of(count: int) -> npt.NDArray[np.uint8]:
 
 
 def _narrow(array: Array) -> Array:
-    """Return whole numbers in the smallest sufficient type, and other values unchanged."""
+    """Return integers in the smallest sufficient type, and other values unchanged."""
     if array.dtype.kind in "iu" and len(array):
         least, most = int(array.min()), int(array.max())
-        for limits in _LIMITS:
+        for limits in _INTEGER_TYPES:
             if limits.min <= least and most <= limits.max:
                 return array.astype(limits.dtype, copy=False)
     return array
 
 
-def _whole(length: int) -> int:
-    return -(-length // _ALIGNED) * _ALIGNED
+def _padded(length: int) -> int:
+    return -(-length // _ALIGNMENT) * _ALIGNMENT
 
 
 def _sum(body: bytes | memoryview, length: int) -> int:

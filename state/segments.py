@@ -1,12 +1,11 @@
 """Stored segments of an owner's index, so that a query loads its memories quickly.
 
-A segment holds a range of sequence numbers: `SMALL` once they are complete, `LARGE` in place of the small ones; the
-newest memories come from entries and vectors. So each memory is packed twice, and no step packs more than `LARGE`. On
-eviction of an owner, the newest memories are packed too if they fill half a small segment.
+A segment contains a range of sequence numbers. Each complete range of `SMALL` numbers is packed, and later each
+complete range of `LARGE` numbers, in place of its small segments. The newest memories are read from entries and
+vectors; on eviction of the owner they are packed too, if they fill half a small segment.
 
-A segment exists only while it is correct. Forgetting a memory deletes its segments in the same write. An update or a
-later vector marks its memory, and marked memories are read from their entries. The next query rebuilds a segment that
-is missing, inconsistent, or has many marks."""
+Forgetting a memory deletes its segments in the same write. An update or a later vector marks it in the table
+`keys.STALE`: it is then read from its entry. A query rebuilds a segment that is missing, damaged, or has many marks."""
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
@@ -20,15 +19,15 @@ from recallflow.errors import DecryptionFailed
 from recallflow.state import keys
 from recallflow.state.arrays import Ints
 from recallflow.state.index import OwnerIndex
-from recallflow.state.lexical import STEMS_A_READ
+from recallflow.state.lexical import STEMS_PER_READ
 from recallflow.state.partition import Partition
 from recallflow.state.rows import Entry, Vectors
 from recallflow.state.segment import VERSION, Segment
 from recallflow.stepped import spend
 
 SMALL, LARGE = 128, 2_048  # memories
-MARKED_MOST = 1 / 8  # share of a segment's memories; with more marks it is rebuilt
-BYTES_MOST = 8 * 1024 * 1024  # of a segment; longer texts are rare and read from their entries
+MAX_MARKED_SHARE = 1 / 8  # of a segment's memories; with more marks it is rebuilt
+MAX_SEGMENT_BYTES = 8 * 1024 * 1024  # larger segments are not stored: such long texts are rare
 
 
 class SeqRange(NamedTuple):
@@ -41,19 +40,19 @@ class SeqRange(NamedTuple):
     def size(self) -> int:
         return self.end - self.first
 
-    def by(self, size: int) -> "Iterator[SeqRange]":
-        """Yield its parts of a given size."""
+    def split(self, size: int) -> "Iterator[SeqRange]":
+        """Yield its parts of a size."""
         return (SeqRange(first, first + size) for first in range(self.first, self.end, size))
 
 
 def segment_keys(owner: bytes, seq: int) -> list[bytes]:
-    """Return the keys of the segments that may hold a memory."""
+    """Return the keys of the segments that may contain a memory."""
     firsts = ((seq - seq % size, size) for size in (SMALL, LARGE))
     return [keys.segment(owner, first, first + size) for first, size in firsts]
 
 
 class Segments:
-    """The stored segments of one owner's memories, of one model."""
+    """The stored segments of one owner's memories, with vectors of one model."""
 
     def __init__(self, partition: Partition, owner: bytes, model: str, dimension: int) -> None:
         self._partition, self._owner = partition, owner
@@ -61,7 +60,7 @@ class Segments:
 
     @cached_property
     def _end(self) -> int:
-        """Return the sequence number up to which segments were made; some may have been deleted."""
+        """Return the sequence number up to which segments were packed; some may have been deleted."""
         stored = self._partition.get(keys.segments_end(self._owner))
         version, of_model, end = orjson.loads(stored) if stored else (VERSION, self._model, 0)
         return end if (version, of_model) == (VERSION, self._model) else 0
@@ -72,15 +71,15 @@ class Segments:
         large = SeqRange(0, next_seq - next_seq % LARGE)
         small = SeqRange(large.end, next_seq - next_seq % SMALL)
         index.reserve(next_seq)
-        for span in (*large.by(LARGE), *small.by(SMALL)):
-            # One at a time, so that the next read reuses the buffer: newly allocated memory is slow.
+        for span in (*large.split(LARGE), *small.split(SMALL)):
+            # One at a time, so that the next read reuses the buffer: new memory is slow to write to.
             index.append(self._segment(span, marked))
         tail = self._stored(SeqRange(small.end, small.end + SMALL))
         if tail is not None:
             index.append(tail)
         self._add(index, SeqRange(small.end if tail is None else tail.end, next_seq))
-        self._renew(index, marked)
-        index.words.unpack()  # here, where it may pause: nothing else reads the index yet
+        self._replace_marked(index, marked)
+        index.words.unpack()  # it may pause (`spend`), which is possible only before others use the index
 
     def can_pack(self, next_seq: int) -> bool:
         """Return whether all memories of the next segment exist."""
@@ -91,7 +90,7 @@ class Segments:
         span = SeqRange(self._end, self._end + SMALL)
         if span.end % LARGE == 0:
             span = SeqRange(span.end - LARGE, span.end)
-        self._make(span, span.end)
+        self._pack_range(span, span.end)
         return span.size
 
     def pack_tail(self, next_seq: int) -> int:
@@ -102,15 +101,15 @@ class Segments:
         tail = self._stored(span)
         if tail is not None and next_seq - tail.end < SMALL // 2:
             return 0
-        self._make(span, next_seq)
+        self._pack_range(span, next_seq)
         return next_seq - span.first
 
     def _segment(self, span: SeqRange, marked: list[int]) -> Segment:
         marks = bisect_left(marked, span.end) - bisect_left(marked, span.first)
-        found = self._whole(span) if marks <= MARKED_MOST * span.size else None
-        return self._make(span, span.end) if found is None else found
+        found = self._complete(span) if marks <= MAX_MARKED_SHARE * span.size else None
+        return self._pack_range(span, span.end) if found is None else found
 
-    def _whole(self, span: SeqRange) -> Segment | None:
+    def _complete(self, span: SeqRange) -> Segment | None:
         """Return the stored segment if it covers the whole range."""
         found = self._stored(span)
         return found if found is not None and found.end == span.end else None
@@ -118,27 +117,27 @@ class Segments:
     def _stored(self, span: SeqRange) -> Segment | None:
         try:
             stored = self._partition.get_large(keys.segment(self._owner, *span))
-        except DecryptionFailed:  # it is rebuilt
+        except DecryptionFailed:  # the caller rebuilds it
             return None
         return None if stored is None else Segment.decode(stored, self._model, self._dimension)
 
-    def _make(self, span: SeqRange, end: int) -> Segment:
-        """Pack and store a range up to `end`, from its valid small segments or else from its entries."""
+    def _pack_range(self, span: SeqRange, end: int) -> Segment:
+        """Pack and store the range up to `end`. Small segments without marks are reused."""
         index = OwnerIndex(self._model, self._dimension)
-        parts = [*span.by(SMALL)] if span.size > SMALL else []
-        found = [None if self._marked(part) else self._whole(part) for part in parts]
+        parts = [*span.split(SMALL)] if span.size > SMALL else []
+        found = [None if self._marked(part) else self._complete(part) for part in parts]
         if any(found):
             for part, segment in zip(parts, found, strict=True):
                 self._add(index, part) if segment is None else index.append(segment)
         else:
             self._add(index, SeqRange(span.first, end))
         packed = index.packed(end)
-        spend(len(packed.words.stems) // STEMS_A_READ)
+        spend(len(packed.words.stems) // STEMS_PER_READ)
         data = packed.encode(self._model)
-        if len(data) <= BYTES_MOST:
-            gone = [keys.segment(self._owner, *part) for part in parts]
-            gone += [keys.stale(self._owner, seq) for seq in self._marked(span)]
-            self._partition.write_derived({**dict.fromkeys(gone), keys.segment(self._owner, *span): data})
+        if len(data) <= MAX_SEGMENT_BYTES:
+            deleted = [keys.segment(self._owner, *part) for part in parts]
+            deleted += [keys.stale(self._owner, seq) for seq in self._marked(span)]
+            self._partition.write_derived({**dict.fromkeys(deleted), keys.segment(self._owner, *span): data})
         if end == span.end and end > self._end:
             self._end = end
             self._partition.write_derived({keys.segments_end(self._owner): orjson.dumps([VERSION, self._model, end])})
@@ -150,8 +149,8 @@ class Segments:
         stored = ((keys.sequence(key), value) for key, value in self._scan(keys.vectors, span))
         index.add(entries, {(seq, version[seq]): Vectors.decode(value) for seq, value in stored})
 
-    def _renew(self, index: OwnerIndex, marked: list[int]) -> None:
-        """Replace marked memories by their current entries: a segment may be outdated, or lack a vector."""
+    def _replace_marked(self, index: OwnerIndex, marked: list[int]) -> None:
+        """Replace marked memories in the index by their current entries and vectors."""
         stored = self._partition.get_many([keys.entry(self._owner, seq) for seq in marked])
         entries = [Entry.decode(value) for value in stored if value is not None]
         vectors = self.read_vectors(np.array([entry.seq for entry in entries], np.int64))

@@ -1,7 +1,7 @@
 """Token vectors of one owner's memories for late interaction, one byte per number.
 
-Late interaction (Khattab and Zaharia, 2020, "ColBERT"): each token of a question is compared with every token of a
-memory, and its closest one counts."""
+In late interaction (Khattab and Zaharia, 2020, "ColBERT"), each token of a question is compared with every token of a
+memory, and scores the similarity of the closest one."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
@@ -13,9 +13,8 @@ from recallflow.state.arrays import Bytes, Column, GrowingArray, Ints, best_part
 
 NO_TOKENS: Bytes = np.zeros((0, 0), np.int8)
 ONE = 127  # the byte of the number 1
-_ROWS = 2_048  # turned to floats at a time: they stay in the processor's cache
-# Multiplications that OpenBLAS leaves to one thread (see state/vectors.py).
-_ALONE = 200_000
+_CHUNK_ROWS = 2_048  # their floats stay in the processor's cache
+_SINGLE_THREAD = 200_000  # multiplications that OpenBLAS runs on one thread (see state/vectors.py)
 _PASSAGES_BYTES = 200  # of Python objects
 
 
@@ -27,20 +26,20 @@ def to_bytes(tokens: Matrix) -> Bytes:
     return codes
 
 
-_UNREAD = -1  # where the rows of a slot would start
+_UNREAD = -1  # in place of the start of a slot's rows
 
 
 class Tokens(NamedTuple):
-    """The token vectors of a memory, (tokens, dimension), by passage; `sizes` are counts of several passages."""
+    """The token vectors of a memory, (tokens, dimension), passage by passage; `sizes` are the numbers of tokens per
+    passage, empty for a single one."""
 
     rows: Bytes = NO_TOKENS
     sizes: tuple[int, ...] = ()
 
 
 class TokenIndex:
-    """Rows of token vectors by slot, in ascending order; a slot may have none. Rows of removed memories stay until the
-    index is rebuilt. Deferred rows are read on demand: they are most of the stored data, and a query compares few of a
-    large owner's. `read` returns the tokens of deferred slots."""
+    """Token vectors by slot; a slot may have none. Those of removed memories stay until the index is rebuilt. Those of
+    deferred slots are read on demand by `read`: they are most of the stored data, and a query compares few of them."""
 
     def __init__(self, read: Callable[[Ints], list[Tokens]] | None = None) -> None:
         self._read = read
@@ -90,26 +89,26 @@ class TokenIndex:
         best = np.zeros((len(question), len(slots)), np.float32)
         self._read_deferred(slots)
         sizes = self._sizes.view[slots]
-        held = np.flatnonzero(sizes)
-        if not len(held) or not len(question):
+        filled = np.flatnonzero(sizes)
+        if not len(filled) or not len(question):
             return best
-        sizes = sizes[held]
-        rows, counts = ranges(self._starts.view[slots[held]], sizes), None
+        sizes = sizes[filled]
+        rows, counts = ranges(self._starts.view[slots[filled]], sizes), None
         if self._passages:
-            found = [self._passages.get(slot) for slot in slots[held].tolist()]
+            found = [self._passages.get(slot) for slot in slots[filled].tolist()]
             passages = [sizes[[at]] if one is None else one[one > 0] for at, one in enumerate(found)]
             sizes, counts = np.concatenate(passages), np.array([len(one) for one in passages])
         firsts = sizes.cumsum() - sizes
         flat = self._flat.view.reshape(-1, self.dimension)
         products = np.empty((len(rows), len(question)), np.float32)
-        turned, at_once = np.ascontiguousarray(question.T), max(_ALONE // question.size, 1)
-        for start in range(0, len(rows), _ROWS):
-            part = flat.take(rows[start : start + _ROWS], axis=0).astype(np.float32)
+        columns, at_once = np.ascontiguousarray(question.T), max(_SINGLE_THREAD // question.size, 1)
+        for start in range(0, len(rows), _CHUNK_ROWS):
+            part = flat.take(rows[start : start + _CHUNK_ROWS], axis=0).astype(np.float32)
             for at in range(0, len(part), at_once):
                 few = part[at : at + at_once]
-                np.matmul(few, turned, out=products[start + at : start + at + len(few)])
+                np.matmul(few, columns, out=products[start + at : start + at + len(few)])
         closest = np.maximum.reduceat(products, firsts, axis=0).T
         closest = np.maximum(closest, 0.0, out=closest)
-        best[:, held] = closest if counts is None else best_part(closest, weights, counts)
+        best[:, filled] = closest if counts is None else best_part(closest, weights, counts)
         best /= ONE
         return best

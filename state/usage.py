@@ -13,18 +13,18 @@ from recallflow.state.arrays import Ints
 
 Records = npt.NDArray[Any]
 
-# The layout of a record, in memory and stored. numpy reads many records. Python changes a few by `struct`: for ten of
-# them this takes a third of numpy's time.
+# The layout of a record, in memory and stored, in two notations: numpy for many records, struct for a few. For ten
+# records struct takes a third of numpy's time.
 _RECORDS = np.dtype([("last_ms", "<i8"), ("times", "<u4"), ("useful", "<u4"), ("not_useful", "<u4")])
 _RECORD = struct.Struct("<qIII")
 
 
 class Usage(NamedTuple):
-    """One memory's record. `last_ms`: the time of the latest query that returned it, if `times` is not 0."""
+    """The usage of one memory."""
 
-    last_ms: int = 0
-    times: int = 0
-    useful: int = 0
+    last_ms: int = 0  # the time of the latest query that returned the memory, if `times` is not 0
+    times: int = 0  # number of queries that returned it
+    useful: int = 0  # number of positive feedbacks
     not_useful: int = 0
 
     def encode(self) -> bytes:
@@ -38,22 +38,23 @@ class Usage(NamedTuple):
         return cls._make(_RECORD.unpack(data))
 
     def with_feedback(self, useful: bool) -> "Usage":
+        """Return the usage after one more feedback."""
         return self._replace(useful=self.useful + useful, not_useful=self.not_useful + (not useful))
 
 
 class OwnerUsage:
-    """The records of one owner's memories; all zeros for one that was never returned nor judged."""
+    """The usage of one owner's memories; zeros for a memory without a record."""
 
     def __init__(self, stored: Iterable[tuple[int, bytes]] = ()) -> None:
         """`stored`: each memory's `seq` and encoded record."""
-        every = [*stored]
+        records_by_seq = [*stored]
         self._records = bytearray()
-        seqs = np.array([seq for seq, _ in every], np.int64)
+        seqs = np.array([seq for seq, _ in records_by_seq], np.int64)
         self._grow_to(int(seqs.max(initial=-1)))
-        if any(len(data) != _RECORD.size for _, data in every):
+        if any(len(data) != _RECORD.size for _, data in records_by_seq):
             raise ValueError("a stored usage record has the wrong size")
         records = np.frombuffer(self._records, _RECORDS)
-        records[seqs] = np.frombuffer(b"".join(data for _, data in every), _RECORDS)
+        records[seqs] = np.frombuffer(b"".join(data for _, data in records_by_seq), _RECORDS)
         self._liked: list[int] = np.flatnonzero(records["useful"] > records["not_useful"]).tolist()
 
     def of(self, seqs: Ints) -> Records:
@@ -66,9 +67,9 @@ class OwnerUsage:
         self._grow_to(seq)
         _RECORD.pack_into(self._records, seq * _RECORD.size, *usage)
         at = bisect.bisect_left(self._liked, seq)
-        is_in, is_liked = self._liked[at : at + 1] == [seq], usage.useful > usage.not_useful
-        if is_in != is_liked:
-            self._liked[at : at + is_in] = [seq] * is_liked
+        was_liked, is_liked = self._liked[at : at + 1] == [seq], usage.useful > usage.not_useful
+        if was_liked != is_liked:
+            self._liked[at : at + was_liked] = [seq] * is_liked
 
     def record_returns(self, seqs: Sequence[int], at_ms: int) -> list[bytes]:
         """Record that an answer at `at_ms` returned these memories, and return their encoded records."""

@@ -423,7 +423,7 @@ def excerpts(
         holding = index.words.part_occurrences(stem)
         if len(holding):
             at = np.minimum(holding.searchsorted(numbers), len(holding) - 1)
-            weight = idf(index.stem_occurrences[stem].holders, index.conversation.size)
+            weight = idf(index.stem_occurrences[stem].memory_count, index.conversation.size)
             coverage_of += weight * (holding[at] == numbers)
     ends = counts.cumsum()
     for number in np.flatnonzero(counts > 1).tolist():

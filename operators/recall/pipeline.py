@@ -257,7 +257,7 @@ def _expand(run: QueryRun, ranked: Ranked) -> Expanded:
 
 def vocabulary(index: OwnerIndex) -> Vocabulary:
     """Return the languages of at least one in fifty current memories, and a test for stems that memories hold."""
-    return Vocabulary(_languages(index), lambda stem: index.stem_occurrences[stem].holders > 0)
+    return Vocabulary(_languages(index), lambda stem: index.stem_occurrences[stem].memory_count > 0)
 
 
 @cached_per_index

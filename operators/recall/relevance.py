@@ -112,7 +112,7 @@ class Judge:
         standing = {stem: index.stem_occurrences[stem] for stem in question.stems_without_names}
         memories = index.conversation.size
         self.index, self.columns, self.stems = index, columns, [*standing]
-        self.rarities = np.array([rarity(stem, found.holders, memories) for stem, found in standing.items()])
+        self.rarities = np.array([rarity(stem, found.memory_count, memories) for stem, found in standing.items()])
         self.holding = [found.positions for found in standing.values()]
         settings = {
             "one": 1.0,

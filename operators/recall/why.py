@@ -330,7 +330,7 @@ def _lenders(inputs: RankingInput, positions: Positions) -> tuple[list[Lender | 
     index, conversation = inputs.index, inputs.index.conversation
     bare = inputs.question.stems_without_names
     asked = {stem: index.stem_occurrences[stem] for stem in dict.fromkeys((*bare, *inputs.question.stems))}
-    stems = [stem for stem, found in asked.items() if found.holders]
+    stems = [stem for stem, found in asked.items() if found.memory_count]
     standing = [asked[stem] for stem in stems]
     may_lend = sum(1 << word for word, stem in enumerate(stems) if stem in bare)
     low, high = (bound.tolist() for bound in conversation.window(BEFORE, positions))
@@ -344,7 +344,7 @@ def _lenders(inputs: RankingInput, positions: Positions) -> tuple[list[Lender | 
     held = dict[int, int]()  # bit mask of the words at each position
     for word, position in zip(words.tolist(), looked_at.take(at).tolist(), strict=True):
         held[position] = held.get(position, 0) | 1 << word
-    worths = idf([found.holders for found in standing], conversation.size).tolist()
+    worths = idf([found.memory_count for found in standing], conversation.size).tolist()
 
     @cache
     def worth(words: int) -> float:

@@ -83,7 +83,7 @@ def bm25_scores(index: OwnerIndex, stems: Sequence[str], bare: Collection[str]) 
     near.cumsum(out=before[1:])
     repeats = np.array([times[stem] for stem in asked], np.float64)
     nameless = sum(stem in bare for stem in asked)
-    rarities = idf([found.holders for found in standing], conversation.size)
+    rarities = idf([found.memory_count for found in standing], conversation.size)
     width = len(positions) + 1
     of_one, around_one = index.lengths[0], index.lengths[NEIGHBOURS]
     norm, norm_near = _norms(of_one, positions), _norms(around_one, positions)
@@ -208,7 +208,9 @@ def units(index: OwnerIndex, question: Question, query: TextVectors) -> Units:
         tokens = query.tokens[heavy] / lengths[heavy, np.newaxis].astype(np.float32)
         return Units(_shares(lengths[heavy]), tokens=tokens)
     stems = tuple(dict.fromkeys(question.stems_without_names))
-    return Units(_shares(idf([index.stem_occurrences[stem].holders for stem in stems], index.conversation.size)), stems)
+    return Units(
+        _shares(idf([index.stem_occurrences[stem].memory_count for stem in stems], index.conversation.size)), stems
+    )
 
 
 def by_token(index: OwnerIndex, query: TextVectors) -> bool:

@@ -126,7 +126,7 @@ class World:
 
     def read(self) -> None:
         self.index.clusters.cosines(np.arange(self.index.conversation.size))
-        assert all(self.index.stem_occurrences[word].holders <= len(self.index) for word in WORDS)
+        assert all(self.index.stem_occurrences[word].memory_count <= len(self.index) for word in WORDS)
 
     def built_anew(self) -> OwnerIndex:
         index = OwnerIndex(MODEL, DIMENSION)
@@ -213,7 +213,7 @@ def picture(index: OwnerIndex) -> dict[str, Any]:
         "centroids": index.clusters.centroids(np.arange(len(conversation.starts))).tolist(),
         "lengths": index.words.lengths()[slots].tolist(),
         "counts": [(index.words.occurrences(word) == slots[:, np.newaxis]).sum(axis=1).tolist() for word in WORDS],
-        "standing": [(sorted((at := index.stem_occurrences[word]).positions.tolist()), at.holders) for word in WORDS],
+        "standing": [(sorted((o := index.stem_occurrences[word]).positions), o.memory_count) for word in WORDS],
         "asking": index.asks.tolist(), "answering": index.answers_question.tolist(),
         "closest": index.words.closest(WORDS, slots, np.ones(len(WORDS))).tolist(),
         "positions": conversation.positions[slots].tolist(),
