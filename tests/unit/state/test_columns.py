@@ -21,6 +21,7 @@ from recallflow.owner import Owner
 from recallflow.state import keys
 from recallflow.state import tokens as module
 from recallflow.state.arrays import Ints
+from recallflow.state.graph_codec import encode_row
 from recallflow.state.hot_graph import (
     BITS,
     MAX_CACHED_VECTORS,
@@ -31,7 +32,6 @@ from recallflow.state.hot_graph import (
     max_differing_bits,
     sketches,
 )
-from recallflow.state.graph_codec import encode_row
 from recallflow.state.index import OwnerIndex
 from recallflow.state.labels import Labels, metadata_label, metadata_labels
 from recallflow.state.lexical import FEATURES, LexicalIndex
