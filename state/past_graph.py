@@ -1,9 +1,9 @@
 """One owner's memory graph at an earlier time, with the links, edges and archive marks of that time.
 
-`index` gives the versions and episodes of that time. A link exists if the version of that time created it. A statement
-of an edge counts if it was ingested by then and not yet replaced. It also counts if the edit that replaced it is later
-than the memory's version in `index`. Replaced and deleted statements are stored separately
-(`operators/graph/past.py`). Names and descriptions of nodes are the current ones. Deleted memories have no history."""
+An index of that time has the versions of memories, and the episodes. A link exists if the version of the memory created
+it. A statement of an edge counts if it was ingested at that time and not yet replaced, or if it was replaced by an edit
+after the version in the index. Replaced and deleted statements are in tables of their own (`operators/graph/past.py`).
+Names and descriptions of nodes are the current ones. Deleted memories have no history."""
 
 import heapq
 from collections.abc import Iterable, Iterator
@@ -22,7 +22,7 @@ from recallflow.state.index import OwnerIndex
 from recallflow.state.partition import Partition
 from recallflow.state.rows import Entry
 
-READ_FACTOR = 16  # links and edges read per requested one
+READ_FACTOR = 16  # links or edges that are read per requested one, because some did not exist at that time
 
 
 class _ListedEdge(NamedTuple):
@@ -35,9 +35,9 @@ class _ListedEdge(NamedTuple):
 
 
 class PastGraph(OwnerGraph):
-    """The graph as known at `known_by_ms`, of events up to `happened_by_ms` (None: all), over `index`."""
+    """The graph of events ingested by `known_by_ms` that happened by `happened_by_ms` (None: all), over `index`."""
 
-    has_own_episodes = False  # whether the index has its own episodes
+    has_own_episodes = False  # whether the index has other episodes than the stored links
 
     def __init__(
         self, partition: Partition, owner: bytes, index: OwnerIndex, known_by_ms: int | None, happened_by_ms: int | None
@@ -94,9 +94,9 @@ class PastGraph(OwnerGraph):
         return super().has_stated() or next(self._scan(keys.PAST_ADJACENCY), None) is not None
 
     def _refinements_in_force(self, seq: int, refinements: Iterable[codec.Superseded]) -> list[codec.Superseded]:
-        """Return the refinements in force at that time. Those with `needs_edge` are derived from their edges."""
+        """Return the refinements in force at that time. Those with `needs_edge` are read from their edges."""
         stored, known_ms = [*refinements], self._known_ms
-        from_edges = dict.fromkeys(one.by for one in stored if one.needs_edge)
+        from_edges = dict.fromkeys(one.by for one in stored if one.needs_edge)  # ordered
         known = (one for one in stored if one.ingested_ms <= known_ms)
         current = (one for one in known if one.until_ms is None or one.until_ms > known_ms)
         in_force = [one for one in current if one.by not in from_edges]
@@ -104,7 +104,7 @@ class PastGraph(OwnerGraph):
         return [one for one in in_force if one.applies_at(self._happened_ms)]
 
     def _refinement_by(self, seq: int, by: str) -> codec.Superseded | None:
-        """Return the refinement of a memory by another, if the edge between them had that effect at that time."""
+        """Return the refinement of a memory by another, if the edge between them hid the memory at that time."""
         links = self._partition.read(keys.links(self._owner, seq), codec.LinksRow.decode)
         if links is None:
             return None
@@ -116,33 +116,34 @@ class PastGraph(OwnerGraph):
         return codec.Superseded(by, edge.ingested_ms, edge.ends_ms, from_ms, stated_ms=edge.stated_ms)
 
     def _row(self, key: codec.NodeKey) -> codec.NodeRow | None:
-        row_then, past_row = super()._row(key), None
+        row_of_time, past_row = super()._row(key), None
         for _, value in self._partition.scan(keys.past_nodes(self._owner, self.name(key))):
             until_ms, stored = orjson.loads(value)
             row = None if stored is None else codec.NodeRow(codec.NodeKey(*stored[0]), *stored[1:])
             if until_ms > self._known_ms:
-                row_then = row if row is None or row_then is None else row_then._replace(archived=row.archived)
+                row_of_time = row if row is None or row_of_time is None else row_of_time._replace(archived=row.archived)
                 break
             past_row = row or past_row
-        # The node may be gone after an edit, but the previous version of the edited memory may have been linked to it.
-        # A memory's record only says whether it was archived.
-        return row_then if key.memory else row_then or past_row
+        # A node that an edit removed may be linked to the version of that time. The record of a memory has only its
+        # archive mark, so an earlier one does not apply.
+        return row_of_time if key.memory else row_of_time or past_row
 
     def _seq(self, key: codec.NodeKey) -> int | None:
         seq = super()._seq(key)
         return None if seq is None or self._slot(seq) is None else seq
 
     def _slot(self, seq: int) -> int | None:
-        """Return the slot of a memory that was known and had happened, or None."""
+        """Return the slot of a memory that is in the index and had happened, or None."""
         slot = self._index.slot(seq)
         return None if slot is None or self._index.facts["created_ms"][slot] > self._happened_ms else slot
 
     def _linked(self, table: bytes, node: bytes) -> Iterator[int]:
+        """Yield the `seq` of the memories linked to a node in a table, newest first."""
         first, end = keys.members_from(self._owner, table, node, self._newest)
         return (keys.reversed_sequence(key) for key, _ in self._partition.scan_range(first, end))
 
     def _ever_linked(self, key: codec.NodeKey, limit: int) -> Iterable[int]:
-        """Return the `seq` of memories that some version links to the node, newest first, up to the read limit."""
+        """Return the `seq` of memories of which any version is linked to the node, newest first, up to a read limit."""
         if self._newest < 0:
             return []
         tables, names = (keys.MEMBER, keys.PAST_MEMBER), self.unions().names(key)
@@ -170,7 +171,7 @@ class PastGraph(OwnerGraph):
             yield episode, codec.EPISODE_KIND
 
     def _links_row(self, seq: int, version: int) -> codec.LinksRow | None:
-        """Return the graph contributions of a version. They are stored at changes, under their last version."""
+        """Return the graph contributions of a version. Equal ones of several versions are stored under the last one."""
         end = keys.after(keys.past_links_of(self._owner, seq))
         past = next(self._partition.scan_range(keys.past_links(self._owner, seq, version), end), None)
         stored = self._partition.get(keys.links(self._owner, seq)) if past is None else past[1]
@@ -182,8 +183,8 @@ class PastGraph(OwnerGraph):
         enough = limit if key.memory else limit + sum(map(self.unions().join_count, names))
         found: dict[bytes, Edge] = {}
         for _, name, row, own in islice(listed, READ_FACTOR * limit):
-            if row is not None and name not in found and (then := self._edge_row(name, row)) is not None:
-                edge = edge_of(then, own)
+            if row is not None and name not in found and (past := self._edge_row(name, row)) is not None:
+                edge = edge_of(past, own)
                 if self._happened(edge):
                     found[name] = edge
             if len(found) == enough:
@@ -192,13 +193,13 @@ class PastGraph(OwnerGraph):
 
     def _alias_joins(self, candidates: Iterable[AliasJoin]) -> Iterable[AliasJoin]:
         """Return the candidates in force at that time, in order of number."""
-        found = sorted(candidates, key=lambda one: one.number)
-        return (one for one in found if self._join_edge(*one) is not None)
+        by_number = sorted(candidates, key=lambda one: one.number)
+        return (one for one in by_number if self._join_edge(*one) is not None)
 
     def _join_candidates(self) -> Iterator[AliasJoin]:
         """Yield the joins of all times, possibly repeatedly."""
-        for own, joined in decode_all_joins(value for _, value in self._scan(keys.JOINED)):
-            yield from (AliasJoin(own, other, number) for other, number, leads in joined if leads)
+        for name, joins in decode_all_joins(value for _, value in self._scan(keys.JOINED)):
+            yield from (AliasJoin(name, other, number) for other, number, leads in joins if leads)
         for key, value in self._scan(keys.PAST_JOINED):
             source, target = orjson.loads(value)
             yield AliasJoin(source, target, keys.sequence(key))
@@ -211,8 +212,8 @@ class PastGraph(OwnerGraph):
         edge = edge_of(row, ends[0]) if row is not None and row.joins_entities else None
         return edge if edge is not None and self._happened(edge) else None
 
-    def _edge_names(self, behind: bytes) -> Iterator[bytes]:
-        current, past = (self._names_after(table, behind) for table in (keys.EDGE, keys.PAST_EDGE))
+    def _edge_names(self, last: bytes) -> Iterator[bytes]:
+        current, past = (self._names_after(table, last) for table in (keys.EDGE, keys.PAST_EDGE))
         return (name for name, _ in groupby(heapq.merge(current, past)))
 
     def _stored_edge(self, name: bytes) -> tuple[int, Edge] | None:
@@ -220,45 +221,44 @@ class PastGraph(OwnerGraph):
         return next((one for one in found if self._happened(one[1])), None)
 
     def _rows_of(self, name: bytes) -> Iterator[codec.EdgeRow]:
-        """Yield the records of an edge at that time, a current one before deleted ones."""
+        """Yield the rows of an edge's name at that time: that of a current edge, then those of deleted ones."""
         row = self._partition.read(keys.edge(self._owner, name), codec.EdgeRow.decode)
         rows = [row if row is not None and row.added_ms <= self._known_ms else None]
         for _, value in self._partition.scan_back(keys.past_edge_of(self._owner, name, None) + codec.LIFE):
             rows.append(self._past_life(*orjson.loads(value)))
-        yield from (then for row in rows if row is not None and (then := self._edge_row(name, row)) is not None)
+        yield from (past for row in rows if row is not None and (past := self._edge_row(name, row)) is not None)
 
     def _happened(self, edge: Edge) -> bool:
         """Return whether an edge applies at that time: from its start of validity, or else from its event time."""
-        begin_ms = edge.stated_ms if edge.valid_from_ms is None else edge.valid_from_ms
-        return begin_ms <= self._happened_ms
+        return (edge.stated_ms if edge.valid_from_ms is None else edge.valid_from_ms) <= self._happened_ms
 
     def _listed_edges(self, key: codec.NodeKey) -> Iterator[_ListedEdge]:
         """Yield current and deleted edges of a node, the newest first."""
         node = self.name(key)
 
         def current() -> Iterator[_ListedEdge]:
-            for at, name in self._partition.scan(keys.adjacency_of(self._owner, node)):
+            for stored, name in self._partition.scan(keys.adjacency_of(self._owner, node)):
                 row = self._partition.read(keys.edge(self._owner, name), codec.EdgeRow.decode)
                 existed = row is not None and row.added_ms <= self._known_ms
-                yield _ListedEdge(keys.reversed_sequence(at), name, row if existed else None, key)
+                yield _ListedEdge(keys.reversed_sequence(stored), name, row if existed else None, key)
 
         def past() -> Iterator[_ListedEdge]:
-            for at, value in self._partition.scan(keys.past_adjacency_of(self._owner, node)):
+            for stored, value in self._partition.scan(keys.past_adjacency_of(self._owner, node)):
                 until_ms, name, life = orjson.loads(value)
                 row = self._past_life(until_ms, life)
-                yield _ListedEdge(keys.reversed_sequence(at), bytes.fromhex(name), row, key)
+                yield _ListedEdge(keys.reversed_sequence(stored), bytes.fromhex(name), row, key)
 
         return heapq.merge(current(), past(), key=lambda one: one.number, reverse=True)
 
     def _past_life(self, until_ms: int, stored: list[Any]) -> codec.EdgeRow | None:
-        """Return the row, without its statements, of a later deleted edge, if the edge existed at that time."""
+        """Return the row (without its statements) of a deleted edge, if the edge existed at that time."""
         life = codec.Life.of(stored)
-        # An edit removed statements, but the version before it still has them.
+        # A version before the edit that removed the statements still has them.
         existed = life.added_ms <= self._known_ms and (self._known_ms < until_ms or self._happened_ms < EPOCH_MS_MAX)
         return codec.EdgeRow(*life[:4], added_ms=life.added_ms) if existed else None
 
     def _edge_row(self, name: bytes, row: codec.EdgeRow) -> codec.EdgeRow | None:
-        """Return the edge at that time, from current statements and those replaced or withdrawn since."""
+        """Return the row of an edge at that time, from current statements and those replaced or withdrawn since."""
         parts: dict[tuple[bytes, int | None], Any] = {
             (codec.RELATION if one.relation else codec.EVIDENCE, one.seq): one for one in row.statements
         }
@@ -267,8 +267,8 @@ class PastGraph(OwnerGraph):
         for key, value in self._partition.scan(keys.past_edges(self._owner, name)):
             part, seq = keys.edge_part(key)
             until_ms, content = orjson.loads(value)
-            later = until_ms > self._known_ms or (part == codec.RELATION and self._is_later(seq, keys.sequence(key)))
-            if part != codec.LIFE and later and (part, seq) not in replaced:
+            is_later = until_ms > self._known_ms or (part == codec.RELATION and self._is_later(seq, keys.sequence(key)))
+            if part != codec.LIFE and is_later and (part, seq) not in replaced:
                 replaced.add((part, seq))
                 parts[part, seq] = codec.edge_part(part, content)
         given, archived = parts.pop((codec.GIVEN, None)), parts.pop((codec.OVERRIDE, None))
@@ -306,8 +306,8 @@ class PastGraph(OwnerGraph):
             if until_ms > self._known_ms and one.seq not in replaced:
                 replaced.add(one.seq)
                 near[one.seq] = one
-        then = [one for one in near.values() if one.ingested_ms <= self._known_ms and self._slot(one.seq) is not None]
-        return [similar_edge(key, one) for one in sorted(then, key=lambda one: (-one.weight, -one.seq))]
+        known = [one for one in near.values() if one.ingested_ms <= self._known_ms and self._slot(one.seq) is not None]
+        return [similar_edge(key, one) for one in sorted(known, key=lambda one: (-one.weight, -one.seq))]
 
 
 def _episodes(index: OwnerIndex) -> dict[int, codec.NodeKey]:
@@ -320,7 +320,7 @@ def _episodes(index: OwnerIndex) -> dict[int, codec.NodeKey]:
 
 
 class VersionGraph(PastGraph):
-    """A graph in which a memory has the links of all its versions."""
+    """A graph in which a memory has the links of all its versions in the index."""
 
     def members(self, key: codec.NodeKey, limit: int) -> list[int]:
         """Return the `seq` of memories with a version linked to the node, newest first; for a memory, its own."""
@@ -332,6 +332,7 @@ class VersionGraph(PastGraph):
         return [*islice(linked, limit)]
 
     def was_linked(self, seq: int, version: int, key: codec.NodeKey) -> bool:
+        """Return whether a version of a memory is linked to a node."""
         return any(node == key for node, _ in self._links_of(seq, version))
 
     def _versions(self, seqs: list[int]) -> dict[int, list[int]]:

@@ -1,6 +1,6 @@
-"""All data of a state partition about a person as plain records, for a data-protection request.
+"""All data of a state partition about an owner as plain records, for a data-protection request.
 
-Left out are index copies of other records (segments, adjacency), and unreadable hashes, which are counted."""
+Copies of other records (segments, adjacency) are left out. Data of which only hashes are stored is counted."""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import fields
@@ -16,29 +16,29 @@ from recallflow.state.partition import Partition
 from recallflow.state.usage import Usage, decode_seqs
 
 Fields = dict[str, Any]
-Shown = Iterator[tuple[str, Fields]]  # type of record, and its fields
+Records = Iterator[tuple[str, Fields]]  # type of record, and its fields
 
-# Tables with copies of other records, and tables of hashes only, by the counted content.
+# Tables with copies of other records; and tables of hashes only, with the name of their count.
 REPEATING = frozenset((keys.SEGMENT, keys.SEGMENTS_END, keys.STALE, keys.ADJACENCY, keys.PAST_ADJACENCY))
 HASHES = {keys.CURRENT: "memory_ids", keys.EVENT_ID: "event_ids"}
 _QUERY_ID_BYTES = 8
-_KEPT = 10_000  # ids and names that are looked up again and again
+_MAX_CACHED = 10_000  # ids and names, which are looked up repeatedly
 _COLUMNS = [column.name for column in fields(rows.MemoryRow)]
 
 
 class Person:
-    """One owner, whose records are read. `vectors`: with their numbers, not only with model and size."""
+    """Reader of one owner's records. `vectors`: include their numbers, not only model and size."""
 
     def __init__(self, partition: Partition, owner: bytes, *, vectors: bool) -> None:
         self.partition, self.owner = partition, owner
         self._vectors = vectors
-        self.memory_id = lru_cache(_KEPT)(self._memory_id)
-        self.node = lru_cache(_KEPT)(self._node)
-        self.edge = lru_cache(_KEPT)(self._edge)
-        self.sessions: dict[bytes, str] = {}  # session by hash, of the sessions of memories
+        self.memory_id = lru_cache(_MAX_CACHED)(self._memory_id)
+        self.node = lru_cache(_MAX_CACHED)(self._node)
+        self.edge = lru_cache(_MAX_CACHED)(self._edge)
+        self.sessions: dict[bytes, str] = {}  # sessions of memories by hash
 
-    def records(self) -> Shown:
-        """Yield all records. An owner with queries only has none."""
+    def records(self) -> Records:
+        """Yield all records; none of an owner without memories."""
         stored = self.partition.get(keys.head(self.owner))
         if stored is None:
             return
@@ -58,7 +58,7 @@ class Person:
     def _scan(self, table: bytes) -> Iterator[tuple[bytes, bytes]]:
         return self.partition.scan(keys.table(self.owner, table))
 
-    def _read(self, readers: "Readers") -> Shown:
+    def _read(self, readers: "Readers") -> Records:
         for table, (kind, show) in readers.items():
             for key, value in self._scan(table):
                 yield kind, show(self, key, value)
@@ -68,7 +68,7 @@ class Person:
         return None if entry is None else entry.id
 
     def _node(self, name: bytes) -> str | None:
-        """Return the key of a node by the hash of its stored name; a memory's comes from its links."""
+        """Return the key of the node with a stored name, from its current or past record."""
         if (node := self.partition.read(keys.node(self.owner, name), codec.NodeRow.decode)) is not None:
             return str(node.key)
         past = (orjson.loads(value)[1] for _, value in self.partition.scan(keys.past_nodes(self.owner, name)))
@@ -83,42 +83,41 @@ class Person:
             found = next((codec.Life.of(orjson.loads(value)[1]) for _, value in lives), None)
         return None if found is None else {"source": str(found.source), "target": str(found.target), "type": found.type}
 
-    def _memories(self) -> Shown:
+    def _memories(self) -> Records:
         name = self.partition.keyring.name
         for _, stored in self._scan(keys.ENTRY):
             entry = rows.Entry.decode(stored)
-            if entry.session_id is not None and len(self.sessions) < _KEPT:
+            if entry.session_id is not None and len(self.sessions) < _MAX_CACHED:
                 self.sessions[name(self.owner, entry.session_id)] = entry.session_id
             for _, value in self.partition.scan(keys.rows(self.owner, name(self.owner, entry.id))):
                 row = rows.MemoryRow.decode(value)
-                shown = {column: getattr(row, column) for column in _COLUMNS}
+                columns = {column: getattr(row, column) for column in _COLUMNS}
                 is_current = row.version == entry.version
-                shown |= {"current": is_current, "episode": entry.episode}
-                yield "memory", shown | self._indexed(row, entry if is_current else None)
+                columns |= {"current": is_current, "episode": entry.episode}
+                yield "memory", columns | self._indexed(row, entry if is_current else None)
 
     def _indexed(self, row: rows.MemoryRow, entry: rows.Entry | None) -> Fields:
-        """Return the index data of a version: stems and vectors. `entry` is that of a current version."""
-        place = keys.vectors(self.owner, row.seq)
+        """Return the index data of a version: stems and vectors. `entry` is None for a past version."""
+        vectors_key = keys.vectors(self.owner, row.seq)
         if entry is None:
-            place = keys.past_vectors(self.owner, row.seq, row.version)
+            vectors_key = keys.past_vectors(self.owner, row.seq, row.version)
             entry = self.partition.read(keys.past_entry(self.owner, row.seq, row.version), rows.Entry.decode)
         stems = None if entry is None else entry.stems
-        return {"stems": stems, "vectors": self._vector_fields(place)}
+        return {"stems": stems, "vectors": self._vector_fields(vectors_key)}
 
     def _vector_fields(self, key: bytes) -> Fields | None:
         found = self.partition.read(key, rows.Vectors.decode)
         if found is None:
             return None
-        shown: Fields = {"model": found.model, "dimension": found.matrix.shape[1], "passages": len(found.matrix)}
-        shown["tokens"] = len(found.tokens)
-        if self._vectors:
-            shown |= {"values": found.matrix.tolist(), "token_values": found.tokens.tolist()}
-        return shown
+        passages, dimension = found.matrix.shape
+        shown = {"model": found.model, "dimension": dimension, "passages": passages, "tokens": len(found.tokens)}
+        values = {"values": found.matrix.tolist(), "token_values": found.tokens.tolist()} if self._vectors else {}
+        return shown | values
 
     def _hashes(self) -> Iterator[tuple[str, int]]:
-        """Yield the number of stored hashes by kind, for data of which only hashes are stored."""
-        for table, what in HASHES.items():
-            yield what, sum(1 for _ in self._scan(table))
+        """Yield the number of stored hashes by kind."""
+        for table, kind in HASHES.items():
+            yield kind, sum(1 for _ in self._scan(table))
         yield "query_ids", len(self.partition.get(keys.query_ids(self.owner)) or b"") // _QUERY_ID_BYTES
 
 
@@ -152,7 +151,7 @@ def _category_summary(person: Person, _: bytes, value: bytes) -> Fields:
 def _member(person: Person, key: bytes, value: bytes) -> Fields:
     role, description = codec.decode_member(value)
     member_id = person.memory_id(keys.reversed_sequence(key))
-    shown = {"node": person.node(_middle(key)), "memory_id": member_id, "role": role}
+    shown = {"node": person.node(_name_in(key)), "memory_id": member_id, "role": role}
     return shown | {"description": _shown(description)}
 
 
@@ -177,13 +176,13 @@ def _past_links(person: Person, key: bytes, value: bytes) -> Fields:
 
 
 def _past_member(person: Person, key: bytes, _: bytes) -> Fields:
-    return {"node": person.node(_middle(key)), "memory_id": person.memory_id(keys.reversed_sequence(key))}
+    return {"node": person.node(_name_in(key)), "memory_id": person.memory_id(keys.reversed_sequence(key))}
 
 
 def _past_edge(person: Person, key: bytes, value: bytes) -> Fields:
     (part, seq), (until_ms, stored) = keys.edge_part(key), orjson.loads(value)
     content, by = _shown(codec.edge_part(part, stored)), None if seq is None else person.memory_id(seq)
-    return {"edge": person.edge(_middle(key)), "by": by, _PARTS[part]: content, "until_ms": until_ms}
+    return {"edge": person.edge(_name_in(key)), "by": by, _PARTS[part]: content, "until_ms": until_ms}
 
 
 def _past_similar(person: Person, key: bytes, value: bytes) -> Fields:
@@ -195,21 +194,22 @@ def _past_similar(person: Person, key: bytes, value: bytes) -> Fields:
 def _past_node(person: Person, key: bytes, value: bytes) -> Fields:
     until_ms, stored = orjson.loads(value)
     row = None if stored is None else codec.NodeRow(codec.NodeKey(*stored[0]), *stored[1:])
-    shown = {"key": person.node(_middle(key))} if row is None else _shown(row)
+    shown = {"key": person.node(_name_in(key))} if row is None else _shown(row)
     return {**shown, "until_ms": until_ms}
 
 
 def _shown(value: Any) -> Any:
-    """Return the fields of a record and of records in it. A node's key becomes its text form."""
+    """Return a record and the records in it as dictionaries. A node's key becomes its text form."""
     if isinstance(value, codec.NodeKey):
         return str(value)
     if hasattr(value, "_asdict"):
         return {name: _shown(part) for name, part in value._asdict().items()}
-    is_list = isinstance(value, list | tuple) and any(hasattr(part, "_asdict") for part in value)
-    return [*map(_shown, value)] if is_list else value
+    has_records = isinstance(value, list | tuple) and any(hasattr(part, "_asdict") for part in value)
+    return [*map(_shown, value)] if has_records else value
 
 
-def _middle(key: bytes) -> bytes:
+def _name_in(key: bytes) -> bytes:
+    """Return the name that follows the table's letter in a key."""
     return keys.split(key)[2][: keys.NAME_BYTES]
 
 

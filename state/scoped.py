@@ -1,9 +1,8 @@
-"""An owner's memories of some projects alone, for senders who may read no others: their index and their graph.
+"""The index and graph of an owner's memories of some projects (scoped memories), for senders who may read no others.
 
-Contributions of other memories are invisible. An edge counts if one of these memories states it, or if it connects two
-of them. Values given by an event count if one of these memories is the evidence, or both ends are among them; free text
-of such events is not shown. Nodes have the names and descriptions of these memories. Archive marks apply regardless of
-their origin."""
+An edge exists if a scoped memory states it. Values given by an event apply if a scoped memory is the evidence, or if
+both ends are scoped memories; the properties of such events are left out. Nodes have the names and descriptions that
+scoped memories give them. Archive marks apply regardless of their origin."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -22,32 +21,33 @@ from recallflow.state.rows import EpisodeRow, MemoryRow
 
 @dataclass(slots=True)
 class ScopedIndex:
-    """An index with its episodes by session, in order of time, which are computed from its own memories only."""
+    """An index of scoped memories. Its episodes are computed from these memories only."""
 
     index: OwnerIndex
-    gap_ms: int
-    sessions: dict[str | None, list[EpisodeRow]] = field(default_factory=dict)
+    gap_ms: int  # the inactivity gap between episodes
+    sessions: dict[str | None, list[EpisodeRow]] = field(default_factory=dict)  # episodes in order of time
 
     def __post_init__(self) -> None:
         for episode in sorted(self.index.episodes(), key=lambda one: (one.start_ms, one.last_ms, one.number)):
             self.sessions.setdefault(episode.session_id, []).append(episode)
 
     def holds(self, project_id: str | None) -> bool:
+        """Return whether a project belongs to the scope."""
         return self.index.projects is not None and project_id in self.index.projects
 
 
-MEMBERS_MOST = 100  # per node, the newest; the oldest of them gives its name
-READ_MOST = 4  # of these, until one has its name
-NEWEST = 1_000  # memories whose links are gone through for entities
+MAX_MEMBERS = 100  # newest memories of a node; the oldest of them gives its name
+MAX_READ = 4  # of these memories, until one contains the name
+NEWEST = 1_000  # memories whose links are read to list entities
 
 
 class ScopedGraph(PastGraph):
-    """The graph of an index's memories, as known by a time, of events up to a time."""
+    """The graph of the memories of an index (see `PastGraph`)."""
 
     has_own_episodes = True
 
     def entities(self) -> Iterator[codec.NodeKey]:
-        """Yield the entities that the newest of the memories are linked to."""
+        """Yield the nodes that the newest memories are linked to, possibly repeatedly."""
         seqs = {*self._index.conversation.facts["seq"].tolist()}
         for seq in sorted(seqs, reverse=True)[:NEWEST]:
             yield from (key for key, _ in self.links(seq)[1:])
@@ -55,13 +55,13 @@ class ScopedGraph(PastGraph):
     def _edge_row(self, name: bytes, row: codec.EdgeRow) -> codec.EdgeRow | None:
         if any(end.memory and self._seq(end) is None for end in (row.source, row.target)):
             return None
-        then = super()._edge_row(name, row)
-        if then is None:
+        whole = super()._edge_row(name, row)
+        if whole is None:
             return None
-        statements = tuple(one for one in then.statements if self._slot(one.seq) is not None)
-        is_given = (row.source.memory and row.target.memory) or any(not one.relation for one in statements)
-        given = _bare(then.given, statements) if then.given is not None and is_given else None
-        return None if given is None and not statements else then._replace(given=given, statements=statements)
+        statements = tuple(one for one in whole.statements if self._slot(one.seq) is not None)
+        is_visible = (row.source.memory and row.target.memory) or any(not one.relation for one in statements)
+        given = _without_text(whole.given, statements) if whole.given is not None and is_visible else None
+        return None if given is None and not statements else whole._replace(given=given, statements=statements)
 
     def _explicit_edges(self, key: codec.NodeKey, limit: int) -> list[Edge]:
         """Return edges by ingestion, newest first: their numbers would reveal statements of other memories."""
@@ -69,7 +69,7 @@ class ScopedGraph(PastGraph):
         return sorted(edges, key=lambda edge: (-edge.ingested_ms, edge.type, str(edge.source), str(edge.target)))
 
     def _alias_joins(self, candidates: Iterable[AliasJoin]) -> Iterable[AliasJoin]:
-        """Return the joins in the order of ingestion in these memories, numbered again."""
+        """Return the candidates that scoped memories state, numbered in order of their ingestion."""
         found: dict[tuple[str, str], int] = {}
         for source, target, number in candidates:
             if (edge := self._join_edge(source, target, number)) is not None:
@@ -78,7 +78,7 @@ class ScopedGraph(PastGraph):
         return (AliasJoin(*ends, number) for number, ends in enumerate(ordered))
 
     def _refinements_in_force(self, seq: int, refinements: Iterable[codec.Superseded]) -> list[codec.Superseded]:
-        """Return the refinements of a memory by edges of these memories."""
+        """Return the refinements of a memory by edges that scoped memories state."""
         if self._slot(seq) is None:
             return []
         ids = dict.fromkeys(one.by for one in refinements)
@@ -89,7 +89,7 @@ class ScopedGraph(PastGraph):
         row = super()._row(key)
         if key.memory or key.text.partition(":")[0] != codec.EPISODE_KIND:
             return row
-        # The episodes of these memories are computed, and have no stored node.
+        # The episodes of scoped memories are computed, and have no stored node.
         if (number := self._episodes.get(key)) is None or (episode := self._index.episode(number)) is None:
             return None
         return row or codec.NodeRow(key, codec.EPISODE_KIND, episode.id)
@@ -98,7 +98,7 @@ class ScopedGraph(PastGraph):
         row = self._row(key)
         if row is None or key.memory:
             return row
-        name = self._spelt(key)
+        name = self._name_in_memories(key)
         urn = name if row.urn is not None and row.urn == row.name else None
         described = self._description(key)
         if described is None:
@@ -106,22 +106,22 @@ class ScopedGraph(PastGraph):
         return row._replace(name=name, urn=urn or described.urn, properties=described.properties, described_by=None)
 
     def _description(self, key: codec.NodeKey) -> codec.NodeDescription | None:
-        """Return the first description of a node by one of these memories."""
+        """Return the first description of a node by a scoped memory."""
         if not key.text.startswith(f"{codec.ENTITY_KIND}:"):
             return None
         first, end = keys.members_from(self._owner, keys.MEMBER, self.name(key), self._newest)
         found = None
         for examined, (stored, value) in enumerate(self._partition.scan_range(first, end)):
-            if examined == READ_FACTOR * MEMBERS_MOST:
+            if examined == READ_FACTOR * MAX_MEMBERS:
                 break
             if self._slot(keys.reversed_sequence(stored)) is not None:
                 found = codec.decode_member(value)[1] or found
         return found
 
-    def _spelt(self, key: codec.NodeKey) -> str:
-        """Return a node's name as spelt in the memories, or case-folded if none of the examined ones contains it."""
-        for seq in sorted(PastGraph.members(self, key, MEMBERS_MOST))[:READ_MOST]:
-            if (row := self._memory(seq)) is not None and (name := _spelt_in(row, key)) is not None:
+    def _name_in_memories(self, key: codec.NodeKey) -> str:
+        """Return a node's name as scoped memories spell it, or case-folded if none of the read ones contains it."""
+        for seq in sorted(PastGraph.members(self, key, MAX_MEMBERS))[:MAX_READ]:
+            if (row := self._memory(seq)) is not None and (name := _name_in(row, key)) is not None:
                 return name
         return key.text.partition(":")[2]
 
@@ -138,18 +138,19 @@ class ScopedGraph(PastGraph):
 
 
 class ScopedVersionGraph(ScopedGraph, VersionGraph):
-    """The same, by all versions that the index holds."""
+    """The graph of all versions in an index of scoped memories."""
 
 
-def _bare(given: codec.GivenEdge, statements: tuple[Any, ...]) -> codec.GivenEdge:
-    """Return the values of an edge given by an event, without free text, because the memories state it."""
+def _without_text(given: codec.GivenEdge, statements: tuple[Any, ...]) -> codec.GivenEdge:
+    """Return the values of an edge given by an event, without its properties, with the times of the statements."""
     ingested_ms = min((one.ingested_ms for one in statements), default=given.ingested_ms)
     stated_ms = min((one.stated_ms for one in statements), default=given.stated_ms)
     return given._replace(properties={}, ingested_ms=ingested_ms, stated_ms=stated_ms)
 
 
-def _spelt_in(row: MemoryRow, key: codec.NodeKey) -> str | None:
-    kind, _, plain = key.text.partition(":")
+def _name_in(row: MemoryRow, key: codec.NodeKey) -> str | None:
+    """Return a node's name as spelt in a memory's fields or text, or None."""
+    kind, _, folded = key.text.partition(":")
     names = [row.name, row.category, row.project_id, row.kind, *row.tags, *row.topics]
     for entity in row.entities:
         names += [entity["name"], entity.get("urn"), *entity.get("aliases", ())]
@@ -158,6 +159,7 @@ def _spelt_in(row: MemoryRow, key: codec.NodeKey) -> str | None:
     for name in names:
         if name is not None and codec.node_key(kind, name) == key.text:
             return str(name)
-    words = r"\s+".join(map(re.escape, plain.split()))
-    found = [match[0] for match in re.finditer(rf"(?<!\w){words}(?!\w)", row.content, re.IGNORECASE)] if words else []
-    return next((text for text in found if not text.islower()), next(iter(found), None))
+    words = r"\s+".join(map(re.escape, folded.split()))
+    matches = re.finditer(rf"(?<!\w){words}(?!\w)", row.content, re.IGNORECASE) if words else ()
+    spellings = [match[0] for match in matches]
+    return next((text for text in spellings if not text.islower()), next(iter(spellings), None))

@@ -1,4 +1,4 @@
-"""The state hash: equal for equal logs, however they were batched, interrupted, replayed or split among workers."""
+"""The state hash: equal for equal logs, regardless of batches, interruptions, replays and the number of workers."""
 
 import contextlib
 import hashlib
@@ -29,10 +29,10 @@ def state_hash(directory: StateDirectory) -> str:
 
 
 def hash_of(partitions: Iterable[Partition]) -> str:
-    """Return SHA-256 over the sorted digests of all log-derived records. Usage by queries, positions, keys, times that
-    are not in a log, and the directories of partitions do not affect it."""
-    found = sorted(digest for partition in partitions for _, digest in digests(partition))
-    return hashlib.sha256(b"".join(found)).hexdigest()
+    """Return SHA-256 over the sorted digests of all log-derived records (hexadecimal). Usage by queries, positions,
+    keys, times that a replay does not repeat, and the directories of partitions do not affect it."""
+    digests = sorted(digest for partition in partitions for digest in _digests(partition))
+    return hashlib.sha256(b"".join(digests)).hexdigest()
 
 
 def owners(partition: Partition) -> Iterator[tuple[bytes, rows.OwnerHead]]:
@@ -43,22 +43,20 @@ def owners(partition: Partition) -> Iterator[tuple[bytes, rows.OwnerHead]]:
 
 
 def readable_owners(partition: Partition) -> Iterator[Owner]:
-    """Yield the owners with memories in a partition whose names can be decrypted.
-
-    One small record is read for each, however much an owner has."""
+    """Yield the owners with memories in a partition whose names can be decrypted, in two small reads for each."""
     for key, _ in partition.scan_committed(keys.USERS):
         with suppress(DecryptionFailed):
             for _, value in partition.scan_committed(keys.head(key[-keys.OWNER_BYTES :])):
                 yield rows.OwnerHead.decode(value).owner
 
 
-def digests(partition: Partition) -> Iterator[tuple[Owner, bytes]]:
-    """Yield the digest of each log-derived record, with its owner."""
-    for key, head in owners(partition):
+def _digests(partition: Partition) -> Iterator[bytes]:
+    """Yield the digest of each log-derived record."""
+    for owner, head in owners(partition):
         for table, (name, content) in LOG_DERIVED.items():
-            for place, value in partition.scan(keys.table(key, table)):
-                whole = orjson.dumps([*head.owner, name, content(place, value)], option=orjson.OPT_SORT_KEYS)
-                yield head.owner, hashlib.sha256(whole).digest()
+            for key, value in partition.scan(keys.table(owner, table)):
+                record = orjson.dumps([*head.owner, name, content(key, value)], option=orjson.OPT_SORT_KEYS)
+                yield hashlib.sha256(record).digest()
 
 
 def _episode_mark(value: bytes) -> list[Any]:
@@ -88,10 +86,10 @@ def _edge(row: codec.EdgeRow) -> list[Any]:
 
 
 def _timeless(part: Any) -> Any:
-    """Return a part of the graph without ingestion and event times."""
-    times = {"ingested_ms": 0, "stated_ms": 0, "added_ms": 0}
+    """Return a part of the graph with 0 in place of ingestion and event times."""
     fields = getattr(part, "_fields", ())
-    return _plain(part._replace(**{name: 0 for name in times if name in fields})) if fields else part
+    times = {"ingested_ms", "stated_ms", "added_ms"}.intersection(fields)
+    return _plain(part._replace(**dict.fromkeys(times, 0))) if fields else part
 
 
 def _plain(value: Any) -> Any:
@@ -104,8 +102,8 @@ _CATEGORY_SUMMARY = attrgetter("change", "category", "summary", "sources")
 _EPISODE_SUMMARY = attrgetter("change", "number", "summary")
 _LINKS = attrgetter("id", "links")
 _SIMILAR = attrgetter("seq", "id", "weight", "archived")
-# Table → name and content of its records. Keyed hashes, which differ between directories, and ingestion times, which
-# not every log carries, are left out of the graph: both follow from the rest.
+# The name and the hashed content of the records of each table. The graph's keyed hashes differ between directories, and
+# not every log has ingestion times: both are left out, because they follow from the rest.
 LOG_DERIVED: dict[bytes, tuple[str, Callable[[bytes, bytes], Any]]] = {
     keys.ROW: ("row", lambda _, value: rows.MemoryRow.decode(value).logged_fields()),
     keys.ENTRY: ("entry", lambda _, value: _ENTRY(rows.Entry.decode(value))),
@@ -149,8 +147,8 @@ class CombinedHash(NamedTuple):
 
 
 def combined_hash(paths: Sequence[Path], at_rest: AtRest) -> CombinedHash:
-    """Return the hash of all partitions. Of several copies of a partition, the one with the most applied records
-    counts. Raise StateError for a missing partition."""
+    """Return the hash of all partitions. Of copies of a partition, the one with the most applied records is used.
+    Raise StateError for a missing partition."""
     with contextlib.ExitStack() as stack:
         holders: dict[int, list[tuple[Path, Partition]]] = defaultdict(list)
         distinct = {path.resolve(): path for path in paths}.values()
@@ -160,8 +158,8 @@ def combined_hash(paths: Sequence[Path], at_rest: AtRest) -> CombinedHash:
             for partition in one.existing_partitions():
                 holders[partition.number].append((one.path, partition))
         if missing := {*range(directories[0].fingerprint.partitions)} - holders.keys():
-            where = ", ".join(str(one.path) for one in directories)
-            raise StateError(f"no {format_partitions(missing)} in {where}: name every directory of the deployment")
+            searched = ", ".join(str(one.path) for one in directories)
+            raise StateError(f"no {format_partitions(missing)} in {searched}: name all directories of the deployment")
         for found in holders.values():
             found.sort(key=lambda copy: _applied_records(copy[1]), reverse=True)
         copies = {number: [path for path, _ in found] for number, found in holders.items() if len(found) > 1}

@@ -1,5 +1,5 @@
-"""The search for traces of a person in every byte of every file of a folder: in the raw files, and in the records of a
-database, which compresses them."""
+"""The search for texts of a person in all files of a folder: in the raw bytes, and in the records of database files,
+which are compressed."""
 
 import base64
 import hashlib
@@ -21,8 +21,8 @@ from rocksdict import AccessType, Options, Rdict, ReadOptions
 from recallflow.errors import StorageError
 from recallflow.state.graph_codec import NODE_KINDS
 
-MIN_PIECE_BYTES = 8  # a shorter string may occur anywhere by chance
-PIECE_BYTES = 16  # texts are searched for in pieces, because a file may hold a text in parts
+MIN_PIECE_BYTES = 8  # a shorter string may occur by chance
+PIECE_BYTES = 16  # texts are searched for in pieces, because a file may contain only parts of a text
 MAX_PIECES = 10_000  # per search
 # Fields whose values do not identify a person.
 _IMPERSONAL_FIELDS = frozenset(("type", "environment", "tenant_id", "layer", "role", "kind", "model", "outcome",
@@ -35,12 +35,12 @@ _WORD = re.compile(rf"\S{{1,{PIECE_BYTES}}}\s*")
 
 
 class Traces:
-    """Texts of a person as UTF-8 pieces: all of them, or a deterministic sample of very many."""
+    """Texts of a person as UTF-8 pieces: all of them or, beyond a limit, a deterministic sample."""
 
-    def __init__(self, most: int = MAX_PIECES) -> None:
-        self._most = most
-        self._chosen: list[tuple[int, bytes]] = []  # a heap: the entry to evict next is first
-        self._known: set[bytes] = set()
+    def __init__(self, limit: int = MAX_PIECES) -> None:
+        self._limit = limit
+        self._sample: list[tuple[int, bytes]] = []  # a heap: the entry to evict next is first
+        self._pieces: set[bytes] = set()
         self.left_out = 0  # pieces beyond the sample; repeated pieces are counted each time
 
     def add(self, record: Mapping[str, Any]) -> None:
@@ -48,21 +48,21 @@ class Traces:
             self._choose(piece)
 
     def pieces(self) -> list[bytes]:
-        return sorted(self._known)
+        return sorted(self._pieces)
 
     def _choose(self, piece: bytes) -> None:
-        if piece in self._known:
+        if piece in self._pieces:
             return
         order = -int.from_bytes(hashlib.blake2b(piece, digest_size=8).digest(), "big")
-        if len(self._chosen) < self._most:
-            heapq.heappush(self._chosen, (order, piece))
-            self._known.add(piece)
+        if len(self._sample) < self._limit:
+            heapq.heappush(self._sample, (order, piece))
+            self._pieces.add(piece)
             return
         self.left_out += 1
-        if order > self._chosen[0][0]:
-            _, gone = heapq.heapreplace(self._chosen, (order, piece))
-            self._known.remove(gone)
-            self._known.add(piece)
+        if order > self._sample[0][0]:
+            _, gone = heapq.heapreplace(self._sample, (order, piece))
+            self._pieces.remove(gone)
+            self._pieces.add(piece)
 
 
 def _texts_of(value: Any, *, user_keys: bool = False) -> Iterator[str]:
@@ -161,15 +161,15 @@ class Findings:
 
     def conclusive(self) -> dict[Path, int]:
         """Return the number of conclusive pieces in each file with any."""
-        left = {path: len(numbers - self.others) for path, numbers in self.found.items()}
-        return {path: count for path, count in sorted(left.items()) if count}
+        counts = {path: len(numbers - self.others) for path, numbers in self.found.items()}
+        return {path: count for path, count in sorted(counts.items()) if count}
 
 
 def search_folder(folder: Path, pieces: Pieces, record_filter: RecordFilter, findings: Findings) -> None:
-    """Search every file below a folder, and the files that replace it if it disappears meanwhile (a merged table)."""
+    """Search every file below a folder, and files that are created meanwhile: compaction replaces table files."""
     searched = set[Path]()
-    while left := [path for path in sorted(folder.rglob("*")) if path.is_file() and path not in searched]:
-        for path in left:
+    while remaining := [path for path in sorted(folder.rglob("*")) if path.is_file() and path not in searched]:
+        for path in remaining:
             searched.add(path)
             try:
                 _search_file(path, pieces, record_filter, findings)
@@ -208,9 +208,9 @@ def _search_records(records: Records, pieces: Pieces, record_filter: RecordFilte
 
 _BLOCK_BYTES = 32 * 1024  # of a log: record fragments do not cross block boundaries
 _FRAGMENT = struct.Struct("<IHB")  # checksum, length, kind
-_NUMBER_BYTES = 4  # the log's number, in fragments of the kinds from `_NUMBERED` on
-_NUMBERED = 5
-_WHOLE, _FIRST, _LAST = (1, 5), (2, 6), (4, 8)
+# Kinds of fragments. Those from 5 on also have the number of the log.
+_LOG_NUMBER_BYTES, _FIRST_NUMBERED_KIND = 4, 5
+_COMPLETE, _FIRST, _LAST = (1, 5), (2, 6), (4, 8)
 _BATCH_HEAD_BYTES = 12
 # Number of strings by record tag of a batch. recallflow uses no column families, so their tags do not occur.
 _STRINGS = {0x0: 1, 0x1: 2, 0x2: 2, 0x3: 1, 0x7: 1, 0xD: 0, 0xF: 2}
@@ -249,10 +249,10 @@ def _batches(path: Path) -> Iterator[bytes]:
     with path.open("rb") as file:
         while block := file.read(_BLOCK_BYTES):
             for kind, fragment in _fragments(block):
-                if kind in (*_WHOLE, *_FIRST):
+                if kind in (*_COMPLETE, *_FIRST):
                     parts = []
                 parts.append(fragment)
-                if kind in (*_WHOLE, *_LAST):
+                if kind in (*_COMPLETE, *_LAST):
                     yield b"".join(parts)
                     parts = []
     if parts:
@@ -263,7 +263,7 @@ def _fragments(block: bytes) -> Iterator[tuple[int, bytes]]:
     at = 0
     while at + _FRAGMENT.size <= len(block):
         _, length, kind = _FRAGMENT.unpack_from(block, at)
-        at += _FRAGMENT.size + (_NUMBER_BYTES if kind >= _NUMBERED else 0)
+        at += _FRAGMENT.size + (_LOG_NUMBER_BYTES if kind >= _FIRST_NUMBERED_KIND else 0)
         if kind == 0:  # preallocated space
             return
         yield kind, block[at : at + length]

@@ -23,7 +23,7 @@ from recallflow.state.partition import Counts, Partition
 from recallflow.state.segment import Segment
 from recallflow.state.usage import Usage
 
-# Name of each table of an owner, and the number of key bytes after the table's letter.
+# Name of each table of an owner (as reported), and the number of key bytes after the table's letter.
 TABLES = {
     keys.HEAD: ("owners", 0),
     keys.CURRENT: ("ids", 16),
@@ -46,7 +46,7 @@ TABLES = {
     keys.QUERY_IDS: ("latest queries", 0),
     **{table: one[:2] for table, one in graph_check.TABLES.items()},
 }
-# Name of each table of a partition besides the owners', and the numbers of key bytes after the table's letter.
+# Name of each other table of a partition, and the possible numbers of key bytes after the table's letter.
 PARTITION_TABLES: dict[bytes, tuple[str, tuple[int, ...]]] = {
     keys.OUTBOX: ("outbox", (24,)),
     keys.EFFECTS: ("marked queries", (24,)),
@@ -58,7 +58,7 @@ PARTITION_TABLES: dict[bytes, tuple[str, tuple[int, ...]]] = {
     keys.UNCLEANED: ("erasures to clean up", (32,)),
     keys.FORWARDED: ("forwarded records", (16,)),
 }
-# Tables whose records are only decoded, because they do not refer to others.
+# Tables whose records do not refer to others, and so are only decoded.
 _DECODERS: dict[bytes, Callable[[bytes], object]] = {
     keys.SEGMENTS_END: orjson.loads,
     keys.USAGE: Usage.decode,
@@ -71,7 +71,7 @@ _UNDECODABLE = (ValueError, TypeError, KeyError, IndexError, ArithmeticError)
 class Report:
     """The contents of a state directory, and all problems."""
 
-    partitions: int = 0  # read ones: those without events have no folder, those of other members are skipped
+    partitions: int = 0  # number of partitions in this directory that were opened
     records: Counter[str] = field(default_factory=Counter)
     problems: list[str] = field(default_factory=list)
 
@@ -83,13 +83,13 @@ def verify(state_dir: Path, at_rest: AtRest = UNENCRYPTED) -> Report:
     with StateDirectory.existing(state_dir, CACHE_BYTES, at_rest) as directory:
         for number in directory.existing_numbers():
             _verify_partition(directory, number, report)
-        found = _directory_problems(directory)  # it opens partitions again: their problems are known
-        report.problems += [one for one in found if not any(known.endswith(one) for known in report.problems)]
+        found = _directory_problems(directory)  # it opens partitions again, and repeats their problems
+        report.problems += [one for one in found if not any(other.endswith(one) for other in report.problems)]
     return report
 
 
 def _directory_problems(directory: StateDirectory) -> Iterator[str]:
-    """Yield the damage of small files, and lost folders of state partitions."""
+    """Yield damaged small files, and lost folders of state partitions."""
     checks: list[Callable[[], object]] = [partial(read_checked, path) for path in sorted(directory.path.glob("*.json"))]
     for check in (*checks, directory.check_complete):
         try:
@@ -111,18 +111,19 @@ def _verify_partition(directory: StateDirectory, number: int, report: Report) ->
             else:
                 problems = _own_problems(partition, records, report.records)
             report.problems.extend(f"p{number:03d}: {problem}" for problem in problems)
-        read = Counts(*(report.records[table] - before[table] for table in ("owners", "entries")))
-        if read != partition.counts:
-            report.problems.append(f"p{number:03d}: says it holds {partition.counts}, and holds {read}")
+        counted = Counts(*(report.records[table] - before[table] for table in ("owners", "entries")))
+        if counted != partition.counts:
+            report.problems.append(f"p{number:03d}: the stored count is {partition.counts}, the records are {counted}")
     except (StateInUse, DiskFull):  # not a problem of stored data
         raise
-    except (StateError, MasterKeyError) as error:  # a folder may have brought a secret along
+    except (StateError, MasterKeyError) as error:  # MasterKeyError: of the secret in a moved folder
         report.problems.append(f"p{number:03d}: {error}")
-    except _UNDECODABLE as error:  # its own records are read when it is opened
+    except _UNDECODABLE as error:  # opening a partition decodes some records
         report.problems.append(f"p{number:03d}: cannot be opened: {error}")
 
 
 def _own_problems(partition: Partition, records: Iterator[tuple[bytes, bytes]], counts: Counter[str]) -> Iterator[str]:
+    """Yield the problems of a partition's records outside of the owners' tables."""
     applied = {partition.keyring.name(b"", source): offset for source, offset in partition.applied.items()}
     for key, stored in records:
         try:
@@ -147,49 +148,50 @@ def _own_problems(partition: Partition, records: Iterator[tuple[bytes, bytes]], 
         except _UNDECODABLE as error:
             yield f"{key.hex()}: cannot be decoded: {error}"
         except DecryptionFailed as error:
-            yield f"{key.hex()}: cannot be opened: {error}"
+            yield f"{key.hex()}: cannot be decrypted: {error}"
 
 
-class _Indexed(NamedTuple):
+class _CheckedEntry(NamedTuple):
     name: bytes
     version: int
     episode: int
 
 
 class _OwnerCheck:
-    """The check of one owner's records: each is decoded in order, and references are compared at the end. Problems name
-    the owner by key, without names and texts."""
+    """The check of one owner's records: each is decoded in order, and references are compared at the end. Problems
+    contain hashes only, no names and texts of the owner."""
 
     def __init__(self, directory: StateDirectory, partition: Partition, owner: bytes) -> None:
         self._settings = directory.fingerprint
-        self._partition, self._store = partition.number, partition
-        self._owner = owner
+        self._partition, self._owner = partition, owner
         self._name = partial(partition.keyring.name, owner)
-        self._key = partition.keyring.owner
         self._graph = GraphCheck(partition.keyring, owner)
         self._sources: dict[int, list[str]] = {}  # ids of the sources of derived memories
         self._derived: set[tuple[int, int]] = set()  # `seq` of sources and of the memories derived from them
-        self._derived_summaries: set[tuple[int, str, int]] = set()  # `seq` of a source, category, change
-        self._summary_sources: set[tuple[int, str, int]] = set()  # the same, by the summaries
+        # `seq` of a source, category and change of a summary: according to the source, and according to the summary.
+        self._derived_summaries: set[tuple[int, str, int]] = set()
+        self._summary_sources: set[tuple[int, str, int]] = set()
         self._head: rows.OwnerHead | None = None
-        self._currents: dict[bytes, rows.MemoryHead] = {}
+        # By name of a memory.
+        self._heads: dict[bytes, rows.MemoryHead] = {}
         self._versions: dict[bytes, set[int]] = {}
         self._text_bytes: Counter[bytes] = Counter()  # of all versions of a memory
-        self._entries: dict[int, _Indexed] = {}
+        # By `seq` (and version).
+        self._entries: dict[int, _CheckedEntry] = {}
         self._vectors: set[int] = set()
         self._past: dict[tuple[int, int], bytes] = {}
         self._episodes: dict[int, rows.EpisodeRow] = {}
         self._segments: dict[bytes, Segment] = {}
-        self._renewed: set[int] = set()
+        self._stale: set[int] = set()  # memories that changed since their segment was packed
         self._summarised: set[int] = set()  # episodes with a stored summary
 
     def problems(self, records: Iterator[tuple[bytes, bytes]], counts: Counter[str]) -> Iterator[str]:
         """Yield all problems of the owner's records, and count them by table."""
-        who = f"owner {self._owner.hex()}"
-        if self._store.keyring.encrypts and not self._store.has_key(self._owner):
+        label = f"owner {self._owner.hex()}"
+        if self._partition.keyring.encrypts and not self._partition.has_key(self._owner):
             tables = [TABLES.get(keys.split(key)[1], ("unknown", -1))[0] for key, _ in records]
             counts.update(tables)
-            yield f"{who}: its key is lost or cannot be opened, and with it {len(tables)} records"
+            yield f"{label}: its key is lost or cannot be decrypted, so {len(tables)} records are unreadable"
             return
         for key, stored in records:
             _, table, rest = keys.split(key)
@@ -199,32 +201,32 @@ class _OwnerCheck:
                 continue
             counts[name] += 1
             try:
-                found = list(self._read(table, rest, self._store.open(key, stored)))
+                found = list(self._read(table, rest, self._partition.open(key, stored)))
             except _UNDECODABLE as error:
                 found = [f"cannot be decoded: {error}"]
             except DecryptionFailed as error:
-                found = [f"cannot be opened: {error}"]
-            yield from (f"{who}, {name} {rest.hex()}: {problem}" for problem in found)
-        yield from (f"{who}: {problem}" for problem in self._disagreements())
+                found = [f"cannot be decrypted: {error}"]
+            yield from (f"{label}, {name} {rest.hex()}: {problem}" for problem in found)
+        yield from (f"{label}: {problem}" for problem in self._disagreements())
 
     def _read(self, table: bytes, rest: bytes, value: bytes) -> Iterator[str]:
         match table:
             case keys.HEAD:
                 yield from self._read_head(rows.OwnerHead.decode(value))
             case keys.CURRENT:
-                self._currents[rest] = rows.MemoryHead.decode(value)
+                self._heads[rest] = rows.MemoryHead.decode(value)
             case keys.ROW:
                 yield from self._read_row(rest, rows.MemoryRow.decode(value))
             case keys.ENTRY:
                 entry, seq = rows.Entry.decode(value), keys.sequence(rest)
-                self._entries[seq] = _Indexed(self._name(entry.id), entry.version, entry.episode)
+                self._entries[seq] = _CheckedEntry(self._name(entry.id), entry.version, entry.episode)
                 if entry.seq != seq:
-                    yield f"says it is entry {entry.seq}"
+                    yield f"contains entry {entry.seq}"
             case keys.PAST_ENTRY:
                 entry = rows.Entry.decode(value)
                 self._past[keys.seq_and_version(rest)] = self._name(entry.id)
                 if (entry.seq, entry.version) != keys.seq_and_version(rest):
-                    yield f"says it is version {entry.version} of entry {entry.seq}"
+                    yield f"contains version {entry.version} of entry {entry.seq}"
             case keys.VECTORS | keys.PAST_VECTORS:
                 if table == keys.VECTORS:
                     self._vectors.add(keys.sequence(rest))
@@ -232,28 +234,28 @@ class _OwnerCheck:
             case keys.SEGMENT:
                 segment = Segment.decode(value, self._settings.embedder, self._settings.dimension)
                 if segment is None:
-                    yield "does not fit: it is made again at the owner's next question"
+                    yield "is damaged or of another version: the owner's next query rebuilds it"
                 else:
                     self._segments[rest] = segment
             case keys.STALE:
-                self._renewed.add(keys.sequence(rest))
+                self._stale.add(keys.sequence(rest))
             case keys.EPISODE_LOG:
                 if (change := rows.EpisodeLogEntry.decode(value).change) != keys.sequence(rest):
-                    yield f"says it is of change {change}"
+                    yield f"contains change {change}"
             case keys.EPISODE:
                 yield from self._read_episode(rest, rows.EpisodeRow.decode(value))
             case keys.EPISODE_SUMMARY:
                 number = rows.EpisodeSummaryRow.decode(value).number
                 self._summarised.add(keys.sequence(rest))
                 if number != keys.sequence(rest):
-                    yield f"says it is of episode {number}"
+                    yield f"contains the summary of episode {number}"
             case keys.DERIVATIVES:
-                seq, made = keys.sequence(rest), rows.Derivatives.decode(value)
-                self._derived |= {(seq, one) for one in (*made.memories, *made.ended)}
-                self._derived_summaries |= {(seq, *one) for one in made.summaries}
+                source, derived = keys.sequence(rest), rows.Derivatives.decode(value)
+                self._derived |= {(source, seq) for seq in (*derived.memories, *derived.ended)}
+                self._derived_summaries |= {(source, *summary) for summary in derived.summaries}
             case keys.CATEGORY_SUMMARY:
-                summary = rows.CategorySummaryRow.decode(value)
-                self._summary_sources |= {(seq, summary.category, summary.change) for seq in summary.sources}
+                row = rows.CategorySummaryRow.decode(value)
+                self._summary_sources |= {(source, row.category, row.change) for source in row.sources}
             case _ if table in _DECODERS:
                 _DECODERS[table](value)
             case _ if table in graph_check.TABLES:
@@ -261,9 +263,10 @@ class _OwnerCheck:
 
     def _read_head(self, head: rows.OwnerHead) -> Iterator[str]:
         self._head = head
-        if self._key(head.owner) != self._owner:
-            yield "names an owner of another key"
-        if state_partition(head.owner.tenant_id, head.owner.user_id, self._settings.partitions) != self._partition:
+        if self._partition.keyring.owner(head.owner) != self._owner:
+            yield "contains the name of an owner with another key"
+        number = state_partition(head.owner.tenant_id, head.owner.user_id, self._settings.partitions)
+        if number != self._partition.number:
             yield "belongs to another state partition"
 
     def _read_row(self, rest: bytes, row: rows.MemoryRow) -> Iterator[str]:
@@ -273,96 +276,96 @@ class _OwnerCheck:
         if (source := row.derived_from) is not None:
             self._sources[row.seq] = [one["memory_id"] for one in (source, *source.get("others", []))]
         if self._name(row.id) != name or row.version != version:
-            yield f"says it is version {row.version} of another memory"
+            yield f"contains version {row.version} of another memory"
 
     def _read_vectors(self, value: bytes) -> Iterator[str]:
         stored = rows.Vectors.decode(value)
         passages, dimension = stored.matrix.shape
         if dimension != self._settings.dimension or not passages:
-            yield f"{passages} of dimension {dimension}, not of {self._settings.dimension}"
+            yield f"has {passages} vectors of dimension {dimension}, not of {self._settings.dimension}"
         if excess := len(value) - len(stored.encode()):
-            yield f"{excess} bytes too many"
+            yield f"has {excess} bytes too many"
         if not np.isfinite(stored.matrix).all():
-            yield "not all numbers are finite"
+            yield "has numbers that are not finite"
 
     def _read_episode(self, rest: bytes, episode: rows.EpisodeRow) -> Iterator[str]:
         self._episodes[keys.sequence(rest)] = episode
         if episode.number != keys.sequence(rest) or self._name(episode.session_id or "") != rest[:16]:
-            yield f"says it is episode {episode.number} of another session"
+            yield f"contains episode {episode.number}, or one of another session"
         if episode.last_ms < episode.start_ms:
             yield "ends before it starts"
 
     def _disagreements(self) -> Iterator[str]:
-        for name, current in self._currents.items():
-            yield from (f"id {name.hex()}: {problem}" for problem in self._of_id(name, current))
-        for name in self._versions.keys() - self._currents.keys():
-            yield f"rows of {name.hex()}: no id leads to them"
+        for name, head in self._heads.items():
+            yield from (f"id {name.hex()}: {problem}" for problem in self._of_id(name, head))
+        for name in self._versions.keys() - self._heads.keys():
+            yield f"rows of {name.hex()}: the id is missing"
         for seq, entry in self._entries.items():
-            leading = self._currents.get(entry.name)
-            if leading is None or leading.seq != seq:
-                yield f"entry {seq}: no id leads to it"
+            current = self._heads.get(entry.name)
+            if current is None or current.seq != seq:
+                yield f"entry {seq}: its id is missing, or has another number"
             if entry.episode >= 0 and entry.episode not in self._episodes:
                 yield f"entry {seq}: episode {entry.episode} missing"
         for seq in sorted(self._vectors - self._entries.keys()):
-            yield f"vectors {seq}: of no entry"
+            yield f"vectors {seq}: the entry is missing"
         for (seq, version), name in self._past.items():
             if version not in self._versions.get(name, set()):
-                yield f"past entry {seq} of version {version}: of no row"
+                yield f"past entry {seq} of version {version}: the row is missing"
         for number, episode in self._episodes.items():
             if episode.merged_into is not None and episode.merged_into not in self._episodes:
-                yield f"episode {number}: was taken in by {episode.merged_into}, which is missing"
+                yield f"episode {number}: it was merged into {episode.merged_into}, which is missing"
         summarised = {number for number, episode in self._episodes.items() if episode.summarised}
         for number in sorted(summarised ^ self._summarised):
-            yield f"episode {number}: does not agree with its summary that there is one"
+            yield f"episode {number}: it has a summary without a mark, or a mark without a summary"
         yield from self._of_segments()
         yield from self._of_derivations()
-        yield from self._graph.problems({one.seq: name for name, one in self._currents.items() if not one.forgotten})
+        yield from self._graph.problems({one.seq: name for name, one in self._heads.items() if not one.forgotten})
         yield from self._of_head()
 
-    def _of_id(self, name: bytes, current: rows.MemoryHead) -> Iterator[str]:
-        versions, entry = self._versions.get(name, set()), self._entries.get(current.seq)
-        if current.forgotten:
+    def _of_id(self, name: bytes, head: rows.MemoryHead) -> Iterator[str]:
+        versions, entry = self._versions.get(name, set()), self._entries.get(head.seq)
+        if head.forgotten:
             if versions or (entry is not None and entry.name == name):
-                yield "is forgotten, and something is left of it"
+                yield "the memory is deleted, but some of its records remain"
             return
-        wanted = set(range(current.version + 1))
-        if missing := sorted(wanted - versions):
+        expected = set(range(head.version + 1))
+        if missing := sorted(expected - versions):
             yield f"row of version {', '.join(map(str, missing))} missing"
-        if newer := sorted(versions - wanted):
+        if newer := sorted(versions - expected):
             yield f"row of version {', '.join(map(str, newer))} is newer than the current one"
         if entry is None or entry.name != name:
-            yield f"entry {current.seq} missing"
-        elif entry.version != current.version:
-            yield f"entry {current.seq} is of version {entry.version}, not {current.version}"
-        if versions == wanted and current.text_bytes != self._text_bytes[name]:
-            yield f"says its texts take {current.text_bytes} bytes, and they take {self._text_bytes[name]}"
+            yield f"entry {head.seq} missing"
+        elif entry.version != head.version:
+            yield f"entry {head.seq} is of version {entry.version}, not {head.version}"
+        if versions == expected and head.text_bytes != self._text_bytes[name]:
+            yield f"the stored size of its texts is {head.text_bytes} bytes, and they have {self._text_bytes[name]}"
 
     def _of_derivations(self) -> Iterator[str]:
-        seq_of = {name: current.seq for name, current in self._currents.items() if not current.forgotten}
-        said = {(seq_of.get(self._name(source)), seq) for seq, found in self._sources.items() for source in found}
-        for source, seq in sorted(said ^ self._derived, key=repr):
-            yield f"memory {seq}: does not agree with memory {source} that it was made of it"
-        for seq, _, change in sorted(self._summary_sources ^ self._derived_summaries):
-            yield f"memory {seq}: does not agree with the category summary of change {change} that it was made of it"
+        seq_of = {name: head.seq for name, head in self._heads.items() if not head.forgotten}
+        pairs = {(seq_of.get(self._name(source)), seq) for seq, sources in self._sources.items() for source in sources}
+        for source, seq in sorted(pairs ^ self._derived, key=repr):
+            yield f"memory {seq}: it and memory {source} disagree whether it was derived from that memory"
+        for source, _, change in sorted(self._summary_sources ^ self._derived_summaries):
+            yield f"memory {source}: it and the category summary of change {change} disagree whether it is a source"
 
     def _of_segments(self) -> Iterator[str]:
-        for stretch, segment in self._segments.items():
-            first = keys.sequence(stretch[:8])
+        for span, segment in self._segments.items():
+            first = keys.sequence(span[:8])
             stored = {seq: entry.version for seq, entry in self._entries.items() if first <= seq < segment.end}
-            differing = sorted({seq for seq, _ in stored.items() ^ segment.versions().items()} - self._renewed)
+            differing = sorted({seq for seq, _ in stored.items() ^ segment.versions().items()} - self._stale)
             if differing:
-                yield f"segment {stretch.hex()}: differs from the entries of {', '.join(map(str, differing[:3]))}"
+                yield f"segment {span.hex()}: it differs from the entries of {', '.join(map(str, differing[:3]))}"
 
     def _of_head(self) -> Iterator[str]:
         """Check the head. An owner with event ids only has none."""
-        seqs = {current.seq for current in self._currents.values()} | self._entries.keys() | self._episodes.keys()
+        seqs = {head.seq for head in self._heads.values()} | self._entries.keys() | self._episodes.keys()
         if self._head is None:
             if seqs or self._versions:
-                yield "has memories and no head"
+                yield "it has memories, but no head"
             return
         if seqs and max(seqs) >= self._head.next_seq:
             yield f"next sequence number is {self._head.next_seq}, and {max(seqs)} is taken"
-        text_bytes = sum(current.text_bytes for current in self._currents.values())
+        text_bytes = sum(head.text_bytes for head in self._heads.values())
         counts = rows.OwnerCounts(len(self._entries), text_bytes, self._graph.edges)
         if counts != self._head.counts:
-            yield f"says it holds {self._head.counts}, and holds {counts}"
+            yield f"the stored count is {self._head.counts}, the records are {counts}"

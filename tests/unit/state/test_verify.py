@@ -98,8 +98,8 @@ def test_every_planted_damage_is_found(state_dir: Path) -> None:
         "is of version 0, not 1",
         f"{(keys.OWNERS + ann + b'Yfoo').hex()}: a key of no table",
         "07666f726569676e: a key of no table",
-        "names an owner of another key",
-        "vectors 5: of no entry",
+        "contains the name of an owner with another key",
+        "vectors 5: the entry is missing",
     ):
         assert expected in said
     assert "walnut" not in said
@@ -123,7 +123,7 @@ def test_unopenable_partition_is_one_problem_among_others(state_dir: Path) -> No
 def test_wrong_counts_are_found(state_dir: Path) -> None:
     with damaging(state_dir) as (_, damages):
         damages[keys.COUNTS] = b"[7,7]"
-    assert any("says it holds Counts(owners=7, memories=7)" in problem for problem in verify(state_dir).problems)
+    assert any("the stored count is Counts(owners=7, memories=7)" in problem for problem in verify(state_dir).problems)
 
 
 NAMES = ("whole", "a", "b")
@@ -342,7 +342,7 @@ def test_words_of_the_person_are_searched_not_the_engines() -> None:
 
 def test_large_word_sets_are_sampled_reproducibly() -> None:
     def sample(texts: Iterator[str]) -> Traces:
-        traces = Traces(most=10)
+        traces = Traces(limit=10)
         for text in texts:
             traces.add({"id": text})
         return traces
