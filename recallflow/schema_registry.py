@@ -6,6 +6,7 @@ converted to the same JSON at each reading."""
 
 import base64
 import logging
+import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from decimal import Decimal
@@ -243,7 +244,12 @@ def _without_nulls(value: Any) -> Any:
     """Return an Avro value without null fields: in Avro, a null stands for a missing field."""
     if isinstance(value, dict):
         return {name: _without_nulls(one) for name, one in value.items() if one is not None}
-    return [_without_nulls(one) for one in value] if isinstance(value, list) else value
+    return [_without_nulls(one) for one in value] if isinstance(value, list) else _named_infinity(value)
+
+
+def _named_infinity(value: Any) -> Any:
+    """Return a number that JSON lacks as text, which no field of a number accepts. As null it would be lost."""
+    return value if not isinstance(value, float) or math.isfinite(value) else f"{value} (JSON has no such number)"
 
 
 def _message_fields(message: Any) -> Any:
@@ -265,4 +271,4 @@ def _field(field: Any, value: Any) -> Any:
 def _field_item(field: Any, value: Any) -> Any:
     if field.enum_type is not None:
         return field.enum_type.values_by_number[value].name
-    return value if field.message_type is None else _message_fields(value)
+    return _named_infinity(value) if field.message_type is None else _message_fields(value)

@@ -43,6 +43,9 @@ OK = {"message": "OK"}
 Scope = Literal["facts", "messages", "edges", "episodes"]  # of sessions the first two, of the graph the others
 
 
+PathPart = Annotated[str, Field(pattern="^[^/]*$")]  # an id that requests name in their path
+
+
 class UrlParameters(Fields):
     """Parameters of a URL. Zep's client sends an absent parameter as an empty value."""
 
@@ -72,12 +75,12 @@ class Changes(Fields):
 
 
 class NewSession(Changes):
-    session_id: Annotated[str, Field(min_length=1)]
-    user_id: str | None = None
+    session_id: Annotated[PathPart, Field(min_length=1)]
+    user_id: PathPart | None = None
 
 
 class Profile(Changes):
-    user_id: str = Field(default="", exclude=True)
+    user_id: PathPart = Field(default="", exclude=True)
     email: str | None = None
     first_name: str | None = None
     last_name: str | None = None

@@ -1,5 +1,7 @@
 """Responses in registered formats, and errors of a registry; the real one: tests/kafka/test_schema_registry.py."""
 
+import math
+import struct
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -85,12 +87,12 @@ def test_errors_of_the_registry_stop_wait_or_refuse(status: int, body: object, e
     assert type(raised.value) is error
 
 
-def test_bytes_and_decimals_of_avro_become_json() -> None:
+def test_avro_values_that_json_lacks_are_kept() -> None:
     decimal = {"type": "bytes", "logicalType": "decimal", "precision": 4, "scale": 2}
-    fields = [{"name": "a", "type": "bytes"}, {"name": "b", "type": decimal}]
+    fields = [{"name": "a", "type": "bytes"}, {"name": "b", "type": decimal}, {"name": "c", "type": "double"}]
     schema = orjson.dumps({"type": "record", "name": "R", "fields": fields}).decode()
-    found = read(200, {"schema": schema, "schemaType": "AVRO"}, FRAME + b"\2x\2\x7d")
-    assert orjson.loads(found) == {"a": "eA==", "b": 1.25}
+    found = read(200, {"schema": schema, "schemaType": "AVRO"}, FRAME + b"\2x\2\x7d" + struct.pack("<d", math.nan))
+    assert orjson.loads(found) == {"a": "eA==", "b": 1.25, "c": "nan (JSON has no such number)"}
 
 
 def test_skipped_record_needs_no_registry() -> None:

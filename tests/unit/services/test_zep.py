@@ -164,8 +164,10 @@ def test_user_is_changed_and_erased_with_the_sessions(zep: Any, user: str, sessi
         (lambda zep: zep.memory.add("s", messages=[says("x", "Ann", "boss")]), 400, "role_type: is 'boss'"),
         (lambda zep: zep.memory.add("s" * 121, messages=[says("x")]), 400, "session_id"),
         (lambda zep: zep.user.add(email="x"), 400, "user_id"),
+        (lambda zep: zep.user.add(user_id="a/b"), 400, "user_id"),
+        (lambda zep: zep.memory.add_session(session_id="a/b"), 400, "session_id"),
     ],
-    ids=["sessions", "users", "nobody", "summary", "filter", "run", "role", "long", "no id"],
+    ids=["sessions", "users", "nobody", "summary", "filter", "run", "role", "long", "no id", "user", "session"],
 )
 def test_unsupported_call_is_refused_by_name(zep: Any, call: Any, status: int, says: str) -> None:
     with pytest.raises(ApiError) as refused:
