@@ -1,7 +1,4 @@
-"""Settings and state of calls to a model service: endpoint, retry policy, counters and token budgets.
-
-`calls.py` has the loop of attempts. The number of attempts is a setting of a flow: `ServiceSettings` in
-`flows/model_settings.py`."""
+"""Settings and state of calls to a model service: endpoint, retry policy, counters and token budgets."""
 
 import asyncio
 import logging
@@ -23,12 +20,12 @@ from recallflow.llm import Cost, Task
 from recallflow.private_files import open_private
 
 OPENAI_URL = "https://api.openai.com/v1"
-_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
-_VALUE = re.compile(r"[!-~]([\t -~]*[!-~])?")  # valid value of an HTTP header
+_HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_HEADER_VALUE = re.compile(r"[!-~]([\t -~]*[!-~])?")
 
 
 class Endpoint(NamedTuple):
-    """Address of a service. `base_url` None is OpenAI; `headers` are `Name: value`; `timeout_s` limits an attempt."""
+    """Address of a service. `base_url` None is OpenAI; `headers` are `NAME: VALUE`; `timeout_s` limits one attempt."""
 
     base_url: str | None = None
     key: str | None = None
@@ -41,38 +38,38 @@ class Endpoint(NamedTuple):
         url = self.base_url or OPENAI_URL
         try:
             parts = urlsplit(url)
-            fits = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+            is_valid = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
         except ValueError:  # an invalid port
-            fits = False
-        if not fits:
+            is_valid = False
+        if not is_valid:
             raise UsageError("a model's base URL must begin with http:// or https:// and name a host")
         if "@" in parts.netloc:
-            raise UsageError("a model's base URL must have no user or password in it: give the key by its own setting")
+            raise UsageError("a model's base URL must not contain a user or password: set the key in its own setting")
         return url
 
     @property
     def named_headers(self) -> Mapping[str, str]:
-        """Return name → value. Raise UsageError."""
+        """Return the headers by name. Raise UsageError for an invalid one."""
         pairs = [(name.strip(), value.strip()) for name, _, value in (header.partition(":") for header in self.headers)]
-        if not all(_NAME.fullmatch(name) and _VALUE.fullmatch(value) for name, value in pairs):
+        if not all(_HEADER_NAME.fullmatch(name) and _HEADER_VALUE.fullmatch(value) for name, value in pairs):
             raise UsageError("each header for a model must be given as NAME: VALUE")
         return dict(pairs)
 
     def check(self) -> None:
         """Raise UsageError for an invalid endpoint. Messages never show the values, which may be secret."""
         _ = self.url, self.named_headers
-        if self.key is not None and not _VALUE.fullmatch(self.key):
-            raise UsageError("a model's key must be of printable ASCII characters, in one line")
+        if self.key is not None and not _HEADER_VALUE.fullmatch(self.key):
+            raise UsageError("a model's key must consist of printable ASCII characters, in one line")
 
 
 FIRST_WAIT_S = 0.5
-MOST_WAIT_S = 60.0  # upper limit of the wait before another attempt, also if the service asks for more
+MOST_WAIT_S = 60.0  # upper limit of the delay before another attempt, even if the service asks for more
 
 WaitsWhileOpen = Literal["never", "rate limits", "always"]
 
 
 class RetryTiming(NamedTuple):
-    """Clocks and randomness. `now_s` has any origin; `epoch_s` counts from 1970; `draw` returns a number in [0, 1)."""
+    """Clocks and randomness. `now_s` counts from any origin, `epoch_s` from 1970; `draw` returns a number in [0, 1)."""
 
     now_s: Callable[[], float] = time.monotonic
     epoch_s: Callable[[], float] = time.time
@@ -85,8 +82,8 @@ class Policy:
     """Retry policy and limits of calls.
 
     `attempts` includes the first. `waits_while_open` decides whether a call waits or fails while the circuit breaker is
-    open; with `rate limits` it waits only if a rate limit opened it, and rate-limited attempts do not count. `capacity`
-    limits the calls in flight (None: unlimited); further calls wait with `always`, and otherwise fail.
+    open. With `rate limits`, it waits only if a rate limit opened the breaker, and rate-limited attempts do not count.
+    `capacity` limits the calls in flight (None: unlimited); above it, calls wait with `always`, and otherwise fail.
     `daily_token_limit` returns a tenant's limit; `spending_file` keeps the spent tokens across restarts."""
 
     attempts: int = 1
@@ -100,9 +97,9 @@ class Policy:
         """Return the delay before the next attempt: random up to a doubling bound, so that failed calls spread out,
         and at least the delay that the service asks for."""
         most_s = min(MOST_WAIT_S, FIRST_WAIT_S * 2.0 ** (failures - 1))
-        return max(self.timing.draw() * most_s, self.asked_s(retry_after))
+        return max(self.timing.draw() * most_s, self.requested_delay_s(retry_after))
 
-    def asked_s(self, retry_after: str | None) -> float:
+    def requested_delay_s(self, retry_after: str | None) -> float:
         """Return the delay that a service asks for, in seconds or as an HTTP date; 0 without one."""
         if retry_after is None:
             return 0.0
@@ -122,24 +119,24 @@ CHARACTERS_PER_TOKEN = 4
 
 
 class Meter:
-    """Counters since the start: the first TENANTS_NAMED tenants have their own (metric series), others are `other`."""
+    """Counters since the start. The first TENANTS_NAMED tenants have their own (metric series), the rest are `other`."""
 
     def __init__(self, model: str) -> None:
         self.model = model
         self.breaker_open = False  # open or half-open, after repeated failures
         self._spent: defaultdict[tuple[str, Task], Cost] = defaultdict(Cost)
         self._failures: Counter[tuple[Task, ModelFailure]] = Counter()
-        self._named: set[str] = set()
+        self._named_tenants: set[str] = set()
 
     def spend(self, tenant_id: str, task: Task, spent: Cost) -> None:
         """Count attempts, failed ones included."""
-        if len(self._named) < TENANTS_NAMED:
-            self._named.add(tenant_id)
-        shown = tenant_id if tenant_id in self._named else OTHERS
-        self._spent[shown, task] = self._spent[shown, task].plus(spent)
+        if len(self._named_tenants) < TENANTS_NAMED:
+            self._named_tenants.add(tenant_id)
+        label = tenant_id if tenant_id in self._named_tenants else OTHERS
+        self._spent[label, task] = self._spent[label, task].plus(spent)
 
     def fail(self, task: Task, code: ModelFailure) -> None:
-        """Count a call that failed after all attempts."""
+        """Count a call that failed after its last attempt."""
         self._failures[task, code] += 1
 
     def spent(self) -> dict[tuple[str, Task], Cost]:
@@ -156,13 +153,13 @@ def estimate_tokens(*texts: str) -> int:
 
 
 DAY_S = 86_400
-WRITTEN_EVERY_S = 1.0
+WRITE_INTERVAL_S = 1.0
 
 _log = logging.getLogger(__name__)
 
 
-class Reserved(NamedTuple):
-    """Tokens of a call in flight. `day` counts from 1970 in UTC."""
+class Reservation(NamedTuple):
+    """Tokens reserved for a call in flight. `day` counts from 1970 in UTC."""
 
     tenant_id: str
     tokens: int
@@ -170,52 +167,52 @@ class Reserved(NamedTuple):
 
 
 class TokenBudget:
-    """Tokens by tenant and UTC day. A call reserves its estimate, so that concurrent calls stay in the budget."""
+    """Tokens spent today (UTC) by tenant. A call reserves its estimate, so that concurrent calls stay in the budget."""
 
     def __init__(
         self, limit: Callable[[str], int | None], epoch_s: Callable[[], float], path: Path | None = None
     ) -> None:
-        """`limit` None is unlimited. `path` is the file of the day's spending."""
+        """`limit` returns the daily tokens of a tenant (None: unlimited). `path` is the file of today's spending."""
         self._limit, self._epoch_s, self._path = limit, epoch_s, path
-        self._written_s = 0.0
+        self._last_write_s = 0.0
         self._day, self._spent = 0, defaultdict[str, int](int)
         if path is not None and path.exists():
             try:
                 found = orjson.loads(path.read_bytes())
-                spent = {str(tenant): int(of) for tenant, of in found["spent"].items()}
+                spent = {str(tenant): int(tokens) for tenant, tokens in found["spent"].items()}
                 self._day, self._spent = int(found["day"]), defaultdict(int, spent)
             except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
-                problem = type(error).__name__
-                _log.warning("%s cannot be read (%s): today's spending is counted from 0", path, problem)
+                kind = type(error).__name__
+                _log.warning("%s cannot be read (%s): today's spending is counted from 0", path, kind)
 
-    def reserve(self, tenant_id: str, tokens: int) -> Reserved:
-        """Reserve tokens. Raise ModelError above the remaining budget."""
+    def reserve(self, tenant_id: str, tokens: int) -> Reservation:
+        """Reserve tokens of today's budget. Raise ModelError if fewer remain."""
         day, limit = self._begin_day(), self._limit(tenant_id)
         spent = self._spent.get(tenant_id, 0)
         if limit is not None and spent + tokens > limit:
             problem = f"{spent:,} of {limit:,} tokens are spent today, and this call needs about {tokens:,}"
             raise ModelError("over_budget", problem)
         self._spent[tenant_id] += tokens
-        return Reserved(tenant_id, tokens, day)
+        return Reservation(tenant_id, tokens, day)
 
-    def settle(self, reserved: Reserved, used_tokens: int) -> None:
-        """Replace a reservation with the used tokens. If the day (UTC) has changed, all of them count today."""
-        released = reserved.tokens if reserved.day == self._begin_day() else 0
-        self._spent[reserved.tenant_id] += used_tokens - released
-        if self._epoch_s() - self._written_s >= WRITTEN_EVERY_S:
+    def settle(self, reservation: Reservation, used_tokens: int) -> None:
+        """Replace a reservation with the used tokens. If the day (UTC) has changed since, they all count today."""
+        released = reservation.tokens if reservation.day == self._begin_day() else 0
+        self._spent[reservation.tenant_id] += used_tokens - released
+        if self._epoch_s() - self._last_write_s >= WRITE_INTERVAL_S:
             self.write()
 
     def write(self) -> None:
-        """Write the spending. Calls in flight count with their reservation, because a kill loses their cost."""
+        """Write the spending. Calls in flight count with their reservations, because a kill would lose their cost."""
         if self._path is not None and self._spent:
-            self._written_s = self._epoch_s()
+            self._last_write_s = self._epoch_s()
             new = self._path.with_suffix(".new")
             try:
                 with open_private(new, "wb") as file:
                     file.write(orjson.dumps({"day": self._day, "spent": self._spent}))
                 new.replace(self._path)
-            except OSError as error:  # a paid response is worth more than an exact count
-                _log.warning("%s cannot be written (%s): a restart would not know what is spent", self._path, error)
+            except OSError as error:  # no reason to fail: a paid response is worth more than an exact count
+                _log.warning("%s cannot be written (%s): a restart would lose today's spending", self._path, error)
 
     def _begin_day(self) -> int:
         today = int(self._epoch_s() // DAY_S)

@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recallflow.connectors.llm.calls import CallFailed, OpenAiEmbeddings, OpenAiModel, _checked, read_answer
-from recallflow.connectors.llm.policy import DAY_S, MOST_WAIT_S, Endpoint, Policy, Reserved, RetryTiming, TokenBudget
+from recallflow.connectors.llm.policy import DAY_S, MOST_WAIT_S, Endpoint, Policy, Reservation, RetryTiming, TokenBudget
 from recallflow.errors import ModelError, ModelFailure
 from recallflow.llm import FAILURES, OPEN_S, Completion, Cost, Embeddings, Prompt
 from recallflow.operators.enrichment.prompt_frame import NUMBER, TEXT, TRUTH, fields, listed
@@ -176,7 +176,7 @@ def test_failing_service_is_left_alone(
     llm_server.heal()
     assert ([model.ask(asked), model.ask(asked)], time.slept_s) == (["ok", "ok"], [])
     assert [line.getMessage() for line in caplog.records if line.name.startswith("recallflow")] == [
-        f"model m-1 is left alone for a while: {codes[0]}: the service answered {status}", "model m-1 answers again",
+        f"model m-1 is not called for a while: {codes[0]}: the service answered {status}", "model m-1 answers again",
     ]  # fmt: skip
 
 
@@ -489,7 +489,7 @@ def test_no_tenant_spends_more_than_its_limit_in_a_day(calls: list[tuple[str, in
     now_s = 0.0
     budget = TokenBudget(LIMITS.get, lambda: now_s)
     spent: Counter[tuple[int, str]] = Counter()
-    under_way: list[tuple[Reserved, int]] = []
+    under_way: list[tuple[Reservation, int]] = []
     for tenant, tokens, share, ending, midnight in calls:
         if midnight:
             now_s += DAY_S
