@@ -146,7 +146,7 @@ class Checkpoints:
         if applied < 0 or applied == self._saved.get(number):
             return
         try:
-            saved = self._saver.keep(number, lambda folder: self._copied(number, folder))
+            saved = self._saver.save(number, lambda folder: self._copied(number, folder))
         except (CheckpointError, StorageError, OSError) as error:  # also if the partition was closed meanwhile
             self.results["failed"] += 1
             _log.warning("the checkpoint of partition %d failed: %s", number, error)

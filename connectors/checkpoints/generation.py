@@ -1,11 +1,11 @@
 """Generation of a checkpoint: its manifest, and transfers of its files, several objects at a time.
 
     p007/objects/<SHA-256>-<save>                     a piece of a file, of at most 8 MiB
-    p007/manifests/<records>-<created>-<save>.json    a generation: written last, so it is complete
-    p007/retired/<as above>.json                      a pruned one, kept for its readers for the grace period
+    p007/manifests/<records>-<created>-<save>.json    a manifest: written after its objects, so it is complete
+    p007/retired/<as above>.json                      a pruned manifest, kept for its readers for the grace period
 
-Manifests sort by name as generations do: by the number of applied records of their own source, then by creation time. A
-manifest is JSON with its own checksum."""
+Names of manifests sort by the number of applied records of the partition's source, then by creation time. A manifest is
+JSON with a checksum."""
 
 import hashlib
 import re
@@ -28,7 +28,7 @@ PIECE_BYTES = 8 * 1024 * 1024
 MANIFEST_BYTES_MAX = 64 * 1024 * 1024  # a partition of several TB; a larger file is invalid
 CHECKSUM = "checksum"
 _OBJECT = re.compile(r"[0-9a-f]{64}-[0-9a-f]+")
-_FILE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")  # no path can leave the target folder
+_FILE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")  # without slashes, so that a file stays in the target folder
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class CheckpointFile:
 
 @dataclass(frozen=True)
 class Manifest:
-    """Generation of a checkpoint. `name` is that of the manifest, without its folder."""
+    """Manifest of a generation. `name` is its object's name without the folder."""
 
     name: str
     about: CheckpointOrigin
@@ -82,7 +82,7 @@ _ADAPTER = TypeAdapter(Manifest)
 
 
 def pieces_of(file: CheckpointFile) -> list[tuple[str, int, int]]:
-    """Return each object of a file with its offset and size: all but the last are full."""
+    """Return each object of a file with its offset and size: all but the last have the full size."""
     starts = range(0, file.size, PIECE_BYTES)
     parts = zip(file.pieces, starts, strict=True)
     return [(piece, start, min(PIECE_BYTES, file.size - start)) for piece, start in parts]
@@ -108,7 +108,7 @@ def decode(name: str, data: bytes, number: int) -> Manifest:
     if written != _checksum(fields):
         raise CheckpointBroken(f"{name}: its checksum does not match")
     if fields.get("format") != FORMAT:
-        raise CheckpointBroken(f"{name}: is of format {fields.get('format')}, and this version reads {FORMAT}")
+        raise CheckpointBroken(f"{name}: has the format {fields.get('format')}, and this version reads {FORMAT}")
     try:
         manifest = _ADAPTER.validate_python(fields | {"name": name})
     except ValidationError as error:
@@ -117,22 +117,22 @@ def decode(name: str, data: bytes, number: int) -> Manifest:
         raise CheckpointBroken(f"{name}: {where}: {first['msg']}") from None
     if manifest.about.partition != number:
         raise CheckpointBroken(f"{name}: is of state partition {manifest.about.partition}, not {number}")
-    if not name.startswith(stem(manifest.about)):
+    if not name.startswith(name_prefix(manifest.about)):
         raise CheckpointBroken(f"{name}: is the manifest of another generation")
     for file in manifest.files:
         _check(name, file)
     return manifest
 
 
-def stem(about: CheckpointOrigin) -> str:
-    """Return the beginning of a manifest's name; the id of the save follows."""
+def name_prefix(about: CheckpointOrigin) -> str:
+    """Return the beginning of a manifest's name; the rest is the id of the save."""
     return f"{about.offset + 1:020d}-{about.created_ms:015d}-"
 
 
 def _check(name: str, file: CheckpointFile) -> None:
-    whole = len(file.pieces) == -(-file.size // PIECE_BYTES)
-    if not _FILE.fullmatch(file.name) or not whole or not all(map(_OBJECT.fullmatch, file.pieces)):
-        raise CheckpointBroken(f"{name}: file {file.name!r}: name, size and pieces are none of a checkpoint")
+    has_all_pieces = len(file.pieces) == -(-file.size // PIECE_BYTES)
+    if not _FILE.fullmatch(file.name) or not has_all_pieces or not all(map(_OBJECT.fullmatch, file.pieces)):
+        raise CheckpointBroken(f"{name}: file {file.name!r}: its name, size or pieces are invalid")
 
 
 def _checksum(fields: Mapping[str, Any]) -> str:
@@ -146,37 +146,32 @@ _Out = TypeVar("_Out")
 
 
 def in_parallel(work: Callable[[_In], _Out], items: Iterable[_In]) -> list[_Out]:
-    """Return the results in order. The first error is raised once running transfers have ended."""
+    """Return the results in order. The first error cancels further transfers, and is raised once none is running."""
     with ThreadPoolExecutor(THREADS, "recallflow-checkpoints") as threads:
-        under_way = [threads.submit(work, item) for item in items]
-        try:
-            return [one.result() for one in under_way]
-        except BaseException:
-            for one in under_way:
-                one.cancel()
-            raise
+        return [*threads.map(work, items)]
 
 
 @dataclass(frozen=True)
 class CheckpointDownload:
-    """Fetch of one generation. `folder` is that of its objects."""
+    """Download of one generation. `folder` is the folder of its objects in the store."""
 
     objects: Objects
     folder: str
-    generation: str
+    manifest: Manifest
 
-    def fetch(self, files: Iterable[CheckpointFile], target: Path) -> None:
-        """Write files into a new folder and sync them. Raise CheckpointBroken, and OSError of the folder."""
+    def fetch(self, target: Path) -> None:
+        """Write the files into a new folder and sync them. Raise CheckpointBroken, and OSError of the folder."""
         make_private_folder(target)
-        kept = [*files]
-        for file in kept:
-            (target / file.name).touch(FILE_MODE)
-        parts = [(file, *part) for file in kept for part in pieces_of(file)]
-        in_parallel(lambda part: self._write(target, *part), parts)
-        in_parallel(sync, [*(target / file.name for file in kept), target])
+        paths = [target / file.name for file in self.manifest.files]
+        for path in paths:
+            path.touch(FILE_MODE)
+        pieces = [(file, *piece) for file in self.manifest.files for piece in pieces_of(file)]
+        in_parallel(lambda piece: self._write(target, *piece), pieces)
+        in_parallel(sync, [*paths, target])
 
-    def problems(self, files: Iterable[CheckpointFile], known: dict[str, str | None]) -> list[str]:
-        found = in_parallel(lambda file: self._problem(file, known), files)
+    def problems(self, checked: dict[str, str | None]) -> list[str]:
+        """Return the problems of all files. `checked` maps objects to earlier results, and gets the new ones."""
+        found = in_parallel(lambda file: self._problem(file, checked), self.manifest.files)
         return [problem for problem in found if problem is not None]
 
     def _write(self, target: Path, file: CheckpointFile, piece: str, start: int, size: int) -> None:
@@ -185,15 +180,15 @@ class CheckpointDownload:
             written.seek(start)
             written.write(data)
 
-    def _problem(self, file: CheckpointFile, known: dict[str, str | None]) -> str | None:
+    def _problem(self, file: CheckpointFile, checked: dict[str, str | None]) -> str | None:
         for piece, _, size in pieces_of(file):
-            if piece not in known:
+            if piece not in checked:
                 try:
                     self._piece(file, piece, size)
-                    known[piece] = None
+                    checked[piece] = None
                 except CheckpointBroken as error:
-                    known[piece] = str(error)
-            if (problem := known[piece]) is not None:
+                    checked[piece] = str(error)
+            if (problem := checked[piece]) is not None:
                 return problem
         return None
 
@@ -203,85 +198,87 @@ class CheckpointDownload:
         except FileNotFoundError:
             raise self._broken(file, piece, "is missing") from None
         if len(data) != size:
-            raise self._broken(file, piece, f"has {'more' if len(data) > size else len(data)} than {size} bytes")
+            actual = "more than" if len(data) > size else f"{len(data)} of"
+            raise self._broken(file, piece, f"has {actual} {size} bytes")
         if hashlib.sha256(data).hexdigest() != digest_of(piece):
             raise self._broken(file, piece, "was changed: its SHA-256 does not match")
         return data
 
-    def _broken(self, file: CheckpointFile, piece: str, what: str) -> CheckpointBroken:
-        return CheckpointBroken(f"{self.generation}: file {file.name}: object {self.folder}/{piece} {what}")
+    def _broken(self, file: CheckpointFile, piece: str, problem: str) -> CheckpointBroken:
+        return CheckpointBroken(f"{self.manifest.name}: file {file.name}: object {self.folder}/{piece} {problem}")
 
 
-UNCHANGING = ".sst"  # RocksDB never writes to a table a second time, and its checkpoints link the same file
+IMMUTABLE_SUFFIX = ".sst"  # RocksDB never writes to a table a second time, and its checkpoints link the same file
 
 
-class Identity(NamedTuple):
+class FileIdentity(NamedTuple):
     device: int
     inode: int
     size: int
     changed_ns: int
 
 
-TableDigests = dict[Identity, list[str]]  # SHA-256 of each piece of tables that the partition's last save read
+TableDigests = dict[FileIdentity, list[str]]  # table → SHA-256 of each piece
 
 
 class CheckpointUpload:
-    """One save. `has` maps SHA-256 to objects that a generation names; sent objects are added. `hashed` are the
-    tables of the previous save: unchanged ones are not read again."""
+    """One save. `stored` maps SHA-256 to objects that a generation names; sent objects are added to it. `previous` are
+    the tables of the previous save: unchanged ones are not read again."""
 
-    def __init__(self, objects: Objects, folder: str, save: str, has: dict[str, str], hashed: TableDigests) -> None:
-        self.hashed: TableDigests = {}
+    def __init__(
+        self, objects: Objects, folder: str, save: str, stored: dict[str, str], previous: TableDigests
+    ) -> None:
+        self.table_digests: TableDigests = {}
         self.sent_bytes = self.sent_objects = 0
-        self._objects, self._folder, self._save, self._has = objects, folder, save, has
-        self._before = hashed
-        self._claiming = threading.Lock()
+        self._objects, self._folder, self._save, self._stored = objects, folder, save, stored
+        self._previous = previous
+        self._lock = threading.Lock()
 
     def send(self, paths: Iterable[Path]) -> tuple[CheckpointFile, ...]:
         """Send the pieces of all files, several at a time. Raise CheckpointError where a file cannot be read."""
-        found = [(path, _identity(path)) for path in paths]
-        known = {path: digests for path, identity in found if (digests := self._known(identity)) is not None}
-        pieces = [
-            (path, start, min(PIECE_BYTES, identity.size - start))
-            for path, identity in found
-            if path not in known
-            for start in range(0, identity.size, PIECE_BYTES)
-        ]
-        for piece, digest in zip(pieces, in_parallel(self._send, pieces), strict=True):
-            known.setdefault(piece[0], []).append(digest)
-        files = []
-        for path, identity in found:
-            digests = known.get(path, [])
-            if path.suffix == UNCHANGING:
-                self.hashed[identity] = digests
-            files.append(CheckpointFile(path.name, identity.size, tuple(self._has[digest] for digest in digests)))
-        return tuple(files)
-
-    def _known(self, identity: Identity) -> list[str] | None:
-        digests = self._before.get(identity)
-        return digests if digests is not None and all(digest in self._has for digest in digests) else None
+        identities = {path: _identity(path) for path in paths}
+        digests_of = dict[Path, list[str]]()
+        pieces = []
+        for path, identity in identities.items():
+            digests = self._previous.get(identity)
+            if digests is not None and self._stored.keys() >= {*digests}:
+                digests_of[path] = digests
+            else:
+                digests_of[path] = []
+                starts = range(0, identity.size, PIECE_BYTES)
+                pieces += [(path, start, min(PIECE_BYTES, identity.size - start)) for start in starts]
+        for (path, _, _), digest in zip(pieces, in_parallel(self._send, pieces), strict=True):
+            digests_of[path].append(digest)
+        self.table_digests = {
+            identities[path]: digests for path, digests in digests_of.items() if path.suffix == IMMUTABLE_SUFFIX
+        }
+        return tuple(
+            CheckpointFile(path.name, identities[path].size, tuple(self._stored[digest] for digest in digests))
+            for path, digests in digests_of.items()
+        )
 
     def _send(self, piece: tuple[Path, int, int]) -> str:
-        """Send a piece, of a start and a size, that the store lacks. Return its SHA-256."""
+        """Send a piece (file, offset, size) if the store lacks it. Return its SHA-256."""
         data = _read(*piece)
         digest = hashlib.sha256(data).hexdigest()
-        with self._claiming:
-            if digest in self._has:  # stored, or being sent by another thread
+        with self._lock:
+            if digest in self._stored:  # or another thread is sending it
                 return digest
-            self._has[digest] = f"{digest}-{self._save}"
+            self._stored[digest] = f"{digest}-{self._save}"
             self.sent_bytes += len(data)
             self.sent_objects += 1
-        self._objects.put(f"{self._folder}/{self._has[digest]}", data)
+        self._objects.put(f"{self._folder}/{self._stored[digest]}", data)
         return digest
 
 
-def _identity(path: Path) -> Identity:
+def _identity(path: Path) -> FileIdentity:
     try:
         if path.is_dir():
             raise IsADirectoryError(f"{path.name} is a folder")
         status = path.stat()
     except OSError as error:
         raise CheckpointError(f"{path} cannot be saved: {error}") from error
-    return Identity(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
+    return FileIdentity(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
 
 
 def _read(path: Path, start: int, size: int) -> bytes:
@@ -292,5 +289,5 @@ def _read(path: Path, start: int, size: int) -> bytes:
     except OSError as error:
         raise CheckpointError(f"{path} cannot be saved: {error}") from error
     if len(data) != size:
-        raise CheckpointError(f"{path} cannot be saved: it became shorter meanwhile")
+        raise CheckpointError(f"{path} cannot be saved: it was shortened while it was read")
     return data

@@ -1,4 +1,4 @@
-"""Object store by name. An object is complete or absent, and an unavailable store is waited for."""
+"""Store of named objects. An object is complete or absent. Calls wait while the store is unavailable."""
 
 import contextlib
 import errno
@@ -20,11 +20,11 @@ from recallflow.private_files import FOLDER_MODE, make_private_folder, open_priv
 from recallflow.process import OUTAGE_S, TimeLimit
 
 SCHEMES = ("s3", "gs", "file")
-ONE_PUT = "allow_delayed_open=true"  # a small object is sent atomically with one request
+ONE_PUT = "allow_delayed_open=true"  # option of pyarrow: a small object is sent atomically with one request
 
 
 class Location(NamedTuple):
-    """Address of a store. `root` is bucket and prefix, or folder. `shown` is the URL for messages."""
+    """Address of a store. `root` is bucket and prefix, or a folder. `shown` is the URL for messages."""
 
     filesystem: fs.FileSystem
     root: str
@@ -32,11 +32,11 @@ class Location(NamedTuple):
 
 
 def locate(url: str) -> Location:
-    """Return the location of a URL. Raise UsageError with every wrong part, and OSError of the region request."""
+    """Return the location of a URL. Raise UsageError with every wrong part, and OSError of the request for a region."""
     scheme, colon, rest = url.partition(":")
     if ":" in rest.rpartition("@")[0] and scheme != "file":
         raise UsageError(
-            "URL of checkpoints: credentials: they do not belong in it, where logs and other users see them; set "
+            "URL of checkpoints: credentials: must not be in the URL, where logs and other users see them; set "
             "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or GOOGLE_APPLICATION_CREDENTIALS"
         )
     parts = urlsplit(url)
@@ -45,9 +45,9 @@ def locate(url: str) -> Location:
         raise UsageError(f"URL of checkpoints ({shown}): {'; '.join(problems)}")
     if parts.scheme == "file":
         return Location(fs.LocalFileSystem(), str(Path(unquote(parts.path)).absolute()), shown)
-    asked = f"{url}{'&' if parts.query else '?'}{ONE_PUT}" if parts.scheme == "s3" else url
+    full_url = f"{url}{'&' if parts.query else '?'}{ONE_PUT}" if parts.scheme == "s3" else url
     try:
-        filesystem, root = fs.FileSystem.from_uri(asked)
+        filesystem, root = fs.FileSystem.from_uri(full_url)
     except pa.ArrowInvalid as error:
         raise UsageError(f"URL of checkpoints ({shown}): options: {error}") from None
     return Location(filesystem, root.rstrip("/"), shown)
@@ -55,12 +55,12 @@ def locate(url: str) -> Location:
 
 def _problems(parts: SplitResult) -> list[str]:
     if parts.scheme not in SCHEMES:
-        named = f"{parts.scheme} is none" if parts.scheme else "is missing"
-        return [f"scheme: {named} of {', '.join(SCHEMES)}; a folder is file:///mnt/backups"]
+        problem = f"{parts.scheme} is none of" if parts.scheme else "is missing: give one of"
+        return [f"scheme: {problem} {', '.join(SCHEMES)}; a folder is file:///mnt/backups"]
     found = []
     if parts.scheme == "file":
         if parts.netloc:
-            found.append(f"host: {parts.netloc}: a folder has none, and begins behind file://")
+            found.append(f"host: {parts.netloc}: a folder has none; its path follows file://")
         if not parts.path:
             found.append("path: is missing: name a folder")
         if parts.query:
@@ -73,42 +73,42 @@ def _problems(parts: SplitResult) -> list[str]:
 
 
 PAUSE_S = 1.0  # pause between attempts; pyarrow retries on its own before each failure
-# Errors of an unavailable or overloaded service. Other errors do not pass by waiting.
-PASSING = re.compile(
+# Errors of an unavailable or overloaded service, which end by themselves. Other errors do not.
+TEMPORARY = re.compile(
     r"NETWORK_CONNECTION|SLOW_DOWN|SERVICE_UNAVAILABLE|INTERNAL_FAILURE|THROTTLING|REQUEST_TIMEOUT|HTTP status 5\d\d"
     r"|[Uu]navailable|UNAVAILABLE|DEADLINE_EXCEEDED"
 )
 
 
-class StoreAway(OSError):
-    """Error: a checkpoint folder that existed at the start is missing. It may return, as a mounted disk may."""
+class FolderMissing(OSError):
+    """Error: a checkpoint folder that existed at the start is missing. It may return, as a mounted disk does."""
 
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
 
-def retry(stopping: threading.Event, patience_s: float, shown: str, what: str, call: Callable[[], _T]) -> _T:
-    """Return the result of a store call, with retries until `stopping` is set. Raise CheckpointError, and
-    FileNotFoundError unchanged."""
-    patience = TimeLimit(patience_s)
-    waits = False
+def retry(stopping: threading.Event, patience_s: float, shown: str, action: str, call: Callable[[], _T]) -> _T:
+    """Return the result of a store call, repeated while the store is unavailable and `stopping` is not set. Raise
+    CheckpointError, and FileNotFoundError unchanged."""
+    patience = Patience(patience_s)
+    has_warned = False
     while True:
         if stopping.is_set():
-            raise CheckpointError(f"{shown}: stopped before it could {what}")
+            raise CheckpointError(f"{shown}: the process stopped before it could {action}")
         try:
             return call()
         except FileNotFoundError:
             raise
         except OSError as error:
             reason = " ".join(str(error).split())
-            if not (isinstance(error, StoreAway) or PASSING.search(reason)):
-                raise CheckpointError(f"{shown}: cannot {what}: {reason}") from None
-            if patience.poll_expired():
-                raise CheckpointError(f"{shown}: could not {what} {patience}: {reason}") from None
-            if not waits:
+            if not (isinstance(error, FolderMissing) or TEMPORARY.search(reason)):
+                raise CheckpointError(f"{shown}: cannot {action}: {reason}") from None
+            if patience.ended():
+                raise CheckpointError(f"{shown}: could not {action} {patience}: {reason}") from None
+            if not has_warned:
                 _log.warning("%s is unavailable: %s; waiting for it", shown, reason)
-            waits = True
+            has_warned = True
         stopping.wait(PAUSE_S)
 
 
@@ -126,19 +126,19 @@ class Objects:
     def __init__(
         self, location: Location, stopping: threading.Event, patience_s: float = OUTAGE_S, *, create: bool = False
     ) -> None:
-        """`create` makes the folder of a local store, which is unavailable while that folder is missing. Raise
-        UsageError where the bucket is missing, or the folder cannot be used."""
+        """`create` makes the folder of a local store; from then on the store is unavailable while that folder is
+        missing. Raise UsageError if the bucket is missing, or the folder cannot be used."""
         self.shown, self._filesystem, self._root = location.shown, location.filesystem, location.root
         self._is_local = isinstance(location.filesystem, fs.LocalFileSystem)
         self._stopping, self._patience_s = stopping, patience_s
-        self._expected = self._mounted = False  # whether the folder was made here, and whether it is a mount point
+        self._must_exist = self._is_mount_point = False  # the local folder, once it was made here
         if self._is_local:
             self._open_folder(Path(location.root), create=create)
         else:
             bucket = location.root.partition("/")[0]
-            (info,) = self._patiently("ask for the bucket", lambda: self._filesystem.get_file_info([bucket]))
+            (info,) = self._retry("find the bucket", lambda: self._filesystem.get_file_info([bucket]))
             if info.type == fs.FileType.NotFound:  # a listing would look like that of an empty bucket
-                raise UsageError(f"URL of checkpoints ({self.shown}): bucket: there is none of the name {bucket}")
+                raise UsageError(f"URL of checkpoints ({self.shown}): bucket: {bucket} does not exist")
 
     def _open_folder(self, folder: Path, *, create: bool) -> None:
         """Check the folder of a local store. With `create`, make it and write a file to it."""
@@ -158,25 +158,25 @@ class Objects:
                 f"URL of checkpoints ({self.shown}): path: cannot write to {folder} ({error.strerror}): name a folder "
                 "that this user may write to"
             ) from None
-        self._expected, self._mounted = True, os.path.ismount(folder)
+        self._must_exist, self._is_mount_point = True, os.path.ismount(folder)
 
     def put(self, name: str, data: bytes) -> None:
         """Store data. A few MiB are one request to a service. In a folder, a file gets its name after it is written."""
-        self._patiently(f"write {name}", lambda: self._put(f"{self._root}/{name}", data))
+        self._retry(f"write {name}", lambda: self._put(f"{self._root}/{name}", data))
 
     def get(self, name: str, size_max: int) -> bytes:
-        """Return an object; of a larger one, `size_max` bytes."""
+        """Return an object, or the first `size_max` bytes of a larger one."""
 
         def read() -> bytes:
             with self._filesystem.open_input_file(f"{self._root}/{name}") as file:
                 found: bytes = file.read(size_max)
             return found
 
-        return self._patiently(f"read {name}", read)
+        return self._retry(f"read {name}", read)
 
     def delete(self, name: str) -> None:
         with contextlib.suppress(FileNotFoundError):
-            self._patiently(f"delete {name}", lambda: self._filesystem.delete_file(f"{self._root}/{name}"))
+            self._retry(f"delete {name}", lambda: self._filesystem.delete_file(f"{self._root}/{name}"))
 
     def listing(self, folder: str) -> dict[str, ListedObject]:
         """Return the objects directly below a folder, by the last part of their names."""
@@ -189,9 +189,9 @@ class Objects:
 
     def _list(self, folder: str) -> list[fs.FileInfo]:
         selector = fs.FileSelector(f"{self._root}/{folder}".rstrip("/"), allow_not_found=True)
-        # A folder that is created or removed at this moment may still fail to list.
+        # In spite of `allow_not_found`, the listing of a folder that is created or removed at this moment may fail.
         with contextlib.suppress(FileNotFoundError):
-            return list(self._patiently(f"list {folder or 'it'}", lambda: self._filesystem.get_file_info(selector)))
+            return list(self._retry(f"list {folder or 'folders'}", lambda: self._filesystem.get_file_info(selector)))
         return []
 
     def _put(self, path: str, data: bytes) -> None:
@@ -202,7 +202,7 @@ class Objects:
         folder, _, name = path.rpartition("/")
         new = f"{folder}/new-{uuid.uuid4().hex}"
         root = Path(self._root)
-        if not self._expected:
+        if not self._must_exist:
             make_private_folder(root)
         below = Path(folder).relative_to(root)
         for level in [*reversed(below.parents), below][1:]:
@@ -211,21 +211,21 @@ class Objects:
             file.write(data)
         self._filesystem.move(new, f"{folder}/{name}")
 
-    def _patiently(self, what: str, call: Callable[[], _T]) -> _T:
-        return retry(self._stopping, self._patience_s, self.shown, what, lambda: self._reached(call))
+    def _retry(self, action: str, call: Callable[[], _T]) -> _T:
+        return retry(self._stopping, self._patience_s, self.shown, action, lambda: self._call_if_mounted(call))
 
-    def _reached(self, call: Callable[[], _T]) -> _T:
-        """Call, unless the folder is away. It is not recreated, as it would be on the disk below the mount."""
-        self._check_there()
+    def _call_if_mounted(self, call: Callable[[], _T]) -> _T:
+        """Call, unless the folder is missing. It is not created again: that would be on the disk below the mount."""
+        self._check_folder()
         try:
             return call()
         except FileNotFoundError:
-            self._check_there()
+            self._check_folder()
             raise
 
-    def _check_there(self) -> None:
-        """Raise StoreAway if the folder is missing."""
-        if self._expected and not os.path.isdir(self._root):  # noqa: PTH112 - that of Path may raise
-            raise StoreAway(f"the folder {self._root} is missing")
-        if self._mounted and not os.path.ismount(self._root):
-            raise StoreAway(f"nothing is mounted at {self._root}")
+    def _check_folder(self) -> None:
+        """Raise FolderMissing if the folder must exist and does not."""
+        if self._must_exist and not os.path.isdir(self._root):  # noqa: PTH112 - that of Path may raise
+            raise FolderMissing(f"the folder {self._root} is missing")
+        if self._is_mount_point and not os.path.ismount(self._root):
+            raise FolderMissing(f"nothing is mounted at {self._root}")

@@ -36,7 +36,8 @@ class CallFailed(ModelError):
         spent: Cost = Cost(1),  # noqa: B008 it never changes
     ) -> None:
         super().__init__(code, problem)
-        self.status, self.retry_after, self.spent = status, retry_after, spent
+        self.status, self.retry_after = status, retry_after
+        self.spent: Spent = spent
 
     @property
     def fails_all_calls(self) -> bool:

@@ -119,7 +119,7 @@ CHARACTERS_PER_TOKEN = 4
 
 
 class Meter:
-    """Counters since the start. The first TENANTS_NAMED tenants have their own (metric series), the rest are `other`."""
+    """Counters since the start. The first TENANTS_NAMED tenants have their own (metric series); others are `other`."""
 
     def __init__(self, model: str) -> None:
         self.model = model

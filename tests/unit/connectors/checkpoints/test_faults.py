@@ -85,7 +85,7 @@ def flip(path: Path) -> None:
 
 DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     "missing": (Path.unlink, "is missing"),
-    "truncated": (lambda path: os.truncate(path, path.stat().st_size - 1), r"has \d+ than \d+ bytes"),
+    "truncated": (lambda path: os.truncate(path, path.stat().st_size - 1), r"has \d+ of \d+ bytes"),
     "longer": (lambda path: path.write_bytes(path.read_bytes() + b"!"), r"has more than \d+ bytes"),
     "another": (flip, "was changed: its SHA-256 does not match"),
 }
@@ -104,7 +104,7 @@ def test_damaged_object_makes_fetch_take_an_older_generation(
     assert not (tmp_path / "fetched").exists()
     assert [path.name for path in tmp_path.glob(".fetched*")] == []
     assert (store.fetch_newest(3, tmp_path / "fetched"), contents(tmp_path / "fetched")) == (old, held[0])
-    assert f"a checkpoint of state partition 3 is passed over: {new.name}: file " in caplog.text
+    assert f"a checkpoint of state partition 3 is skipped: {new.name}: file " in caplog.text
     assert store.newest(3) == (new if damage == "another" else old)  # a listing shows sizes
     known: dict[str, str | None] = {}
     assert (len(store.verify(new, known)), store.verify(old, known)) == (1, [])
@@ -142,7 +142,7 @@ def test_garbage_manifest_is_skipped_with_one_warning(
     store = CheckpointStore.open(root.as_uri())
     assert store.newest(3) == store.fetch_newest(3, tmp_path / "fetched") == store.generations(3)[0]
     assert contents(tmp_path / "fetched") == held[0]
-    assert [record.message.partition("left out: ")[2][:20] for record in caplog.records] == [manifest.name[:20]]
+    assert [record.message.partition("skipped: ")[2][:20] for record in caplog.records] == [manifest.name[:20]]
     (problem,) = store.broken(3)
     assert says in str(problem)
 
@@ -162,7 +162,7 @@ def test_a_manifest_names_no_file_outside_its_folder(tmp_path: Path) -> None:
         replace(file, pieces=()),
         replace(file, size=-1),
     ):
-        with pytest.raises(CheckpointBroken, match="are none of a checkpoint"):
+        with pytest.raises(CheckpointBroken, match="pieces are invalid"):
             decode(manifest.name, encode(replace(manifest, files=(wrong,))), 3)
     for name, number, says in (
         (manifest.name, 4, "is of state partition 3, not 4"),

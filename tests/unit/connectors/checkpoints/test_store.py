@@ -291,7 +291,7 @@ def test_keeper_saves_checkpoints_and_prunes(url: str, grown: MakeGrown, tmp_pat
         made.append(contents(folder))
         return db.about()
 
-    saved = [keeper.keep(3, make).manifest for _ in range(3)]
+    saved = [keeper.save(3, make).manifest for _ in range(3)]
     assert [*state_dir.iterdir()] == []
     store = CheckpointStore.open(url)
     assert store.generations(3) == [saved[2], saved[1]]
@@ -308,12 +308,12 @@ def test_keeper_without_a_folder_leaves_nothing(url: str, tmp_path: Path) -> Non
 
     before = {*tmp_path.iterdir()}
     with pytest.raises(CheckpointError):
-        keeper.keep(3, fail)
+        keeper.save(3, fail)
     assert ({*tmp_path.iterdir()}, CheckpointStore.open(url).generations(3)) == (before, [])
 
 
 WRONG = {
-    "backups": r"\(backups\): scheme: is missing of s3, gs, file; a folder is file:///mnt/backups",
+    "backups": r"\(backups\): scheme: is missing: give one of s3, gs, file; a folder is file:///mnt/backups",
     "": r"scheme: is missing",
     "ftp://host/x": r"\(ftp://host/x\): scheme: ftp is none of s3, gs, file",
     "s3://": r"bucket: is missing",
@@ -335,7 +335,7 @@ def test_wrong_url_error_names_the_field(url: str) -> None:
 
 @pytest.mark.parametrize("secret", ["wJalrXUtnFEMI", "wJalr/XUtn+FEMI", "wJalr@XUtnFEMI", "wJalr?XUtnFEMI"])
 def test_credentials_in_a_url_are_refused_and_not_repeated(secret: str) -> None:
-    with pytest.raises(UsageError, match=r"credentials: they do not belong in it.*AWS_SECRET_ACCESS_KEY") as refused:
+    with pytest.raises(UsageError, match=r"credentials: must not be in the URL.*AWS_SECRET_ACCESS_KEY") as refused:
         CheckpointStore.open(f"s3://AKIAKEY:{secret}@bucket/prefix?region=eu-west-1")
     assert "XUtn" not in str(refused.value)
     assert "AKIAKEY" not in str(refused.value)
@@ -347,7 +347,7 @@ def test_options_are_not_shown(s3: S3Server) -> None:
 
 
 def test_a_bucket_that_there_is_not_is_no_empty_one(s3: S3Server) -> None:
-    with pytest.raises(UsageError, match=r"\(s3://mistyped/x\): bucket: there is none of the name mistyped"):
+    with pytest.raises(UsageError, match=r"\(s3://mistyped/x\): bucket: mistyped does not exist"):
         CheckpointStore.open(s3.url("x", bucket="mistyped"))
 
 
