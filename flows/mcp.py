@@ -2,14 +2,13 @@
 
 import asyncio
 import logging
-from functools import partial
 from typing import Any
 
 from recallflow.connectors.http.requests import Limits
 from recallflow.connectors.http.routes import probe_routes
 from recallflow.connectors.http.server import ConcurrencyLimit, Traffic, listen, serve
-from recallflow.connectors.mcp.server import build_http, build_server, caller_in, serve_stdio
-from recallflow.connectors.mcp.tools import Caller, ServerScope, ToolRunner
+from recallflow.connectors.mcp.server import Context, build_http, build_server, serve_stdio
+from recallflow.connectors.mcp.tools import Caller, ServerScope, ToolRunner, caller_of
 from recallflow.credentials import USER_HEADER
 from recallflow.errors import UsageError
 from recallflow.flows.config import Config
@@ -36,9 +35,13 @@ def serve_user(config: Config, engine: ServedEngine, scope: ServerScope, user_id
 
 def serve_http(config: Config, engine: ServedEngine, scope: ServerScope, at: tuple[str, int]) -> None:
     """Serve over HTTP until SIGTERM or SIGINT. Each request brings credentials and names its user."""
-    admission = engine.admission
-    server = build_server(ToolRunner(engine.service, admission, config.serve.timeout_s), partial(caller_in, scope))
-    chosen = config.serve
+    admission, chosen = engine.admission, config.serve
+
+    def caller_in(context: Context) -> Caller:
+        request: Any = context.request
+        return caller_of(scope, request.scope["headers"])
+
+    server = build_server(ToolRunner(engine.service, admission, chosen.timeout_s), caller_in)
     limits = Limits(chosen.timeout_s, chosen.body_timeout_s, chosen.concurrency)
     registry = registry_of(engine.metrics)
     probes = probe_routes(engine.service, registry)

@@ -2,7 +2,7 @@
 
 import asyncio
 import re
-from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 from urllib.parse import unquote, unquote_to_bytes
@@ -147,10 +147,13 @@ _UTF_8 = ("utf-8", "utf8")
 _DRAINED = 8  # a body is read and dropped up to this many times its limit, so that the sender receives the error
 
 
+def credentials_in(headers: Iterable[tuple[bytes, bytes]]) -> tuple[tuple[str, bytes], ...]:
+    return tuple((_CREDENTIALS[name], value) for name, value in headers if name in _CREDENTIALS)
+
+
 def credentials_of(request: Request) -> Headers:
     """Return credentials and trace headers of a request. Repeated credentials are refused later."""
-    given = ((_CREDENTIALS[name], value) for name, value in request.scope["headers"] if name in _CREDENTIALS)
-    return (*given, *trace_headers())
+    return (*credentials_in(request.scope["headers"]), *trace_headers())
 
 
 def check_content_type(request: Request, wanted: str = JSON) -> None:

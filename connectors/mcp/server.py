@@ -13,7 +13,6 @@ from mcp.server.lowlevel import Server
 from mcp.server.stdio import stdio_server
 from mcp_types import CallToolRequestParams, CallToolResult, ListToolsResult, PaginatedRequestParams, TextContent
 from pydantic import ValidationError
-from pydantic_core import ErrorDetails
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from recallflow.connectors.http.errors import Problem, body_of, refusal
@@ -36,35 +35,36 @@ _ADVICE = {
     "internal_error": "Do not try again with the same arguments.",
     "unreadable": "You cannot mend this: tell the user that the memory cannot be read at present.",
 }
-_CORRECT = "Correct the arguments and call again."
+_ARGUMENT_PROBLEMS = {"extra_forbidden": "there is no such argument"}
+_CORRECT_ARGUMENTS = "Correct the arguments and call again."
 
 _defects = DefectLog(logging.getLogger(__name__))
 
 
 def explain(error: Exception) -> str:
-    """Return the text of a failure. The message of an unexpected error is left out: it may quote a memory."""
+    """Return the description of a failure for a model. The message of an unexpected error may quote a memory, and is
+    left out."""
     match error:
         case ValidationError():
-            problems = [f"{'.'.join(map(str, one['loc']))}: {_problem(one)}" for one in error.errors()]
-            return f"invalid_arguments: {'; '.join(problems)}. {_CORRECT}"
+            problems = [
+                f"{'.'.join(map(str, one['loc']))}: {_ARGUMENT_PROBLEMS.get(one['type'], one['msg'])}"
+                for one in error.errors()
+            ]
+            return f"invalid_arguments: {'; '.join(problems)}. {_CORRECT_ARGUMENTS}"
         case InvalidRecord():
-            return f"{error.code}: {error}. {_ADVICE.get(error.code, _CORRECT)}"
+            return f"{error.code}: {error}. {_ADVICE.get(error.code, _CORRECT_ARGUMENTS)}"
         case QueryFailed():
             code = error.error.code
-            return f"{code}: {error.error.message}. {_ADVICE.get(code, _CORRECT)}"
+            return f"{code}: {error.error.message}. {_ADVICE.get(code, _CORRECT_ARGUMENTS)}"
         case QueryTimeout():
             return f"no_answer: the memory did not answer within {error.timeout_s:g} s. Call again in a moment."
         case DeliveryFailed():
-            return f"not_stored: {error} Search for it before you call again: it may be stored all the same."
+            return f"not_stored: {error} Before you call again, search for the memory: it may have been stored."
         case SourceError():
             return f"unavailable: {error}. Tell the user that the memory is not available at present."
     error_id = uuid.uuid4().hex[:12]
     _defects.report(error_id, "a tool", error)
     return f"internal_error: internal error {error_id} of the memory. {_ADVICE['internal_error']}"
-
-
-def _problem(one: ErrorDetails) -> str:
-    return "there is no such argument" if one["type"] == "extra_forbidden" else one["msg"]
 
 
 Context = ServerRequestContext[Any, Any]
@@ -73,29 +73,27 @@ Context = ServerRequestContext[Any, Any]
 def build_server(tools: ToolRunner, caller_in: Callable[[Context], Caller]) -> Server[Any]:
     """Return the server without a transport. `caller_in` returns the caller of a request; it raises InvalidRecord."""
 
-    async def listed(_: Context, __: PaginatedRequestParams | None) -> ListToolsResult:
+    async def list_tools(_: Context, __: PaginatedRequestParams | None) -> ListToolsResult:
         return ListToolsResult(tools=[tool.info(name) for name, tool in TOOLS.items()])
 
-    async def called(context: Context, params: CallToolRequestParams) -> CallToolResult:
+    async def call_tool(context: Context, params: CallToolRequestParams) -> CallToolResult:
         tool = TOOLS.get(params.name)
         if tool is None:
-            return _failed(f"unknown_tool: there are {', '.join(TOOLS)}.")
+            return _result(f"unknown_tool: there are {', '.join(TOOLS)}.", is_error=True)
         try:
             arguments = tool.arguments.model_validate(params.arguments or {})
             result = await tools.run(caller_in(context), arguments)
         except Exception as error:  # noqa: BLE001 - the model gets any error, and the server continues
-            return _failed(explain(error))
-        structured = result.structured.model_dump(mode="json")
-        return CallToolResult(content=[_text(result.text)], structured_content=structured)
+            return _result(explain(error), is_error=True)
+        return _result(result.text, structured_content=result.structured.model_dump(mode="json"))
+
+    def _result(text: str, **fields: Any) -> CallToolResult:
+        return CallToolResult(content=[TextContent(type="text", text=text)], **fields)
 
     return Server(
-        "recallflow",
-        version=__version__,
-        title="recallflow",
-        instructions=INSTRUCTIONS,
-        on_list_tools=listed,
-        on_call_tool=called,
-    )
+        "recallflow", version=__version__, title="recallflow", instructions=INSTRUCTIONS,
+        on_list_tools=list_tools, on_call_tool=call_tool,
+    )  # fmt: skip
 
 
 async def serve_stdio(server: Server[Any]) -> None:
@@ -104,38 +102,24 @@ async def serve_stdio(server: Server[Any]) -> None:
         await server.run(messages, answers, server.create_initialization_options())
 
 
-def _failed(text: str) -> CallToolResult:
-    return CallToolResult(content=[_text(text)], is_error=True)
-
-
-def _text(text: str) -> TextContent:
-    return TextContent(type="text", text=text)
-
-
 PATH = "/mcp"
-_BODY_BYTES = 256 * 1024  # size limit of a request; the longest arguments fit when escaped
+_BODY_BYTES = 256 * 1024  # size limit of a request, into which the longest arguments fit even if all is escaped
 
 
 def build_http(
     server: Server[Any], server_scope: ServerScope, admission: Admission, host: str, limits: Limits, probes: APIRouter
 ) -> ASGIApp:
-    """Return the server as an app, with the routes of probes. It keeps no sessions: each request brings its own
-    credentials, and any of several processes may answer it. On a loopback address as `host` the server answers under
-    local names only, so that foreign pages cannot reach it through a browser."""
+    """Return the server as an app, with the routes of `probes`. The app keeps no sessions: each request brings its own
+    credentials, and any of several processes may answer it. If `host` is a loopback address, the server accepts local
+    host names only, so that foreign web pages cannot reach it through a browser."""
     app = server.streamable_http_app(
         streamable_http_path=PATH, json_response=True, stateless_http=True, max_request_body_size=_BODY_BYTES, host=host
     )
     return _AdmissionMiddleware(app, probes, server_scope, admission, replace(limits, body_bytes=_BODY_BYTES))
 
 
-def caller_in(server_scope: ServerScope, context: Context) -> Caller:
-    """Return the caller of an HTTP request. Raise InvalidRecord."""
-    request: Any = context.request
-    return caller_of(server_scope, request.scope["headers"])
-
-
 class _AdmissionMiddleware:
-    """Admission of requests with valid credentials. GET is refused: it would wait for messages without end."""
+    """Admission of requests with valid credentials. GET is refused: such a request would wait for messages for ever."""
 
     def __init__(
         self, app: ASGIApp, probes: APIRouter, server_scope: ServerScope, admission: Admission, limits: Limits
@@ -153,11 +137,11 @@ class _AdmissionMiddleware:
             return
         try:
             caller = caller_of(self._server_scope, scope["headers"])
-            question: Any = parse(orjson.dumps({"type": "user.stats"} | caller.owner_fields()))
-            self._admission.check(question, caller.headers)
+            query: Any = parse(orjson.dumps({"type": "user.stats"} | caller.owner_fields()))
+            self._admission.check(query, caller.headers)
             mark_admitted(scope)
             if scope["method"] != "POST":
-                raise Problem("method_not_allowed", "this server keeps no sessions: POST each message")
+                raise Problem("method_not_allowed", "this server keeps no sessions: send each message by POST")
             body = await read_body(Request(scope, receive), self._limits)
         except RecallflowError as error:
             await refusal(body_of(error))(scope, receive, send)
@@ -166,10 +150,10 @@ class _AdmissionMiddleware:
 
 
 def _prepend_body(body: bytes, receive: Receive) -> Receive:
-    """Return a `receive` that gives the body already read, and then further messages."""
-    unread: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+    """Return a `receive` that returns the body, which was already read, and then the further messages."""
+    first: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def next_message() -> Message:
-        return unread.pop() if unread else await receive()
+        return first.pop() if first else await receive()
 
     return next_message

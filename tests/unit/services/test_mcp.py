@@ -256,7 +256,7 @@ def test_wrong_arguments_are_all_named(tool: str, arguments: dict[str, Any], say
     ("error", "says"),
     [
         (QueryTimeout("q", 1.0, None), "no_answer: "),
-        (DeliveryFailed("memory.events: no broker."), "it may be stored all the same"),
+        (DeliveryFailed("memory.events: no broker."), "it may have been stored"),
         (SourceError("the topic is gone"), "unavailable: the topic is gone"),
         (RuntimeError("the secret text of a memory"), "internal_error: "),
     ],
