@@ -6,7 +6,7 @@ from typing import Any
 
 from recallflow.connectors.http.requests import Limits
 from recallflow.connectors.http.routes import probe_routes
-from recallflow.connectors.http.server import ConcurrencyLimit, Traffic, listen, serve
+from recallflow.connectors.http.server import ConcurrencyLimit, RequestMetrics, listen, serve
 from recallflow.connectors.mcp.server import Context, build_http, build_server, serve_stdio
 from recallflow.connectors.mcp.tools import Caller, ServerScope, ToolRunner, caller_of
 from recallflow.credentials import USER_HEADER
@@ -46,7 +46,7 @@ def serve_http(config: Config, engine: ServedEngine, scope: ServerScope, at: tup
     registry = registry_of(engine.metrics)
     probes = probe_routes(engine.service, registry)
     inner = build_http(server, scope, admission, at[0], limits, probes)
-    app: Any = ConcurrencyLimit(inner, limits, Traffic(registry))
+    app: Any = ConcurrencyLimit(inner, limits, RequestMetrics(registry))
     with listen(*at) as listening:
         warn_if_unauthenticated(at[0], engine.authoriser)
         serve(app, listening, at[0], chosen.stop_timeout_s)

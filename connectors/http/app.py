@@ -1,6 +1,7 @@
 """FastAPI application of the gateway."""
 
 from collections.abc import Sequence
+from functools import cache, partial
 from typing import Any, cast
 
 from fastapi import FastAPI
@@ -10,8 +11,8 @@ from starlette.middleware.cors import CORSMiddleware
 
 from recallflow.connectors.http import errors, explorer, mem0_routes, routes, zep_routes
 from recallflow.connectors.http.handler import ORGANISATIONS_HEADER, ROUTING_HEADER, Mappings, RequestHandler
-from recallflow.connectors.http.requests import Limits, PathSegments
-from recallflow.connectors.http.server import ConcurrencyLimit, Traced, Traffic
+from recallflow.connectors.http.requests import Limits, PathDecoder
+from recallflow.connectors.http.server import ConcurrencyLimit, RequestMetrics, TracingMiddleware
 from recallflow.credentials import KEY_HEADER, TOKEN_HEADER, USER_HEADER
 from recallflow.distribution import __version__
 from recallflow.service import Admission, Rollouts, Service
@@ -19,7 +20,7 @@ from recallflow.telemetry import TRACE_HEADER
 
 # FastAPI's own spans contain URLs with parameters, and exception messages: questions and user ids.
 NO_TELEMETRY: TelemetryConfig = {"tracing": False, "metrics": False, "logs": False}
-# Prefixes of clients of memories.sh: of its SDK, and of `explore` in its dashboard.
+# Prefixes of the routes for clients of memories.sh: its SDK, and its dashboard, which uses `explore` only.
 SDK_PREFIX, DASHBOARD_PREFIX = "/api/sdk/v1", "/api"
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 REQUEST_HEADERS = (
@@ -52,19 +53,19 @@ def build_app(
     app.include_router(explorer.routes(handler))
     app.include_router(mem0_routes.routes(handler))
     app.include_router(zep_routes.routes(handler))
-    app.add_middleware(PathSegments)
-    app.add_middleware(ConcurrencyLimit, limits=limits, traffic=Traffic(registry))
-    app.add_middleware(Traced)  # outside of the limit, so that refusals are traced too
+    app.add_middleware(PathDecoder)
+    app.add_middleware(ConcurrencyLimit, limits=limits, metrics=RequestMetrics(registry))
+    app.add_middleware(TracingMiddleware)  # outside of the limit, so that refusals are traced too
     if origins:
         app.add_middleware(
             CORSMiddleware, allow_origins=origins, allow_methods=METHODS, allow_headers=REQUEST_HEADERS,
             expose_headers=["retry-after"],
         )  # fmt: skip
-    routes.describe(app)
+    app.openapi = cache(partial(routes.openapi_document, app))  # type: ignore[method-assign]
     return app
 
 
 def openapi() -> dict[str, Any]:
     """Return the OpenAPI document of a gateway without a service: describing a route does not call it."""
-    nothing = cast(Any, None)
-    return build_app(nothing, nothing, nothing, Limits(), CollectorRegistry()).openapi()
+    unused = cast(Any, None)
+    return build_app(unused, unused, unused, Limits(), CollectorRegistry()).openapi()

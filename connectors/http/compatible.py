@@ -9,7 +9,7 @@ from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel
 
 from recallflow import responses
-from recallflow.connectors.http.errors import JSON, body_of, headers_of, status_of
+from recallflow.connectors.http.errors import JSON, body_of, error_response
 from recallflow.connectors.http.handler import RequestHandler
 from recallflow.connectors.http.mem0_requests import PAGE_MAX, invalid, read
 from recallflow.connectors.http.requests import CheckedRoute, credentials_of
@@ -127,7 +127,7 @@ def _route_class(message_field: str) -> type[CheckedRoute]:
                 except RecallflowError as error:
                     body = error.error if isinstance(error, QueryFailed) else body_of(error)
                     content = {message_field: body.message, "error": body.model_dump(exclude={"truncated"})}
-                    return Response(orjson.dumps(content), status_of(body.code), headers_of(body.code), JSON)
+                    return error_response(body.code, orjson.dumps(content))
 
             return answered
 

@@ -25,7 +25,7 @@ from recallflow.errors import (
 from recallflow.responses import ErrorBody, FieldError
 
 JSON = "application/json"
-RETRY_AFTER_S = 1  # rates are counted by the second
+RETRY_AFTER_S = 1  # rates are counted per second
 STATUSES = {
     "invalid_json": 400, "invalid_event": 400, "unknown_type": 400, "unknown_schema": 400, "undecodable": 400,
     "wrong_dimension": 400, "unauthenticated": 401,
@@ -40,16 +40,16 @@ _HEADERS = {
     "slow_body": {"connection": "close"},
     **{code: {"retry-after": str(RETRY_AFTER_S)} for code in _TEMPORARY},
 }
-_PACED = frozenset(("invalid_json", "invalid_event", "unknown_type", "too_large", "unauthenticated", "forbidden"))
+_DELAYED = frozenset(("invalid_json", "invalid_event", "unknown_type", "too_large", "unauthenticated", "forbidden"))
 REFUSALS_PER_S, REFUSAL_WAIT_S = 5, 1.0
-DELAYED_REFUSALS_MAX = 32  # limit of delayed refusals, because each occupies a connection and a request slot
-_OF_STATUS = {404: "not_found", 405: "method_not_allowed"}  # errors of the router
+DELAYED_REFUSALS_MAX = 32  # limit, because each delayed refusal occupies a connection and a request slot
+_ROUTER_CODES = {404: "not_found", 405: "method_not_allowed"}  # status of the router's error → our code
 
 _defects = DefectLog(logging.getLogger(__name__))
 
 
 class Problem(RecallflowError):
-    """Request that this gateway refuses, before the engine sees it."""
+    """Refusal of a request by the gateway, before the engine sees the request."""
 
     def __init__(self, code: str, message: str, field: str = "") -> None:
         fields = [FieldError(field=field, problem=message)] if field else []
@@ -78,40 +78,39 @@ def own_failure(where: str, error: Exception) -> ErrorBody:
     return ErrorBody(code="internal_error", message=message)
 
 
-def status_of(code: str) -> int:
-    """Return the HTTP status of an error's code. An unknown code comes from an engine newer than this gateway."""
-    return STATUSES.get(code, 500)
-
-
-def headers_of(code: str) -> dict[str, str]:
-    return _HEADERS.get(code, {})
+def error_response(code: str, content: bytes) -> Response:
+    """Return a response with the status of an error's code. An engine newer than this gateway may send new codes."""
+    return Response(content, STATUSES.get(code, 500), _HEADERS.get(code, {}), JSON)
 
 
 def refusal(body: ErrorBody) -> Response:
-    content = orjson.dumps({"error": body.model_dump(exclude_unset=True)})
-    return Response(content, status_of(body.code), headers_of(body.code), JSON)
+    return error_response(body.code, orjson.dumps(error_fields(body)))
+
+
+def error_fields(body: ErrorBody) -> dict[str, object]:
+    return {"error": body.model_dump(exclude_unset=True)}
 
 
 class RefusalPace:
-    """Delays of refusals. A client that sends wrong requests without a pause would occupy the event loop."""
+    """Delays of refusals. Without them, a client that repeats a wrong request at once would occupy the event loop."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._began_s, self._count = clock(), 0
-        self._held = 0
+        self._delayed = 0  # number of refusals that wait
 
     async def wait(self) -> None:
         """Delay a refusal, unless the delayed refusals would occupy the slots of other requests."""
-        if not (wait_s := self.wait_s()) or self._held >= DELAYED_REFUSALS_MAX:
+        if not (wait_s := self.wait_s()) or self._delayed >= DELAYED_REFUSALS_MAX:
             return
-        self._held += 1
+        self._delayed += 1
         try:
             await asyncio.sleep(wait_s)
         finally:
-            self._held -= 1
+            self._delayed -= 1
 
     def wait_s(self) -> float:
-        """Return how long the next refusal waits; 0 at a low rate."""
+        """Count a refusal. Return how long it waits; 0 at a low rate."""
         now_s = self._clock()
         if now_s - self._began_s >= 1:
             self._began_s, self._count = now_s, 0
@@ -122,16 +121,16 @@ class RefusalPace:
 def add_handlers(app: FastAPI) -> None:
     pace = RefusalPace()
 
-    async def answer(_: Request, error: Exception) -> Response:
+    async def refuse(_: Request, error: Exception) -> Response:
         body = body_of(cast(RecallflowError, error))
-        if body.code in _PACED:
+        if body.code in _DELAYED:
             await pace.wait()
         return refusal(body)
 
-    async def answer_routing(_: Request, error: Exception) -> Response:
-        found = cast(HTTPException, error)
-        code = _OF_STATUS.get(found.status_code, "invalid_event")
-        return refusal(ErrorBody(code=code, message=f"{found.detail}; GET /openapi.json lists all routes"))
+    async def refuse_routing(_: Request, error: Exception) -> Response:
+        routing = cast(HTTPException, error)
+        code = _ROUTER_CODES.get(routing.status_code, "invalid_event")
+        return refusal(ErrorBody(code=code, message=f"{routing.detail}; GET /openapi.json lists all routes"))
 
-    app.add_exception_handler(RecallflowError, answer)
-    app.add_exception_handler(HTTPException, answer_routing)
+    app.add_exception_handler(RecallflowError, refuse)
+    app.add_exception_handler(HTTPException, refuse_routing)

@@ -21,9 +21,9 @@ from recallflow.errors import InvalidRecord, UsageError
 from recallflow.owner import Owner
 from recallflow.queries import UserStats
 
-PAGE, HOME, REFERENCE = "index.html", "home.html", "reference.html"
-LIBRARY = "library/d3.js"
-_PACKAGE, _INSIDE = "gravis", "gravis/_internal/plotting/third_party/d3/d3.v7.min.def.js"
+EXPLORER_PAGE, HOME_PAGE, REFERENCE_PAGE = "index.html", "home.html", "reference.html"
+LIBRARY = "library/d3.js"  # our name of the drawing library
+_PACKAGE, _FILE_IN_PACKAGE = "gravis", "gravis/_internal/plotting/third_party/d3/d3.v7.min.def.js"
 _MEDIA_TYPES = {
     "css": "text/css; charset=utf-8",
     "html": "text/html; charset=utf-8",
@@ -32,20 +32,20 @@ _MEDIA_TYPES = {
 }
 
 
-def _contents() -> Iterator[tuple[str, bytes]]:
+def _static_files() -> Iterator[tuple[str, bytes]]:
     """Yield every static file by name. Raise UsageError without the drawing library."""
     for resource in resources("recallflow.connectors.http").joinpath("explorer_page").iterdir():
         if resource.name.rpartition(".")[2] in _MEDIA_TYPES:
             yield resource.name, resource.read_bytes()
     try:
         # Only its path is looked up: importing the package would load all its drawing libraries.
-        yield LIBRARY, distribution(_PACKAGE).locate_file(_INSIDE).read_bytes()  # type: ignore[attr-defined]
+        yield LIBRARY, distribution(_PACKAGE).locate_file(_FILE_IN_PACKAGE).read_bytes()  # type: ignore[attr-defined]
     except (PackageNotFoundError, FileNotFoundError):
         raise UsageError("the explorer draws with d3, which gravis ships: pip install 'recallflow[serve]'") from None
 
 
-# Scripts and styles come from these files alone, without inline code, and text never becomes markup: markup in a memory
-# is shown as text, even if a script of ours fails to escape it.
+# Only these files may be scripts and styles, and no text becomes markup: markup in a memory is shown as text, even if a
+# script of ours fails to escape it.
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
     "worker-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
@@ -66,10 +66,10 @@ HEADERS: Mapping[str, str] = {
 def routes(handler: RequestHandler) -> APIRouter:
     """Return the routes. Raise UsageError where the drawing library is not installed."""
     router = APIRouter(include_in_schema=False)
-    files = dict(_contents())
+    files = dict(_static_files())
     etags = {name: f'"{hashlib.sha256(content).hexdigest()[:32]}"' for name, content in files.items()}
 
-    async def send(name: str, request: Request) -> Response:
+    async def send_file(name: str, request: Request) -> Response:
         if name not in files:
             raise Problem("not_found", "the explorer has no such file; GET /explore is its page")
         headers = {**HEADERS, "etag": etags[name]}
@@ -82,26 +82,24 @@ def routes(handler: RequestHandler) -> APIRouter:
         found = [one._asdict() for one in permitted_owners(handler, credentials_of(request))]
         return Response(orjson.dumps({"owners": found}), media_type=JSON)
 
-    for path, name in (("/", HOME), ("/docs", REFERENCE), ("/explore", PAGE)):
-        router.add_api_route(path, partial(send, name))
-    router.add_api_route("/explore/{name:path}", send)
+    for path, name in (("/", HOME_PAGE), ("/docs", REFERENCE_PAGE), ("/explore", EXPLORER_PAGE)):
+        router.add_api_route(path, partial(send_file, name))
+    router.add_api_route("/explore/{name:path}", send_file)
     return router
 
 
 def permitted_owners(handler: RequestHandler, headers: Headers) -> list[Owner]:
-    """Return the known owners whose memories these credentials may read.
-
-    Raises:
-        InvalidRecord: (`unauthenticated`) the credentials are valid for no known tenant."""
-    found, refused = [], None
+    """Return the known owners whose memories these credentials may read. Raise InvalidRecord (`unauthenticated`) if the
+    credentials are valid for no known tenant."""
+    permitted, refusal = [], None
     for owner in sorted(handler.service.owners()):
         query = UserStats(type="user.stats", **owner._asdict())
         try:
             handler.admission.check(query, headers)
         except InvalidRecord as error:
-            refused = error  # other tenants do not know a key, so one refusal proves nothing
+            refusal = error  # one refusal proves nothing: a valid key is unknown to all other tenants
         else:
-            found.append(owner)
-    if not found and refused is not None and refused.code == "unauthenticated":
-        raise refused
-    return found
+            permitted.append(owner)
+    if not permitted and refusal is not None and refusal.code == "unauthenticated":
+        raise refusal
+    return permitted

@@ -13,7 +13,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
 from recallflow import responses
-from recallflow.connectors.http.errors import JSON, Problem, body_of, headers_of, own_failure, status_of
+from recallflow.connectors.http.errors import JSON, Problem, body_of, error_fields, error_response, own_failure
 from recallflow.connectors.http.requests import (
     Limits,
     check_content_type,
@@ -29,12 +29,11 @@ from recallflow.events import Event, MemoryEvent
 from recallflow.owner import workspace_of
 from recallflow.parsing import QUERY_TYPES, parse, raw_event
 from recallflow.queries import QueryEvent
-from recallflow.responses import ErrorBody
 from recallflow.service import Admission, Service, StoredEvent
 from recallflow.telemetry import TRACE_HEADER
 
 ROUTING_HEADER, ORGANISATIONS_HEADER = "x-workspace-routing", "x-organisations"
-_MODE = "auto"
+_AUTO = "auto"
 
 AnyEvent = TypeVar("AnyEvent", bound=Event)
 Mappings = Callable[[str], Mapping[str, str | None]]  # tenant → its mapping of project owners to workspaces
@@ -43,28 +42,23 @@ Mappings = Callable[[str], Mapping[str, str | None]]  # tenant → its mapping o
 def route_to_workspace(
     request: Request, event: AnyEvent, headers: Headers, mappings: Mappings
 ) -> tuple[AnyEvent, Headers]:
-    """Return the event and its credentials, addressed to the workspace of the event's project.
+    """Return the event and its credentials, addressed to the workspace of the event's project. Raise Problem.
 
-    `x-end-user-id` follows where it names the event's user, so that both still name one owner. Admission judges the
-    result: credentials for a user alone do not reach a workspace.
-
-    Raises:
-        Problem: one of the headers cannot be read."""
+    If `x-end-user-id` names the event's user, it is changed too, so that both still name one owner. Admission checks
+    the result, and refuses credentials for one user alone."""
     mode = _header(request, ROUTING_HEADER)
     if mode is None:
         return event, headers
-    if mode != _MODE:
-        raise Problem("invalid_event", f"give {_MODE}, or leave it out", ROUTING_HEADER)
+    if mode != _AUTO:
+        raise Problem("invalid_event", f"give {_AUTO}, or leave it out", ROUTING_HEADER)
     organisations = [name.strip() for name in (_header(request, ORGANISATIONS_HEADER) or "").split(",")]
     user_id = event.user_id
     workspace = workspace_of(event.project_id, mappings(event.tenant_id), organisations, user_id)
     if workspace == user_id:
         return event, headers
-    named, routed = (USER_HEADER, user_id.encode()), (USER_HEADER, workspace.encode())
-    return (
-        event.model_copy(update={"user_id": workspace}),
-        tuple(routed if header == named else header for header in headers),
-    )
+    user_header, workspace_header = (USER_HEADER, user_id.encode()), (USER_HEADER, workspace.encode())
+    changed = tuple(workspace_header if header == user_header else header for header in headers)
+    return event.model_copy(update={"user_id": workspace}), changed
 
 
 def _header(request: Request, name: str) -> str | None:
@@ -107,8 +101,8 @@ class RequestHandler:
     @contextmanager
     def batch_slot(self, headers: Headers) -> Iterator[None]:
         """Count a batch in progress; one credential has at most half of the slots. Raise Problem as `slot` does."""
-        most = self.limits.batches
-        with self._share("all batches", "", most), self._credential_share("batches", headers, max(1, most // 2)):
+        limit = self.limits.batches
+        with self._share("all batches", "", limit), self._credential_share("batches", headers, max(1, limit // 2)):
             yield
 
     def body_slot(self, headers: Headers) -> AbstractContextManager[None]:
@@ -116,42 +110,42 @@ class RequestHandler:
         return self._credential_share("bodies", headers, self.limits.tenant_concurrency)
 
     def _credential_share(self, kind: str, headers: Headers, limit: int) -> AbstractContextManager[None]:
-        """Limit the requests of one credential before its tenant is known; without one there is no limit."""
+        """Limit the requests of one credential, because its tenant is not known yet. Without one there is no limit."""
         secrets = tuple(value for name, value in headers if name in (TOKEN_HEADER, KEY_HEADER))
         return self._share(f"this credential's {kind}", secrets, limit) if secrets else nullcontext()
 
-    def admit(self, request: Request, headers: Headers | None = None) -> None:
-        """Authenticate a request before its body is read. `headers` are the credentials of an interface that defines
-        other headers. Raise InvalidRecord (`unauthenticated`)."""
-        self.admission.authenticate(credentials_of(request) if headers is None else headers)
+    def admit(self, request: Request, headers: Headers) -> None:
+        """Authenticate a request before its body is read. Raise InvalidRecord (`unauthenticated`)."""
+        self.admission.authenticate(headers)
         mark_admitted(request.scope)
 
     async def body(self, request: Request, headers: Headers | None = None) -> bytes:
-        """Return the JSON body of a request; see `admit`. Raise Problem and InvalidRecord."""
+        """Return the JSON body of an authenticated request. `headers` are the credentials of an interface that defines
+        other headers. Raise Problem and InvalidRecord."""
         check_content_type(request)
-        self.admit(request, headers)
-        given = credentials_of(request) if headers is None else headers
-        with self.body_slot(given):
+        credentials = credentials_of(request) if headers is None else headers
+        self.admit(request, credentials)
+        with self.body_slot(credentials):
             return await read_body(request, self.limits)
 
-    async def ask(self, request: Request, body: bytes, kind: str | None = None) -> Response:
-        """Return the response to a query, of the type `kind` if given. Raise RecallflowError."""
-        given = credentials_of(request)
-        query = cast(QueryEvent, self._completed(body, given))
+    async def ask(self, request: Request, body: bytes, expected_type: str | None = None) -> Response:
+        """Return the response to a query, of the expected type if one is given. Raise RecallflowError."""
+        credentials = credentials_of(request)
+        query = cast(QueryEvent, self._parse(body, credentials))
         if query.type not in QUERY_TYPES:
             raise Problem("invalid_event", "names an event, and no query: send it to POST /memory/events", "type")
-        if query.type != (kind or query.type):
-            raise Problem("invalid_event", f"must be {kind} or absent; POST /memory/query accepts every type", "type")
+        if query.type != (expected_type or query.type):
+            remedy = "POST /memory/query accepts every type"
+            raise Problem("invalid_event", f"must be {expected_type} or absent; {remedy}", "type")
         if query.reply_to is not None:
             raise Problem("invalid_event", "is not for HTTP, which returns the response: leave it out", "reply_to")
-        query, headers = route_to_workspace(request, query, given, self.mappings)
-        response = await self.answer(query, headers)
+        query, credentials = route_to_workspace(request, query, credentials, self.mappings)
+        response = await self.answer(query, credentials)
         mark_admitted(request.scope)
         content = response.model_dump_json(exclude_unset=True).encode()
         if response.error is None:
             return Response(content, media_type=JSON)
-        code = response.error.code
-        return Response(content, status_of(code), headers_of(code), JSON)
+        return error_response(response.error.code, content)
 
     async def answer(self, query: QueryEvent, headers: Headers) -> responses.Response:
         """Return the engine's answer for these credentials, errors included. Raise RecallflowError."""
@@ -166,8 +160,8 @@ class RequestHandler:
 
     async def store(self, request: Request, *, waits: bool, body: bytes) -> StoredEvent:
         """Store an event; with `waits`, wait for its receipt. Raise RecallflowError."""
-        given = credentials_of(request)
-        event, headers = route_to_workspace(request, self.event(body, given), given, self.mappings)
+        credentials = credentials_of(request)
+        event, headers = route_to_workspace(request, self.event(body, credentials), credentials, self.mappings)
         self.admission.check(event, headers)
         mark_admitted(request.scope)
         with self.slot(event.tenant_id):
@@ -177,34 +171,35 @@ class RequestHandler:
 
     def event(self, body: bytes, headers: Headers) -> MemoryEvent:
         """Parse an event, with missing ids from its credentials. Raise InvalidRecord, and Problem for a query."""
-        event = self._completed(body, headers)
+        event = self._parse(body, headers)
         if event.type in QUERY_TYPES:  # type: ignore[attr-defined]
             raise Problem("invalid_event", "names a query, and no event: send it to POST /memory/query", "type")
         return cast(MemoryEvent, event)
 
-    def _completed(self, body: bytes, headers: Headers) -> Event:
+    def _parse(self, body: bytes, headers: Headers) -> Event:
+        """Parse an event or query, with missing ids from its credentials. Raise InvalidRecord."""
         try:
             event = parse(body)
         except InvalidRecord as error:
-            given = raw_event(body)
-            ids = {} if given is None else self._ids(REQUIRED_IDS - given.keys(), headers)
+            fields = raw_event(body)
+            ids = {} if fields is None else self._ids(REQUIRED_IDS - fields.keys(), headers)
             if not ids:
                 raise error from None
             event = parse(with_fields(body, ids))
         ids = self._ids((OPTIONAL_IDS & type(event).model_fields.keys()) - event.model_fields_set, headers)
         return event.model_copy(update=ids) if ids else event
 
-    def _ids(self, lacking: Collection[str], headers: Headers) -> dict[str, str]:
-        if not lacking or all(name == TRACE_HEADER for name, _ in headers):
+    def _ids(self, missing: Collection[str], headers: Headers) -> dict[str, str]:
+        if not missing or all(name == TRACE_HEADER for name, _ in headers):
             return {}
-        return {field: one for field, one in self.admission.ids(headers).items() if field in lacking}
+        return {field: one for field, one in self.admission.ids(headers).items() if field in missing}
 
 
 def accepted(stored: StoredEvent) -> Response:
-    return Response(orjson.dumps(shown(stored)), ACCEPTED, media_type=JSON)
+    return Response(orjson.dumps(stored_fields(stored)), ACCEPTED, media_type=JSON)
 
 
-def shown(stored: StoredEvent) -> dict[str, object]:
+def stored_fields(stored: StoredEvent) -> dict[str, object]:
     receipt = {} if stored.receipt is None else {"receipt": stored.receipt.model_dump(exclude_none=True)}
     return {"position": str(stored.position), "applied": stored.receipt is not None, **receipt}
 
@@ -222,10 +217,10 @@ PENDING_BYTES = 4 * 1024 * 1024
 BODY_BYTES_PER_S = 16 * 1024  # a body may take longer than `body_timeout_s` if lines come at least this fast
 LINE_S = 0.1  # extra time per line, because a client may wait for its result before it sends the next
 BODY_S = 1_800.0  # limit of the whole time, without the time in which nothing is read
-BLANK_BYTES = 64 * 1024  # allowed bytes of blank lines beyond the bytes of other lines
+BLANK_BYTES = 64 * 1024  # blank lines may have this many bytes more than other lines
 
 
-class Results(Response):
+class BatchResponse(Response):
     """Stream of batch results. Starlette's StreamingResponse would consume lines to detect a disconnect."""
 
     def __init__(self, handler: RequestHandler, request: Request, media_type: str) -> None:
@@ -248,7 +243,7 @@ class Results(Response):
 
 
 class _PendingLines:
-    """Lines that are being stored, in order. Adding a line waits above the limits."""
+    """Lines that are being stored, in order. Adding a line waits while there are too many lines or bytes."""
 
     def __init__(self) -> None:
         self._lines: asyncio.Queue[tuple[int, asyncio.Task[bytes]] | None] = asyncio.Queue()  # size, and result
@@ -291,71 +286,64 @@ async def _read(handler: RequestHandler, request: Request, pending: _PendingLine
         pending.end()
 
 
-async def lines(request: Request, most: int, within_s: float) -> AsyncIterator[tuple[int, bytes | Problem]]:
-    """Yield the lines of a body that are not blank, each with its number, and a Problem for a line that is too long.
-    A body that is too slow or mostly blank ends with a Problem. Time without reading does not count, and blank lines do
-    not extend the time limit."""
+async def lines(request: Request, line_bytes: int, timeout_s: float) -> AsyncIterator[tuple[int, bytes | Problem]]:
+    """Yield the lines of a body that are not blank, each with its number, and a Problem for a line of more bytes than
+    `line_bytes`. A body that is too slow or mostly blank ends with a Problem. Only the time of waiting for the client
+    counts. Each line and its bytes extend the time limit, but no blank lines do."""
     stream, now_s = request.stream(), asyncio.get_running_loop().time
-    held, size, number = list[bytes](), 0, 1
-    waited_s, count, counted_bytes, blank_bytes = 0.0, 0, 0, 0
+    pieces, size, number = list[bytes](), 0, 1  # of the current line
+    waited_s, count, text_bytes, blank_bytes = 0.0, 0, 0, 0
     while True:
         since_s = now_s()
-        allowed_s = min(BODY_S, within_s + counted_bytes / BODY_BYTES_PER_S + count * LINE_S)
+        allowed_s = min(BODY_S, timeout_s + text_bytes / BODY_BYTES_PER_S + count * LINE_S)
         try:
             async with asyncio.timeout_at(since_s + allowed_s - waited_s):
                 chunk = await anext(stream, None)
         except TimeoutError:
-            yield number, Problem("slow_body", f"lines came too slowly ({within_s:g} s): send the other lines again")
+            yield number, Problem("slow_body", f"lines came too slowly ({timeout_s:g} s): send the other lines again")
             return
         except ClientDisconnect:
             return
         waited_s += now_s() - since_s
-        counted_bytes += len(chunk or b"")
+        text_bytes += len(chunk or b"")
         *ends, rest = [b"", b""] if chunk is None else chunk.split(b"\n")  # the last line needs no line feed
         for end in ends:
             size += len(end)
-            line = b"".join([*held, end]) if size <= most else too_large(most)
+            line = b"".join([*pieces, end]) if size <= line_bytes else too_large(line_bytes)
             if isinstance(line, Problem) or line.strip():
                 count += 1
                 yield number, line
             else:
-                counted_bytes -= size + 1
+                text_bytes -= size + 1
                 blank_bytes += size + 1
-                if blank_bytes > BLANK_BYTES + max(0, counted_bytes):
+                if blank_bytes > BLANK_BYTES + max(0, text_bytes):
                     yield number, Problem("invalid_event", "has more blank lines than events: leave them out")
                     return
-            held, size, number = [], 0, number + 1
+            pieces, size, number = [], 0, number + 1
         if chunk is None:
             return
         size += len(rest)
-        if size <= most:
-            held.append(rest)
+        if size <= line_bytes:
+            pieces.append(rest)
         else:
-            held.clear()
+            pieces.clear()
 
 
 async def _result(
     handler: RequestHandler, request: Request, number: int, line: bytes | Problem, credentials: Headers
 ) -> bytes:
+    """Store the event of a line. Return the line of the response."""
     try:
-        result = (
-            _refused(line.body) if isinstance(line, Problem) else await _stored(handler, request, line, credentials)
-        )
+        if isinstance(line, Problem):
+            result = error_fields(line.body)
+        else:
+            event = handler.event(line, credentials)
+            event, credentials = route_to_workspace(request, event, credentials, handler.mappings)
+            handler.admission.check(event, credentials)
+            result = stored_fields(await handler.service.store(event, credentials))
+            del result["applied"]
     except RecallflowError as error:
-        result = _refused(body_of(error))
-    except Exception as error:  # noqa: BLE001 one line costs no other, and asyncio's log would quote it
-        result = _refused(own_failure("a line of a batch", error))
+        result = error_fields(body_of(error))
+    except Exception as error:  # noqa: BLE001 - other lines are still stored, and asyncio's log would quote this one
+        result = error_fields(own_failure("a line of a batch", error))
     return orjson.dumps({"line": number, **result}) + b"\n"
-
-
-async def _stored(handler: RequestHandler, request: Request, line: bytes, credentials: Headers) -> dict[str, object]:
-    """Store the event of a line. Return its position. Raise RecallflowError."""
-    event, credentials = route_to_workspace(request, handler.event(line, credentials), credentials, handler.mappings)
-    handler.admission.check(event, credentials)
-    result = shown(await handler.service.store(event, credentials))
-    result.pop("applied")
-    return result
-
-
-def _refused(body: ErrorBody) -> dict[str, object]:
-    return {"error": body.model_dump(exclude_unset=True)}

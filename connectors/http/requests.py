@@ -22,7 +22,7 @@ from recallflow.fields import suggest_name
 from recallflow.parsing import without_bom
 from recallflow.telemetry import trace_headers
 
-TENANT_SHARE, TENANT_LEAST = 4, 16
+TENANT_SHARE, TENANT_LEAST = 4, 16  # one tenant may use a quarter of all slots, and at least 16
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Limits:
 _NO_PARAMETERS = {"type", "reply_to", "receipt", "schema_version"}
 _WHOLE = re.compile(r"[+-]?[0-9]{1,18}")
 _NUMBER = re.compile(r"[+-]?[0-9]{1,18}(\.[0-9]{1,18})?")
-_TRUTHS = {"true": True, "false": False}
+_BOOLEANS = {"true": True, "false": False}
 
 
 class Parameter(NamedTuple):
@@ -63,42 +63,43 @@ class Parameter(NamedTuple):
     required: bool
 
     def value(self, text: str) -> object:
-        """Return the JSON value of a text. Other text stays a string, which the event's model then refuses."""
+        """Return a text as a JSON value of the parameter's type. Text of no such value stays a string, which the
+        event's model then refuses."""
         kinds = {one.get("type") for one in self.schema.get("anyOf", [self.schema])}
         if "boolean" in kinds:
-            return _TRUTHS.get(text, text)
+            return _BOOLEANS.get(text, text)
         if ("integer" in kinds and _WHOLE.fullmatch(text)) or ("number" in kinds and _NUMBER.fullmatch(text)):
             return orjson.loads(text.removeprefix("+").encode()) if "." in text else int(text)
         return text
 
 
 class Parameters:
-    """URL parameters that make an event of one model."""
+    """URL parameters of a route whose event or query has one model."""
 
     def __init__(
         self, model: type[BaseModel], only: Collection[str] | None = None, in_path: Collection[str] = ()
     ) -> None:
-        """`only` limits the fields that a URL may name. `in_path` are the fields in the path."""
+        """`only` limits the fields that may be parameters. `in_path` are the fields in the path."""
         self.type: str = model.model_json_schema()["properties"]["type"]["const"]
         fields = (set(model.model_fields) if only is None else set(only)) - set(in_path)
-        known = [*_parameters(model)]
-        self.all = {one.name: one for one in known if one.name.partition(".")[0] in fields}
-        self.in_path = [one._replace(required=True) for one in known if one.name in in_path]
+        every = [*_parameters(model)]
+        self.by_name = {one.name: one for one in every if one.name.partition(".")[0] in fields}
+        self.in_path = [one._replace(required=True) for one in every if one.name in in_path]
 
     def event(self, request: Request, **in_path: object) -> bytes:
-        """Return the event of a URL as unparsed JSON. Raise Problem."""
+        """Return the event of a request's URL as JSON. Raise Problem."""
         return as_json(self.fields(request, **in_path))
 
     def fields(self, request: Request, **in_path: object) -> dict[str, Any]:
-        """Return the fields of that event. All other parameters belong to the route; unknown ones are refused."""
+        """Return the fields of the event of a request's URL. Other parameters are left to the route."""
         event: dict[str, Any] = {"type": self.type, **in_path}
         given = request.query_params
-        for name, parameter in self.all.items():
+        for name, parameter in self.by_name.items():
             if name not in given:
                 continue
             values = [parameter.value(text) for text in given.getlist(name)]
-            part, _, field = name.rpartition(".")
-            (event.setdefault(part, {}) if part else event)[field] = values if parameter.repeated else values[0]
+            outer, _, field = name.rpartition(".")
+            (event.setdefault(outer, {}) if outer else event)[field] = values if parameter.repeated else values[0]
         return event
 
 
@@ -112,15 +113,14 @@ def as_json(fields: Mapping[str, Any]) -> bytes:
 
 def _parameters(model: type[BaseModel]) -> Iterator[Parameter]:
     schema = model.model_json_schema()
-    parts = schema.get("$defs", {})
-    required = schema.get("required", [])
+    objects, required = schema.get("$defs", {}), schema.get("required", [])
     for name, field in schema["properties"].items():
         if name in _NO_PARAMETERS:
             continue
-        part = _without_null(field).get("$ref", "").rpartition("/")[2]
-        if part in parts:  # fields one level deep; nested conditions need a body
-            inner = parts[part]["properties"].items()
-            yield from (one for field_name, found in inner for one in _parameter(f"{name}.{field_name}", found, False))
+        kind = _without_null(field).get("$ref", "").rpartition("/")[2]
+        if kind in objects:  # fields one level deep; nested conditions need a body
+            for inner_name, inner_field in objects[kind]["properties"].items():
+                yield from _parameter(f"{name}.{inner_name}", inner_field, False)
         else:
             yield from _parameter(name, field, name in required)
 
@@ -144,7 +144,7 @@ def _without_null(field: Mapping[str, Any]) -> Mapping[str, Any]:
 
 _CREDENTIALS = {name.encode(): name for name in (TOKEN_HEADER, KEY_HEADER, USER_HEADER)}
 _UTF_8 = ("utf-8", "utf8")
-_DRAINED = 8  # a body is read and dropped up to this many times its limit, so that the sender receives the error
+_READ_FACTOR = 8  # a body is read up to this many times its limit, because a client sends all before it reads an error
 
 
 def credentials_in(headers: Iterable[tuple[bytes, bytes]]) -> tuple[tuple[str, bytes], ...]:
@@ -156,15 +156,15 @@ def credentials_of(request: Request) -> Headers:
     return (*credentials_in(request.scope["headers"]), *trace_headers())
 
 
-def check_content_type(request: Request, wanted: str = JSON) -> None:
-    """Raise Problem for a body of another type, or in another charset than UTF-8. A foreign page can make a browser
-    send forms and plain text to this machine, but not JSON."""
+def check_content_type(request: Request, expected: str = JSON) -> None:
+    """Raise Problem for a body of another type, or in another charset than UTF-8. Thus a foreign web page cannot send
+    events: it can make a browser send forms and plain text to this machine, but not JSON."""
     given = request.headers.getlist("content-type")
     if len(given) > 1:
-        raise Problem("unsupported_media_type", f"content-type is given twice: send content-type: {wanted}")
+        raise Problem("unsupported_media_type", f"content-type is given twice: send content-type: {expected}")
     kind, *details = "".join(given).lower().split(";")
-    if kind.strip() != wanted:
-        raise Problem("unsupported_media_type", f"send content-type: {wanted}")
+    if kind.strip() != expected:
+        raise Problem("unsupported_media_type", f"send content-type: {expected}")
     for name, _, value in (detail.partition("=") for detail in details):
         if name.strip() == "charset" and value.strip().strip('"') not in _UTF_8:
             raise Problem("unsupported_media_type", "send UTF-8, and charset=utf-8 or no charset")
@@ -173,34 +173,34 @@ def check_content_type(request: Request, wanted: str = JSON) -> None:
 async def read_body(request: Request, limits: Limits) -> bytes:
     """Return the whole body. Raise Problem for one that is too large or too slow."""
     chunks: list[bytes] = []
-    size, most = 0, limits.body_bytes
+    size, most_bytes = 0, limits.body_bytes
     declared = request.headers.get("content-length", "")
-    if declared.isdigit() and int(declared) > _DRAINED * most:
-        raise too_large(most)
+    if declared.isdigit() and int(declared) > _READ_FACTOR * most_bytes:
+        raise too_large(most_bytes)
     try:
         async with asyncio.timeout(limits.body_timeout_s):
             async for chunk in request.stream():
                 size += len(chunk)
-                if size <= most:
+                if size <= most_bytes:
                     chunks.append(chunk)
-                elif size > _DRAINED * most:
+                elif size > _READ_FACTOR * most_bytes:
                     break
     except TimeoutError:
-        raise Problem("slow_body", f"the body was not there within {limits.body_timeout_s:g} s") from None
+        raise Problem("slow_body", f"the body did not arrive within {limits.body_timeout_s:g} s") from None
     except ClientDisconnect:
-        raise Problem("slow_body", "the client left before its body was there") from None
-    if size > most:
-        raise too_large(most)
+        raise Problem("slow_body", "the client disconnected before its body arrived") from None
+    if size > most_bytes:
+        raise too_large(most_bytes)
     return b"".join(chunks)
 
 
-def too_large(most: int) -> Problem:
-    return Problem("too_large", f"over {most} bytes; split it, or store a reference")
+def too_large(most_bytes: int) -> Problem:
+    return Problem("too_large", f"over {most_bytes} bytes; split it, or store a reference")
 
 
 def with_fields(body: bytes, fields: Mapping[str, Any]) -> bytes:
-    """Return a JSON object with fields added before its own. A duplicate field is refused later. A body that is no
-    object is returned unchanged, and refused later."""
+    """Return the JSON object of a body with `fields` before its own; a duplicate field is refused later. A body that is
+    no object is returned unchanged, and is refused later."""
     inner = without_bom(body).strip()
     if not inner.startswith(b"{"):
         return body
@@ -211,7 +211,7 @@ def with_fields(body: bytes, fields: Mapping[str, Any]) -> bytes:
 Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 
 
-class PathSegments:
+class PathDecoder:
     """ASGI middleware that decodes each path segment, so that an id may contain an encoded slash."""
 
     def __init__(self, app: ASGIApp) -> None:
@@ -219,45 +219,46 @@ class PathSegments:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
-            scope["path"] = "/".join(map(_routed, scope["raw_path"].split(b"/")))
+            scope["path"] = "/".join(map(_decoded, scope["raw_path"].split(b"/")))
         await self._app(scope, receive, send)
 
 
-def _routed(segment: bytes) -> str:
+def _decoded(segment: bytes) -> str:
+    """Return a path segment, with only `%` and `/` still encoded: a route decodes these after the path is split."""
     try:
         return unquote_to_bytes(segment).decode().replace("%", "%25").replace("/", "%2F")
-    except UnicodeDecodeError:  # the route refuses it
+    except UnicodeDecodeError:  # the route refuses the segment
         return segment.decode("ascii")
 
 
 class CheckedRoute(APIRoute):
-    """Route with decoded path segments. Raise Problem for invalid UTF-8, and for repeated and undescribed parameters: a
-    misspelt one would give an unintended result. A route without a description checks the names itself."""
+    """Route with decoded path segments. It refuses invalid UTF-8, repeated parameters, and parameters that its
+    description lacks, which may be misspelt. A route without a description checks the names itself."""
 
     def get_route_handler(self) -> Handler:
         handle = super().get_route_handler()
 
         async def checked(request: Request) -> Response:
-            request.scope["path_params"] = {name: _text(value) for name, value in request.path_params.items()}
-            _text(request.scope["query_string"].decode("latin-1"))
+            request.scope["path_params"] = {name: _unquoted(value) for name, value in request.path_params.items()}
+            _unquoted(request.scope["query_string"].decode("latin-1"))  # raises for invalid UTF-8
             self._check_parameters(request)
             return await handle(request)
 
         return checked
 
     def _check_parameters(self, request: Request) -> None:
-        given, extra = request.query_params, self.openapi_extra
-        listed = {one["name"]: one["schema"] for one in (extra or {}).get("parameters", ()) if one["in"] == "query"}
+        given, described = request.query_params, (self.openapi_extra or {}).get("parameters", ())
+        schemas = {one["name"]: one["schema"] for one in described if one["in"] == "query"}
         for name in given:
-            if extra is not None and name not in listed:
-                none = "the route takes none; the body states what is asked for"
-                remedy = suggest_name(name, listed) if listed else none
+            if self.openapi_extra is not None and name not in schemas:
+                no_parameters = "the route takes no parameters; put the fields in the body"
+                remedy = suggest_name(name, schemas) if schemas else no_parameters
                 raise Problem("invalid_event", f"no such parameter; {remedy}", name)
-            if listed.get(name, {}).get("type") != "array" and len(given.getlist(name)) > 1:
+            if schemas.get(name, {}).get("type") != "array" and len(given.getlist(name)) > 1:
                 raise Problem("invalid_event", "is given twice; give it once", name)
 
 
-def _text(quoted: str) -> str:
+def _unquoted(quoted: str) -> str:
     try:
         return unquote(quoted, errors="strict")
     except UnicodeDecodeError:

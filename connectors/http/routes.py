@@ -4,7 +4,7 @@ The routes are probes, queries and events, memories and episodes, the graph and 
 
 import time
 from collections.abc import Mapping, Sequence
-from functools import cache, partial
+from functools import partial
 from typing import Any, cast
 
 import orjson
@@ -17,7 +17,7 @@ from pydantic.json_schema import JsonSchemaMode
 
 from recallflow import responses
 from recallflow.connectors.http.errors import JSON, STATUSES, Problem
-from recallflow.connectors.http.handler import ACCEPTED, RequestHandler, Results, accepted, waits
+from recallflow.connectors.http.handler import ACCEPTED, BatchResponse, RequestHandler, accepted, waits
 from recallflow.connectors.http.requests import (
     CheckedRoute,
     Parameter,
@@ -50,7 +50,7 @@ _MODELS = (
     responses.Response, responses.Receipt, responses.ErrorBody, responses.MemoryVersion, MemoryFields, RolloutShown,
 )  # fmt: skip
 _ERROR, _RECEIPT = ({"$ref": _REFERENCE.format(model=model)} for model in ("ErrorBody", "Receipt"))
-_REFUSED = {
+_ERROR_EXAMPLE = {
     "code": "invalid_event", "message": "query: is blank", "fields": [{"field": "query", "problem": "is blank"}],
 }  # fmt: skip
 
@@ -60,10 +60,10 @@ def _object(description: str, required: Sequence[str], properties: Mapping[str, 
 
 
 _STRING, _INTEGER = {"type": "string"}, {"type": "integer"}
-_OWN = {
+_GATEWAY_SCHEMAS = {
     "Error": _object(
         "Reason of a failed request, with every wrong field. For a query, with the other fields of its response.",
-        ["error"], {"error": _ERROR}, examples=[{"error": _REFUSED}],
+        ["error"], {"error": _ERROR}, examples=[{"error": _ERROR_EXAMPLE}],
     ),
     "RolloutDecision": _object(
         "Decision about the effect of the graph on a tenant's answers; `by` whom and `why` are stored with it.",
@@ -86,7 +86,7 @@ _OWN = {
         ["line"], {"line": _INTEGER, "position": _STRING, "receipt": _RECEIPT, "error": _ERROR},
     ),
 }  # fmt: skip
-_ALWAYS = (400, 401, 403, 408, 429, 500, 503)  # possible errors of any request
+_COMMON_ERRORS = (400, 401, 403, 408, 429, 500, 503)  # possible statuses of any request
 _REFUSALS = {
     400: "the request is invalid; the error names every wrong field",
     401: "no valid credentials",
@@ -128,26 +128,25 @@ def operation(
     routed: bool = True,  # whether the route takes the headers of workspace routing
 ) -> dict[str, Any]:
     """Return the OpenAPI description of a route."""
-    listed = []
+    described_parameters = []
     if parameters is not None:
-        listed = [_parameter("path", one) for one in parameters.in_path]
-        listed += [_parameter("query", one) for one in parameters.all.values()]
-    why = {*_ALWAYS, *refusals} | (set() if body is None else {413, 415})
-    described: dict[str, Any] = {"summary": summary, "responses": _responses(status, answer, sorted(why))}
+        described_parameters = [_parameter("path", one) for one in parameters.in_path]
+        described_parameters += [_parameter("query", one) for one in parameters.by_name.values()]
+    statuses = {*_COMMON_ERRORS, *refusals} | (set() if body is None else {413, 415})
+    described: dict[str, Any] = {"summary": summary, "responses": _responses(status, answer, sorted(statuses))}
     if waits:
-        listed.append(_WAIT)
+        described_parameters.append(_WAIT)
     if routed:
-        listed += _ROUTING
-    if listed:
-        described["parameters"] = listed
+        described_parameters += _ROUTING
+    if described_parameters:
+        described["parameters"] = described_parameters
     if body is not None:
         described["requestBody"] = {"required": True, "content": body}
     return described
 
 
 def json_body(schema: Mapping[str, Any], **examples: Mapping[str, Any]) -> dict[str, Any]:
-    named = {name: {"value": value} for name, value in examples.items()}
-    return {JSON: {"schema": schema, "examples": named}}
+    return {JSON: {"schema": schema, "examples": {name: {"value": value} for name, value in examples.items()}}}
 
 
 def reference(name: str) -> dict[str, str]:
@@ -160,17 +159,13 @@ def _parameter(where: str, one: Parameter) -> dict[str, Any]:
 
 
 def _responses(status: int, answer: str, refusals: Sequence[int]) -> dict[str, Any]:
-    done = {"description": "done" if status == 200 else "stored", "content": {JSON: {"schema": reference(answer)}}}
+    success = {"description": "done" if status == 200 else "stored", "content": {JSON: {"schema": reference(answer)}}}
     error = {JSON: {"schema": reference("Error")}}
-    return {str(status): done} | {str(one): {"description": _REFUSALS[one], "content": error} for one in refusals}
+    return {str(status): success} | {str(one): {"description": _REFUSALS[one], "content": error} for one in refusals}
 
 
-def describe(app: FastAPI) -> None:
-    """Make /openapi.json return the schemas of our models."""
-    app.openapi = cache(partial(_document, app))  # type: ignore[method-assign]
-
-
-def _document(app: FastAPI) -> dict[str, Any]:
+def openapi_document(app: FastAPI) -> dict[str, Any]:
+    """Return the OpenAPI document, with the schemas of our models."""
     codes = ", ".join(f"`{code}` {status}" for code, status in STATUSES.items())
     text = f"Memory for chat platforms. Errors by their code, with the status of each: {codes}."
     document = get_openapi(title=app.title, version=app.version, description=text, routes=app.routes)
@@ -193,23 +188,22 @@ def _schemas() -> dict[str, Any]:
             del schema["additionalProperties"]  # the default; generated types would accept misspelt fields
     version = {"type": "array", "items": reference("MemoryVersion")}  # the model has dicts, which it does not validate
     shared["$defs"]["Response"]["properties"]["versions"]["anyOf"][0] = version
-    return {**shared["$defs"], **{name: found[name, _MODE] for name in _UNIONS}, **_OWN}
+    return {**shared["$defs"], **{name: found[name, _MODE] for name in _UNIONS}, **_GATEWAY_SCHEMAS}
 
 
 def probe_routes(service: Service, registry: CollectorRegistry) -> APIRouter:
     router = APIRouter()
 
+    def state(name: str, reason: str) -> Response:
+        return PlainTextResponse(f"not {name}: {reason}\n" if reason else f"{name}\n", 503 if reason else 200)
+
     @router.get("/livez", response_class=PlainTextResponse)
     async def livez() -> Response:
-        if reason := service.stop_reason():
-            return PlainTextResponse(f"not alive: {reason}\n", 503)
-        return PlainTextResponse("alive\n")
+        return state("alive", service.stopped())
 
     @router.get("/readyz", response_class=PlainTextResponse)
     async def readyz() -> Response:
-        if reason := service.obstacle():
-            return PlainTextResponse(f"not ready: {reason}\n", 503)
-        return PlainTextResponse("ready\n")
+        return state("ready", service.obstacle())
 
     @router.get("/metrics", response_class=PlainTextResponse)
     async def metrics(request: Request) -> Response:
@@ -254,8 +248,8 @@ def event_routes(handler: RequestHandler) -> APIRouter:
     @router.post("/memory/events/batch", response_class=Response, openapi_extra=lines)
     async def batch(request: Request) -> Response:
         check_content_type(request, LINES)
-        handler.admit(request)
-        return Results(handler, request, LINES)
+        handler.admit(request, credentials_of(request))
+        return BatchResponse(handler, request, LINES)
 
     return router
 
@@ -263,8 +257,8 @@ def event_routes(handler: RequestHandler) -> APIRouter:
 _MEMORY_ID = ("memory_id",)
 _UPDATE = Parameters(MemoryUpdate, only=Event.model_fields, in_path=_MEMORY_ID)
 _FORGET = Parameters(MemoryForget, only=Event.model_fields, in_path=_MEMORY_ID)
-_CHANGES = json_body(reference("MemoryFields"), change={"content": "Ann is allergic to nuts.", "tags": ["health"]})
-_FOUND, _STORED = (404,), (404, 409)
+_CHANGE_BODY = json_body(reference("MemoryFields"), change={"content": "Ann is allergic to nuts.", "tags": ["health"]})
+_NOT_FOUND = (404,)
 
 
 def _add_query(
@@ -275,36 +269,44 @@ def _add_query(
     parameters: Parameters,
     summary: str,
     refusals: Sequence[int] = (),
+    post: Mapping[str, Any] | None = None,
 ) -> None:
-    """Add a GET route for a query that path and parameters describe."""
+    """Add a GET route for a query that path and parameters describe. `post` is the description of a POST route for the
+    same query, whose body may omit the type."""
 
     async def ask(request: Request) -> Response:
         return await handler.ask(request, parameters.event(request, **request.path_params))
 
+    async def ask_by_body(request: Request) -> Response:
+        body, kind = await handler.body(request), parameters.type
+        return await handler.ask(request, body if raw_query(body) else with_fields(body, {"type": kind}), kind)
+
     described = operation(summary, parameters=parameters, refusals=refusals)
     router.add_api_route(path, ask, name=name, methods=["GET"], openapi_extra=described)
+    if post is not None:
+        router.add_api_route(path, ask_by_body, name=f"post_{name}", methods=["POST"], openapi_extra={**post})
 
 
 def memory_routes(handler: RequestHandler) -> APIRouter:
     router = APIRouter(route_class=CheckedRoute)
-    one = "/memories/{memory_id}"
-    accepting = partial(operation, waits=True, status=202, answer="Accepted", refusals=_STORED)
+    path = "/memories/{memory_id}"
+    accepting = partial(operation, waits=True, status=202, answer="Accepted", refusals=(404, 409))
     get, history = (Parameters(model, in_path=_MEMORY_ID) for model in (MemoryGet, MemoryHistory))
     _add_query(router, handler, "/memories", "memories", Parameters(MemoriesList), "Memories, the newest first")
-    _add_query(router, handler, one, "get", get, "One memory", _FOUND)
-    _add_query(router, handler, f"{one}/history", "history", history, "Its versions", _FOUND)
+    _add_query(router, handler, path, "get", get, "One memory", _NOT_FOUND)
+    _add_query(router, handler, f"{path}/history", "history", history, "Its versions", _NOT_FOUND)
 
-    changed = accepting("Change a memory", parameters=_UPDATE, body=_CHANGES)
+    described = accepting("Change a memory", parameters=_UPDATE, body=_CHANGE_BODY)
 
-    @router.patch(one, status_code=202, openapi_extra=changed)
+    @router.patch(path, status_code=202, openapi_extra=described)
     async def update(request: Request) -> Response:
-        scope, waiting = _UPDATE.fields(request, **request.path_params), waits(request)
-        body = with_fields(await handler.body(request), scope)
-        return accepted(await handler.store(request, waits=waiting, body=body))
+        fields, must_wait = _UPDATE.fields(request, **request.path_params), waits(request)
+        body = with_fields(await handler.body(request), fields)
+        return accepted(await handler.store(request, waits=must_wait, body=body))
 
-    forgotten = accepting("Forget a memory", parameters=_FORGET)
+    described = accepting("Forget a memory", parameters=_FORGET)
 
-    @router.delete(one, status_code=202, openapi_extra=forgotten)
+    @router.delete(path, status_code=202, openapi_extra=described)
     async def forget(request: Request) -> Response:
         body = _FORGET.event(request, **request.path_params)
         stored = await handler.store(request, waits=waits(request), body=body)
@@ -323,10 +325,8 @@ def graph_routes(handler: RequestHandler) -> APIRouter:
     router = APIRouter(route_class=CheckedRoute)
     status, trace = Parameters(GraphStatus), Parameters(GraphTrace)
     _add_query(router, handler, "/graph/status", "status", status, "Figures of the graph, and its rollout")
-    _add_query(router, handler, "/graph/trace", "trace", trace, "Effect of the graph on an answer")
-
-    described = operation("The same, with any filters", body=_TRACED)
-    _add_post_query(router, handler, "/graph/trace", "post_trace", trace.type, described)
+    post = operation("The same, with any filters", body=_TRACED)
+    _add_query(router, handler, "/graph/trace", "trace", trace, "Effect of the graph on an answer", post=post)
     return router
 
 
@@ -334,28 +334,13 @@ def explore_routes(handler: RequestHandler) -> APIRouter:
     """Return the routes of /graph/explore, which are mounted under more prefixes than the others."""
     router = APIRouter(route_class=CheckedRoute)
     explore = Parameters(GraphExplore)
-    _add_query(router, handler, "/graph/explore", "explore", explore, "A part of the graph", _FOUND)
-
-    described = operation("The same, of many nodes", body=_EXPLORED, refusals=_FOUND)
-    _add_post_query(router, handler, "/graph/explore", "post_explore", explore.type, described)
+    post = operation("The same, of many nodes", body=_EXPLORED, refusals=_NOT_FOUND)
+    _add_query(router, handler, "/graph/explore", "explore", explore, "A part of the graph", _NOT_FOUND, post)
     return router
 
 
-def _add_post_query(
-    router: APIRouter, handler: RequestHandler, path: str, name: str, kind: str, described: dict[str, Any]
-) -> None:
-    """Add a POST route for a query of one type, whose body may omit the type."""
-
-    async def ask(request: Request) -> Response:
-        body = await handler.body(request)
-        has_type = raw_event(body, QUERY_TYPES) is not None
-        return await handler.ask(request, body if has_type else with_fields(body, {"type": kind}), kind)
-
-    router.add_api_route(path, ask, name=name, methods=["POST"], openapi_extra=described)
-
-
-_TENANT_PARAMETERS = Parameters(Rollout, only=("tenant_id",))
-_DECISION = json_body(
+_TENANT = Parameters(Rollout, only=("tenant_id",))
+_DECISION_BODY = json_body(
     reference("RolloutDecision"),
     shadow={"tenant_id": "acme", "mode": "shadow", "by": "kim", "why": "measure it for a week"},
 )
@@ -363,19 +348,19 @@ _DECISION = json_body(
 
 def rollout_routes(handler: RequestHandler, rollouts: Rollouts) -> APIRouter:
     router = APIRouter(route_class=CheckedRoute)
-    shown = operation("Rollout of a tenant's graph", parameters=_TENANT_PARAMETERS, answer="RolloutShown", routed=False)
+    described = operation("Rollout of a tenant's graph", parameters=_TENANT, answer="RolloutShown", routed=False)
 
-    @router.get("/graph/rollout", openapi_extra=shown)
+    @router.get("/graph/rollout", openapi_extra=described)
     async def state(request: Request) -> Response:
-        fields = _TENANT_PARAMETERS.fields(request)
+        fields = _TENANT.fields(request)
         if "tenant_id" not in fields:
             raise Problem("invalid_event", "is missing", "tenant_id")
-        found = rollouts.state(fields["tenant_id"], credentials_of(request))
-        return Response(found.model_dump_json(), media_type=JSON)
+        shown = rollouts.state(fields["tenant_id"], credentials_of(request))
+        return Response(shown.model_dump_json(), media_type=JSON)
 
-    decided = operation("Change the rollout", body=_DECISION, status=202, answer="RolloutDecision", routed=False)
+    described = operation("Change the rollout", body=_DECISION_BODY, status=202, answer="RolloutDecision", routed=False)
 
-    @router.post("/graph/rollout", status_code=202, openapi_extra=decided)
+    @router.post("/graph/rollout", status_code=202, openapi_extra=described)
     async def decide(request: Request) -> Response:
         now_ms = time.time_ns() // 1_000_000
         fields = {"type": "graph.rollout", "name": DEFAULT, "timestamp": now_ms}

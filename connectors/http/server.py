@@ -25,7 +25,7 @@ from recallflow.errors import UsageError
 from recallflow.responses import ErrorBody
 from recallflow.telemetry import TRACE_HEADER, fail, parent_in, trace_headers, tracer
 
-LOCAL = frozenset({"localhost", "127.0.0.1", "[::1]"})
+LOCAL_HOSTS = frozenset({"localhost", "127.0.0.1", "[::1]"})
 _MISDIRECTED = ErrorBody(
     code="misdirected",
     message="host: this server listens on this machine only, and accepts the hosts localhost, 127.0.0.1, [::1] and its "
@@ -35,10 +35,10 @@ _MISDIRECTED = ErrorBody(
 
 def restrict_hosts(app: ASGIApp, listening: socket.socket, host: str) -> ASGIApp:
     """Wrap an app on a loopback socket so that it accepts local host names and `host` only, against DNS rebinding."""
-    bound = listening.getsockname()[0]
-    if not is_loopback(bound):
+    address = listening.getsockname()[0]
+    if not is_loopback(address):
         return app
-    names = LOCAL | {bracketed(bound), bracketed(host)}
+    names = LOCAL_HOSTS | {bracketed(address), bracketed(host)}
 
     async def restricted(scope: Scope, receive: Receive, send: Send) -> None:
         hosts = [value.decode("latin-1").lower() for name, value in scope.get("headers", ()) if name == b"host"]
@@ -66,15 +66,15 @@ def _without_port(host: str) -> str:
     return name if colon and not port.endswith("]") else host
 
 
-HEAD_BYTES = 64 * 1024  # size limit of the request line and headers
-HEAD_S = 10.0  # limit of incomplete headers, and of an idle connection without an admitted request
-KEEP_ALIVE_S = 75  # a proxy that keeps connections for a minute must not find one closed under a request
-READ_S = 30.0  # total time that a client may leave a response unread
+HEADERS_BYTES = 64 * 1024  # size limit of the request line and headers
+HEADERS_S = 10.0  # time limit for complete headers, and of an idle connection without an admitted request
+KEEP_ALIVE_S = 75  # more than the minute of most proxies, whose next request must not meet a closed connection
+UNREAD_S = 30.0  # total time that a client may leave a response unread
 READ_BYTES_PER_S = 16 * 1024  # a client that reads a long response at least this fast has more time
-DRAINED_BYTES = 48 * 1024  # bytes between uvloop's two water marks
-_ADMITTED = "recallflow.admitted"  # key in the request's state
-LOG_AGAIN_S = 60.0
-_FULL = (
+DRAINED_BYTES = 48 * 1024  # a client has read this many when writing resumes: the distance of uvloop's water marks
+_ADMITTED = "recallflow.admitted"  # key in a request's state
+LOG_INTERVAL_S = 60.0
+_TOO_MANY_CONNECTIONS = (
     b"HTTP/1.1 503 Service Unavailable\r\nconnection: close\r\nretry-after: 1\r\ncontent-type: application/json\r\n"
     b'content-length: 79\r\n\r\n{"error":{"code":"unavailable","message":"too many connections: try it again"}}'
 )
@@ -83,17 +83,17 @@ _log = logging.getLogger(__name__)
 
 
 def mark_admitted(scope: Scope) -> None:
-    """Note that the credentials of a request were accepted: its connection may stay open longer."""
+    """Note that a request's credentials are valid: its connection may stay open longer."""
     scope.setdefault("state", {})[_ADMITTED] = True
 
 
 class ConnectionPool:
     """Idle connections of a server, and the limit of open ones. A connection is idle while it has no request in
-    flight. Above the limit, an idle one is closed for each new one: first connections without an admitted request,
-    then the longest idle."""
+    flight. Above the limit, an idle connection is closed for each new one: first one without an admitted request, then
+    the longest idle."""
 
-    def __init__(self, most: int) -> None:
-        self.most = most
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
         self._unadmitted: dict[HttpConnection, None] = {}  # in the order in which they became idle
         self._admitted: dict[HttpConnection, None] = {}
         self._logged_s = float("-inf")
@@ -106,10 +106,10 @@ class ConnectionPool:
         self._admitted.pop(connection, None)
 
     def make_room(self) -> bool:
-        """Close the next idle connection. Return False where every connection is active."""
-        if (now_s := time.monotonic()) >= self._logged_s + LOG_AGAIN_S:
+        """Close an idle connection. Return False if there is none."""
+        if (now_s := time.monotonic()) >= self._logged_s + LOG_INTERVAL_S:
             self._logged_s = now_s
-            _log.warning("%s connections are open, which is the limit: idle ones are closed", f"{self.most:,}")
+            _log.warning("%s connections are open, which is the limit: idle ones are closed", f"{self.limit:,}")
         for idle in (self._unadmitted, self._admitted):
             if idle:
                 first = next(iter(idle))
@@ -126,25 +126,25 @@ class HttpConnection(HttpToolsProtocol):
         super().__init__(*args, **kwargs)
         self.is_admitted = False  # a request of this connection was admitted
         self._pool = pool
-        self._head = False  # inside the headers of a request
-        self._head_bytes = 0
-        self._head_due: asyncio.TimerHandle | None = None
-        self._unread_due: asyncio.TimerHandle | None = None
+        self._is_in_headers = False  # of a request
+        self._headers_bytes = 0
+        self._headers_timer: asyncio.TimerHandle | None = None
+        self._unread_timer: asyncio.TimerHandle | None = None
         self._unread_since_s = 0.0
-        self._read_s = READ_S  # remaining time in which the response may be unread
+        self._unread_left_s = UNREAD_S  # remaining time in which the response may be unread
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        if len(self.connections) > self._pool.most and not self._pool.make_room():
-            transport.write(_FULL)
+        if len(self.connections) > self._pool.limit and not self._pool.make_room():
+            transport.write(_TOO_MANY_CONNECTIONS)
             transport.close()
             return
         self._pool.add_idle(self)
-        self._await_head()
+        self._limit_headers()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._pool.remove(self)
-        for timer in (self._head_due, self._unread_due):
+        for timer in (self._headers_timer, self._unread_timer):
             if timer is not None:
                 timer.cancel()
         super().connection_lost(exc)
@@ -153,30 +153,30 @@ class HttpConnection(HttpToolsProtocol):
         super().data_received(data)
         if self.transport.is_closing():
             return
-        if self._head:
-            self._head_bytes += len(data)
-            if self._head_bytes > HEAD_BYTES:
+        if self._is_in_headers:
+            self._headers_bytes += len(data)
+            if self._headers_bytes > HEADERS_BYTES:
                 self.transport.close()
         elif self.cycle is None or self.cycle.response_complete:
-            self._await_head()  # bytes between two requests, or the rest of a body that is not read
+            self._limit_headers()  # bytes between two requests, or the rest of a body that is not read
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
-        self._head, self._head_bytes = True, 0
-        self._await_head()
+        self._is_in_headers, self._headers_bytes = True, 0
+        self._limit_headers()
 
     def on_headers_complete(self) -> None:
-        self._head = False
+        self._is_in_headers = False
         self._pool.remove(self)
-        self._read_s = READ_S
-        if self._head_due is not None:
-            self._head_due.cancel()
-            self._head_due = None
+        self._unread_left_s = UNREAD_S
+        if self._headers_timer is not None:
+            self._headers_timer.cancel()
+            self._headers_timer = None
         super().on_headers_complete()
 
     def on_response_complete(self) -> None:
         self.is_admitted = self.is_admitted or _ADMITTED in self.cycle.scope["state"]
-        self.timeout_keep_alive = KEEP_ALIVE_S if self.is_admitted else HEAD_S  # type: ignore[assignment]
+        self.timeout_keep_alive = KEEP_ALIVE_S if self.is_admitted else HEADERS_S  # type: ignore[assignment]
         super().on_response_complete()
         if self.cycle.response_complete and not self.transport.is_closing():
             self._pool.add_idle(self)
@@ -184,19 +184,20 @@ class HttpConnection(HttpToolsProtocol):
     def pause_writing(self) -> None:
         super().pause_writing()
         self._unread_since_s = self.loop.time()
-        self._unread_due = self.loop.call_later(self._read_s, self.transport.abort)
+        self._unread_timer = self.loop.call_later(self._unread_left_s, self.transport.abort)
 
     def resume_writing(self) -> None:
         super().resume_writing()
-        if self._unread_due is not None:
-            self._unread_due.cancel()
-            self._unread_due = None
+        if self._unread_timer is not None:
+            self._unread_timer.cancel()
+            self._unread_timer = None
             unread_s = self.loop.time() - self._unread_since_s
-            self._read_s = min(READ_S, self._read_s - unread_s + DRAINED_BYTES / READ_BYTES_PER_S)
+            self._unread_left_s = min(UNREAD_S, self._unread_left_s - unread_s + DRAINED_BYTES / READ_BYTES_PER_S)
 
-    def _await_head(self) -> None:
-        if self._head_due is None:
-            self._head_due = self.loop.call_later(HEAD_S, self.transport.close)
+    def _limit_headers(self) -> None:
+        """Close the connection unless complete headers arrive in time."""
+        if self._headers_timer is None:
+            self._headers_timer = self.loop.call_later(HEADERS_S, self.transport.close)
 
 
 class Server(uvicorn.Server):
@@ -206,8 +207,8 @@ class Server(uvicorn.Server):
         protocol: Any = partial(HttpConnection, ConnectionPool(process.max_connections()))
         config = uvicorn.Config(
             app, loop="uvloop", http=protocol, ws="none", log_config=None, access_log=False, server_header=False,
-            proxy_headers=False, backlog=process.max_backlog(), timeout_keep_alive=KEEP_ALIVE_S,
-            timeout_graceful_shutdown=stop_timeout_s,  # type: ignore[arg-type] # any number of seconds will do
+            proxy_headers=False, backlog=process.backlog(), timeout_keep_alive=KEEP_ALIVE_S,
+            timeout_graceful_shutdown=stop_timeout_s,  # type: ignore[arg-type] # uvicorn also takes a fraction
         )  # fmt: skip
         super().__init__(config)
 
@@ -255,7 +256,7 @@ _BOUNDS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 _NO_ROUTE = "none"
 
 
-class Traffic:
+class RequestMetrics:
     def __init__(self, registry: CollectorRegistry) -> None:
         self.requests = Counter(
             "recallflow_http_requests", "Requests answered", ("route", "method", "status"), registry=registry
@@ -268,10 +269,10 @@ class Traffic:
 
 
 class ConcurrencyLimit:
-    """Concurrency limit: requests above it are refused."""
+    """ASGI middleware that refuses requests above a number in progress, and counts all. Probes are always answered."""
 
-    def __init__(self, app: ASGIApp, limits: Limits, traffic: Traffic) -> None:
-        self._app, self._limits, self._traffic = app, limits, traffic
+    def __init__(self, app: ASGIApp, limits: Limits, metrics: RequestMetrics) -> None:
+        self._app, self._limits, self._metrics = app, limits, metrics
         self._in_progress = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -280,30 +281,30 @@ class ConcurrencyLimit:
             return
         status, began_s = 0, time.perf_counter()
 
-        async def note(message: Message) -> None:
+        async def send_noting_status(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
             await send(message)
 
         self._in_progress += 1
-        self._traffic.in_progress.inc()
+        self._metrics.in_progress.inc()
         try:
             if self._in_progress > self._limits.concurrency:
                 problem = Problem("too_many_requests", "too many requests are in progress: send it again in a second")
-                await refusal(body_of(problem))(scope, receive, note)
+                await refusal(body_of(problem))(scope, receive, send_noting_status)
             else:
-                await self._app(scope, receive, note)
+                await self._app(scope, receive, send_noting_status)
         except Exception as error:  # noqa: BLE001 an error of a request must not reveal the request's content
             body = own_failure(route_of(scope), error)
             if not status:
-                await refusal(body)(scope, receive, note)
+                await refusal(body)(scope, receive, send_noting_status)
         finally:
             self._in_progress -= 1
-            self._traffic.in_progress.dec()
+            self._metrics.in_progress.dec()
             route = route_of(scope)
-            self._traffic.requests.labels(route, scope["method"], status).inc()
-            self._traffic.seconds.labels(route).observe(time.perf_counter() - began_s)
+            self._metrics.requests.labels(route, scope["method"], status).inc()
+            self._metrics.seconds.labels(route).observe(time.perf_counter() - began_s)
 
 
 def route_of(scope: Scope) -> str:
@@ -311,12 +312,12 @@ def route_of(scope: Scope) -> str:
     return getattr(scope.get("route"), "path", _NO_ROUTE)
 
 
-_FAILED = 500  # statuses from here on are server errors
-_HEADER = TRACE_HEADER.encode()
+_SERVER_ERROR = 500  # the first status of server errors
+_TRACE_HEADER = TRACE_HEADER.encode()
 _METHODS = frozenset(("GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"))
 
 
-class Traced:
+class TracingMiddleware:
     """ASGI middleware for spans. They contain the route's template, and no ids or parameters of users."""
 
     def __init__(self, app: ASGIApp) -> None:
@@ -326,9 +327,9 @@ class Traced:
         if scope["type"] != "http" or scope["path"] in PROBES:
             await self._app(scope, receive, send)
             return
-        given = tuple((name.decode("latin-1"), value) for name, value in scope["headers"] if name == _HEADER)
+        headers = tuple((name.decode("latin-1"), value) for name, value in scope["headers"] if name == _TRACE_HEADER)
         method = scope["method"] if scope["method"] in _METHODS else "_OTHER"
-        span = tracer.start_span(method, parent_in(given), SpanKind.SERVER, {"http.request.method": method})
+        span = tracer.start_span(method, parent_in(headers), SpanKind.SERVER, {"http.request.method": method})
 
         async def send_traced(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -350,5 +351,5 @@ def _describe(span: trace.Span, method: str, scope: Scope, status: int) -> None:
         span.update_name(f"{method} {path}")
         span.set_attribute("http.route", path)
     span.set_attribute("http.response.status_code", status)
-    if status >= _FAILED:
+    if status >= _SERVER_ERROR:
         fail(span, str(status))

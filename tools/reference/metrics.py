@@ -9,7 +9,7 @@ from unittest.mock import MagicMock
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import Metric
 
-from recallflow.connectors.http.server import Traffic
+from recallflow.connectors.http.server import RequestMetrics
 from recallflow.flows.engine_metrics import OutputCounter, Stages
 from recallflow.flows.enrich import EnrichmentMetrics
 from recallflow.flows.kafka import MainFlowMetrics
@@ -57,9 +57,9 @@ def _of_enrich() -> Iterable[Metric]:
 
 def _of_serve() -> Iterable[Metric]:
     registry = CollectorRegistry()
-    traffic = Traffic(registry)
-    traffic.requests.labels("", "", "")  # creates the sample that has the labels
-    traffic.seconds.labels("")
+    metrics = RequestMetrics(registry)
+    metrics.requests.labels("", "", "")  # creates the sample that has the labels
+    metrics.seconds.labels("")
     return registry.collect()
 
 

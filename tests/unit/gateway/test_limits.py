@@ -26,9 +26,9 @@ from recallflow.connectors.http.errors import (
     DELAYED_REFUSALS_MAX,
     REFUSAL_WAIT_S,
     REFUSALS_PER_S,
+    STATUSES,
     Problem,
     RefusalPace,
-    status_of,
 )
 from recallflow.connectors.http.handler import RequestHandler
 from recallflow.connectors.http.requests import Limits
@@ -51,8 +51,8 @@ def limits() -> Limits:
 
 @pytest.fixture
 def _hasty(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "HEAD_S", 0.3)
-    monkeypatch.setattr(server, "READ_S", 0.3)
+    monkeypatch.setattr(server, "HEADERS_S", 0.3)
+    monkeypatch.setattr(server, "UNREAD_S", 0.3)
 
 
 @contextmanager
@@ -346,7 +346,7 @@ def test_one_credential_holds_a_share_of_bodies_and_batches() -> None:
                 under_way.enter_context(share(evil))
             with pytest.raises(Problem) as refused, share(evil):
                 pass
-            assert status_of(refused.value.body.code) == 429
+            assert STATUSES[refused.value.body.code] == 429
             with share(honest):
                 pass
 
@@ -358,7 +358,7 @@ def test_tenant_over_its_share_of_requests_is_refused_alone() -> None:
             under_way.enter_context(handler.slot("noisy"))
         with pytest.raises(Problem) as refused, handler.slot("noisy"):
             pass
-        assert status_of(refused.value.body.code) == 429
+        assert STATUSES[refused.value.body.code] == 429
         with handler.slot("quiet"):
             pass
     with handler.slot("noisy"):
