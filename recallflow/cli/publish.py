@@ -3,21 +3,20 @@
 import hashlib
 import os
 import time
-from collections.abc import Mapping
-from itertools import islice
+from collections.abc import Iterator, Mapping
+from itertools import chain, islice
 from pathlib import Path
 from typing import NamedTuple
 
 import orjson
 
-from recallflow.cli.replay_jobs import Pace, ProgressMeter, Replayed, ReplayJob, report
+from recallflow.cli.replay_jobs import ProgressMeter, RateLimit, ReplayJob, ReplayResult
 from recallflow.connectors.kafka.admin import first_descriptions
 from recallflow.connectors.kafka.messages import Headers
 from recallflow.connectors.kafka.sender import Publisher
 from recallflow.connectors.kafka.topic_reader import TopicReader
 from recallflow.connectors.logs.registry import log_name
 from recallflow.errors import FieldProblem, InvalidRecord, RecallflowError, UsageError
-from recallflow.flows.config import Config
 from recallflow.kafka_options import KafkaOptions
 from recallflow.operators.events import Refused, decode
 from recallflow.outputs import DeadLetter
@@ -28,7 +27,7 @@ from recallflow.state.files import replace_file
 
 
 class Target(NamedTuple):
-    """Topic with its number of records, and `ends`, the approximate number of records ever."""
+    """Topic with its number of `records`, and `ends`, the approximate number of all records that it ever had."""
 
     cluster: str
     topic: str
@@ -47,15 +46,15 @@ class Target(NamedTuple):
 
 
 class ReplayProgress:
-    """Progress of a log's transfer to a target. `log` is the name of the log. A recreated topic has another id, and so
-    no progress. An emptied topic holds fewer records than were sent."""
+    """Progress of a log's transfer to a target. `log` is the name of the log. A recreated topic has another id, and
+    therefore no progress. A topic that lost records was emptied, so that the progress begins again."""
 
     def __init__(self, log: str, target: Target, environment: Mapping[str, str] = os.environ) -> None:
         """Read the progress. Raise RecallflowError if it is unreadable."""
         key = "\n".join((log, target.cluster, target.topic, target.topic_id))
         self.path = state_home(environment) / "replay" / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.json"
         self.events = self.sent = 0
-        self.emptied = False  # whether the topic lost the records sent before
+        self.emptied = False  # whether the topic lost the records of an earlier run
         try:
             if self.path.exists():
                 stored = orjson.loads(self.path.read_bytes())
@@ -76,44 +75,47 @@ class ReplayProgress:
 
 def state_home(environment: Mapping[str, str]) -> Path:
     """Return the user's folder for persistent state: `$XDG_STATE_HOME`, or `~/.local/state`."""
-    given = environment.get("XDG_STATE_HOME", "")
-    if Path(given).is_absolute():  # the standard wants a relative path to be ignored
-        return Path(given) / "recallflow"
+    folder = Path(environment.get("XDG_STATE_HOME", ""))
+    if folder.is_absolute():  # the XDG standard requires that a relative path is ignored
+        return folder / "recallflow"
     try:
         return Path.home() / ".local" / "state" / "recallflow"
     except RuntimeError:
         raise UsageError("no home folder for the progress of the replay; set XDG_STATE_HOME") from None
 
 
-SAVE_EVERY_S = 0.5
+SAVE_INTERVAL_S = 0.5
 STEP = "publish"
 
 
-def publish(options: KafkaOptions, topic: str, job: ReplayJob, pace: Pace | None, credentials: Headers) -> Replayed:
+def publish(
+    options: KafkaOptions, topic: str, job: ReplayJob, limit: RateLimit | None, credentials: Headers
+) -> ReplayResult:
     """Send a log's events to a topic, from the end of an earlier run (`ReplayProgress`). An event without an id gets
-    its position in the file as its id, so that a repeated event applies once. Records have `credentials` as headers."""
+    its position in the log as its id, so that a repeated event applies once. Records have `credentials` as headers."""
     name = log_name(job.log, job.scope)
     progress = ReplayProgress(name, Target.of(options, topic))
-    done, sent_before = progress.events, progress.sent
-    sent, refused, saved_at = 0, 0, time.monotonic()
-    with ProgressMeter(job.shown, lambda: job.log.source.done_bytes, job.log.source.total_bytes) as meter:
+    events_before, sent_before = progress.events, progress.sent
+    sent, refused, saved_s = 0, 0, time.monotonic()
+    with ProgressMeter(job.label, job.log.source) as meter:
 
-        def reached(handled: int) -> None:
-            nonlocal saved_at
+        def note_handled(handled: int) -> None:
+            nonlocal saved_s
             meter.add(handled - meter.events)
-            if (now := time.monotonic()) - saved_at >= SAVE_EVERY_S:
-                saved_at = now
-                progress.save(done + handled, sent_before + max(0, handled - refused))
+            if (now_s := time.monotonic()) - saved_s >= SAVE_INTERVAL_S:
+                saved_s = now_s
+                progress.save(events_before + handled, sent_before + max(0, handled - refused))
 
-        publisher = Publisher(options, topic, reached, credentials)
-        for number, value in enumerate(islice(job.values(), done, None), done):
-            if pace is not None:
-                pace.wait()
+        publisher = Publisher(options, topic, note_handled, credentials)
+        events: Iterator[bytes] = islice(job.events(), events_before, None)
+        if limit is not None:
+            events = chain.from_iterable(limit.batches(events, 1))
+        for number, value in enumerate(events, events_before):
             item = decode(Record(Position(name, 0, number), value, 0))
             if not isinstance(item, Refused):
                 key, fields = item.owner.record_key, orjson.loads(without_bom(value))
-                named = fields.get("id") is not None
-                event = value if named else orjson.dumps({**fields, "id": str(item.record.position)})
+                has_id = fields.get("id") is not None
+                event = value if has_id else orjson.dumps({**fields, "id": str(item.record.position)})
                 if publisher.fits(key, event):
                     sent += 1
                     publisher.send(key, event)
@@ -121,18 +123,13 @@ def publish(options: KafkaOptions, topic: str, job: ReplayJob, pace: Pace | None
                 problem = FieldProblem("", f"{topic} takes {publisher.most_bytes} bytes per record (max.message.bytes)")
                 item = Refused(item.record, InvalidRecord("too_large", [problem]), STEP)
             refused += 1
-            job.rejects.note(number + 1, DeadLetter(item.record, 0, item.error, item.step), job.within)
+            job.rejects.add(number + 1, DeadLetter(item.record, 0, item.error, item.step), job.inner_name)
             publisher.skip()
         publisher.flush()
-        progress.save(done + sent + refused, sent_before + sent)
+        progress.save(events_before + sent + refused, sent_before + sent)
         rate = meter.rate()
     where = f" sent to {topic}"
     if progress.emptied:
         where += ", from the beginning, because the topic lost the records of an earlier run"
-    return Replayed(job.shown, sent, refused, done, job.scope.skipped, rate, job.rejects.path, where)
-
-
-def to_kafka(chosen: Config, jobs: list[ReplayJob], pace: Pace | None, *, as_json: bool) -> int:
-    """Replay to Kafka. Return the number of refused records."""
-    topic, credentials = chosen.topics.memory, chosen.auth.credentials
-    return report((publish(chosen.kafka, topic, job, pace, credentials) for job in jobs), as_json=as_json)
+    skipped, rejects = job.scope.skipped, job.rejects.path
+    return ReplayResult(job.label, sent, refused, events_before, skipped, rate, rejects, where)

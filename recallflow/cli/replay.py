@@ -40,33 +40,29 @@ def run(options: argparse.Namespace) -> int:
     $ recallflow replay conversations.jsonl --embedded --state-dir new --create
     $ zcat -f conversations.jsonl | recallflow replay - --embedded --state-dir piped --create
     $ recallflow replay conversations.jsonl --bootstrap-servers localhost:9092"""
-    from recallflow.cli.replay_jobs import Pace, dry_run, find_jobs, to_directory
+    from recallflow.cli.replay_jobs import RateLimit, dry_run, find_jobs, report, to_directory
     from recallflow.flows.models import open_embedder
 
     chosen, origins = config_and_origins(options)
-    failed: list[str] = []
-    jobs = find_jobs(options, failed)
+    read_errors: list[str] = []
+    jobs = find_jobs(options, read_errors)
+    limit = None if options.rate is None else RateLimit(options.rate)
     if options.dry_run:
         with open_embedder(chosen.engine, chosen.embedding) as embedder:
             refused = dry_run(jobs, embedder, as_json=options.json)
-        return _ended(refused, failed)
-    pace = None if options.rate is None else Pace(options.rate)
-    if not options.embedded and "kafka.bootstrap_servers" in origins:
-        from recallflow.cli.publish import to_kafka
+    elif not options.embedded and "kafka.bootstrap_servers" in origins:
+        from recallflow.cli.publish import publish
 
-        refused = to_kafka(chosen, jobs, pace, as_json=options.json)
+        topic, credentials = chosen.topics.memory, chosen.auth.credentials
+        results = (publish(chosen.kafka, topic, job, limit, credentials) for job in jobs)
+        refused = report(results, as_json=options.json)
     elif options.embedded and chosen.state_dir is not None:
-        refused = to_directory(chosen, chosen.state_dir, jobs, pace, as_json=options.json)
+        refused = to_directory(chosen, chosen.state_dir, jobs, limit, as_json=options.json)
     else:
         raise UsageError("give --embedded --state-dir DIR, or --bootstrap-servers HOST:PORT")
-    return _ended(refused, failed)
-
-
-def _ended(refused: int, failed: list[str]) -> int:
-    """Print the read errors, and return the exit code: 1 where an event was refused or unreadable."""
-    for one in failed:
-        error(one)
-    return int(bool(refused or failed))
+    for text in read_errors:
+        error(text)
+    return 1 if refused or read_errors else 0
 
 
 def _column(text: str) -> tuple[str, str]:

@@ -19,6 +19,7 @@ from opentelemetry.trace import NonRecordingSpan, SpanContext
 from recallflow.cli.output import error, heading, json_line, note, paragraph, table
 from recallflow.cli.records import line_of
 from recallflow.cli.replay_jobs import ProgressMeter
+from recallflow.connectors.logs.sources import LogFile
 from recallflow.flows.embedded import process
 from recallflow.flows.settings import Settings
 from recallflow.operators import writes
@@ -199,7 +200,7 @@ def test_json_line_escapes_control_characters(capsys: pytest.CaptureFixture[str]
 def test_meter_shows_the_name_of_any_log(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setattr(sys, "stderr", stream := io.StringIO())
-    with ProgressMeter("chats [2024] [/old]\x1b[2J.json", lambda: 1, 2):
+    with ProgressMeter("chats [2024] [/old]\x1b[2J.json", LogFile("chats", "chats", 2)):
         pass
     assert "chats [2024] [/old]\N{REPLACEMENT CHARACTER}[2J.json" in stream.getvalue()
 

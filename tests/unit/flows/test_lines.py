@@ -13,7 +13,7 @@ from typing import Any
 import orjson
 import pytest
 
-from recallflow.cli.replay_jobs import Rejects
+from recallflow.cli.replay_jobs import RejectsFile
 from recallflow.connectors.local_inputs import Delivered
 from recallflow.errors import LogChanged
 from recallflow.flows import embedded as module
@@ -48,7 +48,7 @@ class Replay:
         self.resumed: list[int] = []
 
     def run(self) -> None:
-        rejects = Rejects(self._rejects)
+        rejects = RejectsFile(self._rejects)
 
         def open_feed(offset: int, pass_over: Callable[[bytes], object]) -> Iterator[list[bytes]]:
             self.resumed.append(offset)
@@ -60,7 +60,7 @@ class Replay:
         def deliver(offset: int, outputs: list[Delivered]) -> None:
             for output in outputs:
                 if isinstance(output, DeadLetter):
-                    rejects.note(offset + 1, output)
+                    rejects.add(offset + 1, output)
                 elif isinstance(output, Answer):
                     self.answers[offset] = orjson.loads(output.body)
 
@@ -87,7 +87,7 @@ class Crashes:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._left: int | None = None
-        for owner, name in ((Partition, "commit"), (StateDirectory, "sync"), (Rejects, "note")):
+        for owner, name in ((Partition, "commit"), (StateDirectory, "sync"), (RejectsFile, "add")):
             monkeypatch.setattr(owner, name, self._counted(getattr(owner, name)))
         monkeypatch.setattr(HotOwners, "pack_tails", lambda *_: None)
 
