@@ -1,4 +1,4 @@
-"""Steps of `recallflow erase`."""
+"""Execution of `recallflow erase`."""
 
 import argparse
 import time
@@ -37,7 +37,7 @@ def remains_line(found: topic_erasure.RemainingRecords, *, is_memory: bool) -> s
 def _expiry(found: topic_erasure.RemainingRecords, *, is_memory: bool) -> str:
     kept = found.retention
     if kept is None:
-        return "expiry unknown, because the brokers refuse to describe the topic"
+        return "expiry unknown, because this user may not describe the topic's configuration"
     policy = f"cleanup.policy={','.join(kept.policies)}"
     terms = [_retention(kept, found.newest_ms)] if kept.deletes else []
     if kept.compacts and is_memory:
@@ -63,15 +63,15 @@ def _retention(kept: topic_erasure.Retention, newest_ms: int) -> str:
 
 def finding_lines(search: directory_erasure.TraceSearch, findings: Findings) -> Iterator[str]:
     """Yield lines about the searched files and the findings. No line quotes content."""
-    pieces, conclusive, others = len(search.traces.pieces()), findings.conclusive(), len(findings.others)
-    searched = f"in {len(findings.sizes)} files ({sum(findings.sizes.values()) / 1024**2:,.1f} MiB)"
-    ignored = f"; {others} were ignored, because other users have them too" if others else ""
+    strings, conclusive, shared = len(search.traces.pieces()), findings.conclusive(), len(findings.others)
+    files = f"{len(findings.sizes)} files ({sum(findings.sizes.values()) / 1024**2:,.1f} MiB)"
+    ignored = f"; {shared} were ignored, because other users have them too" if shared else ""
     omitted = f"; {search.traces.left_out} more were omitted" if search.traces.left_out else ""
-    yield f"searched for {pieces - others} strings of user {search.user_id} {searched}{ignored}{omitted}"
+    yield f"searched for {strings - shared} strings of user {search.user_id} in {files}{ignored}{omitted}"
     for path in sorted(findings.unread):
         yield f"{path}: unreadable for RocksDB; only its bytes were searched"
     for path, count in conclusive.items():
-        yield f"{path}: FOUND {count} of them"
+        yield f"{path}: FOUND {count} of the strings"
     if not conclusive:
         yield "nothing was found"
 
@@ -83,44 +83,44 @@ OTHER_DIRECTORIES = (
 
 
 class EraseCommand:
-    """One run of the command."""
+    """Erasure of a user, and the search for the user's data."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         """Raise UsageError for contradictory options."""
         self._options, self._config = options, config(options)
         self._tenant, self._user, self._environments = options.tenant, options.user, options.environments
+        self._scope = self._tenant, self._user, self._environments
         state_dirs = [self._config.named_state_dir()] if options.state_dir else []
         # Only a directory without Kafka is erased here: an engine on Kafka erases its own when it reads the event.
-        self._offline_dir = next((one for one in state_dirs if not reads_topics(one)), None)
+        self._offline_dir = next((path for path in state_dirs if not reads_topics(path)), None)
         self._verifies = options.verify or options.verify_only
-        # The settings name the engine's directory, which may be on another machine.
+        # Without --state-dir, the settings may name the engine's directory, which may be on another machine.
         engine_dir = self._config.state_dir
         searched = state_dirs if engine_dir is None or not engine_dir.is_dir() else [engine_dir]
-        self._folders = [*searched, *options.checkpoints, *options.also]
-        if self._verifies and not self._folders:
+        self._searched_folders = [*searched, *options.checkpoints, *options.also]
+        if self._verifies and not self._searched_folders:
             raise UsageError("--verify has nothing to search; give --state-dir, --checkpoint or --also")
-        if self._verifies and (missing := [one for one in self._folders if not one.is_dir()]):
+        if self._verifies and (missing := [path for path in self._searched_folders if not path.is_dir()]):
             raise UsageError(f"--verify: the folder {missing[0]} does not exist")
         problem = None
         if self._environments or self._offline_dir is not None:
             problem = "needs Kafka without --environment, because a tombstone applies to all environments of a user"
         elif "/" in options.tenant + options.user:
-            problem = "does not work for names with a slash, because records of others may have the same key"
+            problem = "does not work for names with a slash, because records of other users may have the same key"
         if options.compact_kafka and problem is not None:
             raise UsageError(f"--compact-kafka {problem}")
 
     def run(self) -> int:
         search = None
         if self._verifies:  # the search terms are read before the erasure
-            user = self._tenant, self._user, self._environments
-            search = directory_erasure.new_trace_search(*user, self._known_events())
+            search = directory_erasure.new_trace_search(*self._scope, self._known_events())
         failed = False if self._options.verify_only else self._erase()
         if search is not None:
             failed |= self._verify(search)
         return 1 if failed else 0
 
     def _erase(self) -> bool:
-        """Erase the user. Return whether something was not erased, or files of a folder were not purged."""
+        """Erase the user. Return whether an erasure failed, or left files that were not purged."""
         folder_failed = False
         if self._offline_dir is None:
             positions = [self._send(event) for event in self._events(receipt=True)]
@@ -128,13 +128,13 @@ class EraseCommand:
         else:
             at_ms = time.time_ns() // 1_000_000
             folder_failed = not self._erase_folder(self._offline_dir, at_ms)
-        failed = [one for one in self._options.checkpoints if not self._erase_checkpoint(one, at_ms)]
+        failed = [path for path in self._options.checkpoints if not self._erase_checkpoint(path, at_ms)]
         if self._offline_dir is None:
             self._print_remains()
         return bool(failed) or folder_failed
 
     def _send(self, event: UserErase) -> Position:
-        """Send an event, and return its position once it is applied. Raise RecallflowError if it is not."""
+        """Send an event, and return its position once an engine has applied it. Raise RecallflowError if none does."""
         topics, timeout_s = self._config.topics, self._options.timeout_s
         with topic_erasure.OutcomeReader(self._config.kafka, (topics.receipts, topics.dead_letters)) as outcomes:
             with closing(kafka_verbs(self._config, self._tenant, event.environment or PRODUCTION)) as verbs:
@@ -152,19 +152,19 @@ class EraseCommand:
         return position
 
     def _outcome_text(self, *, erased: bool) -> str:
-        """Describe the outcome of the erasure; an unknown user, such as a mistyped name, is reported as such."""
+        """Describe the outcome of the erasure. A user without data is reported, because the name may be mistyped."""
         return f"user {self._user} of tenant {self._tenant} {'is erased' if erased else 'had no data'}"
 
     def _events(self, **fields: int) -> list[UserErase]:
         """Return an event for each environment, or one for all of them."""
-        whole = {"type": "user.erase", "tenant_id": self._tenant, "user_id": self._user} | fields
-        return [UserErase.model_validate(whole | {"environment": one}) for one in self._environments or [None]]
+        shared = {"type": "user.erase", "tenant_id": self._tenant, "user_id": self._user} | fields
+        return [UserErase.model_validate(shared | {"environment": name}) for name in self._environments or [None]]
 
     def _erase_folder(self, folder: Path, at_ms: int) -> bool:
         """Erase the user from a folder. Return whether its files are purged as well."""
         result = directory_erasure.erase_directory(self._config, folder, self._events(timestamp=at_ms))
         print(f"{folder}: {self._outcome_text(erased=result.had_data)}")
-        unpurged = f"NOT purged, will be tried again at the next start of the engine: {result.unpurged}"
+        unpurged = f"NOT purged; the next start of the engine purges it: {result.unpurged}"
         print(f"{folder}: {unpurged if result.unpurged else 'purged'}")
         return not result.unpurged
 
@@ -178,14 +178,14 @@ class EraseCommand:
 
     def _print_remains(self) -> None:
         topics = self._config.topics
-        read = {topics.memory, topics.queries, topics.enrichment, topics.results}
+        inputs = {topics.memory, topics.queries, topics.enrichment, topics.results}  # an engine would read a tombstone
         searched_topics = [*topics.read()[:2], topics.enrichment, topics.results, *topics.outputs()]
         print(f"Records in Kafka of user {self._user} of tenant {self._tenant}:")
         compacted = list[topic_erasure.RemainingRecords]()
         for found in topic_erasure.remains(self._config.kafka, searched_topics, self._tenant, self._user):
             print(f"  {remains_line(found, is_memory=found.topic == topics.memory)}")
             compacts = found.retention is not None and found.retention.compacts
-            if compacts and found.topic not in read and found.partitions_without_tombstone:
+            if compacts and found.topic not in inputs and found.partitions_without_tombstone:
                 compacted.append(found)
         if self._options.compact_kafka:
             topic_erasure.send_tombstones(self._config.kafka, compacted, Owner(self._tenant, "", self._user).record_key)
@@ -196,19 +196,18 @@ class EraseCommand:
         if self._options.export is not None:
             return directory_erasure.read_export(self._options.export)
         if self._offline_dir is not None:
-            user = self._tenant, self._user, self._environments
-            return directory_erasure.export_before(self._config, self._offline_dir, *user)
-        found = topic_erasure.records_of(self._config.kafka, self._config.topics.memory, self._tenant, self._user)
-        return (event for one in found if isinstance(event := _parsed(json_or_wire(one)), dict))
+            return directory_erasure.export_before(self._config, self._offline_dir, *self._scope)
+        records = topic_erasure.records_of(self._config.kafka, self._config.topics.memory, self._tenant, self._user)
+        return (event for one in records if isinstance(event := _parsed(json_or_wire(one)), dict))
 
     def _verify(self, search: directory_erasure.TraceSearch) -> bool:
         """Search the files. Return whether anything was found."""
         # A running engine purges its files in the background: the search is repeated until they are purged.
         wait_s = self._options.timeout_s if self._offline_dir is None else 0.0
-        findings = directory_erasure.search(search, self._folders, at_rest(self._config), TimeLimit(wait_s))
+        findings = directory_erasure.search(search, self._searched_folders, at_rest(self._config), Patience(wait_s))
         for line in finding_lines(search, findings):
             print(line)
-        for folder in self._folders:
+        for folder in self._searched_folders:
             if (folder / DESCRIPTION).exists():
                 print(f"{folder}: {_purges_line(folder)}")
         if self._offline_dir is None and not self._options.also:
@@ -219,7 +218,7 @@ class EraseCommand:
 def _purges_line(folder: Path) -> str:
     try:
         left = unpurged_owners(folder, describe(folder).fingerprint.partitions)
-    except (RecallflowError, OSError) as error:  # an engine that runs replaces files meanwhile
+    except (RecallflowError, OSError) as error:  # a running engine may replace files during the read
         return f"pending purges cannot be read: {error}"
     return f"{left} pending purges" if left else "no pending purges"
 

@@ -1,14 +1,10 @@
-"""`recallflow export`: all data of a person, memories, or answers, as a file. `recallflow erase`, whose steps are in
-`erase_steps.py`.
-
-The engine erases in `operators/erase.py`, a closed state directory in `flows/directory_erasure.py`. Remaining records
-in Kafka are found by `connectors/kafka/topic_erasure.py`.
-"""
+"""`recallflow export`: all data of a person, memories, or answers, as a file. Options of `recallflow erase`."""
 
 import argparse
 import contextlib
 import sys
 from collections.abc import Iterable, Iterator, Mapping
+from datetime import datetime
 from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -22,7 +18,7 @@ from recallflow.errors import RecallflowError, UsageError
 from recallflow.private_files import FILE_MODE
 
 FORMATS = ("jsonl", "parquet")
-GROUP_ROWS = 20_000  # of a row group, unless its texts reach GROUP_BYTES first
+GROUP_ROWS = 20_000  # rows of a row group of Parquet, unless they reach GROUP_BYTES first
 GROUP_BYTES = 32 * 1024 * 1024
 
 # Parquet column → type of its values. `json` is an object or a list as text.
@@ -41,8 +37,8 @@ ANSWERS: Mapping[str, str] = {
 
 
 @contextlib.contextmanager
-def to_lines(path: Path | None) -> Iterator[BinaryIO]:
-    """Yield standard output, or a private file that gets its name once it is complete."""
+def open_output(path: Path | None) -> Iterator[BinaryIO]:
+    """Yield a file for `path`, which is private, and gets its name once it is complete. None is standard output."""
     if path is None:
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()
@@ -63,14 +59,11 @@ def to_lines(path: Path | None) -> Iterator[BinaryIO]:
 
 
 def write(rows: Iterable[dict[str, Any]], columns: Mapping[str, str], form: str, path: Path | None) -> int:
-    """Write rows in row groups. Return their number."""
-    with to_lines(path) as file:
+    """Write rows in a format of FORMATS. Return their number."""
+    with open_output(path) as file:
         if form == "parquet":
             return _write_parquet(rows, columns, file)
-        count = 0
-        for count, row in enumerate(rows, start=1):  # noqa: B007 - how many there were
-            file.write(orjson.dumps(row) + b"\n")
-        return count
+        return sum(file.write(orjson.dumps(row) + b"\n") > 0 for row in rows)
 
 
 def _write_parquet(rows: Iterable[dict[str, Any]], columns: Mapping[str, str], file: BinaryIO) -> int:
@@ -93,7 +86,7 @@ def _groups(rows: Iterable[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
     group: list[dict[str, Any]] = []
     size = 0
     for row in rows:
-        # In a table, null also represents a missing field.
+        # Null marks cleared fields, but in a table also missing ones. So a table names the cleared fields.
         if (cleared := [name for name, value in row.items() if value is None]) and "type" in row:
             row = row | {"cleared": cleared}
         group.append(row)
@@ -108,13 +101,9 @@ def _groups(rows: Iterable[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
 def _cell(value: Any, kind: str) -> Any:
     if value is None:
         return None
-    if kind == "json":
-        return orjson.dumps(value).decode()
     if kind == "time":
-        from datetime import datetime
-
         return datetime.fromisoformat(value)
-    if kind == "text" and not isinstance(value, str):  # records of a topic may be malformed
+    if kind == "json" or (kind == "text" and not isinstance(value, str)):  # records of a topic may be malformed
         return orjson.dumps(value).decode()
     if kind == "number":
         return float(value) if isinstance(value, int | float) else None
@@ -126,10 +115,10 @@ def add_export(commands: Commands) -> None:
     parser.add_argument("tenant", metavar="TENANT", nargs="?")
     parser.add_argument("user", metavar="USER", nargs="?")
     flags.add_environments(parser)
-    what = parser.add_mutually_exclusive_group()
-    what.add_argument("--memories", action="store_true", help="export memories only, for a replay elsewhere")
-    what.add_argument("--answers", action="store_true", help="export the answers in Kafka's response topic")
-    what.add_argument("--vectors", action="store_true", help="include vectors")
+    content = parser.add_mutually_exclusive_group()
+    content.add_argument("--memories", action="store_true", help="export memories only, for a replay elsewhere")
+    content.add_argument("--answers", action="store_true", help="export the answers in Kafka's response topic")
+    content.add_argument("--vectors", action="store_true", help="include vectors")
     parser.add_argument("--format", choices=FORMATS, help="format (default: by the file's suffix, else jsonl)")
     parser.add_argument("--out", type=Path, metavar="FILE", help="write to this file, readable by you alone")
     flags.add_kafka(parser, *flags.STATE, "topics.responses")
@@ -164,8 +153,7 @@ def run_export(options: argparse.Namespace) -> int:
     if options.user is None:
         raise UsageError("give TENANT and USER, or --memories, or --answers")
     if form != "jsonl":
-        types = "all data of a person has several types, in JSON lines"
-        raise UsageError(f"--format parquet needs --memories or --answers: {types}")
+        raise UsageError("--format parquet needs --memories or --answers: other data has records of several types")
     with flags.open_state(chosen) as directory:
         records = export(directory, options.tenant, options.user, options.environments, vectors=options.vectors)
         if (first := next(records, None)) is None:

@@ -1,4 +1,4 @@
-"""Replay of conversation logs: finding them, refused records, rate limit, progress, import into a directory, dry run."""
+"""Replay of conversation logs: search for logs, refused records, rate limit, progress, import, and dry run."""
 
 import argparse
 import time

@@ -22,10 +22,8 @@ if TYPE_CHECKING:
     from recallflow.flows.config import Config
 
 
-TIMEOUT_S = 10.0  # of an acknowledgement by Kafka
-
-
-Rows = Callable[..., list[tuple[str, object]]]  # of a history of decisions and a tenant
+TIMEOUT_S = 10.0  # limit of the wait for Kafka's acknowledgement
+Rows = Callable[..., list[tuple[str, object]]]  # (history of decisions, tenant) → rows of a listing
 
 
 def add_reasons(*actions: argparse.ArgumentParser, required: bool = False) -> None:
@@ -34,29 +32,28 @@ def add_reasons(*actions: argparse.ArgumentParser, required: bool = False) -> No
         action.add_argument("--why", required=required, metavar="TEXT", help="reason of the decision")
 
 
-def decide(options: argparse.Namespace, what: str, event_type: str, fields: Mapping[str, Any]) -> int:
-    """Store a decision, and print the command, `what` and the place of the decision."""
-    stored = store_decision(options, event_type, fields)
-    print(f"{options.command} {options.action} {options.tenant} {what}: {stored}")
+def decide(options: argparse.Namespace, value: str, event_type: str, fields: Mapping[str, Any]) -> int:
+    """Store a decision, and print the command with its `value`, and where the decision is stored."""
+    print(f"{options.command} {options.action} {options.tenant} {value}: {store_decision(options, event_type, fields)}")
     return 0
 
 
 def store_decision(options: argparse.Namespace, event_type: str, fields: Mapping[str, Any]) -> str:
     """Send a decision with author and reason to the control topic, or append it to the file of --control, in force from
-    now on. Return its place. Raise InvalidRecord."""
+    now on. Return where it is stored. Raise InvalidRecord."""
     from recallflow.verbs.arguments import ClientScope
 
-    given = {**fields, **{name: one for name in ("by", "why") if (one := getattr(options, name)) is not None}}
+    fields = {**fields, **{name: text for name in ("by", "why") if (text := getattr(options, name)) is not None}}
     if options.control is not None:
         timestamp = {"timestamp": time.time_ns() // 1_000_000}
-        event = ClientScope(options.tenant, "prod").control_event(event_type, given | timestamp)
+        event = ClientScope(options.tenant, "prod").control_event(event_type, fields | timestamp)
         with open_private(options.control, "ab") as file:
             file.write(event.model_dump_json(exclude_none=True).encode() + b"\n")
         return f"appended to {options.control}"
-    where = config(options)
-    check_signing(where)
-    with closing(kafka_verbs(where, options.tenant)) as verbs:
-        return str(verbs.decide(event_type, given).result())
+    chosen = config(options)
+    check_signing(chosen)
+    with closing(kafka_verbs(chosen, options.tenant)) as verbs:
+        return str(verbs.decide(event_type, fields).result())
 
 
 def decision_history(options: argparse.Namespace) -> "ControlHistory":
@@ -67,52 +64,51 @@ def decision_history(options: argparse.Namespace) -> "ControlHistory":
         return table.history
 
 
-def kafka_verbs(where: "Config", tenant_id: str, environment: str = "prod") -> "KafkaVerbs":
+def kafka_verbs(chosen: "Config", tenant_id: str, environment: str = "prod") -> "KafkaVerbs":
     from recallflow.client import ClientTopics, Credentials, KafkaVerbs
     from recallflow.verbs.arguments import ClientScope
 
-    named, auth, scope = where.topics, where.auth, ClientScope(tenant_id, environment)
-    topics = ClientTopics(named.memory, named.queries, named.responses, named.control)
-    return KafkaVerbs(where.kafka, scope, topics, TIMEOUT_S, Credentials(auth.api_key), auth.control_secret)
+    topics, auth, scope = chosen.topics, chosen.auth, ClientScope(tenant_id, environment)
+    client_topics = ClientTopics(topics.memory, topics.queries, topics.responses, topics.control)
+    return KafkaVerbs(chosen.kafka, scope, client_topics, TIMEOUT_S, Credentials(auth.api_key), auth.control_secret)
 
 
-def control_table(where: "Config") -> "ControlTable":
+def control_table(chosen: "Config") -> "ControlTable":
     from recallflow.connectors.kafka.control import ControlTable
 
-    return ControlTable(where.kafka, where.topics.control, secret=where.auth.control_secret)
+    return ControlTable(chosen.kafka, chosen.topics.control, secret=chosen.auth.control_secret)
 
 
-def check_signing(where: "Config") -> None:
-    """Raise UsageError where decisions are signed, and the new one would not be: it would have no effect."""
-    if where.auth.control_secret is not None:
+def check_signing(chosen: "Config") -> None:
+    """Raise UsageError if decisions are signed, and no secret is configured: without a signature, the new one would
+    have no effect."""
+    if chosen.auth.control_secret is not None:
         return
-    with closing(control_table(where)) as table:
+    with closing(control_table(chosen)) as table:
         if table.signs():
             raise UsageError(
-                f"decisions in {where.topics.control} are signed, and this one would have no signature; give "
+                f"decisions in {chosen.topics.control} are signed, and this one would have no signature; give "
                 "auth.control_secret (RECALLFLOW_AUTH_CONTROL_SECRET)"
             )
 
 
 def add_decisions(
-    actions: Commands, run: Handler, where: str, *commands: tuple[str, str, str], required: bool = False
+    actions: Commands, run: Handler, description: str, *commands: tuple[str, str, str], required: bool = False
 ) -> list[argparse.ArgumentParser]:
-    """Add commands for decisions, each by its name, help and example. `where` is their description. `required` tells
-    whether author and reason are."""
-    added = []
+    """Add commands for decisions by name, help and example. With `required`, author and reason must be given."""
+    parsers = []
     for name, text, example in commands:
-        parser = actions.add_parser(
-            name, help=text, description=where, examples=(f"{example} --control control.jsonl",)
-        )
+        examples = (f"{example} --control control.jsonl",)
+        parser = actions.add_parser(name, help=text, description=description, examples=examples)
         add_tenant(parser)
         add_reasons(parser, required=required)
         parser.set_defaults(run=run)
-        added.append(parser)
-    return added
+        parsers.append(parser)
+    return parsers
 
 
 def run_decision(options: argparse.Namespace) -> int:
-    """Store the decision of a parser with the defaults `event_type` and `fields`, which are names of options."""
+    """Store a decision, whose event type and fields (names of options) are defaults of the command's parser."""
     return decide(options, options.name, options.event_type, {name: getattr(options, name) for name in options.fields})
 
 
@@ -126,11 +122,11 @@ def _add_listing(actions: Commands, command: str, heading: str, fields: tuple[st
 
     def run(options: argparse.Namespace) -> int:
         found = rows(decision_history(options), options.tenant)
-        if not options.json:
+        if options.json:
+            for row in found:
+                json_line(dict(zip(fields, row, strict=True)))
+        else:
             table((heading, fields[1]), found)
-            return 0
-        for row in found:
-            json_line(dict(zip(fields, row, strict=True)))
         return 0
 
     parser.set_defaults(run=run)
@@ -138,16 +134,17 @@ def _add_listing(actions: Commands, command: str, heading: str, fields: tuple[st
 
 def add_categories(commands: Commands) -> None:
     actions = add_actions(commands, "categories", "manage the categories of a tenant's memories")
-    where = "Sends the decision to the control topic, or appends it to the file of --control; it applies from then on."
+    effect = "Sends the decision to the control topic, or appends it to the file of --control; it applies from then on."
     setting, removing = add_decisions(
-        actions, run_decision, where,
+        actions, run_decision, effect,
         ("set", "define or redescribe a category", 'recallflow categories set acme food --description "what they eat"'),
         ("remove", "remove a category for later memories", "recallflow categories remove acme food"),
     )  # fmt: skip
     for action in (setting, removing):
         action.add_argument("name", metavar="NAME")
-        removed = action is removing
-        action.set_defaults(event_type="category", fields=("name", "description", "removed"), removed=removed)
+        action.set_defaults(
+            event_type="category", fields=("name", "description", "removed"), removed=action is removing
+        )
     removing.set_defaults(description="")
     text = "content of the category, as instruction for models"
     setting.add_argument("--description", required=True, metavar="TEXT", help=text)
@@ -162,9 +159,9 @@ def _category_rows(history: "ControlHistory", tenant_id: str) -> list[tuple[str,
 
 def add_owners(commands: Commands) -> None:
     actions = add_actions(commands, "owners", "map owners of projects to workspaces")
-    where = "Sends the decision to the control topic, or appends it to the file of --control. Memories do not move."
+    effect = "Sends the decision to the control topic, or appends it to the file of --control. Memories do not move."
     mapping, unmapping = add_decisions(
-        actions, run_decision, where,
+        actions, run_decision, effect,
         ("map", "route an owner's projects to a workspace", "recallflow owners map acme acme-labs labs"),
         ("unmap", "route an owner's projects to their users again", "recallflow owners unmap acme acme-labs"),
     )  # fmt: skip
@@ -186,12 +183,12 @@ _QUOTA_NAMES = "\n".join(f"{name}: {what}" for name, what in QUOTAS.items())
 
 def add_quota(commands: Commands) -> None:
     actions = add_actions(commands, "quota", "manage a tenant's limits of rates and sizes")
-    where = (
+    effect = (
         "Sends the decision to the control topic, or appends it to the file of --control; it applies from a second "
         f"later on.\n\nquotas:\n{_QUOTA_NAMES}"
     )
     setting, removing = add_decisions(
-        actions, run_decision, where,
+        actions, run_decision, effect,
         ("set", "set a limit", "recallflow quota set acme events_per_s 50"),
         ("remove", "remove a limit", "recallflow quota remove acme events_per_s"),
     )  # fmt: skip
@@ -209,7 +206,7 @@ def _quota_rows(history: "ControlHistory", tenant_id: str) -> list[tuple[str, ob
 
 
 API_KEY = "api_key"
-# Permission of a key → its flag and value name. Without the flag the key is valid for all of the tenant's.
+# Restriction of a key → its flag and value name. Without the flag, the key is valid for all of the tenant's.
 KEY_SCOPES = {"projects": ("--project", "PROJECT"), "environments": ("--environment", "NAME"),
               "end_users": ("--end-user", "USER")}  # fmt: skip
 
@@ -237,10 +234,10 @@ def run_key_create(options: argparse.Namespace) -> int:
     from recallflow.credentials import new_key
 
     key, fields = new_key()
-    scopes = {name: given for name in KEY_SCOPES if (given := getattr(options, name)) is not None}
+    scopes = {name: values for name in KEY_SCOPES if (values := getattr(options, name)) is not None}
     stored = store_decision(options, API_KEY, fields | scopes)
     print(key.text(), flush=True)
-    # On standard error, so that a pipe gets the key alone.
+    # On standard error, so that a pipe gets only the key.
     note(f"key {key.name}: {stored}; it is valid {_validity(options)}, and cannot be shown again")
     return 0
 
@@ -249,14 +246,14 @@ def run_key_revoke(options: argparse.Namespace) -> int:
     """Revoke a key permanently.
     $ recallflow keys revoke acme 0123456789abcdef --bootstrap-servers localhost:9092"""
     keys = _keys(decision_history(options), options.tenant)
-    if options.name not in keys:  # the argument may be the key itself
+    if options.name not in keys:  # the message does not repeat the argument, which may be the key itself
         raise UsageError(f"tenant {options.tenant} has no key of this name: `recallflow keys list` prints their names")
     key, fields = keys[options.name]
     if fields["revoked"] is not None:
         print(f"keys revoke {options.tenant} {options.name}: already revoked at {fields['revoked']}")
         return 0
     code = decide(options, options.name, API_KEY, key.revocation())
-    note(f"it is refused {_validity(options)}")
+    note(f"the key is refused {_validity(options)}")
     return code
 
 
@@ -292,8 +289,8 @@ def _keys(history: "ControlHistory", tenant_id: str) -> "dict[str, tuple[ApiKey,
 
     found = {}
     for name in history.names(tenant_id, API_KEY):
-        made = [(format_time(at), cast("ApiKey", event)) for at, event in history.decisions(tenant_id, API_KEY, name)]
-        revoked, key = next(((at, event) for at, event in made if event.revoked), (None, made[-1][1]))
-        fields: dict[str, Any] = {"name": name, "since": made[0][0], "revoked": revoked}
+        events = [(format_time(at), cast("ApiKey", event)) for at, event in history.decisions(tenant_id, API_KEY, name)]
+        revoked, key = next(((at, event) for at, event in events if event.revoked), (None, events[-1][1]))
+        fields: dict[str, Any] = {"name": name, "since": events[0][0], "revoked": revoked}
         found[name] = key, fields | {name: getattr(key, name) for name in (*KEY_SCOPES, "by", "why")}
     return found
