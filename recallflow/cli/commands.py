@@ -105,7 +105,7 @@ PIPE_CLOSED = 141  # as shells report a closed pipe
 COMMANDS: tuple[Callable[[Any], None], ...] = (
     demo.add_demo, memories.add_memory, memories.add_memories, records.add_tail, services.add_pipe, replay.add_replay,
     graph.add_graph, tenants.add_categories, tenants.add_quota, tenants.add_keys, tenants.add_owners,
-    services.add_completion, kafka.add_run_and_topics, kafka.add_enrich, services.add_serve, services.add_mcp,
+    services.add_completion, kafka.add_run_topics_enrich, services.add_serve, services.add_mcp,
     kafka.add_doctor, kafka.add_reembed, records.add_dlq, state.add_state, state.add_checkpoints, privacy.add_export,
     privacy.add_erase, services.add_schema,
 )  # fmt: skip

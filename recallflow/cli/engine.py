@@ -20,7 +20,7 @@ if TYPE_CHECKING:  # the clients import slowly, and help does not need them
     from recallflow.verbs.arguments import AnyEvent
 
 TOPICS = ("topics.memory", "topics.queries", "topics.responses", "topics.receipts", "topics.dead_letters")
-NEITHER = "no engine given; give --state-dir DIR of a stopped engine, or --bootstrap-servers HOST:PORT of a running one"
+NO_ENGINE = "no engine given; give --state-dir DIR of a stopped one, or --bootstrap-servers HOST:PORT of a running one"
 
 
 def add_engine(parser: argparse.ArgumentParser, *keys: str) -> None:
@@ -33,27 +33,28 @@ def add_engine(parser: argparse.ArgumentParser, *keys: str) -> None:
 
 
 def event_of(options: argparse.Namespace, event_type: str, fields: Mapping[str, Any]) -> "AnyEvent":
-    """Return an event or query about the user of the options. Raise InvalidRecord with the wrong fields."""
+    """Return an event or query of the user in the options. Raise InvalidRecord with the wrong fields."""
     from recallflow.verbs.arguments import ClientScope
 
     return ClientScope(options.tenant, options.environment).event(event_type, options.user, fields)
 
 
 class CommandEngine:
-    """Events and queries of a command about one user. Every call waits for its outcome."""
+    """Access of a command to an engine, for one user. Every call waits for its outcome."""
 
     def __init__(
         self, runner: "asyncio.Runner", service: "Service", options: argparse.Namespace, config: "Config", remote: bool
     ) -> None:
-        """`remote` means that the engine is another process on Kafka, which may not run."""
+        """`remote` means that the engine is another process on Kafka, which may be stopped."""
         self._runner, self._service, self._options, self._config = runner, service, options, config
         self._is_remote = remote
-        # In this process no message is lost: a slow call is still running.
+        # In this process no message can be lost, so a slow call is waited for.
         self._timeout_s: float = options.timeout_s if remote else 3_600.0
         self._headers = config.auth.credentials
 
     def send(self, event_type: str, fields: Mapping[str, Any]) -> "Receipt":
-        """Send an event; return its receipt. Raise InvalidRecord if refused, RecallflowError without one in time."""
+        """Send an event; return its receipt. Raise InvalidRecord if it is refused, RecallflowError if no receipt comes
+        in time."""
         event = cast("MemoryEvent", event_of(self._options, event_type, fields))
         stored = self._runner.run(self._service.apply(event, self._headers, self._timeout_s))
         if stored.receipt is None:
@@ -61,8 +62,8 @@ class CommandEngine:
         return stored.receipt
 
     def ask(self, query_type: str, fields: Mapping[str, Any], *, takes_errors: bool = False) -> dict[str, Any]:
-        """Return the response to a query as JSON. Raise InvalidRecord if refused, RecallflowError without one in time,
-        and for an error response unless `takes_errors`."""
+        """Return the response to a query as JSON. Raise InvalidRecord if the query is refused, RecallflowError if no
+        response comes in time, and for an error response unless `takes_errors`."""
         query = cast("QueryEvent", event_of(self._options, query_type, fields))
         try:
             response = self._runner.run(self._service.ask(query, self._headers, self._timeout_s))
@@ -82,7 +83,7 @@ class CommandEngine:
 
 @contextmanager
 def open_engine(options: argparse.Namespace) -> Iterator[CommandEngine]:
-    """Open the engine of the options. Raise UsageError for no engine, or two."""
+    """Open the engine of the options. Raise UsageError if they name no engine, or two."""
     import asyncio
 
     chosen, origins = config_and_origins(options)
@@ -94,15 +95,14 @@ def open_engine(options: argparse.Namespace) -> Iterator[CommandEngine]:
 
 
 def _is_behind_kafka(options: argparse.Namespace, origins: Mapping[str, str]) -> bool:
-    """Return whether the engine is on Kafka: by a flag, or else by configured brokers, as settings may name both."""
-    given = vars(options)
-    directory, brokers = given["state_dir"] is not None, given["kafka.bootstrap_servers"] is not None
-    if directory and brokers:
+    """Return whether the engine is on Kafka. Flags decide; without one, configured brokers come before a directory."""
+    has_directory, has_brokers = (vars(options)[key] is not None for key in ("state_dir", "kafka.bootstrap_servers"))
+    if has_directory and has_brokers:
         raise UsageError("--state-dir and --bootstrap-servers name two engines; give one of them")
-    if directory or brokers:
-        return brokers
+    if has_directory or has_brokers:
+        return has_brokers
     if "kafka.bootstrap_servers" not in origins and "state_dir" not in origins:
-        raise UsageError(NEITHER)
+        raise UsageError(NO_ENGINE)
     return "kafka.bootstrap_servers" in origins
 
 
@@ -115,10 +115,10 @@ def _over_directory(config: "Config", options: argparse.Namespace) -> "Iterator[
 
     if options.command != "remember":
         describe(config.named_state_dir())  # a read must not create the directory
-    decided = decisions(options) if "control" in options else ControlHistory()
+    history = decisions(options) if "control" in options else ControlHistory()
     # The user of this process can read the files anyway, so no key is checked.
     try:
-        with open_local(replace(config, auth=AuthSettings(mode="off")), decided) as service:
+        with open_local(replace(config, auth=AuthSettings(mode="off")), history) as service:
             yield service
     except StateInUse as error:
         remedy = "stop that process, give another --state-dir, or ask an engine on Kafka with --bootstrap-servers"
@@ -127,15 +127,15 @@ def _over_directory(config: "Config", options: argparse.Namespace) -> "Iterator[
 
 @contextmanager
 def _behind_kafka(config: "Config", timeout_s: float) -> "Iterator[Service]":
-    """Open a service on Kafka. Raise SourceError at once where Kafka is unreachable or lacks the topics."""
+    """Open a service on Kafka. Raise SourceError at once if Kafka is unreachable or lacks a topic."""
     from recallflow.connectors.kafka.service import KafkaService
     from recallflow.connectors.kafka.topic_reader import TopicReader
     from recallflow.flows.gateway import service_topics
     from recallflow.verbs.arguments import checked_wait
 
     checked_wait("--timeout-s", timeout_s)
-    named = service_topics(config)
+    topics = service_topics(config)
     with TopicReader(config.kafka, give_up_s=timeout_s) as reader:
-        reader.partitions([topic for topic in named if isinstance(topic, str)])
-    with closing(KafkaService(config.kafka, named, timeout_s)) as service:
+        reader.partitions([topic for topic in topics if isinstance(topic, str)])
+    with closing(KafkaService(config.kafka, topics, timeout_s)) as service:
         yield service

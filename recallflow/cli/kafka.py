@@ -10,7 +10,6 @@ from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from rich.text import Text
@@ -36,7 +35,7 @@ def run_until_stopped(
     run: "Callable[[Config], int | None]",
     check: "Callable[[Config], None]" = lambda _: None,
 ) -> int:
-    """Run a flow with the chosen settings, or print them once `check` accepts them. Return the exit code."""
+    """Run a flow with the chosen settings; with --print-config, check and print them instead. Return the exit code."""
     from recallflow.flows.config import as_file
     from recallflow.telemetry import export_spans, set_up_logging
 
@@ -51,28 +50,32 @@ def run_until_stopped(
         return run(chosen) or 0
 
 
-RENEWAL_S = 10.0  # interval of looking at certificate files
+RENEWAL_S = 10.0  # interval of checks of the certificate files
 
 
 def run_until_renewed(kafka: "KafkaOptions", run: "Callable[[], None]") -> None:
-    """Run a flow. Once a renewed certificate can be used, stop the flow as SIGTERM does, and raise SourceError: Kafka
-    clients read their files once, so that the process must start again. An unusable certificate is ignored."""
+    """Run a flow. Once a renewed certificate is usable, stop the flow as SIGTERM does, and raise SourceError: Kafka's
+    clients read their files only once, so the process must start again. An unusable certificate is ignored."""
     files, stopping, renewed = kafka.certificate_files(), threading.Event(), threading.Event()
 
-    def look() -> list[tuple[int, int] | None]:
-        return [(found.st_mtime_ns, found.st_ino) if (found := stat(file)) else None for file in files]
+    def versions() -> list[tuple[int, int]]:
+        found = []
+        for file in files:
+            with suppress(OSError):
+                found.append(((status := file.stat()).st_mtime_ns, status.st_ino))
+        return found
 
     def watch() -> None:
-        used = last = look()
+        checked = latest = versions()
         while not stopping.wait(RENEWAL_S):
-            before, last = last, look()
-            if used == last or before != last:  # certificate and key are written one after the other
+            before, latest = latest, versions()
+            if latest == checked or latest != before:  # two equal ones: certificate and key are not written at once
                 continue
             try:
                 replace(kafka)  # librdkafka loads and compares them
             except UsageError as error:
                 _log.warning("the renewed certificate cannot be used: %s; correct the files", error)
-                used = last
+                checked = latest
             else:
                 renewed.set()
                 os.kill(os.getpid(), signal.SIGTERM)
@@ -84,16 +87,10 @@ def run_until_renewed(kafka: "KafkaOptions", run: "Callable[[], None]") -> None:
         raise SourceError("the certificate files were renewed: start again, so that Kafka clients read them")
 
 
-def stat(path: Path) -> os.stat_result | None:
-    with suppress(OSError):
-        return path.stat()
-    return None
-
-
 LOG_APPEND_TIME = {"message.timestamp.type": "LogAppendTime"}
 
 
-def add_run_and_topics(commands: Commands) -> None:
+def add_run_topics_enrich(commands: Commands) -> None:
     run = add_command(commands, "run", run_main_flow)
     flags.add_kafka(run, *flags.RUN)
     flags.add_start(run)
@@ -108,6 +105,9 @@ def add_run_and_topics(commands: Commands) -> None:
     text = "register the schemas of events and outputs as TOPIC-value, if the registry finds them compatible"
     create.add_argument("--register-schemas", action="store_true", help=text)
     flags.add_kafka(create, *flags.TOPICS, "topics.results", "topics.audit")
+    enrich = add_command(commands, "enrich", run_enrich)
+    flags.add_kafka(enrich, *flags.ENRICH)
+    flags.add_start(enrich)
 
 
 def run_main_flow(options: argparse.Namespace) -> int:
@@ -123,7 +123,7 @@ def _run(chosen: "Config") -> int:
 
     if (count := process_count(chosen)) > 1:
         return run_members(chosen, count)
-    from recallflow.flows.kafka import MainKafkaFlow  # which a supervisor does without
+    from recallflow.flows.kafka import MainKafkaFlow  # a supervisor does not need it
 
     check_single_process(chosen.named_state_dir())
     run_until_renewed(chosen.kafka, MainKafkaFlow(chosen).run)
@@ -134,27 +134,27 @@ def run_create(options: argparse.Namespace) -> int:
     """Create missing topics.
     $ recallflow topics create --partitions 8 --bootstrap-servers localhost:9092"""
     chosen = flags.config(options)
-    for topic, made in create_missing_topics(chosen, options.partitions, options.replication).items():
-        show({"topic": topic, "created": made}, f"{topic}: {'created' if made else 'exists'}", as_json=options.json)
+    for topic, is_new in create_missing_topics(chosen, options.partitions, options.replication).items():
+        show({"topic": topic, "created": is_new}, f"{topic}: {'created' if is_new else 'exists'}", as_json=options.json)
     return _register(chosen, options.json) if options.register_schemas else 0
 
 
 def create_missing_topics(chosen: "Config", number: int, replicas: int) -> dict[str, bool]:
-    """Create the topics of the settings. Return whether each was missing. Raise SourceError."""
+    """Create the topics of the settings. Return for each topic whether it was created. Raise SourceError."""
     from recallflow.connectors.kafka.admin import KEEPS_ALL, create_topics
 
-    named = chosen.topics
+    topics = chosen.topics
     partitions = {
-        named.memory: number, named.queries: number, named.control: 1, named.responses: number,
-        named.receipts: number, named.enrichment: number, named.results: number, named.dead_letters: 1,
+        topics.memory: number, topics.queries: number, topics.control: 1, topics.responses: number,
+        topics.receipts: number, topics.enrichment: number, topics.results: number, topics.dead_letters: 1,
     }  # fmt: skip
-    if named.audit is not None:
-        partitions[named.audit] = number
+    if topics.audit is not None:
+        partitions[topics.audit] = number
     settings = dict.fromkeys(partitions, LOG_APPEND_TIME)
     # Memory events: lost state is rebuilt from this log, so its records must not expire.
-    settings[named.memory] = LOG_APPEND_TIME | {"retention.ms": "-1"}
-    # Decisions: records are judged by the decisions of their time, however old.
-    settings[named.control] = LOG_APPEND_TIME | KEEPS_ALL
+    settings[topics.memory] = LOG_APPEND_TIME | {"retention.ms": "-1"}
+    # Decisions: a record is authorised by the decisions of its time, however old.
+    settings[topics.control] = LOG_APPEND_TIME | KEEPS_ALL
     return create_topics(chosen.kafka, partitions, settings, replicas)
 
 
@@ -165,18 +165,18 @@ def _register(chosen: "Config", as_json: bool) -> int:
     if (registry := chosen.kafka.registry) is None:
         raise UsageError("--register-schemas needs a schema registry: give -X schema.registry.url=URL")
     topics, failed = chosen.topics, False
-    named = {
+    schemas = {
         topics.memory: "memory-event", topics.queries: "query-event",
         topics.responses: "response", topics.receipts: "receipt",
     }  # fmt: skip
-    for topic, name in named.items():
+    for topic, name in schemas.items():
         subject = f"{topic}-value"
         outcome, detail = registry.register(subject, *registered_schema(name, chosen.run.response_format))
         failed |= outcome == "incompatible"
         fields = {"subject": subject, "outcome": outcome, "detail": detail}
         show(fields, f"{subject}: {outcome} ({detail})", as_json=as_json)
     if failed:
-        remedy = "keep the registered schema, or change the compatibility level of the subject in the registry"
+        remedy = "keep the registered schemas, or change the compatibility level of the subjects in the registry"
         note(f"incompatible schemas were not registered: {remedy}")
     return 1 if failed else 0
 
@@ -205,27 +205,21 @@ def run_doctor(options: argparse.Namespace) -> int:
         if options.json:
             json_line(finding._asdict())
         else:
-            todo = f"\n      → {finding.todo}" if finding.todo else ""
+            remedy = f"\n      → {finding.todo}" if finding.todo else ""
             status = f"{finding.status:<5}", _STATUS_STYLES.get(finding.status.upper(), "")
-            text = clean(f" {finding.check}: {finding.what}{todo}")
+            text = clean(f" {finding.check}: {finding.what}{remedy}")
             console().print(Text.assemble(status, text), soft_wrap=True)
     return 1 if failed else 0
 
 
 def _processes(chosen: "Config") -> int:
-    """Return the number of members that `run` would start. Unreachable brokers are a finding of their own."""
+    """Return the number of members that `run` would start. Unreachable brokers are reported as another finding."""
     from recallflow.members import process_count, usable_cpus
 
     try:
         return process_count(chosen)
     except SourceError:
         return usable_cpus()
-
-
-def add_enrich(commands: Commands) -> None:
-    enrich = add_command(commands, "enrich", run_enrich)
-    flags.add_kafka(enrich, *flags.ENRICH)
-    flags.add_start(enrich)
 
 
 def run_enrich(options: argparse.Namespace) -> int:
@@ -237,9 +231,9 @@ def run_enrich(options: argparse.Namespace) -> int:
     return run_until_stopped(options, lambda chosen: run_until_renewed(chosen.kafka, EnrichFlow(chosen).run))
 
 
-_LOCAL = """\
+_NO_REEMBEDDING = """\
 {name} embeds in the engine's own process: there is nothing to compute beforehand. A new deployment reads the log into
-new state directories, and embeds as it reads:
+new state directories, and embeds the texts as it reads them:
     recallflow run --embedder {name} --deployment NEW_NAME --state-dir NEW_DIR --create
 Files that were replayed without Kafka are replayed once more, into a new state directory:
     recallflow replay --embedded --embedder {name} --state-dir NEW_DIR --create FILE"""
@@ -269,38 +263,37 @@ def run_reembed(options: argparse.Namespace) -> int:
     if name != REMOTE:
         if "engine.embedder" not in origins:
             raise UsageError("give --embedder openai, and --embedding-model with the name of the new model")
-        print(_LOCAL.format(name=name))
+        print(_NO_REEMBEDDING.format(name=name))
         return 0
     with open_embedder(chosen.engine, chosen.embedding, "bulk") as embedder, progress_bar() as bar:
         task = bar.add_task("reading records")
 
-        def expect(records: int) -> None:
+        def set_total(records: int) -> None:
             bar.update(task, total=records)
 
-        with MemoryTopicReplay.read(chosen, embedder, expect, partial(bar.advance, task)) as replay:
+        with MemoryTopicReplay.read(chosen, embedder, set_total, partial(bar.advance, task)) as replay:
             bar.stop()
             return _reembed(options, chosen, cast("RemoteEmbedder", embedder).service, replay)
 
 
 def _reembed(
-    options: argparse.Namespace, chosen: "Config", service: "EmbeddingService", standing: "MemoryTopicReplay"
+    options: argparse.Namespace, chosen: "Config", service: "EmbeddingService", replay: "MemoryTopicReplay"
 ) -> int:
     from recallflow.connectors.model_embedders import load_tiktoken
     from recallflow.embedder import Estimate
 
     counter = load_tiktoken() or Estimate()
-    cost = standing.cost(counter)
+    cost = replay.cost(counter)
     print(_cost_line(cost, service.name, counter, options.price_per_million))
     if options.dry_run:
         return 0
     if cost.texts:
-        if not options.yes:
-            if not sys.stdin.isatty():
-                raise UsageError("no terminal to ask for confirmation; give --yes, or --dry-run")
-            if not confirmed("compute them?"):
-                print("nothing was computed")
-                return 1
-        refused = _compute(chosen, service, standing, cost.texts)
+        if not options.yes and not sys.stdin.isatty():
+            raise UsageError("no terminal to ask for confirmation; give --yes, or --dry-run")
+        if not options.yes and not confirmed("compute them?"):
+            print("nothing was computed")
+            return 1
+        refused = _compute(chosen, service, replay, cost.texts)
         print(f"{cost.texts - refused:,} vectors are in {chosen.topics.memory}; {refused:,} texts were refused")
     print(
         f"now: recallflow run --embedder openai --embedding-model {service.name} "
@@ -311,18 +304,18 @@ def _reembed(
 
 def _cost_line(cost: "Cost", model: str, counter: "TokenCounter", price: float | None) -> str:
     amount = f"{cost.characters:,} characters, about {cost.tokens:,} tokens ({counter.counted_by})"
-    found = f"{cost.texts:,} texts have no vector of {model}: {amount}"
+    text = f"{cost.texts:,} texts have no vector of {model}: {amount}"
     if price is not None:
-        found += f", {cost.tokens / 1_000_000 * price:,.4f} at {price:g} per million"
+        text += f", {cost.tokens / 1_000_000 * price:,.4f} at {price:g} per million"
     if cost.refused:
-        found += f"\n{cost.refused:,} events have vectors of another dimension: an engine with {model} will refuse them"
+        text += f"\n{cost.refused:,} events have vectors of another dimension: an engine with {model} will refuse them"
     if cost.misrouted:
-        moved = "an engine (recallflow run) has sent them to the partitions of their owners"
-        found += f"\n{cost.misrouted:,} records are misrouted: they are not counted until {moved}"
-    return found
+        condition = "an engine (recallflow run) has sent them to the partitions of their owners"
+        text += f"\n{cost.misrouted:,} records are misrouted: they are not counted until {condition}"
+    return text
 
 
-def _compute(chosen: "Config", service: "EmbeddingService", standing: "MemoryTopicReplay", texts: int) -> int:
+def _compute(chosen: "Config", service: "EmbeddingService", replay: "MemoryTopicReplay", texts: int) -> int:
     """Compute and send all vectors; return the number of texts that the service refused."""
     from recallflow.connectors.kafka.sender import Publisher
     from recallflow.flows.reembed import Reembedding
@@ -331,6 +324,6 @@ def _compute(chosen: "Config", service: "EmbeddingService", standing: "MemoryTop
     publisher = Publisher(chosen.kafka, chosen.topics.memory, lambda _: None, chosen.auth.credentials)
     with progress_bar() as bar, Runtime(Completions()) as runtime:
         task = bar.add_task("embedding texts", total=texts)
-        reembedding = Reembedding(service, runtime, standing.directory.has_vectors())
-        reembedding.run(standing.missing(), publisher, partial(bar.advance, task))
+        reembedding = Reembedding(service, runtime, replay.directory.has_vectors())
+        reembedding.run(replay.missing(), publisher, partial(bar.advance, task))
     return reembedding.refused

@@ -24,22 +24,20 @@ if TYPE_CHECKING:
 
 def add_state(commands: Commands) -> None:
     actions = add_actions(commands, "state", "inspect and maintain state directories")
-    info = add_command(actions, "info", run_info)
-    hashed = add_command(actions, "hash", run_hash)
-    hashed.add_argument("directories", type=Path, nargs="*", metavar="DIR", help="all directories of a deployment")
-    verifying = add_command(actions, "verify", run_verify)
-    copying = add_command(actions, "checkpoint", run_checkpoint)
-    copying.add_argument("target", type=Path, metavar="DIR", help="an empty or new folder")
-    restoring = add_command(actions, "restore", run_restore)
-    restoring.add_argument("checkpoint", type=Path, metavar="CHECKPOINT", help="the checkpoint, which stays unchanged")
+    info, state_hash = add_command(actions, "info", run_info), add_command(actions, "hash", run_hash)
+    state_hash.add_argument("directories", type=Path, nargs="*", metavar="DIR", help="all directories of a deployment")
+    verify, checkpoint = add_command(actions, "verify", run_verify), add_command(actions, "checkpoint", run_checkpoint)
+    checkpoint.add_argument("target", type=Path, metavar="DIR", help="an empty or new folder")
+    restore = add_command(actions, "restore", run_restore)
+    restore.add_argument("checkpoint", type=Path, metavar="CHECKPOINT", help="the checkpoint, which stays unchanged")
     add_moves(actions)
-    rotating = add_command(actions, "rotate-key", run_rotate_key)
-    new = rotating.add_mutually_exclusive_group()
-    new.add_argument("--to-master-key-file", type=Path, metavar="FILE", help="the new key: 32 bytes in base64")
-    new.add_argument("--to-kms-key", metavar="ID", help="the new key: an AWS KMS key by id or ARN")
-    for action in (info, hashed, verifying):
+    rotate_key = add_command(actions, "rotate-key", run_rotate_key)
+    new_key = rotate_key.add_mutually_exclusive_group()
+    new_key.add_argument("--to-master-key-file", type=Path, metavar="FILE", help="the new key: 32 bytes in base64")
+    new_key.add_argument("--to-kms-key", metavar="ID", help="the new key: an AWS KMS key by id or ARN")
+    for action in (info, state_hash, verify):
         action.add_argument("--json", action="store_true", help="print as JSON")
-    for action in (info, hashed, verifying, copying, restoring, rotating):
+    for action in (info, state_hash, verify, checkpoint, restore, rotate_key):
         add_settings(action, *STATE)
 
 
@@ -48,15 +46,15 @@ def run_info(options: argparse.Namespace) -> int:
     $ recallflow state info --state-dir memory
     $ recallflow state info --json --state-dir memory"""
     with open_state(config(options)) as directory:
-        found = _info(directory)
+        fields = _info(directory)
     if options.json:
-        json_line(found)
+        json_line(fields)
         return 0
-    for name, value in found.items():
+    for name, value in fields.items():
         label = "applied, up to offset" if name == "applied" else name.replace("_", " ")  # offsets count from 0
         print(f"{label:<20} {value if not isinstance(value, dict) else ''}".rstrip())
-        for inner, number in value.items() if isinstance(value, dict) else ():
-            print(f"  {inner:<40} {number}")
+        for source, offset in value.items() if isinstance(value, dict) else ():
+            print(f"  {source:<40} {offset}")
     return 0
 
 
@@ -72,15 +70,15 @@ def run_hash(options: argparse.Namespace) -> int:
     if options.directories and options.state_dir is not None:
         raise UsageError("--state-dir and DIR cannot be combined; give all directories as recallflow state hash DIR …")
     paths = options.directories or [chosen.named_state_dir()]
-    found = combined_hash(paths, at_rest(chosen))
-    several = {format_partitions([number]): [*map(str, held)] for number, held in sorted(found.copies.items())}
+    result = combined_hash(paths, at_rest(chosen))
+    several = {format_partitions([number]): [*map(str, copies)] for number, copies in sorted(result.several.items())}
     if options.json:
         where = {"state_dirs": [str(path) for path in paths]} if options.directories else {"state_dir": str(paths[0])}
-        json_line(where | {"hash": found.hash} | ({"several": several} if several else {}))
+        json_line(where | {"hash": result.hash} | ({"several": several} if several else {}))
     else:
-        print(found.hash)
-    for name, (counted, *others) in several.items():
-        note(f"{name} is in {counted} and {', '.join(others)}: the first has applied at least as much, and is used")
+        print(result.hash)
+    for name, (newest, *others) in several.items():
+        note(f"{name} is in {newest} and {', '.join(others)}: the first has applied at least as much, and is used")
     return 0
 
 
@@ -109,18 +107,18 @@ def run_verify(options: argparse.Namespace) -> int:
     report = verify(*_directory(options))
     counts = ", ".join(f"{count} {name}" for name, count in report.records.items()) or "no records"
     searched = f"{report.partitions} state partitions: {counts}"
-    found = {"partitions": report.partitions, "records": report.records}
-    return _print_problems(options, report.problems, found, searched, "all data was read, and is consistent")
+    fields = {"partitions": report.partitions, "records": report.records}
+    return _print_problems(options, report.problems, fields, searched, "all data was read, and is consistent")
 
 
 def _print_problems(
-    options: argparse.Namespace, problems: Sequence[str], found: dict[str, Any], searched: str, sound: str
+    options: argparse.Namespace, problems: Sequence[str], fields: dict[str, Any], searched: str, success: str
 ) -> int:
-    """Print the result of a search for problems: as JSON with the fields `found`, or as text. Return the exit code."""
+    """Print the result of a search for problems: as JSON with further `fields`, or as text. Return the exit code."""
     if options.json:
-        json_line(found | {"problems": problems})
+        json_line(fields | {"problems": problems})
     else:
-        print(*problems, searched, f"{len(problems)} problems" if problems else sound, sep="\n")
+        print(*problems, searched, f"{len(problems)} problems" if problems else success, sep="\n")
     return 1 if problems else 0
 
 
@@ -153,19 +151,18 @@ def _directory(options: argparse.Namespace) -> "tuple[Path, AtRest]":
 
 
 def add_moves(actions: Commands) -> None:
-    moving = add_command(actions, "move", run_move)
-    moving.add_argument("--partitions", required=True, metavar="N-M", help="state partitions, such as 4-7 or 0,2,8-11")
-    moving.add_argument("--create", action="store_true", help="create the directory TO if it does not exist")
-    moving.add_argument("source", type=Path, metavar="FROM", help="a state directory")
-    moving.add_argument("target", type=Path, metavar="TO", help="another state directory with the same settings")
-    splitting = add_command(actions, "split", run_split)
-    splitting.add_argument("source", type=Path, metavar="FROM", help="a state directory")
-    text = "a directory and its state partitions"
-    splitting.add_argument("--into", required=True, nargs="+", metavar="DIR:N-M", help=text)
-    merging = add_command(actions, "merge", run_merge)
-    merging.add_argument("sources", type=Path, nargs="+", metavar="FROM", help="state directories")
-    merging.add_argument("--into", required=True, type=Path, metavar="DIR", help="the target directory")
-    for action in (moving, splitting, merging):
+    move = add_command(actions, "move", run_move)
+    move.add_argument("--partitions", required=True, metavar="N-M", help="state partitions, such as 4-7 or 0,2,8-11")
+    move.add_argument("--create", action="store_true", help="create the directory TO if it does not exist")
+    move.add_argument("source", type=Path, metavar="FROM", help="a state directory")
+    move.add_argument("target", type=Path, metavar="TO", help="another state directory with the same settings")
+    split, text = add_command(actions, "split", run_split), "a directory and its state partitions"
+    split.add_argument("source", type=Path, metavar="FROM", help="a state directory")
+    split.add_argument("--into", required=True, nargs="+", metavar="DIR:N-M", help=text)
+    merge = add_command(actions, "merge", run_merge)
+    merge.add_argument("sources", type=Path, nargs="+", metavar="FROM", help="state directories")
+    merge.add_argument("--into", required=True, type=Path, metavar="DIR", help="the target directory")
+    for action in (move, split, merge):
         add_settings(action, *ENCRYPTION)
 
 
@@ -185,13 +182,13 @@ def run_split(options: argparse.Namespace) -> int:
     $ recallflow state split memory --into left:0-7 right:8-15"""
     from recallflow.state.moving import split
 
-    into: dict[Path, list[int]] = {}
+    numbers_of: dict[Path, list[int]] = {}
     for text in options.into:
         path, colon, numbers = text.rpartition(":")
         if not colon or not path:
             raise UsageError(f"--into {text}: give a directory, a colon and state partitions, such as left:0-7")
-        into.setdefault(Path(path), []).extend(_numbers(f"--into {path}:", numbers))
-    return _print_move(split(options.source, into, at_rest(config(options))))
+        numbers_of.setdefault(Path(path), []).extend(_numbers(f"--into {path}:", numbers))
+    return _print_move(split(options.source, numbers_of, at_rest(config(options))))
 
 
 def run_merge(options: argparse.Namespace) -> int:
@@ -207,7 +204,7 @@ def run_merge(options: argparse.Namespace) -> int:
     moves, older = merge(options.sources, options.into, at_rest(config(options)), progress_of, now_ms=now_ms)
     for number, path, newest in older:
         print(f"{format_partitions([number])}: {path} holds an older copy than {newest}; the older copy stays")
-    return _print_move(moves, [one.path for one in older if one.path != options.into])
+    return _print_move(moves, [copy.path for copy in older if copy.path != options.into])
 
 
 def _numbers(flag: str, text: str) -> Collection[int]:
@@ -217,15 +214,16 @@ def _numbers(flag: str, text: str) -> Collection[int]:
         raise UsageError(f"{flag} {error}") from None
 
 
-def _print_move(moved: "Sequence[Move]", emptied: "Sequence[Path]" = ()) -> int:
-    from recallflow.state.folders import format_partitions, unreleased_numbers
+def _print_move(moves: "Sequence[Move]", older_copies: "Sequence[Path]" = ()) -> int:
+    """Print the moved partitions, and the directories of the moves and of older copies that are now empty."""
+    from recallflow.state.folders import format_partitions, held_numbers
 
-    for number, source, target in moved:
+    for number, source, target in moves:
         print(f"{format_partitions([number])}: {source} → {target}")
-    if not moved:
+    if not moves:
         print("no state partitions to move")
-    for source in dict.fromkeys([*(one.source for one in moved), *emptied]):
-        if not unreleased_numbers(source):
+    for source in dict.fromkeys([*(move.source for move in moves), *older_copies]):
+        if not held_numbers(source):
             note(f"{source} has no state partitions left, and may be removed")
     return 0
 
@@ -238,9 +236,9 @@ def run_rotate_key(options: argparse.Namespace) -> int:
     from recallflow.state.description import rewrap
 
     chosen = config(options)
-    state_dir, old = chosen.named_state_dir(), chosen.encryption
-    named = {"master_key_file": options.to_master_key_file, "master_key": None, "kms_key": options.to_kms_key}
-    master_key = at_rest(replace(chosen, encryption=replace(old, **named))).master_key
+    state_dir = chosen.named_state_dir()
+    new = {"master_key_file": options.to_master_key_file, "master_key": None, "kms_key": options.to_kms_key}
+    master_key = at_rest(replace(chosen, encryption=replace(chosen.encryption, **new))).master_key
     if master_key is None:
         raise UsageError("give the new master key: --to-master-key-file FILE or --to-kms-key ID")
     rewrap(state_dir, at_rest(chosen), master_key)
@@ -267,15 +265,15 @@ def run_checkpoints_list(options: argparse.Namespace) -> int:
     from recallflow.connectors.checkpoints.store import CheckpointStore
 
     store = CheckpointStore.open(options.url)
-    found = [_describe(manifest) for manifest in _generations(store)]
-    if not found:
+    generations = [_describe(manifest) for manifest in _generations(store)]
+    if not generations:
         note(f"{store.shown}: {NO_CHECKPOINTS}")
     if options.json:
-        for one in found:
-            json_line(one)
+        for fields in generations:
+            json_line(fields)
     else:
         names = ("partition", "offset", "created", "deployment", "bytes", "generation")
-        table(names, [[one[name] for name in names] for one in found])
+        table(names, [[fields[name] for name in names] for fields in generations])
     return 0
 
 
@@ -286,17 +284,17 @@ def run_checkpoints_verify(options: argparse.Namespace) -> int:
     from recallflow.connectors.checkpoints.store import CheckpointStore
 
     store = CheckpointStore.open(options.url)
-    problems, generations, known = list[str](), 0, dict[str, str | None]()
+    problems, generations, checked = list[str](), 0, dict[str, str | None]()
     for number in store.partitions():
         problems += [f"p{number:03d}: {problem}" for problem in store.broken(number)]
     for manifest in _generations(store):
         generations += 1
-        problems += [f"p{manifest.about.partition:03d}: {one}" for one in store.verify(manifest, known)]
+        problems += [f"p{manifest.about.partition:03d}: {problem}" for problem in store.verify(manifest, checked)]
     if not (generations or problems):
         raise CheckpointError(f"{store.shown}: {NO_CHECKPOINTS}")
-    found = {"generations": generations, "objects": len(known)}
-    searched = f"{generations} generations of {len(known)} objects"
-    return _print_problems(options, problems, found, searched, "all objects were read, and are intact")
+    fields = {"generations": generations, "objects": len(checked)}
+    searched = f"{generations} generations of {len(checked)} objects"
+    return _print_problems(options, problems, fields, searched, "all objects were read, and are intact")
 
 
 def _generations(store: "CheckpointStore") -> "Iterator[Manifest]":

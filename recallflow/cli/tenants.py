@@ -4,7 +4,7 @@ A decision is sent to the control topic, or appended to a file of control events
 
 import argparse
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import closing
 from typing import TYPE_CHECKING, Any, cast
 
@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 
 TIMEOUT_S = 10.0  # limit of the wait for Kafka's acknowledgement
-Rows = Callable[..., list[tuple[str, object]]]  # (history of decisions, tenant) → rows of a listing
+# Command → fields of its listing in JSON.
+LISTED = {"categories": ("name", "description"), "owners": ("owner", "workspace"), "quota": ("name", "limit")}
 
 
 def add_reasons(*actions: argparse.ArgumentParser, required: bool = False) -> None:
@@ -112,24 +113,35 @@ def run_decision(options: argparse.Namespace) -> int:
     return decide(options, options.name, options.event_type, {name: getattr(options, name) for name in options.fields})
 
 
-def _add_listing(actions: Commands, command: str, heading: str, fields: tuple[str, str], rows: Rows) -> None:
-    """Add `list`, which prints `rows`: with these fields as JSON, or as a table whose first column has a heading."""
+def _add_listing(actions: Commands, command: str) -> None:
     example = f"recallflow {command} list acme --control control.jsonl"
     text = f"print a tenant's current {command}"
     parser = actions.add_parser("list", help=text, description=f"{text.capitalize()}.", examples=(example,))
     parser.add_argument("--json", action="store_true", help="print one JSON object per line")
     add_tenant(parser)
+    parser.set_defaults(run=run_listing)
 
-    def run(options: argparse.Namespace) -> int:
-        found = rows(decision_history(options), options.tenant)
-        if options.json:
-            for row in found:
-                json_line(dict(zip(fields, row, strict=True)))
-        else:
-            table((heading, fields[1]), found)
-        return 0
 
-    parser.set_defaults(run=run)
+def run_listing(options: argparse.Namespace) -> int:
+    fields, rows = LISTED[options.command], _rows(options.command, decision_history(options), options.tenant)
+    if options.json:
+        for row in rows:
+            json_line(dict(zip(fields, row, strict=True)))
+    else:
+        heading = "category" if options.command == "categories" else options.command.removesuffix("s")
+        table((heading, fields[1]), rows)
+    return 0
+
+
+def _rows(command: str, history: "ControlHistory", tenant_id: str) -> list[tuple[str, object]]:
+    from recallflow.control import Quota, categories, owner_mappings
+
+    match command:
+        case "categories":
+            return [(one.name, one.description) for one in categories(history, tenant_id)]
+        case "owners":
+            return [(owner, space) for owner, space in owner_mappings(history, tenant_id).items() if space]
+    return [(one.name, one.limit) for one in history.in_force(Quota, "quota", tenant_id) if one.limit is not None]
 
 
 def add_categories(commands: Commands) -> None:
@@ -148,13 +160,7 @@ def add_categories(commands: Commands) -> None:
     removing.set_defaults(description="")
     text = "content of the category, as instruction for models"
     setting.add_argument("--description", required=True, metavar="TEXT", help=text)
-    _add_listing(actions, "categories", "category", ("name", "description"), _category_rows)
-
-
-def _category_rows(history: "ControlHistory", tenant_id: str) -> list[tuple[str, object]]:
-    from recallflow.control import categories
-
-    return [(one.name, one.description) for one in categories(history, tenant_id)]
+    _add_listing(actions, "categories")
 
 
 def add_owners(commands: Commands) -> None:
@@ -169,13 +175,7 @@ def add_owners(commands: Commands) -> None:
         action.add_argument("name", metavar="OWNER", help="owner of projects, as in github.com/OWNER/…")
         action.set_defaults(event_type="owner.mapping", fields=("name", "workspace"), workspace=None)
     mapping.add_argument("workspace", metavar="WORKSPACE", help="owner of the memories, like a user of this id")
-    _add_listing(actions, "owners", "owner", ("owner", "workspace"), _owner_rows)
-
-
-def _owner_rows(history: "ControlHistory", tenant_id: str) -> list[tuple[str, object]]:
-    from recallflow.control import owner_mappings
-
-    return [(owner, workspace) for owner, workspace in owner_mappings(history, tenant_id).items() if workspace]
+    _add_listing(actions, "owners")
 
 
 _QUOTA_NAMES = "\n".join(f"{name}: {what}" for name, what in QUOTAS.items())
@@ -196,13 +196,7 @@ def add_quota(commands: Commands) -> None:
         action.add_argument("name", metavar="NAME", choices=[*QUOTAS])
         action.set_defaults(event_type="quota", fields=("name", "limit"), limit=None)
     setting.add_argument("limit", type=int, metavar="LIMIT")
-    _add_listing(actions, "quota", "quota", ("name", "limit"), _quota_rows)
-
-
-def _quota_rows(history: "ControlHistory", tenant_id: str) -> list[tuple[str, object]]:
-    from recallflow.control import Quota
-
-    return [(one.name, one.limit) for one in history.in_force(Quota, "quota", tenant_id) if one.limit is not None]
+    _add_listing(actions, "quota")
 
 
 API_KEY = "api_key"
