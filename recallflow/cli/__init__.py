@@ -8,17 +8,17 @@ from recallflow.process import end_on_signals, end_process, end_with_supervisor
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command, and return its exit code. In a shell, `run`, `enrich` and `serve` end the process."""
-    named = next((word for word in sys.argv[1:] if not word.startswith("-")), "")
-    runs = arguments is None and named in ("run", "enrich", "serve")
-    if runs:
+    command = next((word for word in sys.argv[1:] if not word.startswith("-")), "")
+    ends_process = arguments is None and command in ("run", "enrich", "serve")
+    if ends_process:
         end_on_signals()
         end_with_supervisor()
     try:
-        from recallflow.cli.commands import perform  # a signal may come meanwhile
+        from recallflow.cli.commands import perform  # slow, so the handlers of signals come first
 
         code = perform(arguments)
     except KeyboardInterrupt:
         code = 130
-    if runs:
+    if ends_process:
         end_process(code)
     return code

@@ -48,13 +48,11 @@ SERVE = ("serve.host", "serve.port", "serve.reply_topic", "serve.reply_partition
 GATEWAY = ("topics.memory", "topics.queries", "topics.control", *OUTPUTS, *ENGINE, *QUERIES, "run.log_format")
 REEMBED = (*MODEL, *ENCRYPTION, "topics.memory", "topics.control", "engine.cache_bytes")
 ONE_PASS_CACHE_BYTES = 1024 * 1024
-
-
-LOCAL = "localhost:9092"
+_BROKER = "localhost:9092"  # default
 
 
 class Flag(NamedTuple):
-    """Command line flag of a setting. `metavar` names its value, if it has one; `default` is for the help."""
+    """Command line flag of a setting. `metavar` names the value, if the flag has one; `default` is for the help."""
 
     name: str
     metavar: str | None
@@ -66,7 +64,7 @@ class Flag(NamedTuple):
 # Setting → flag, value name, and help.
 FLAGS = {
     "state_dir": Flag("--state-dir", "DIR", "state directory"),
-    "kafka.bootstrap_servers": Flag("--bootstrap-servers", "HOST:PORT", "brokers ($KAFKA_BOOTSTRAP_SERVERS)", LOCAL),
+    "kafka.bootstrap_servers": Flag("--bootstrap-servers", "HOST:PORT", "brokers ($KAFKA_BOOTSTRAP_SERVERS)", _BROKER),
     "kafka.msk_iam_region": Flag("--msk-iam-region", "REGION", "log in to Amazon MSK with IAM credentials of a region"),
     "engine.embedder": Flag("--embedder", "NAME", "model: meaning, hash, static, minilm, onnx or openai", "meaning"),
     "engine.model_path": Flag("--model-path", "DIR", "folder of a local copy of the model"),
@@ -151,14 +149,12 @@ def add_settings(parser: argparse.ArgumentParser, *keys: str) -> None:
         if heading not in groups:
             groups[heading] = parser.add_argument_group(heading)
         text = flag.help if flag.default is None else f"{flag.help} (default: {flag.default})"
-        if flag.metavar is None:
-            groups[heading].add_argument(flag.name, dest=key, action="store_const", const=True, help=text)
-        else:
-            action = "append" if flag.repeated else "store"
-            groups[heading].add_argument(flag.name, dest=key, action=action, metavar=flag.metavar, help=text)
+        action = "append" if flag.repeated else "store"
+        details: Any = {"action": action, "metavar": flag.metavar} if flag.metavar else {"action": "store_true"}
+        groups[heading].add_argument(flag.name, dest=key, default=None, help=text, **details)
 
 
-def add_several(
+def add_repeated(
     parser: argparse.ArgumentParser, flag: str, dest: str, metavar: str, text: str, kind: Callable[[str], Any] = str
 ) -> None:
     """Add a flag that may be repeated. Its values are a list."""
@@ -189,7 +185,7 @@ def add_owner(parser: argparse.ArgumentParser) -> None:
 
 
 def add_control(parser: argparse.ArgumentParser) -> None:
-    """Add the flag of a file of control events, in place of the control topic."""
+    """Add --control, which names a file of control events, in place of the control topic."""
     text = "JSON lines of control events, each in force from its timestamp on"
     parser.add_argument("--control", type=Path, metavar="FILE", help=text)
 
@@ -200,7 +196,7 @@ def check_no_control(options: argparse.Namespace) -> None:
 
 
 def add_tenant(parser: argparse.ArgumentParser, help_text: str | None = None) -> None:
-    """Add the tenant of a decision, and the options of the log of decisions."""
+    """Add the tenant of a decision, and the options for the place of decisions: control topic or file."""
     parser.add_argument("tenant", metavar="TENANT", help=help_text)
     add_kafka(parser, "topics.control")
     add_control(parser)
@@ -211,20 +207,20 @@ def config(options: argparse.Namespace) -> "Config":
 
 
 def config_and_origins(options: argparse.Namespace) -> "tuple[Config, dict[str, str]]":
-    """Return the configuration, and for each given setting its origin."""
+    """Return the configuration, and where each setting that is not a default was set."""
     from recallflow.flows.config import LIBRDKAFKA, RawSetting, is_secret, read_config
 
-    given = vars(options)
-    flags = {key: RawSetting(flag.name, given[key]) for key, flag in FLAGS.items() if given.get(key) is not None}
-    for text in given.get("librdkafka", ()):
+    values = vars(options)
+    flags = {key: RawSetting(flag.name, values[key]) for key, flag in FLAGS.items() if values.get(key) is not None}
+    for text in values.get("librdkafka", ()):
         name, equals, value = text.partition("=")
         if not equals:
             raise UsageError(f"-X {name}: give NAME=VALUE")
         if is_secret(name):
             variable = f"RECALLFLOW_KAFKA_LIBRDKAFKA_{name.upper().replace('.', '_')}"
             raise UsageError(
-                f"-X {name}: a command line is visible to other users of the machine; give it in the file of "
-                f'--config, as "{name}" under [kafka.librdkafka], or as the variable {variable}'
+                f"-X {name}: other users of the machine can see a command line; set the secret in the file of "
+                f'--config, as "{name}" under [kafka.librdkafka], or in the variable {variable}'
             )
         flags[LIBRDKAFKA + name] = RawSetting(f"-X {name}", value)
     chosen, origins = read_config(flags, os.environ, options.config)
@@ -233,16 +229,17 @@ def config_and_origins(options: argparse.Namespace) -> "tuple[Config, dict[str, 
 
 
 def _check_state_dir(options: argparse.Namespace) -> None:
-    """Raise UsageError where --state-dir names a missing directory without --create. Settings need no --create."""
-    given = getattr(options, "state_dir", None)
-    if given == "":
+    """Raise UsageError if --state-dir names a missing directory, and the command has --create, which was not given. A
+    directory in the configuration is created without --create."""
+    state_dir = getattr(options, "state_dir", None)
+    if state_dir == "":
         raise UsageError("--state-dir is empty (an unset variable?): give a folder, such as . for the current one")
-    fills = getattr(options, "create", None) is False
-    only_shows = getattr(options, "print_config", False) or getattr(options, "dry_run", False)
-    if given is not None and fills and not only_shows and not Path(given).exists():
-        from recallflow.state.description import absence_message
+    needs_create = getattr(options, "create", None) is False
+    only_prints = getattr(options, "print_config", False) or getattr(options, "dry_run", False)
+    if state_dir is not None and needs_create and not only_prints and not Path(state_dir).exists():
+        from recallflow.state.description import absent
 
-        problem = absence_message(Path(given))
+        problem = absent(Path(state_dir))
         raise UsageError(f"{problem}{'' if problem.endswith('?') else ':'} --create creates it")
 
 
@@ -267,7 +264,7 @@ def decisions(options: argparse.Namespace) -> "ControlHistory":
 
 
 def whole(text: str) -> int:
-    """Parse a number of 1 or more, as a type of an argument."""
+    """Parse a number of 1 or more; the type of an argument."""
     if text.isdecimal() and int(text) >= 1:
         return int(text)
     raise argparse.ArgumentTypeError(f"{text!r} is no whole number of 1 or more")
@@ -275,4 +272,4 @@ def whole(text: str) -> int:
 
 def add_environments(parser: argparse.ArgumentParser) -> None:
     text = "only this environment; may be repeated (default: all)"
-    add_several(parser, "--environment", "environments", "NAME", text)
+    add_repeated(parser, "--environment", "environments", "NAME", text)

@@ -169,13 +169,13 @@ def add_erase(commands: Commands) -> None:
     flags.add_environments(parser)
     parser.add_argument("--timeout-s", type=float, default=60.0, metavar="S", help="seconds to wait (default: 60)")
     text = "also erase the person from this checkpoint; may be repeated"
-    flags.add_several(parser, "--checkpoint", "checkpoints", "DIR", text, Path)
+    flags.add_repeated(parser, "--checkpoint", "checkpoints", "DIR", text, Path)
     parser.add_argument("--compact-kafka", action="store_true", help="write tombstones to compacted topics")
     parser.add_argument("--verify", action="store_true", help="search every file for the person's data afterwards")
     parser.add_argument("--verify-only", action="store_true", help="search only, and erase nothing")
     parser.add_argument("--export", type=Path, metavar="FILE", help="search for the data of this export")
     text = "also search this folder, such as the enrichment flow's; may be repeated"
-    flags.add_several(parser, "--also", "also", "DIR", text, Path)
+    flags.add_repeated(parser, "--also", "also", "DIR", text, Path)
     flags.add_kafka(parser, *flags.ENGINE, *flags.TOPICS, "topics.results", "topics.replies")
 
 

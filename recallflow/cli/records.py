@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from recallflow.connectors.kafka.messages import Letter
     from recallflow.connectors.kafka.topic_reader import TopicReader
 
-# Topic to follow → label and colour of its records, and whether it is an input of the engine.
+# Topic that `tail` prints → label and colour of its records, and whether it is an input of the engine.
 FOLLOWED = {
     "memory": ("event", "green", True), "queries": ("query", "blue", True), "responses": ("answer", "magenta", False),
     "receipts": ("receipt", "green", False), "dead_letters": ("refused", "bold red", False),
@@ -36,23 +36,22 @@ def line_of(message: Any, name: str) -> Text:
     when = time.strftime("%H:%M:%S", time.localtime(time_ms(message) / 1_000))
     label, style, is_input = FOLLOWED[name]
     key = one_line((message.key() or b"").decode(errors="replace"))
-    begin = (when, WHEN), " → " if is_input else " ← ", (f"{label:<8}", style), (key, WHO), " "
-    at = f"  {message.topic()}:{message.partition()}:{message.offset()}"
-    return Text.assemble(*begin, one_line(_summary(name, _parsed(message), message)), (at, DIM))
+    beginning = (when, WHEN), " → " if is_input else " ← ", (f"{label:<8}", style), (key, WHO), " "
+    position = f"  {message.topic()}:{message.partition()}:{message.offset()}"
+    return Text.assemble(*beginning, one_line(_summary(name, _parsed(message), message)), (position, DIM))
 
 
 def record_of(message: Any) -> dict[str, Any]:
-    """Return a record for programs: position and content. Content that is not JSON is text."""
+    """Return a record as JSON fields: position, time, key and content. Content that is not JSON becomes text."""
     from recallflow.connectors.kafka.messages import Letter
 
     letter = Letter.of(message)
-    found = {
+    fields = {
         "position": f"{message.topic()}:{message.partition()}:{message.offset()}",
-        "timestamp_ms": message.timestamp()[1],
-        "key": (message.key() or b"").decode(errors="replace"),
+        "timestamp_ms": message.timestamp()[1], "key": (message.key() or b"").decode(errors="replace"),
         "record": _parsed(message),
-    }
-    return found if letter is None else found | {"error": letter.error}
+    }  # fmt: skip
+    return fields if letter is None else fields | {"error": letter.error}
 
 
 def _parsed(message: Any) -> Any:
@@ -72,14 +71,15 @@ def _summary(name: str, record: Any, message: Any) -> str:
     if name == "dead_letters":
         from recallflow.connectors.kafka.messages import REPLAYED_HEADER, Letter, headers_of
 
-        letter, named = Letter.of(message), dict(headers_of(message) or ())
-        other = "replayed" if REPLAYED_HEADER in named else "not written by an engine"
-        return other if letter is None else f"{letter.error.get('code')}: {letter.error['detail']}"
+        if (letter := Letter.of(message)) is not None:
+            return f"{letter.error.get('code')}: {letter.error['detail']}"
+        return "replayed" if REPLAYED_HEADER in dict(headers_of(message) or ()) else "not written by an engine"
     if not isinstance(record, dict):
         return "(a tombstone)" if record is None else str(record)
     match name:
         case "memory" | "queries":
-            content = next((record[one] for one in ("content", "query", "memory_id", "filter") if record.get(one)), "")
+            names = ("content", "query", "memory_id", "filter")
+            content = next((record[field] for field in names if record.get(field)), "")
             return f"{record.get('type')} {content if isinstance(content, str) else orjson.dumps(content).decode()}"
         case "receipts":
             return f"{record.get('outcome')} {record.get('memory_id') or record.get('id')}"
@@ -98,7 +98,7 @@ def _response_summary(response: dict[str, Any]) -> str:
     return ", ".join(parts) + (f": {content}" if content else "")
 
 
-WAIT_S = 0.5
+WAIT_S = 0.5  # limit of one read
 
 
 def add_tail(commands: Commands) -> None:
@@ -129,36 +129,34 @@ def run_tail(options: argparse.Namespace) -> int:
 
     chosen = config(options)
     with suppress(KeyboardInterrupt), TopicReader(chosen.kafka, UNCOMMITTED, decodes=True) as reader:
-        named = {getattr(chosen.topics, name): name for name in FOLLOWED}
+        names = {getattr(chosen.topics, name): name for name in FOLLOWED}
         only = options.only or [*map(_flag, FOLLOWED)]
-        for message in _followed(reader, [topic for topic, name in named.items() if _flag(name) in only], options):
+        for message in _messages(reader, [topic for topic, name in names.items() if _flag(name) in only], options):
             if options.json:
                 json_line(record_of(message))
             else:
-                console().print(line_of(message, named[message.topic()]), no_wrap=True, overflow="ellipsis")
+                console().print(line_of(message, names[message.topic()]), no_wrap=True, overflow="ellipsis")
     return 0
 
 
-def _followed(reader: "TopicReader", topics: Sequence[str], options: argparse.Namespace) -> Iterator[Any]:
-    """Yield records that match the options as they arrive; from the beginning, each partition in order."""
+def _messages(reader: "TopicReader", topics: Sequence[str], options: argparse.Namespace) -> Iterator[Any]:
+    """Yield records that match the options as they arrive. Records of one partition are in order."""
     for (topic, number), (begin, end) in reader.spans(topics).items():
         reader.add(topic, number, begin if options.begin == "beginning" else end)
-    left = options.count
-    while left is None or left > 0:
-        message = reader.read(WAIT_S)
-        if message is not None and _is_wanted(message.key() or b"", options):
-            left = None if left is None else left - 1
-            yield message
-
-
-def _is_wanted(key: bytes, options: argparse.Namespace) -> bool:
     owner = f"{options.tenant}/{options.user or ''}".encode()
-    return options.tenant is None or (key == owner if options.user is not None else key.startswith(owner))
+    count = 0
+    while options.count is None or count < options.count:
+        if (message := reader.read(WAIT_S)) is None:
+            continue
+        key = message.key() or b""
+        if options.tenant is None or (key == owner if options.user is not None else key.startswith(owner)):
+            count += 1
+            yield message
 
 
 SHOWN_CHARACTERS = 200
 CODES = get_args(ErrorCode)
-DENIED = ("unauthenticated", "forbidden")
+DENIED = ("unauthenticated", "forbidden")  # errors of senders
 
 
 def add_dlq(commands: Commands) -> None:
@@ -188,18 +186,17 @@ def run_dlq_list(options: argparse.Namespace) -> int:
     $ recallflow dlq list --code invalid_event --json --bootstrap-servers localhost:9092"""
     from recallflow.connectors.kafka.topic_reader import read_letters
 
-    number = 0
-    where = config(options)
-    for letter in read_letters(where.kafka, where.topics.dead_letters):
-        if not _is_chosen(letter, options):
+    count = 0
+    chosen = config(options)
+    for letter in read_letters(chosen.kafka, chosen.topics.dead_letters):
+        if not _is_selected(letter, options):
             continue
-        number += 1
+        count += 1
         # Earlier versions stored dead letters unmasked.
         text = None if letter.value is None else mask(letter.value)[0].decode(errors="replace")
         headers = [(name, mask(value or b"")[0].decode(errors="replace")) for name, value in letter.headers]
         if options.json:
-            shown = {"position": str(letter.position), "error": letter.error, "headers": headers, "record": text}
-            json_line(shown)
+            json_line({"position": str(letter.position), "error": letter.error, "headers": headers, "record": text})
         else:
             error = letter.error
             print(paragraph(f"{error['source']} {error['code']}: {error['detail']}"))
@@ -209,7 +206,7 @@ def run_dlq_list(options: argparse.Namespace) -> int:
             for missing in letter.missing:
                 print(paragraph(f"({missing})", "    "))
     if not options.json:
-        print(f"{number} dead letters")
+        print(f"{count} dead letters")
     return 0
 
 
@@ -224,30 +221,33 @@ def run_dlq_replay(options: argparse.Namespace) -> int:
     from recallflow.connectors.kafka.sender import DeadLetterReplay
     from recallflow.connectors.kafka.topic_reader import letters_to_replay, with_originals
 
-    where = config(options)
-    # It ends an earlier replay's transaction, so it precedes the reading.
-    replay = None if options.dry_run else DeadLetterReplay(where.kafka, where.topics.dead_letters)
-    found = letters_to_replay(where.kafka, where.topics.dead_letters)
-    letters = with_originals(where.kafka, [letter for letter in found if _is_chosen(letter, options)])
-    cut = [letter for letter in letters if letter.missing]
-    for letter in cut:
+    chosen = config(options)
+    kafka, topics = chosen.kafka, chosen.topics
+    # This ends the transaction of an earlier replay, whose marks are read afterwards.
+    replay = None if options.dry_run else DeadLetterReplay(kafka, topics.dead_letters)
+    found = letters_to_replay(kafka, topics.dead_letters)
+    letters = with_originals(kafka, [letter for letter in found if _is_selected(letter, options)])
+    incomplete = [letter for letter in letters if letter.missing]
+    for letter in incomplete:
         note(f"{letter.source} cannot be sent again: {'; '.join(letter.missing)}")
     denied = [letter for letter in letters if options.code is None and letter.error.get("code") in DENIED]
     if denied:
         remedy = f"check them, and give --code {' or '.join(DENIED)} to send them"
         note(f"{len(denied)} not sent, because their senders were refused; {remedy}")
-    whole = [letter for letter in letters if not letter.missing and letter not in denied]
+    sendable = [letter for letter in letters if not letter.missing and letter not in denied]
     if replay is None:
-        for letter in whole:
+        for letter in sendable:
             print(paragraph(f"{letter.source} {letter.error['code']}: {letter.error['detail']}"))
-        print(f"{len(whole)} would be sent again")
+        print(f"{len(sendable)} would be sent again")
     else:
-        sent = replay.send_again(whole, where.auth.credentials, (where.topics.memory, where.topics.queries))
-        print(f"{sent} sent again" + (f"; {len(cut)} not sent, because they are incomplete" if cut else ""))
-    return 1 if cut or denied else 0
+        sent = replay.send_again(sendable, chosen.auth.credentials, (topics.memory, topics.queries))
+        print(
+            f"{sent} sent again" + (f"; {len(incomplete)} not sent, because they are incomplete" if incomplete else "")
+        )
+    return 1 if incomplete or denied else 0
 
 
-def _is_chosen(letter: "Letter", options: argparse.Namespace) -> bool:
+def _is_selected(letter: "Letter", options: argparse.Namespace) -> bool:
     after = options.since is None or letter.refused_ms >= options.since
     before = options.until is None or letter.refused_ms < options.until
     return options.code in (None, letter.error.get("code")) and after and before

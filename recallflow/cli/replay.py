@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from recallflow.cli.flags import ENGINE, add_create, add_kafka, add_owner, add_several, config_and_origins
+from recallflow.cli.flags import ENGINE, add_create, add_kafka, add_owner, add_repeated, config_and_origins
 from recallflow.cli.output import error
 from recallflow.cli.parser import Commands, add_command
 from recallflow.errors import UsageError
@@ -18,7 +18,7 @@ def add_replay(commands: Commands) -> None:
     parser.add_argument("--embedded", action="store_true", help="import into --state-dir, without Kafka")
     parser.add_argument("--format", metavar="NAME", help="format of the log (default: detected)")
     text = "of a table (Parquet, CSV, JSON lines): column of content, user_id, timestamp, …"
-    add_several(parser, "--column", "columns", "FIELD=COLUMN", text, _column)
+    add_repeated(parser, "--column", "columns", "FIELD=COLUMN", text, _column)
     parser.add_argument("--date-order", choices=DATES, help="order in ambiguous dates such as 1/2/24")
     parser.add_argument("--zone", metavar="NAME", help="time zone of times without one (default: UTC)")
     parser.add_argument("--rate", type=_rate, metavar="N", help="maximum events per second")

@@ -35,7 +35,7 @@ def run_serve(options: argparse.Namespace) -> int:
     $ recallflow serve --bootstrap-servers localhost:9092 --port 8081"""
 
     def run(config: "Config") -> None:
-        from recallflow.flows import gateway  # which needs an extra
+        from recallflow.flows import gateway  # needs an extra
 
         if options.state_dir is not None:
             gateway.serve_local(config, flags.decisions(options), options.control)
@@ -67,24 +67,24 @@ def run_mcp(options: argparse.Namespace) -> int:
 
     def run(config: "Config") -> None:
         from recallflow.connectors.mcp.tools import ServerScope
-        from recallflow.flows import gateway, mcp  # which need extras
+        from recallflow.flows import gateway, mcp  # need extras
 
         if options.http and options.user:
             raise UsageError("--user is not for HTTP, where each request names its user in x-end-user-id; leave it out")
         if options.state_dir is None:
             flags.check_no_control(options)
-        at = mcp.parse_address(options.http) if options.http else None
+        address = mcp.parse_address(options.http) if options.http else None
         server_scope = ServerScope(options.tenant, options.environment, options.project)
         open_engine = gateway.embedded if options.state_dir else gateway.behind_kafka
 
         def serve() -> None:
             with open_engine(config, flags.decisions(options)) as engine:
-                if at is None:
+                if address is None:
                     mcp.serve_user(config, engine, server_scope, options.user or "user")
                 else:
-                    mcp.serve_http(config, engine, server_scope, at)
+                    mcp.serve_http(config, engine, server_scope, address)
 
-        if at is None or options.state_dir is not None:  # a client of standard input starts no server again
+        if address is None or options.state_dir is not None:  # a client on standard input would not restart a server
             serve()
         else:
             run_until_renewed(config.kafka, serve)
@@ -113,15 +113,14 @@ def run_schema(options: argparse.Namespace) -> int:
     import orjson
 
     if options.name == "openapi":
-        from recallflow.connectors.http.app import openapi as made
-    elif options.name == "asyncapi":
-        from recallflow.schema import asyncapi as made
+        from recallflow.connectors.http.app import openapi as build
     else:
-        from recallflow.schema import schemas as made
+        from recallflow.schema import asyncapi, schemas
 
-    found = made()
-    shown = found[options.name] if options.name in SCHEMAS else found
-    print(orjson.dumps(shown, option=orjson.OPT_INDENT_2).decode())
+        build = asyncapi if options.name == "asyncapi" else schemas
+    document = build()
+    chosen = document[options.name] if options.name in SCHEMAS else document
+    print(orjson.dumps(chosen, option=orjson.OPT_INDENT_2).decode())
     return 0
 
 
@@ -133,11 +132,11 @@ SHELLS = {
 
 
 def add_completion(commands: Commands) -> None:
-    where = "\n".join(f"{shell}: {how}" for shell, how in SHELLS.items())
+    installation = "\n".join(f"{shell}: {text}" for shell, text in SHELLS.items())
     parser = commands.add_parser(
         "completion",
         help="print a shell completion script",
-        description=f"Prints a completion script for commands, options and files.\n{where}",
+        description=f"Prints a completion script for commands, options and files.\n{installation}",
         examples=('eval "$(recallflow completion bash)"', "recallflow completion fish | head -3"),
     )
     parser.add_argument("shell", choices=[*SHELLS])
@@ -190,18 +189,18 @@ def run_pipe(options: argparse.Namespace) -> int:
     history, encryption = flags.decisions(options), flags.at_rest(chosen)
     with EmbeddedEngine.open(chosen.engine, chosen.state_dir, history, chosen.models, encryption) as embedded:
         batches = batches_of_lines(_stdin(), RECORD_BYTES + 1)
-        first: list[int] = []
+        first_offsets: list[int] = []  # one, of this run's first line
 
         def open_feed(offset: int, _: "Callable[[bytes], object]") -> "Iterator[list[bytes]]":
-            first.append(offset)
+            first_offsets.append(offset)
             return read_ahead(batches)
 
         def deliver(offset: int, outputs: "list[Delivered]") -> None:
             """Print outputs as they come. Line numbers count this run's input from 1."""
             for output in outputs:
                 if isinstance(output, DeadLetter):
-                    refused = orjson.dumps(rejection(offset - first[0] + 1, output)).decode()
-                    print(refused, file=sys.stderr, flush=True)
+                    refused = rejection(offset - first_offsets[0] + 1, output)
+                    print(orjson.dumps(refused).decode(), file=sys.stderr, flush=True)
                 elif options.receipts or isinstance(output, Answer):
                     sys.stdout.buffer.write(output.body + b"\n")
                     sys.stdout.buffer.flush()
@@ -214,5 +213,5 @@ def _stdin() -> io.BufferedIOBase:
     """Return a separate file object: at exit Python waits for sys.stdin, on which the reader thread may block."""
     try:
         return open(sys.stdin.fileno(), "rb", closefd=False)
-    except io.UnsupportedOperation:  # no file: a program that embeds the command has replaced sys.stdin
+    except io.UnsupportedOperation:  # sys.stdin is no file, but an object of a program that runs the command
         return cast(io.BufferedIOBase, sys.stdin.buffer)
