@@ -19,7 +19,7 @@ from rich.text import Text
 
 from recallflow.cli.flags import add_kafka, config
 from recallflow.cli.kafka import create_missing_topics
-from recallflow.cli.memories import DIM, NOTHING_RELEVANT, WHEN, WHO, one_line, passage, print_block, relative_time, who
+from recallflow.cli.memories import DIM, NO_MATCH, WHEN, WHO, one_line, passage, print_block, relative_time, speaker
 from recallflow.cli.output import console, heading, json_line, paragraph
 from recallflow.cli.parser import Commands, add_command
 from recallflow.errors import QueryTimeout, SourceError
@@ -32,7 +32,7 @@ if TYPE_CHECKING:  # the engine imports slowly, and help does not need it
     from recallflow.kafka_options import KafkaOptions
     from recallflow.memory import Memory
 
-QUESTION, ANSWER, NONE = "bold", "bold green", "bold yellow"
+QUESTION, NO_ANSWER = "bold", "bold yellow"  # styles
 NAMES = {"maya": "Maya", "team-atlas": "Team Atlas", "theo": "Theo"}
 _INDENT = "    "
 
@@ -48,9 +48,9 @@ def print_question(target: Console, number: int, question: SampleQuestion, answe
 
 def print_answer(target: Console, answer: Mapping[str, Any], user: str, now: datetime, expect: Sequence[str]) -> None:
     """Print the memories of an answer; the first expected one is highlighted, or else the first."""
-    if NOTHING_RELEVANT in {warning["code"] for warning in answer.get("warnings", ())}:
+    if NO_MATCH in {warning["code"] for warning in answer.get("warnings", ())}:
         chance = f"a chance of {answer['answerable']:.0%} that a memory contains the answer"
-        print_block(target, Text.assemble(("no answer", NONE), f": {chance}"), f"{_INDENT}\N{EM DASH} ")
+        print_block(target, Text.assemble(("no answer", NO_ANSWER), f": {chance}"), f"{_INDENT}\N{EM DASH} ")
         return
     memories = answer["memories"]
     found = next((memory["id"] for memory in memories if memory["id"] in expect), None)
@@ -59,8 +59,8 @@ def print_answer(target: Console, answer: Mapping[str, Any], user: str, now: dat
 
 
 def _print_memory(target: Console, memory: Mapping[str, Any], user: str, now: datetime, *, answers: bool) -> None:
-    speaker = NAMES[user] if memory["role"] == "user" and memory["name"] is None else who(memory)
-    text = Text.assemble((f"{relative_time(memory['created_at'], now)} ", WHEN), (f"{speaker}: ", WHO), passage(memory))
+    author = NAMES[user] if memory["role"] == "user" and memory["name"] is None else speaker(memory)
+    text = Text.assemble((f"{relative_time(memory['created_at'], now)} ", WHEN), (f"{author}: ", WHO), passage(memory))
     if not answers:
         text.stylize(DIM)
         print_block(target, text, f"{_INDENT}  ")
@@ -89,7 +89,7 @@ def run_demo(options: argparse.Namespace) -> int:
     $ recallflow demo --json | head -1"""
     from recallflow.samples import sample_events, sample_questions
 
-    began_s = time.perf_counter()
+    began_s = time.perf_counter()  # the slow import counts
     from recallflow.memory import Memory
 
     with _engine_behind(config(options).kafka) if options.kafka else Memory(tenant=TENANT) as engine:
@@ -99,17 +99,17 @@ def run_demo(options: argparse.Namespace) -> int:
         if options.interactive:
             _converse(engine)
             return 0
-        asked = sample_questions()
-        answers = [_ask_engine(engine, question.query) for question in asked]
+        questions = sample_questions()
+        answers = [_ask_engine(engine, question.query) for question in questions]
     if options.json:
         for answer in answers:
             json_line(answer)
         return 0
     chats, seconds = len({event.user_id for event in events}), time.perf_counter() - began_s
-    remembered = f"{len(events)} events of {chats} chats"
-    print(paragraph(f"{remembered} remembered, {len(asked)} questions answered, in {seconds:.1f} s with start-up."))
+    stored = f"{len(events)} events of {chats} chats"
+    print(paragraph(f"{stored} remembered, {len(questions)} questions answered, in {seconds:.1f} s with start-up."))
     target = console()
-    for number, (question, answer) in enumerate(zip(asked, answers, strict=True), 1):
+    for number, (question, answer) in enumerate(zip(questions, answers, strict=True), 1):
         print_question(target, number, question, answer)
     print()
     heading("Your own memory")
@@ -125,21 +125,21 @@ def _ask_engine(engine: "Memory | RecallClient", query: dict[str, Any]) -> dict[
 
 
 def _converse(engine: "Memory | RecallClient") -> None:
-    """Answer input lines until the end. `maya: …` asks about Maya, and so do later lines."""
+    """Answer input lines until an empty one. `maya: …` asks Maya's memory, and so do later lines without a name."""
     from recallflow.samples import sample_questions
 
-    target, person = console(), next(iter(NAMES))
-    moment: str = sample_questions()[0].query["timestamp"]
-    if is_person := sys.stdin.isatty():
+    target, user = console(), next(iter(NAMES))
+    time_text: str = sample_questions()[0].query["timestamp"]
+    if is_interactive := sys.stdin.isatty():
         print(paragraph(f"Ask about {', '.join(NAMES)}: “theo: What is the cat called?”. An empty line ends it."))
-    while line := _line(f"{person}> " if is_person else ""):
-        named, colon, question = line.partition(":")
-        if colon and named.strip().lower() in NAMES:
-            person, line = named.strip().lower(), question.strip()
+    while line := _line(f"{user}> " if is_interactive else ""):
+        name, colon, question = line.partition(":")
+        if colon and name.strip().lower() in NAMES:
+            user, line = name.strip().lower(), question.strip()
         if line:
-            fields = {"tenant_id": TENANT, "user_id": person, "query": line, "k": 3, "timestamp": moment}
+            fields = {"tenant_id": TENANT, "user_id": user, "query": line, "k": 3, "timestamp": time_text}
             answer = _ask_engine(engine, {"type": "recall"} | fields)
-            print_answer(target, answer, person, datetime.fromisoformat(moment), ())
+            print_answer(target, answer, user, datetime.fromisoformat(time_text), ())
 
 
 def _line(prompt: str) -> str:
@@ -161,36 +161,36 @@ def _engine_behind(kafka: "KafkaOptions") -> "Iterator[RecallClient]":
     from recallflow.flows.settings import TopicNames
 
     name = f"recallflow-demo-{uuid.uuid4().hex[:8]}"
-    plain = {field: topic for field, topic in asdict(TopicNames()).items() if isinstance(topic, str)}
-    named: dict[str, Any] = {field: f"{name}.{topic}" for field, topic in plain.items()}
-    where = Config(kafka=kafka, topics=replace(TopicNames(), **named))
+    defaults = {field: topic for field, topic in asdict(TopicNames()).items() if isinstance(topic, str)}
+    topics: dict[str, Any] = {field: f"{name}.{topic}" for field, topic in defaults.items()}
+    chosen = Config(kafka=kafka, topics=replace(TopicNames(), **topics))
     with TemporaryDirectory(prefix=f"{name}-") as folder:
         settings, log = Path(folder, "config.toml"), Path(folder, "log")
-        settings.write_text(as_file(where))  # passwords do not belong on a command line
+        settings.write_text(as_file(chosen))  # in a file, because a command line would show passwords
         settings.chmod(0o600)
         try:
-            create_missing_topics(where, 1, 1)
-            memory, queries, responses = (named[field] for field in ("memory", "queries", "responses"))
-            topics = {"memory_topic": memory, "query_topic": queries, "response_topic": responses}
-            at, options = kafka.bootstrap_servers, kafka.librdkafka
-            region = kafka.msk_iam_region
-            opening = RecallClient(at, TENANT, **topics, options=options, timeout_s=START_S, msk_iam_region=region)
-            with _running(settings, Path(folder, "state"), log) as engine, opening as opened:
-                _wait_until_up(engine, opened, log)
-                yield opened
+            create_missing_topics(chosen, 1, 1)
+            client = RecallClient(
+                kafka.bootstrap_servers, TENANT, memory_topic=topics["memory"], query_topic=topics["queries"],
+                response_topic=topics["responses"], options=kafka.librdkafka, timeout_s=START_S,
+                msk_iam_region=kafka.msk_iam_region,
+            )  # fmt: skip
+            with _running(settings, Path(folder, "state"), log) as engine, client:
+                _wait_until_up(engine, client, log)
+                yield client
         finally:
-            delete_topics(kafka, [*named.values()])
+            delete_topics(kafka, [*topics.values()])
 
 
 def _wait_until_up(engine: "subprocess.Popen[bytes]", client: "RecallClient", log: Path) -> None:
-    """Wait for the engine: it answers no question from before its first start."""
-    given_up_s = time.monotonic() + START_S
-    while time.monotonic() < given_up_s and engine.poll() is None:
+    """Wait until the engine answers. It never answers queries that were sent before its first start."""
+    deadline_s = time.monotonic() + START_S
+    while time.monotonic() < deadline_s and engine.poll() is None:
         with suppress(QueryTimeout):
             client.stats(user="maya", timeout_s=PROBE_S)
             return
     lines = log.read_text(errors="replace").strip().splitlines()
-    raise SourceError(f"the demo's engine did not start: {lines[-1] if lines else 'it says nothing'}")
+    raise SourceError(f"the demo's engine did not start: {lines[-1] if lines else 'its log is empty'}")
 
 
 @contextmanager
@@ -201,10 +201,10 @@ def _running(settings: Path, state_dir: Path, log: Path) -> "Iterator[subprocess
     from recallflow.flows.config import PREFIX
 
     environment = {name: value for name, value in os.environ.items() if not name.startswith(PREFIX)}
-    run = ("run", "--config", str(settings), "--state-dir", str(state_dir), "--create")
-    command = [sys.executable, "-m", "recallflow", *run]
-    with log.open("wb") as written:
-        process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=written)  # noqa: S603
+    arguments = ("run", "--config", str(settings), "--state-dir", str(state_dir), "--create")
+    command = [sys.executable, "-m", "recallflow", *arguments]
+    with log.open("wb") as errors:
+        process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=errors)  # noqa: S603
     try:
         yield process
     finally:

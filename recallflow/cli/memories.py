@@ -17,24 +17,24 @@ from recallflow.cli.output import clean, confirmed, console, json_line, note
 from recallflow.cli.parser import Commands, add_command
 from recallflow.errors import UsageError
 
-WHEN, WHO, FOUND, DIM = "cyan", "bold", "bold yellow", "dim"
+WHEN, WHO, MATCH, DIM = "cyan", "bold", "bold yellow", "dim"  # styles
 _INDENT = " " * 5
-# Direction marks: their author could reorder neighbouring text. Scripts keep their direction without them.
+# Direction marks, by which an author could reorder neighbouring text. Text keeps its direction without them.
 _DIRECTIONS = re.compile("[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
-_BREAKS = re.compile("[\t\n\v\f\r\x1c-\x1e\x85\u2028\u2029]")
+_LINE_BREAKS = re.compile("[\t\n\v\f\r\x1c-\x1e\x85\u2028\u2029]")
 
 
 def one_line(text: str) -> str:
     """Replace each line break and control character by one character, so that offsets stay valid."""
-    return clean(_DIRECTIONS.sub("\N{REPLACEMENT CHARACTER}", _BREAKS.sub(" ", text)))
+    return clean(_DIRECTIONS.sub("\N{REPLACEMENT CHARACTER}", _LINE_BREAKS.sub(" ", text)))
 
 
 def relative_time(rfc3339: str, now: datetime | None = None) -> str:
     """Return a relative time in words, in the local time zone."""
-    moment = datetime.fromisoformat(rfc3339)
-    if not 1 < moment.year < 9_999:  # another time zone may exceed the range of dates
+    time = datetime.fromisoformat(rfc3339)
+    if not 1 < time.year < 9_999:  # in another time zone, the time might exceed the range of dates
         return rfc3339[:10]
-    local = moment.astimezone()
+    local = time.astimezone()
     today = (now or datetime.now(UTC)).astimezone()
     days = (today.date() - local.date()).days
     if days in (0, 1):
@@ -44,8 +44,8 @@ def relative_time(rfc3339: str, now: datetime | None = None) -> str:
     return f"{local.day} {local:%B}" + (f" {local.year}" if local.year != today.year else "")
 
 
-def who(memory: Mapping[str, Any]) -> str:
-    """Return the speaker; for a memory without one, its kind."""
+def speaker(memory: Mapping[str, Any]) -> str:
+    """Return the speaker's name or role; for a memory without a speaker, its kind."""
     return one_line(memory["name"] or memory["role"] or memory["kind"])
 
 
@@ -58,13 +58,13 @@ def print_block(target: Console, text: Text, first: str = "", rest: str | None =
 
 
 def print_ranked(target: Console, memory: Mapping[str, Any], *, explain: bool = False) -> None:
-    shown = Text.assemble((relative_time(memory["created_at"]), WHEN), " ", (f"{who(memory)}:", WHO), " ")
-    print_block(target, shown.append_text(passage(memory)), f"{memory['rank']:>3}. ")
+    beginning = Text.assemble((relative_time(memory["created_at"]), WHEN), " ", (f"{speaker(memory)}:", WHO), " ")
+    print_block(target, beginning.append_text(passage(memory)), f"{memory['rank']:>3}. ")
     reasons = [one_line(reason["text"]) for reason in memory["why"]]
-    because = "; ".join(reasons if explain else reasons[:1])
+    explanation = "; ".join(reasons if explain else reasons[:1])
     if memory.get("question") is not None:
-        because += f"; subquery: {one_line(memory['question'])}"
-    print_block(target, Text(f"because: {because}", DIM), _INDENT)
+        explanation += f"; subquery: {one_line(memory['question'])}"
+    print_block(target, Text(f"because: {explanation}", DIM), _INDENT)
     if explain and memory.get("explanation") is not None:
         print_block(target, Text(_score(memory), DIM), _INDENT)
 
@@ -76,21 +76,21 @@ def passage(memory: Mapping[str, Any]) -> Text:
     for reason in memory["why"]:
         for word in reason.get("words", ()):
             for place in word["places"]:
-                text.stylize(FOUND, place["start"], place["end"])
+                text.stylize(MATCH, place["start"], place["end"])
     start, end = excerpt["start"], excerpt["end"]
-    shown = text[start:end] if start < end else Text()
-    if (rest := len(content) - len(shown)) > 0:
-        before, behind = "… " * (start > 0), " …" * (end < len(content))
-        return Text.assemble(before, shown, behind, (f" ({rest:,} characters more)", DIM))
-    return shown
+    part = text[start:end] if start < end else Text()
+    if (rest := len(content) - len(part)) > 0:
+        before, after = "… " * (start > 0), " …" * (end < len(content))
+        return Text.assemble(before, part, after, (f" ({rest:,} characters more)", DIM))
+    return part
 
 
 def _score(memory: Mapping[str, Any]) -> str:
     parts = memory["explanation"]
     factors, weights = parts["factors"], parts["weights"]
-    weighed = [f"{name} {weights.get(name, 1):g} × {value:.2f}" for name, value in factors.items() if value]
-    boosts = [f"{name} {value:+.2f}" for name, value in parts["boosts"].items() if value]
-    return f"score {memory['score']:.3f} ({', '.join([*weighed, *boosts])}); relevance {memory['relevance']:.2f}"
+    terms = [f"{name} {weights.get(name, 1):g} × {value:.2f}" for name, value in factors.items() if value]
+    terms += [f"{name} {value:+.2f}" for name, value in parts["boosts"].items() if value]
+    return f"score {memory['score']:.3f} ({', '.join(terms)}); relevance {memory['relevance']:.2f}"
 
 
 def print_warnings(target: Console, warnings: Iterable[Mapping[str, str]]) -> None:
@@ -98,8 +98,8 @@ def print_warnings(target: Console, warnings: Iterable[Mapping[str, str]]) -> No
         print_block(target, Text(one_line(f"{warning['code']}: {warning['detail']}"), "yellow"), "", "  ")
 
 
-LEAST_ROOM = 24  # minimum width of a text column
-MOST_CHARACTERS = 1_000  # of a text in a table: no line of a terminal is longer
+TEXT_COLUMNS_MIN = 24  # minimum width of a text column
+TEXT_CHARACTERS_MAX = 1_000  # of a text in a table: no line of a terminal is longer
 _FIELDS = (*("summary", "kind", "layer", "category", "tags", "topics"),
            *("session_id", "project_id", "importance", "confidence"))  # fmt: skip
 _TIMES = ("valid_from", "valid_to", "expires_at")
@@ -110,9 +110,10 @@ def print_memories(target: Console, memories: Iterable[Mapping[str, Any]]) -> No
     rows = []
     for one in memories:
         marks = f" ({', '.join(one['marks'])})" if one["marks"] else ""
-        text = Text.assemble((f"{who(one)}:", WHO), (marks, DIM), f" {_first_characters(one['content'])}")
+        content = one_line(one["content"][:TEXT_CHARACTERS_MAX])
+        text = Text.assemble((f"{speaker(one)}:", WHO), (marks, DIM), f" {content}")
         cells = [Text(relative_time(one["created_at"]), WHEN), Text(one_line(one["id"]), DIM), text]
-        rows.append(((one["created_at"], one["id"], who(one), one["content"]), cells))
+        rows.append(((one["created_at"], one["id"], speaker(one), one["content"]), cells))
     _print_list(target, ["when", "id", "memory"], rows)
 
 
@@ -120,33 +121,33 @@ def print_episodes(target: Console, episodes: Iterable[Mapping[str, Any]]) -> No
     rows = []
     for one in episodes:
         session, summary = one["session_id"] or "", one["summary"]
-        begun, count = Text(relative_time(one["started_at"]), WHEN), Text(f"{one['messages']:,}")
-        shown = Text(one_line(session) + " (open)" * one["open"], DIM)
+        when, count = Text(relative_time(one["started_at"]), WHEN), Text(f"{one['messages']:,}")
+        session_cell = Text(one_line(session) + " (open)" * one["open"], DIM)
         columns = (one["started_at"], one["ended_at"], one["id"], session, str(one["messages"]), summary)
-        rows.append((columns, [begun, shown, count, Text(_first_characters(summary))]))
+        rows.append((columns, [when, session_cell, count, Text(one_line(summary[:TEXT_CHARACTERS_MAX]))]))
     _print_list(target, ["when", "session", "messages", "summary"], rows)
 
 
 def _print_list(target: Console, names: Sequence[str], rows: Sequence[tuple[tuple[str, ...], list[Text]]]) -> None:
-    """Print one line per row: cut at the width of a terminal, elsewhere tab-separated with whole texts."""
+    """Print one line per row: on a terminal its cells, cut at the width; elsewhere its whole columns between tabs."""
     if target.is_terminal:
         _print_table(target, names, [cells for _, cells in rows])
-        return
-    for columns, _ in rows:
-        print(*map(one_line, columns), sep="\t", file=target.file)
+    else:
+        for columns, _ in rows:
+            print(*map(one_line, columns), sep="\t", file=target.file)
 
 
 def print_memory(target: Console, history: Mapping[str, Any], usage: Mapping[str, Any]) -> None:
     versions, edges = history["versions"], history["edges"]
     latest = versions[-1]
-    print_block(target, Text.assemble((f"{who(latest)}:", WHO), f" {one_line(latest['content'])}"))
+    print_block(target, Text.assemble((f"{speaker(latest)}:", WHO), f" {one_line(latest['content'])}"))
     target.print()
     _print_field(target, "id", latest["id"])
-    shown = set[str]()
+    printed = set[str]()
     for name, label in (("created_at", "said"), ("updated_at", "changed"), ("ingested_at", "known since")):
-        if latest[name] not in shown:
+        if latest[name] not in printed:
             _print_field(target, label, f"{relative_time(latest[name])} ({latest[name]})")
-        shown.add(latest[name])
+        printed.add(latest[name])
     for name in _FIELDS:
         if (value := latest.get(name)) not in (None, [], _DEFAULTS.get(name)):
             _print_field(target, name.removesuffix("_id"), ", ".join(value) if isinstance(value, list) else value)
@@ -168,7 +169,7 @@ def print_memory(target: Console, history: Mapping[str, Any], usage: Mapping[str
 
 
 def _used(usage: Mapping[str, Any]) -> str:
-    if not usage["count"] and not usage["useful"] and not usage["not_useful"]:
+    if not (usage["count"] or usage["useful"] or usage["not_useful"]):
         return "never"
     last = f", last {relative_time(usage['last_accessed_at'])}" if usage["last_accessed_at"] else ""
     feedback = f"; found useful {usage['useful']}, not useful {usage['not_useful']}"
@@ -181,31 +182,27 @@ def _print_field(target: Console, name: str, value: object) -> None:
 
 
 def _print_table(target: Console, names: Sequence[str], rows: Sequence[Sequence[Text]]) -> None:
-    """Print one line per row, with the last column cut at the terminal's width: it holds text of any direction,
-    which must not move other columns. In a narrow terminal it goes on the next line."""
-    headed = [[Text(name, "bold") for name in names], *rows]
-    widths = [max(row[place].cell_len for row in headed) + 2 for place in range(len(names) - 1)]
-    room = target.width - sum(widths)
-    apart = room < LEAST_ROOM
-    for row in rows if apart else headed:
-        columns = [cell.copy() for cell in row]
-        for cell, width in zip(columns, widths, strict=False):
+    """Print one line per row. The text column is the last, because text of another direction would move the columns
+    after it. It is cut at the terminal's width; in a narrow terminal it is on a line of its own."""
+    with_header = [[Text(name, "bold") for name in names], *rows]
+    widths = [max(row[column].cell_len for row in with_header) + 2 for column in range(len(names) - 1)]
+    text_width = target.width - sum(widths)
+    is_narrow = text_width < TEXT_COLUMNS_MIN
+    for row in rows if is_narrow else with_header:
+        *cells, text = (cell.copy() for cell in row)
+        for cell, width in zip(cells, widths, strict=True):
             cell.truncate(width, pad=True)
-        columns[-1].truncate(target.width - 4 if apart else room, overflow="ellipsis")
-        target.print(Text("\n    " if apart else "").join([Text("").join(columns[:-1]), columns[-1]]), soft_wrap=True)
-
-
-def _first_characters(text: str) -> str:
-    return one_line(text[:MOST_CHARACTERS])
+        text.truncate(target.width - 4 if is_narrow else text_width, overflow="ellipsis")
+        target.print(Text("\n    " if is_narrow else "").join([Text("").join(cells), text]), soft_wrap=True)
 
 
 # ---------------------------------------------------------------------- remember and ask
 
 MODES = ("recency", "relevance", "entity_focused", "balanced", "episode", "hybrid", "decayed", "auto")
-NOTHING_RELEVANT = "nothing_relevant"
-_VISIBLE_WARNINGS = {"no_memories", "k_exceeds_memories", NOTHING_RELEVANT}  # warnings that the list of memories shows
+NO_MATCH = "nothing_relevant"
+_VISIBLE_WARNINGS = {"no_memories", "k_exceeds_memories", NO_MATCH}  # warnings that the list of memories shows
 
-_STEPS = {  # of a language model
+_MODEL_STEPS = {  # steps that a language model executes
     "select_categories": "show summaries of categories selected by the model",
     "check_sufficiency": "show summaries alone where they answer the question",
     "rewrite": "also ask up to three subqueries written by the model",
@@ -231,7 +228,7 @@ def add_memory(commands: Commands) -> None:
     ask.add_argument("--known-at", metavar="TIME", help="with the engine's knowledge of that time, by ingestion time")
     ask.add_argument("--after", metavar="POSITION", help="wait until the record at this position is applied")
     ask.add_argument("--explain", action="store_true", help="show every reason, and the parts of each score")
-    for step, text in _STEPS.items():
+    for step, text in _MODEL_STEPS.items():
         ask.add_argument(f"--{step.replace('_', '-')}", action="store_true", help=f"with --llm: {text}")
     add_control(ask)
     add_engine(ask, *QUERIES)
@@ -242,8 +239,8 @@ def run_remember(options: argparse.Namespace) -> int:
     Prints its id once it is applied. Later questions find it.
     $ recallflow remember "I moved from Leeds to Porto" --state-dir memory --create
     $ recallflow remember "Tea, please" --kind preference --bootstrap-servers localhost:9092"""
-    named = ("id", "session_id", "category", "tags")
-    fields = {name: given for name in named if (given := getattr(options, name)) is not None}
+    names = ("id", "session_id", "category", "tags")
+    fields = {name: value for name in names if (value := getattr(options, name)) is not None}
     fields |= {"content": options.text, "kind": options.kind}
     event_of(options, "memory", fields)  # a refused event must not create the directory
     with open_engine(options) as engine:
@@ -272,13 +269,13 @@ def run_ask(options: argparse.Namespace) -> int:
 
 
 def _query_fields(options: argparse.Namespace) -> dict[str, Any]:
-    moments = {"event_time": options.as_of, "ingestion_time": options.known_at}
-    as_of = {name: at for name, at in moments.items() if at is not None}
-    given = {"min_relevance": options.min_relevance, "as_of": as_of or None, "wait_for": options.after}
-    asked = {"query": options.question, "k": options.k, "mode": options.mode}
-    asked |= {name: value for name, value in given.items() if value is not None}
-    asked["explain"] = options.explain or not options.json
-    return asked | {step: True for step in _STEPS if getattr(options, step)}
+    times = {"event_time": options.as_of, "ingestion_time": options.known_at}
+    as_of = {name: time for name, time in times.items() if time is not None}
+    optional = {"min_relevance": options.min_relevance, "as_of": as_of or None, "wait_for": options.after}
+    fields = {"query": options.question, "k": options.k, "mode": options.mode}
+    fields |= {name: value for name, value in optional.items() if value is not None}
+    fields["explain"] = options.explain or not options.json
+    return fields | {step: True for step in _MODEL_STEPS if getattr(options, step)}
 
 
 def _print_answer(response: Mapping[str, Any], options: argparse.Namespace) -> None:
@@ -287,36 +284,36 @@ def _print_answer(response: Mapping[str, Any], options: argparse.Namespace) -> N
         target.print(Text(one_line(f"error: {response['error']['message']}"), "red"), soft_wrap=True)
         return
     print_warnings(target, [one for one in response["warnings"] if one["code"] not in _VISIBLE_WARNINGS])
-    codes, shown = {one["code"] for one in response["warnings"]}, response["memories"]
-    if "decryption_failed" in codes and not shown:
+    codes, memories = {one["code"] for one in response["warnings"]}, response["memories"]
+    if "decryption_failed" in codes and not memories:
         return
     if options.select_categories or response.get("sufficient"):
         for category, summary in response["context"]["summaries"].items():
             print_block(target, Text(one_line(f"{category}: {summary}")), "  ")
     if response.get("sufficient"):
         return
-    if NOTHING_RELEVANT in codes and (options.min_relevance is None or not shown):
+    if NO_MATCH in codes and (options.min_relevance is None or not memories):
         target.print("no relevant memories (--min-relevance 0 shows the nearest ones)", soft_wrap=True)
         return
-    for memory in shown:
+    for memory in memories:
         print_ranked(target, memory, explain=options.explain)
-    if not shown:
+    if not memories:
         target.print(no_memories_message(options), soft_wrap=True)
 
 
 def no_memories_message(options: argparse.Namespace) -> str:
     """Return the message for a user without memories. It names the user, because the name may be mistyped."""
-    where = "" if options.environment == "prod" else f" in {options.environment}"
-    whose = f"user {options.user} of tenant {options.tenant}{where}"
-    return one_line(f"no memories of {whose}; --user and --tenant select another")
+    environment = "" if options.environment == "prod" else f" in {options.environment}"
+    user = f"user {options.user} of tenant {options.tenant}{environment}"
+    return one_line(f"no memories of {user}; --user and --tenant select another")
 
 
 # ---------------------------------------------------------------------- list, show, forget, episodes
 
-PAGE_MOST = 1_000  # memories or episodes of one answer
+PAGE_SIZE_MAX = 1_000  # memories of one response
 # Flag of `list` → filter of the query.
 _FILTERS = {"--kind": "kinds", "--category": "categories", "--tag": "tags", "--session": "session_ids"}
-# Field of a forget filter → field of a query filter.
+# Field of the filter of `memory.forget` → field of a query's filter.
 _QUERY_FILTERS = {"session_id": "session_ids", "category": "categories", "tag": "tags", "older_than": "created_before"}
 
 
@@ -351,11 +348,11 @@ def run_list(options: argparse.Namespace) -> int:
     """List a user's memories, newest first.
     $ recallflow list --state-dir memory
     $ recallflow list --json --bootstrap-servers localhost:9092"""
-    shown, total = 0, 0
+    listed, total = 0, 0
     with open_engine(options) as engine:
         for response in _pages(engine, options):
             page = response["memory_page"]
-            total, shown = max(total, page["total"]), shown + len(page["memories"])
+            total, listed = max(total, page["total"]), listed + len(page["memories"])
             if options.json:
                 json_line(response)
                 continue
@@ -363,51 +360,51 @@ def run_list(options: argparse.Namespace) -> int:
             print_memories(console(), page["memories"])
     if options.json:
         return 0
-    if shown == 0:
-        is_narrowed = any(getattr(options, name) for name in (*_FILTERS.values(), "as_of"))
-        print("no matching memories" if is_narrowed else no_memories_message(options))
-    elif shown < total and console().is_terminal:
-        note(f"{shown:,} of {total:,} memories; --all lists all")
+    if listed == 0:
+        is_filtered = any(getattr(options, name) for name in (*_FILTERS.values(), "as_of"))
+        print("no matching memories" if is_filtered else no_memories_message(options))
+    elif listed < total and console().is_terminal:
+        note(f"{listed:,} of {total:,} memories; --all lists all")
     return 0
 
 
 def _pages(engine: CommandEngine, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """Yield responses up to the requested number of memories, or the end."""
-    filters = {name: given for name in _FILTERS.values() if (given := getattr(options, name))}
-    asked: dict[str, Any] = {"filters": filters}
+    filters = {name: values for name in _FILTERS.values() if (values := getattr(options, name))}
+    fields: dict[str, Any] = {"filters": filters}
     if options.as_of is not None:
-        asked["as_of"] = {"event_time": options.as_of}
-    left: float = math.inf if options.all else options.limit
+        fields["as_of"] = {"event_time": options.as_of}
+    remaining: float = math.inf if options.all else options.limit
     while True:
-        response = engine.ask("memories.list", asked | {"limit": min(left, PAGE_MOST)})
+        response = engine.ask("memories.list", fields | {"limit": min(remaining, PAGE_SIZE_MAX)})
         yield response
         page = response["memory_page"]
-        left, asked["after"] = left - len(page["memories"]), page["after"]
-        if asked["after"] is None or left <= 0:
+        remaining, fields["after"] = remaining - len(page["memories"]), page["after"]
+        if fields["after"] is None or remaining <= 0:
             return
 
 
 def run_show(options: argparse.Namespace) -> int:
     """Show one memory: text, fields, versions, edges, usage.
     $ recallflow show home --state-dir memory"""
-    named = {"memory_id": options.id}
+    fields = {"memory_id": options.id}
     with open_engine(options) as engine:
-        found, history = engine.ask("memory.get", named), engine.ask("memory.history", named)
+        memory, history = engine.ask("memory.get", fields), engine.ask("memory.history", fields)
     if options.json:
-        json_line(found)
+        json_line(memory)
         json_line(history)
     else:
         print_warnings(console(), history["warnings"])
-        print_memory(console(), history, found["usage"])
+        print_memory(console(), history, memory["usage"])
     return 0
 
 
 def run_episodes(options: argparse.Namespace) -> int:
     """List a user's conversations, newest first.
     $ recallflow episodes --limit 5 --state-dir memory"""
-    narrowed = {} if options.session_id is None else {"session_id": options.session_id}
+    session = {} if options.session_id is None else {"session_id": options.session_id}
     with open_engine(options) as engine:
-        response = engine.ask("episodes.list", {"limit": options.limit} | narrowed)
+        response = engine.ask("episodes.list", {"limit": options.limit} | session)
     if options.json:
         json_line(response)
     elif response["episodes"]:
@@ -421,14 +418,14 @@ def run_forget(options: argparse.Namespace) -> int:
     """Forget memories permanently.
     One memory, or all that match every given session, category and tag. On a terminal it asks for confirmation.
     $ recallflow forget home --yes --state-dir memory"""
-    chosen = {name: given for name in _QUERY_FILTERS if (given := getattr(options, name)) is not None}
-    if (options.id is None) == (not chosen):
+    conditions = {name: value for name in _QUERY_FILTERS if (value := getattr(options, name)) is not None}
+    if (options.id is None) == (not conditions):
         raise UsageError("give either an ID, or a filter: --session, --category, --tag, …")
     with open_engine(options) as engine:
-        if not options.yes and sys.stdin.isatty() and not _confirmed(engine, options, chosen):
+        if not options.yes and sys.stdin.isatty() and not _confirmed(engine, options, conditions):
             print("nothing was forgotten")
             return 1
-        target = {"memory_id": options.id} if options.id is not None else {"filter": chosen}
+        target = {"memory_id": options.id} if options.id is not None else {"filter": conditions}
         receipt = engine.send("memory.forget", target)
     if options.json:
         json_line(receipt.model_dump(mode="json", exclude_unset=True))
@@ -437,16 +434,16 @@ def run_forget(options: argparse.Namespace) -> int:
     return 0
 
 
-def _confirmed(engine: CommandEngine, options: argparse.Namespace, chosen: Mapping[str, Any]) -> bool:
+def _confirmed(engine: CommandEngine, options: argparse.Namespace, conditions: Mapping[str, Any]) -> bool:
     """Show the memories to be forgotten, and return whether the user confirms."""
     target = console(stderr=True)
     if options.id is not None:
         memory = engine.ask("memory.get", {"memory_id": options.id})["versions"][-1]
-        shown = Text.assemble((f"{who(memory)}:", WHO), f" {one_line(memory['content'])}")
-        print_block(target, shown)
+        print_block(target, Text.assemble((f"{speaker(memory)}:", WHO), f" {one_line(memory['content'])}"))
         question = "Forget it permanently?"
     else:
-        filters = {_QUERY_FILTERS[name]: given if name == "older_than" else [given] for name, given in chosen.items()}
+        lists = {name: value if name == "older_than" else [value] for name, value in conditions.items()}
+        filters = {_QUERY_FILTERS[name]: value for name, value in lists.items()}
         page = engine.ask("memories.list", {"filters": filters, "limit": 3})["memory_page"]
         print_memories(target, page["memories"])
         question = f"Forget all {page['total']:,} memories permanently?"

@@ -97,7 +97,7 @@ def test_list_shows_the_newest_that_fit(run: Run, narrowed: tuple[str, ...], ids
 
 
 def test_list_continues_over_pages(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("recallflow.cli.memories.PAGE_MOST", 4)
+    monkeypatch.setattr("recallflow.cli.memories.PAGE_SIZE_MAX", 4)
     assert (listed(run("list", "--limit", 10)), listed(run("list", "--all"))) == (ALL[:10], ALL)
     pages = parsed(run("list", "--limit", 10, "--json").stdout)
     assert [len(page["memory_page"]["memories"]) for page in pages] == [4, 4, 2]
