@@ -14,19 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from recallflow.cli import (
-    demo,
-    graph,
-    kafka,
-    memories,
-    output,
-    privacy,
-    records,
-    replay,
-    services,
-    state,
-    tenants,
-)
+from recallflow.cli import demo, graph, kafka, memories, output, privacy, records, replay, services, state, tenants
 from recallflow.cli.output import accept_any_character, hidden_native_stderr
 from recallflow.cli.parser import Parser
 from recallflow.credentials import MaskingFormatter
@@ -47,11 +35,12 @@ def failed(error: BaseException, *, debug: bool, as_json: bool) -> int:
     else:
         output.error(line(error))
     to_install = isinstance(error, ModuleNotFoundError) and remedy_for(error)
-    is_usage = isinstance(error, UsageError | EmbedderError) or getattr(error, "code", None) == "invalid_event"
-    return 2 if to_install or is_usage else 1
+    is_wrong_usage = isinstance(error, UsageError | EmbedderError) or getattr(error, "code", None) == "invalid_event"
+    return 2 if to_install or is_wrong_usage else 1
 
 
 def line(error: BaseException) -> str:
+    """Return the message for an error, in one line."""
     match error:
         case BaseExceptionGroup() if len(error.exceptions) == 1:  # of an async library with one failed task
             return line(error.exceptions[0])
@@ -66,15 +55,15 @@ def line(error: BaseException) -> str:
         case OSError() if error.strerror is not None:
             text = f"system error: {error.strerror}"
         case _:
-            what = f"{type(error).__name__}: {error}".partition("\n")[0].removesuffix(": ")
-            text = f"a defect of recallflow: {what}{_where(error)}; run again with --debug for the traceback"
+            problem = f"{type(error).__name__}: {error}".partition("\n")[0].removesuffix(": ")
+            text = f"a defect of recallflow: {problem}{_code_line(error)}; run again with --debug for the traceback"
     return " ".join(text.split())
 
 
-def _where(error: BaseException) -> str:
+def _code_line(error: BaseException) -> str:
     """Return the innermost line of recallflow in the traceback."""
-    thrown = getattr(error, "__traceback__", None)  # Kafka's client raises an error object without a traceback
-    for frame, number in reversed([*traceback.walk_tb(thrown)]):
+    innermost_last = traceback.walk_tb(getattr(error, "__traceback__", None))  # None for an error of Kafka's client
+    for frame, number in reversed([*innermost_last]):
         module = str(frame.f_globals.get("__name__"))
         if module.startswith(PACKAGE):
             return f" in {module.removeprefix(PACKAGE).replace('.', '/')}.py:{number}"
@@ -89,9 +78,9 @@ def uncaught_errors_in_one_line(debug: bool) -> Iterator[None]:
         return
     before = threading.excepthook, sys.unraisablehook
 
-    def report(thrown: Any) -> None:
-        if thrown.exc_value is not None and not isinstance(thrown.exc_value, SystemExit):
-            print(f"recallflow: {line(thrown.exc_value)}", file=sys.stderr, flush=True)
+    def report(uncaught: Any) -> None:
+        if uncaught.exc_value is not None and not isinstance(uncaught.exc_value, SystemExit):
+            print(f"recallflow: {line(uncaught.exc_value)}", file=sys.stderr, flush=True)
 
     threading.excepthook = sys.unraisablehook = report
     try:
@@ -100,7 +89,7 @@ def uncaught_errors_in_one_line(debug: bool) -> Iterator[None]:
         threading.excepthook, sys.unraisablehook = before
 
 
-PIPE_CLOSED = 141  # as shells report a closed pipe
+PIPE_CLOSED = 141  # exit code for a closed pipe, as shells report it
 # In the order of help.
 COMMANDS: tuple[Callable[[Any], None], ...] = (
     demo.add_demo, memories.add_memory, memories.add_memories, records.add_tail, services.add_pipe, replay.add_replay,
@@ -130,27 +119,29 @@ def commands() -> Parser:
     parser = Parser(prog="recallflow", description=text, groups=GROUPS, examples=examples)
     parser.set_defaults(debug=False)
     parser.add_argument("--version", action="version", version=f"recallflow {__version__}")
-    added = parser.add_subparsers(metavar="COMMAND", required=True, dest="command")
+    subparsers = parser.add_subparsers(metavar="COMMAND", required=True, dest="command")
     for add in COMMANDS:
-        add(added)
+        add(subparsers)
     _add_debug(parser)
     return parser
 
 
 def perform(arguments: Sequence[str] | None) -> int:
     accept_any_character()
-    umask = os.umask(UMASK)  # RocksDB creates its files by it
+    umask = os.umask(UMASK)  # sets the permissions of the files that RocksDB creates
     try:
         parser = commands()
         services.complete(parser)
         options = parser.parse_args(arguments)
         with hidden_native_stderr(shown=options.debug), uncaught_errors_in_one_line(options.debug):
             handler = logging.StreamHandler(sys.stderr)
-            handler.addFilter(lambda record: record.name != "recallflow.flows.local")  # the command itself says it
+            handler.addFilter(
+                lambda record: record.name != "recallflow.flows.local"
+            )  # the command prints these warnings
             handler.setFormatter(MaskingFormatter("recallflow: %(message)s"))
             logging.basicConfig(handlers=[handler], level=logging.WARNING)
             code = _run(options)
-    except SystemExit as end:  # argparse, after help or a mistake
+    except SystemExit as end:  # of argparse, after help or an error in the command line
         code = end.code if isinstance(end.code, int) else 0
     except BrokenPipeError:
         code = PIPE_CLOSED
@@ -197,7 +188,8 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _flush_output(code: int) -> int:
-    """Flush the output, whose pipe may be closed or disk full, and return the exit code. Report one error only."""
+    """Flush the output, whose pipe may be closed or disk full. Return the exit code. If the command failed before, no
+    second error is reported."""
     is_lost = code == PIPE_CLOSED
     try:
         if sys.stdout is not None:
@@ -205,7 +197,7 @@ def _flush_output(code: int) -> int:
     except OSError as error:
         is_lost = True
         code = PIPE_CLOSED if isinstance(error, BrokenPipeError) else code or _report_unwritable_output(error)
-    if is_lost:  # to the null device, because Python would fail to flush the rest of the output at exit
+    if is_lost:  # the rest goes to the null device, because Python would fail to flush it at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     return code
 

@@ -27,24 +27,26 @@ def status_lines(response: Mapping[str, Any]) -> list[str]:
         relevance = f"relevance {_figure(figures['relevance'])}, before {_figure(figures['before'])}"
         lines.append(f"{_INDENT}{kind}: {relevance}, {figures['answers']} answers")
     at_least = "" if report["complete"] else "at least "
-    lines += [f"{name:<8} {at_least}{_counts(report[name])}" for name in ("nodes", "edges")]
+    for name in ("nodes", "edges"):
+        counts = ", ".join(f"{count:,} {kind}" for kind, count in report[name].items()) or "none"
+        lines.append(f"{name:<8} {at_least}{counts}")
     return lines + [f"failed   {one['at']} {one['query_id']}: {one['error']}" for one in report["failures"]]
 
 
 def trace_lines(response: Mapping[str, Any]) -> list[str]:
     """Return the starting points, every examined edge, and the added memories."""
-    found = response["graph_trace"]
-    lines = [f"from     {seed['id']} ({seed['score']:g})" for seed in found["seeds"]]
-    for step in found["steps"]:
+    trace = response["graph_trace"]
+    lines = [f"from     {seed['id']} ({seed['score']:g})" for seed in trace["seeds"]]
+    for step in trace["steps"]:
         path = f"{step['source']} –{step['type']}– {step['target']}"
         lines.append(f"{_INDENT}{step['hop']}  {path}: {step['outcome']}")
-    if found["left_out"]:
-        lines.append(f"{_INDENT}… and {found['left_out']:,} more steps")
+    if trace["left_out"]:
+        lines.append(f"{_INDENT}… and {trace['left_out']:,} more steps")
     lines += [
         f"adds     {one['id']} ({one['score']:g}): {one['why']['edge_type']} from {one['why']['from']}"
-        for one in found["expanded"]
+        for one in trace["expanded"]
     ] or ["adds     nothing"]
-    return lines + ([f"not in answers: {found['fallback']}"] if found["fallback"] else [])
+    return lines + ([f"not in answers: {trace['fallback']}"] if trace["fallback"] else [])
 
 
 def fact_lines(response: Mapping[str, Any]) -> list[str]:
@@ -60,7 +62,7 @@ def fact_lines(response: Mapping[str, Any]) -> list[str]:
 
 
 def _decided(state: Mapping[str, Any]) -> str:
-    """Return time, author and reason of a decision, as far as they are given."""
+    """Return time, author and reason of a decision, as far as it has them."""
     if state["since"] is None:
         return ""
     by, why = (f" by {state['by']}" if state["by"] else ""), (f": {state['why']}" if state["why"] else "")
@@ -71,23 +73,19 @@ def _figure(value: float | None) -> str:
     return "too few answers" if value is None else f"{value:g}"
 
 
-def _counts(counts: Mapping[str, int]) -> str:
-    return ", ".join(f"{count:,} {name}" for name, count in counts.items()) or "none"
-
-
 MODES = ("off", "shadow", "canary")
 GATES = {"open": False, "blocked": True}
 
 
 def add_graph(commands: Commands) -> None:
     actions = add_actions(commands, "graph", "control and inspect the graph")
-    where = (
+    description = (
         "Sends the decision to the control topic, or appends it to the file of --control; it applies to all later "
         "queries. A blocked gate stays blocked until it is opened; after opening, only later answers count."
     )
     reasons = "--by ann --why"
     rollout, gate = add_decisions(
-        actions, run_graph_decision, where,
+        actions, run_graph_decision, description,
         ("rollout", "set whether the graph is off, measured only (shadow) or used in a tenant's answers (canary)",
          f'recallflow graph rollout acme shadow {reasons} "to measure it"'),
         ("gate", "override a tenant's quality gate", f'recallflow graph gate acme open {reasons} "a bad import"'),
@@ -137,14 +135,14 @@ def run_graph_facts(options: argparse.Namespace) -> int:
 
 def _ask(options: argparse.Namespace, query_type: str, lines_of: Callable[..., list[str]], *names: str) -> int:
     """Ask a query with the options of these names, and print the response."""
-    fields = {name: given for name in names if (given := getattr(options, name)) is not None}
+    fields = {name: value for name in names if (value := getattr(options, name)) is not None}
     with open_engine(options) as engine:
         response = engine.ask(query_type, fields)
-    is_there = query_type.replace(".", "_") in response  # absent if the user's data cannot be decrypted
+    has_result = query_type.replace(".", "_") in response  # it has none if the user's data cannot be decrypted
     if options.json:
         json_line(response)
-    elif is_there:
+    elif has_result:
         print("\n".join(lines_of(response)))
     else:
         print("\n".join(f"{warning['code']}: {warning['detail']}" for warning in response["warnings"]))
-    return 0 if is_there else 1
+    return 0 if has_result else 1

@@ -13,9 +13,9 @@ from typing import Any, NoReturn, TypeAlias
 from rich.text import Text
 from rich_argparse import RichHelpFormatter
 
-from recallflow.cli.output import UNBROKEN, console, error, width
+from recallflow.cli.output import UNWRAPPED, console, error, width
 
-# Other programs' words → our commands.
+# Words of other programs → our commands.
 SYNONYMS = {
     "add": "remember", "backup": "state checkpoint", "check": "doctor", "delete": "forget", "find": "ask",
     "follow": "tail", "get": "show", "import": "replay", "ingest": "replay", "load": "replay", "log": "tail",
@@ -28,11 +28,11 @@ WIDTH_MAX = 120  # columns of help; longer lines would be hard to read
 
 
 class HelpFormatter(RichHelpFormatter):
-    """Formatter for help as wide as the terminal, without wrapping in pipes. It keeps newlines of the text."""
+    """Formatter of help: as wide as the terminal, or unwrapped in pipes. It keeps the newlines of descriptions."""
 
     group_name_formatter = str
     usage_markup = help_markup = text_markup = False
-    styles = RichHelpFormatter.styles | {  # legible on dark and on light
+    styles = RichHelpFormatter.styles | {  # legible on dark and on light backgrounds
         "argparse.groups": "bold",
         "argparse.metavar": "italic",
         "argparse.prog": "bold",
@@ -40,28 +40,28 @@ class HelpFormatter(RichHelpFormatter):
 
     def __init__(self, prog: str, *, stderr: bool = False) -> None:
         columns = width(sys.stderr if stderr else sys.stdout)
-        shown = UNBROKEN if columns is None else min(columns, WIDTH_MAX)
-        super().__init__(prog, max_help_position=30, width=shown, console=console(stderr=stderr))
+        help_width = UNWRAPPED if columns is None else min(columns, WIDTH_MAX)
+        super().__init__(prog, max_help_position=30, width=help_width, console=console(stderr=stderr))
 
     def add_commands(self, lines: Sequence[str]) -> None:
         """Add example commands. A long one continues after a backslash, before an option."""
         indent = " " * self._current_indent
-        shown = []
+        wrapped = []
         for line in lines:
             while len(indent + line) > self._width and (cut := line.rfind(" --", 0, self._width - 4)) > len(indent):
-                shown.append(f"{indent}{line[:cut]} \\")
+                wrapped.append(f"{indent}{line[:cut]} \\")
                 line = f"    {line[cut + 1 :]}"
-            shown.append(indent + line)
-        self._current_section.rich_items.append(Text("\n".join(shown) + "\n"))
+            wrapped.append(indent + line)
+        self._current_section.rich_items.append(Text("\n".join(wrapped) + "\n"))
 
     def _rich_fill_text(self, text: Text, width: int, indent: Text) -> Text:
-        filled = [super(HelpFormatter, self)._rich_fill_text(line, width, indent) for line in text.split("\n")]
-        for one in filled:
-            one.rstrip()
-        return Text("\n").join(filled) + "\n\n"
+        paragraphs = [super(HelpFormatter, self)._rich_fill_text(line, width, indent) for line in text.split("\n")]
+        for paragraph in paragraphs:
+            paragraph.rstrip()
+        return Text("\n").join(paragraphs) + "\n\n"
 
     def _metavar_formatter(self, action: argparse.Action, default_metavar: str) -> "Callable[[int], tuple[str, ...]]":
-        """List choices in the help text, because some are many."""
+        """Return the metavar without choices. They are in the help text instead, because some flags have many."""
         if action.choices is None or action.metavar is not None:
             return super()._metavar_formatter(action, default_metavar)
         return lambda size: (default_metavar,) * size
@@ -73,14 +73,15 @@ class HelpFormatter(RichHelpFormatter):
 
 
 class Parser(argparse.ArgumentParser):
-    """Parser of one command or of all. `examples` are command lines for the help; a test runs each of them."""
+    """Parser of one command or of all. `examples` are command lines in the help, which a test runs. `groups` are
+    headings of the help, with the names of their commands."""
 
-    def __init__(self, *, examples: Sequence[str] = (), groups: Mapping[str, Sequence[str]] = {}, **named: Any) -> None:
-        super().__init__(formatter_class=HelpFormatter, allow_abbrev=False, **named)
+    def __init__(self, *, examples: Sequence[str] = (), groups: Mapping[str, Sequence[str]] = {}, **other: Any) -> None:
+        super().__init__(formatter_class=HelpFormatter, allow_abbrev=False, **other)
         self.examples, self._groups = tuple(examples), groups
 
     def format_usage(self) -> str:
-        """Return the usage in one line, because the help lists the options."""
+        """Return the usage in one line, without options: the help lists these."""
         return f"usage: {self._usage()}\n"
 
     def format_help(self, *, stderr: bool = False) -> str:
@@ -104,21 +105,20 @@ class Parser(argparse.ArgumentParser):
         return formatter.format_help()
 
     def _usage(self) -> str:
-        words = [self.prog, "[OPTIONS]"]
-        named = [one for one in self._actions if one.required and one.option_strings]
-        words += [f"{one.option_strings[0]} {one.metavar}" for one in named]
-        return " ".join([*words, *(_shown(action) for action in self._actions if not action.option_strings)])
+        required = [one for one in self._actions if one.required and one.option_strings]
+        words = [self.prog, "[OPTIONS]", *(f"{one.option_strings[0]} {one.metavar}" for one in required)]
+        return " ".join([*words, *(_positional(action) for action in self._actions if not action.option_strings)])
 
-    def _add_commands(self, formatter: HelpFormatter, added: "argparse._SubParsersAction[Any]") -> None:
-        listed = {action.dest: action for action in added._get_subactions()}
-        groups = {**self._groups} or {"actions": [*listed]}
+    def _add_commands(self, formatter: HelpFormatter, subparsers: "argparse._SubParsersAction[Any]") -> None:
+        commands = {action.dest: action for action in subparsers._get_subactions()}
+        groups = {**self._groups} or {"actions": [*commands]}
         for title, names in groups.items():
             formatter.start_section(title)
-            formatter.add_arguments([listed[name] for name in names if name in listed])
+            formatter.add_arguments([commands[name] for name in names if name in commands])
             formatter.end_section()
 
     def _print_message(self, message: str, file: Any = None) -> None:
-        """Print without argparse's handling of closed pipes; `perform` handles them."""
+        """Print without argparse's handling of closed pipes, which `perform` handles."""
         if message:
             (file or sys.stderr).write(message)
 
@@ -135,53 +135,52 @@ class Parser(argparse.ArgumentParser):
         if not words and self._subcommands() is not None:
             self.exit(2, self.format_help(stderr=True))
         # Python decodes invalid bytes to lone surrogates.
-        if garbled := next((word for word in words if _SURROGATE.search(word)), None):
-            shown, encoding = os.fsencode(garbled).decode(errors="backslashreplace"), sys.getfilesystemencoding()
-            self.error(f"{shown}: not valid in the locale's encoding {encoding}; set LC_ALL=C.UTF-8")
-        found, unknown = super().parse_known_args(words, namespace)
+        if invalid := next((word for word in words if _SURROGATE.search(word)), None):
+            text, encoding = os.fsencode(invalid).decode(errors="backslashreplace"), sys.getfilesystemencoding()
+            self.error(f"{text}: not valid in the locale's encoding {encoding}; set LC_ALL=C.UTF-8")
+        options, unknown = super().parse_known_args(words, namespace)
         if unknown:
-            self.error(self._unknown(unknown))
-        return found, unknown
+            self.error(self._unknown_message(unknown))
+        return options, unknown
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is None or value in action.choices:
             return
         choices = [str(one) for one in action.choices]
         if isinstance(action, argparse._SubParsersAction):
-            near = self._commands_meant(str(value), choices)
-            self.error(f"unknown command {value!r}{_did_you_mean(near)}")
-        near = get_close_matches(str(value).lower(), choices, 1)
-        raise argparse.ArgumentError(action, f"{value!r} is none of {', '.join(choices)}{_did_you_mean(near)}")
+            self.error(f"unknown command {value!r}{_did_you_mean(self._similar_commands(str(value), choices))}")
+        similar = get_close_matches(str(value).lower(), choices, 1)
+        raise argparse.ArgumentError(action, f"{value!r} is none of {', '.join(choices)}{_did_you_mean(similar)}")
 
-    def _unknown(self, words: Sequence[str]) -> str:
+    def _unknown_message(self, words: Sequence[str]) -> str:
         flag = next((word.partition("=")[0] for word in words if word.startswith("-")), None)
         if flag is None:
             return f"unexpected arguments: {shlex.join(words)}"
         known = [name for action in self._actions for name in action.option_strings]
-        begun = [name for name in known if flag.startswith("--") and name.startswith(flag)]
-        return f"unknown option {flag}{_did_you_mean(begun or get_close_matches(flag, known, 1))}"
+        completions = [name for name in known if flag.startswith("--") and name.startswith(flag)]
+        return f"unknown option {flag}{_did_you_mean(completions or get_close_matches(flag, known, 1))}"
 
     def _subcommands(self) -> "argparse._SubParsersAction[Parser] | None":
         return next((one for one in self._actions if isinstance(one, argparse._SubParsersAction)), None)
 
-    def _commands_meant(self, typed: str, choices: list[str]) -> list[str]:
-        """Return the commands that a word may mean, in their spelling."""
+    def _similar_commands(self, typed: str, choices: list[str]) -> list[str]:
+        """Return the command lines of the commands that a mistyped word may mean: one at most."""
         typed = typed.lower()
-        below = {words: f"{self.prog} {words}" for words in self._words()}
-        if (synonym := SYNONYMS.get(typed)) in below:
-            return [below[synonym]]
-        if near := get_close_matches(typed, choices, 1):
-            return [below[near[0]]]
-        deeper = {words.split()[-1]: words for words in below}
-        return [below[deeper[one]] for one in get_close_matches(typed, deeper, 1)]
+        commands = {words: f"{self.prog} {words}" for words in self._command_words()}
+        if (synonym := SYNONYMS.get(typed)) in commands:
+            return [commands[synonym]]
+        if similar := get_close_matches(typed, choices, 1):
+            return [commands[similar[0]]]
+        by_last_word = {words.split()[-1]: words for words in commands}
+        return [commands[by_last_word[word]] for word in get_close_matches(typed, by_last_word, 1)]
 
-    def _words(self) -> Iterator[str]:
-        """Return the names of all subcommands."""
+    def _command_words(self) -> Iterator[str]:
+        """Yield the words of all commands and their actions, such as `topics` and `topics create`."""
         if (subcommands := self._subcommands()) is None:
             return
         for name, parser in subcommands.choices.items():
             yield name
-            yield from (f"{name} {deeper}" for deeper in parser._words())
+            yield from (f"{name} {words}" for words in parser._command_words())
 
 
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
@@ -204,17 +203,17 @@ def leaves(parser: Parser) -> Iterator[Parser]:
     if (subcommands := parser._subcommands()) is None:
         yield parser
     else:
-        for below in dict.fromkeys(subcommands.choices.values()):
-            yield from leaves(below)
+        for subparser in dict.fromkeys(subcommands.choices.values()):
+            yield from leaves(subparser)
 
 
-def _shown(action: argparse.Action) -> str:
+def _positional(action: argparse.Action) -> str:
     """Return a positional argument as the usage shows it."""
     name = action.metavar or ("|".join(map(str, action.choices)) if action.choices else action.dest)
-    shown = {"?": f"[{name}]", "*": f"[{name} …]", "+": f"{name} …", argparse.PARSER: f"{name} …"}
-    return shown.get(str(action.nargs), str(name))
+    by_number = {"?": f"[{name}]", "*": f"[{name} …]", "+": f"{name} …", argparse.PARSER: f"{name} …"}
+    return by_number.get(str(action.nargs), str(name))
 
 
-def _did_you_mean(near: Iterable[str]) -> str:
-    named = " or ".join(near)
-    return f"; did you mean {named}?" if named else ""
+def _did_you_mean(similar: Iterable[str]) -> str:
+    names = " or ".join(similar)
+    return f"; did you mean {names}?" if names else ""
