@@ -91,7 +91,7 @@ _T = TypeVar("_T")
 def retry(stopping: threading.Event, patience_s: float, shown: str, action: str, call: Callable[[], _T]) -> _T:
     """Return the result of a store call, repeated while the store is unavailable and `stopping` is not set. Raise
     CheckpointError, and FileNotFoundError unchanged."""
-    patience = Patience(patience_s)
+    patience = TimeLimit(patience_s)
     has_warned = False
     while True:
         if stopping.is_set():

@@ -207,7 +207,7 @@ class Server(uvicorn.Server):
         protocol: Any = partial(HttpConnection, ConnectionPool(process.max_connections()))
         config = uvicorn.Config(
             app, loop="uvloop", http=protocol, ws="none", log_config=None, access_log=False, server_header=False,
-            proxy_headers=False, backlog=process.backlog(), timeout_keep_alive=KEEP_ALIVE_S,
+            proxy_headers=False, backlog=process.max_backlog(), timeout_keep_alive=KEEP_ALIVE_S,
             timeout_graceful_shutdown=stop_timeout_s,  # type: ignore[arg-type] # uvicorn also takes a fraction
         )  # fmt: skip
         super().__init__(config)

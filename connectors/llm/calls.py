@@ -37,7 +37,7 @@ class CallFailed(ModelError):
     ) -> None:
         super().__init__(code, problem)
         self.status, self.retry_after = status, retry_after
-        self.spent: Spent = spent
+        self.spent: Cost = spent
 
     @property
     def fails_all_calls(self) -> bool:
@@ -110,7 +110,7 @@ class ServiceModel:
 
     async def _call(
         self, tenant_id: str, task: Task, tokens: int, attempt: Callable[[], Awaitable[Answer]]
-    ) -> tuple[Answer, Spent]:
+    ) -> tuple[Answer, Cost]:
         """Return the first successful result of `attempt`, and the cost of all attempts. `tokens` is the estimated
         cost of one. Raise ModelError."""
         async with self._slots:
@@ -130,14 +130,14 @@ class ServiceModel:
 
     async def _call_in_budget(
         self, tenant_id: str, task: Task, tokens: int, attempt: Callable[[], Awaitable[Answer]]
-    ) -> tuple[Answer, Spent]:
+    ) -> tuple[Answer, Cost]:
         capacity = self._policy.capacity
         if capacity is not None and self._calls_in_flight >= capacity:
             raise ModelError("busy", f"{capacity:,} calls are in progress, which is the limit")
         reserved = self._budget.reserve(tenant_id, tokens)
-        spent = Spent()
+        spent = Cost()
 
-        def spend(cost: Spent) -> None:
+        def spend(cost: Cost) -> None:
             nonlocal spent
             spent = spent.plus(cost)
             self.meter.spend(tenant_id, task, cost)
@@ -177,7 +177,7 @@ class ServiceModel:
             raise CallFailed("unavailable", f"the service cannot be reached: {cause}") from None
 
     async def _attempt_until_success(
-        self, attempt: Callable[[], Awaitable[Answer]], spend: Callable[[Spent], None]
+        self, attempt: Callable[[], Awaitable[Answer]], spend: Callable[[Cost], None]
     ) -> Answer:
         failures = malformed = 0
         policy, timing = self._policy, self._policy.timing
@@ -306,7 +306,7 @@ class OpenAiModel(ServiceModel):
             message, finish_reason = choice["message"], choice.get("finish_reason")
             refusal, content = message.get("refusal"), message.get("content") or ""
             prompt_tokens = reported_tokens(answer, "prompt_tokens", estimate_tokens(prompt.system, prompt.user))
-            spent = Spent(1, prompt_tokens, reported_tokens(answer, "completion_tokens", estimate_tokens(content)))
+            spent = Cost(1, prompt_tokens, reported_tokens(answer, "completion_tokens", estimate_tokens(content)))
         except (LookupError, TypeError, AttributeError):
             raise CallFailed("malformed", "the answer is no chat completion") from None
         if refusal or finish_reason == "content_filter":
@@ -317,7 +317,7 @@ class OpenAiModel(ServiceModel):
         return Completion(_checked(content, prompt.schema, spent), spent)
 
 
-def _checked(content: str, schema: Mapping[str, Any], spent: Spent) -> dict[str, Any]:
+def _checked(content: str, schema: Mapping[str, Any], spent: Cost) -> dict[str, Any]:
     """Return the checked output. Raise CallFailed, which never quotes the output."""
     import jsonschema  # embedding services do not need it
 
@@ -353,7 +353,7 @@ class OpenAiEmbeddings(ServiceModel):
     async def embed(self, tenant_id: str, texts: Sequence[str]) -> Embeddings:
         """Return the vectors. A text without words gets the zero vector, and is not sent."""
         vectors = np.zeros((len(texts), self.dimension), np.float32)
-        total = Spent()
+        total = Cost()
         for batch in _batches([(row, text) for row, text in enumerate(texts) if text.strip()]):
             rows, batch_texts = zip(*batch, strict=True)
             tokens, attempt = estimate_tokens(*batch_texts), partial(self._attempt, [*batch_texts])
@@ -362,7 +362,7 @@ class OpenAiEmbeddings(ServiceModel):
             total = total.plus(spent)
         return Embeddings(vectors, total)
 
-    async def _attempt(self, texts: list[str]) -> Embedded:
+    async def _attempt(self, texts: list[str]) -> Embeddings:
         # Many servers ignore the encoding, and answer with numbers.
         opened = self._create(model=self.name, input=texts, encoding_format="base64", **self._options)
         most_bytes = len(texts) * (self.dimension * FLOAT_BYTES + 1024) + ENVELOPE_BYTES
@@ -371,14 +371,14 @@ class OpenAiEmbeddings(ServiceModel):
             found = sorted((item["index"], item["embedding"]) for item in answer["data"])
             rows = [_floats(embedding) for _, embedding in found]
             is_complete = [index for index, _ in found] == [*range(len(texts))]
-            spent = Spent(1, reported_tokens(answer, "prompt_tokens", estimate_tokens(*texts)))
+            spent = Cost(1, reported_tokens(answer, "prompt_tokens", estimate_tokens(*texts)))
         except (LookupError, TypeError, ValueError, AttributeError, OverflowError):
             raise CallFailed("malformed", "the answer has no embeddings") from None
         if not is_complete:
             raise CallFailed("malformed", f"the answer has {len(rows)} embeddings for {len(texts)} texts", spent=spent)
         return Embeddings(self._normalised(rows, spent), spent)
 
-    def _normalised(self, rows: list[Any], spent: Spent) -> Matrix:
+    def _normalised(self, rows: list[Any], spent: Cost) -> Matrix:
         """Return normalised vectors. Raise CallFailed for an invalid vector, and EmbedderError if the service has only
         returned vectors of another dimension: then the settings are wrong."""
         sizes = {row.size for row in rows}

@@ -204,7 +204,7 @@ class EraseCommand:
         """Search the files. Return whether anything was found."""
         # A running engine purges its files in the background: the search is repeated until they are purged.
         wait_s = self._options.timeout_s if self._offline_dir is None else 0.0
-        findings = directory_erasure.search(search, self._searched_folders, at_rest(self._config), Patience(wait_s))
+        findings = directory_erasure.search(search, self._searched_folders, at_rest(self._config), TimeLimit(wait_s))
         for line in finding_lines(search, findings):
             print(line)
         for folder in self._searched_folders:

@@ -237,9 +237,9 @@ def _check_state_dir(options: argparse.Namespace) -> None:
     needs_create = getattr(options, "create", None) is False
     only_prints = getattr(options, "print_config", False) or getattr(options, "dry_run", False)
     if state_dir is not None and needs_create and not only_prints and not Path(state_dir).exists():
-        from recallflow.state.description import absent
+        from recallflow.state.description import absence_message
 
-        problem = absent(Path(state_dir))
+        problem = absence_message(Path(state_dir))
         raise UsageError(f"{problem}{'' if problem.endswith('?') else ':'} --create creates it")
 
 

@@ -71,7 +71,7 @@ def run_hash(options: argparse.Namespace) -> int:
         raise UsageError("--state-dir and DIR cannot be combined; give all directories as recallflow state hash DIR …")
     paths = options.directories or [chosen.named_state_dir()]
     result = combined_hash(paths, at_rest(chosen))
-    several = {format_partitions([number]): [*map(str, copies)] for number, copies in sorted(result.several.items())}
+    several = {format_partitions([number]): [*map(str, copies)] for number, copies in sorted(result.copies.items())}
     if options.json:
         where = {"state_dirs": [str(path) for path in paths]} if options.directories else {"state_dir": str(paths[0])}
         json_line(where | {"hash": result.hash} | ({"several": several} if several else {}))
@@ -216,14 +216,14 @@ def _numbers(flag: str, text: str) -> Collection[int]:
 
 def _print_move(moves: "Sequence[Move]", older_copies: "Sequence[Path]" = ()) -> int:
     """Print the moved partitions, and the directories of the moves and of older copies that are now empty."""
-    from recallflow.state.folders import format_partitions, held_numbers
+    from recallflow.state.folders import format_partitions, unreleased_numbers
 
     for number, source, target in moves:
         print(f"{format_partitions([number])}: {source} → {target}")
     if not moves:
         print("no state partitions to move")
     for source in dict.fromkeys([*(move.source for move in moves), *older_copies]):
-        if not held_numbers(source):
+        if not unreleased_numbers(source):
             note(f"{source} has no state partitions left, and may be removed")
     return 0
 
