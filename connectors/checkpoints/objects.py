@@ -104,7 +104,7 @@ def retry(stopping: threading.Event, patience_s: float, shown: str, action: str,
             reason = " ".join(str(error).split())
             if not (isinstance(error, FolderMissing) or TEMPORARY.search(reason)):
                 raise CheckpointError(f"{shown}: cannot {action}: {reason}") from None
-            if patience.ended():
+            if patience.poll_expired():
                 raise CheckpointError(f"{shown}: could not {action} {patience}: {reason}") from None
             if not has_warned:
                 _log.warning("%s is unavailable: %s; waiting for it", shown, reason)

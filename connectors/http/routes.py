@@ -199,7 +199,7 @@ def probe_routes(service: Service, registry: CollectorRegistry) -> APIRouter:
 
     @router.get("/livez", response_class=PlainTextResponse)
     async def livez() -> Response:
-        return state("alive", service.stopped())
+        return state("alive", service.stop_reason())
 
     @router.get("/readyz", response_class=PlainTextResponse)
     async def readyz() -> Response:
@@ -279,7 +279,8 @@ def _add_query(
 
     async def ask_by_body(request: Request) -> Response:
         body, kind = await handler.body(request), parameters.type
-        return await handler.ask(request, body if raw_query(body) else with_fields(body, {"type": kind}), kind)
+        has_type = raw_event(body, QUERY_TYPES) is not None
+        return await handler.ask(request, body if has_type else with_fields(body, {"type": kind}), kind)
 
     described = operation(summary, parameters=parameters, refusals=refusals)
     router.add_api_route(path, ask, name=name, methods=["GET"], openapi_extra=described)
