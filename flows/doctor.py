@@ -323,7 +323,10 @@ def kafka_findings(config: Config, *, enriches: bool) -> Iterator[Finding]:
         with TopicReader(config.kafka) as reader:
             cluster = reader.cluster_id()
     except SourceError as error:
-        todo = remedy_of(str(error), "start it, give its address (--bootstrap-servers), or set security.protocol")
+        usual = "start it, give its address (--bootstrap-servers), or set security.protocol"
+        if endpoint := config.kafka.librdkafka.get("sasl.oauthbearer.token.endpoint.url"):
+            usual += f"; or mend {endpoint}: a client retries a login after its server errors and reports none"
+        todo = remedy_of(str(error), usual)
         yield fail("broker", str(error).removesuffix(f"; {todo}"), todo)
         return
     yield ok("broker", f"{config.kafka.bootstrap_servers} answers, cluster {cluster}")

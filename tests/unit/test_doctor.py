@@ -7,13 +7,17 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Event, Thread
+from unittest.mock import Mock
 
 import pytest
 
 from recallflow.cli import main
 from recallflow.connectors.kafka import topic_reader
+from recallflow.errors import SourceError
 from recallflow.flows import doctor
+from recallflow.flows.config import Config
 from recallflow.flows.doctor import fail, ok
+from recallflow.kafka_options import KafkaOptions
 from recallflow.state import keys
 from recallflow.state.lock import locked
 from tests.http_server import Handler, serving
@@ -231,3 +235,10 @@ def test_equal_complaints_are_joined_and_good_news_is_not() -> None:
         ("rights a, rights b", "grant READ on topic a; grant READ on topic b"), ("settings e", ""),
         ("topic c, topic d", "create it"), ("settings f", ""),
     ]  # fmt: skip
+
+
+def test_token_endpoint_is_named_where_no_broker_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "TopicReader", Mock(side_effect=SourceError("cannot reach Kafka")))
+    kafka = KafkaOptions("127.0.0.1:1", {"sasl.oauthbearer.token.endpoint.url": "http://127.0.0.1:2/token"})
+    (found,) = doctor.kafka_findings(Config(kafka=kafka), enriches=False)
+    assert (found.status, "http://127.0.0.1:2/token" in found.todo) == ("FAIL", True)
