@@ -56,7 +56,7 @@ from recallflow.flows.settings import open_at_rest
 from recallflow.flows.topic_checks import TopicRegistry, check_control, deployed, judged_by_senders, stamped_by_log
 from recallflow.operators.async_call import CallCompletion
 from recallflow.operators.authorise import VERDICT_KINDS, Authoriser
-from recallflow.operators.events import Batch, Item, Misrouted, by_partition, decode, key_of_partition, topic_partition
+from recallflow.operators.events import Batch, Item, Misrouted, by_partition, decode, key_of_partition
 from recallflow.operators.prepare import prepare
 from recallflow.operators.quotas import Rates
 from recallflow.operators.rules import Rules
@@ -121,7 +121,7 @@ class MainFlow:
                 items.append(one)
         prepared = prepare(self.embedder, items)
         self.spans.begin(prepared, self.began_s)
-        return [*finished, *before, *by_partition(prepared, topic_partition), *after]
+        return [*finished, *before, *by_partition(prepared, lambda item: item.record.position.partition), *after]
 
 
 class MainFlowMember(GroupMember):

@@ -6,31 +6,18 @@ from typing import Any, get_args
 
 import orjson
 
+from recallflow import events
 from recallflow.caching import BoundedCache
 from recallflow.errors import FieldProblem, InvalidRecord
-from recallflow.events import (
-    CategorySummary,
-    EpisodeEnd,
-    EpisodeSummary,
-    Event,
-    GraphArchive,
-    GraphEdges,
-    MemoryAdd,
-    MemoryEmbedding,
-    MemoryFeedback,
-    MemoryForget,
-    MemoryUpdate,
-    Message,
-    UserErase,
-)
+from recallflow.events import Event, MemoryAdd, Message
 from recallflow.fields import Model
 from recallflow.language import analyse, stems
 from recallflow.limits import READ_CHARACTERS
 from recallflow.operators import derived
-from recallflow.operators.episodes import end, join_or_open, joins_episode
+from recallflow.operators.episodes import end, join_or_open
 from recallflow.operators.events import Analysis, Write, event_time, key_of
 from recallflow.operators.graph.graph_events import SYNC_FAILED, archive, check_relations, relate, update_graph
-from recallflow.operators.large import Work, to_forget
+from recallflow.operators.large import Work, memories_to_forget
 from recallflow.operators.prepare import entry_stems, flags_of, passages
 from recallflow.operators.quotas import UserLimits
 from recallflow.operators.view import View
@@ -45,7 +32,8 @@ DEFAULT_KIND = "fact"
 MESSAGE_KIND = "message"
 # Event field → column, if the names differ.
 _COLUMNS = {"valid_from": "valid_from_ms", "valid_to": "valid_to_ms", "expires_at": "expires_ms"}
-_CLEARED: dict[str, Any] = {
+# Values of columns whose field is null in an event; None for others.
+_DEFAULTS: dict[str, Any] = {
     "kind": DEFAULT_KIND,
     "layer": "long_term",
     "tags": [],
@@ -59,23 +47,18 @@ _CLEARED: dict[str, Any] = {
 
 def new_row(view: View, event: Message | MemoryAdd, memory_id: str, created: tuple[int, bool]) -> MemoryRow:
     created_ms, created_logged = created
-    role: str | None
-    if isinstance(event, Message):
-        content, kind, role = event.text(), MESSAGE_KIND, event.role
-    else:
-        content, kind, role = event.content, DEFAULT_KIND, None
     row = MemoryRow(
         id=memory_id,
         seq=view.next_seq(),
         version=0,
         change=view.change,
-        content=content,
+        content=event.text() if isinstance(event, Message) else event.content,
         created_ms=created_ms,
         ingested_ms=view.ingested_ms,
         created_logged=created_logged,
         ingested_logged=view.ingested_logged,
-        kind=kind,
-        role=role,
+        kind=MESSAGE_KIND if isinstance(event, Message) else DEFAULT_KIND,
+        role=event.role if isinstance(event, Message) else None,
         name=event.name,
         session_id=event.session_id,
         project_id=event.project_id,
@@ -83,13 +66,13 @@ def new_row(view: View, event: Message | MemoryAdd, memory_id: str, created: tup
     )
     if isinstance(event, Message):
         return row
-    made_from = None if event.derived_from is None else derived.columns(view, event.derived_from)
-    return replace(row, derived_from=made_from, **dict(_columns(event)))
+    provenance = None if event.derived_from is None else derived.provenance(view, event.derived_from)
+    return replace(row, derived_from=provenance, **dict(_columns(event)))
 
 
-def changed_columns(before: MemoryRow, event: MemoryUpdate) -> dict[str, Any]:
-    """Return the columns that an update changes. Derived values only fill empty columns, and are cleared when the text
-    changes; `filled` lists these columns."""
+def changed_columns(before: MemoryRow, event: events.MemoryUpdate) -> dict[str, Any]:
+    """Return the columns that an update changes. Derived values only fill empty columns; `filled` lists these columns,
+    because they are cleared when the text changes."""
     columns = dict(_columns(event))
     if event.derived_from is not None:
         columns = {name: value for name, value in columns.items() if getattr(before, name) in (None, [])}
@@ -103,14 +86,14 @@ def changed_columns(before: MemoryRow, event: MemoryUpdate) -> dict[str, Any]:
     return columns | {"filled": filled}
 
 
-def _columns(event: MemoryAdd | MemoryUpdate) -> Iterator[tuple[str, Any]]:
+def _columns(event: MemoryAdd | events.MemoryUpdate) -> Iterator[tuple[str, Any]]:
     """Yield row columns of the fields that an event names. Null resets a field to its default."""
     for field, value in event.fields_set().items():
         if field == "embedding":
             continue
         if field in ("entities", "relations") and value is not None:
             value = [item.model_dump(exclude_none=True) for item in value]
-        yield _COLUMNS.get(field, field), _CLEARED.get(field) if value is None else value
+        yield _COLUMNS.get(field, field), _DEFAULTS.get(field) if value is None else value
 
 
 def entry_of(row: MemoryRow, episode: int, analysis: Analysis) -> Entry:
@@ -144,9 +127,8 @@ def entry_of(row: MemoryRow, episode: int, analysis: Analysis) -> Entry:
     )
 
 
-_author_stems: BoundedCache[str, str] = BoundedCache(
-    lambda author: " ".join(stems(author)), 1024 * 1024
-)  # few distinct authors occur often
+# A cache, because few distinct authors occur often.
+_author_stems: BoundedCache[str, str] = BoundedCache(lambda author: " ".join(stems(author)), 1024 * 1024)
 
 
 def vectors_of(analysis: Analysis, model: str) -> Vectors | None:
@@ -160,22 +142,20 @@ NO_EPISODE = -1
 # Fields that are not part of an event's content. A retrying producer may change the timestamp.
 _NOT_CONTENT = frozenset({"id", "receipt", "schema_version", "timestamp", "embedding"})
 READ_IN_PART = "READ_IN_PART"
-_READ_IN_PART = (
-    f"only the first {READ_CHARACTERS:,} characters of the text are searchable: split it into several memories"
-)
+_READ_IN_PART = f"only the first {READ_CHARACTERS:,} characters are searchable: split the text into several memories"
 _REFUSAL_OUTCOMES = get_args(RefusalOutcome)
 EMBEDDING_FAILED = "EMBEDDING_FAILED"
 _EMBEDDING_FAILED = (
-    "the memory is stored, and found by its words only: the embedding service gave no vector ({}). Send one as "
-    "memory.embedding, or replay into a new directory"
+    "the memory is stored, and found by its words only: the embedding service returned no vector ({}). Send a vector "
+    "as memory.embedding, or replay into a new directory"
 )
 _GRAPH_FAILED = "the memory is stored, but its graph update failed; it is retried with the next event of this user"
 
 
 def apply(view: View, write: Write, work: Work | None = None) -> list[ReceiptOutput]:
     """Apply one event through its view. `work` is the part of a large event that was already applied in steps. Return a
-    receipt if the event asks for one, or had only a part of its effect. Raise InvalidRecord; then the caller drops the
-    view, and nothing has changed."""
+    receipt if the event asks for one, or if a part of it failed. Raise InvalidRecord for an event that cannot be
+    applied; then the caller drops the view, and nothing has changed."""
     event, position = write.event, write.record.position
     view.limits = UserLimits.of(view.rules.decisions, write.owner.tenant_id, write.record)
     digest = view.digest(_content(event))
@@ -183,44 +163,44 @@ def apply(view: View, write: Write, work: Work | None = None) -> list[ReceiptOut
     if isinstance(event, Message | MemoryAdd):
         outcome = _create(view, write, event, event.id or str(write.record.original_position), digest)
     else:
-        outcome = _once(view, write, digest, work)
+        outcome = _apply_once(view, write, digest, work)
     view.refusal_outcome = outcome if outcome in _REFUSAL_OUTCOMES else None
-    missing: tuple[str, str] | None = None
+    failed_part: tuple[str, str] | None = None
     synced = update_graph(view, write.analysis, position)
     if not synced or (work is not None and not work.synced):
-        missing = SYNC_FAILED, _GRAPH_FAILED
+        failed_part = SYNC_FAILED, _GRAPH_FAILED
     elif write.analysis is not None and outcome in ("created", "updated"):
         if (code := write.analysis.embedding_failure) is not None:
-            missing = EMBEDDING_FAILED, _EMBEDDING_FAILED.format(code)
+            failed_part = EMBEDDING_FAILED, _EMBEDDING_FAILED.format(code)
         elif write.analysis.is_truncated:
-            missing = READ_IN_PART, _READ_IN_PART
-    return receipts(write, outcome, missing)
+            failed_part = READ_IN_PART, _READ_IN_PART
+    return receipts(write, outcome, failed_part)
 
 
-def receipts(write: Write, outcome: Outcome, missing: tuple[str, str] | None = None) -> list[ReceiptOutput]:
-    """Return the receipt of an event as an output, if the event asks for one, or if `missing` (code, detail) names a
-    part that could not be applied."""
+def receipts(write: Write, outcome: Outcome, failed_part: tuple[str, str] | None = None) -> list[ReceiptOutput]:
+    """Return the receipt of an event as an output; none if the event asks for no receipt and no part of it failed.
+    `failed_part`: code and detail."""
     event = write.event
-    if missing is None and not event.receipt:
+    if failed_part is None and not event.receipt:
         return []
-    position, (code, detail) = str(write.record.original_position), missing or (None, None)
+    position, (code, detail) = str(write.record.original_position), failed_part or (None, None)
     memory_id: str | None = None
     if isinstance(event, Message | MemoryAdd):
         memory_id = event.id or position
-    elif isinstance(event, MemoryUpdate | MemoryForget | MemoryFeedback):
+    elif isinstance(event, events.MemoryUpdate | events.MemoryForget | events.MemoryFeedback):
         memory_id = event.memory_id
     receipt = Receipt(
         id=event.id or position, position=position, outcome=outcome, memory_id=memory_id, code=code, detail=detail
     )
-    if outcome == "erased" and isinstance(event, UserErase):
+    if outcome == "erased" and isinstance(event, events.UserErase):
         receipt = receipt.model_copy(update={"purged": False})
     return [ReceiptOutput(write.record.position, 0, key_of(write), receipt.model_dump_json().encode())]
 
 
 def _create(view: View, write: Write, event: Message | MemoryAdd, memory_id: str, digest: str) -> Outcome:
-    known = view.current(memory_id)
-    if known is not None:
-        return _repeated_outcome(known.digest, digest, "id")
+    existing = view.current(memory_id)
+    if existing is not None:
+        return _repeated_outcome(existing.digest, digest)
     if not derived.has_unchanged_sources(view, event):
         return "outdated"
     if not derived.has_room(view, event):
@@ -231,7 +211,7 @@ def _create(view: View, write: Write, event: Message | MemoryAdd, memory_id: str
     derived.link(view, row)
     analysis = _in_own_language(view, write.analysis or Analysis("", 0, None), row.content)
     episode = NO_EPISODE
-    if joins_episode(event):
+    if isinstance(event, Message) or event.session_id is not None:  # a fact without a session has no episode
         joined = join_or_open(view.episodes(row.session_id), view.owner, row, view.rules.episode_gap_ms)
         episode = joined.episode.number
         if joined.changed:
@@ -240,60 +220,60 @@ def _create(view: View, write: Write, event: Message | MemoryAdd, memory_id: str
     return "created"
 
 
-def _once(view: View, write: Write, digest: str, work: Work | None) -> Outcome:
+def _apply_once(view: View, write: Write, digest: str, work: Work | None) -> Outcome:
     """Apply an event that creates no memory. An event with an id takes effect only once."""
     event = write.event
     if event.id is None:
-        return _change(view, write, work)
-    before = view.was_applied(event.id)
-    if before is not None:
-        return _repeated_outcome(before, digest, "id")
-    outcome = _change(view, write, work)
+        return _apply_change(view, write, work)
+    applied_digest = view.applied_digest(event.id)
+    if applied_digest is not None:
+        return _repeated_outcome(applied_digest, digest)
+    outcome = _apply_change(view, write, work)
     if outcome not in _REFUSAL_OUTCOMES:
         view.mark_applied(event.id, digest)
     return outcome
 
 
-def _change(view: View, write: Write, work: Work | None) -> Outcome:
+def _apply_change(view: View, write: Write, work: Work | None) -> Outcome:
     if work is not None:
         return "forgotten" if work.found else "unchanged"
     event = write.event
     if not derived.has_unchanged_sources(view, event):
         return "outdated"
     match event:
-        case MemoryUpdate():
+        case events.MemoryUpdate():
             return _update(view, event, write.analysis, event_time(write))
-        case MemoryEmbedding():
+        case events.MemoryEmbedding():
             return _embed(view, event)
-        case MemoryForget():
-            entries = to_forget(view, event)
+        case events.MemoryForget():
+            entries = memories_to_forget(view, event)
             for entry in entries:
                 view.forget(entry)
             return "forgotten" if entries else "unchanged"
-        case MemoryFeedback():
+        case events.MemoryFeedback():
             view.add_feedback(_changeable_memory(view, event.memory_id), event.useful)
             return "updated"
-        case EpisodeEnd():
+        case events.EpisodeEnd():
             at_ms, _ = event_time(write)
             ended = end(view.episodes(event.session_id), at_ms, view.rules.episode_gap_ms)
             if ended is None:
                 return "unchanged"
             view.end_episode(event.session_id, at_ms, ended)
             return "ended"
-        case GraphEdges():
+        case events.GraphEdges():
             return _relate(view, event, event_time(write)[0])
-        case GraphArchive():
+        case events.GraphArchive():
             return "updated" if archive(view.graph, event) else "unchanged"
-        case CategorySummary():
+        case events.CategorySummary():
             sources = view.seqs(one.memory_id for one in derived.sources_of(event))
             view.put_summary(event.category, event.summary, sources)
             return "updated"
-        case EpisodeSummary():
+        case events.EpisodeSummary():
             return "updated" if derived.put_episode_summary(view, event) else "outdated"
     raise TypeError(f"{event.type} is not applied here")
 
 
-def _update(view: View, event: MemoryUpdate, analysis: Analysis | None, edited: tuple[int, bool]) -> Outcome:
+def _update(view: View, event: events.MemoryUpdate, analysis: Analysis | None, edited: tuple[int, bool]) -> Outcome:
     current = _changeable_memory(view, event.memory_id)
     before = view.row(event.memory_id, current.version)
     after = replace(before, **changed_columns(before, event))
@@ -305,22 +285,21 @@ def _update(view: View, event: MemoryUpdate, analysis: Analysis | None, edited: 
     view.limits.check_text(view.counts, after.content, before.content)
     after = view.next_version(after, edited)
     entry = view.entry(current.seq)
-    if analysis is None or (after.content == before.content and event.embedding is None):
-        kept = Analysis(entry.stems, entry.flags, None)
-        vectors = view.vectors(current.seq)
-        view.put(after, entry_of(after, entry.episode, kept), vectors, current.digest, content_changed=False)
-    else:
+    content_changed = after.content != before.content or event.embedding is not None
+    if analysis is not None and content_changed:
         analysis = _in_own_language(view, analysis, after.content)
-        view.put(
-            after, entry_of(after, entry.episode, analysis), vectors_of(analysis, view.rules.model), current.digest
-        )
+        vectors = vectors_of(analysis, view.rules.model)
+    else:
+        analysis, content_changed = Analysis(entry.stems, entry.flags, None), False
+        vectors = view.vectors(current.seq)
+    view.put(after, entry_of(after, entry.episode, analysis), vectors, current.digest, content_changed)
     if after.content != before.content:
         derived.withdraw(view, current.seq, edited)
     return "updated"
 
 
-def _embed(view: View, event: MemoryEmbedding) -> Outcome:
-    """Set the vector of a memory. Existing token vectors of the model stay."""
+def _embed(view: View, event: events.MemoryEmbedding) -> Outcome:
+    """Set the vector of a memory. Token vectors that the same model has computed are kept."""
     if event.model != view.rules.model:
         return "other_model"
     current = _changeable_memory(view, event.memory_id)
@@ -333,18 +312,18 @@ def _embed(view: View, event: MemoryEmbedding) -> Outcome:
     return "updated"
 
 
-def _relate(view: View, event: GraphEdges, stated_ms: int) -> Outcome:
+def _relate(view: View, event: events.GraphEdges, stated_ms: int) -> Outcome:
     try:
         return "updated" if relate(view.graph, event, stated_ms) else "unchanged"
     except InvalidRecord as error:
         if event.derived_from is None or error.code != "not_found":
             raise
-        return "outdated"  # one of its ends was removed meanwhile
+        return "outdated"  # an end of an edge was removed after the model had read it
 
 
 def _in_own_language(view: View, analysis: Analysis, text: str) -> Analysis:
-    """Return an analysis in the text's language, and store that as the owner's. If it is uncertain, analyse the text
-    again in the owner's language."""
+    """Return an analysis in the text's language, and store this language as the owner's. If the language is uncertain,
+    analyse the text again in the owner's language."""
     if analysis.is_language_certain:
         view.language = language_in(analysis.flags)
     elif view.language and analysis.stems:
@@ -355,7 +334,7 @@ def _in_own_language(view: View, analysis: Analysis, text: str) -> Analysis:
 
 
 def _changeable_memory(view: View, memory_id: str) -> MemoryHead:
-    """Return a current memory. Raise InvalidRecord."""
+    """Return a current memory. Raise InvalidRecord for an unknown, forgotten or forbidden one."""
     current = view.changeable(memory_id)
     if current is None:
         problem = "was forgotten" if view.was_forgotten(memory_id) else "no memory has this id"
@@ -363,30 +342,31 @@ def _changeable_memory(view: View, memory_id: str) -> MemoryHead:
     return current
 
 
-def _repeated_outcome(before: str, now: str, field: str) -> Outcome:
-    if before == now:
+def _repeated_outcome(applied_digest: str, digest: str) -> Outcome:
+    """Return the outcome of an event whose id was used before. Raise InvalidRecord if its content differs."""
+    if applied_digest == digest:
         return "duplicate"
-    raise InvalidRecord("id_conflict", [FieldProblem(field, "the id was used before for other content: use a new id")])
+    raise InvalidRecord("id_conflict", [FieldProblem("id", "the id was used before for other content: use a new id")])
 
 
 def _content(event: Event) -> bytes:
-    """Return canonical bytes of an event's content, which distinguish a repetition from a conflict."""
-    given = event.__dict__ | (event.model_extra or {})  # avoids a deep copy, as most events have no nested fields
-    omitted = _NOT_CONTENT - {"embedding"} if isinstance(event, MemoryEmbedding) else _NOT_CONTENT
-    content = {field: value for field, value in given.items() if value is not None and field not in omitted}
+    """Return canonical bytes of an event's content. Events with the same id and other bytes are in conflict."""
+    fields = event.__dict__ | (event.model_extra or {})  # avoids a deep copy, as most events have no nested fields
+    omitted = _NOT_CONTENT - {"embedding"} if isinstance(event, events.MemoryEmbedding) else _NOT_CONTENT
+    content = {field: value for field, value in fields.items() if value is not None and field not in omitted}
     try:
-        return orjson.dumps(content, _nested, orjson.OPT_SORT_KEYS)
+        return orjson.dumps(content, _as_dict, orjson.OPT_SORT_KEYS)
     except orjson.JSONEncodeError:
         raise InvalidRecord("invalid_event", [*_unstorable(content)]) from None
 
 
-def _nested(part: Model) -> dict[str, Any]:
-    return part.model_dump(exclude_none=True)
+def _as_dict(nested: Model) -> dict[str, Any]:
+    return nested.model_dump(exclude_none=True)
 
 
 def _unstorable(content: dict[str, Any]) -> Iterator[FieldProblem]:
     for field, value in content.items():
         try:
-            orjson.dumps(value, _nested)
+            orjson.dumps(value, _as_dict)
         except orjson.JSONEncodeError as error:
             yield FieldProblem(field, f"cannot be stored: {error}")

@@ -1,13 +1,13 @@
 """Async calls whose results return to the calling thread.
 
-1. An operator submits an `AsyncCall` to a `Runtime`, and keeps it until it has a result.
+1. An operator submits an `AsyncCall` to a `Runtime`, and keeps the call until the call has a result.
 2. Calls run on the only asyncio loop thread of the process, at most `capacity` at a time, in order of submission. The
    called client is responsible for retries.
 3. A finished call puts a `CallCompletion`, and sets an event that the source waits for together with its input. The
    source emits the completion, which is routed by key to the operator of the call. A completion only names its call;
    the result stays in the process.
 
-There is no backpressure from an operator to a source: a source that must not read ahead counts the items in flight."""
+An operator cannot slow down a source: a source that must not read ahead counts the items in flight itself."""
 
 import asyncio
 import threading
@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from itertools import count
 from typing import Any, Generic, NamedTuple, Self, TypeVar
 
@@ -46,8 +46,8 @@ class CallCompletion:
 
 
 class Completions:
-    """Finished calls that were not emitted yet, of any number of runtimes. `wake` is set with each. A source sets the
-    same event for its own input. A waiting source first clears the event, then looks for both input and completions."""
+    """Finished calls that were not emitted yet, of any number of runtimes. Each sets the event `wake`; a source sets it
+    for its own input too. A waiting source first clears the event, then looks for both input and completions."""
 
     def __init__(self, wake: threading.Event | None = None) -> None:
         self.wake = wake or threading.Event()
@@ -67,7 +67,7 @@ class Completions:
 
 @dataclass(slots=True)
 class AsyncCall(Generic[V, W]):
-    """The call for one item. The loop thread writes its result; the logic only reads it."""
+    """The call for one item. The loop thread writes the result; the operator only reads it."""
 
     item: V
     fn: Callable[[V], Awaitable[W]]
@@ -76,31 +76,28 @@ class AsyncCall(Generic[V, W]):
     ended: bool = False
 
 
-class _Loop:
-    """The process's only asyncio loop and its thread. Async clients belong to the loop that first used them, and
-    further threads would contend for the GIL."""
+_loop_lock = threading.Lock()
 
-    _only: asyncio.AbstractEventLoop | None = None
-    _making = threading.Lock()
 
-    @classmethod
-    def get(cls) -> asyncio.AbstractEventLoop:
-        with cls._making:
-            if cls._only is None:
-                cls._only = asyncio.new_event_loop()
-                threading.Thread(target=cls._only.run_forever, daemon=True, name="async-call").start()
-            return cls._only
+@cache
+def _process_loop() -> asyncio.AbstractEventLoop:
+    """Return the process's only asyncio loop, which runs in its own thread. Async clients belong to the loop that first
+    used them, and further threads would contend for the GIL. Call it under `_loop_lock`."""
+    loop = asyncio.new_event_loop()
+    threading.Thread(target=loop.run_forever, daemon=True, name="async-call").start()
+    return loop
 
 
 class Runtime:
-    """The executor of calls, with limits shared by all users. Close it after the dataflow. At most `capacity` calls are
-    concurrent. `timeout_s` limits each call; None if the function has its own limit."""
+    """The executor of calls, with limits shared by all operators. Close it after the dataflow. At most `capacity` calls
+    are concurrent. `timeout_s` limits each call; None if the called function has its own limit."""
 
     def __init__(self, completions: Completions, capacity: int = 100, timeout_s: float | None = 30.0) -> None:
         if capacity < 1:
             raise ValueError(f"capacity is {capacity}: it must be at least 1")
         self.completions, self.capacity, self._timeout_s = completions, capacity, timeout_s
-        self._loop = _Loop.get()
+        with _loop_lock:
+            self._loop = _process_loop()
         self._slots = asyncio.Semaphore(capacity)
         self._tasks: dict[int, asyncio.Task[None]] = {}  # by the number of the call
         self._closed = False
@@ -122,7 +119,7 @@ class Runtime:
         self._loop.call_soon_threadsafe(self._cancel, [call.completion.call for call in calls])
 
     def wait(self, calls: Iterable[AsyncCall[Any, Any]]) -> None:
-        """Block until all calls have results. Attempts and timeouts bound the time."""
+        """Block until all calls have results. The called client's retries and timeouts bound the time."""
         with self._changed:
             for call in calls:
                 while not call.ended:

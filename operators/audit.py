@@ -13,31 +13,31 @@ from recallflow.outputs import AuditEntry, AuditRecord
 from recallflow.parsing import raw_event
 from recallflow.responses import Response
 
-NUMBER = 20  # the unique output number of an entry
+OUTPUT_NUMBER = 20  # of an entry; unique among the outputs of its record
 ACCESS_CODES = ("unauthenticated", "forbidden")  # error codes of unauthorised senders
 _IDS: TypeAdapter[str] = TypeAdapter(Identifier)
 
 
 def answered(ask: Ask, response: Response) -> AuditEntry:
     code = None if response.error is None else response.error.code
-    return _audited(ask, response.status, code, None if code is not None else _memories(response))
+    return _entry(ask, response.status, code, None if code is not None else _memory_count(response))
 
 
 def refused(item: Decoded, error: InvalidRecord) -> AuditEntry | None:
-    """Return the entry of a refused record: any refused query, and events of unauthorised senders."""
+    """Return the entry of a refused record: any query, or an event of an unauthorised sender; None for others."""
     is_query = isinstance(item, Refused) and item.query_id is not None
-    return _audited(item, "error", error.code, None) if is_query or error.code in ACCESS_CODES else None
+    return _entry(item, "error", error.code) if is_query or error.code in ACCESS_CODES else None
 
 
 def erased(write: Write, error: InvalidRecord | None) -> AuditEntry:
-    return _audited(write, "ok" if error is None else "error", None if error is None else error.code, None)
+    return _entry(write, "ok") if error is None else _entry(write, "error", error.code)
 
 
-def _audited(item: Decoded, status: str, code: str | None, memories: int | None) -> AuditEntry:
+def _entry(item: Decoded, status: str, code: str | None = None, memories: int | None = None) -> AuditEntry:
     record = item.record
     sender = record.principal
-    about = AuditRecord(
-        **_about(item),
+    entry = AuditRecord(
+        **_subject(item),
         time=format_time(record.append_ms),
         principal=None if sender is None else sender.name,
         position=str(record.position),
@@ -45,18 +45,18 @@ def _audited(item: Decoded, status: str, code: str | None, memories: int | None)
         code=code,
         memories=memories,
     )
-    return AuditEntry(record.position, NUMBER, key_of(item), about.model_dump_json().encode())
+    return AuditEntry(record.position, OUTPUT_NUMBER, key_of(item), entry.model_dump_json().encode())
 
 
-def _about(item: Decoded) -> dict[str, Any]:
-    """Return the subject of a record, as far as it is readable."""
+def _subject(item: Decoded) -> dict[str, Any]:
+    """Return the type, owner and id of an item's event, with None for unreadable ones."""
     if isinstance(item, Refused):
         raw = raw_event(item.record.value) or {}
         names = ("type", "tenant_id", "user_id", "environment", "id")
-        about: dict[str, Any] = {name: _id(raw.get(name)) for name in names}
-        if about["environment"] is None and about["tenant_id"] is not None and about["type"] != "user.erase":
-            about["environment"] = PRODUCTION
-        return about | ({} if item.query_id is None else {"id": _id(item.query_id)})
+        subject: dict[str, Any] = {name: _valid_id(raw.get(name)) for name in names}
+        if subject["environment"] is None and subject["tenant_id"] is not None and subject["type"] != "user.erase":
+            subject["environment"] = PRODUCTION
+        return subject | ({} if item.query_id is None else {"id": _valid_id(item.query_id)})
     event = item.query if isinstance(item, Ask) else item.event
     environment = event.environment if isinstance(event, UserErase) else item.owner.environment
     return {
@@ -68,7 +68,7 @@ def _about(item: Decoded) -> dict[str, Any]:
     }
 
 
-def _id(value: object) -> str | None:
+def _valid_id(value: object) -> str | None:
     """Return a valid id; None for other values, and for credentials in place of an id."""
     try:
         name = _IDS.validate_python(value)
@@ -77,15 +77,13 @@ def _id(value: object) -> str | None:
     return None if contains_credential(name.encode()) else name
 
 
-def _memories(response: Response) -> int:
-    """Return the number of memories in all parts of a response."""
+def _memory_count(response: Response) -> int:
+    """Return the number of distinct memories in all parts of a response."""
     ids = {one.id for one in response.memories or ()} | {one["id"] for one in response.versions or ()}
-    if response.memory_page is not None:
-        ids |= {one.id for one in response.memory_page.memories}
+    for part in (response.memory_page, response.subgraph):
+        ids |= {one.id for one in part.memories} if part is not None else set()
     if response.context is not None:
         ids |= {one.id for one in response.context.relevant_items}
-    if response.subgraph is not None:
-        ids |= {one.id for one in response.subgraph.memories}
     if response.graph_facts is not None:
         ids |= {one.id for fact in response.graph_facts.facts for one in fact.evidence}
     if response.graph_trace is not None:

@@ -8,37 +8,26 @@ from collections.abc import Iterator
 from itertools import takewhile
 from typing import Any
 
+from recallflow import events
 from recallflow.errors import DecryptionFailed, FieldProblem, InvalidRecord
-from recallflow.events import (
-    CategorySummary,
-    DerivedFrom,
-    EpisodeSummary,
-    GraphEdges,
-    MemoryAdd,
-    MemoryEmbedding,
-    MemoryEvent,
-    MemoryUpdate,
-    Message,
-    Source,
-    content_hash,
-)
+from recallflow.events import MemoryEvent, Message, Source, content_hash
 from recallflow.limits import MADE_EVER_MAX, MADE_MAX
-from recallflow.operators.view import View
+from recallflow.operators.view import View, stored_sources
 from recallflow.state.graph_codec import EPISODE_KIND, node_key
 from recallflow.state.hot_owner import HotOwner
 from recallflow.state.rows import Entry, EpisodeRow, MemoryRow
 
 # The types with `derived_from`. A tuple, because isinstance with a union takes three times as long.
-_MADE = MemoryAdd, MemoryUpdate, CategorySummary, EpisodeSummary, GraphEdges
+_DERIVED_TYPES = events.MemoryAdd, events.MemoryUpdate, events.CategorySummary, events.EpisodeSummary, events.GraphEdges
 
 
 def sources_of(event: MemoryEvent) -> list[Source]:
     """Return the sources of an event; none for an event that was not derived."""
     if isinstance(event, Message):  # the most frequent type, checked first for speed
         return []
-    if isinstance(event, MemoryEmbedding):
+    if isinstance(event, events.MemoryEmbedding):
         return [Source(memory_id=event.memory_id, content_hash=event.content_hash)]
-    if not isinstance(event, _MADE) or event.derived_from is None:
+    if not isinstance(event, _DERIVED_TYPES) or event.derived_from is None:
         return []
     return [event.derived_from, *event.derived_from.others]
 
@@ -56,55 +45,46 @@ def _is_unchanged(view: View, memory_id: str, text_hash: str | None) -> bool:
     row = view.row(memory_id, current.version)
     if text_hash is not None and content_hash(row.content) != text_hash:
         return False
-    return all(_is_unchanged(view, *source) for source in _made_from(row))
+    return all(_is_unchanged(view, one["memory_id"], one["content_hash"]) for one in stored_sources(row))
 
 
-def _made_from(row: MemoryRow) -> list[tuple[str, str | None]]:
-    """Return the source ids of a memory, each with the hash of its text at that time."""
-    derived = row.derived_from
-    if derived is None:
-        return []
-    return [(one["memory_id"], one["content_hash"]) for one in (derived, *derived.get("others", []))]
-
-
-def columns(view: View, derived: DerivedFrom) -> dict[str, Any]:
+def provenance(view: View, derived_from: events.DerivedFrom) -> dict[str, Any]:
     """Return the stored provenance of a memory, with a hash per source. Raise InvalidRecord for a derived source."""
-    provenance = derived.model_dump(exclude_none=True)
-    for number, one in enumerate([provenance, *provenance["others"]]):
+    stored = derived_from.model_dump(exclude_none=True)
+    for number, one in enumerate([stored, *stored["others"]]):
         current = view.current(one["memory_id"])
         if current is None:
-            raise KeyError("a current memory has an id")
+            raise KeyError("a source of an accepted event is missing")
         row = view.row(one["memory_id"], current.version)
         if row.derived_from is not None:
             name = f"derived_from.others.{number - 1}.memory_id" if number else "derived_from.memory_id"
-            problem = f"was itself derived from {row.derived_from['memory_id']}: name that"
+            problem = f"was itself derived from {row.derived_from['memory_id']}: name that memory"
             raise InvalidRecord("invalid_event", [FieldProblem(name, problem)])
-        one["content_hash"] = one.get("content_hash") or content_hash(
-            row.content
-        )  # `has_unchanged_sources` has compared a given one
-    return {name: value for name, value in provenance.items() if value}
+        # `has_unchanged_sources` has compared a hash in the event with the text.
+        one["content_hash"] = one.get("content_hash") or content_hash(row.content)
+    return {name: value for name, value in stored.items() if value}
 
 
 def has_room(view: View, event: MemoryEvent) -> bool:
-    """Return whether further memories may be derived from an event's sources. Ended ones count too."""
-    found = map(view.derivatives, view.seqs(one.memory_id for one in sources_of(event)))
-    return all(len(made.memories) + len(made.ended) < MADE_EVER_MAX for made in found)
+    """Return whether further memories may be derived from an event's sources. Ended derivatives count too."""
+    existing = map(view.derivatives, view.seqs(one.memory_id for one in sources_of(event)))
+    return all(len(one.memories) + len(one.ended) < MADE_EVER_MAX for one in existing)
 
 
 def link(view: View, row: MemoryRow) -> None:
     """Record at each source that a memory was derived from it. Raise InvalidRecord over the limit."""
-    for seq in view.seqs(memory_id for memory_id, _ in _made_from(row)):
-        made = view.derivatives(seq)
-        if len(made.memories) >= MADE_MAX:
+    for seq in view.source_seqs(row):
+        existing = view.derivatives(seq)
+        if len(existing.memories) >= MADE_MAX:
             problem = f"{MADE_MAX} memories were derived from this one already: forget some of them"
             raise InvalidRecord("invalid_event", [FieldProblem("derived_from", problem)])
-        view.put_derivatives(seq, made._replace(memories=[*made.memories, row.seq]))
+        view.put_derivatives(seq, existing._replace(memories=[*existing.memories, row.seq]))
 
 
 def with_derived(view: View, entry: Entry) -> Iterator[Entry]:
-    """Yield the memories that are forgotten with a memory, itself last."""
-    made = view.derivatives(entry.seq)
-    for seq in (*made.memories, *made.ended):
+    """Yield the memories derived from a memory, and then the memory itself, except forgotten ones."""
+    existing = view.derivatives(entry.seq)
+    for seq in (*existing.memories, *existing.ended):
         if not view.is_forgotten(seq):
             yield view.entry(seq)
     if not view.is_forgotten(entry.seq):
@@ -113,24 +93,24 @@ def with_derived(view: View, entry: Entry) -> Iterator[Entry]:
 
 def withdraw(view: View, seq: int, edited: tuple[int, bool]) -> None:
     """End the memories derived from the old text of a memory, which changed at the event time `edited`."""
-    made = view.derivatives(seq)
-    for one in made.memories:
+    existing = view.derivatives(seq)
+    for one in existing.memories:
         _end(view, view.entry(one), edited)
-    for category, change in made.summaries:
+    for category, change in existing.summaries:
         view.drop_summary(category, change)
     view.drop_episode_summary(view.entry(seq))
 
 
 def _end(view: View, entry: Entry, edited: tuple[int, bool]) -> None:
-    """End a derived memory with a new version without entities. Without a time from the log, it ends before all time,
-    so that each replay gives the same result."""
+    """End a derived memory with a new version without entities and relations. If neither time is from the log, it ends
+    at 0 (epoch), so that each replay gives the same result."""
     current = view.current(entry.id)
     if current is None:
-        raise KeyError(f"no id leads to memory {entry.seq}")
+        raise KeyError(f"memory {entry.seq} has no head")
     before = view.row(entry.id, entry.version)
-    for seq in view.seqs(memory_id for memory_id, _ in _made_from(before)):
-        made = view.derivatives(seq).without(entry.seq)
-        view.put_derivatives(seq, made._replace(ended=[*made.ended, entry.seq]))
+    for seq in view.source_seqs(before):
+        others = view.derivatives(seq).without(entry.seq)
+        view.put_derivatives(seq, others._replace(ended=[*others.ended, entry.seq]))
     times_ms = (edited, (view.ingested_ms, view.ingested_logged))
     ended_ms = min((at_ms for at_ms, is_logged in times_ms if is_logged), default=0)
     ended_ms = max(ended_ms, before.valid_from_ms or ended_ms)
@@ -141,12 +121,12 @@ def _end(view: View, entry: Entry, edited: tuple[int, bool]) -> None:
     view.put(after, entry._replace(**changed), view.vectors(entry.seq), current.digest, ended=True)
 
 
-LATER_MEMBERS = 1_000  # members that are searched for messages newer than a summary
+_MEMBERS_SEARCHED = 1_000  # the newest members of an episode that are searched for messages newer than a summary
 
 
-def known_summary(hot: HotOwner, episode: EpisodeRow, by_ms: int | None = None) -> str | None:
-    """Return the summary of an episode, if there is one and it covers no message after a time."""
-    if not episode.summarised or (by_ms is not None and by_ms < episode.last_ms):
+def known_summary(hot: HotOwner, episode: EpisodeRow, at_ms: int | None = None) -> str | None:
+    """Return the summary of an episode; None if it has none, or one that covers messages after `at_ms` (epoch ms)."""
+    if not episode.summarised or (at_ms is not None and at_ms < episode.last_ms):
         return None
     try:
         return hot.episode_summary(episode.number)
@@ -154,9 +134,9 @@ def known_summary(hot: HotOwner, episode: EpisodeRow, by_ms: int | None = None) 
         return None
 
 
-def put_episode_summary(view: View, event: EpisodeSummary) -> bool:
-    """Store the summary of an episode. Return whether it is valid: its sources are all in the episode, and include the
-    last message. Raise InvalidRecord for an unknown episode."""
+def put_episode_summary(view: View, event: events.EpisodeSummary) -> bool:
+    """Store the summary of an episode if it is valid: its sources are all in the episode, and include the last message.
+    Return whether it is. Raise InvalidRecord for an unknown episode."""
     sources = [view.entry(seq) for seq in view.seqs(one.memory_id for one in sources_of(event))]
     session_id = sources[0].session_id if sources else event.session_id
     episode = next((one for one in reversed(view.episodes(session_id)) if one.id == event.episode_id), None)
@@ -164,7 +144,7 @@ def put_episode_summary(view: View, event: EpisodeSummary) -> bool:
         if episode is None or any(view.episode_id(one.session_id, one.episode) != episode.id for one in sources):
             return False
         newest = max(one.seq for one in sources)
-        members = view.graph.members(node_key(EPISODE_KIND, episode.id), LATER_MEMBERS)
+        members = view.graph.members(node_key(EPISODE_KIND, episode.id), _MEMBERS_SEARCHED)
         if any(view.entry(seq).role is not None for seq in takewhile(lambda seq: seq > newest, members)):
             return False
     elif episode is None:

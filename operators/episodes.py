@@ -2,7 +2,7 @@
 
 A message joins the episode whose span, widened by the gap on both sides, contains its event time. The gap is the
 setting `episode_gap_minutes`. A message that matches two episodes merges them under the id of the older one. An
-explicit end excludes later messages regardless of the gap; a late message from before the end still joins. Whether an
+explicit end excludes messages after it, even within the gap; a late message from before the end still joins. Whether an
 episode is open is not stored, because it depends on the time of the query.
 
 A fact of a session belongs to an episode without changing its span, because most facts are extracted after the
@@ -21,16 +21,10 @@ from typing import NamedTuple
 
 import orjson
 
-from recallflow.events import Event, MemoryAdd, Message
 from recallflow.owner import Owner
 from recallflow.state.hot_owner import with_changes
 from recallflow.state.rows import Entry, EpisodeLogEntry, EpisodeRow, MemoryRow, Vectors
 from recallflow.state.scoped import ScopedIndex
-
-
-def joins_episode(event: Event) -> bool:
-    """Return whether an event's memory belongs to an episode: messages, and facts of a session."""
-    return isinstance(event, Message) or (isinstance(event, MemoryAdd) and event.session_id is not None)
 
 
 class JoinedEpisode(NamedTuple):
@@ -47,20 +41,20 @@ def join(episodes: Sequence[EpisodeRow], candidate: EpisodeRow, gap_ms: int) -> 
     if candidate.of_facts:
         return _join_fact(episodes, candidate, gap_ms)
     if episodes and episodes[0].of_facts:  # the only episode of the session
-        taken = episodes[0]._replace(start_ms=at_ms, last_ms=at_ms, logged=candidate.logged, of_facts=False)
-        return JoinedEpisode(taken, [taken])
+        taken_over = episodes[0]._replace(start_ms=at_ms, last_ms=at_ms, logged=candidate.logged, of_facts=False)
+        return JoinedEpisode(taken_over, [taken_over])
     earlier, later = _within_gap(episodes, at_ms, gap_ms)
     if earlier is not None and later is not None:
         first, second = sorted((_widen(earlier, candidate), later), key=lambda e: e.number)
-        kept = first._replace(
+        merged = first._replace(
             start_ms=min(first.start_ms, second.start_ms),
             last_ms=max(first.last_ms, second.last_ms),
             ended_ms=later.ended_ms,
             logged=first.logged and second.logged,
         )
-        return JoinedEpisode(kept, [kept, second._replace(merged_into=kept.number)])
-    found = earlier or later
-    episode = candidate if found is None else _widen(found, candidate)
+        return JoinedEpisode(merged, [merged, second._replace(merged_into=merged.number)])
+    only = earlier or later
+    episode = candidate if only is None else _widen(only, candidate)
     return JoinedEpisode(episode, [episode])
 
 
@@ -82,8 +76,8 @@ def end(episodes: Sequence[EpisodeRow], at_ms: int, gap_ms: int) -> EpisodeRow |
     return None
 
 
-def opening(owner: Owner, memory: Entry | MemoryRow) -> EpisodeRow:
-    """Return the episode that a memory opens if it joins none: the span is its event time."""
+def opened_episode(owner: Owner, memory: Entry | MemoryRow) -> EpisodeRow:
+    """Return the episode that a memory opens if it joins none. Its span is the memory's event time."""
     return _candidate(memory)._replace(id=episode_id(owner, memory.session_id, memory.id))
 
 
@@ -92,12 +86,12 @@ def join_or_open(episodes: Sequence[EpisodeRow], owner: Owner, memory: Entry | M
     joined = join(episodes, _candidate(memory), gap_ms)
     if joined.episode.number != memory.seq:
         return joined
-    opened = opening(owner, memory)
+    opened = opened_episode(owner, memory)
     return JoinedEpisode(opened, [opened])
 
 
 def _candidate(memory: Entry | MemoryRow) -> EpisodeRow:
-    """Return the episode that a memory would open, without its id: that is costly, and few memories open an episode."""
+    """Return the episode that a memory would open, without an id: an id is costly, and few memories open an episode."""
     at_ms, of_facts = memory.created_ms, memory.role is None
     return EpisodeRow(memory.seq, "", memory.session_id, at_ms, at_ms, logged=memory.created_logged, of_facts=of_facts)
 
@@ -109,13 +103,13 @@ def is_open(episode: EpisodeRow, now_ms: int, gap_ms: int) -> bool:
 
 def episode_id(owner: Owner, session_id: str | None, opener_id: str) -> str:
     """Return the deterministic id of an episode, from the memory that opened it."""
-    named = orjson.dumps([*owner, session_id, opener_id])
-    return "ep_" + hashlib.blake2b(named, digest_size=8).hexdigest()
+    names = orjson.dumps([*owner, session_id, opener_id])
+    return "ep_" + hashlib.blake2b(names, digest_size=8).hexdigest()
 
 
 def _within_gap(episodes: Sequence[EpisodeRow], at_ms: int, gap_ms: int) -> tuple[EpisodeRow | None, EpisodeRow | None]:
-    """Return the episode that contains or precedes a time, and the next one; None for each that is outside of the
-    gap."""
+    """Return the episode that contains or precedes a time, and the next one; None in place of one that is outside of
+    the gap."""
     started = _started_count(episodes, at_ms)
     later = episodes[started] if started < len(episodes) and episodes[started].start_ms - at_ms <= gap_ms else None
     if not started:
@@ -176,7 +170,7 @@ def _episode_of(scoped: ScopedIndex, owner: Owner, entry: Entry) -> int:
         return int(scoped.index.facts["episode"][slot])
     if entry.episode < 0:
         return entry.episode
-    joined = join(scoped.sessions.get(entry.session_id, []), opening(owner, entry), scoped.gap_ms)
+    joined = join(scoped.sessions.get(entry.session_id, []), opened_episode(owner, entry), scoped.gap_ms)
     if joined.changed:
         _put(scoped, entry.session_id, joined.changed)
     return joined.episode.number

@@ -1,13 +1,13 @@
 """`user.erase`: the removal of all data of a user in one write, and the rejection of earlier events that arrive later.
 
-It removes the user's owners with their keys: memories, indexes, graph, versions, work in progress and undelivered
-outputs. A tombstone of keyed hashes remains. From then on, events whose time is not after the erasure have no effect;
-events without any time count as new. An erasure that arrives after a later one has no effect.
+An erasure removes the user's owners with their keys: memories, indexes, graph, versions, work in progress and
+undelivered outputs. A tombstone of keyed hashes remains. From then on, events whose time is not after the erasure have
+no effect; events without any time count as new. An erasure has no effect if one with a later time was applied before.
 
 A user with very many environments is erased in steps, some environments in each, and the rest with the event itself.
 After a crash the event is read again, and continues with the rest.
 
-In-memory data is dropped, and queries in progress start again. Files are cleaned in the background
+In-memory data is dropped, and queries in progress start again. A background task removes the data from files
 (`state/database.py`)."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -29,8 +29,8 @@ from recallflow.state.rows import OwnerHead
 
 Forget = Callable[[Collection[Owner]], None]  # drops all in-memory data of owners
 STEP = "state"
-AT_ONCE = 256  # owners per write; ten thousand would delay other events for seconds
-_ALL = 2**62  # keys
+OWNERS_PER_STEP = 256  # ten thousand would delay other events for seconds
+_ALL = 2**62  # more than the number of keys
 
 
 class Erasure(NamedTuple):
@@ -45,38 +45,39 @@ class Erasure(NamedTuple):
 
 def is_erased(hot: HotOwner, write: Write) -> bool:
     """Return whether an event precedes the erasure of its user."""
-    at_ms, is_known = event_time(write)
-    return is_known and hot.erased_ms is not None and at_ms <= hot.erased_ms
+    at_ms, is_logged = event_time(write)
+    return is_logged and hot.erased_ms is not None and at_ms <= hot.erased_ms
 
 
 def plan(partition: Partition, write: Write, event: UserErase, part: Iterable[Owner] | None = None) -> Erasure:
-    """Return the erasure of a part of the owners of the user, or of all of them with the tombstone. It only reads."""
-    at_ms, is_known = event_time(write)
+    """Return the erasure of `part` of the user's owners; without `part`, that of all owners with the tombstone. It only
+    reads."""
+    at_ms, is_logged = event_time(write)
 
-    def is_new(owner: Owner) -> bool:
-        before_ms = partition.erased_ms(owner, partition.keyring.owner(owner))
-        return not is_known or before_ms is None or at_ms > before_ms
+    def is_due(owner: Owner) -> bool:
+        erased_ms = partition.erased_ms(owner, partition.keyring.owner(owner))
+        return not is_logged or erased_ms is None or at_ms > erased_ms
 
-    known = partition.owners_of(event.tenant_id, event.user_id) if part is None else part
-    owners = frozenset(owner for owner in known if event.covers(owner) and is_new(owner))
+    candidates = partition.owners_of(event.tenant_id, event.user_id) if part is None else part
+    owners = frozenset(owner for owner in candidates if event.covers(owner) and is_due(owner))
     prefixes = [*map(partition.keyring.owner, owners)]
     values: Values = {}
     if part is None:
         values |= partition.tombstone(event.tenant_id, event.user_id, event.environment, at_ms)
     values |= outbox.of_owners(partition, prefixes) | dict.fromkeys(map(keys.work, prefixes))
-    counts = [count for count in (_memories(partition, prefix) for prefix in prefixes) if count is not None]
+    counts = [count for count in (_memory_count(partition, prefix) for prefix in prefixes) if count is not None]
     return Erasure(event, owners, values, Counts(len(counts), sum(counts)))
 
 
 def carry_out(
-    partition: Partition, owners: Owners, erasure: Erasure, kept: Values, position: Position | None, forget: Forget
+    partition: Partition, owners: Owners, erasure: Erasure, further: Values, position: Position | None, forget: Forget
 ) -> None:
-    """Erase, with the `kept` values and the `position` in the same write. `forget` drops in-memory data."""
+    """Erase, and write `further` values and the `position` in the same batch. `forget` drops in-memory data."""
     event, counts = erasure.event, erasure.counts
     user = partition.keyring.user(event.tenant_id, event.user_id)
-    gone = sorted(map(partition.keyring.owner, erasure.owners))
-    added = Counts(-counts.owners, -counts.memories)
-    partition.erase(gone, user, erasure.values | kept, position, added)
+    prefixes = sorted(map(partition.keyring.owner, erasure.owners))
+    difference = Counts(-counts.owners, -counts.memories)
+    partition.erase(prefixes, user, erasure.values | further, position, difference)
     owners.drop_all(event.covers)
     forget(erasure.owners)
 
@@ -86,55 +87,56 @@ class LargeErasures:
 
     def __init__(self, partition: Partition, owners: Owners, forget: Forget) -> None:
         self._partition, self._owners, self._forget = partition, owners, forget
-        self._left: dict[Owner, tuple[Write, UserErase, Iterator[Owner]]] = {}
-        self._ended: set[Owner] = set()
+        self._in_progress: dict[Owner, tuple[Write, UserErase, Iterator[Owner]]] = {}
+        self._finished: set[Owner] = set()
 
     def __bool__(self) -> bool:
         """Return whether a step is due."""
-        return bool(self._left)
+        return bool(self._in_progress)
 
     def is_at_work(self, owner: Owner) -> bool:
-        return owner in self._left
+        return owner in self._in_progress
 
     def begin(self, write: Write, event: UserErase) -> bool:
-        """Return whether an erasure has steps left, and register it if it is new."""
-        if write.owner in self._ended or event.environment is not None:
+        """Register an erasure if it is new and needs steps. Return whether it has steps left."""
+        if write.owner in self._finished or event.environment is not None:
             return False
-        known = self._partition.owners_of(event.tenant_id, event.user_id)
-        if len(known) > AT_ONCE:
-            self._left[write.owner] = write, event, iter(known)
-        return write.owner in self._left
+        owners = self._partition.owners_of(event.tenant_id, event.user_id)
+        if len(owners) > OWNERS_PER_STEP:
+            self._in_progress[write.owner] = write, event, iter(owners)
+        return write.owner in self._in_progress
 
     def advance(self) -> None:
-        for owner, (write, event, owners) in self._left.items():
-            part, position = [*islice(owners, AT_ONCE)], write.record.position
+        for owner, (write, event, owners) in self._in_progress.items():
+            part, position = [*islice(owners, OWNERS_PER_STEP)], write.record.position
             if part:
-                # After an internal error or an unreadable tombstone, the event itself is refused in the end.
+                # An internal error or an unreadable tombstone only skips the step: the event itself is refused later.
                 with suppress(InvalidRecord, DecryptionFailed):
                     erasure = retry_once(STEP, position, plan, self._partition, write, event, part)
                     carry_out(self._partition, self._owners, erasure, {}, None, self._forget)
             else:
-                del self._left[owner]
-                self._ended.add(owner)
+                del self._in_progress[owner]
+                self._finished.add(owner)
             return
 
     def end(self, owner: Owner) -> bool:
-        """Note that the event is applied. Return whether it took steps."""
-        was_large = owner in self._ended
-        self._ended.discard(owner)
-        return was_large
+        """Note that the erasure is applied. Return whether it took steps."""
+        took_steps = owner in self._finished
+        self._finished.discard(owner)
+        return took_steps
 
 
 def erasure_state(partition: Partition, hot: HotOwner) -> Literal["erased", "purged"] | None:
-    """Return `erased` while files may still hold data of an erased owner, then `purged`; None if never erased."""
+    """Return `erased` while files may still contain data of an erased owner, then `purged`; None if never erased."""
     if hot.erased_ms is None:
         return None
     user = partition.keyring.user(hot.owner.tenant_id, hot.owner.user_id)
     return "erased" if partition.cleaning.is_pending(keys.uncleaned(hot.key, user)) else "purged"
 
 
-def _memories(partition: Partition, owner: bytes) -> int | None:
-    """Return the number of current memories, counted if the owner's key is lost; None for an unknown owner."""
+def _memory_count(partition: Partition, owner: bytes) -> int | None:
+    """Return the number of an owner's current memories, from its index keys if the owner's encryption key is lost; None
+    for an unknown owner."""
     try:
         stored = partition.get(keys.head(owner))
     except DecryptionFailed:

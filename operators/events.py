@@ -24,10 +24,10 @@ class Analysis(NamedTuple):
 
     stems: str
     flags: int
-    # (passages, dimension) float32, or (1, dimension) for a vector given with the event; None without text.
+    # (passages, dimension) float32, or (1, dimension) for a vector in the event; None without text.
     vectors: Matrix | None
     tokens: Bytes = NO_TOKENS  # token vectors in bytes, if the model has them
-    named: TextNames = TextNames()  # the names in the text, for the graph
+    names: TextNames = TextNames()  # the names in the text, for the graph
     sketch: bytes = b""  # the sketch of the vector, for the graph
     is_truncated: bool = False  # only the beginning of the text was read
     is_language_certain: bool = False
@@ -36,7 +36,7 @@ class Analysis(NamedTuple):
 
 
 class Write(NamedTuple):
-    """A valid memory event. Once prepared, it has the analysis of its text, if it has any."""
+    """A valid memory event. `prepare` adds the analysis of its text; None for an event without text."""
 
     record: Record
     event: MemoryEvent
@@ -45,7 +45,7 @@ class Write(NamedTuple):
 
     @property
     def projects(self) -> tuple[str, ...] | None:
-        """The projects whose memories its sender may change; None for all."""
+        """The projects whose memories the sender may change; None for all."""
         return None if self.record.principal is None else self.record.principal.projects
 
 
@@ -70,7 +70,7 @@ class Ask(NamedTuple):
 
     @property
     def projects(self) -> tuple[str, ...] | None:
-        """The projects whose memories its sender may read; None for all."""
+        """The projects whose memories the sender may read; None for all."""
         return None if self.record.principal is None else self.record.principal.projects
 
     @property
@@ -81,7 +81,7 @@ class Ask(NamedTuple):
 
 class Refused(NamedTuple):
     """A record that cannot be applied or answered. It stays in the dataflow, so that the applied position of its log
-    advances in order. `query_id` is set for a query, which also gets an error response."""
+    advances in order. `query_id` is the id of a refused query, which also gets an error response; None for events."""
 
     record: Record
     error: InvalidRecord
@@ -109,7 +109,7 @@ class Batch(NamedTuple):
 
 
 def key_of(item: Decoded) -> bytes:
-    """Return the Kafka key of an item's outputs: its record's own, or else the owner's."""
+    """Return the Kafka key of an item's outputs: the key of its record, or else the owner's."""
     key = item.record.key
     if key is not None or isinstance(item, Refused):
         return key or b""
@@ -117,7 +117,8 @@ def key_of(item: Decoded) -> bytes:
 
 
 def decode(record: Record, skips: Container[Position] = ()) -> Decoded:
-    """Return the event of a record. Invalid events, internal errors, and positions in `skips` give `Refused`."""
+    """Return the event or query of a record; `Refused` for an invalid one, after internal errors, and for positions in
+    `skips`."""
     if skips and record.position in skips:
         skipped = InvalidRecord("skipped", [FieldProblem("", "skipped without decoding, as requested by run --skip")])
         return Refused(record, skipped, _DECODE)
@@ -130,7 +131,7 @@ def decode(record: Record, skips: Container[Position] = ()) -> Decoded:
 
 
 def refused(record: Record, refusal: Refusal) -> Refused:
-    """Return a record as refused, with the refusal attached for its later readings."""
+    """Return a record as refused. The refusal is attached to the record, which may be stored and read again."""
     error = InvalidRecord(refusal.code, [FieldProblem(refusal.field, refusal.problem)])
     return Refused(record._replace(refusal=refusal), error, refusal.step, _query_id(record))
 
@@ -143,12 +144,12 @@ def _event_of(record: Record) -> Write | Ask:
 
 
 def _query_id(record: Record) -> str | None:
-    """Return the id of a refused record that is recognisably a query."""
+    """Return the id of a refused query; None for records that are not recognisable as a query."""
     raw = raw_event(record.value, QUERY_TYPES)
     if raw is None:
         return None
-    given = next((raw[name] for name in ID_NAMES if name in raw), None)
-    return given[:128] if isinstance(given, str) and given else str(record.position)
+    query_id = next((raw[name] for name in ID_NAMES if name in raw), None)
+    return query_id[:128] if isinstance(query_id, str) and query_id else str(record.position)
 
 
 def by_partition(items: Iterable[Item], partition_of: Callable[[Item], int]) -> list[tuple[str, Batch]]:
@@ -159,18 +160,13 @@ def by_partition(items: Iterable[Item], partition_of: Callable[[Item], int]) -> 
     return [(key_of_partition(number), Batch(number, found)) for number, found in batches.items()]
 
 
-def topic_partition(item: Item) -> int:
-    """Return the topic partition of a record, for topics that are partitioned like the state."""
-    return item.record.position.partition
-
-
 def key_of_partition(number: int) -> str:
     """Return the key of a state partition. It is zero-padded, so that keys sort as numbers."""
     return f"{number:03d}"
 
 
 def partition_by_owner(item: Item, partitions: int) -> int:
-    """Return the state partition of a record by its owner; of a refused record, whose owner is unknown, by its key."""
+    """Return the state partition of a record's owner; of a refused record's key, because its owner is unknown."""
     if isinstance(item, Refused):
         return partition_of(item.record.key or b"", partitions)
     return state_partition(item.owner.tenant_id, item.owner.user_id, partitions)

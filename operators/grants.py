@@ -1,11 +1,11 @@
 """Rights of senders, by their API keys and JWTs as of any time.
 
 Senders with credentials for some projects may change memories of these projects, but no data that all projects of a
-user share. Memories of other projects are treated as missing. Ids are an exception: they belong to the owner, so an id
-that is used in another project is taken."""
+user share. Memories of other projects are treated as missing. Ids are an exception: they are unique per owner, so an id
+that is used in another project cannot be used again."""
 
 import hmac
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -32,6 +32,13 @@ class Grant(NamedTuple):
     projects: tuple[str, ...] | None
     environments: frozenset[str] | None
     end_users: frozenset[str] | None
+
+    @classmethod
+    def of(cls, name: str, tenant_id: str | None, *limits: Sequence[str] | None) -> "Grant":
+        """Return a grant with `limits`: the projects, environments and end users, None for no restriction."""
+        projects, *others = (None if names is None else tuple(names) for names in limits)
+        environments, end_users = (None if names is None else frozenset(names) for names in others)
+        return cls(name, tenant_id, projects, environments, end_users)
 
     def check(self, event: Event, end_user: str | None) -> None:
         """Raise InvalidRecord (`forbidden`) for an event that is not allowed. `end_user` is the value of the header
@@ -73,16 +80,16 @@ def refusal(code: ErrorCode, field: str, problem: str) -> InvalidRecord:
 
 
 def check_projects(write: Write) -> None:
-    """Raise InvalidRecord for an event that its sender may never send, whatever is stored."""
+    """Raise InvalidRecord for an event that its sender may not send, independent of stored data."""
     event, projects = write.event, write.projects
     if projects is None:
         return
     match event:
         case Message() | MemoryAdd():
             if event.project_id not in projects:
-                raise refusal("forbidden", "project_id", f"these credentials are for {_listed(projects)}: name one")
+                raise refusal("forbidden", "project_id", f"the credentials are for {_listed(projects)}: set project_id")
         case MemoryUpdate() | MemoryEmbedding() | MemoryFeedback() | MemoryForget():
-            pass  # the memory's project decides later
+            pass  # `View.changeable` compares the memory's project
         case _:
             raise _too_wide(event.type, "changes data that all projects of a user share")
 
@@ -97,8 +104,8 @@ def _listed(projects: tuple[str, ...]) -> str:
     return f"the project{'s' if len(projects) > 1 else ''} {', '.join(sorted(projects))}" if projects else "no project"
 
 
-def _too_wide(kind: str, what: str) -> InvalidRecord:
-    return refusal("forbidden", "type", f"{kind} {what}: send it with credentials that are for all projects")
+def _too_wide(event_type: str, effect: str) -> InvalidRecord:
+    return refusal("forbidden", "type", f"{event_type} {effect}: send it with credentials for all projects")
 
 
 UNKNOWN_KEY = (
@@ -112,37 +119,38 @@ _NO_SALT, _NO_HASH = "0" * 32, "0" * 64
 class ApiKeys:
     def __init__(self, decisions: ControlHistory) -> None:
         self._decisions = decisions
-        self._grants: dict[tuple[str, str], tuple[ApiKey, Grant]] = {}  # by tenant and name, with the decision used
+        self._grants: dict[tuple[str, str], tuple[ApiKey, Grant]] = {}  # with their keys, by tenant and name
 
     def grant(self, text: str, tenant_id: str, at_ms: int) -> Grant:
         """Return the rights that a key has on a tenant's memories at a time. Raise InvalidRecord
         (`unauthenticated`)."""
-        given = ApiKeyText.parse(text)
-        if given is None:
+        parsed = ApiKeyText.parse(text)
+        if parsed is None:
             raise refusal("unauthenticated", KEY_HEADER, "not an API key: send the key as recallflow printed it, rfk_…")
-        holder, key = self._find(tenant_id, given.name, at_ms)
+        holder, key = self._find(tenant_id, parsed.name, at_ms)
         salt, stored = (_NO_SALT, _NO_HASH) if key is None else (key.salt, key.hash)
-        same = hmac.compare_digest(hash_secret(salt, given.secret).encode(), stored.encode())
-        if key is None or not same:
+        is_secret = hmac.compare_digest(hash_secret(salt, parsed.secret).encode(), stored.encode())
+        if key is None or not is_secret:
             raise refusal("unauthenticated", KEY_HEADER, UNKNOWN_KEY)
-        if self._decisions.is_revoked(holder, API_KEY, given.name, at_ms):  # only a holder of the secret learns it
+        # Checked last, so that only somebody with the secret learns of the revocation.
+        if self._decisions.is_revoked(holder, API_KEY, parsed.name, at_ms):
             raise refusal("unauthenticated", KEY_HEADER, "the API key was revoked: ask for a new one")
         return self._grant(holder, key)
 
     def unverified_grant(self, text: str, at_ms: int) -> Grant | None:
-        """Return the rights of the key with this name, if only one tenant has one. The secret is not checked: call
-        `grant` before any action."""
-        given = ApiKeyText.parse(text)
-        holders = [] if given is None else self._decisions.tenants(API_KEY, given.name)
-        if given is None or len(holders) != 1:
+        """Return the rights of the key with the text's name; None unless exactly one tenant has one. The secret is not
+        checked: call `grant` before any action."""
+        parsed = ApiKeyText.parse(text)
+        holders = [] if parsed is None else self._decisions.tenants(API_KEY, parsed.name)
+        if parsed is None or len(holders) != 1:
             return None
-        key = self._decisions.as_of(holders[0], API_KEY, given.name, at_ms)
+        key = self._decisions.as_of(holders[0], API_KEY, parsed.name, at_ms)
         return self._grant(holders[0], key) if isinstance(key, ApiKey) else None
 
     def authenticate(self, text: str, at_ms: int) -> None:
         """Raise InvalidRecord (`unauthenticated`) for a text that is not a valid key of any tenant at a time."""
-        given = ApiKeyText.parse(text)
-        holders = [] if given is None else self._decisions.tenants(API_KEY, given.name)
+        parsed = ApiKeyText.parse(text)
+        holders = [] if parsed is None else self._decisions.tenants(API_KEY, parsed.name)
         *others, last = holders or [ALL_TENANTS]
         for holder in others:
             with suppress(InvalidRecord):
@@ -153,28 +161,23 @@ class ApiKeys:
     def _find(self, tenant_id: str, name: str, at_ms: int) -> tuple[str, ApiKey | None]:
         """Return the key with a name, and its holder: the tenant, or `*` for a key for all tenants. Both are looked up,
         so that the time does not reveal which one exists."""
-        own, general = (self._decisions.as_of(holder, API_KEY, name, at_ms) for holder in (tenant_id, ALL_TENANTS))
+        own, of_all = (self._decisions.as_of(holder, API_KEY, name, at_ms) for holder in (tenant_id, ALL_TENANTS))
         if isinstance(own, ApiKey):
             return tenant_id, own
-        return ALL_TENANTS, general if isinstance(general, ApiKey) else None
+        return ALL_TENANTS, of_all if isinstance(of_all, ApiKey) else None
 
     def _grant(self, holder: str, key: ApiKey) -> Grant:
         """Return the rights of a key. They are cached, because their lists may be long."""
-        made_of, grant = self._grants.get((holder, key.name), (None, None))
-        if made_of is not key or grant is None:
-            grant = Grant(
-                name=key.name,
-                tenant_id=None if holder == ALL_TENANTS else holder,
-                projects=None if key.projects is None else tuple(key.projects),
-                environments=None if key.environments is None else frozenset(key.environments),
-                end_users=None if key.end_users is None else frozenset(key.end_users),
-            )
+        cached_key, grant = self._grants.get((holder, key.name), (None, None))
+        if cached_key is not key or grant is None:
+            tenant_id = None if holder == ALL_TENANTS else holder
+            grant = Grant.of(key.name, tenant_id, key.projects, key.environments, key.end_users)
             self._grants[holder, key.name] = key, grant
         return grant
 
 
 TOKEN_CHARACTERS = 16_384
-VERIFIED_BYTES = 16 * 1024 * 1024  # cache of verified tokens; a verification takes 0.1 ms
+VERIFIED_BYTES = 16 * 1024 * 1024  # of the cache of verified tokens; a verification takes 0.1 ms
 _SECOND_MS = 1_000
 # Times are compared with the record's append time here, because PyJWT would use a clock.
 _OPTIONS: Any = {"require": ["exp", "sub"], "verify_exp": False, "verify_nbf": False, "verify_iat": False}
@@ -199,9 +202,9 @@ class Verified(NamedTuple):
 
 class TokenVerifier:
     def __init__(self, decisions: ControlHistory, issuer: Issuer, secrets: Mapping[str, bytes]) -> None:
-        """`secrets` are by fingerprint. More may be added later."""
+        """`secrets` are by fingerprint. The caller may add secrets later."""
         self._decisions, self._issuer, self._secrets = decisions, issuer, secrets
-        self._public: dict[str, Any] = {}  # by fingerprint
+        self._public_keys: dict[str, Any] = {}  # by fingerprint
         self._heads = BoundedCache(_head, VERIFIED_BYTES // 4)
         self._verified: BoundedCache[tuple[str, str, str], Verified] = BoundedCache(self._verify, VERIFIED_BYTES)
 
@@ -216,7 +219,7 @@ class TokenVerifier:
             raise _refusal("the token's signing key is unknown or revoked: get a new token")
         if algorithm != key.algorithm:
             raise _refusal("the token's alg differs from the algorithm of its key")
-        self._learn(key)
+        self._load_public_key(key)
         grant, begin_ms, end_ms = self._verified[token, key.algorithm, key.fingerprint]
         if append_ms < begin_ms:
             raise _refusal("the token is not valid yet (nbf): check the clocks")
@@ -247,9 +250,9 @@ class TokenVerifier:
         found = [key for name in self._names() if (key := self._key(name, at_ms)) and key.algorithm == algorithm]
         return found[0] if len(found) == 1 else None
 
-    def _learn(self, key: TokenKey) -> None:
+    def _load_public_key(self, key: TokenKey) -> None:
         """Cache a public key whose fingerprint and algorithm are correct."""
-        if key.fingerprint in self._public or key.algorithm == "HS256":
+        if key.fingerprint in self._public_keys or key.algorithm == "HS256":
             return
         try:
             read = read_key(key.jwk)
@@ -258,14 +261,14 @@ class TokenVerifier:
         if read.jwk is not None and (read.algorithm, read.fingerprint) == (key.algorithm, key.fingerprint):
             import jwt
 
-            self._public[read.fingerprint] = jwt.PyJWK(read.jwk, read.algorithm).key
+            self._public_keys[read.fingerprint] = jwt.PyJWK(read.jwk, read.algorithm).key
 
-    def _verify(self, given: tuple[str, str, str]) -> Verified:
-        """Verify a token with a key, and return its claims. Raise InvalidRecord."""
+    def _verify(self, token_and_key: tuple[str, str, str]) -> Verified:
+        """Verify a token with a key (algorithm and fingerprint), and return its rights. Raise InvalidRecord."""
         import jwt  # only loaded if tokens are used
 
-        token, algorithm, fingerprint = given
-        key = self._secrets.get(fingerprint) if algorithm == "HS256" else self._public.get(fingerprint)
+        token, algorithm, fingerprint = token_and_key
+        key = self._secrets.get(fingerprint) if algorithm == "HS256" else self._public_keys.get(fingerprint)
         if key is None:
             raise _refusal("this engine lacks the token's signing key: ask its administrator")
         issuer, audience, _ = self._issuer
@@ -284,14 +287,8 @@ class TokenVerifier:
         return self._read(claims)
 
     def _read(self, claims: dict[str, Any]) -> Verified:
-        environments, end_users = _names(claims, "environments"), _names(claims, "end_users")
-        grant = Grant(
-            name=_name(claims, "sub"),
-            tenant_id=_name(claims, self._issuer.tenant_claim),
-            projects=_names(claims, "projects"),
-            environments=None if environments is None else frozenset(environments),
-            end_users=None if end_users is None else frozenset(end_users),
-        )
+        limits = (_names(claims, claim) for claim in ("projects", "environments", "end_users"))
+        grant = Grant.of(_name(claims, "sub"), _name(claims, self._issuer.tenant_claim), *limits)
         return Verified(grant, _time_ms(claims, "nbf") if "nbf" in claims else 0, _time_ms(claims, "exp"))
 
 
@@ -313,12 +310,12 @@ def _name(claims: dict[str, Any], claim: str) -> str:
         raise _refusal(f"the token's claim {claim} is not a name") from None
 
 
-def _names(claims: dict[str, Any], claim: str) -> tuple[str, ...] | None:
+def _names(claims: dict[str, Any], claim: str) -> list[str] | None:
     """Return the names in a claim; None if the claim is missing."""
     if claim not in claims:
         return None
     try:
-        return tuple(_NAMES.validate_python(claims[claim], strict=True))
+        return _NAMES.validate_python(claims[claim], strict=True)
     except ValidationError:
         raise _refusal(f"the token's claim {claim} is not a list of names") from None
 
@@ -335,4 +332,4 @@ def _refusal(problem: str) -> InvalidRecord:
 
 
 def _unreadable() -> InvalidRecord:
-    return _refusal("not a readable token: send Bearer, a space, and a JWT")
+    return _refusal("not a readable token: send 'Bearer', a space, and a JWT")

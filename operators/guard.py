@@ -1,7 +1,7 @@
 """Handling of internal errors: the record that causes one is refused, and the flow continues.
 
-A RecallflowError passes unchanged: an InvalidRecord concerns the record; any other, such as a full disk, concerns the
-environment and stops the flow. MemoryError and exceptions outside of `Exception` also stop it."""
+A RecallflowError is raised unchanged: an InvalidRecord refuses the record; any other, such as a full disk, is a problem
+of the environment and stops the flow. MemoryError and exceptions outside of `Exception` also stop the flow."""
 
 import logging
 from collections.abc import Callable
@@ -20,13 +20,13 @@ _defects = DefectLog(logging.getLogger(__name__))
 def retry_once(
     step: str, position: Position, work: Callable[[*Arguments], T], *arguments: *Arguments, undo: Undo | None = None
 ) -> T:
-    """Return the result of `work`, of the second attempt if the first fails. Raise InvalidRecord (`internal_error`)
-    with the id of the log record if both fail."""
+    """Return the result of `work`. After an internal error, call `undo` and try once more. Raise InvalidRecord
+    (`internal_error`) with the id of the log record if both attempts fail."""
     try:
         return work(*arguments)
     except (RecallflowError, MemoryError):
         raise
-    except Exception as error:  # noqa: BLE001 see `once`
+    except Exception as error:  # noqa: BLE001 one event must not block all others
         first = error
     if undo is not None:
         undo()

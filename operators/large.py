@@ -1,8 +1,8 @@
 """Events that change very many records, and the items that wait for them. They are applied in short steps.
 
-A forget may match very many memories, or one with very many edges or versions. A message may merge two episodes: then
-all members of one move to the other. Each step stores its progress, so a restarted process continues there. The end of
-each step depends on stored data only, so the state is independent of crashes.
+A forget event may match very many memories, or a memory with very many edges or versions. A message may merge two
+episodes: then all members of one move to the other. Each step stores the event's progress, so a restarted process
+continues there. The end of each step depends on stored data only, so a crash does not change the resulting state.
 
 The event itself is applied after its last step. Until then its position does not advance. Later records of its log
 wait, because a position means that all records before it are applied. Queries of the owner wait, because they would see
@@ -36,7 +36,7 @@ from recallflow.state.partition import Partition, Values
 from recallflow.state.rows import Entry, EpisodeRow
 
 STEP = "state"
-RELEASED_MAX = 100  # items between two batches
+RELEASED_MAX = 100  # waiting items that are processed between two batches
 # Limits of one step, which takes less than 100 ms on a busy core.
 READ_MAX = 4_000  # memories
 STEP_WEIGHT = 4_000  # changed links and other records, in units of `GraphWriter.weigh`
@@ -51,18 +51,16 @@ class Work:
     write: Write
     change: int  # the event's number among its owner's, the same in all steps
     cursor: int = 0  # the sequence number of the next memory to read
-    found: bool = False  # a memory was forgotten
+    found: bool = False  # a step had an effect
     synced: bool = True  # all graph writes succeeded
-    done: bool = False  # the event can be applied now
+    done: bool = False  # no step is left, so the event can be applied now
     error: InvalidRecord | None = None  # the reason why it cannot be applied
 
     def is_of(self, record: Record) -> bool:
-        """Return whether the work is for this record. Lines that are fed again may reuse its position."""
+        """Return whether the work is for this record. The position does not suffice: lines of a file that is read again
+        may reuse it."""
         own = self.write.record
         return (own.position, own.value) == (record.position, record.value)
-
-    def next(self, cursor: int, *, found: bool, synced: bool, done: bool) -> "Work":
-        return replace(self, cursor=cursor, found=self.found or found, synced=self.synced and synced, done=done)
 
     def encode(self) -> bytes:
         """Encode the progress without its error, which the next attempt repeats."""
@@ -79,7 +77,7 @@ class Work:
 
 
 def may_be_large(hot: HotOwner, write: Write) -> bool:
-    """Return whether an event might need steps. `is_large` decides at a higher cost."""
+    """Return whether an event might need steps. This check is cheap; `is_large` is exact and reads more."""
     if isinstance(write.event, Message):
         episodes = hot.episodes(write.event.session_id)
         return len(episodes) > 1 and event_time(write)[0] < episodes[-1].start_ms
@@ -92,34 +90,33 @@ def is_large(view: View, write: Write) -> bool:
     if isinstance(event, Message):
         if event.id is not None and view.current(event.id) is not None:
             return False
-        merged = _merged(view, write)
-        return (
-            merged is not None
-            and len(view.graph.members(node_key(EPISODE_KIND, merged[0]), STEP_WEIGHT + 1)) > STEP_WEIGHT
-        )
-    if not isinstance(event, MemoryForget) or (event.id is not None and view.was_applied(event.id) is not None):
+        if (pair := _episodes_to_merge(view, write)) is None:
+            return False
+        return len(view.graph.members(node_key(EPISODE_KIND, pair[0]), STEP_WEIGHT + 1)) > STEP_WEIGHT
+    if not isinstance(event, MemoryForget) or (event.id is not None and view.applied_digest(event.id) is not None):
         return False
-    share = 0
-    for looked_at, entry in enumerate(_candidates(view, event, 0)):
+    weight = 0
+    for read_count, entry in enumerate(_candidates(view, event, 0)):
         if _matches(view, entry, event):
-            share += sum(_weight(view, one) for one in with_derived(view, entry))
-        if share > STEP_WEIGHT or looked_at == READ_MAX:
+            weight += sum(_weight(view, one) for one in with_derived(view, entry))
+        if weight > STEP_WEIGHT or read_count == READ_MAX:
             return True
     return False
 
 
-def to_forget(view: View, event: MemoryForget) -> list[Entry]:
-    """Return the memories that an event forgets, derived ones first. They fit into one step."""
+def memories_to_forget(view: View, event: MemoryForget) -> list[Entry]:
+    """Return the memories that an event forgets, each after those derived from it. They fit into one step."""
     matching = [entry for entry in _candidates(view, event, 0) if _matches(view, entry, event)]
     found = {one.seq: one for entry in matching for one in with_derived(view, entry)}
     return [*found.values()]
 
 
 def _forget(view: View, work: Work, event: MemoryForget) -> Work:
-    """Forget memories up to the limit of a step. A memory over the limit is thinned first, in several steps."""
+    """Forget memories up to the limit of a step. A memory over the limit first loses edges and versions, in several
+    steps."""
     cursor, left, done = work.cursor, STEP_WEIGHT, True
-    for looked_at, entry in enumerate(_candidates(view, event, work.cursor)):
-        if looked_at == READ_MAX:
+    for read_count, entry in enumerate(_candidates(view, event, work.cursor)):
+        if read_count == READ_MAX:
             done = False
             break
         if _matches(view, entry, event):
@@ -134,7 +131,8 @@ def _forget(view: View, work: Work, event: MemoryForget) -> Work:
                 break
         cursor = entry.seq + 1
     synced = update_graph(view, None, work.write.record.position, retries=0)
-    return work.next(cursor, found=left < STEP_WEIGHT, synced=synced, done=done)
+    found, synced = work.found or left < STEP_WEIGHT, work.synced and synced
+    return replace(work, cursor=cursor, found=found, synced=synced, done=done)
 
 
 def _candidates(view: View, event: MemoryForget, cursor: int) -> Iterator[Entry]:
@@ -146,17 +144,17 @@ def _candidates(view: View, event: MemoryForget, cursor: int) -> Iterator[Entry]
 
 
 def _matches(view: View, entry: Entry, event: MemoryForget) -> bool:
-    """Return whether a memory matches the id or the filter, and the event may change it."""
-    wanted = event.filter
+    """Return whether a memory matches the id or the filter, and the sender may change it."""
+    condition = event.filter
     if not view.may_change(entry):
         return False
-    if wanted is None:
+    if condition is None:
         return entry.id == event.memory_id
     return (
-        wanted.session_id in (None, entry.session_id)
-        and wanted.category in (None, entry.category)
-        and (wanted.tag is None or wanted.tag in entry.tags)
-        and (wanted.older_than is None or entry.created_ms < wanted.older_than)
+        condition.session_id in (None, entry.session_id)
+        and condition.category in (None, entry.category)
+        and (condition.tag is None or condition.tag in entry.tags)
+        and (condition.older_than is None or entry.created_ms < condition.older_than)
     )
 
 
@@ -166,8 +164,8 @@ def _weight(view: View, entry: Entry) -> int:
 
 
 def _thin(view: View, work: Work, entry: Entry) -> bool:
-    """Remove some of a memory's edges and past versions, up to the limit of a step. Return whether any were removed; if
-    not, also after an internal error, the memory is forgotten as a whole."""
+    """Remove some of a memory's edges and past versions, up to the limit of a step. Return whether any were removed. If
+    none were, also because of an internal error, the caller forgets the memory as a whole."""
     position = work.write.record.position
     attempt(view.graph, position, partial(view.writer.thin, entry.id, entry.seq, STEP_WEIGHT))
     return view.forget_versions(entry, STEP_WEIGHT * _VERSIONS_A_LINK) or bool(view.graph.staged.effects)
@@ -175,7 +173,7 @@ def _thin(view: View, work: Work, entry: Entry) -> bool:
 
 def _merge(view: View, work: Work) -> Work:
     """Move members of one episode to the other, up to the limit of a step. The event itself moves the rest."""
-    pair = _merged(view, work.write)
+    pair = _episodes_to_merge(view, work.write)
     moved = 0
 
     def move(merged_id: str, into_id: str) -> None:
@@ -184,11 +182,12 @@ def _merge(view: View, work: Work) -> Work:
         view.graph.prune()
 
     synced = pair is None or attempt(view.graph, work.write.record.position, partial(move, *pair))
-    return work.next(work.cursor, found=True, synced=True, done=not synced or moved < STEP_WEIGHT)
+    return replace(work, found=True, done=not synced or moved < STEP_WEIGHT)
 
 
-def _merged(view: View, write: Write) -> tuple[str, str] | None:
-    """Return the ids of two episodes that a message merges: the merged and the remaining one."""
+def _episodes_to_merge(view: View, write: Write) -> tuple[str, str] | None:
+    """Return the ids of two episodes that a message merges: the one that ends, and the one that remains. None for other
+    events."""
     if not isinstance(write.event, Message):
         return None
     at_ms, logged = event_time(write)
@@ -238,7 +237,7 @@ class LargeEvents:
 
     def __init__(self, partition: Partition, owners: Owners, rules: Rules) -> None:
         self._partition, self._owners, self._rules = partition, owners, rules
-        # Unreadable entries are dropped: their event is read again, and refused.
+        # Undecryptable entries are dropped: their events are read again, and refused.
         stored = [Work.decode(value) for _, value in partition.scan_readable(keys.WORK)]
         self._works = {work.write.owner: work for work in stored}
 
@@ -308,41 +307,42 @@ class LargeEvents:
 
 
 class Queue:
-    """The waiting items of one state partition, in the order of their logs."""
+    """The waiting items of one state partition. Items of a log, and of an owner, keep their order."""
 
     def __init__(self, is_at_work: Callable[[Owner], bool], query_topic: str | None) -> None:
-        """`query_topic` is a log of queries only, whose positions have no meaning for other queries."""
+        """`query_topic` is a log of queries only. Its records need not be processed in the order of the log."""
         self._is_at_work, self._query_topic = is_at_work, query_topic
-        self._held: deque[Item] = deque()
-        self._waiting_orders: Counter[str | Owner] = Counter()  # logs and owners of held items
+        self._waiting: deque[Item] = deque()
+        self._counts: Counter[str | Owner] = Counter()  # of waiting items, by log and by owner
 
     def __bool__(self) -> bool:
-        return bool(self._held)
+        return bool(self._waiting)
 
     def must_wait(self, item: Item) -> bool:
-        """Return whether an item follows a held one, or its owner's event has steps left."""
-        if self._held and any(self._waiting_orders[order] for order in self._orders(item)):
+        """Return whether an item must follow a waiting one, or its owner's event has steps left."""
+        if self._waiting and any(self._counts[sequence] for sequence in self._sequences(item)):
             return True
         return not isinstance(item, Refused) and self._is_at_work(item.owner)
 
     def hold(self, item: Item, *, first: bool = False) -> None:
-        """Hold an item, behind earlier ones."""
-        self._waiting_orders.update(self._orders(item))
-        self._held.appendleft(item) if first else self._held.append(item)
+        """Add an item, at the end, or as the `first`."""
+        self._counts.update(self._sequences(item))
+        self._waiting.appendleft(item) if first else self._waiting.append(item)
 
-    def released(self) -> Iterator[Item]:
-        """Yield held items that are due, in order. Process each before requesting the next."""
-        for _ in range(min(RELEASED_MAX, len(self._held))):
-            if not self._held or (not isinstance(item := self._held[0], Refused) and self._is_at_work(item.owner)):
+    def release(self) -> Iterator[Item]:
+        """Remove and yield items that are due, in order. Process each before requesting the next."""
+        for _ in range(min(RELEASED_MAX, len(self._waiting))):
+            item = self._waiting[0]
+            if not isinstance(item, Refused) and self._is_at_work(item.owner):
                 return
-            self._held.popleft()
-            self._waiting_orders.subtract(self._orders(item))
+            self._waiting.popleft()
+            self._counts.subtract(self._sequences(item))
             yield item
 
     def items(self) -> list[Item]:
-        return [*self._held]
+        return [*self._waiting]
 
-    def _orders(self, item: Item) -> list[str | Owner]:
+    def _sequences(self, item: Item) -> list[str | Owner]:
         """Return the log and the owner in whose order an item is processed."""
         position = item.record.position
         logs: list[str | Owner] = [] if position.topic == self._query_topic else [position.source]

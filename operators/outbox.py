@@ -1,7 +1,8 @@
 """Outputs of applied events, stored until their delivery is known.
 
-An event that is read again after a crash is already applied. Its outputs cannot be computed again from the later state:
-it would look like a duplicate of itself. So outputs are stored with the effects, and sent again unchanged.
+An event that is read again after a crash is already applied. Its outputs cannot be computed again from the later state,
+in which the event would look like a duplicate of itself. So outputs are stored with the effects, and sent again
+unchanged.
 
 Outputs that are deleted with their owner are stored in plain text. An erasure cannot find the others: outputs of
 refused events, of events after the erasure, or of the erasure itself. They may still name a user, so they are encrypted
@@ -29,13 +30,13 @@ _OWNER = slice(2, 2 + 2 * keys.OWNER_BYTES)  # the owner in an entry, after `["`
 
 
 def encode(partition: Partition, record: Record, outputs: Sequence[Kept], owner: Owner | None = None) -> Values:
-    """Return the stored form of a record's outputs. They are deleted when `owner` is erased."""
+    """Return the stored form of a record's outputs. Erasing `owner` deletes them; None: they are encrypted instead."""
     if not outputs:
         return {}
     key, encoded = _key(partition, record.position), [_encode_one(output, record) for output in outputs]
     if owner is None:
-        sealed = partition.keyring.cipher_of(record.value).seal(key, orjson.dumps(encoded))
-        return {key: orjson.dumps(["", base64.b64encode(sealed).decode()])}
+        encrypted = partition.keyring.cipher_of(record.value).seal(key, orjson.dumps(encoded))
+        return {key: orjson.dumps(["", base64.b64encode(encrypted).decode()])}
     return {key: orjson.dumps([partition.keyring.owner(owner).hex(), *encoded])}
 
 
@@ -50,7 +51,7 @@ def read(partition: Partition, record: Record) -> list[Kept]:
         if not owner_key:
             encoded = orjson.loads(partition.keyring.cipher_of(record.value).open(key, base64.b64decode(encoded[0])))
     except DecryptionFailed:
-        _log.error("%s: its stored outputs cannot be decrypted, and are not sent again", record.position)
+        _log.error("%s: the record's stored outputs cannot be decrypted, and are not sent again", record.position)
         return []
     return [_decode_one(fields, record) for fields in encoded]
 
@@ -62,15 +63,15 @@ def owner_of(entry: bytes) -> bytes | None:
 
 
 def of_owners(partition: Partition, owners: Iterable[bytes]) -> Values:
-    """Return the deletion of the outputs of these owners. All undelivered outputs are read, at most those of a few
-    snapshots."""
+    """Return the deletion of these owners' outputs. All undelivered outputs are read; there are those since the last
+    few barriers at most."""
     wanted = {owner.hex().encode() for owner in owners}
     found = partition.scan_readable(keys.OUTBOX) if wanted else ()
     return {key: None for key, value in found if value[_OWNER] in wanted}
 
 
 def delivered(partition: Partition, offsets: dict[str, int]) -> Values:
-    """Return the deletion of the outputs up to the given offset of each source."""
+    """Return the deletion of outputs that were delivered: those up to the offset of each source."""
     stale: Values = {}
     for source, offset in offsets.items():
         name = partition.keyring.name(b"", source)
@@ -91,7 +92,7 @@ def _encode_one(output: Kept, record: Record) -> list[object]:
         return ["dead", output.number, output.step, output.error.code, [tuple(f) for f in output.error.fields]]
     # A key names its user, so the key of the record is not stored. Keys are arbitrary bytes, so JSON needs base64.
     key = None if output.key == record.key else base64.b64encode(output.key).decode()
-    kind = next(name for name, made in _KINDS.items() if made is type(output))
+    kind = next(name for name, output_type in _KINDS.items() if output_type is type(output))
     tasks = [output.tasks] if isinstance(output, TaskRequest) else []
     return [kind, output.number, key, output.body.decode(), *tasks]
 

@@ -1,8 +1,8 @@
-"""Text analysis and embedding, in batches and before the state.
+"""Text analysis and embedding, in batches and before the state step.
 
 A passage of a long text has about 80 words at most and ends at the end of a sentence. It starts with the last sentence
-of the previous passage, if that is short. A short text is one passage. The number of passages is limited, so those of a
-very long text are longer. Words depend on the script: in scripts without blanks, a character counts as half a word."""
+of the previous passage, if that sentence is short. A short text is one passage. The number of passages is limited, so
+the passages of a very long text are longer. In scripts without blanks, a character counts as half a word."""
 
 import re
 from bisect import bisect_left, bisect_right
@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 import regex
 
-from recallflow.embedder import Embedder, Matrix, TextVectors, embed_texts
+from recallflow.embedder import Embedder, TextVectors, embed_texts
 from recallflow.errors import FieldProblem, InvalidRecord
 from recallflow.events import MemoryAdd, MemoryEmbedding, MemoryEvent, MemoryUpdate, Message
 from recallflow.language import UNSPACED, TextAnalysis, analyse, sentence_ends, stems
@@ -23,12 +23,13 @@ from recallflow.llm import RemoteEmbedder
 from recallflow.operators.events import Analysis, Item, Refused, Write
 from recallflow.operators.graph.names import read_names
 from recallflow.operators.guard import once
-from recallflow.state.arrays import Bytes, Ints, mean, unit
+from recallflow.state import rows
+from recallflow.state.arrays import Ints, unit
 from recallflow.state.hot_graph import sketches
-from recallflow.state.rows import BLANK, ENDS_ASKING, HAS_QUESTION, LANGUAGE_SHIFT, PASSAGE_END, TELLS_TIME
+from recallflow.state.rows import PASSAGE_END, Vectors
 from recallflow.state.tokens import NO_TOKENS, to_bytes
 
-WORDS = 80
+WORDS = 80  # of a passage
 PASSAGES_MAX = 32  # passages per memory; limits the cost of embedding and storage
 SHARED_WORDS = 20  # the longest overlap with the previous passage
 _SENTENCE_WORDS = 40  # a longer sentence is cut into parts of `SHARED_WORDS`
@@ -57,21 +58,21 @@ def passages(text: str) -> list[Passage]:
         return [Passage(0, 0, len(text))]
     parts = _parts(text, words)
     count = min(PASSAGES_MAX, -(-total // (WORDS * _HALF)))
-    # A part belongs to the passage of its middle. So passages have similar lengths, and none is empty, because a part
-    # is shorter than half of the shortest passage.
+    # The middle of a part decides its passage. So passages have similar lengths, and none is empty, because a part is
+    # shorter than half of the shortest passage.
     before, numbered = 0, []
     for part in parts:
         numbered.append((min((2 * before + part.size) * count // (2 * total), count - 1), part))
         before += part.size
     groups = [[part for _, part in group] for _, group in groupby(numbered, key=lambda one: one[0])]
-    lent = [None, *(last if last.size <= SHARED_WORDS * _HALF else None for *_, last in groups[:-1])]
+    overlaps = [None, *(last if last.size <= SHARED_WORDS * _HALF else None for *_, last in groups[:-1])]
     found = []
-    for group, shared in zip(groups, lent, strict=True):
+    for group, shared in zip(groups, overlaps, strict=True):
         own, end = group[0].start, group[-1].end
         start = own if shared is None else shared.start
-        shown = text[start:end]
-        start += len(shown) - len(shown.lstrip())
-        found.append(Passage(start, own, start + len(shown.strip())))
+        passage = text[start:end]
+        start += len(passage) - len(passage.lstrip())
+        found.append(Passage(start, own, start + len(passage.strip())))
     return found
 
 
@@ -90,7 +91,8 @@ class _Part(NamedTuple):
 
 
 def _half_words(characters: str) -> Ints:
-    """Return the half words of a word of each character, by code point: two, one if it is a word alone, 0 of blanks."""
+    """Return an array by code point: 2 for a character within words, 1 for a character that is half a word, 0 for a
+    blank."""
     found = np.full(ord(max(characters)) + 1, _HALF)
     found[[*map(ord, _SINGLES.findall(characters))]] = 1
     found[[*map(ord, _BLANKS.findall(characters))]] = 0
@@ -101,23 +103,23 @@ _ASCII_HALF_WORDS = _half_words("".join(map(chr, range(128))))
 
 
 class _Words:
-    """The words of a text: the numbers of their first characters, and the half words before each and in all."""
+    """The words of a text: the positions of their first characters, and the half words before each word and in all."""
 
     def __init__(self, text: str) -> None:
         if text.isascii():
-            worth = _ASCII_HALF_WORDS[np.frombuffer(text.encode(), np.uint8)]
+            sizes = _ASCII_HALF_WORDS[np.frombuffer(text.encode(), np.uint8)]
         else:
             codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
-            worth = _half_words("".join({*text}))[codes]
-        at, within = np.arange(len(worth), dtype=np.int32), worth == _HALF
-        before_run = np.maximum.accumulate(np.where(within, -1, at))
-        starts = ((worth == 1) | (within & ((at - before_run) % _WORD_CHARACTERS == 1))).nonzero()[0]
+            sizes = _half_words("".join({*text}))[codes]
+        at, is_within = np.arange(len(sizes), dtype=np.int32), sizes == _HALF
+        before_run = np.maximum.accumulate(np.where(is_within, -1, at))
+        starts = ((sizes == 1) | (is_within & ((at - before_run) % _WORD_CHARACTERS == 1))).nonzero()[0]
         self.starts: list[int] = starts.tolist()
-        self.before: list[int] = [0, *worth[starts].cumsum().tolist()]
+        self.before: list[int] = [0, *sizes[starts].cumsum().tolist()]
 
 
 def _parts(text: str, words: _Words) -> list[_Part]:
-    """Return the sentences of a text. Long ones are split into parts of some words."""
+    """Return the sentences of a text. Long ones are split into parts of `SHARED_WORDS`."""
     starts, before = words.starts, words.before
     found: list[_Part] = []
     start = first = 0
@@ -141,9 +143,9 @@ def entry_stems(text: str, among: Sequence[Passage], reading: TextAnalysis) -> s
 
 def flags_of(text: str, reading: TextAnalysis) -> int:
     if not text or text.isspace():
-        return BLANK
-    asks = (HAS_QUESTION if reading.has_question else 0) | (ENDS_ASKING if reading.ends_in_question else 0)
-    return asks | (TELLS_TIME if reading.has_time else 0) | reading.language << LANGUAGE_SHIFT
+        return rows.BLANK
+    asks = (rows.HAS_QUESTION if reading.has_question else 0) | (rows.ENDS_ASKING if reading.ends_in_question else 0)
+    return asks | (rows.TELLS_TIME if reading.has_time else 0) | reading.language << rows.LANGUAGE_SHIFT
 
 
 STEP = "embed"
@@ -170,64 +172,51 @@ def _prepared(embedder: Embedder, batch: Sequence[Item]) -> list[Item]:
     checked = [check_dimension(embedder, item) if isinstance(item, Write) else item for item in batch]
     texts = [_Text.of(item) if isinstance(item, Write) else None for item in checked]
     if isinstance(embedder, RemoteEmbedder):
-        texts = [None if text is None else text._replace(shown=[]) for text in texts]
-    shown = [text.shown for text in texts if text is not None]
-    each = iter(embed_texts(embedder, [passage for one in shown for passage in one]))
-    embedded = [_joined([*islice(each, len(one))]) for one in shown if one]
+        texts = [None if text is None else text._replace(to_embed=[]) for text in texts]
+    to_embed = [text.to_embed for text in texts if text is not None and text.to_embed]
+    of_passages = iter(embed_texts(embedder, [passage for one in to_embed for passage in one]))
+    embedded = [_combined(embedder.name, [*islice(of_passages, len(one))]) for one in to_embed]
     sketched = iter(zip(embedded, sketches([vectors.whole for vectors in embedded]), strict=True))
     prepared: list[Item] = []
     for item, text in zip(checked, texts, strict=True):
         if isinstance(item, Write) and text is not None:
-            vectors, sketch = next(sketched) if text.shown else (None, b"")
+            vectors, sketch = next(sketched) if text.to_embed else (None, b"")
             item = Write(item.record, item.event, item.owner, _analyse(item, text, vectors, sketch))
         prepared.append(item)
     return prepared
 
 
-class _Vectors(NamedTuple):
-    """The vectors of a text: (passages, dimension) float32, the whole, token vectors in bytes, tokens per passage."""
-
-    matrix: Matrix
-    whole: Matrix
-    tokens: Bytes
-    sizes: tuple[int, ...]
-
-
-def _joined(embedded: Sequence[TextVectors]) -> _Vectors:
-    tokens = [to_bytes(found.tokens) for found in embedded if len(found.tokens)]
-    if len(embedded) == 1:
-        (only,) = embedded
-        return _Vectors(only.vector[np.newaxis], only.vector, tokens[0] if tokens else NO_TOKENS, ())
-    matrix = np.stack([found.vector for found in embedded])
-    if not tokens:
-        return _Vectors(matrix, mean(matrix), NO_TOKENS, ())
-    return _Vectors(matrix, mean(matrix), np.concatenate(tokens), tuple(len(found.tokens) for found in embedded))
+def _combined(model: str, embedded: Sequence[TextVectors]) -> Vectors:
+    """Return the vectors of a text, from those of its passages."""
+    tokens = [to_bytes(passage.tokens) for passage in embedded if len(passage.tokens)]
+    sizes = tuple(len(passage.tokens) for passage in embedded) if tokens and len(embedded) > 1 else ()
+    matrix = np.stack([passage.vector for passage in embedded])
+    return Vectors(model, matrix, np.concatenate(tokens) if tokens else NO_TOKENS, sizes)
 
 
 class _Text(NamedTuple):
-    """The text of an event, as far as it is read. `shown` has the form `author: passage` for each passage; empty if
-    nothing is to be embedded."""
+    """The searchable beginning of an event's text. `to_embed` has `author: passage` for each passage; empty if nothing
+    is to be embedded."""
 
     whole: str
     passages: list[Passage]
-    shown: list[str]
+    to_embed: list[str]
     is_truncated: bool
 
     @classmethod
     def of(cls, write: Write) -> "_Text | None":
-        if (spoken := author_and_text(write.event)) is None:
+        if (authored := author_and_text(write.event)) is None:
             return None
-        author, text = spoken
+        author, text = authored
         is_truncated, text = len(text) > READ_CHARACTERS, text[:READ_CHARACTERS]
         found = passages(text)
-        if not text or text.isspace():
-            return cls(text, found, [], is_truncated)
-        begins = f"{author}: " if author else ""
-        return cls(text, found, [begins + text[passage.start : passage.end] for passage in found], is_truncated)
+        prefix = f"{author}: " if author else ""
+        to_embed = [] if not text or text.isspace() else [prefix + text[one.start : one.end] for one in found]
+        return cls(text, found, to_embed, is_truncated)
 
 
 def author_and_text(event: MemoryEvent) -> tuple[str | None, str] | None:
-    """Return the author and text of an event; None without text. The author of an update is known only to the state."""
+    """Return the author and text of an event; None without text. An update has no author: only the state knows it."""
     if isinstance(event, Message):
         return event.name or event.role, event.text()
     if isinstance(event, MemoryAdd):
@@ -237,28 +226,28 @@ def author_and_text(event: MemoryEvent) -> tuple[str | None, str] | None:
     return None
 
 
-def _analyse(write: Write, text: _Text, embedded: _Vectors | None, sketch: bytes) -> Analysis:
-    given = _given_vector(write)
+def _analyse(write: Write, text: _Text, embedded: Vectors | None, sketch: bytes) -> Analysis:
+    own_vector = _vector_in(write)
     vectors = None if embedded is None else embedded.matrix
     tokens, sizes = (NO_TOKENS, ()) if embedded is None else (embedded.tokens, embedded.sizes)
-    if given is not None:
-        vectors, sizes = unit(given), ()
+    if own_vector is not None:
+        vectors, sizes = unit(own_vector), ()
     reading = analyse(text.whole)
     return Analysis(
         stems=entry_stems(text.whole, text.passages, reading),
         flags=flags_of(text.whole, reading),
         vectors=vectors,
         tokens=tokens,
-        named=read_names(text.whole, reading),
-        sketch=sketch if given is None else b"",  # the sketch of a given vector is made on use
+        names=read_names(text.whole, reading),
+        sketch=sketch if own_vector is None else b"",  # the state step computes the sketch of an event's own vector
         is_truncated=text.is_truncated,
         is_language_certain=reading.is_certain,
         sizes=sizes,
     )
 
 
-def _given_vector(write: Write) -> list[float] | None:
-    """Return the vector given with an event, if its type allows one."""
+def _vector_in(write: Write) -> list[float] | None:
+    """Return the vector in an event; None if it has none, or its type allows none."""
     event = write.event
     return event.embedding if isinstance(event, Message | MemoryAdd | MemoryUpdate | MemoryEmbedding) else None
 
@@ -266,10 +255,10 @@ def _given_vector(write: Write) -> list[float] | None:
 def check_dimension(embedder: Embedder, write: Write) -> Write | Refused:
     """Refuse an event whose vector has another dimension than the configured model's. A vector that names another model
     is no error: it has no effect."""
-    given = _given_vector(write)
-    if given is None or len(given) == embedder.dimension:
+    vector = _vector_in(write)
+    if vector is None or len(vector) == embedder.dimension:
         return write
     if isinstance(write.event, MemoryEmbedding) and write.event.model != embedder.name:
         return write
-    problem = f"{len(given)} numbers; {embedder.name} has {embedder.dimension}. Leave it out to have it computed"
+    problem = f"{len(vector)} numbers; {embedder.name} has {embedder.dimension}. Omit the vector to have it computed"
     return Refused(write.record, InvalidRecord("wrong_dimension", [FieldProblem("embedding", problem)]), STEP)

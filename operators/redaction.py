@@ -22,14 +22,15 @@ class Redacted(MemoryRow):
 
 
 def version(memory_id: str, seq: int, number: int) -> Redacted:
-    """Return a version with a known number and unreadable_answer else."""
+    """Return a substitute for a version of which only the ids and the number are known."""
     return Redacted(
         id=memory_id, seq=seq, version=number, change=0, content=REDACTED, summary=REDACTED, created_ms=0, ingested_ms=0
     )
 
 
 def memory(index: OwnerIndex, slot: int) -> Redacted:
-    """Return the memory of a slot with the fields of the index. These do not tell a name from a role."""
+    """Return a substitute for the memory of a slot, with the fields of the index. The index does not distinguish an
+    author's name from a role."""
     fact, strings = {name: index.facts[name][slot] for name in COLUMNS}, index.names.strings
 
     def text(column: str) -> str | None:

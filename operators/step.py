@@ -2,9 +2,9 @@
 
 1. A memory event is applied (`writes.py`); a query is answered, or waits (`answers/queries.py`). An item that follows a
    large event waits until that is applied (`large.py`).
-2. At the end of the batch, all effects, stored outputs and positions form one WriteBatch. Then owners over the byte
-   budget are evicted.
-3. A barrier starts the sync without waiting. Its offsets are committed once the sync has returned."""
+2. At the end of the batch, all effects, stored outputs and positions form one WriteBatch. Then owners are evicted from
+   memory until the rest fits the byte budget.
+3. A barrier starts the sync to disk without waiting. Its offsets are committed once the sync has returned."""
 
 import time
 from collections import defaultdict
@@ -67,20 +67,20 @@ class StateStep:
         owners = Owners(self._hot_owners, self._partition)
         self._embedder = shared.questions.embedder
         expansions = Expansions(rules.decisions, shared.gates, enabled=rules.graph_enabled)
-        asked = frozenset[Kind]() if models is None else models.there
-        answerer = Answerer(self._partition, owners, shared, rules, clocks.timer, expansions, asked)
+        model_kinds = frozenset[Kind]() if models is None else models.there
+        answerer = Answerer(self._partition, owners, shared, rules, clocks.timer, expansions, model_kinds)
         key = key_of_partition(number)
-        unknown = partial(describe_missing, number)
+        missing = partial(describe_missing, number)
         model_queries = None if models is None else ModelQueries(models, key, clocks.timer, answerer)
         self._queries = Queries(
-            self._partition, owners, answerer, expansions, rules, clocks.now_ms, unknown, model_queries, shared.rotation
+            self._partition, owners, answerer, expansions, rules, clocks.now_ms, missing, model_queries, shared.rotation
         )
         forget = partial(_forget, directory, self._partition, self._queries, shared)
         self._writes = MemoryWrites(self._partition, owners, rules, expansions, forget)
         self._is_at_work = partial(_is_at_work, self._writes, self._hot_owners)
         self._queue = Queue(self._is_at_work, rules.query_topic)
         self._received: dict[str, int] = {}
-        # The completed offsets of each source at the last two barriers. Those of the older one are surely committed.
+        # The completed offsets of each source at the last two barriers. The older barrier is certainly committed.
         self._completed: tuple[dict[str, int], dict[str, int]] = ({}, self._completed_now())
 
     @classmethod
@@ -97,17 +97,17 @@ class StateStep:
         models: Models | None = None,
     ) -> Callable[[int], Self]:
         """Return a function that opens state partitions, which share caches for answers. Arguments: see `Shared`."""
-        given = clocks or Clocks()
-        shared = Shared.of(embedder, given.timer, fallback, exact_tokens)
-        return lambda number: cls(directory, shared, rules, given, describe_missing, number, models)
+        clocks = clocks or Clocks()
+        shared = Shared.of(embedder, clocks.timer, fallback, exact_tokens)
+        return lambda number: cls(directory, shared, rules, clocks, describe_missing, number, models)
 
     def take(self, values: Iterable[Batch | CallCompletion | Signal]) -> list[Output]:
         """Process the inputs of the state partition: finished model calls, and batches."""
-        given = [*values]
-        finished = [value.call for value in given if isinstance(value, CallCompletion)]
+        inputs = [*values]
+        finished = [value.call for value in inputs if isinstance(value, CallCompletion)]
         # Finished calls belong to earlier queries, so they come first.
         outputs = self.receive(finished) if finished else []
-        return outputs + self.apply(chain.from_iterable(value.items for value in given if isinstance(value, Batch)))
+        return outputs + self.apply(chain.from_iterable(value.items for value in inputs if isinstance(value, Batch)))
 
     def apply(self, items: Iterable[Item]) -> list[Output]:
         """Process one batch. Return the outputs of its items, then the completed offsets."""
@@ -132,12 +132,12 @@ class StateStep:
         return self._queries.receive(calls, self._is_at_work)
 
     def advance(self, *, end: bool = False) -> list[Output]:
-        """Do one step of each task, process due items, and commit. At the `end` no query waits any longer."""
+        """Do one step of each large event, process due items, and commit. At the `end`, all queries are answered."""
         outputs: list[Output] = []
         if self._has_steps():
             self._writes.advance()
             self._hot_owners.advance(self._partition)
-            for item in self._queue.released():
+            for item in self._queue.release():
                 outputs += self._apply(item)
         outputs += self._queries.advance(self._is_at_work, end)
         self._partition.commit_due()
@@ -152,23 +152,23 @@ class StateStep:
         return outputs
 
     def commit(self) -> None:
-        """Commit the effects of answers, which otherwise wait for the next write."""
+        """Commit the effects of answers, such as usage counters, which otherwise wait for the next write."""
         self._partition.commit()
 
     def due_ms(self) -> int | None:
-        """Return the time of the next `advance` without a batch in epoch milliseconds; 0 is immediately."""
+        """Return the time (epoch ms) at which `advance` is due without a batch; 0 is immediately, None is never."""
         return 0 if self._has_steps() else self._queries.due_ms()
 
     def _has_steps(self) -> bool:
         return bool(self._queue) or self._writes.has_steps or self._hot_owners.has_steps(self._partition)
 
     def _apply(self, item: Item) -> Sequence[Output]:
-        outputs = self._applied(item)
+        outputs = self._apply_here(item)
         if (moved_from := item.record.moved_from) is not None and not isinstance(item, Misrouted):
             self._writes.count(moved_from)  # producers wait for the original position
         return outputs
 
-    def _applied(self, item: Item) -> Sequence[Output]:
+    def _apply_here(self, item: Item) -> Sequence[Output]:
         match item:
             case Ask():
                 answered = self._queries.ask(item)
@@ -193,8 +193,8 @@ class StateStep:
                 return answered
 
     def begin_sync(self, mark: Barrier) -> OutputBarrier:
-        """Start the sync of all applied records at a barrier, and return the partition's progress. Only the latest
-        earlier barrier may still wait for the disk or for deliveries, and none if this is not the last."""
+        """Start the sync of all applied records at a barrier, and return the partition's progress. At the last barrier,
+        only one earlier barrier may still wait for the disk or for deliveries; at other barriers, none may."""
         partition = self._partition
         partition.commit()
         # After the last barrier, `close` waits for the disk.
@@ -203,7 +203,7 @@ class StateStep:
             partition.stage_progress(mark.progress)  # older progress only causes more records to be read again
         self._forget_delivered()
         found: dict[str, list[int]] = defaultdict(list)
-        for item in [*self._held(), *self._queries.waiting()]:
+        for item in [*self._unapplied(), *self._queries.waiting()]:
             found[item.record.position.source].append(item.record.position.offset)
         open_offsets = {source: tuple(sorted(offsets)) for source, offsets in found.items()}
         return OutputBarrier(partition.number, mark.number, open_offsets, mark.last, is_synced)
@@ -215,14 +215,14 @@ class StateStep:
         self._shared.candidates.drop_gone()  # candidates of evicted owners
 
     def hold_unfinished(self, source: str) -> None:
-        """Hold unfinished events of a log that cannot be read again."""
+        """Let the unfinished events of a log wait, because the log cannot be read again."""
         for item in prepare(self._embedder, self._writes.unfinished(source)):
             self._queue.hold(item)
 
     def next_offset(self, source: str) -> int:
-        """Return the offset after all applied and held records of a log."""
-        held = (item.record.position for item in self._queue.items())
-        offsets = [position.offset for position in held if position.source == source]
+        """Return the offset after all applied and waiting records of a log."""
+        waiting = (item.record.position for item in self._queue.items())
+        offsets = [position.offset for position in waiting if position.source == source]
         return 1 + max(self._partition.applied.get(source, -1), *offsets, -1)
 
     def settled(self, source: str) -> tuple[int, str]:
@@ -243,12 +243,12 @@ class StateStep:
         self._partition.commit(needs_sync=False)
         self._completed = (self._completed[1], self._completed_now())
 
-    def _held(self) -> list[Item]:
+    def _unapplied(self) -> list[Item]:
         return [*self._queue.items(), *self._queries.held()]
 
     def _completed_now(self) -> dict[str, int]:
         completed = dict(self._received)
-        for item in self._held():
+        for item in self._unapplied():
             source, offset = item.record.position.source, item.record.position.offset
             completed[source] = min(completed.get(source, offset - 1), offset - 1)
         return completed
@@ -269,7 +269,7 @@ def _forget(
 
 
 class PartitionLogic:
-    """The events of one state partition in order. `PartitionStart`, or else the first batch, opens the step."""
+    """The inputs of one state partition in order. `PartitionStart`, or else the first batch, opens the step."""
 
     def __init__(self, open_step: Callable[[int], StateStep]) -> None:
         self._open_step = open_step
@@ -278,11 +278,11 @@ class PartitionLogic:
     def on_batch(self, values: list[Batch | CallCompletion | Signal]) -> tuple[list[Output | OutputBarrier], bool]:
         """Return outputs, and whether the partition is closed."""
         outputs: list[Output | OutputBarrier] = []
-        given: list[Batch | CallCompletion] = []
+        inputs: list[Batch | CallCompletion] = []
         for value in values:
             if isinstance(value, PartitionStart | Barrier):
-                outputs += self._take(given)
-                given = []
+                outputs += self._take(inputs)
+                inputs = []
                 if isinstance(value, PartitionStart):
                     self._step = self._open_step(value.partition)
                     continue
@@ -291,8 +291,8 @@ class PartitionLogic:
                     self._opened.close()
                     self._step = None
             else:
-                given.append(value)
-        outputs += self._take(given)
+                inputs.append(value)
+        outputs += self._take(inputs)
         return outputs, self._step is None
 
     def _take(self, values: list[Batch | CallCompletion]) -> list[Output]:
@@ -310,7 +310,7 @@ class PartitionLogic:
         return [] if self._step is None else self._step.end()
 
     def due_ms(self) -> int | None:
-        """Return the time of the next `on_notify` in epoch milliseconds; 0 is at once."""
+        """Return the time (epoch ms) of the next `on_notify`; 0 is immediately, None is never."""
         return None if self._step is None else self._step.due_ms()
 
     @property

@@ -5,7 +5,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
-from recallflow.operators.episodes import follow_change, opening
+from recallflow.operators.episodes import follow_change, opened_episode
 from recallflow.operators.events import Write
 from recallflow.operators.graph.changes import GraphChanges
 from recallflow.operators.graph.write import ForgottenMemory, GraphWriter, RememberedMemory
@@ -17,26 +17,17 @@ from recallflow.state import keys, rows, segments
 from recallflow.state.graph_codec import encode_row
 from recallflow.state.hot_owner import HotOwner
 from recallflow.state.partition import Counts, Partition, Values
-from recallflow.state.rows import (
-    Derivatives,
-    Entry,
-    EpisodeLogEntry,
-    EpisodeRow,
-    MemoryHead,
-    MemoryRow,
-    OwnerCounts,
-    Vectors,
-)
+from recallflow.state.rows import Entry, EpisodeRow, MemoryRow, Vectors
 from recallflow.state.usage import Usage
 
 
 class View:
-    """One event's view of its owner. Its changes are invisible before `stage`, so a failed event has no effect."""
+    """One event's view of its owner. Its changes have no effect before `stage`, so a failed event changes nothing."""
 
     def __init__(
         self, partition: Partition, hot: HotOwner, write: Write, rules: Rules, change: int | None = None
     ) -> None:
-        """`change` is the number of the event among its owner's, if an earlier step has reserved it."""
+        """`change` is the event's number among the owner's events, if an earlier step has reserved one."""
         self._partition, self._hot, self.rules = partition, hot, rules
         self._staged: Values = {}
         self._projects = write.projects
@@ -45,10 +36,9 @@ class View:
         self._counts = hot.counts
         self.limits = NO_LIMITS  # the owner's quotas
         self.change = hot.next_change if change is None else change
-        self._added: list[tuple[Entry, Vectors | None]] = []
-        self._embedded: list[tuple[Entry, Vectors | None]] = []
+        self._indexed: list[tuple[Entry, Vectors | None]] = []  # memories with a new entry or vector
         self._removed: list[int] = []
-        self._ends: list[EpisodeLogEntry] = []
+        self._ends: list[rows.EpisodeLogEntry] = []
         self.touched: list[RememberedMemory | ForgottenMemory] = []
         self.refusal_outcome: str | None = None  # why the event has no effect, if stored data excludes it
         self._graph: GraphChanges | None = None
@@ -64,8 +54,7 @@ class View:
     @property
     def graph(self) -> GraphChanges:
         if self._graph is None:
-            edges_most = self.limits.edges
-            self._graph = GraphChanges(self._partition, self._hot, self.change, self.ingested_ms, edges_most)
+            self._graph = GraphChanges(self._partition, self._hot, self.change, self.ingested_ms, self.limits.edges)
         return self._graph
 
     @cached_property
@@ -73,7 +62,7 @@ class View:
         return self.rules.graph_writer(self.graph, self.rules.similarity)
 
     @property
-    def counts(self) -> OwnerCounts:
+    def counts(self) -> rows.OwnerCounts:
         """The owner's counts, including the event's changes."""
         more = 0 if self._graph is None else self._graph.staged.edge_count_delta
         return self._counts._replace(edges=self._counts.edges + more) if more else self._counts
@@ -83,15 +72,15 @@ class View:
         """The sequence number of the owner's newest memory; -1 if there never was one."""
         return self._next_seq - 1
 
-    def current(self, memory_id: str) -> MemoryHead | None:
-        """Return the memory of an id, forgotten ones included."""
+    def current(self, memory_id: str) -> rows.MemoryHead | None:
+        """Return the head of the memory with an id, also of a forgotten one; None if no memory ever had the id."""
         return self._hot.current(memory_id)
 
     def may_change(self, entry: Entry) -> bool:
         """Return whether the sender's credentials include the memory's project."""
         return self._projects is None or entry.project_id in self._projects
 
-    def changeable(self, memory_id: str) -> MemoryHead | None:
+    def changeable(self, memory_id: str) -> rows.MemoryHead | None:
         """Return a current memory that the sender may change."""
         current = self.current(memory_id)
         if current is None or current.forgotten:
@@ -99,7 +88,8 @@ class View:
         return current if self._projects is None or self.may_change(self.entry(current.seq)) else None
 
     def was_forgotten(self, memory_id: str) -> bool:
-        """Return whether the memory was forgotten. The project of one is unknown, so restricted senders get False."""
+        """Return whether a memory that is not changeable was forgotten. A forgotten memory's project is unknown, so the
+        result is False for senders with credentials for some projects."""
         return self._projects is None and self.current(memory_id) is not None
 
     def row(self, memory_id: str, version: int) -> MemoryRow:
@@ -114,14 +104,14 @@ class View:
         columns |= {"edited_ms": edited[0], "edited_logged": edited[1]}
         return replace(row, version=row.version + 1, change=self.change, **columns)
 
-    def rows(self, entries: Iterable[Entry]) -> list[MemoryRow]:
+    def rows_of(self, entries: Iterable[Entry]) -> list[MemoryRow]:
         """Return the rows of index entries, in one batched read."""
         name, key = self._hot.name, self._hot.key
         stored = self._partition.get_many([keys.row(key, name(one.id), one.version) for one in entries])
         return [MemoryRow.decode(row) for row in stored if row is not None]
 
     def entry(self, seq: int) -> Entry:
-        """Return a memory's index entry, including the event's changes."""
+        """Return a memory's index entry, as changed by the event."""
         key = keys.entry(self._hot.key, seq)
         stored = self._staged.get(key) or self._partition.get(key)
         if stored is None:
@@ -147,14 +137,18 @@ class View:
         found = map(self.current, memory_ids)
         return [*dict.fromkeys(current.seq for current in found if current is not None)]
 
-    def derivatives(self, seq: int) -> Derivatives:
+    def source_seqs(self, row: MemoryRow) -> list[int]:
+        """Return the sequence numbers of the memories from which a memory was derived."""
+        return self.seqs(one["memory_id"] for one in stored_sources(row))
+
+    def derivatives(self, seq: int) -> rows.Derivatives:
         """Return the derivatives of a memory, including the event's changes."""
         key = keys.derivatives(self._hot.key, seq)
         stored = self._staged[key] if key in self._staged else self._partition.get(key)
-        return Derivatives.decode(stored) if stored else Derivatives([], [], [])
+        return rows.Derivatives.decode(stored) if stored else rows.Derivatives([], [], [])
 
     def is_forgotten(self, seq: int) -> bool:
-        """Return whether the event has forgotten a memory."""
+        """Return whether this event has forgotten a memory."""
         return seq in self._removed
 
     def episodes(self, session_id: str | None) -> list[EpisodeRow]:
@@ -166,12 +160,12 @@ class View:
         return None if episode is None else episode.id
 
     def merged_episodes(self) -> list[tuple[str, str]]:
-        """Return ids of episodes that the event merged, each with the id of the remaining one."""
-        merged = [one for changed in self.changed_episodes.values() for one in changed if one.merged_into is not None]
-        if not merged:
-            return []
-        pairs = [(one.id, self.episode_id(one.session_id, one.number)) for one in merged]
-        return [(taken, into) for taken, into in pairs if into is not None]
+        """Return the ids of episodes that the event merged into others, each with the id of that other episode."""
+        changed = (one for episodes in self.changed_episodes.values() for one in episodes)
+        merged = [
+            (one.id, self.episode_id(one.session_id, one.number)) for one in changed if one.merged_into is not None
+        ]
+        return [(merged_id, into_id) for merged_id, into_id in merged if into_id is not None]
 
     def summary(self, category: str) -> str | None:
         stored = next((value for _, value in self._partition.scan_back(self._summaries(category))), None)
@@ -180,8 +174,8 @@ class View:
     def digest(self, content: bytes) -> str:
         return self._partition.keyring.digest(self._hot.key, content).hex()
 
-    def was_applied(self, event_id: str) -> str | None:
-        """Return the digest of the event that was applied under this id, if any."""
+    def applied_digest(self, event_id: str) -> str | None:
+        """Return the digest of the event that was applied under an id; None if there is none."""
         stored = self._partition.get(keys.event_id(self._hot.key, self._hot.name(event_id)))
         return stored.decode() if stored else None
 
@@ -199,12 +193,12 @@ class View:
         *,
         ended: bool = False,
     ) -> None:
-        """Store a version of a memory as the current one; the previous version stays for queries about the past.
-        `content_changed`: its text or vector changed. `ended`: it is no longer valid."""
+        """Store a version of a memory as the current one; queries about the past still read the previous version.
+        `content_changed`: the text or vector changed. `ended`: the memory is no longer valid."""
         key, name, effects = self._hot.key, self._hot.name(row.id), self._staged
         text_bytes = len(row.content.encode())
         memories, held_bytes, edges = self._counts
-        self._counts = OwnerCounts(memories + (row.version == 0), held_bytes + text_bytes, edges)
+        self._counts = rows.OwnerCounts(memories + (row.version == 0), held_bytes + text_bytes, edges)
         if row.version > 0:
             text_bytes += self._text_bytes(row.id)
             before, old = self.entry(row.seq), self.vectors(row.seq)
@@ -212,25 +206,25 @@ class View:
             effects[keys.past_vectors(key, row.seq, before.version)] = old.encode() if old else None
             effects[keys.stale(key, row.seq)] = b""
         effects[keys.row(key, name, row.version)] = row.encode()
-        effects[keys.current(key, name)] = encode_row(MemoryHead(row.seq, row.version, digest, False, text_bytes))
+        effects[keys.current(key, name)] = encode_row(rows.MemoryHead(row.seq, row.version, digest, False, text_bytes))
         effects[keys.entry(key, row.seq)] = encode_row(entry)
         effects[keys.vectors(key, row.seq)] = vectors.encode() if vectors else None
-        self._added.append((entry, vectors))
-        known = row.seq < self._hot.next_seq
+        self._indexed.append((entry, vectors))
+        may_exist = row.seq < self._hot.next_seq
         compared = None if ended else vectors
-        self.touched.append(RememberedMemory(row, entry.episode, compared, content_changed, known, ended=ended))
+        self.touched.append(RememberedMemory(row, entry.episode, compared, content_changed, may_exist, ended=ended))
 
     def forget(self, entry: Entry) -> None:
-        """Remove all versions of a memory. Its id becomes a tombstone, so that a replay does not restore it. A member
-        of an episode keeps its time, because later members joined through it."""
+        """Remove all versions of a memory. Its head becomes a tombstone, so that a repeated event does not restore the
+        memory. The time of an episode's member is kept, because it may be the reason why later members joined."""
         key, name, current = self._hot.key, self._hot.name(entry.id), self.current(entry.id)
         if current is None:
-            raise KeyError(f"no id leads to memory {entry.seq}")
+            raise KeyError(f"memory {entry.seq} has no head")
         self._detach(entry)
         first = self._first_entry(entry)
         if first.episode >= 0:
             self.drop_episode_summary(entry)
-            self._log_episode(EpisodeLogEntry.of_member(first, opening(self.owner, first)))
+            self._log_episode(rows.EpisodeLogEntry.of_member(first, opened_episode(self.owner, first)))
         self._forget_versions(name, current.seq, self._versions(name, current.version))
         self._staged |= dict.fromkeys([*segments.segment_keys(key, current.seq), keys.stale(key, current.seq)])
         self._staged[keys.entry(key, current.seq)] = None
@@ -244,13 +238,13 @@ class View:
         self.touched.append(ForgottenMemory(entry.id, current.seq))
 
     def forget_versions(self, entry: Entry, at_most: int) -> bool:
-        """Remove past versions between the first and the current one, up to a limit. Return whether any existed."""
+        """Remove versions after the first and before the current one, up to a limit. Return whether any existed."""
         name = self._hot.name(entry.id)
-        found = [version for version in self._versions(name, at_most) if 0 < version < entry.version]
-        self._forget_versions(name, entry.seq, found)
-        return bool(found)
+        versions = [version for version in self._versions(name, at_most) if 0 < version < entry.version]
+        self._forget_versions(name, entry.seq, versions)
+        return bool(versions)
 
-    def add_feedback(self, current: MemoryHead, useful: bool) -> None:
+    def add_feedback(self, current: rows.MemoryHead, useful: bool) -> None:
         key = keys.usage(self._hot.key, current.seq)
         stored = self._partition.get(key)
         usage = (Usage.decode(stored) if stored else Usage()).with_feedback(useful)
@@ -259,7 +253,7 @@ class View:
 
     def end_episode(self, session_id: str | None, at_ms: int, ended: EpisodeRow) -> None:
         """Store an explicitly ended episode, and the position of its end."""
-        self._ends.append(EpisodeLogEntry(self.change, self.ingested_ms, session_id, at_ms, None))
+        self._ends.append(rows.EpisodeLogEntry(self.change, self.ingested_ms, session_id, at_ms, None))
         self._log_episode(self._ends[-1])
         self.put_episodes(session_id, [ended])
 
@@ -267,20 +261,17 @@ class View:
         key, entry = self._hot.key, self.entry(row.seq)
         self._staged[keys.vectors(key, row.seq)] = vectors.encode()
         self._staged[keys.stale(key, row.seq)] = b""
-        self._embedded.append((entry, vectors))
-        self.touched.append(RememberedMemory(row, entry.episode, vectors, content_changed=False, embedded=True))
+        self._indexed.append((entry, vectors))
+        self.touched.append(RememberedMemory(row, entry.episode, vectors, content_changed=False, only_vector=True))
 
-    def put_derivatives(self, seq: int, made: Derivatives) -> None:
+    def put_derivatives(self, seq: int, made: rows.Derivatives) -> None:
         self._staged[keys.derivatives(self._hot.key, seq)] = encode_row(made) if any(made) else None
 
     def put_summary(self, category: str, summary: str, sources: list[int]) -> None:
         """Store a category's new summary. A derived summary replaces the previous derived one."""
         if sources:
-            found = [
-                rows.CategorySummaryRow.decode(value) for _, value in self._partition.scan(self._summaries(category))
-            ]
-            for row in found:
-                if row.sources:
+            for _, value in self._partition.scan(self._summaries(category)):
+                if (row := rows.CategorySummaryRow.decode(value)).sources:
                     self.drop_summary(category, row.change)
         key = keys.category_summary(self._hot.key, self._hot.name(category), self.change)
         row = rows.CategorySummaryRow(self.change, self.ingested_ms, category, summary, sources)
@@ -338,14 +329,15 @@ class View:
         staged = self._staged
         if self._graph is not None:
             staged |= self._graph.staged.effects
-        brought = self._counts.memories - self._hot.counts.memories
         if staged:
             head = self._next_seq, self.change + 1, self._clock_ms, self.language, self.counts
             staged[keys.head(self._hot.key)] = rows.OwnerHead(self._hot.owner, *head).encode()
         owners = int(self._hot.next_change == 0 and bool(staged))
-        self._partition.stage(staged | further if further else staged, position, Counts(owners, brought))
+        difference = Counts(owners, self._counts.memories - self._hot.counts.memories)
+        self._partition.stage(staged | further if further else staged, position, difference)
 
     def publish(self) -> None:
+        """Update the owner's in-memory data with the staged changes."""
         if self._staged:
             self._hot.next_seq, self._hot.next_change = self._next_seq, self.change + 1
             self._hot.clock_ms, self._hot.language = self._clock_ms, self.language
@@ -355,31 +347,30 @@ class View:
         self._hot.put_usage(self._usage)
         if self._hot.index is not None:
             self._hot.index.remove(*self._removed)
-            if found := [*self._added, *self._embedded]:
-                self._hot.index.add([e for e, _ in found], {(e.seq, e.version): v for e, v in found})
+            if self._indexed:
+                vectors = {(entry.seq, entry.version): vectors for entry, vectors in self._indexed}
+                self._hot.index.add([entry for entry, _ in self._indexed], vectors)
         for projects, scoped in [*self._hot.scoped.items()]:
-            follow_change(scoped, self.owner, [*self._added, *self._embedded], self._removed, self._ends)
+            follow_change(scoped, self.owner, self._indexed, self._removed, self._ends)
             if scoped.index.needs_rebuild():
                 del self._hot.scoped[projects]
         if self._graph is not None:
             self._graph.publish()
             for seq in self._removed:
                 self._graph.hot_graph.put_vectors(seq, None)
-            for entry, vectors in (*self._added, *self._embedded):
-                self._graph.hot_graph.put_vectors(entry.seq, vectors)
+            for entry, vector in self._indexed:
+                self._graph.hot_graph.put_vectors(entry.seq, vector)
 
     def _text_bytes(self, memory_id: str) -> int:
         """Return the bytes of all versions of a memory's text, including the event's changes."""
         stored = self._staged.get(keys.current(self._hot.key, self._hot.name(memory_id)))
-        current = self.current(memory_id) if stored is None else MemoryHead.decode(stored)
+        current = self.current(memory_id) if stored is None else rows.MemoryHead.decode(stored)
         return 0 if current is None else current.text_bytes
 
     def _detach(self, entry: Entry) -> None:
         """Detach a forgotten memory from its sources, and delete the summaries derived from it."""
-        derived = self.row(entry.id, entry.version).derived_from
-        if derived is not None:
-            for seq in self.seqs(one["memory_id"] for one in (derived, *derived.get("others", []))):
-                self.put_derivatives(seq, self.derivatives(seq).without(entry.seq))
+        for seq in self.source_seqs(self.row(entry.id, entry.version)):
+            self.put_derivatives(seq, self.derivatives(seq).without(entry.seq))
         for category, change in self.derivatives(entry.seq).summaries:
             self.drop_summary(category, change)
 
@@ -388,7 +379,7 @@ class View:
         return keys.table(self._hot.key, keys.CATEGORY_SUMMARY) + self._hot.name(category)
 
     def _versions(self, name: bytes, at_most: int) -> list[int]:
-        """Return the first existing versions of a memory, up to a limit plus one."""
+        """Return the numbers of a memory's first existing versions, at most one more than `at_most`."""
         if at_most == 0:
             return [0]
         prefix = keys.table(self._hot.key, keys.ROW) + name
@@ -425,15 +416,21 @@ class View:
             raise KeyError(f"episode {number} of a current memory is missing")
         return EpisodeRow.decode(stored)
 
-    def _log_episode(self, entry: EpisodeLogEntry) -> None:
+    def _log_episode(self, entry: rows.EpisodeLogEntry) -> None:
         self._staged[keys.episode_log(self._hot.key, entry.change)] = encode_row(entry)
 
 
+def stored_sources(row: MemoryRow) -> list[dict[str, Any]]:
+    """Return the sources of a memory, each with `memory_id` and `content_hash`; empty if it was not derived."""
+    derived = row.derived_from
+    return [] if derived is None else [derived, *derived.get("others", [])]
+
+
 def _ingestion(write: Write, clock_ms: int | None) -> tuple[int, bool, int | None]:
-    """Return the ingestion time of an event, whether a log provides it, and the owner's clock after it
-    (docs/internals/decisions/01). It is the log's append time, but never before the clock. Lines of a file have only
-    their event time, which does not advance the clock. So a replay of a file always gives the same state, and a line
-    with a far future time affects only itself."""
+    """Return the ingestion time of an event, whether a log provides this time, and the owner's clock after the event
+    (docs/internals/decisions/01). The ingestion time is the log's append time, but never before the clock. Lines of a
+    file have only their event time, which does not advance the clock. So a replay of a file always gives the same
+    state, and a line with a far future time affects only itself."""
     record = write.record
     if record.append_logged:
         at_ms = record.append_ms if clock_ms is None else max(record.append_ms, clock_ms)

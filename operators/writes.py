@@ -1,10 +1,11 @@
 """The application of memory events: each exactly once, together with its outputs.
 
 1. An event at or below the applied position of its source was applied before a crash. It changes nothing, and its
-outputs are sent again from the outbox. A second copy of a forwarded record changes nothing. 2. Other events are applied
-through a view, kept_with changes count only on success. After an internal error, the event is refused, and its owner is
-read from the store again. 3. Effects, outputs and the position are staged in one call, so a commit contains whole
-events. 4. In-memory data takes over the staged changes."""
+   outputs are sent again from the outbox. A second copy of a forwarded record changes nothing.
+2. Other events are applied through a view, whose changes take effect only on success. After an internal error, the
+   event is refused, and its owner is read from the store again.
+3. Effects, outputs and the position are staged in one call, so a commit contains whole events.
+4. The staged changes are made in memory too."""
 
 from collections.abc import Collection, Sequence
 from contextlib import suppress
@@ -31,8 +32,8 @@ from recallflow.state import keys
 from recallflow.state.hot_owner import Owners
 from recallflow.state.partition import Partition, Values
 
-# Refusals that depend on more than a record's fields: on our code, --skip, or settings. They may differ another time.
-PASSING = ("internal_error", "skipped", "unauthenticated", "forbidden")
+# Refusals that depend on more than a record's fields: on our code, --skip, or settings. A replay may accept the record.
+_UNSTABLE_CODES = ("internal_error", "skipped", "unauthenticated", "forbidden")
 
 
 class MemoryWrites:
@@ -67,9 +68,9 @@ class MemoryWrites:
         """Apply an event. Return its outputs; None if it needs steps first."""
         record, owner = write.record, write.owner
         if self._partition.is_applied(record.position):
-            return self._again(record)
+            return self._stored_outputs(record)
         forwarded = self._forwarded(write)
-        # Each deployment that reads a topic forwards the misrouted records in it: another copy may be applied.
+        # Each deployment that reads a topic forwards the misrouted records in it, so another copy may be applied.
         if any(self._partition.get(key) is not None for key in forwarded):
             if not record.silent:
                 self._partition.unfit[write.event.type, "repeated"] += 1
@@ -82,7 +83,7 @@ class MemoryWrites:
         try:
             self._check_topic(write)
             check_projects(write)
-            applied = retry_once(STEP, record.position, self._applied, write, undo=drop)
+            applied = retry_once(STEP, record.position, self._apply_in_view, write, undo=drop)
             if applied is None:
                 return None
             view, outputs = applied
@@ -91,9 +92,8 @@ class MemoryWrites:
         except DecryptionFailed:
             drop()
             outputs = [DeadLetter(record, 0, redaction.unreadable(), STEP)]
-        ended = self._large.end(owner)
-        kept_with = None if view is None or view.refusal_outcome == "erased" else owner
-        kept = ended | self._kept(record, outputs, kept_with)
+        outputs_owner = None if view is None or view.refusal_outcome == "erased" else owner
+        kept = self._large.end(owner) | self._kept(record, outputs, outputs_owner)
         position = self._counted(record.position)
         if view is None:
             self._partition.stage(kept, position)
@@ -107,7 +107,7 @@ class MemoryWrites:
                 pass
             except DecryptionFailed:
                 drop()
-            if write.event.type == "memory.feedback":  # also about the answers that the graph added the memory to
+            if write.event.type == "memory.feedback":  # it also judges the graph expansion that added the memory
                 self._expansions.feedback(owner, write.event.memory_id, write.event.useful, record.append_ms)
         return [] if record.silent else outputs
 
@@ -120,9 +120,9 @@ class MemoryWrites:
             check_projects(write)
             if self._erasures.begin(write, event):
                 return None
-            was_large = self._erasures.end(write.owner)
+            took_steps = self._erasures.end(write.owner)
             erasure = retry_once(STEP, record.position, erase.plan, self._partition, write, event)
-            outputs = receipts(write, "erased" if was_large or erasure.owners else "unchanged")
+            outputs = receipts(write, "erased" if took_steps or erasure.owners else "unchanged")
         except InvalidRecord as error:
             refusal = error
             outputs = [DeadLetter(record, 0, error, STEP)]
@@ -140,16 +140,15 @@ class MemoryWrites:
         return [] if record.silent else outputs
 
     def _forwarded(self, write: Write) -> Values:
-        """Return the mark of a forwarded record's original as applied; nothing for other records. The position in the
-        header is the producer's claim. The key contains the owner, so a false position cannot exclude records of other
-        owners."""
+        """Return the mark that a forwarded record's original is applied; empty for other records. A producer may set a
+        false position in the header. The key contains the owner, so this cannot exclude records of other owners."""
         if (original := write.record.moved_from) is None:
             return {}
         keyring = self._partition.keyring
         return {keys.forwarded(keyring.digest(keyring.owner(write.owner), str(original).encode())): b""}
 
     def count(self, position: Position) -> None:
-        """Count a record without effect here as applied."""
+        """Advance the applied position past a record that has no effect in this partition."""
         self._partition.stage({}, self._counted(position))
 
     def audited(self, item: Decoded, error: InvalidRecord) -> list[AuditEntry]:
@@ -161,30 +160,29 @@ class MemoryWrites:
         """Skip a record that cannot be applied."""
         record = item.record
         letters: list[Kept] = [DeadLetter(record, 0, item.error, item.step), *self.audited(item, item.error)]
+        kept: Values = {}
         # Other refusals are a function of the record's fields, and the same at the next reading.
-        if item.error.code in PASSING and item.query_id is None:
+        if item.error.code in _UNSTABLE_CODES and item.query_id is None:
             if self._partition.is_applied(record.position):
-                return self._again(record)
+                return self._stored_outputs(record)
             kept = self._kept(record, letters)
-        else:
-            kept = {}
         self._partition.stage(kept, self._counted(record.position))
         return [] if record.silent else letters
 
     def _kept(self, record: Record, outputs: Sequence[Kept], owner: Owner | None = None) -> Values:
-        """Return the stored form of a record's outputs; nothing if no process would send them again."""
+        """Return the stored form of a record's outputs; empty if no process would send them again."""
         if record.silent or not self._rules.is_replayable:
             return {}
         return outbox.encode(self._partition, record, outputs, owner)
 
-    def _again(self, record: Record) -> Sequence[Kept]:
+    def _stored_outputs(self, record: Record) -> Sequence[Kept]:
+        """Return the outputs of an applied record that are to be sent again."""
         if record.silent:
             return []
-        kept = outbox.read(self._partition, record)
-        wanted = {TaskRequest: self._rules.wanted is not None, AuditEntry: self._rules.audited}
-        return [one for one in kept if wanted.get(type(one), True)]
+        is_sent = {TaskRequest: self._rules.wanted is not None, AuditEntry: self._rules.audited}
+        return [one for one in outbox.read(self._partition, record) if is_sent.get(type(one), True)]
 
-    def _applied(self, write: Write) -> tuple[View, Sequence[Kept]] | None:
+    def _apply_in_view(self, write: Write) -> tuple[View, Sequence[Kept]] | None:
         hot, work = self._owners.get(write.owner), self._large.done(write)
         if is_erased(hot, write):
             view = View(self._partition, hot, write, self._rules)
@@ -203,13 +201,14 @@ class MemoryWrites:
         return view, outputs
 
     def _requested(self, view: View, write: Write, wanted: EnrichmentTasks) -> list[TaskRequest]:
-        asked = requests(view, write, wanted, self._rules.decisions)
         position, key = write.record.position, write.owner.record_key
-        encoded = ((number, one.model_dump_json(exclude_none=True).encode(), tuple(one.tasks)) for number, one in asked)
-        return [TaskRequest(position, number, key, body, tasks) for number, body, tasks in encoded]
+        return [
+            TaskRequest(position, number, key, one.model_dump_json(exclude_none=True).encode(), tuple(one.tasks))
+            for number, one in requests(view, write, wanted, self._rules.decisions)
+        ]
 
     def _counted(self, position: Position) -> Position | None:
-        """Return the positions to commit. Queries are not counted, because a rebuild need not read them."""
+        """Return the position to commit; None for a record of the query topic, because a rebuild need not read it."""
         return None if position.topic == self._rules.query_topic else position
 
     def _check_topic(self, write: Write) -> None:
@@ -218,8 +217,8 @@ class MemoryWrites:
             raise InvalidRecord("invalid_event", [FieldProblem("type", problem)])
 
 
-def _forget(large: LargeEvents, expansions: Expansions, others: Forget, owners: Collection[Owner]) -> None:
+def _forget(large: LargeEvents, expansions: Expansions, forget_elsewhere: Forget, owners: Collection[Owner]) -> None:
     """Drop all in-memory data of erased owners."""
     large.forget(owners)
     expansions.forget(owners)
-    others(owners)
+    forget_elsewhere(owners)

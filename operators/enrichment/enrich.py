@@ -1,11 +1,11 @@
 """Enrichment: the plan of model calls for requests, their concurrent execution, and the step of one partition.
 
 Facts and categories of many messages are requested in one call, which pays for instructions and schema once.
-Relationships are classified one memory per call: each memory needs its own neighbours in the prompt, and verdicts on
-other pairs would influence the answer. A failed call does not affect other calls.
+Relationships are classified one memory per call: each memory needs its own similar memories in the prompt, and verdicts
+on other pairs would influence the answer. A failed call does not affect other calls.
 
-Requests without a result are open. The output of a barrier has their offsets, and the next owner of the partition
-repeats their calls. When the partition closes, running calls are cancelled and late results are dropped."""
+A request without a result is open. The output of a barrier has the offsets of open requests, and the next owner of the
+partition repeats their calls. When the partition closes, running calls are cancelled and late results are dropped."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Hashable, Iterator, Mapping, Sequence
@@ -22,19 +22,10 @@ from recallflow.events import EnrichmentRequest, EnrichmentResult
 from recallflow.fields import wire_time
 from recallflow.llm import TEXT_FAILURES, Cost, EmbeddingService, LanguageModel, Task
 from recallflow.operators.async_call import AsyncCall, CallCompletion, CallError, Runtime, call_numbers
+from recallflow.operators.enrichment import results
 from recallflow.operators.enrichment.facts_and_summaries import categorise, facts, summarise
 from recallflow.operators.enrichment.prompt_frame import TEXT_CHARACTERS
 from recallflow.operators.enrichment.relationships import classify, extract, resolve
-from recallflow.operators.enrichment.results import (
-    AnswerClaims,
-    Draft,
-    ModelCall,
-    PositionedRequest,
-    TaskResult,
-    failure,
-    result,
-    unanswered,
-)
 from recallflow.operators.events import key_of_partition
 from recallflow.operators.guard import once, report
 from recallflow.outputs import Ack, EnrichmentOutput, OutputBarrier, ResultOutput
@@ -59,39 +50,36 @@ class Plan(NamedTuple):
     thresholds: Thresholds
     categories: Mapping[str, str]
 
-    def calls(self) -> list[ModelCall]:
-        tasks = ((number, task) for number, request in enumerate(self.requests) for task in request.tasks)
-        calls = [call for number, task in tasks if (call := self._of_one(task, number)) is not None]
-        for task in _BATCHED:
-            for numbers in self._batches(task):
-                calls += self._of_many(task, numbers)
-        return calls
+    def calls(self) -> list[results.ModelCall]:
+        groups = [(task, [n]) for n, one in enumerate(self.requests) for task in one.tasks if task not in _BATCHED]
+        groups += [(task, numbers) for task in _BATCHED for numbers in self._batches(task)]
+        return [call for group in groups if (call := self._call(*group)) is not None]
 
-    def split(self, call: ModelCall) -> list[ModelCall]:
+    def split(self, call: results.ModelCall) -> list[results.ModelCall]:
         """Return one call per request in place of a call for several."""
-        return [one for number in call.requests for one in self._of_many(call.prompt.task, [number])]
+        return [one for number in call.requests if (one := self._call(call.prompt.task, [number])) is not None]
 
-    def _of_one(self, task: Task, number: int) -> ModelCall | None:
-        request, (relationship_confidence, semantic_confidence) = self.requests[number], self.thresholds
+    def _call(self, task: Task, numbers: Sequence[int]) -> results.ModelCall | None:
+        """Return the call of a task for the requests with these numbers; None if the task needs no language model."""
+        relationship_confidence, semantic_confidence = self.thresholds
+        requests = [self.requests[number] for number in numbers]
         match task:
             case "classify":
-                return classify(number, request, relationship_confidence)
+                return classify(numbers[0], requests[0], relationship_confidence)
             case "extract":
-                return extract(number, request, semantic_confidence)
+                return extract(numbers[0], requests[0], semantic_confidence)
             case "resolve":
-                return resolve(number, request, relationship_confidence)
+                return resolve(numbers[0], requests[0], relationship_confidence)
             case "summarise_category" | "summarise_episode":
-                return summarise(task, number, request)
+                return summarise(task, numbers[0], requests[0])
+            case "facts":
+                return facts(numbers, requests, semantic_confidence)
+            case "categorise" if self.categories:
+                return categorise(numbers, requests, self.categories, semantic_confidence)
         return None
 
-    def _of_many(self, task: Task, numbers: Sequence[int]) -> list[ModelCall]:
-        chosen, confidence = [self.requests[number] for number in numbers], self.thresholds.semantic_confidence
-        if task == "facts":
-            return [facts(numbers, chosen, confidence)]
-        return [categorise(numbers, chosen, self.categories, confidence)] if self.categories else []
-
     def _batches(self, task: Task) -> Iterator[list[int]]:
-        """Yield the numbers of the requests for a task, in groups of one call."""
+        """Yield the numbers of the requests for a task, one group per call."""
         batch, room = list[int](), BATCH_CHARACTERS
         for number, request in enumerate(self.requests):
             if task not in request.tasks:
@@ -110,7 +98,7 @@ _NO_COST = Cost()
 
 
 async def enrich(
-    asked: Sequence[PositionedRequest],
+    asked: Sequence[results.PositionedRequest],
     model: LanguageModel | None,
     embeddings: EmbeddingService | None,
     thresholds: Thresholds,
@@ -119,42 +107,44 @@ async def enrich(
     """Return the result of each request. All have the same owner and session. `categories`: see `Plan`."""
     plan = Plan([one.request for one in asked], thresholds, categories)
     work = _Work(asked, model, embeddings, plan)
-    wanting = [number for number, one in enumerate(asked) if "embed" in one.request.tasks]
-    parts = await asyncio.gather(work.embed(wanting), *map(work.ask, plan.calls()))
+    to_embed = [number for number, one in enumerate(asked) if "embed" in one.request.tasks]
+    parts = await asyncio.gather(work.embed(to_embed), *map(work.ask, plan.calls()))
     return [
-        result(one, [part for group in parts for part in group if part.number == number])
+        results.result(one, [part for group in parts for part in group if part.number == number])
         for number, one in enumerate(asked)
     ]
 
 
 class _Work(NamedTuple):
-    asked: Sequence[PositionedRequest]
+    asked: Sequence[results.PositionedRequest]
     model: LanguageModel | None
     embeddings: EmbeddingService | None
     plan: Plan
 
-    async def ask(self, step: ModelCall) -> list[TaskResult]:
-        """Call a language model, and return the results for each request of the call."""
+    async def ask(self, call: results.ModelCall) -> list[results.TaskResult]:
+        """Call the language model, and return the results for each request of the call. If the text of one request may
+        be the cause of a failure, repeat the call once per request."""
+        task = call.prompt.task
         if self.model is None:
-            return self._failures(step.prompt.task, step.requests, "no language model is configured")
-        first = self.asked[step.requests[0]]
+            return self._failures(task, call.requests, "no language model is configured")
+        first = self.asked[call.requests[0]]
         try:
-            completion = await self.model.complete(first.request.tenant_id, step.prompt)
+            completion = await self.model.complete(first.request.tenant_id, call.prompt)
         except ModelError as error:
-            if error.code in TEXT_FAILURES and len(step.requests) > 1:
-                each = await asyncio.gather(*map(self.ask, self.plan.split(step)))
+            if error.code in TEXT_FAILURES and len(call.requests) > 1:
+                each = await asyncio.gather(*map(self.ask, self.plan.split(call)))
                 return [part for group in each for part in group]
-            return self._failures(step.prompt.task, step.requests, str(error), Cost(*error.spent))
+            return self._failures(task, call.requests, str(error), Cost(*error.spent))
         try:
-            found = once(step.prompt.task, first.position, step.read, completion.value)
+            found = once(task, first.position, call.read, completion.value)
         except InvalidRecord as error:
-            return self._failures(step.prompt.task, step.requests, str(error), completion.spent)
+            return self._failures(task, call.requests, str(error), completion.spent)
         return [
-            TaskResult(number, step.prompt.task, one, spent, self.model.name, step.prompt.version)
-            for number, one, spent in zip(step.requests, found, _shared(completion.spent, len(found)), strict=True)
+            results.TaskResult(number, task, one, spent, self.model.name, call.prompt.version)
+            for number, one, spent in zip(call.requests, found, _shared(completion.spent, len(found)), strict=True)
         ]
 
-    async def embed(self, numbers: Sequence[int]) -> list[TaskResult]:
+    async def embed(self, numbers: Sequence[int]) -> list[results.TaskResult]:
         if not numbers:
             return []
         if self.embeddings is None:
@@ -171,11 +161,13 @@ class _Work(NamedTuple):
             return self._failures("embed", numbers, str(error), cost)
         spent = _shared(embedded.spent, len(numbers))
         return [
-            TaskResult(number, "embed", AnswerClaims([self._vector(number, embedded.vectors, row)]), spent[row])
+            results.TaskResult(
+                number, "embed", results.AnswerClaims([self._vector(number, embedded.vectors, row)]), spent[row]
+            )
             for row, number in enumerate(numbers)
         ]
 
-    def _vector(self, number: int, vectors: Matrix, row: int) -> Draft:
+    def _vector(self, number: int, vectors: Matrix, row: int) -> results.Draft:
         """Return the draft of a vector event, with the shortest decimal form of each float."""
         request = self.asked[number].request
         memory = request.memories[0]
@@ -188,12 +180,14 @@ class _Work(NamedTuple):
             "content_hash": memory.content_hash,
             "source": request.source,
         }
-        return Draft(fields, None)
+        return results.Draft(fields, None)
 
-    def _failures(self, task: Task, numbers: Sequence[int], why: str, spent: Cost = _NO_COST) -> list[TaskResult]:
+    def _failures(
+        self, task: Task, numbers: Sequence[int], why: str, spent: Cost = _NO_COST
+    ) -> list[results.TaskResult]:
         shares = _shared(spent, len(numbers))
         return [
-            TaskResult(number, task, AnswerClaims(), share, failure=failure(task, why))
+            results.TaskResult(number, task, results.AnswerClaims(), share, failure=results.failure(task, why))
             for number, share in zip(numbers, shares, strict=True)
         ]
 
@@ -205,15 +199,15 @@ def _shared(spent: Cost, count: int) -> list[Cost]:
 
 ASK = "ask"  # the step in reports of internal errors
 
-AskModels = Callable[[Sequence[PositionedRequest], int], Awaitable[Sequence[EnrichmentResult]]]
-"""Calls the models, with the decisions of a time (epoch ms), and returns one result per request, in order."""
+AskModels = Callable[[Sequence[results.PositionedRequest], int], Awaitable[Sequence[EnrichmentResult]]]
+"""Calls the models with the tenant's settings as of a time (epoch ms). Returns one result per request, in order."""
 
 
 class PendingRequest(NamedTuple):
     """A request that waits for a model. Requests with an equal `key` may share a call."""
 
-    asked: PositionedRequest
-    append_ms: int
+    asked: results.PositionedRequest
+    append_ms: int  # of the request, epoch
     key: Hashable
 
 
@@ -298,14 +292,14 @@ class PartitionEnrichment:
         """Return the progress at a barrier: the offsets of open requests. The last barrier closes the partition."""
         positions = sorted(self._open_positions())
         open_offsets = {positions[0].source: tuple(one.offset for one in positions)} if positions else {}
-        marked = OutputBarrier(self._number, mark.number, open_offsets, mark.last, has_nothing_to_sync)
+        barrier = OutputBarrier(self._number, mark.number, open_offsets, mark.last, has_nothing_to_sync)
         if not mark.last:
-            return [marked]
+            return [barrier]
         self._enricher.runtime.cancel(self._calls.values())
         self._batches.clear()
         self._calls.clear()
         self._partition = None
-        return [*(Ack(source, offsets) for source, offsets in open_offsets.items()), marked]
+        return [*(Ack(source, offsets) for source, offsets in open_offsets.items()), barrier]
 
     def _open_positions(self) -> Iterator[Position]:
         waiting = (batch.requests for batch in self._batches.values())
@@ -313,18 +307,18 @@ class PartitionEnrichment:
             yield from (request.asked.position for request in requests)
 
     def _results(self, number: int) -> Iterator[EnrichmentOutput]:
-        """Yield the outputs of a call. An unknown call was submitted before the partition was closed."""
+        """Yield the outputs of a call; none for a call that was submitted before the partition was closed."""
         call = self._calls.pop(number, None)
         if call is None or call.result is None:
             return
         asked = [request.asked for request in call.item]
-        results = call.result
-        if isinstance(results, CallError):
-            results = [unanswered(one, f"{results.kind} in our own code") for one in asked]
-        for one, found in zip(asked, results, strict=True):
-            self._enricher.on_result(one.request, found)
-            bare = unanswered(one, "its topic does not take a result so large")
-            yield ResultOutput(one.position, 0, found.owner.record_key, _encoded(found), _encoded(bare))
+        answers = call.result
+        if isinstance(answers, CallError):
+            answers = [results.unanswered(one, f"{answers.kind} in our own code") for one in asked]
+        for one, answer in zip(asked, answers, strict=True):
+            self._enricher.on_result(one.request, answer)
+            bare = results.unanswered(one, "the result is larger than the limit of its topic")
+            yield ResultOutput(one.position, 0, answer.owner.record_key, _encoded(answer), _encoded(bare))
             yield Ack(one.position.source, (one.position.offset,))
 
     @property
@@ -338,16 +332,16 @@ async def _ask(enricher: Enricher, requests: tuple[PendingRequest, ...]) -> Sequ
     asked = [request.asked for request in requests]
     try:
         with enricher.use_span(asked[0].position):
-            results = await enricher.ask(asked, requests[-1].append_ms)
-        _check_all_answered(asked, results)
+            answers = await enricher.ask(asked, requests[-1].append_ms)
+        _check_all_answered(asked, answers)
     except Exception as error:
         report(ASK, asked[0].position, error)
         raise
-    return results
+    return answers
 
 
-def _check_all_answered(asked: Sequence[PositionedRequest], results: Sequence[EnrichmentResult]) -> None:
-    if [result.request for result in results] != [str(one.position) for one in asked]:
+def _check_all_answered(asked: Sequence[results.PositionedRequest], answers: Sequence[EnrichmentResult]) -> None:
+    if [answer.request for answer in answers] != [str(one.position) for one in asked]:
         raise ValueError("the results do not match the requests one to one")
 
 
@@ -356,5 +350,5 @@ def has_nothing_to_sync() -> bool:
     return True
 
 
-def _encoded(result: EnrichmentResult) -> bytes:
-    return result.model_dump_json(exclude_unset=True).encode()
+def _encoded(answer: EnrichmentResult) -> bytes:
+    return answer.model_dump_json(exclude_unset=True).encode()

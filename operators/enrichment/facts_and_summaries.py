@@ -11,36 +11,9 @@ from recallflow.fields import format_time, wire_time
 from recallflow.language import plain
 from recallflow.limits import SOURCES_MAX
 from recallflow.llm import Task
-from recallflow.operators.enrichment.prompt_frame import (
-    CONTEXT_CHARACTERS,
-    NUMBER,
-    TEXT,
-    TEXT_CHARACTERS,
-    TEXT_OR_NONE,
-    as_data,
-    author,
-    contains_quote,
-    cut,
-    date_words,
-    described,
-    fields,
-    listed,
-    names_it,
-    numbered,
-    offer,
-    one_of,
-    prompt,
-    sources_of,
-)
-from recallflow.operators.enrichment.results import (
-    AnswerClaims,
-    Draft,
-    ModelCall,
-    RejectedClaim,
-    check_confidence,
-    check_text,
-    check_time,
-)
+from recallflow.operators.enrichment import prompt_frame as frame
+from recallflow.operators.enrichment import results
+from recallflow.operators.enrichment.results import AnswerClaims, Draft, RejectedClaim
 from recallflow.operators.graph.names import NAME_CHARACTERS
 
 FACTS_MAX = 10  # per message
@@ -64,35 +37,33 @@ _FACTS_DUTY = (
     f"names in the fact as entities. At most {FACTS_MAX} facts a message, each once; if there are none, the list is "
     "empty."
 )
-_FACTS_ANSWER = fields(
-    facts=listed(
-        fields(
-            message=TEXT,
-            content=TEXT,
-            kind=one_of(KINDS),
-            confidence=NUMBER,
-            evidence=TEXT,
-            entities=listed(fields(name=TEXT, type=one_of(ENTITY_TYPES))),
-            valid_from=TEXT_OR_NONE,
-            valid_to=TEXT_OR_NONE,
-        )
-    )
+_FACTS = frame.objects(
+    message=frame.TEXT,
+    content=frame.TEXT,
+    kind=frame.one_of(KINDS),
+    confidence=frame.NUMBER,
+    evidence=frame.TEXT,
+    entities=frame.objects(name=frame.TEXT, type=frame.one_of(ENTITY_TYPES)),
+    valid_from=frame.TEXT_OR_NONE,
+    valid_to=frame.TEXT_OR_NONE,
 )
 
 
-def facts(numbers: Sequence[int], requests: Sequence[EnrichmentRequest], confidence: float) -> ModelCall:
+def facts(numbers: Sequence[int], requests: Sequence[EnrichmentRequest], confidence: float) -> results.ModelCall:
     """Return the model call for the facts in the messages of these requests."""
-    messages = numbered((one.memories[0] for one in requests), TEXT_CHARACTERS)
+    messages = frame.numbered((one.memories[0] for one in requests), frame.TEXT_CHARACTERS)
     read = {one.memory_id for one in messages.values()}
     # Derived memories are not shown, because nothing is derived from them.
     original = [one for one in requests[0].recent if one.memory_id not in read and one.derived_from is None]
     before = original[:BEFORE_MAX]
     before.sort(key=lambda one: one.created_at)
-    earlier = numbered(before, CONTEXT_CHARACTERS, "c")
-    data = {"before": as_data(earlier), "messages": as_data(messages)}
-    asked = prompt("facts", "facts-1", _FACTS_DUTY, data, _FACTS_ANSWER, len(messages))
+    earlier = frame.numbered(before, frame.CONTEXT_CHARACTERS, "c")
+    data = {"before": frame.as_data(earlier), "messages": frame.as_data(messages)}
+    asked = frame.prompt("facts", "facts-1", _FACTS_DUTY, data, frame.fields(facts=_FACTS), len(messages))
     context = [*earlier.values()]
-    return ModelCall(numbers, asked, lambda answer: _FactReader(messages, context, requests, confidence).read(answer))
+    return results.ModelCall(
+        numbers, asked, lambda answer: _FactReader(messages, context, requests, confidence).read(answer)
+    )
 
 
 class _FactReader:
@@ -110,7 +81,7 @@ class _FactReader:
         self._found = {number: AnswerClaims() for number in messages}
         self._seen = set[str]()
         self._citations = Counter[str]()
-        self._authors = [author(one) for one in (*messages.values(), *before)]
+        self._authors = [frame.author(one) for one in (*messages.values(), *before)]
 
     def read(self, answer: Mapping[str, Any]) -> list[AnswerClaims]:
         """Return the valid facts of each message. Claims about unknown messages count for the first message."""
@@ -126,11 +97,11 @@ class _FactReader:
         message = self._messages.get(claim["message"])
         if message is None:
             raise RejectedClaim("unknown_id")
-        confidence = check_confidence(claim, self._confidence_min)
-        content = check_text(claim["content"], FACT_CHARACTERS)
-        if not contains_quote(message.content, claim["evidence"]):
+        confidence = results.check_confidence(claim, self._confidence_min)
+        content = results.check_text(claim["content"], FACT_CHARACTERS)
+        if not frame.contains_quote(message.content, claim["evidence"]):
             raise RejectedClaim("no_evidence")
-        since, until = check_time(claim["valid_from"]), check_time(claim["valid_to"])
+        since, until = results.check_time(claim["valid_from"]), results.check_time(claim["valid_to"])
         if since is not None and until is not None and until < since:
             raise RejectedClaim("wrong_date")
         others = self._others(content, message, [since, until])
@@ -160,8 +131,8 @@ class _FactReader:
         """Return the other messages from which a fact takes names or numbers. Raise an error if it has others."""
         context = [one for one in (*self._messages.values(), *self._before) if one is not message]
         year = format_time(message.created_at)[:4]  # the day counts only if the fact has it as a date too
-        own = [message.content, *self._authors, date_words(times), year]
-        used = sources_of(content, own, [one.content for one in context])
+        own = [message.content, *self._authors, frame.date_words(times), year]
+        used = frame.sources_of(content, own, [one.content for one in context])
         if used is None:
             raise RejectedClaim("not_in_texts")
         return [context[number] for number in used]
@@ -172,8 +143,8 @@ def _entities(claimed: Sequence[Mapping[str, Any]], content: str, found: AnswerC
     kept = dict[str, dict[str, str]]()
     for one in found.within_limit(claimed):
         with found.claim():
-            name = check_text(one["name"], NAME_CHARACTERS)
-            if not names_it(content, name):
+            name = results.check_text(one["name"], NAME_CHARACTERS)
+            if not frame.names_it(content, name):
                 raise RejectedClaim("not_in_texts")
             if plain(name) in kept:
                 raise RejectedClaim("duplicate")
@@ -192,14 +163,15 @@ _CATEGORISE_DUTY = (
 
 def categorise(
     numbers: Sequence[int], requests: Sequence[EnrichmentRequest], categories: Mapping[str, str], confidence: float
-) -> ModelCall:
+) -> results.ModelCall:
     """Return the model call for the categories of memories. `categories`: names and descriptions, not empty."""
-    memories = numbered((one.memories[0] for one in requests), CONTEXT_CHARACTERS)
-    offered = offer(categories)
-    data = {"categories": described(offered), "texts": as_data(memories)}
-    answer = fields(assigned=listed(fields(memory=TEXT, category=one_of([*offered]), confidence=NUMBER)))
-    asked = prompt("categorise", "categorise-1", _CATEGORISE_DUTY, data, answer, len(memories))
-    return ModelCall(numbers, asked, lambda answer: _read_categories(answer, memories, offered, confidence))
+    memories = frame.numbered((one.memories[0] for one in requests), frame.CONTEXT_CHARACTERS)
+    offered = frame.offer(categories)
+    data = {"categories": frame.described(offered), "texts": frame.as_data(memories)}
+    assigned = frame.objects(memory=frame.TEXT, category=frame.one_of([*offered]), confidence=frame.NUMBER)
+    answer = frame.fields(assigned=assigned)
+    asked = frame.prompt("categorise", "categorise-1", _CATEGORISE_DUTY, data, answer, len(memories))
+    return results.ModelCall(numbers, asked, lambda answer: _read_categories(answer, memories, offered, confidence))
 
 
 def _read_categories(
@@ -212,7 +184,7 @@ def _read_categories(
             memory = memories.get(claim["memory"])
             if memory is None or claim["category"] not in categories:
                 raise RejectedClaim("unknown_id")
-            check_confidence(claim, confidence_min)
+            results.check_confidence(claim, confidence_min)
             if found.drafts:
                 raise RejectedClaim("duplicate")
             fields = {"type": "memory.update", "timestamp": wire_time(memory.created_at)}
@@ -237,10 +209,10 @@ _EPISODE_DUTY = (
     "You are given the messages of a conversation that has ended, oldest first. Sum up what it was about, what was "
     f"decided, and what was told of people. {_RULES}"
 )
-_SUMMARY_ANSWER = fields(summary=TEXT)
+_SUMMARY_ANSWER = frame.fields(summary=frame.TEXT)
 
 
-def summarise(task: Task, number: int, request: EnrichmentRequest) -> ModelCall:
+def summarise(task: Task, number: int, request: EnrichmentRequest) -> results.ModelCall:
     """Return the model call for the summary of a category or of an episode."""
     if task == "summarise_category":
         version, duty, about = "summarise-category-1", _CATEGORY_DUTY, {"category": str(request.category)}
@@ -249,16 +221,18 @@ def summarise(task: Task, number: int, request: EnrichmentRequest) -> ModelCall:
         version, duty, about = "summarise-episode-1", _EPISODE_DUTY, {}
         fields = {"type": "episode.summary", "episode_id": str(request.episode_id)}
     memories = _within_budget(request.memories)
-    data = {**about, "texts": as_data(numbered(memories, CONTEXT_CHARACTERS))}
-    asked = prompt(task, version, duty, data, _SUMMARY_ANSWER, 4)
-    return ModelCall([number], asked, lambda answer: [_read_summary(answer, memories, [*about.values()], fields)])
+    data = {**about, "texts": frame.as_data(frame.numbered(memories, frame.CONTEXT_CHARACTERS))}
+    asked = frame.prompt(task, version, duty, data, _SUMMARY_ANSWER, 4)
+    return results.ModelCall(
+        [number], asked, lambda answer: [_read_summary(answer, memories, [*about.values()], fields)]
+    )
 
 
 def _within_budget(memories: Sequence[ShownMemory]) -> list[ShownMemory]:
     """Return the newest memories up to a number of characters, oldest first."""
     fitting, room = list[ShownMemory](), TEXTS_CHARACTERS
     for memory in sorted(memories, key=lambda one: -one.created_at)[: SOURCES_MAX + 1]:
-        shown = cut(memory, CONTEXT_CHARACTERS)
+        shown = frame.cut(memory, frame.CONTEXT_CHARACTERS)
         room -= len(shown.content)
         if room < 0:
             break
@@ -271,10 +245,10 @@ def _read_summary(
 ) -> AnswerClaims:
     found = AnswerClaims()
     with found.claim():
-        summary = check_text(answer["summary"], SUMMARY_CHARACTERS)
-        texts = [f"{author(one)}\n{one.content}" for one in memories]
-        times = date_words(one.created_at for one in memories)
-        if sources_of(summary, [*about, *texts, times], []) is None:
+        summary = results.check_text(answer["summary"], SUMMARY_CHARACTERS)
+        texts = [f"{frame.author(one)}\n{one.content}" for one in memories]
+        times = frame.date_words(one.created_at for one in memories)
+        if frame.sources_of(summary, [*about, *texts, times], []) is None:
             raise RejectedClaim("not_in_texts")
         first, *others = memories
         at = wire_time(max(one.created_at for one in memories))

@@ -57,6 +57,11 @@ def listed(items: Schema) -> Schema:
     return {"type": "array", "items": items}
 
 
+def objects(**schemas: Schema) -> Schema:
+    """Return the schema of a list of objects with exactly these fields."""
+    return listed(fields(**schemas))
+
+
 def one_of(names: Sequence[str]) -> Schema:
     return {"type": "string", "enum": [*names]}
 

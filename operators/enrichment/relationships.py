@@ -6,42 +6,12 @@ from typing import Any, NamedTuple
 
 from recallflow.events import EnrichmentRequest, ShownEntity, ShownMemory
 from recallflow.fields import wire_time
-from recallflow.operators.enrichment.prompt_frame import (
-    CONTEXT_CHARACTERS,
-    NUMBER,
-    TEXT,
-    TEXT_CHARACTERS,
-    TEXT_OR_NONE,
-    as_data,
-    contains_quote,
-    cut,
-    fields,
-    listed,
-    names_it,
-    one_of,
-    prompt,
-)
-from recallflow.operators.enrichment.results import (
-    AnswerClaims,
-    Draft,
-    ModelCall,
-    RejectedClaim,
-    check_confidence,
-    check_share,
-    check_text,
-    check_time,
-)
+from recallflow.operators.enrichment import prompt_frame as frame
+from recallflow.operators.enrichment import results
+from recallflow.operators.enrichment.results import Draft, ModelCall, RejectedClaim
 from recallflow.operators.graph.graph_events import CONDITIONAL_ON
 from recallflow.operators.graph.names import NAME_CHARACTERS, read_names
-from recallflow.state.graph_codec import (
-    CONDITION_KIND,
-    CONTRADICTS,
-    ENTITY_KIND,
-    MEMORY_KIND,
-    SAME_AS,
-    SUPERSEDES,
-    node_key,
-)
+from recallflow.state import graph_codec as codec
 
 SIMILAR_MAX = 20
 REPLACED_MAX = 5  # memories that one may replace; more indicate an error of the model
@@ -55,20 +25,21 @@ _CLASSIFY_DUTY = (
     "things that can both be so. Give your confidence from 0 to 1, and as evidence the words of the new text, copied "
     "exactly, on which the verdict rests."
 )
-_CLASSIFY_ANSWER = fields(
-    verdicts=listed(fields(memory=TEXT, verdict=one_of(_CLASSIFY_VERDICTS), confidence=NUMBER, evidence=TEXT))
+_CLASSIFICATIONS = frame.objects(
+    memory=frame.TEXT, verdict=frame.one_of(_CLASSIFY_VERDICTS), confidence=frame.NUMBER, evidence=frame.TEXT
 )
 
 
 def classify(number: int, request: EnrichmentRequest, confidence: float) -> ModelCall | None:
     """Return the model call for the similar memories of a request; None if there are none."""
-    new = cut(request.memories[0], TEXT_CHARACTERS)
+    new = frame.cut(request.memories[0], frame.TEXT_CHARACTERS)
     shown = _shown(new, request.similar, SIMILAR_MAX)
     if len(shown) == 1:
         return None
-    first, *known = as_data(shown)
+    first, *known = frame.as_data(shown)
     data = {"new": first, "known": known}
-    asked = prompt("classify", "classify-1", _CLASSIFY_DUTY, data, _CLASSIFY_ANSWER, len(known))
+    answer = frame.fields(verdicts=_CLASSIFICATIONS)
+    asked = frame.prompt("classify", "classify-1", _CLASSIFY_DUTY, data, answer, len(known))
     return ModelCall([number], asked, lambda answer: [_read_classify(answer, new, shown, confidence)])
 
 
@@ -76,25 +47,27 @@ def _shown(new: ShownMemory, others: Sequence[ShownMemory], most: int) -> dict[s
     """Return the memories of a prompt by number, the new one first, without others that have the same source text."""
     source = new.derived_from or new.memory_id
     others = [one for one in others if (one.derived_from or one.memory_id) != source and one.memory_id != new.memory_id]
-    return {"m1": new} | {f"m{number}": cut(one, CONTEXT_CHARACTERS) for number, one in enumerate(others[:most], 2)}
+    return {"m1": new} | {
+        f"m{number}": frame.cut(one, frame.CONTEXT_CHARACTERS) for number, one in enumerate(others[:most], 2)
+    }
 
 
 def _read_classify(
     answer: Mapping[str, Any], new: ShownMemory, shown: Mapping[str, ShownMemory], confidence_min: float
-) -> AnswerClaims:
-    found, seen, replaced = AnswerClaims(), set[str](), list[tuple[float, ShownMemory]]()
+) -> results.AnswerClaims:
+    found, seen, replaced = results.AnswerClaims(), set[str](), list[tuple[float, ShownMemory]]()
     for claim in found.within_limit(answer["verdicts"]):
         with found.claim():
             other, confidence = _checked(claim, new, shown, seen, confidence_min)
             if claim["verdict"] == "contradicts":
-                found.drafts.append(_edge(CONTRADICTS, new, other, new, confidence))
+                found.drafts.append(_edge(codec.CONTRADICTS, new, other, new, confidence))
             elif claim["verdict"] == "refines":
                 replaced.append((confidence, other))
     replaced.sort(key=lambda one: -one[0])
     for confidence, other in replaced[:REPLACED_MAX]:
         # At equal times, the memory applied later is newer.
         newer, older = (new, other) if new.created_at >= other.created_at else (other, new)
-        found.drafts.append(_edge(SUPERSEDES, newer, older, new, confidence))
+        found.drafts.append(_edge(codec.SUPERSEDES, newer, older, new, confidence))
     if len(replaced) > REPLACED_MAX:
         found.refused["too_many"] += len(replaced) - REPLACED_MAX
     return found
@@ -114,8 +87,8 @@ def _checked(
     seen.add(claim["memory"])
     if claim["verdict"] in _WITHOUT_EDGE:
         return other, 0.0  # these verdicts create no edge, so they need no evidence
-    confidence = check_confidence(claim, confidence_min)
-    if not contains_quote(new.content, claim["evidence"]):
+    confidence = results.check_confidence(claim, confidence_min)
+    if not frame.contains_quote(new.content, claim["evidence"]):
         raise RejectedClaim("no_evidence")
     return other, confidence
 
@@ -152,19 +125,15 @@ _EXTRACT_DUTY = (
     "the date (YYYY-MM-DD) from which it no longer holds, only if the text says so. At most "
     f"{RELATIONS_MAX}; if it states none, the list is empty."
 )
-_END = fields(kind=one_of((MEMORY_KIND, ENTITY_KIND, CONDITION_KIND)), name=TEXT)
-_EXTRACT_ANSWER = fields(
-    relations=listed(
-        fields(
-            source=_END,
-            type=one_of(_TYPES),
-            target=_END,
-            weight=NUMBER,
-            confidence=NUMBER,
-            evidence=TEXT,
-            expires_at=TEXT_OR_NONE,
-        )
-    )
+_END = frame.fields(kind=frame.one_of((codec.MEMORY_KIND, codec.ENTITY_KIND, codec.CONDITION_KIND)), name=frame.TEXT)
+_RELATIONS = frame.objects(
+    source=_END,
+    type=frame.one_of(_TYPES),
+    target=_END,
+    weight=frame.NUMBER,
+    confidence=frame.NUMBER,
+    evidence=frame.TEXT,
+    expires_at=frame.TEXT_OR_NONE,
 )
 
 
@@ -180,17 +149,18 @@ class _End(NamedTuple):
 
 def extract(number: int, request: EnrichmentRequest, confidence: float) -> ModelCall:
     """Return the model call for the relations of one memory, with recent memories as context."""
-    new = cut(request.memories[0], TEXT_CHARACTERS)
+    new = frame.cut(request.memories[0], frame.TEXT_CHARACTERS)
     shown = _shown(new, request.recent, RECENT_MAX)
-    first, *others = as_data(shown)
-    asked = prompt("extract", "extract-1", _EXTRACT_DUTY, {"new": first, "recent": others}, _EXTRACT_ANSWER, 10)
+    first, *others = frame.as_data(shown)
+    data, answer = {"new": first, "recent": others}, frame.fields(relations=_RELATIONS)
+    asked = frame.prompt("extract", "extract-1", _EXTRACT_DUTY, data, answer, 10)
     return ModelCall([number], asked, lambda answer: [_read_extract(answer, new, shown, confidence)])
 
 
 def _read_extract(
     answer: Mapping[str, Any], new: ShownMemory, shown: Mapping[str, ShownMemory], confidence_min: float
-) -> AnswerClaims:
-    found, seen = AnswerClaims(), set[tuple[str, str, str]]()
+) -> results.AnswerClaims:
+    found, seen = results.AnswerClaims(), set[tuple[str, str, str]]()
     for claim in found.within_limit(answer["relations"]):
         with found.claim():
             source, target = (_end(claim[side], new, shown) for side in ("source", "target"))
@@ -212,36 +182,38 @@ def _end(end: Mapping[str, Any], new: ShownMemory, shown: Mapping[str, ShownMemo
             memory = shown.get(end["name"])
             if memory is None:
                 raise RejectedClaim("unknown_id")
-            text = f"{MEMORY_KIND}:{memory.memory_id}"
-            return _End(MEMORY_KIND, text, text, memory)
+            text = f"{codec.MEMORY_KIND}:{memory.memory_id}"
+            return _End(codec.MEMORY_KIND, text, text, memory)
         case "entity":
-            name = check_text(end["name"], NAME_CHARACTERS)
-            if not names_it(f"{new.name or ''}\n{new.content}", name):
+            name = results.check_text(end["name"], NAME_CHARACTERS)
+            if not frame.names_it(f"{new.name or ''}\n{new.content}", name):
                 raise RejectedClaim("not_in_texts")
-            return _End(ENTITY_KIND, f"{ENTITY_KIND}:{name}", node_key(ENTITY_KIND, name))
-    kind, _, value = check_text(end["name"], CONDITION_CHARACTERS).casefold().partition(":")
+            return _End(codec.ENTITY_KIND, f"{codec.ENTITY_KIND}:{name}", codec.node_key(codec.ENTITY_KIND, name))
+    kind, _, value = results.check_text(end["name"], CONDITION_CHARACTERS).casefold().partition(":")
     if kind.strip() not in CONDITIONS or not value.strip():
         raise RejectedClaim("wrong_end")
-    text = f"{CONDITION_KIND}:{kind.strip()}:{value.strip()}"
-    return _End(CONDITION_KIND, text, text)
+    text = f"{codec.CONDITION_KIND}:{kind.strip()}:{value.strip()}"
+    return _End(codec.CONDITION_KIND, text, text)
 
 
 def _relation(claim: Mapping[str, Any], source: _End, target: _End, new: ShownMemory, confidence_min: float) -> Draft:
     """Return the draft of a relation event. Raise an error for an invalid relation."""
-    if source.kind == CONDITION_KIND or (target.kind == CONDITION_KIND) != (claim["type"] == CONDITIONAL_ON):
+    if source.kind == codec.CONDITION_KIND or (target.kind == codec.CONDITION_KIND) != (
+        claim["type"] == CONDITIONAL_ON
+    ):
         raise RejectedClaim("wrong_end")
     if source.key == target.key:
         raise RejectedClaim("own_memory")
     memories = [end.memory for end in (source, target) if end.memory is not None]
     if memories and not any(one is new for one in memories):
         raise RejectedClaim("wrong_end")
-    confidence = check_confidence(claim, confidence_min)
-    if not contains_quote(new.content, claim["evidence"]):
+    confidence = results.check_confidence(claim, confidence_min)
+    if not frame.contains_quote(new.content, claim["evidence"]):
         raise RejectedClaim("no_evidence")
-    expires = check_time(claim["expires_at"])
+    expires = results.check_time(claim["expires_at"])
     if expires is not None and expires <= new.created_at:
         raise RejectedClaim("wrong_date")
-    weight = check_share(claim["weight"])
+    weight = results.check_share(claim["weight"])
     edge = {"source": source.text, "target": target.text, "type": claim["type"], "weight": weight}
     draft = _draft(edge, confidence, new, new.created_at, [one for one in memories if one is not new])
     if expires is not None:
@@ -262,29 +234,33 @@ _RESOLVE_DUTY = (
     "that have nothing to do with each other. Give your confidence from 0 to 1, and as evidence the words of the text, "
     "copied exactly and with the name in them, on which the verdict rests; 'by' says who wrote the text."
 )
-_RESOLVE_ANSWER = fields(
-    verdicts=listed(fields(name=TEXT, entity=TEXT, verdict=one_of(_RESOLVE_VERDICTS), confidence=NUMBER, evidence=TEXT))
+_RESOLUTIONS = frame.objects(
+    name=frame.TEXT,
+    entity=frame.TEXT,
+    verdict=frame.one_of(_RESOLVE_VERDICTS),
+    confidence=frame.NUMBER,
+    evidence=frame.TEXT,
 )
 
 
 def resolve(number: int, request: EnrichmentRequest, confidence: float) -> ModelCall | None:
     """Return the model call for the names in a memory; None without new names or known entities."""
-    memory = cut(request.memories[0], TEXT_CHARACTERS)
+    memory = frame.cut(request.memories[0], frame.TEXT_CHARACTERS)
     known = {f"e{number}": one for number, one in enumerate(request.entities[:ENTITIES_MAX], 1)}
-    keys = {one.key for one in known.values()} | {node_key(ENTITY_KIND, one.name) for one in known.values()}
-    names = [one for one in _names_in(memory) if node_key(ENTITY_KIND, one) not in keys][:NAMES_MAX]
+    keys = {one.key for one in known.values()} | {codec.node_key(codec.ENTITY_KIND, one.name) for one in known.values()}
+    names = [one for one in _names_in(memory) if codec.node_key(codec.ENTITY_KIND, one) not in keys][:NAMES_MAX]
     if not names or not known:
         return None
     new = {f"n{number}": name for number, name in enumerate(names, 1)}
     data = {
-        "text": as_data({"m1": memory})[0],
+        "text": frame.as_data({"m1": memory})[0],
         "names": [{"number": number, "name": name} for number, name in new.items()],
         "entities": [
             {"number": number, "name": one.name, "type": one.type, "told_by": (one.told_by or "")[:SENTENCE_CHARACTERS]}
             for number, one in known.items()
         ],
     }
-    asked = prompt("resolve", "resolve-1", _RESOLVE_DUTY, data, _RESOLVE_ANSWER, len(names))
+    asked = frame.prompt("resolve", "resolve-1", _RESOLVE_DUTY, data, frame.fields(verdicts=_RESOLUTIONS), len(names))
     return ModelCall([number], asked, lambda answer: [_read_resolve(answer, memory, new, known, confidence)])
 
 
@@ -303,8 +279,8 @@ def _read_resolve(
     names: Mapping[str, str],
     known: Mapping[str, ShownEntity],
     confidence_min: float,
-) -> AnswerClaims:
-    found, joined = AnswerClaims(), set[str]()
+) -> results.AnswerClaims:
+    found, joined = results.AnswerClaims(), set[str]()
     for claim in found.within_limit(answer["verdicts"]):
         if claim["verdict"] != "same":
             continue  # entities are different by default, so other verdicts have no effect
@@ -312,14 +288,16 @@ def _read_resolve(
             name, entity = names.get(claim["name"]), known.get(claim["entity"])
             if name is None or entity is None:
                 raise RejectedClaim("unknown_id")
-            confidence = check_confidence(claim, confidence_min)
-            if not contains_quote(memory.content, claim["evidence"]) or not _names(claim["evidence"], name, entity):
+            confidence = results.check_confidence(claim, confidence_min)
+            if not frame.contains_quote(memory.content, claim["evidence"]) or not _names(
+                claim["evidence"], name, entity
+            ):
                 raise RejectedClaim("no_evidence")
             if name in joined:  # it would merge two known entities
                 raise RejectedClaim("duplicate")
             joined.add(name)
             # The source of the edge, the known entity, keeps its name.
-            edge = {"source": entity.key, "target": f"{ENTITY_KIND}:{name}", "type": SAME_AS}
+            edge = {"source": entity.key, "target": f"{codec.ENTITY_KIND}:{name}", "type": codec.SAME_AS}
             found.drafts.append(_draft(edge, confidence, memory, memory.created_at))
     return found
 
@@ -327,4 +305,4 @@ def _read_resolve(
 def _names(evidence: str, name: str, entity: ShownEntity) -> bool:
     """Return whether a quote has a name, or a part of the entity's name, because authors rarely name themselves."""
     parts = [one for one in entity.name.split() if len(one) >= _NAME_PART_CHARACTERS]
-    return any(names_it(evidence, one) for one in (name, *parts))
+    return any(frame.names_it(evidence, one) for one in (name, *parts))

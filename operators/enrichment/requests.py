@@ -13,20 +13,9 @@ from zlib import crc32
 
 from pydantic import ValidationError
 
+from recallflow import events
 from recallflow.control import ControlHistory, categories
-from recallflow.events import (
-    EnrichmentRequest,
-    EpisodeEnd,
-    Event,
-    MemoryAdd,
-    MemoryEmbedding,
-    MemoryUpdate,
-    Message,
-    ShownEntity,
-    ShownMemory,
-    content_hash,
-    embedding_input,
-)
+from recallflow.events import EnrichmentRequest, ShownEntity, ShownMemory, content_hash, embedding_input
 from recallflow.language import sentences, stems
 from recallflow.llm import Task
 from recallflow.operators.events import Write
@@ -71,7 +60,7 @@ def recent(view: View, row: MemoryRow, most: int) -> list[ShownMemory]:
     seqs |= dict.fromkeys(range(view.newest, max(-1, view.newest - most - 1), -1))
     seqs.pop(row.seq, None)
     entries = [one for one in view.entries_of([*seqs][: 2 * most]) if one.project_id == row.project_id][:most]
-    return [shown(one) for one in view.rows(entries) if not is_blank(one.content)]
+    return [shown(one) for one in view.rows_of(entries) if not is_blank(one.content)]
 
 
 def is_blank(content: str) -> bool:
@@ -157,7 +146,7 @@ def _request_entity(view: View, key: str, mentioned_in: int) -> ShownEntity | No
 
 def _sentence(view: View, seq: int, name: str) -> str | None:
     """Return the sentence of a memory that names an entity, or else its first sentence."""
-    for row in view.rows(view.entries_of([seq])):
+    for row in view.rows_of(view.entries_of([seq])):
         found = sentences(row.content[:CONTEXT_CHARACTERS])
         naming = (one for one in found if name.casefold() in one.casefold())
         return next((one[:_SENTENCE_CHARACTERS] for one in (*naming, *found)), None)
@@ -171,10 +160,10 @@ CATEGORY_MEMORIES = 40  # the newest memories of a category
 SUMMARY_SIZES = (5, 10, 20, 40)  # sizes of a category at which it is summarised
 
 
-def ended_episode(view: View, event: Event) -> EpisodeRow | None:
+def ended_episode(view: View, event: events.Event) -> EpisodeRow | None:
     """Return the episode that an event ended, either explicitly or by starting the next one of its session."""
     for session_id, (changed, *_) in view.changed_episodes.items():
-        if isinstance(event, EpisodeEnd):
+        if isinstance(event, events.EpisodeEnd):
             return changed
         before = next(iter(view.episodes(session_id)[-1:]), None)
         is_opened = changed.number == view.newest and not changed.of_facts
@@ -241,7 +230,7 @@ def similar(view: View, memory: RememberedMemory, wanted: EnrichmentTasks) -> li
     else:
         pairs = _by_words(view, memory, sketch, _entities_of(view, memory.seq)[:_ENTITIES])
     current = [*islice((one for one in pairs if not view.graph.is_superseded(one[0].seq)), SIMILAR_MAX)]
-    rows = zip(view.rows([entry for entry, _ in current]), current, strict=True)
+    rows = zip(view.rows_of([entry for entry, _ in current]), current, strict=True)
     return [
         shown(row, similarity=similarity) for row, (_, similarity) in rows if not _have_same_source(memory.row, row)
     ]
@@ -312,7 +301,7 @@ def _of_memory(
     view: View, write: Write, memory: RememberedMemory, wanted: EnrichmentTasks, decisions: ControlHistory
 ) -> EnrichmentRequest | None:
     event, row = write.event, memory.row
-    is_embedded = isinstance(event, MemoryEmbedding)
+    is_embedded = isinstance(event, events.MemoryEmbedding)
     if is_blank(row.content) or not (is_embedded or _has_new_text(view, event, row)):
         return None
     is_original = not is_embedded and row.derived_from is None  # only original texts are analysed
@@ -352,7 +341,7 @@ def _of_episode(view: View, write: Write) -> EnrichmentRequest | None:
     seqs = view.graph.members(node_key(EPISODE_KIND, episode.id), 2 * EPISODE_MESSAGES)
     spoken = [entry for entry in view.entries_of(seqs) if entry.role is not None]
     spoken.sort(key=lambda entry: (-entry.created_ms, -entry.seq))
-    messages = [*_within_budget(view.rows(spoken[:EPISODE_MESSAGES]), EPISODE_CHARACTERS)]
+    messages = [*_within_budget(view.rows_of(spoken[:EPISODE_MESSAGES]), EPISODE_CHARACTERS)]
     if len(messages) < EPISODE_MESSAGES_MIN:
         return None
     scope = _scope(write) | {"session_id": episode.session_id, "episode_id": episode.id}
@@ -365,7 +354,7 @@ def _of_category(view: View, write: Write, memory: RememberedMemory) -> Enrichme
         return None
     members = view.graph.members(node_key("category", category), CATEGORY_MEMORIES)
     seqs = [seq for seq in members if seq != memory.seq]
-    rows = [memory.row, *view.rows(view.entries_of(seqs[: CATEGORY_MEMORIES - 1]))]
+    rows = [memory.row, *view.rows_of(view.entries_of(seqs[: CATEGORY_MEMORIES - 1]))]
     memories = [shown(row) for row in rows if not is_blank(row.content)]
     if not memories:
         return None
@@ -373,10 +362,10 @@ def _of_category(view: View, write: Write, memory: RememberedMemory) -> Enrichme
     return EnrichmentRequest.model_construct(**scope, tasks=["summarise_category"], memories=memories)
 
 
-def _has_new_text(view: View, event: Event, row: MemoryRow) -> bool:
-    if isinstance(event, Message | MemoryAdd):
+def _has_new_text(view: View, event: events.Event, row: MemoryRow) -> bool:
+    if isinstance(event, events.Message | events.MemoryAdd):
         return True
-    return isinstance(event, MemoryUpdate) and view.row(row.id, row.version - 1).content != row.content
+    return isinstance(event, events.MemoryUpdate) and view.row(row.id, row.version - 1).content != row.content
 
 
 def _scope(write: Write) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """The result of a request: claims in a model's answer, the events derived from them, rejected claims, and failed tasks.
 
-Result events are valid for the main flow."""
+The main flow accepts all events of a result: invalid ones are rejected here."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -41,11 +41,11 @@ REFUSAL_REASONS: tuple[Reason, ...] = get_args(Reason)
 
 
 class Draft(NamedTuple):
-    """An event without its owner and id. Its provenance names the memory `about`, and `others` that the model read with
-    it. `about` is None for events whose own fields name their source."""
+    """An event without owner, id and provenance. The provenance will name the memory `source`, and the memories
+    `others` that the model read with it. `source` is None for events whose own fields name their source."""
 
     fields: dict[str, Any]
-    about: ShownMemory | None
+    source: ShownMemory | None
     others: Sequence[ShownMemory] = ()
 
 
@@ -78,7 +78,8 @@ class AnswerClaims:
 
 
 class ModelCall(NamedTuple):
-    """One call of a language model for the requests with these numbers. `read` returns one result per request."""
+    """One call of a language model for the requests with these numbers. `read` parses the answer, and returns the
+    claims for each request."""
 
     requests: Sequence[int]
     prompt: Prompt
@@ -86,34 +87,34 @@ class ModelCall(NamedTuple):
 
 
 def check_share(number: float) -> float:
-    """Return a confidence or weight. Raise an error outside of 0 to 1."""
+    """Return a confidence or weight. Raise RejectedClaim outside of 0 to 1."""
     if not 0 <= number <= 1:  # NaN is outside too
         raise RejectedClaim("out_of_bounds")
     return float(number)
 
 
 def check_confidence(claim: Mapping[str, Any], minimum: float) -> float:
-    """Return the confidence of a claim. Raise an error below the minimum."""
+    """Return the confidence of a claim. Raise RejectedClaim below the minimum."""
     confidence = check_share(claim["confidence"])
     if confidence < minimum:
         raise RejectedClaim("low_confidence")
     return confidence
 
 
-def check_text(text: str, most: int) -> str:
-    """Return a text on one line. Raise an error if it is empty or too long."""
-    found = " ".join(text.split())
-    if not found:
+def check_text(text: str, max_characters: int) -> str:
+    """Return a text on one line. Raise RejectedClaim if it is empty, too long, or has control characters."""
+    line = " ".join(text.split())
+    if not line:
         raise RejectedClaim("empty")
-    if len(found) > most:
+    if len(line) > max_characters:
         raise RejectedClaim("too_long")
-    if not found.isprintable():
+    if not line.isprintable():
         raise RejectedClaim("unfit")
-    return found
+    return line
 
 
 def check_time(text: str | None) -> int | None:
-    """Return a model's date or time in epoch milliseconds. Raise an error for an invalid one."""
+    """Return a model's date or time in epoch milliseconds. Raise RejectedClaim for an invalid one."""
     if text is None:
         return None
     try:
@@ -127,32 +128,23 @@ RELATIONSHIPS = frozenset[Task](("classify", "extract", "resolve"))
 
 
 class MissingResult(NamedTuple):
-    """The code of a failed task in receipts, and the text about its missing result."""
+    """The code of a failed task in receipts, and a text about the effect of the failure."""
 
     code: str
     text: str
 
 
+_EXTRACTION_FAILED = "GRAPH_LLM_SEMANTIC_EXTRACTION_FAILED"
 MISSING_RESULTS: Mapping[Task, MissingResult] = MappingProxyType(
     {
         "embed": MissingResult("EMBEDDING_FAILED", "the memory is found by its words, and not by its meaning"),
-        "classify": MissingResult(
-            "GRAPH_LLM_CLASSIFICATION_FAILED", "whether the memory contradicts or replaces similar ones is not known"
-        ),
-        "extract": MissingResult(
-            "GRAPH_LLM_SEMANTIC_EXTRACTION_FAILED", "the graph has no relations that the text states"
-        ),
-        "resolve": MissingResult(
-            "GRAPH_LLM_SEMANTIC_EXTRACTION_FAILED", "other names of entities that are known stay entities of their own"
-        ),
-        "facts": MissingResult(
-            "FACT_EXTRACTION_FAILED", "the message is remembered as it stands, without facts beside it"
-        ),
-        "categorise": MissingResult(
-            "CATEGORY_ASSIGNMENT_FAILED", "the memory has the category that rules give it, or none"
-        ),
-        "summarise_episode": MissingResult("EPISODE_SUMMARY_FAILED", "the episode keeps the summary it had"),
-        "summarise_category": MissingResult("CATEGORY_SUMMARY_FAILED", "the category keeps the summary it had"),
+        "classify": MissingResult("GRAPH_LLM_CLASSIFICATION_FAILED", "contradictions of the memory were not searched"),
+        "extract": MissingResult(_EXTRACTION_FAILED, "the graph lacks the relations that the text states"),
+        "resolve": MissingResult(_EXTRACTION_FAILED, "other names of known entities stay separate entities"),
+        "facts": MissingResult("FACT_EXTRACTION_FAILED", "the message is stored without extracted facts"),
+        "categorise": MissingResult("CATEGORY_ASSIGNMENT_FAILED", "only rules assign a category to the memory"),
+        "summarise_episode": MissingResult("EPISODE_SUMMARY_FAILED", "the episode keeps its previous summary"),
+        "summarise_category": MissingResult("CATEGORY_SUMMARY_FAILED", "the category keeps its previous summary"),
     }
 )
 
@@ -194,7 +186,8 @@ def result(asked: PositionedRequest, parts: Sequence[TaskResult]) -> EnrichmentR
                 events.append(event)
             else:
                 refused["unfit"] += 1
-    asking, embedding = ([one.spent for one in parts if (one.task == "embed") is embeds] for embeds in (False, True))
+    asking = [one.spent for one in parts if one.task != "embed"]
+    embedding = [one.spent for one in parts if one.task == "embed"]
     return EnrichmentResult(
         type="enrichment.result",
         tenant_id=request.tenant_id,
@@ -223,19 +216,19 @@ def unanswered(asked: PositionedRequest, why: str) -> EnrichmentResult:
 def _event(asked: PositionedRequest, draft: Draft, part: TaskResult, number: int) -> dict[str, Any]:
     request = asked.request
     owner = {"tenant_id": request.tenant_id, "user_id": request.user_id, "environment": request.environment}
-    # The id is equal for each repetition of the same event.
+    # A repeated call gives its events the same ids, so that they have no second effect.
     event_id = f"{sha256(str(asked.position).encode()).hexdigest()[:_ID_DIGITS]}-{number}"
     event = {"id": event_id, **owner, **draft.fields}
-    if draft.about is None:
+    if draft.source is None:
         return event
-    made = {
-        **_source(draft.about),
+    provenance = {
+        **_source(draft.source),
         "others": [_source(one) for one in draft.others],
         "model": part.model,
         "prompt_version": part.version,
         "source": request.source,
     }
-    return {**event, "derived_from": made}
+    return {**event, "derived_from": provenance}
 
 
 def _source(memory: ShownMemory) -> dict[str, str]:

@@ -1,7 +1,7 @@
-"""Changes of one event to its owner's graph. They are readable at once, and staged or dropped as a whole.
+"""Changes of one event to its owner's graph. The event's reads include them, and they are staged or dropped as a whole.
 
-This module reads and writes records of nodes, links, names and edges; `write.py` decides which. Reads include the
-event's own changes. After removals, `prune` deletes unreachable nodes."""
+This module reads and writes records of nodes, links, names and edges; `write.py` decides which ones to change. After
+removals, `prune` deletes unreachable nodes."""
 
 from collections.abc import Iterable, Iterator
 from itertools import islice
@@ -15,23 +15,13 @@ from recallflow.operators.graph.past import GraphHistory, Nodes
 from recallflow.state import entity_names, keys
 from recallflow.state import graph_codec as codec
 from recallflow.state.entity_names import NameJoin
-from recallflow.state.graph_codec import (
-    EdgeRow,
-    LinksRow,
-    NodeDescription,
-    NodeKey,
-    NodeRow,
-    StoredNeighbour,
-    Superseded,
-    Unsynced,
-    encode_row,
-)
+from recallflow.state.graph_codec import EdgeRow, LinksRow, NodeDescription, NodeKey, NodeRow
 from recallflow.state.hot_graph import StagedGraphChanges
 from recallflow.state.hot_owner import HotOwner
 from recallflow.state.partition import Partition
 
-_EDGE_NUMBERS = 2**16  # per event; a record has no room for more edges
-# Keys of a node share the owners' prefix, owner, table and node name.
+_EDGE_NUMBERS = 2**16  # per event; a Kafka record has no room for more edges
+# The length of the prefix that the keys of a node share: owner, table and node name.
 _SHARED_BYTES = keys.TABLE_BYTES + keys.NAME_BYTES
 
 
@@ -52,61 +42,60 @@ def _first_description(members: Iterable[tuple[bytes, bytes]]) -> tuple[int, Nod
 
 
 class GraphChanges(GraphHistory):
-    """The graph changes of one event. `edges_most` limits the owner's edges."""
+    """The graph changes of one event. `edge_limit` is the owner's largest number of edges; None for no limit."""
 
     def __init__(
-        self, partition: Partition, hot: HotOwner, change: int, ingested_ms: int, edges_most: int | None = None
+        self, partition: Partition, hot: HotOwner, change: int, ingested_ms: int, edge_limit: int | None = None
     ) -> None:
         super().__init__(partition, hot, change, ingested_ms)
-        self.edges_most = edges_most
-        self._undescribed: Nodes = {}  # nodes that lost the link of the memory that describes them
+        self.edge_limit = edge_limit
+        self._undescribed: Nodes = {}  # nodes without a link to the memory whose description they have
 
     # ------------------------------------------------------------------ synonyms, and names without case
 
     def names_of(self, key: NodeKey) -> list[NodeKey]:
-        return (
-            [NodeKey(name) for name in entity_names.names_of(key.text, self._joined)] if codec.is_entity(key) else [key]
-        )
+        """Return the nodes of an entity and its synonyms; only the node itself for other kinds."""
+        return [*map(NodeKey, entity_names.names_of(key.text, self._joined))] if codec.is_entity(key) else [key]
 
     def join_names(self, row: EdgeRow, joins: bool) -> None:
-        """Join the ends of a `same_as` edge as synonyms up to a size limit, or separate them."""
+        """Join the ends of a `same_as` edge as synonyms, or separate them if not `joins`. Ends whose synonyms would be
+        too many stay separate."""
         if row.type != codec.SAME_AS or not (codec.is_entity(row.source) and codec.is_entity(row.target)):
             return
         if not joins:
             self.keep_joined(row.source, row.target, row.number)
         source, target = row.source.text, row.target.text
-        one = NameJoin(target, row.number, True)
-        if joins == (one in self._joined(source)):
+        of_source = NameJoin(target, row.number, True)
+        if joins == (of_source in self._joined(source)):
             return
         if joins:
             names = {*entity_names.names_of(source, self._joined), *entity_names.names_of(target, self._joined)}
             if len(names) > entity_names.JOINED_NAMES_MAX:
                 return
-        for key, other in ((source, one), (target, NameJoin(source, row.number, False))):
-            rest = [found for found in self._joined(key) if found.number != row.number]
-            self._put_joined(key, [*rest, other] if joins else rest)
+        for key, join in ((source, of_source), (target, NameJoin(source, row.number, False))):
+            joined = [other for other in self._joined(key) if other.number != row.number]
+            joined += [join] if joins else []
+            stored = entity_names.encode_joins(key, joined) if joined else None
+            self.put(keys.joined(self._owner, self.name(NodeKey(key))), stored)
+            self.staged.joined[key] = joined
 
     def _joined(self, key: str) -> list[NameJoin]:
         stored = self.get(keys.joined(self._owner, self.name(NodeKey(key))))
         return [] if stored is None else entity_names.decode_joins(stored)[1]
 
-    def _put_joined(self, key: str, joined: list[NameJoin]) -> None:
-        stored = keys.joined(self._owner, self.name(NodeKey(key)))
-        self.put(stored, entity_names.encode_joins(key, joined) if joined else None)
-        self.staged.joined[key] = joined
-
     def caseless_names(self) -> list[str]:
+        """Return the names of entities in scripts without case. Texts are searched for them."""
         staged = self.staged.caseless
         return self.hot_graph.caseless() if staged is None else staged
 
     def add_caseless_name(self, key: str) -> None:
-        """Add a new entity's name to the searched names, if it is in such a script and there is room."""
-        name, names = _name(key), self.caseless_names()
+        """Add a new entity's name to the caseless names, if its script has no case and there is room."""
+        name, names = _name_in(key), self.caseless_names()
         if entity_names.is_caseless(name) and len(names) < entity_names.CASELESS_NAMES_MAX:
             self._put_caseless([*names, name])
 
-    def remove_caseless_names(self, gone: Iterable[NodeKey]) -> None:
-        names = {_name(key.text) for key in gone if codec.is_entity(key) and not key.text.isascii()}
+    def remove_caseless_names(self, removed: Iterable[NodeKey]) -> None:
+        names = {_name_in(key.text) for key in removed if codec.is_entity(key) and not key.text.isascii()}
         if names and not names.isdisjoint(before := self.caseless_names()):
             self._put_caseless([name for name in before if name not in names])
 
@@ -117,7 +106,7 @@ class GraphChanges(GraphHistory):
     # ------------------------------------------------------------------ edges, stored at both ends
 
     def edge_name(self, source: NodeKey, target: NodeKey, kind: str) -> bytes:
-        """Return the stored name of an edge. An edge of a symmetric type has the same name from both ends."""
+        """Return the name of an edge in storage keys. An edge of a symmetric type has the same name from both ends."""
         first, second = sorted((source, target)) if kind in codec.SYMMETRIC else (source, target)
         return self._partition.keyring.edge(self._owner, self.name(first), self.name(second), kind)
 
@@ -140,14 +129,14 @@ class GraphChanges(GraphHistory):
         before = self.edge(name)
         if before is not None:
             self.keep_parts(name, before, row)
-        self.put(keys.edge(self._owner, name), encode_row(row))
+        self.put(keys.edge(self._owner, name), codec.encode_row(row))
         self._supersede(row, hides=row.hides_target)
         self.join_names(row, joins=row.joins_entities)
 
     def remove_edge(self, name: bytes, row: EdgeRow) -> None:
         """Delete an edge at both ends. Its statements stay in the history, except statements of forgotten memories."""
         self.keep_parts(name, row, None)
-        self._take_out(name, row)
+        self._delete_edge(name, row)
         if self.forget_unless_stated(name):
             self.keep_life(name, row)
         else:
@@ -155,12 +144,12 @@ class GraphChanges(GraphHistory):
 
     def erase_edge(self, name: bytes, row: EdgeRow) -> None:
         """Delete an edge with its history."""
-        self._take_out(name, row)
+        self._delete_edge(name, row)
         self.forget_edge(name)
         self.forget_traces(codec.Life.of_row(row))
 
     def edge_names_at(self, key: NodeKey, at_most: int | None = None) -> list[bytes]:
-        """Return names of edges that earlier events left at a node, optionally limited."""
+        """Return the names of edges that earlier events have stored at a node, optionally limited."""
         stored = self._partition.scan(keys.adjacency_of(self._owner, self.name(key)))
         return [name for _, name in islice(stored, at_most)]
 
@@ -170,7 +159,8 @@ class GraphChanges(GraphHistory):
             if (row := self.edge(name)) is not None:
                 yield name, row
 
-    def _take_out(self, name: bytes, row: EdgeRow) -> None:
+    def _delete_edge(self, name: bytes, row: EdgeRow) -> None:
+        """Delete an edge's current records, and its effects on synonyms and superseded memories."""
         self.put(keys.edge(self._owner, name), None)
         self.staged.edge_count_delta -= 1
         for end in (row.source, row.target):
@@ -181,36 +171,34 @@ class GraphChanges(GraphHistory):
         self.join_names(row, joins=False)
 
     def _supersede(self, row: EdgeRow, hides: bool) -> None:
-        if row.type != codec.SUPERSEDES or not (row.source.memory and row.target.memory):
-            return
-        seq = self.seq(row.target.text)
+        """Store at a memory that the source of a `supersedes` edge hides it, or no longer does."""
+        superseding = row.type == codec.SUPERSEDES and row.source.memory and row.target.memory
+        seq = self.seq(row.target.text) if superseding else None
         if seq is None:
             return
-        by = self.superseding(seq)
-        before = next((one for one in by if one.by == row.source.text and one.until_ms is None), None)
+        stored = self.superseding(seq)
+        before = next((one for one in stored if one.by == row.source.text and one.until_ms is None), None)
         ingested_ms = self.ingested_ms
         after = None
         if hides:
             times_ms = row.ends_ms, row.current.valid_from_ms
-            after = Superseded(row.source.text, ingested_ms, *times_ms, stated_ms=row.stated_ms)
+            after = codec.Superseded(row.source.text, ingested_ms, *times_ms, stated_ms=row.stated_ms)
         if before is not None and after is not None and before._replace(ingested_ms=ingested_ms) == after:
             return
-        others = [one for one in by if one != before]
+        others = [one for one in stored if one != before]
         if before is not None:
             others.append(before._replace(until_ms=ingested_ms))
         past = [one for one in others if one.until_ms is not None][-SUPERSEDED_MAX:]
         current = [one for one in others if one.until_ms is None]
         if after is not None and len(current) == SUPERSEDED_MAX:
-            problem = (
-                f"{row.target} is superseded by {SUPERSEDED_MAX} memories already: archive the edge of one of them"
-            )
+            problem = f"{SUPERSEDED_MAX} memories supersede {row.target} already: archive the edge of one of them"
             raise InvalidRecord("invalid_event", [FieldProblem("edges", problem)])
         self.put_superseding(seq, [*past, *current, *([] if after is None else [after])])
 
     # ------------------------------------------------------------------ nodes
 
     def has_room(self) -> bool:
-        return self.edges_most is None or self._hot.counts.edges + self.staged.edge_count_delta < self.edges_most
+        return self.edge_limit is None or self._hot.counts.edges + self.staged.edge_count_delta < self.edge_limit
 
     def node(self, key: NodeKey) -> NodeRow | None:
         """Return the record of a node. A memory has one only while it is archived."""
@@ -218,28 +206,28 @@ class GraphChanges(GraphHistory):
         return None if stored is None else NodeRow.decode(stored)
 
     def put_node(self, row: NodeRow) -> None:
-        self.put(keys.node(self._owner, self.name(row.key)), encode_row(row))
+        self.put(keys.node(self._owner, self.name(row.key)), codec.encode_row(row))
 
     def remove_node(self, key: NodeKey) -> None:
         self.put(keys.node(self._owner, self.name(key)), None)
 
     def ensure_node(self, key: str, kind: str, name: str, is_urn: bool = False) -> bytes:
-        """Create a node other than a memory, if it is missing. Return its stored name."""
-        known = self._known(key)
-        if known is not None:
-            return known
-        found = self._hot.graph.name(NodeKey(key))
-        stored = keys.node(self._owner, found)
-        if self.hot_graph.has_all_nodes or self.get(stored) is None:
-            self.put(stored, encode_row(NodeRow(NodeKey(key), kind, name, name if is_urn else None)))
+        """Create a node other than a memory, if it is missing. Return its name in storage keys."""
+        stored_name = self._existing_name(key)
+        if stored_name is not None:
+            return stored_name
+        stored_name = self._hot.graph.name(NodeKey(key))
+        node = keys.node(self._owner, stored_name)
+        if self.hot_graph.has_all_nodes or self.get(node) is None:
+            self.put(node, codec.encode_row(NodeRow(NodeKey(key), kind, name, name if is_urn else None)))
             if kind == codec.ENTITY_KIND and not key.isascii():
                 self.add_caseless_name(key)
-        self.staged.nodes[key] = found
-        return found
+        self.staged.nodes[key] = stored_name
+        return stored_name
 
     def has_node(self, key: str) -> bool:
         """Return whether a node other than a memory exists."""
-        if self._known(key) is not None:
+        if self._existing_name(key) is not None:
             return True
         if key in self.staged.nodes or key in self.hot_graph.absent or self.hot_graph.has_all_nodes:
             return False
@@ -251,9 +239,10 @@ class GraphChanges(GraphHistory):
         return False
 
     def similar_names(self, key: str) -> list[str]:
-        """Return keys of earlier entities whose name contains this one's or is a part of it, except synonyms."""
-        same = {name.text for name in self._hot.graph.unions().names(NodeKey(key))}
-        return [other for other in self.hot_graph.names().similar(key) if other not in same]
+        """Return keys of earlier entities whose name contains this entity's name or is a part of it, except
+        synonyms."""
+        synonyms = {name.text for name in self._hot.graph.unions().names(NodeKey(key))}
+        return [other for other in self.hot_graph.names().similar(key) if other not in synonyms]
 
     def is_superseded(self, seq: int) -> bool:
         return any(one.until_ms is None for one in self.superseding(seq))
@@ -298,11 +287,14 @@ class GraphChanges(GraphHistory):
         else:
             self._remove_description(key, seq)
 
-    def unlink(self, seq: int, key: str) -> None:
+    def unlink(self, seq: int, key: str, keep: bool = False) -> None:
+        """Delete the link of a memory to a node. `keep`: it stays in the history."""
         node = NodeKey(key)
         self.put(keys.member(self._owner, self.name(node), seq), None)
         self.detach(node)
         self._remove_description(node, seq)
+        if keep:
+            self._put_kept(keys.past_member(self._owner, self.name(node), seq), b"")
 
     def members(self, key: str, at_most: int | None = None) -> list[int]:
         """Return the memories linked to a node by earlier events, newest first, optionally limited."""
@@ -321,29 +313,29 @@ class GraphChanges(GraphHistory):
         if row is not None and row.described_by == seq:
             self._undescribed[self.name(key)] = key
 
-    def neighbours(self, seq: int) -> list[StoredNeighbour]:
+    def neighbours(self, seq: int) -> list[codec.StoredNeighbour]:
         """Return the similar memories of a memory, closest first."""
         stored = self.get(keys.similar(self._owner, seq))
         return codec.decode_neighbours(stored) if stored else []
 
-    def put_neighbours(self, seq: int, neighbours: list[StoredNeighbour]) -> None:
+    def put_neighbours(self, seq: int, neighbours: list[codec.StoredNeighbour]) -> None:
         self.put(keys.similar(self._owner, seq), codec.encode_rows(neighbours) if neighbours else None)
 
-    def unsynced(self) -> dict[int, Unsynced]:
+    def unsynced(self) -> dict[int, codec.Unsynced]:
         """Return the memories whose graph write failed, by sequence number."""
         if not self.hot_graph.unsynced and not self.staged.unsynced:
             return {}
         now = {**self.hot_graph.unsynced, **self.staged.unsynced}
         return {seq: marker for seq, marker in now.items() if marker is not None}
 
-    def put_unsynced(self, seq: int, marker: Unsynced | None) -> None:
-        """Mark a memory whose graph write failed; None removes the mark."""
-        self.put(keys.unsynced(self._owner, seq), None if marker is None else encode_row(marker))
+    def put_unsynced(self, seq: int, marker: codec.Unsynced | None) -> None:
+        """Store the marker of a memory whose graph write failed; None deletes it."""
+        self.put(keys.unsynced(self._owner, seq), None if marker is None else codec.encode_row(marker))
         self.staged.unsynced[seq] = marker
 
     def prune(self) -> None:
-        """Delete unreachable nodes. A node that lost the link of the memory that described it gets the description of
-        the oldest other memory with one."""
+        """Delete unreachable nodes. A node whose describing memory is no longer linked to it gets the description of
+        the oldest linked memory that has one."""
         if not (self._detached or self._undescribed):
             return
         owner, partition, effects = self._owner, self._partition, self.staged.effects
@@ -360,8 +352,8 @@ class GraphChanges(GraphHistory):
 
         def oldest_description(name: bytes) -> tuple[int | None, NodeDescription | None]:
             prefix = keys.members(owner, name)
-            left = (member for member in partition.scan_back(prefix) if member[0] not in effects)
-            members = (sorted(added.get(prefix, []), reverse=True), islice(left, DESCRIBERS_MAX))
+            stored = (member for member in partition.scan_back(prefix) if member[0] not in effects)
+            members = (sorted(added.get(prefix, []), reverse=True), islice(stored, DESCRIBERS_MAX))
             found = [one for one in map(_first_description, members) if one is not None]
             return min(found, key=lambda one: one[0], default=(None, None))
 
@@ -372,12 +364,12 @@ class GraphChanges(GraphHistory):
         for name in self._undescribed.keys() - orphans:
             if (row := self.get(keys.node(owner, name))) is not None:
                 seq, description = oldest_description(name)
-                self.put(keys.node(owner, name), encode_row(NodeRow.decode(row).describe(description, seq)))
-        gone = [self._detached[name] for name in orphans]
-        for key in gone:
+                self.put(keys.node(owner, name), codec.encode_row(NodeRow.decode(row).describe(description, seq)))
+        removed = [self._detached[name] for name in orphans]
+        for key in removed:
             before = partition.get(keys.node(owner, self.name(key)))
             self.keep_orphan(key, None if before is None else NodeRow.decode(before))
-        self.remove_caseless_names(gone)
+        self.remove_caseless_names(removed)
         self._detached, self._undescribed = {}, {}
 
     def drop(self, staged: StagedGraphChanges | None) -> None:
@@ -391,5 +383,5 @@ class GraphChanges(GraphHistory):
         self._hot.graph.publish(self.staged.superseded, self.staged.joined)
 
 
-def _name(key: str) -> str:
+def _name_in(key: str) -> str:
     return key.partition(":")[2]

@@ -1,10 +1,11 @@
 """Graph writes of events: edges (`graph.edges`), archiving (`graph.archive`), and memories with retries.
 
 A failed graph write of a memory event does not affect the memory. The graph changes are dropped as a whole, and the
-memory is marked as unsynced. Later events of the owner retry from stored data, oldest mark first. After several
-failures, only events of the memory itself retry. Traversal skips archived nodes and edges, but does not remove them."""
+memory is marked as unsynced. Later events of the owner retry the write from stored data, oldest memory first. After
+several failures, only events of the memory itself retry. Archived nodes and edges stay stored, but traversal skips
+them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
@@ -19,21 +20,11 @@ from recallflow.operators.guard import once
 from recallflow.operators.view import View
 from recallflow.records import Position
 from recallflow.state import graph_codec as codec
-from recallflow.state.graph_codec import (
-    MEMORY_KIND,
-    EdgeRow,
-    GivenEdge,
-    LinksRow,
-    NodeKey,
-    NodeRow,
-    Statement,
-    Unsynced,
-)
+from recallflow.state.graph_codec import EdgeRow, LinksRow, NodeKey, NodeRow
 from recallflow.state.rows import MemoryRow
 
 CONDITIONAL_ON = "conditional_on"
 _CREATED_KINDS = (codec.ENTITY_KIND, codec.CONDITION_KIND)  # kinds of nodes that an edge may create
-_LOOP_PROBLEM = "the same as the source: name two different ends"
 
 
 class EdgeEnd(NamedTuple):
@@ -49,8 +40,8 @@ def relate(changes: GraphChanges, event: GraphEdges, stated_ms: int) -> bool:
     problems: list[FieldProblem] = []
     found: list[tuple[GraphEdge, EdgeEnd, EdgeEnd]] = []
     for number, edge in enumerate(event.edges):
-        source = find_end(changes, edge.source, condition=False)
-        target = find_end(changes, edge.target, condition=edge.type == CONDITIONAL_ON)
+        source = find_end(changes, edge.source, may_be_condition=False)
+        target = find_end(changes, edge.target, may_be_condition=edge.type == CONDITIONAL_ON)
         problems += [
             FieldProblem(f"edges.{number}.{field}", missing_problem(changes, text))
             for field, text, end in (("source", edge.source, source), ("target", edge.target, target))
@@ -60,37 +51,35 @@ def relate(changes: GraphChanges, event: GraphEdges, stated_ms: int) -> bool:
             found.append((edge, source, target))
     if problems:
         raise InvalidRecord("not_found", problems)
-    loops = [number for number, (_, source, target) in enumerate(found) if source.key == target.key]
-    if loops:
-        raise InvalidRecord(
-            "invalid_event", [FieldProblem(f"edges.{number}.target", _LOOP_PROBLEM) for number in loops]
-        )
-    by = None if event.derived_from is None else event.derived_from.memory_id
-    changed = [_write_edge(changes, edge, source, target, stated_ms, by) for edge, source, target in found]
+    _refuse_loops("edges", [source.key == target.key for _, source, target in found])
+    memory_id = None if event.derived_from is None else event.derived_from.memory_id
+    changed = [_write_edge(changes, edge, source, target, stated_ms, memory_id) for edge, source, target in found]
     return any(changed)
 
 
 def check_relations(row: MemoryRow) -> None:
     """Raise InvalidRecord for a relation of an entity to itself, in any spelling."""
-    loops = [
-        number
-        for number, one in enumerate(row.relations)
-        if any(edge.source == edge.target for edge in relations(replace(row, relations=[one])))
-    ]
-    if loops:
-        problems = [FieldProblem(f"relations.{number}.target", _LOOP_PROBLEM) for number in loops]
+    each = (relations(replace(row, relations=[one])) for one in row.relations)
+    _refuse_loops("relations", [any(edge.source == edge.target for edge in edges) for edges in each])
+
+
+def _refuse_loops(field: str, are_loops: Sequence[bool]) -> None:
+    """Raise InvalidRecord if any edge of a list field has equal ends."""
+    problem = "the same as the source: name two different ends"
+    if problems := [FieldProblem(f"{field}.{n}.target", problem) for n, is_loop in enumerate(are_loops) if is_loop]:
         raise InvalidRecord("invalid_event", problems)
 
 
-def find_end(changes: GraphChanges, text: str, condition: bool) -> EdgeEnd | None:
-    """Return the node of a memory id, key or name; None if it is missing and an edge cannot create it."""
-    memory_id = text.removeprefix(f"{MEMORY_KIND}:")
+def find_end(changes: GraphChanges, text: str, may_be_condition: bool) -> EdgeEnd | None:
+    """Return the node of a memory id, key or name; None if it is missing and an edge cannot create it.
+    `may_be_condition`: an unknown name is a condition."""
+    memory_id = text.removeprefix(f"{codec.MEMORY_KIND}:")
     if memory_id != text or not codec.has_kind_prefix(text):
         if changes.seq(memory_id) is not None:
-            return EdgeEnd(NodeKey(memory_id, memory=True), MEMORY_KIND, memory_id)
+            return EdgeEnd(NodeKey(memory_id, memory=True), codec.MEMORY_KIND, memory_id)
         if memory_id != text:
             return None
-    key, kind, name = _parsed(text, condition)
+    key, kind, name = _parse_node(text, may_be_condition)
     if not name.strip() or (kind not in _CREATED_KINDS and changes.node(NodeKey(key)) is None):
         return None
     return EdgeEnd(NodeKey(key), kind, name)
@@ -99,18 +88,18 @@ def find_end(changes: GraphChanges, text: str, condition: bool) -> EdgeEnd | Non
 def missing_problem(changes: GraphChanges, text: str) -> str:
     """Return the problem of a text that is not the name of a node."""
     if codec.has_kind_prefix(text) and changes.seq(text) is not None:
-        return f"no node has this key; the memory of this id is called {MEMORY_KIND}:{text} here"
+        return f"no node has this key; the memory of this id is called {codec.MEMORY_KIND}:{text} here"
     return "no memory has this id, and no node this key"
 
 
-def _parsed(text: str, condition: bool) -> tuple[str, str, str]:
-    """Return key, kind and name of a node. A condition may be given by its subject (`time:morning`)."""
+def _parse_node(text: str, may_be_condition: bool) -> tuple[str, str, str]:
+    """Return key, kind and name of a node. A condition may be written without its kind (`time:morning`)."""
     kind, colon, name = text.partition(":")
     if kind == codec.CONDITION_KIND and ":" in name:
-        return _parsed(name, condition=True)
+        return _parse_node(name, may_be_condition=True)
     if colon and kind in codec.NODE_KINDS:
         return codec.node_key(kind, name), kind, name
-    return codec.node_key(kind, name), codec.CONDITION_KIND if condition and name.strip() else "", text
+    return codec.node_key(kind, name), codec.CONDITION_KIND if may_be_condition and name.strip() else "", text
 
 
 def _write_edge(
@@ -122,7 +111,7 @@ def _write_edge(
         if derived_from is not None:
             return False
         problem = (
-            f"the user's graph would have more edges than {EDGES_PER_USER} allows ({changes.edges_most:,}): forget "
+            f"the user's graph would have more edges than {EDGES_PER_USER} allows ({changes.edge_limit:,}): forget "
             "memories that state edges, or raise the limit (recallflow quota set)"
         )
         raise OverQuota(EDGES_PER_USER, problem, "edges")
@@ -133,10 +122,10 @@ def _write_edge(
     memory_id = derived_from or edge.evidence
     evidence = None if memory_id is None else changes.seq(memory_id)
     if derived_from is None or evidence is None:
-        row = _with_given(row, edge, evidence, stated_ms, changes.ingested_ms)
+        row = _with_values(row, edge, evidence, stated_ms, changes.ingested_ms)
     else:
         row = _with_derived(
-            row, edge, Statement(derived_from, evidence, changes.ingested_ms, False, stated_ms=stated_ms)
+            row, edge, codec.Statement(derived_from, evidence, changes.ingested_ms, False, stated_ms=stated_ms)
         )
     if row == before:
         return False
@@ -154,9 +143,9 @@ def _write_edge(
     return True
 
 
-def _with_derived(row: EdgeRow, edge: GraphEdge, statement: Statement) -> EdgeRow:
-    """Return the edge with a derived statement, which does not change given values. The statement is withdrawn with its
-    memory, or with a change of the memories at its ends."""
+def _with_derived(row: EdgeRow, edge: GraphEdge, statement: codec.Statement) -> EdgeRow:
+    """Return the edge with a derived statement, which does not change values that an event has set. The statement is
+    withdrawn with its memory, or with a change of the memories at the ends of the edge."""
     quoted = {} if edge.evidence in (None, statement.memory_id) else {"evidence": edge.evidence}
     statement = statement._replace(derived=True, properties=quoted or None)
     earlier = [one for one in row.statements if not one.relation and one.memory_id == statement.memory_id]
@@ -168,15 +157,15 @@ def _with_derived(row: EdgeRow, edge: GraphEdge, statement: Statement) -> EdgeRo
     if row.archived is not None or (row.given is not None and row.given.is_unconditional):
         return row
     times = (statement.ingested_ms, False, edge.valid_from, edge.valid_to, statement.stated_ms)
-    given = GivenEdge(edge.weight, edge.confidence, edge.expires_at, edge.archived, {}, *times)
+    given = codec.GivenEdge(edge.weight, edge.confidence, edge.expires_at, edge.archived, {}, *times)
     return row._replace(given=given)
 
 
-def _with_given(row: EdgeRow, edge: GraphEdge, evidence: int | None, stated_ms: int, ingested_ms: int) -> EdgeRow:
-    """Return the edge with the given values. Evidence that is not a memory id becomes a property."""
+def _with_values(row: EdgeRow, edge: GraphEdge, evidence: int | None, stated_ms: int, ingested_ms: int) -> EdgeRow:
+    """Return the edge with the values of an event. Evidence that is not a memory id becomes a property."""
     properties = {"evidence": edge.evidence} if edge.evidence is not None and evidence is None else {}
     before = row.given
-    given = GivenEdge(
+    given = codec.GivenEdge(
         edge.weight,
         edge.confidence,
         edge.expires_at,
@@ -189,9 +178,9 @@ def _with_given(row: EdgeRow, edge: GraphEdge, evidence: int | None, stated_ms: 
         stated_ms=min(before.stated_ms, stated_ms) if before else stated_ms,
     )
     statements = row.statements
-    known = any(not one.relation and one.memory_id == edge.evidence for one in statements)
-    if evidence is not None and not known:
-        statement = Statement(str(edge.evidence), evidence, ingested_ms, relation=False, stated_ms=stated_ms)
+    is_stated = any(not one.relation and one.memory_id == edge.evidence for one in statements)
+    if evidence is not None and not is_stated:
+        statement = codec.Statement(str(edge.evidence), evidence, ingested_ms, relation=False, stated_ms=stated_ms)
         statements = with_statement(statements, statement)
     return row._replace(given=given, statements=statements, archived=None)
 
@@ -225,8 +214,8 @@ def archive(changes: GraphChanges, event: GraphArchive) -> bool:
 
 
 def _existing(changes: GraphChanges, text: str) -> NodeKey | None:
-    """Return the existing memory, node or entity that a text names."""
-    end = find_end(changes, text, condition=False)
+    """Return the memory, node or entity that a text names; None if it does not exist."""
+    end = find_end(changes, text, may_be_condition=False)
     keys = [end.key] if end is not None else []
     for key in [*keys, NodeKey(codec.node_key(codec.ENTITY_KIND, text))]:
         if key.memory or changes.node(key) is not None:
@@ -235,7 +224,7 @@ def _existing(changes: GraphChanges, text: str) -> NodeKey | None:
 
 
 def _ends(changes: GraphChanges, edge: GraphEdge) -> Ends | None:
-    """Return the ends of an existing edge, stated or between similar memories."""
+    """Return the ends of an edge, stated or between similar memories; None if it does not exist."""
     source, target = _existing(changes, edge.source), _existing(changes, edge.target)
     if source is None or target is None:
         return None
@@ -261,7 +250,7 @@ def _archive_node(changes: GraphChanges, key: NodeKey, archived: bool) -> bool:
     if row is not None and not key.memory:
         changes.put_node(row._replace(archived=archived))
     elif archived:
-        changes.put_node(NodeRow(key, MEMORY_KIND, key.text, archived=True))
+        changes.put_node(NodeRow(key, codec.MEMORY_KIND, key.text, archived=True))
     else:
         changes.remove_node(key)  # a memory needs no record to be a node
     return True
@@ -291,7 +280,7 @@ SYNC_FAILED = "GRAPH_RELATIONSHIP_SYNC_FAILED"
 
 
 def update_graph(view: View, analysis: Analysis | None, position: Position, retries: int = RETRIES) -> bool:
-    """Write the graph of an event, and retry earlier failures. Return False if this event's write failed."""
+    """Write the graph of an event, and retry earlier failures. Return whether this event's own write succeeded."""
     changes, touched = view.graph, view.touched
     unsynced = changes.unsynced()
     synced = True
@@ -321,7 +310,7 @@ def attempt(changes: GraphChanges, position: Position, work: Callable[[], object
     return True
 
 
-def _write(view: View, analysis: Analysis | None, unsynced: dict[int, Unsynced]) -> None:
+def _write(view: View, analysis: Analysis | None, unsynced: dict[int, codec.Unsynced]) -> None:
     for pair in view.merged_episodes():
         view.writer.merge_episodes(*pair)
     for one in view.touched:
@@ -330,7 +319,7 @@ def _write(view: View, analysis: Analysis | None, unsynced: dict[int, Unsynced])
     view.graph.prune()
 
 
-def _write_stored(view: View, seq: int, marker: Unsynced) -> None:
+def _write_stored(view: View, seq: int, marker: codec.Unsynced) -> None:
     current = view.current(marker.id)
     if current is None or current.forgotten:
         _write_memory(view, ForgottenMemory(marker.id, seq), None, marker)
@@ -345,7 +334,7 @@ def _write_memory(
     view: View,
     memory: RememberedMemory | ForgottenMemory,
     analysis: Analysis | None,
-    marker: Unsynced | None,
+    marker: codec.Unsynced | None,
 ) -> None:
     """Write a memory. For an unsynced one, complete its pending episode merges first."""
     if marker is not None:
@@ -357,15 +346,15 @@ def _write_memory(
         return
     if marker is not None:
         memory = memory._replace(content_changed=True)
-    elif memory.embedded:
+    elif memory.only_vector:
         view.writer.embed(memory, view.newest)
         return
     view.writer.remember(memory, analysis, view.episode_id(memory.row.session_id, memory.episode), view.newest)
 
 
-def _mark_unsynced(view: View, unsynced: dict[int, Unsynced]) -> None:
+def _mark_unsynced(view: View, unsynced: dict[int, codec.Unsynced]) -> None:
     merged = view.merged_episodes()
     for one in view.touched:
-        before = unsynced.get(one.seq, Unsynced(one.memory_id, 0, []))
+        before = unsynced.get(one.seq, codec.Unsynced(one.memory_id, 0, []))
         marker = before._replace(failures=before.failures + 1, merged=[*before.merged, *merged])
         view.graph.put_unsynced(one.seq, marker)

@@ -9,7 +9,7 @@ import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
-from itertools import islice
+from itertools import groupby, islice
 from typing import NamedTuple
 
 import regex
@@ -86,15 +86,10 @@ def _tables_of(language: int) -> NameWords:
 
 def _upper() -> str:
     """Return the non-ASCII letters that start capitalised words, as ranges of a regular expression."""
-    ranges: list[list[int]] = []
-    for code in range(0x80, _CASED_MAX):
-        if unicodedata.category(chr(code)) not in ("Lu", "Lt"):
-            continue
-        if ranges and ranges[-1][1] == code - 1:
-            ranges[-1][1] = code
-        else:
-            ranges.append([code, code])
-    return "".join(f"{chr(first)}-{chr(last)}" for first, last in ranges)
+    codes = (code for code in range(0x80, _CASED_MAX) if unicodedata.category(chr(code)) in ("Lu", "Lt"))
+    # Successive codes have the same distance from their index.
+    ranges = ([code for _, code in group] for _, group in groupby(enumerate(codes), lambda one: one[1] - one[0]))
+    return "".join(f"{chr(found[0])}-{chr(found[-1])}" for found in ranges)
 
 
 UPPER = _upper()

@@ -1,7 +1,7 @@
 """Records of an owner's graph, and the history of removed state (`state/past_graph.py` reads it).
 
-Current records contain the time of their addition. Only lost or replaced state is kept here: links removed by updates,
-edge statements, edges, neighbours and archive marks. The history of a forgotten memory is deleted."""
+Current records contain the time of their addition. The history keeps only removed or replaced state: links, edge
+statements, edges, neighbours and archive marks. The history of a forgotten memory is deleted."""
 
 from collections.abc import Iterable, Iterator
 from itertools import chain, takewhile
@@ -12,26 +12,15 @@ import orjson
 
 from recallflow.state import graph_codec as codec
 from recallflow.state import keys
-from recallflow.state.graph_codec import (
-    EdgeRow,
-    GivenEdge,
-    Life,
-    LinksRow,
-    NodeKey,
-    NodeRow,
-    StoredNeighbour,
-    Superseded,
-)
+from recallflow.state.graph_codec import EdgeRow, Life, LinksRow, NodeKey, NodeRow
 from recallflow.state.hot_graph import StagedGraphChanges
 from recallflow.state.hot_owner import HotOwner
 from recallflow.state.partition import Partition
 
-# Costs of a deletion, in units of a link: an edge with both ends; an edge with 200 statements; a replaced version
-# without its links.
-EDGE_WEIGHT = 6
-STATED_WEIGHT = 6
-VERSION_WEIGHT = 6
-
+# Costs of a deletion, where deleting a link costs 1.
+EDGE_WEIGHT = 6  # an edge with both ends
+STATED_WEIGHT = 6  # a memory's statement on an edge that has up to 200 statements
+VERSION_WEIGHT = 6  # a replaced version, without its links
 
 Nodes = dict[bytes, NodeKey]  # by stored name
 
@@ -63,37 +52,35 @@ class GraphHistory:
         return None if current is None or current.forgotten else current.seq
 
     def name(self, key: NodeKey) -> bytes:
-        return (None if key.memory else self._known(key.text)) or self._hot.graph.name(key)
+        """Return the name of a node in storage keys."""
+        return (None if key.memory else self._existing_name(key.text)) or self._hot.graph.name(key)
 
     def edge(self, name: bytes) -> EdgeRow | None:
         stored = self.get(keys.edge(self._owner, name))
         return None if stored is None else EdgeRow.decode(stored)
 
     def detach(self, key: NodeKey) -> None:
-        """Note that a node lost a link or an edge. `prune` deletes it if that was its last."""
+        """Note that a node lost a link or an edge. `prune` deletes a node without any."""
         self._detached[self.name(key)] = key
 
-    def superseding(self, seq: int) -> list[Superseded]:
-        """Return the memories that supersede a memory, or did."""
+    def superseding(self, seq: int) -> list[codec.Superseded]:
+        """Return the memories that supersede a memory, or superseded it in the past."""
         stored = self.get(keys.superseded(self._owner, seq))
         return codec.decode_superseded(stored) if stored else []
 
-    def put_superseding(self, seq: int, by: list[Superseded]) -> None:
+    def put_superseding(self, seq: int, by: list[codec.Superseded]) -> None:
         self.put(keys.superseded(self._owner, seq), codec.encode_rows(by) if by else None)
         self.staged.superseded[seq] = by
 
-    def _known(self, key: str) -> bytes | None:
-        """Return the stored name of a node that certainly exists; None for others."""
+    def _existing_name(self, key: str) -> bytes | None:
+        """Return the name in storage keys of a node that certainly exists; None for others."""
         return self.staged.nodes[key] if key in self.staged.nodes else self.hot_graph.nodes.get(key)
 
     def keep_links(self, seq: int, version: int, row: LinksRow) -> None:
         self.put(keys.past_links(self._owner, seq, version), row._replace(sketch=b"").encode())
 
-    def keep_member(self, seq: int, node: NodeKey) -> None:
-        self._put_kept(keys.past_member(self._owner, self.name(node), seq), b"")
-
     def keep_parts(self, name: bytes, before: EdgeRow, after: EdgeRow | None) -> None:
-        """Keep the replaced statements of an edge, except by a memory in removal."""
+        """Keep the replaced statements of an edge, except statements of a memory in removal."""
         stated = {} if after is None else {(one.seq, one.relation): one for one in after.statements}
         for statement in before.statements:
             if statement.seq == self.forgetting:
@@ -114,41 +101,42 @@ class GraphHistory:
         for end in (row.source, row.target):
             self._put_kept(keys.past_adjacency(self._owner, self.name(end), row.number), stored)
 
-    def keep_neighbour(self, seq: int, neighbour: StoredNeighbour) -> None:
-        """Keep a neighbour of a memory with its earlier archive mark. The first state within the event counts."""
+    def keep_neighbour(self, seq: int, neighbour: codec.StoredNeighbour) -> None:
+        """Keep a neighbour of a memory as it was before the event. Later calls within the event have no effect."""
         key = keys.past_similar(self._owner, seq, neighbour.seq, self._change)
         if self.get(key) is None:
             self.put(key, orjson.dumps([self.ingested_ms, tuple(neighbour)]))
 
     def keep_node(self, key: NodeKey, row: NodeRow | None) -> None:
-        """Keep an earlier node; None for a memory without a record. Its describing memory may be forgotten."""
+        """Keep a node as it was before the event (`row`; None for a memory without a record), without its description,
+        because the memory that describes it may be forgotten."""
         plain = None if row is None else tuple(row.describe(None, None))
         stored = orjson.dumps([self.ingested_ms, plain], default=tuple)
         self._put_kept(keys.past_node(self._owner, self.name(key), self._change), stored)
 
     def keep_joined(self, source: NodeKey, target: NodeKey, number: int) -> None:
-        """Keep that an edge may have joined two names. The kept history of the edge decides whether it did."""
+        """Keep that an edge may have joined two names. Whether it did follows from the history of the edge."""
         key = keys.past_joined(self._owner, self.name(source), number)
         self.put(key, orjson.dumps([source.text, target.text]))
 
     def keep_orphan(self, key: NodeKey, row: NodeRow | None) -> None:
         """Keep a deleted node if an earlier edge or link led to it; otherwise delete its history."""
         name = self.name(key)
-        once = (keys.past_adjacency_of(self._owner, name), keys.past_members(self._owner, name))
-        if all(next(self._existing_keys(prefix), None) is None for prefix in once):
+        past_links = (keys.past_adjacency_of(self._owner, name), keys.past_members(self._owner, name))
+        if all(next(self._existing_keys(prefix), None) is None for prefix in past_links):
             self._delete_prefix(keys.past_nodes(self._owner, name))
         elif row is not None:
             self.keep_node(key, row)
 
     def _supports_edge(self, key: bytes) -> bool:
-        """Return whether the record under a key is sufficient for an edge to exist."""
+        """Return whether an edge existed due to the kept part under this key: a statement, or unconditional values."""
         part, _ = keys.edge_part(key)
         if part == codec.GIVEN:
-            return GivenEdge(*orjson.loads(self.get(key) or b"")[1]).is_unconditional
+            return codec.GivenEdge(*orjson.loads(self.get(key) or b"")[1]).is_unconditional
         return part in (codec.RELATION, codec.EVIDENCE)
 
     def _keep(self, name: bytes, seq: int | None, part: bytes, content: Any) -> None:
-        """Keep the state of an edge's part before the event. The first state within the event counts."""
+        """Keep an edge's part as it was before the event. Later calls within the event have no effect."""
         key = keys.past_edge(self._owner, name, seq, part, self._change)
         if self.get(key) is None:
             self._put_kept(key, orjson.dumps([self.ingested_ms, content], default=tuple))
@@ -163,7 +151,7 @@ class GraphHistory:
         """Estimate the cost of deleting a memory's history, in links, up to a limit."""
         weight = 0
         for _, value in self._partition.scan(keys.past_links_of(self._owner, seq)):
-            weight += _weight(LinksRow.decode(value))
+            weight += _version_weight(LinksRow.decode(value))
             if weight >= at_most:
                 return weight
         lives = keys.past_adjacency_of(self._owner, self.name(key))
@@ -175,13 +163,13 @@ class GraphHistory:
         self._delete_prefix(keys.past_nodes(self._owner, self.name(key)))
 
     def thin_history(self, key: NodeKey, seq: int, at_most: int) -> None:
-        """Delete about `at_most` units of a memory's history."""
+        """Delete a part of a memory's history, with a cost of about `at_most` links."""
         costs = chain(self._forget_versions(seq), self._forget_lives(key), self._forget_neighbours(seq))
         while at_most > 0 and (cost := next(costs, 0)):
             at_most -= cost
 
     def forget_statements(self, name: bytes, seq: int) -> None:
-        """Delete a memory's earlier statements on an edge, and values given with only such memories as evidence."""
+        """Delete a memory's earlier statements on an edge, and the edge's earlier values that had no other evidence."""
         self._delete_prefix(keys.past_edge_of(self._owner, name, seq))
         row = self.edge(name)
         if row is None and not self.forget_unless_stated(name):
@@ -193,12 +181,12 @@ class GraphHistory:
             life = Life.of(orjson.loads(self.get(lives[-1]) or b"")[1])
         else:
             return
-        # The times of a superseding must be derived from the edge, because a statement is gone.
-        gone = Superseded(life.source.text, self.ingested_ms, None, until_ms=self.ingested_ms, needs_edge=True)
-        self._put_superseding(life, [gone])
+        # The times of superseding are unknown without the deleted statement, so readers derive them from the edge.
+        unknown = codec.Superseded(life.source.text, self.ingested_ms, None, until_ms=self.ingested_ms, needs_edge=True)
+        self._put_superseding(life, [unknown])
 
     def forget_unless_stated(self, name: bytes) -> bool:
-        """Delete the history of an edge that has no statement left. Return whether it has one."""
+        """Return whether the history of an edge contains a statement; if not, delete this history."""
         parts = []
         for key in self._existing_keys(keys.past_edges(self._owner, name)):
             if self._supports_edge(key):
@@ -221,7 +209,7 @@ class GraphHistory:
             for name in {*row.relations, *row.evidence}:
                 self.forget_statements(bytes.fromhex(name), seq)
             self.put(key, None)
-            yield _weight(row)
+            yield _version_weight(row)
 
     def _forget_lives(self, key: NodeKey) -> Iterator[int]:
         for stored in self._existing_keys(keys.past_adjacency_of(self._owner, self.name(key))):
@@ -236,15 +224,15 @@ class GraphHistory:
             yield 1
 
     def _forget_given(self, name: bytes, row: EdgeRow | None) -> None:
-        """Delete given values that depend on evidence, if no statement of a memory is left as evidence."""
-        standing = self._existing_keys(self._parts_of(name, codec.GIVEN))
-        given = takewhile(lambda key: not self._supports_edge(key), standing)  # without evidence it lasts
-        first = next(given, None)
+        """Delete kept values of an edge that depend on evidence, if no memory's statement remains as evidence."""
+        values = self._existing_keys(self._parts_of(name, codec.GIVEN))
+        conditional = takewhile(lambda key: not self._supports_edge(key), values)
+        first = next(conditional, None)
         if first is None or (row is not None and not all(one.relation for one in row.statements)):
             return
         parts = map(keys.edge_part, self._existing_keys(keys.past_edges(self._owner, name)))
         if all(part != codec.EVIDENCE for part, _ in parts):
-            self._forget_parts([first, *given])
+            self._forget_parts([first, *conditional])
 
     def _parts_of(self, name: bytes, part: bytes) -> bytes:
         return keys.past_edge_of(self._owner, name, None) + part
@@ -268,20 +256,20 @@ class GraphHistory:
                 self.put(joined, None)
         self._put_superseding(life, [])
 
-    def _put_superseding(self, life: Life, past: list[Superseded]) -> None:
-        """Replace the kept times at which an edge superseded a memory."""
+    def _put_superseding(self, life: Life, past: list[codec.Superseded]) -> None:
+        """Replace the past times at which an edge superseded a memory."""
         superseding = life.type == codec.SUPERSEDES and life.source.memory and life.target.memory
         seq = self.seq(life.target.text) if superseding else None
         if seq is None:
             return
-        by = self.superseding(seq)
-        left = [*past, *(one for one in by if one.by != life.source.text or one.until_ms is None)]
-        if left != by:
-            self.put_superseding(seq, left)
+        before = self.superseding(seq)
+        after = [*past, *(one for one in before if one.by != life.source.text or one.until_ms is None)]
+        if after != before:
+            self.put_superseding(seq, after)
 
     def _existing_keys(self, prefix: bytes) -> Iterator[bytes]:
-        """Yield the keys under a prefix of a node or edge, including the event's changes. Its own keys come first. They
-        are searched by group, because there may be thousands."""
+        """Yield the existing keys under a prefix of a node or edge, those that the event added first. These are
+        searched by group, because an event may add thousands."""
         staged = self.staged
         group = staged.past_keys.get(prefix[: keys.GROUP_BYTES], ())
         own = (key for key in group if key.startswith(prefix) and staged.effects[key] is not None)
@@ -292,6 +280,6 @@ class GraphHistory:
             self.put(key, None)
 
 
-def _weight(row: LinksRow) -> int:
+def _version_weight(row: LinksRow) -> int:
     """Return the cost of deleting the links and edges of a replaced version."""
     return VERSION_WEIGHT + len(row.links) + STATED_WEIGHT * (len(row.relations) + len(row.evidence))

@@ -16,29 +16,8 @@ import numpy.typing as npt
 from recallflow.errors import InvalidRecord
 from recallflow.graphs import Trace, TracedMemory, TracedStep
 from recallflow.operators.events import Ask
-from recallflow.operators.graph.paths import (
-    Expansion,
-    Related,
-    Seeds,
-    Vertex,
-    Walk,
-    WalkStep,
-    boosts,
-    edge_values,
-    expand,
-)
+from recallflow.operators.graph import paths, reader
 from recallflow.operators.graph.quality_gate import BaselineComparison, compare
-from recallflow.operators.graph.reader import (
-    NO_ENTITIES,
-    EntityContext,
-    TraversalScope,
-    entity_context,
-    given_entities,
-    is_type_node,
-    named_entities,
-    other_end,
-    read_once,
-)
 from recallflow.operators.graph.rollout import STEP, AppliedExpansion, Expansions, Fallback
 from recallflow.operators.guard import once
 from recallflow.queries import HOPS_MIN
@@ -54,9 +33,11 @@ MEMBERS_MAX = 2_000  # the newest memories of an entity; older ones do not count
 READS_MAX = 16  # nodes and memories that are read, the nearest first; a limit of the cost of a query
 
 
-def proximity(scope: TraversalScope, index: OwnerIndex, entities: Sequence[NodeKey]) -> npt.NDArray[np.floating[Any]]:
-    """Return (n,) in conversation order: 1 / (1 + hops), with 0 hops for memories linked to one of the entities. It is
-    0 for memories that are more than three hops away, or not reached within the limits."""
+def proximity(
+    scope: reader.TraversalScope, index: OwnerIndex, entities: Sequence[NodeKey]
+) -> npt.NDArray[np.floating[Any]]:
+    """Return (n,) in conversation order: 1 / (1 + hops), with 0 hops for memories linked to one of the entities. The
+    value is 0 for memories that are more than three hops away, or not reached within the limits."""
     seqs = index.conversation.facts["seq"]
     by_seq = np.zeros(int(seqs.max(initial=-1)) + 1)
     for seq, hops in _Search(scope).hops(entities).items():
@@ -67,9 +48,9 @@ def proximity(scope: TraversalScope, index: OwnerIndex, entities: Sequence[NodeK
 
 
 class _Search:
-    """A breadth-first search that counts hops as `Neighbourhood` does, from shared nodes, for distances only."""
+    """A breadth-first search from shared nodes, which yields only distances. It counts hops like `Neighbourhood`."""
 
-    def __init__(self, scope: TraversalScope) -> None:
+    def __init__(self, scope: reader.TraversalScope) -> None:
         self._scope, self._graph = scope, scope.graph
         self._reads = 0
         self._hops: dict[int, int] = {}
@@ -101,7 +82,7 @@ class _Search:
 
     def _add_edges(self, hop: int, own: NodeKey, memories: list[int], nodes: list[NodeKey]) -> None:
         edges = self._graph.edges(own, self._scope.bounds.fan_out)
-        others = [other_end(edge, own) for edge in edges if self._scope.is_valid(edge)]
+        others = [reader.other_end(edge, own) for edge in edges if self._scope.is_valid(edge)]
         self._add_memories(hop, [seq for key in others if key.memory for seq in self._graph.members(key, 1)], memories)
         self._add_nodes(others, nodes)
 
@@ -116,7 +97,7 @@ class _Search:
         for key in found:
             if not key.memory and key not in self._nodes:
                 self._nodes.add(key)
-                if not is_type_node(key) and not self._graph.is_archived(key):
+                if not reader.is_type_node(key) and not self._graph.is_archived(key):
                     nodes.append(key)
 
     def _count_read(self) -> bool:
@@ -125,16 +106,16 @@ class _Search:
         return self._reads <= READS_MAX
 
 
-NO_PLACE = -1
-SEEDS = 10
-# The signal is log-odds: paths start at memories whose odds of being evidence are at least a twentieth of the best
-# one's. Irrelevant memories would lead to more irrelevant ones.
+NO_POSITION = -1
+SEEDS = 10  # memories at which paths start
+# Seeds have at least a twentieth of the best memory's odds of being evidence: the signal is log-odds, and e^-3 is about
+# 1/20. Irrelevant seeds would lead to more irrelevant memories.
 SEED_SPREAD = 3.0
 BOOSTED_MAX = 50  # boosted neighbours of the seeds
-# Memories reached only over names in texts, authors, episodes and similarity are not added. They are no better than the
-# next ranked memories: a larger k has the same effect on every kind of chat.
+# Memories reached only over names in texts, authors, episodes and similarity are not added, because they are no better
+# than the next ranked memories. In measurements on every kind of chat, a larger k had the same effect.
 DERIVED_FACTOR = 0.0
-PREFERRED_MAX = 100  # best memories whose links are read, for shared nodes with many memories
+PREFERRED_MAX = 100  # the best memories; their links are preferred at shared nodes with many memories
 
 T = TypeVar("T")
 
@@ -145,68 +126,68 @@ class QueryGraph:
 
     graph: OwnerGraph
     index: OwnerIndex
-    semantic: Column  # (n,) the signal of each position
+    signal: Column  # (n,) the score of each position before graph features, as log-odds
     permitted: Positions  # the positions that may be in the answer
     now_ms: int  # the time at which edges must be valid
     expansions: Expansions
     ask: Ask
     warnings: list[Warn] = field(default_factory=list)  # warnings for the response
     ran: bool = False  # whether the graph was traversed; then the answer has the tier `graph`
-    _entities: list[NodeKey] | None = None
+    _entities: list[NodeKey] | None = None  # of the query; None until they are looked up
 
     def proximity(self, urns: Sequence[str], question: str) -> Column | None:
-        """Return (n,) 1 / (1 + hops) of each position to the entities that the query gives or names, 0 without a path;
-        None if the graph is off or failed."""
+        """Return (n,) 1 / (1 + hops) from each position to the query's entities, 0 without a path; None if the graph is
+        off or failed."""
 
-        def near() -> Column:
+        def proximities() -> Column:
             about = self._query_entities(urns, question)
             self.ran |= bool(about)
             return proximity(self._scope, self.index, about)
 
-        return self._guarded(near, "nearness to entities")
+        return self._guarded(proximities, "nearness to entities")
 
     def warn_of_unknown(self, urns: Sequence[str]) -> None:
         """Add a warning for URNs of a query that no node has, because they have no effect."""
 
-        def unknown() -> list[str]:
-            return [urn for urn in urns if not given_entities(self._reader, [urn])]
-
-        if found := self._guarded(unknown, "the check of entity_urns"):
-            self.warnings.append(
-                Warn(code="unknown_entity", detail=f"entity_urns: no entity has the URN {', '.join(found)}")
-            )
+        missing = self._guarded(
+            lambda: [urn for urn in urns if not reader.given_entities(self._reader, [urn])], "the check of entity_urns"
+        )
+        if missing:
+            detail = f"entity_urns: no entity has the URN {', '.join(missing)}"
+            self.warnings.append(Warn(code="unknown_entity", detail=detail))
 
     def boosts(self, hops: int) -> dict[int, float]:
         """Return the boosts of the best memories and their neighbours, by position; none for one hop."""
         if hops <= HOPS_MIN:
             return {}
 
-        def near() -> dict[int, float]:
-            return boosts(Walk(self._scope, self.seeds(_best(self.semantic, self.permitted, SEEDS)), hops), BOOSTED_MAX)
+        def boosts() -> dict[int, float]:
+            seeds = self.seeds(_best(self.signal, self.permitted, SEEDS))
+            return paths.boosts(paths.Walk(self._scope, seeds, hops), BOOSTED_MAX)
 
-        found = self._guarded(near, "neighbours of the candidates")
-        self.ran |= found is not None
-        return {int(self._position_of_seq[seq]): boost for seq, boost in (found or {}).items()}
+        by_seq = self._guarded(boosts, "neighbours of the candidates")
+        self.ran |= by_seq is not None
+        return {int(self._position_of_seq[seq]): boost for seq, boost in (by_seq or {}).items()}
 
-    def context(self, urns: Sequence[str], question: str, *, filtered: bool) -> EntityContext:
-        """Return knowledge about the query's entities and those near them. `filtered`: from permitted memories only."""
+    def context(self, urns: Sequence[str], question: str, *, filtered: bool) -> reader.EntityContext:
+        """Return knowledge about the query's entities and entities near them. `filtered`: from permitted memories
+        only."""
+        permitted = self._scope.allowed if filtered else None
 
-        def known() -> EntityContext:
-            permitted = self._scope.allowed if filtered else None
-            return entity_context(self._reader, self._query_entities(urns, question), self.now_ms, permitted)
+        def context() -> reader.EntityContext:
+            return reader.entity_context(self._reader, self._query_entities(urns, question), self.now_ms, permitted)
 
-        return self._guarded(known, "knowledge about entities") or NO_ENTITIES
+        return self._guarded(context, "knowledge about entities") or reader.NO_ENTITIES
 
     def names(self, urns: Sequence[str], question: str, seq: int | None = None) -> list[str]:
-        """Return the names of the entities that the query gives or names; optionally only those linked to a memory."""
+        """Return the names of the query's entities; with `seq`, only of those linked to that memory."""
 
-        def known() -> list[str]:
+        def names() -> list[str]:
             linked = None if seq is None else {key for key, _ in self._reader.links(seq)}
             about = [key for key in self._query_entities(urns, question) if linked is None or key in linked]
-            nodes = [self._reader.node(key) for key in about]
-            return [node.name for node in nodes if node is not None]
+            return [node.name for node in map(self._reader.node, about) if node is not None]
 
-        return self._guarded(known, "the names of entities") or []
+        return self._guarded(names, "the names of entities") or []
 
     def expand(
         self, ranked: Positions, hops: int, *, no_time: bool, is_late: Callable[[], bool]
@@ -219,75 +200,77 @@ class QueryGraph:
         return applied, self._positions(applied.items)
 
     def measured(
-        self, ranked: Positions, hops: int, steps: list[WalkStep] | None = None
-    ) -> tuple[Expansion, BaselineComparison | None]:
-        """Return the expansion after the ranked memories, whatever the rollout is, and its comparison with the
-        baseline. `steps`: see `Walk`."""
+        self, ranked: Positions, hops: int, steps: list[paths.WalkStep] | None = None
+    ) -> tuple[paths.Expansion, BaselineComparison | None]:
+        """Return the expansion after the ranked memories in every rollout mode, and its comparison with the baseline.
+        `steps`: see `Walk`."""
         seqs = self.index.conversation.facts["seq"]
-        answered = np.zeros(len(self._position_of_seq), np.bool_)
-        answered[seqs[ranked]] = True
+        is_ranked = np.zeros(len(self._position_of_seq), np.bool_)
+        is_ranked[seqs[ranked]] = True
         scope = replace(self._scope, fit=self._fit)
-        expansion = expand(Walk(scope, self.seeds(ranked), hops, steps), exclude={*seqs[ranked].tolist()})
-        left_out = self.permitted[~answered[seqs[self.permitted]]]
+        expansion = paths.expand(paths.Walk(scope, self.seeds(ranked), hops, steps), exclude={*seqs[ranked].tolist()})
+        left_out = self.permitted[~is_ranked[seqs[self.permitted]]]
         added = self._positions(expansion.items)
         types = [item.why["edge_type"] for item in expansion.items]
         words = self.index.words.lengths()[self.index.conversation.slots[added]]
-        return expansion, compare(self.semantic, left_out, added, types, words)
+        return expansion, compare(self.signal, left_out, added, types, words)
 
-    def _positions(self, items: Sequence[Related]) -> Positions:
+    def _positions(self, items: Sequence[paths.Related]) -> Positions:
         return np.array([self._position_of_seq[item.seq] for item in items], np.int64)
 
-    def seeds(self, ranked: Positions) -> Seeds:
+    def seeds(self, ranked: Positions) -> paths.Seeds:
         """Return the ranked memories at which paths start, best signal first."""
-        near = ranked[self.semantic[ranked] >= self.semantic[ranked].max(initial=-np.inf) - SEED_SPREAD][:SEEDS]
-        near = near[np.lexsort((near, -self.semantic[near]))]
-        seqs, slots = self.index.conversation.facts["seq"][near], self.index.conversation.slots[near]
+        best = ranked[self.signal[ranked] >= self.signal[ranked].max(initial=-np.inf) - SEED_SPREAD][:SEEDS]
+        best = best[np.lexsort((best, -self.signal[best]))]
+        seqs, slots = self.index.conversation.facts["seq"][best], self.index.conversation.slots[best]
         return {int(seq): self.index.ids[slot] for seq, slot in zip(seqs, slots, strict=True)}
 
     def _query_entities(self, urns: Sequence[str], question: str) -> list[NodeKey]:
-        """Return the entities of the query's URNs, and those named in its text."""
+        """Return the entities of the query's URNs, and the entities named in its text."""
         if self._entities is None:
-            given, named = given_entities(self._reader, urns), named_entities(self._reader, question)
-            self._entities = list(dict.fromkeys([*given, *named]))
+            of_urns, named = reader.given_entities(self._reader, urns), reader.named_entities(self._reader, question)
+            self._entities = list(dict.fromkeys([*of_urns, *named]))
         return self._entities
 
-    def _guarded(self, work: Callable[[], T], what: str) -> T | None:
+    def _guarded(self, work: Callable[[], T], part: str) -> T | None:
+        """Return the result of work; None if the graph is off, and with a warning after an internal error. `part` names
+        the missing part of the answer."""
         if not self.expansions.enabled:
             return None
         try:
             return once(STEP, self.ask.record.position, work)
         except InvalidRecord:
-            self.warnings.append(Warn(code="graph_failed", detail=f"the graph failed: the answer lacks {what}"))
+            self.warnings.append(Warn(code="graph_failed", detail=f"the graph failed: the answer lacks {part}"))
             return None
 
     @cached_property
     def _reader(self) -> OwnerGraph:
-        return read_once(self.graph)
+        return reader.read_once(self.graph)
 
     @cached_property
     def _position_of_seq(self) -> npt.NDArray[np.int64]:
-        """The position of each `seq`. Of several versions of a memory (a history), the last permitted one counts."""
+        """The permitted position of each `seq`; of a memory's last permitted version, if an index has several."""
         seqs = self.index.conversation.facts["seq"]
-        table = np.full(int(seqs.max(initial=-1)) + 1, NO_PLACE)
+        table = np.full(int(seqs.max(initial=-1)) + 1, NO_POSITION)
         table[seqs[self.permitted]] = self.permitted
         return table
 
     @cached_property
-    def _scope(self) -> TraversalScope:
-        return TraversalScope(
+    def _scope(self) -> reader.TraversalScope:
+        return reader.TraversalScope(
             graph=self._reader,
             now_ms=self.now_ms,
-            allowed=lambda seq: self._place_of(seq) != NO_PLACE,
+            allowed=lambda seq: self._position(seq) != NO_POSITION,
             prefer=self._preference,
             best=lambda key: self._best_linked.get(key, ()),
         )
 
-    def _place_of(self, seq: int) -> int:
-        return int(self._position_of_seq[seq]) if seq < len(self._position_of_seq) else NO_PLACE
+    def _position(self, seq: int) -> int:
+        return int(self._position_of_seq[seq]) if seq < len(self._position_of_seq) else NO_POSITION
 
     def _preference(self, seq: int) -> float:
-        position = self._place_of(seq)
-        return -np.inf if position == NO_PLACE else float(self.semantic[position])
+        position = self._position(seq)
+        return -np.inf if position == NO_POSITION else float(self.signal[position])
 
     def _fit(self, seq: int, attached: bool) -> float:
         """Return the odds of a memory relative to the best permitted one, times `DERIVED_FACTOR` if it is not
@@ -296,13 +279,13 @@ class QueryGraph:
 
     @cached_property
     def _best_signal(self) -> float:
-        return float(self.semantic[self.permitted].max())
+        return float(self.signal[self.permitted].max())
 
     @cached_property
     def _best_linked(self) -> dict[NodeKey, list[int]]:
         """The best memories by signal, by shared node."""
         linked: dict[NodeKey, list[int]] = {}
-        best = _best(self.semantic, self.permitted, PREFERRED_MAX)
+        best = _best(self.signal, self.permitted, PREFERRED_MAX)
         for seq in self.index.conversation.facts["seq"][best].tolist():
             for key, _ in self._reader.links(seq)[1:]:
                 linked.setdefault(key, []).append(seq)
@@ -323,7 +306,7 @@ STEPS_MAX = 1_000
 
 def trace(graph: QueryGraph, ranked: Positions, scores: Column, hops: int, fallback: Fallback | None) -> Trace:
     """Return the trace of an expansion after the ranked memories, given as positions and scores, best first."""
-    steps: list[WalkStep] = []
+    steps: list[paths.WalkStep] = []
     expansion, _ = graph.measured(ranked, hops, steps)
     score = dict(zip(graph.index.conversation.facts["seq"][ranked], scores, strict=True))
     return Trace(
@@ -336,16 +319,16 @@ def trace(graph: QueryGraph, ranked: Positions, scores: Column, hops: int, fallb
     )
 
 
-def _traced(graph: QueryGraph, step: WalkStep) -> TracedStep:
+def _traced(graph: QueryGraph, step: paths.WalkStep) -> TracedStep:
     spend(1)
     source, target = _name(graph, step.source), _name(graph, step.target)
     score = None if step.score is None else round(step.score, 6)
     return TracedStep(
-        hop=step.hops, source=source, target=target, **edge_values(step.edge), score=score, outcome=step.outcome
+        hop=step.hops, source=source, target=target, **paths.edge_values(step.edge), score=score, outcome=step.outcome
     )
 
 
-def _name(graph: QueryGraph, vertex: Vertex) -> str:
+def _name(graph: QueryGraph, vertex: paths.Vertex) -> str:
     """Return the key of a vertex, from the index for a memory. The graph lacks memories whose graph write failed, and
     the index of an earlier moment lacks later memories."""
     if not isinstance(vertex, int):

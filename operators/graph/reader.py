@@ -1,4 +1,4 @@
-"""Reading of an owner's stored graph for one query: its limits and rules, superseded memories, and named entities."""
+"""Reading of an owner's stored graph for one query: limits, rules of validity, superseded memories, named entities."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -27,10 +27,10 @@ def read_once(graph: OwnerGraph) -> OwnerGraph:
 
 @dataclass(frozen=True, slots=True)
 class LoadBounds:
-    fan_out: int = 24  # links, and edges, per vertex
-    linked: int = 100  # the newest memories of a shared node that count for its links, besides the best matches
+    fan_out: int = 24  # links per vertex, and as many edges
+    linked: int = 100  # the newest memories of a shared node that paths may reach, in addition to the best matches
     visited: int = 512  # vertices
-    opened: int = 48  # vertices whose links and edges are read, nearest first, and of the best seed first
+    opened: int = 48  # vertices whose links and edges are read: nearest first, those of the best seed first
 
 
 @dataclass(slots=True)
@@ -103,7 +103,7 @@ def marks(edge: Edge, now_ms: int) -> list[InvalidReason]:
 
 
 def memory_marks(graph: OwnerGraph, row: MemoryRow, now_ms: int, hidden: set[int]) -> list[InvalidReason]:
-    """Return the reasons why a memory is not valid at a time (epoch ms). `hidden`: the superseded memories."""
+    """Return the reasons why a memory is not valid at a time (epoch ms). `hidden`: the superseded memories (`seq`)."""
     found = _marks(row, graph.is_archived(NodeKey(row.id, memory=True)), now_ms)
     return [*found, "superseded"] if row.seq in hidden else found
 
@@ -146,21 +146,21 @@ def _newest_of_cycles(newer_of: Mapping[int, list[int]]) -> set[int]:
 
 
 def _components(edges: Mapping[int, list[int]]) -> Iterator[set[int]]:
-    """Yield the strongly connected components of a graph, by Kosaraju's algorithm in linear time. Recall
-    would need networkx (19 MB) for this function only."""
+    """Yield the strongly connected components of a graph, by Kosaraju's algorithm in linear time. The dependency
+    networkx (19 MB) would be needed for this function only."""
     reverse_edges: dict[int, list[int]] = {}
     for node, others in edges.items():
         for other in others:
             reverse_edges.setdefault(other, []).append(node)
     reached: set[int] = set()
-    finished = [node for root in edges for node in _finished(root, edges, reached)]
+    postorder = [node for root in edges for node in _postorder(root, edges, reached)]
     reached = set()
-    for root in reversed(finished):
-        if component := {*_finished(root, reverse_edges, reached)}:
+    for root in reversed(postorder):
+        if component := {*_postorder(root, reverse_edges, reached)}:
             yield component
 
 
-def _finished(root: int, edges: Mapping[int, list[int]], reached: set[int]) -> Iterator[int]:
+def _postorder(root: int, edges: Mapping[int, list[int]], reached: set[int]) -> Iterator[int]:
     """Yield the nodes first reached from a root in postorder, and add them to `reached`."""
     if root in reached:
         return
@@ -178,7 +178,7 @@ def _finished(root: int, edges: Mapping[int, list[int]], reached: set[int]) -> I
 
 
 QUESTION_WORDS = 100  # words of a question that are searched for names
-NAME_WORDS = 5
+NAME_WORDS = 5  # of the longest name
 CONTEXT_HOPS = 2
 CONTEXT_ENTRIES = 20
 RELATIONSHIPS = 24  # the newest relationships of an entity
@@ -190,11 +190,11 @@ _CLOSING = ".,;:!?…)]}\"'’”»"
 _OPENING = "([{\"'‘“«¿¡@#"
 
 
-def candidate_nodes(graph: OwnerGraph, wanted: Sequence[str], field: str) -> list[NodeKey]:
-    """Return the nodes of keys, memory ids, URNs or names. Raise InvalidRecord for missing ones."""
+def candidate_nodes(graph: OwnerGraph, texts: Sequence[str], field: str) -> list[NodeKey]:
+    """Return the nodes of keys, memory ids, URNs or names in a field. Raise InvalidRecord for missing ones."""
     found: list[NodeKey] = []
-    missing: list[FieldProblem] = []
-    for at, text in enumerate(wanted):
+    problems: list[FieldProblem] = []
+    for number, text in enumerate(texts):
         own = graph.find(text)
         keys = list(dict.fromkeys([*([] if own is None else [own]), *graph.by_urn(text)]))
         found += keys
@@ -202,16 +202,16 @@ def candidate_nodes(graph: OwnerGraph, wanted: Sequence[str], field: str) -> lis
             problem = f"no node, memory, URN or entity is called {text!r}"
             if has_kind_prefix(text) and graph.node(NodeKey(text, memory=True)) is not None:
                 problem = f"no node has this key; the memory of this id is called {MEMORY_KIND}:{text} here"
-            missing.append(FieldProblem(f"{field}.{at}", problem))
-    if missing:
-        raise InvalidRecord("not_found", missing)
+            problems.append(FieldProblem(f"{field}.{number}", problem))
+    if problems:
+        raise InvalidRecord("not_found", problems)
     return found
 
 
-def given_entities(graph: OwnerGraph, wanted: Sequence[str]) -> list[NodeKey]:
-    """Return the nodes of URNs, unless archived. Names and node keys are accepted too."""
+def given_entities(graph: OwnerGraph, texts: Sequence[str]) -> list[NodeKey]:
+    """Return the nodes of URNs, names or node keys, unless archived."""
     found: list[NodeKey] = []
-    for text in wanted:
+    for text in texts:
         own = graph.find(text)
         found += graph.by_urn(text) or ([] if own is None else [own])
     return [key for key in dict.fromkeys(found) if (node := graph.node(key)) is not None and not node.archived]
@@ -272,8 +272,8 @@ def entity_context(
     """Return the entities and those within two relations, at most 20: name, type, properties, and outgoing
     relationships ({type, target}).
 
-    `permitted` decides which memories (`seq`) pass the query's filters. Entities without a link to such a memory are
-    excluded, and relations that no such memory states."""
+    `permitted` returns whether a memory (`seq`) passes the query's filters. Entities that are linked to no such memory
+    are excluded, and so are relations that no such memory states."""
     entries: list[dict[str, Any]] = []
     reached, at, excluded = list(dict.fromkeys(entities)), 0, 0
     hops = dict.fromkeys(reached, 0)
@@ -305,7 +305,8 @@ def _is_linked(graph: OwnerGraph, key: NodeKey, permitted: Callable[[int], bool]
 
 
 def _is_stated(graph: OwnerGraph, edge: Edge, permitted: Callable[[int], bool] | None) -> bool:
-    """Return whether permitted memories state an edge; without evidence, whether both its ends are linked to some."""
+    """Return whether a permitted memory states an edge. For an edge without evidence, return whether each of its ends
+    is linked to a permitted memory."""
     if permitted is None:
         return True
     if not edge.evidence:

@@ -13,17 +13,8 @@ from recallflow.errors import InvalidRecord
 from recallflow.fields import format_time
 from recallflow.graphs import GateState, GraphFailure, GraphReport, RolloutState
 from recallflow.operators.events import Ask
+from recallflow.operators.graph import quality_gate
 from recallflow.operators.graph.paths import Expansion, Related
-from recallflow.operators.graph.quality_gate import (
-    BaselineComparison,
-    ExpansionOutcome,
-    Failure,
-    FeedbackSubject,
-    GateObservations,
-    Outcome,
-    QualityGates,
-    blocks,
-)
 from recallflow.operators.guard import once
 from recallflow.owner import Owner
 from recallflow.responses import Warn
@@ -62,14 +53,14 @@ class AppliedExpansion(NamedTuple):
 class Expansions:
     """The expansions of one state partition. The answers that may receive feedback are lost with the process."""
 
-    def __init__(self, decisions: ControlHistory, gates: QualityGates, *, enabled: bool = True) -> None:
+    def __init__(self, decisions: ControlHistory, gates: quality_gate.QualityGates, *, enabled: bool = True) -> None:
         self.enabled, self._decisions, self._gates = enabled, decisions, gates
-        self._answered: OrderedDict[tuple[Owner, str], FeedbackSubject] = OrderedDict()
+        self._answered: OrderedDict[tuple[Owner, str], quality_gate.FeedbackSubject] = OrderedDict()
 
     def run(
         self,
         ask: Ask,
-        expand: Callable[[], tuple[Expansion, BaselineComparison | None]],
+        expand: Callable[[], tuple[Expansion, quality_gate.BaselineComparison | None]],
         no_time: bool = False,
         is_late: Callable[[], bool] = lambda: False,
     ) -> AppliedExpansion:
@@ -81,7 +72,7 @@ class Expansions:
         fallback = self.fallback(tenant_id, at_ms)
         if not self.is_on(tenant_id, at_ms):
             return AppliedExpansion((), fallback)
-        outcome: Outcome = "stopped"
+        outcome: quality_gate.Outcome = "stopped"
         compared, failure = None, None
         applied = AppliedExpansion((), "rollout_guardrail")
         if not no_time:
@@ -89,7 +80,7 @@ class Expansions:
                 expansion, compared = once(STEP, ask.record.position, expand)
             except InvalidRecord as error:
                 outcome = "failed"
-                failure = Failure(at_ms, ask.query_id, error.fields[0].problem, ask.owner)
+                failure = quality_gate.Failure(at_ms, ask.query_id, error.fields[0].problem, ask.owner)
                 warning = Warn(code="graph_expansion_error", detail="the graph added nothing: its expansion failed")
                 applied = AppliedExpansion((), "graph_expansion_error", (warning,))
             else:
@@ -97,15 +88,15 @@ class Expansions:
                 counts = {"reached": expansion.considered, "worked_out": expansion.derived_only}
                 routing = {**counts, "caps": expansion.caps.counts()}
                 applied = AppliedExpansion(expansion.items, None, (), routing)
-        blocked = blocks(self.verdict_at(tenant_id, at_ms))
-        self._gates.observe(tenant_id, ExpansionOutcome(at_ms, outcome, compared), blocked, failure)
+        blocked = quality_gate.blocks(self.verdict_at(tenant_id, at_ms))
+        self._gates.observe(tenant_id, quality_gate.ExpansionOutcome(at_ms, outcome, compared), blocked, failure)
         return applied if fallback is None else AppliedExpansion((), fallback)
 
     def answered(self, ask: Ask, ranked: Sequence[str], added: Sequence[str]) -> None:
         """Expect feedback on the memories of an answer, by id; none while the rollout is `off`."""
         if not self.is_on(ask.owner.tenant_id, ask.record.append_ms):
             return
-        subjects: dict[str, FeedbackSubject] = dict.fromkeys(ranked, "ranked" if added else "without")
+        subjects: dict[str, quality_gate.FeedbackSubject] = dict.fromkeys(ranked, "ranked" if added else "without")
         for memory_id, subject in (subjects | dict.fromkeys(added, "added")).items():
             self._answered[ask.owner, memory_id] = subject
             self._answered.move_to_end((ask.owner, memory_id))
@@ -133,7 +124,7 @@ class Expansions:
             return "feature_flag_disabled"
         if mode != "canary":
             return "rollout_off" if mode == "off" else "shadow_mode"
-        return "quality_gate_blocked" if blocks(self.verdict_at(tenant_id, at_ms)) else None
+        return "quality_gate_blocked" if quality_gate.blocks(self.verdict_at(tenant_id, at_ms)) else None
 
     def feedback(self, owner: Owner, memory_id: str, useful: bool, at_ms: int) -> None:
         """Count a user's feedback on a memory, once, for the last answer that contained it."""
@@ -149,7 +140,7 @@ class Expansions:
         """Return a new verdict of the tenant's gate, if it differs from the one in force."""
         return self._gates.verdict(tenant_id, lambda at_ms: self.verdict_at(tenant_id, at_ms))
 
-    def observations(self, tenant_id: str) -> GateObservations:
+    def observations(self, tenant_id: str) -> quality_gate.GateObservations:
         return self._gates.observations(tenant_id)
 
 
@@ -169,7 +160,10 @@ def status(graph: OwnerGraph, expansions: Expansions, tenant_id: str, at_ms: int
         complete=max(nodes.total(), edges.total()) < COUNTED_MAX,
         rollout=RolloutState(mode=mode, enabled=expansions.enabled, **_provenance(decision)),
         gate=GateState(
-            blocked=blocks(verdict), **_provenance(verdict), windows=observed.figures, edge_types=observed.types
+            blocked=quality_gate.blocks(verdict),
+            **_provenance(verdict),
+            windows=observed.figures,
+            edge_types=observed.types,
         ),
         failures=[
             GraphFailure(at=format_time(failure.at_ms), query_id=failure.query_id, error=failure.error)

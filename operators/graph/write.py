@@ -1,12 +1,12 @@
 """A memory's part of its owner's graph: creation, updates, removal, and `similar_to` links between memories with close
 vectors.
 
-Each memory has a limited number of similar ones. A closer newcomer replaces the weakest of a full memory, in both
-directions. On ties, the existing one stays."""
+Each memory has a limited number of links. If a new memory is closer than the weakest link of a memory at the limit, it
+replaces that link, in both directions; at equal closeness, the existing link stays."""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -17,39 +17,30 @@ from recallflow.operators.events import Analysis
 from recallflow.operators.graph.changes import GraphChanges, Link
 from recallflow.operators.graph.names import TextNames, read_names, with_known
 from recallflow.operators.graph.past import EDGE_WEIGHT, STATED_WEIGHT
-from recallflow.state.graph_codec import (
-    ENTITY_KIND,
-    EPISODE_KIND,
-    SAME_AS,
-    LinksRow,
-    NodeDescription,
-    NodeKey,
-    Statement,
-    StoredNeighbour,
-    node_key,
-)
+from recallflow.state import graph_codec as codec
+from recallflow.state.graph_codec import NodeKey
 from recallflow.state.hot_graph import max_differing_bits, sketches
 from recallflow.state.rows import MemoryRow, Vectors
 
 
 class StatedRelation(NamedTuple):
+    """An edge that a memory states, with the memory's statement."""
+
     source: NodeKey
     target: NodeKey
     type: str
-    archived: bool
-    properties: dict[str, Any] | None
-    weight: float = 1.0
-    confidence: float = 1.0
-    valid_from_ms: int | None = None
-    valid_to_ms: int | None = None
+    statement: codec.Statement
 
 
-_BLANK_KEY = node_key(ENTITY_KIND, "")  # the key of a blank name
+# Relation field → statement field.
+_STATEMENT_FIELDS = {name: name for name in ("archived", "properties", "weight", "confidence")}
+_STATEMENT_FIELDS |= {"valid_from": "valid_from_ms", "valid_to": "valid_to_ms"}
+_NO_NAME = codec.node_key(codec.ENTITY_KIND, "")  # the key of a blank name
 
 
 def links(row: MemoryRow, episode_id: str | None, named: TextNames) -> dict[str, Link]:
-    """Return the links of a memory by node key. If it names a node several times, the first gives the role, and the
-    first with a description gives the name."""
+    """Return the links of a memory by node key. If it names a node several times, the first link decides the role, and
+    the first link with a description decides the name."""
     found: dict[str, Link] = {}
     for link in _all_links(row, episode_id, named):
         before = found.get(link.key)
@@ -72,41 +63,38 @@ def _all_links(row: MemoryRow, episode_id: str | None, named: TextNames) -> Iter
     if row.project_id is not None:
         yield _link("repo", row.project_id)
     if episode_id is not None:
-        # Not from the cache, because hardly any episode id repeats.
-        yield Link(f"{EPISODE_KIND}:{episode_id}", EPISODE_KIND, episode_id, EPISODE_KIND)
+        # Not cached, because hardly any episode id repeats.
+        yield Link(f"{codec.EPISODE_KIND}:{episode_id}", codec.EPISODE_KIND, episode_id, codec.EPISODE_KIND)
     if row.name is not None:
-        yield _link(ENTITY_KIND, row.name, "author")
+        yield _link(codec.ENTITY_KIND, row.name, "author")
     yield from _given_entities(row)
     for name in named.entities:
-        yield _link(ENTITY_KIND, name, "mention")
+        yield _link(codec.ENTITY_KIND, name, "mention")
     for urn in named.urns:
-        yield _link(ENTITY_KIND, urn, "mention", is_urn=True)
+        yield _link(codec.ENTITY_KIND, urn, "mention", is_urn=True)
 
 
 def _given_entities(row: MemoryRow) -> Iterator[Link]:
-    """Yield links of a memory's entities. URNs and aliases are separate nodes, because texts use either; a relation
-    connects them."""
+    """Yield the links of a memory's entities. Names, URNs and aliases are separate nodes, because texts use any of
+    them; `same_as` relations connect them."""
     for entity in row.entities:
         name, urn = entity["name"], entity.get("urn")
         properties = {field: value for field, value in entity.items() if field not in ("name", "urn", "aliases")}
-        description = NodeDescription(urn, properties) if urn is not None or properties else None
-        yield _link(ENTITY_KIND, name)._replace(description=description)
+        description = codec.NodeDescription(urn, properties) if urn is not None or properties else None
+        yield _link(codec.ENTITY_KIND, name)._replace(description=description)
         if urn is not None:
-            of_urn = NodeDescription(urn, {"name": name, **properties})
-            yield _link(ENTITY_KIND, urn, is_urn=True)._replace(description=of_urn)
+            of_urn = codec.NodeDescription(urn, {"name": name, **properties})
+            yield _link(codec.ENTITY_KIND, urn, is_urn=True)._replace(description=of_urn)
         for alias in entity.get("aliases", ()):
-            yield _link(ENTITY_KIND, alias)
+            yield _link(codec.ENTITY_KIND, alias)
     for relation in row.relations:
-        yield _link(ENTITY_KIND, relation["source"])
-        yield _link(ENTITY_KIND, relation["target"])
+        yield _link(codec.ENTITY_KIND, relation["source"])
+        yield _link(codec.ENTITY_KIND, relation["target"])
 
 
-def _make_link(link: tuple[str, str, str, bool]) -> Link:
-    kind, name, role, is_urn = link
-    return Link(node_key(kind, name), kind, name, role, None, is_urn)
-
-
-_links = BoundedCache(_make_link, 4 * 1024 * 1024)  # few distinct links occur often
+_links: BoundedCache[tuple[str, str, str, bool], Link] = BoundedCache(  # few distinct links occur often
+    lambda link: Link(codec.node_key(*link[:2]), *link[:3], None, link[3]), 4 * 1024 * 1024
+)
 
 
 def _link(kind: str, name: str, role: str | None = None, is_urn: bool = False) -> Link:
@@ -114,47 +102,45 @@ def _link(kind: str, name: str, role: str | None = None, is_urn: bool = False) -
 
 
 def relations(row: MemoryRow) -> list[StatedRelation]:
-    """Return the stated edges between entities, with `same_as` for aliases and URNs. A URN as an end is its entity."""
-    names = {node_key(ENTITY_KIND, e["urn"]): node_key(ENTITY_KIND, e["name"]) for e in row.entities if e.get("urn")}
+    """Return the stated edges between entities, with `same_as` for aliases and URNs. A URN as an end stands for its
+    entity."""
+    names = {
+        codec.node_key(codec.ENTITY_KIND, e["urn"]): codec.node_key(codec.ENTITY_KIND, e["name"])
+        for e in row.entities
+        if e.get("urn")
+    }
 
     def end(name: str) -> NodeKey:
-        key = node_key(ENTITY_KIND, name)
+        key = codec.node_key(codec.ENTITY_KIND, name)
         return NodeKey(names.get(key, key))
 
-    found = [
-        StatedRelation(
-            end(r["source"]),
-            end(r["target"]),
-            r["type"],
-            r.get("archived", False),
-            r.get("properties"),
-            r.get("weight", 1.0),
-            r.get("confidence", 1.0),
-            r.get("valid_from"),
-            r.get("valid_to"),
-        )
-        for r in row.relations
-    ]
-    stated = [one for one in found if one.type != SAME_AS or one.source != one.target]
-    return [one for one in (*stated, *_synonyms(row)) if _BLANK_KEY not in (one.source.text, one.target.text)]
+    plain = codec.Statement(row.id, row.seq, row.ingested_ms, relation=True, stated_ms=row.updated_ms)
+    found: list[StatedRelation] = []
+    for relation in row.relations:
+        source, target, kind = end(relation["source"]), end(relation["target"]), relation["type"]
+        statement = plain._replace(**{_STATEMENT_FIELDS[n]: v for n, v in relation.items() if n in _STATEMENT_FIELDS})
+        if kind != codec.SAME_AS or source != target:
+            found.append(StatedRelation(source, target, kind, statement))
+    found += _synonyms(row, plain)
+    return [one for one in found if _NO_NAME not in (one.source.text, one.target.text)]
 
 
-def _synonyms(row: MemoryRow) -> Iterator[StatedRelation]:
+def _synonyms(row: MemoryRow, statement: codec.Statement) -> Iterator[StatedRelation]:
     for entity in row.entities:
-        own = NodeKey(node_key(ENTITY_KIND, entity["name"]))
+        own = NodeKey(codec.node_key(codec.ENTITY_KIND, entity["name"]))
         for other in (entity.get("urn"), *entity.get("aliases", ())):
-            if other is not None and (key := NodeKey(node_key(ENTITY_KIND, other))) != own:
-                yield StatedRelation(own, key, SAME_AS, False, None)
+            if other is not None and (key := NodeKey(codec.node_key(codec.ENTITY_KIND, other))) != own:
+                yield StatedRelation(own, key, codec.SAME_AS, statement)
 
 
-DIGITS = 4
-_ROUNDED_UP = 0.5 * 10**-DIGITS
-_ROUGH = 1e-3  # above the error of a product of unit vectors of up to 10,000 numbers in single precision
+DIGITS = 4  # of a stored cosine
+_ROUNDING = 0.5 * 10**-DIGITS
+_PRODUCT_ERROR = 1e-3  # a bound, in single precision, for unit vectors of up to 10,000 numbers
 
 
 class Similarity(NamedTuple):
-    """The settings of similarity links. `threshold`: the least cosine. `max_k`: the number of closest memories to
-    compare. `max_per_memory`: the largest number of links of a memory; 0 for none."""
+    """The settings of similarity links. `threshold`: the least cosine. `max_k`: the number of memories to compare.
+    `max_per_memory`: the largest number of links of a memory; 0 for none."""
 
     threshold: float = 0.85
     max_k: int = 20
@@ -164,20 +150,18 @@ class Similarity(NamedTuple):
 def link_similar(
     changes: GraphChanges, row: MemoryRow, vectors: Vectors, sketch: bytes, newest: int, limits: Similarity
 ) -> None:
-    """Link a memory without neighbours to the closest of its owner's newest memories."""
-    own: list[StoredNeighbour] = []
-    most = max_differing_bits(limits.threshold - _ROUNDED_UP)  # the least cosine that rounds up to the threshold
-    near = changes.hot_graph.window(newest).near(sketch, most, newest)
+    """Link a memory that has no similar ones yet to the closest of its owner's newest memories."""
+    own: list[codec.StoredNeighbour] = []
+    max_bits = max_differing_bits(limits.threshold - _ROUNDING)  # the least cosine that rounds up to the threshold
+    near = changes.hot_graph.window(newest).near(sketch, max_bits, newest)
     others = [seq for seq in near if seq != row.seq][: limits.max_k]
-    if not others:
-        return
-    for weight, seq in _closest(changes, vectors, others, limits.threshold):
+    for weight, seq in _closest(changes, vectors, others, limits.threshold) if others else ():
         if len(own) == limits.max_per_memory:
             break
-        newcomer = StoredNeighbour(row.seq, row.id, weight, row.ingested_ms)
+        newcomer = codec.StoredNeighbour(row.seq, row.id, weight, row.ingested_ms)
         memory_id = _accept(changes, seq, newcomer, limits.max_per_memory)
         if memory_id is not None:
-            own.append(StoredNeighbour(seq, memory_id, weight, row.ingested_ms))
+            own.append(codec.StoredNeighbour(seq, memory_id, weight, row.ingested_ms))
     if own:
         changes.put_neighbours(row.seq, own)
 
@@ -193,11 +177,12 @@ def unlink_similar(changes: GraphChanges, seq: int) -> None:
 
 
 def _closest(changes: GraphChanges, vectors: Vectors, near: list[int], at_least: float) -> list[tuple[float, int]]:
-    """Return cosine (4 digits) and `seq` of sufficiently close memories, closest first, then newest."""
+    """Return the cosine (4 digits) and `seq` of memories whose cosine is `at_least` so large, closest first, then
+    newest."""
     vector = vectors.whole
     seqs, wholes = changes.hot_graph.memory_vectors(near, vectors.model, len(vector))
-    # The exact cosine costs much more than a product in single precision, and few are close enough.
-    (close,) = (wholes @ vector >= at_least - _ROUGH).nonzero()
+    # The exact cosine costs much more than a product in single precision, and few memories are close enough.
+    (close,) = (wholes @ vector >= at_least - _PRODUCT_ERROR).nonzero()
     if not len(close):
         return []
     weights = zip(cosines(vector, wholes[close]), close.tolist(), strict=True)
@@ -207,23 +192,23 @@ def _closest(changes: GraphChanges, vectors: Vectors, near: list[int], at_least:
 
 
 def cosines(vector: Matrix, others: Matrix) -> list[float]:
-    """Return the cosine of a unit vector with each of others, (others, dimension), in double precision. Each row is
-    summed separately, because in a matrix product a cosine would depend on the other rows and on the direction."""
+    """Return the cosine of a unit vector with each row of `others`, (n, dimension), in double precision. Each row is
+    summed separately: in a matrix product, a cosine would depend on the other rows and on the order of the operands."""
     found: list[float] = (others.astype(np.float64) * vector).sum(axis=1).tolist()
     return found
 
 
-def _accept(changes: GraphChanges, seq: int, newcomer: StoredNeighbour, at_most: int) -> str | None:
-    """Add a newcomer to a memory's neighbours, if it is closer than the weakest. Return the memory's id; None if
-    not."""
+def _accept(changes: GraphChanges, seq: int, newcomer: codec.StoredNeighbour, at_most: int) -> str | None:
+    """Add a newcomer to a memory's neighbours, if there is room or the newcomer is closer than the weakest. Return the
+    memory's id; None if the newcomer was not added."""
     neighbours = changes.neighbours(seq)
-    full = len(neighbours) >= at_most
-    if full and newcomer.weight <= neighbours[-1].weight:
+    is_full = len(neighbours) >= at_most
+    if is_full and newcomer.weight <= neighbours[-1].weight:
         return None
     links = changes.links(seq)
-    if links is None:  # its graph write failed earlier; the retry will find the newcomer
+    if links is None:  # the memory's graph write failed earlier; its retry will find the newcomer
         return None
-    if full:
+    if is_full:
         weakest = neighbours.pop()
         _remove_neighbour(changes, weakest.seq, seq)
         changes.keep_neighbour(seq, weakest)
@@ -234,16 +219,14 @@ def _accept(changes: GraphChanges, seq: int, newcomer: StoredNeighbour, at_most:
 
 def _remove_neighbour(changes: GraphChanges, seq: int, other: int) -> None:
     """Remove one memory from the neighbours of another."""
-    left = []
-    for neighbour in changes.neighbours(seq):
-        if neighbour.seq != other:
-            left.append(neighbour)
-        elif changes.forgetting is None:
+    neighbours = changes.neighbours(seq)
+    for neighbour in neighbours if changes.forgetting is None else ():
+        if neighbour.seq == other:
             changes.keep_neighbour(seq, neighbour)
-    changes.put_neighbours(seq, left)
+    changes.put_neighbours(seq, [one for one in neighbours if one.seq != other])
 
 
-_DESCRIBED_WEIGHT = 6  # the cost of finding a node's next description, in links
+_DESCRIBED_WEIGHT = 6  # the cost of finding another description for a node, where deleting a link costs 1
 
 
 class ForgottenMemory(NamedTuple):
@@ -258,8 +241,8 @@ class RememberedMemory(NamedTuple):
     episode: int  # the number of its episode
     vectors: Vectors | None
     content_changed: bool  # its text or vector changed
-    known: bool = True  # the graph may have an earlier version
-    embedded: bool = False  # only its vector is new
+    may_exist: bool = True  # the graph may have an earlier version
+    only_vector: bool = False  # only its vector is new
     ended: bool = False  # it is no longer valid, so names in its text are not linked
 
     @property
@@ -282,9 +265,9 @@ class GraphWriter:
     ) -> None:
         """Write a memory's nodes, links and edges, and remove outdated ones. `newest`: the owner's newest `seq`."""
         changes, row = self._changes, memory.row
-        before = changes.links(row.seq) if memory.known else None
-        wanted = links(row, episode_id, TextNames() if memory.ended else self._names_of(row, analysis))
-        self._put_links(row.seq, before.links if before else {}, wanted)
+        before = changes.links(row.seq) if memory.may_exist else None
+        current = links(row, episode_id, TextNames() if memory.ended else self._names_of(row, analysis))
+        self._put_links(row.seq, before.links if before else {}, current)
         edges = relations(row) if row.relations or row.entities else []
         stated = [name.hex() for one in edges if (name := self._write_relation(row, one)) is not None]
         evidence = before.evidence if before else []
@@ -296,8 +279,8 @@ class GraphWriter:
         sketch = before.sketch if before else b""
         if memory.content_changed and self._limits.max_per_memory:
             sketch = self._find_similar(memory, b"" if analysis is None else analysis.sketch, newest)
-        roles = {key: link.role for key, link in wanted.items()}
-        after = LinksRow(row.id, roles, list(dict.fromkeys(stated)), evidence, sketch)
+        roles = {key: link.role for key, link in current.items()}
+        after = codec.LinksRow(row.id, roles, list(dict.fromkeys(stated)), evidence, sketch)
         if before is not None and before._replace(sketch=sketch) != after:
             changes.keep_links(row.seq, row.version - 1, before)
         changes.put_links(row.seq, after)
@@ -306,11 +289,12 @@ class GraphWriter:
         """Update the similar memories of a memory with a new vector."""
         changes, before = self._changes, self._changes.links(memory.seq)
         if before is not None and self._limits.max_per_memory:
-            known = memory._replace(row=replace(memory.row, ingested_ms=changes.ingested_ms))
-            changes.put_links(memory.seq, before._replace(sketch=self._find_similar(known, b"", newest)))
+            # The links are as new as the vector.
+            current = memory._replace(row=replace(memory.row, ingested_ms=changes.ingested_ms))
+            changes.put_links(memory.seq, before._replace(sketch=self._find_similar(current, b"", newest)))
 
     def forget(self, memory_id: str, seq: int) -> None:
-        """Remove a memory's contributions, and every edge at it."""
+        """Remove a memory's contributions to the graph, and every edge at the memory."""
         changes, key = self._changes, NodeKey(memory_id, memory=True)
         changes.forgetting = seq
         before = changes.links(seq)
@@ -338,7 +322,7 @@ class GraphWriter:
         weight += changes.weigh_history(key, seq, at_most)
         if row is None:
             return weight
-        described = sum(role == ENTITY_KIND for role in row.links.values())
+        described = sum(role == codec.ENTITY_KIND for role in row.links.values())
         stated = len(row.relations) + len(row.evidence)
         return weight + len(row.links) + _DESCRIBED_WEIGHT * described + STATED_WEIGHT * stated
 
@@ -363,8 +347,8 @@ class GraphWriter:
 
     def merge_episodes(self, merged_id: str, into_id: str, at_most: int | None = None) -> int:
         """Move members of one episode to another, optionally limited. Return their number."""
-        changes, merged = self._changes, node_key(EPISODE_KIND, merged_id)
-        into = Link(node_key(EPISODE_KIND, into_id), EPISODE_KIND, into_id, EPISODE_KIND)
+        changes, merged = self._changes, codec.node_key(codec.EPISODE_KIND, merged_id)
+        into = Link(codec.node_key(codec.EPISODE_KIND, into_id), codec.EPISODE_KIND, into_id, codec.EPISODE_KIND)
         members = changes.members(merged, at_most)
         for seq in members:
             row = changes.links(seq)
@@ -377,16 +361,16 @@ class GraphWriter:
 
     def _names_of(self, row: MemoryRow, analysis: Analysis | None) -> TextNames:
         """Return the names in a memory's text, including names that only the graph identifies."""
-        named = read_names(row.content) if analysis is None else analysis.named
+        names = read_names(row.content) if analysis is None else analysis.names
         caseless = self._changes.caseless_names() if not row.content.isascii() else []
-        if named.doubtful or caseless:
-            return with_known(named, self._changes.has_node, row.content, caseless)
-        return named
+        if names.doubtful or caseless:
+            return with_known(names, self._changes.has_node, row.content, caseless)
+        return names
 
     def _find_similar(self, memory: RememberedMemory, sketch: bytes, newest: int) -> bytes:
         """Update the memory's neighbours. Return the sketch of its vector."""
         row, vectors = memory.row, memory.vectors
-        if memory.known:
+        if memory.may_exist:
             unlink_similar(self._changes, row.seq)
         if vectors is None:
             return b""
@@ -394,25 +378,21 @@ class GraphWriter:
         link_similar(self._changes, row, vectors, own, newest, self._limits)
         return own
 
-    def _put_links(self, seq: int, before: dict[str, str], wanted: dict[str, Link]) -> None:
-        if not before:
-            self._changes.link(seq, wanted.values())
-            return
-        self._changes.link(seq, [link for key, link in wanted.items() if key not in before])
+    def _put_links(self, seq: int, before: dict[str, str], current: dict[str, Link]) -> None:
+        self._changes.link(seq, [link for key, link in current.items() if key not in before])
         for key in before:
-            if key in wanted:
-                self._changes.relink(seq, wanted[key])
+            if key in current:
+                self._changes.relink(seq, current[key])
             else:
-                self._changes.unlink(seq, key)
-                self._changes.keep_member(seq, NodeKey(key))
+                self._changes.unlink(seq, key, keep=True)
 
     def _write_relation(self, row: MemoryRow, relation: StatedRelation) -> bytes | None:
-        """Write a memory's relation as a statement of its edge. Return the edge's stored name; None if the owner may
-        have no more edges."""
+        """Write a memory's relation as a statement of its edge. Return the name of the edge in storage keys; None if
+        the owner may have no more edges."""
         changes = self._changes
         name = changes.edge_name(relation.source, relation.target, relation.type)
         edge = changes.edge(name)
-        statement = Statement(row.id, row.seq, row.ingested_ms, True, *relation[3:], row.updated_ms)
+        statement = relation.statement
         if edge is None and not changes.has_room():
             return None
         if edge is None:
@@ -446,12 +426,12 @@ class GraphWriter:
                 self._changes.put_edge(name, edge._replace(given=given, statements=statements))
 
 
-def with_statement(others: Iterable[Statement], statement: Statement) -> tuple[Statement, ...]:
+def with_statement(others: Iterable[codec.Statement], statement: codec.Statement) -> tuple[codec.Statement, ...]:
     """Return the newest statements in order of their memories, up to a limit."""
     return tuple(sorted([*others, statement], key=lambda one: (one.seq, one.relation)))[-STATEMENTS_MAX:]
 
 
-def _is_of(statement: Statement, memory_id: str, relation: bool) -> bool:
+def _is_of(statement: codec.Statement, memory_id: str, relation: bool) -> bool:
     return statement.memory_id == memory_id and statement.relation == relation
 
 

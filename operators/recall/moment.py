@@ -14,7 +14,7 @@ from operator import attrgetter
 from threading import Lock
 from typing import Any, NamedTuple, Self, TypeVar
 
-from recallflow.operators.episodes import end, join, opening
+from recallflow.operators.episodes import end, join, opened_episode
 from recallflow.operators.events import Ask
 from recallflow.owner import Owner
 from recallflow.queries import EpisodesList, GraphExplore, GraphFacts, GraphTrace, MemoriesList, Recall, UserStats
@@ -282,7 +282,7 @@ def _episodes(
     episodes: dict[int, EpisodeRow] = {}
     for some in _parts(versions):
         openers = (entry for entry in some if entry.version == 0 and entry.episode >= 0)
-        marks += [EpisodeLogEntry.of_member(e, opening(owner, e)) for e in openers]
+        marks += [EpisodeLogEntry.of_member(e, opened_episode(owner, e)) for e in openers]
         yield
     stored = yield from _read(tables[keys.EPISODE_LOG], lambda _, value: EpisodeLogEntry.decode(value))
     # An end applies always, and a deleted member if its project is readable.

@@ -160,7 +160,7 @@ def _input(run: QueryRun, permitted: Positions, signal: Signal, count: int) -> t
     graph = QueryGraph(
         graph=run.graph,
         index=index,
-        semantic=semantic,
+        signal=semantic,
         permitted=permitted,
         now_ms=moment.now_ms,
         expansions=run.engine.expansions,

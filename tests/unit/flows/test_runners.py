@@ -169,7 +169,7 @@ def shown_of(output: Any) -> tuple[Any, ...]:
 @pytest.mark.parametrize("seed", range(4))
 def test_same_schedule_gives_equal_outcomes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     monkeypatch.setattr(large, "RELEASED_MAX", 1)  # held items are released one by one, between batches
-    monkeypatch.setattr(erase, "AT_ONCE", 1)
+    monkeypatch.setattr(erase, "OWNERS_PER_STEP", 1)
     schedule = make_schedule(seed)
     one, other = (outcome_of(run, schedule, tmp_path / run.__name__) for run in RUNNERS)
     assert one == other

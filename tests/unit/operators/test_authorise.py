@@ -396,7 +396,7 @@ def test_no_credentials_stay_in_headers(mode: str, event: Any) -> None:
 def test_auto_judges_from_a_second_after_the_first_key_on() -> None:
     senders = Senders("auto")
     assert verdict(senders.judge(())) is None
-    assert "off until there is a key" in senders.authoriser.describe()
+    assert "off until a key is created" in senders.authoriser.describe()
     assert not senders.authoriser.needs_credentials()
     key = senders.key("globex", at_ms=NOW_MS)
     assert verdict(senders.judge((), at_ms=NOW_MS + DELAY_MS - 1)) is None
@@ -424,7 +424,7 @@ def test_internal_error_admits_no_record(
     def fail(*_: object) -> None:
         raise RuntimeError(KEY_HEADER)
 
-    monkeypatch.setattr(authorise, "_read", fail)
+    monkeypatch.setattr(authorise, "_credentials", fail)
     key = senders.key()
     item = senders.judge(with_key(key))
     assert verdict(item) == "internal_error"

@@ -176,7 +176,7 @@ def test_steps_of_an_erased_user_end_and_held_events_follow(
 def test_user_of_many_environments_is_erased_in_steps(
     make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch, killed: bool
 ) -> None:
-    monkeypatch.setattr(erase, "AT_ONCE", 3)
+    monkeypatch.setattr(erase, "OWNERS_PER_STEP", 3)
     engine = make_engine()
     engine.run(MEMORIES, make_event("memory", 1, user_id="bo", id="b", content="lantern"))
     without = engine.hash()

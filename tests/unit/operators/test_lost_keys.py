@@ -212,7 +212,7 @@ def test_owner_with_a_lost_key_is_erased_and_starts_again(filled: Harness) -> No
 
 
 def test_erasure_skips_an_unreadable_tombstone(engine: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(erase, "AT_ONCE", 3)
+    monkeypatch.setattr(erase, "OWNERS_PER_STEP", 3)
     engine.run(MEMORIES, make_event("user.erase", 1, environment="place3"))
     places = [f"place{n}" for n in range(10)]
     engine.run(MEMORIES, *(make_event("memory", 2, id="m", content="tea", environment=place) for place in places))

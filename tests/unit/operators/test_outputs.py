@@ -13,7 +13,7 @@ from pydantic_core import from_json, to_json
 from recallflow.credentials import ApiKeyText
 from recallflow.operators.answers.answer import IDS_MOST, RETURNED_MOST, EffectLog
 from recallflow.operators.answers.fit import LEAST_BYTES, fitted
-from recallflow.operators.audit import NUMBER
+from recallflow.operators.audit import OUTPUT_NUMBER
 from recallflow.operators.events import Ask
 from recallflow.operators.step import Clocks
 from recallflow.outputs import Answer, AuditEntry, Output
@@ -337,7 +337,7 @@ def harness(tmp_path: Path) -> Harness:
 
 def audits(outputs: list[Output]) -> list[Event]:
     found = [one for one in outputs if isinstance(one, AuditEntry)]
-    assert {one.number for one in found} <= {NUMBER}
+    assert {one.number for one in found} <= {OUTPUT_NUMBER}
     assert not any(word in one.body.decode() for one in found for word in (TEXT, QUESTION, "vault"))
     records = [orjson.loads(one.body) for one in found]
     assert all(record.keys() == {*FIELDS, "memories"} for record in records)

@@ -309,5 +309,5 @@ def test_words_are_read_and_nothing_is_embedded(kind: str, fields: dict[str, Any
     assert (remote.embed.mock_calls, remote.service.mock_calls) == ([], [])
     assert (found.vectors, found.sketch, len(found.tokens), found.sizes) == (None, b"", 0, ())
     assert local.vectors is not None
-    assert (found.stems, found.flags, found.named) == (local.stems, local.flags, local.named)
+    assert (found.stems, found.flags, found.names) == (local.stems, local.flags, local.names)
     assert found.is_truncated == local.is_truncated

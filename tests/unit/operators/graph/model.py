@@ -110,7 +110,7 @@ class Model:
         stated = {}
         for relation in relations(row):
             ends = _ends(relation.source, relation.target, relation.type)
-            stated[ends] = (relation.archived, relation.properties or {})
+            stated[ends] = (relation.statement.archived, relation.statement.properties or {})
         for ends, said in stated.items():
             self.edges.setdefault(ends, ModelEdge()).relations[memory_id] = said
         for ends, edge in self.edges.items():

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from recallflow.operators.graph import query_graph
+from recallflow.operators.graph import paths
 from tests.unit.operators.graph.engine import ask, rolled_out
 from tests.unit.operators.harness import DAY_MS, codes, explained, ids, make_event, run_flow
 
@@ -142,7 +142,7 @@ def test_a_failed_expansion_answers_the_baseline_and_says_so(
     def fails(*_: object, **__: object) -> None:
         raise KeyError("rollout alarms")
 
-    monkeypatch.setattr(query_graph, "expand", fails)
+    monkeypatch.setattr(paths, "expand", fails)
     queries = [ask("rollout alarms"), make_event("graph.status")]
     answer, status = run_flow([*memories, *queries], decisions=rolled_out()).responses
     assert (len(answer["memories"]), answer["fallback"]) == (3, "graph_expansion_error")
@@ -188,7 +188,7 @@ def test_graph_failure_leaves_the_answer(memories: list[dict[str, Any]], monkeyp
     def fails(*_: object, **__: object) -> None:
         raise KeyError
 
-    monkeypatch.setattr(query_graph, "boosts", fails)
+    monkeypatch.setattr(paths, "boosts", fails)
     asked = ask("rollout alarms", strategy="baseline", traversal_depth=3)
     (answer,) = run_flow([*memories, asked]).responses
     assert (len(answer["memories"]), answer["status"], codes(answer)) == (3, "degraded", ["graph_failed"])

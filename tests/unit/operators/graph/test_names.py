@@ -222,7 +222,8 @@ def test_a_relation_may_name_its_ends_by_urn() -> None:
         relations=[{"source": "Ann", "type": "drinks", "target": "urn:tea:assam", "properties": {"since": 2020}}],
     )
     relation, _ = relations(memory)
-    assert relation[:5] == (NodeKey("entity:ann"), NodeKey("entity:assam"), "drinks", False, {"since": 2020})
+    assert relation[:3] == (NodeKey("entity:ann"), NodeKey("entity:assam"), "drinks")
+    assert (relation.statement.archived, relation.statement.properties) == (False, {"since": 2020})
 
 
 def test_aliases_and_urn_are_relations_of_their_name() -> None:
