@@ -32,16 +32,16 @@ def each_conversation(
 
     The export of one account belongs to the default owner. In that of an organisation each account is an owner, under
     its name in `names` or else its id; a conversation without an account is refused."""
-    files = log.exported(source, _FILE, scope)
+    files = log.exported_files(source, _FILE, scope)
     is_shared = not scope.user_given and _has_several(files, account_field)
     for file in files:
         for number, text in enumerate(elements(file), start=1):
-            conversation, where = log.lenient(text), f"{file.name}, conversation {number}"
+            conversation, where = log.parse_leniently(text), f"{file.name}, conversation {number}"
             account = _account(conversation, account_field) if is_shared else ""
             if is_shared and not account:
                 yield log.broken(where, f"has no {account_field}, in an export of several", conversation)
             else:
-                owner = log.identifier(names.get(account, account)) if is_shared else scope.user_id
+                owner = log.valid_id(names.get(account, account)) if is_shared else scope.user_id
                 yield from events_of(conversation, scope, owner, where)
 
 
@@ -50,7 +50,7 @@ def _has_several(files: Sequence[LogFile], field: str) -> bool:
     first = ""
     for file in files:
         for _, text in placed_elements(file, EACH, field):
-            account = _account(log.lenient(text), field)
+            account = _account(log.parse_leniently(text), field)
             first = first or account
             if account not in ("", first):
                 return True
@@ -98,7 +98,7 @@ def chatgpt_events(conversation: Any, scope: ImportScope, owner: str, where: str
     if others := sum(log.field_of(mapping[key], "message") is not None for key in mapping.keys() - {*shown}):
         scope.leave_out(log.OTHER_BRANCH, others)
     about = _title(conversation, "title")
-    time = log.epoch_ms(conversation.get("create_time"))
+    time = log.time_from_seconds(conversation.get("create_time"))
     for key in shown:
         message = log.field_of(mapping[key], "message")
         if message is None and isinstance(mapping[key], dict):  # the root has no message
@@ -106,7 +106,9 @@ def chatgpt_events(conversation: Any, scope: ImportScope, owner: str, where: str
         if not isinstance(message, dict):
             yield log.broken(f"{where}, {key}", "is no message", mapping[key])
             continue
-        time = log.epoch_ms(message.get("create_time")) or time  # a message without a time gets the previous one's
+        time = (
+            log.time_from_seconds(message.get("create_time")) or time
+        )  # a message without a time gets the previous one's
         text = _chatgpt_text(message)
         if reason := _left_out(message, text):
             scope.leave_out(reason)
@@ -114,8 +116,8 @@ def chatgpt_events(conversation: Any, scope: ImportScope, owner: str, where: str
         model = log.field_of(message.get("metadata"), "model_slug")
         yield from scope.message_events(
             owner,
-            message_id=log.word(message.get("id")) or key,
-            session=log.word(session),
+            message_id=log.as_text(message.get("id")) or key,
+            session=log.as_text(session),
             role=log.field_of(message.get("author"), "role"),
             content=text,
             time=time,
@@ -188,9 +190,11 @@ def _people(source: LogFile) -> Iterator[tuple[str, str]]:
     """Yield account id and label of an organisation's accounts: names may repeat, addresses do not."""
     for file in source.members:
         if log.file_name(file.name) == "users.json":
-            for one in map(log.lenient, elements(file)):
-                if name := log.author(log.field_of(one, "email_address")) or log.author(log.field_of(one, "full_name")):
-                    yield log.word(one.get("uuid")), name
+            for one in map(log.parse_leniently, elements(file)):
+                if name := log.author_name(log.field_of(one, "email_address")) or log.author_name(
+                    log.field_of(one, "full_name")
+                ):
+                    yield log.as_text(one.get("uuid")), name
 
 
 CLAUDE = LogFormat(
@@ -208,7 +212,7 @@ def claude_events(conversation: Any, scope: ImportScope, owner: str, where: str)
     if not isinstance(messages, list):
         yield log.broken(where, "is no conversation of Claude's export, which has chat_messages", conversation)
         return
-    session = log.word(conversation.get("uuid")) or where
+    session = log.as_text(conversation.get("uuid")) or where
     about = _title(conversation, "name")
     shown = _shown(messages, conversation.get("current_leaf_message_uuid"))
     scope.leave_out(log.OTHER_BRANCH, len(messages) - len(shown))
@@ -226,11 +230,11 @@ def claude_events(conversation: Any, scope: ImportScope, owner: str, where: str)
         sender = message.get("sender")
         yield from scope.message_events(
             owner,
-            message_id=log.word(message.get("uuid")) or f"{session}-{number}",
+            message_id=log.as_text(message.get("uuid")) or f"{session}-{number}",
             session=session,
             role=_ROLES.get(sender, sender) if isinstance(sender, str) else None,
             content=text,
-            time=log.stamp(message.get("created_at")) or log.stamp(conversation.get("created_at")),
+            time=log.time_text(message.get("created_at")) or log.time_text(conversation.get("created_at")),
             metadata={"source": "claude", **about},
         )
         about = {}
@@ -253,7 +257,7 @@ def _claude_text(message: dict[str, Any]) -> tuple[str, list[str]]:
         if kind in ("text", None) and isinstance(text := block.get("text") if isinstance(block, dict) else block, str):
             found.append(text.strip())
         elif kind is not None:
-            reasons.append(_LEFT_OUT.get(log.word(kind), f"blocks of type {log.word(kind)}"))
+            reasons.append(_LEFT_OUT.get(log.as_text(kind), f"blocks of type {log.as_text(kind)}"))
     if not message.get("content"):  # older exports have no blocks
         found.append(log.text_of(message, "text"))
     for file in (*log.list_of(message, "attachments"), *log.list_of(message, "files")):

@@ -26,7 +26,7 @@ from typing import Any
 
 from recallflow.connectors.logs import owners
 from recallflow.connectors.logs.documents import elements, first_objects, is_document, members, parsed, records
-from recallflow.connectors.logs.log_format import EVENT_BYTES, ImportScope, LogFormat, field_of, identifier, word
+from recallflow.connectors.logs.log_format import EVENT_BYTES, ImportScope, LogFormat, as_text, field_of, valid_id
 from recallflow.connectors.logs.sources import LogFile
 from recallflow.errors import UsageError
 from recallflow.fields import wire_time
@@ -158,14 +158,14 @@ class Conversations:
         return event
 
     def _session(self, number: int) -> str:
-        return identifier(f"{self._log}-{number}")
+        return valid_id(f"{self._log}-{number}")
 
     def event(self, message: object, conversation: dict[str, Any], place: int, digest: "hashlib.blake2b") -> bytes:
         """Return the event of a message. `digest` is that of the conversation's earlier messages."""
         event = self._checked(self._event(message, conversation))
         digest.update(self.scope.encode_event(event) + b"\n")
         if event.get("id") in (None, ""):
-            event["id"] = identifier(f"{word(event['session_id'])}-{place}-{digest.hexdigest()}")
+            event["id"] = valid_id(f"{as_text(event['session_id'])}-{place}-{digest.hexdigest()}")
         return self.scope.encode_event(event)
 
     def _event(self, message: object, conversation: dict[str, Any]) -> dict[str, Any]:

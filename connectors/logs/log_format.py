@@ -1,8 +1,8 @@
 """Interface of log formats, and construction of memory events from exports of other programs.
 
-An export holds the current state of its program. A message keeps its id there, so the next export of the same account
-adds only new messages. An edited message is imported as its latest text and as an update: the first import stores it
-once, and a later import of a newer edit gives the memory a new version."""
+An export holds the current state of its program. A message has the same id in every export, so the next export of an
+account adds only new messages. An edited message becomes two events: a message with the latest text, and an update with
+the same text, whose id contains the edit. So an import of a later export adds only the update of a newer edit."""
 
 import hashlib
 import json
@@ -20,17 +20,17 @@ from recallflow.connectors.logs.sources import LogFile, LogHead
 from recallflow.fields import wire_time
 
 DateOrder = Literal["dmy", "mdy", "ymd"]
-
+Edit = tuple[str, int | str | None]  # identity and time of the latest edit of a message
 
 EVENT_BYTES = 1024 * 1024 + 1  # one more than an event may have, so that a cut line is still rejected as too large
-_WRITTEN_LEVELS = 250  # orjson writes 254, and an event may have 200
+_LEVELS_MAX = 250  # nested levels: orjson writes 254, and an event may have 200
 _ID_CHARACTERS, _NAME_CHARACTERS = 128, 512
 _SHOWN_CHARACTERS = 500  # quoted part of an invalid value
 _TIME_CHARACTERS = 64
 _REASON_CHARACTERS, _REASONS_MAX = 64, 100
 _SECONDS_BELOW = 10**12  # a limit that keeps years at four digits
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]+")
-_HALVES = re.compile("[\ud800-\udfff]")
+_SURROGATES = re.compile("[\ud800-\udfff]")
 _INVISIBLE = re.compile(r"[\u200b\u200e\u200f\u202a-\u202e\u2066-\u2069\ufeff]+")  # direction and zero-width marks
 
 OTHER_FILE = "files of another kind"
@@ -41,11 +41,11 @@ OTHER_BRANCH = "messages of other branches"
 
 @dataclass(frozen=True, slots=True)
 class ImportScope:
-    """Defaults of an import, and the events that it makes.
+    """Defaults of an import, and encoder of its events.
 
-    `user_given` means that `--user` was set: then a group chat, otherwise a separate owner, belongs to that user.
-    `date_order` and `zone` apply to dates without month names or zone. `skipped` counts omitted messages by reason, in
-    each reading. `columns` maps table columns to event fields, empty for metadata; a reader fills it."""
+    `user_given` means that `--user` was set: a group chat, which is an owner of its own otherwise, belongs to that
+    user. `date_order` and `zone` apply to dates without month names or zone. Readers fill two fields: `skipped` counts
+    omitted messages by reason; `columns` maps table columns to event fields, and to an empty text for metadata."""
 
     tenant_id: str = "default"
     user_id: str = "user"
@@ -57,12 +57,12 @@ class ImportScope:
     columns: dict[str, str] = field(default_factory=dict, compare=False)
 
     def encode_event(self, event: dict[str, Any]) -> bytes:
-        """Return an event as JSON, with the scope's owner where it names none."""
+        """Return an event as JSON. Owner fields that the event lacks are those of the import."""
         owned = {"tenant_id": self.tenant_id, "user_id": self.user_id, "environment": self.environment} | event
         try:
             return orjson.dumps(owned)
-        except orjson.JSONEncodeError:  # nested deeper than orjson writes, though it reads it
-            return orjson.dumps(_cut(owned, _WRITTEN_LEVELS))
+        except orjson.JSONEncodeError:  # orjson reads deeper nesting than it writes
+            return orjson.dumps(_cut(owned, _LEVELS_MAX))
 
     def encode_owned_event(self, owner: str, event: Mapping[str, object], time: int | str | None = None) -> bytes:
         """Return an owner's event as JSON; an event that is too large is cut just above the limit. Lone surrogates,
@@ -75,7 +75,7 @@ class ImportScope:
                 written = json.dumps(owned, ensure_ascii=False, default=str)
             except RecursionError:
                 return broken(str(event.get("id")), "is nested too deeply")
-            return self.encode_event(json.loads(_sound(written)))[:EVENT_BYTES]
+            return self.encode_event(json.loads(_without_surrogates(written)))[:EVENT_BYTES]
 
     def message_events(
         self,
@@ -88,38 +88,37 @@ class ImportScope:
         time: int | str | None,
         metadata: Mapping[str, object],
         name: str | None = None,
-        edited: tuple[str, int | str | None] | None = None,
-    ) -> Iterator[bytes]:
-        """Yield a message, and the update of its latest edit, if `edited` gives identity and time of one. Times are
-        epoch milliseconds, or texts in the event's format."""
+        edited: Edit | None = None,
+    ) -> list[bytes]:
+        """Return a message, and the update of its latest edit. Times are epoch milliseconds or RFC 3339 texts."""
         event = {
             "type": "message",
-            "id": identifier(message_id),
-            "session_id": identifier(session),
+            "id": valid_id(message_id),
+            "session_id": valid_id(session),
             "role": role if isinstance(role, str) else None,
             "content": content,
             **({} if time is None else {"timestamp": time}),
             **({} if name is None else {"name": name}),
             "metadata": metadata,
         }
-        yield self.encode_owned_event(owner, event)
-        if edited is not None:
-            yield self.edit(owner, identifier(message_id), edited, {"content": content})
+        message = self.encode_owned_event(owner, event)
+        if edited is None:
+            return [message]
+        return [message, self.update_event(owner, valid_id(message_id), edited, {"content": content})]
 
-    def edit(
-        self, owner: str, memory_id: str, edited: tuple[str, int | str | None], changed: Mapping[str, object]
-    ) -> bytes:
-        """Return the update event of an edit, which has an identity and a time."""
-        key, time = edited
-        event = {"type": "memory.update", "id": identifier(f"{memory_id}~{key}"), "memory_id": memory_id, **changed}
+    def update_event(self, owner: str, memory_id: str, edit: Edit, changed: Mapping[str, object]) -> bytes:
+        key, time = edit
+        event = {"type": "memory.update", "id": valid_id(f"{memory_id}~{key}"), "memory_id": memory_id, **changed}
         return self.encode_owned_event(owner, event, time)
 
-    def leave_out(self, reason: str, count: int = 1) -> None:
-        """Count an omitted message. Reasons that come from the log are limited in number, to limit memory."""
-        shown = author(reason[:_REASON_CHARACTERS]) or "without a reason"
-        known = shown in self.skipped or len(self.skipped) < _REASONS_MAX
+    def leave_out(self, reason: str, count: int = 1) -> tuple[()]:
+        """Count an omitted message, and return no events. The number of reasons is limited, because logs can contain
+        any."""
+        shown = author_name(reason[:_REASON_CHARACTERS]) or "without a reason"
+        has_room = shown in self.skipped or len(self.skipped) < _REASONS_MAX
         if count:
-            self.skipped[shown if known else "for other reasons"] += count
+            self.skipped[shown if has_room else "for other reasons"] += count
+        return ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +137,7 @@ class LogFormat:
 
 
 def _cut(value: Any, levels: int) -> Any:
-    """Return a value cut below some levels: the rest is still nested too deeply, and refused for that."""
+    """Return a value cut below a level. An event may have fewer levels, so it is still refused for its nesting."""
     if levels == 0:
         return None
     if isinstance(value, dict):
@@ -146,13 +145,13 @@ def _cut(value: Any, levels: int) -> Any:
     return [_cut(item, levels - 1) for item in value] if isinstance(value, list) else value
 
 
-def broken(where: str, what: str, value: object = None) -> bytes:
+def broken(where: str, problem: str, value: object = None) -> bytes:
     """Return an invalid record with a readable reason: it is not JSON, so the decode step refuses it."""
-    shown = "" if value is None else f": {_shown(value)}"
-    return f"{where}: {what}{shown}".encode(errors="replace")
+    quoted = "" if value is None else f": {_excerpt(value)}"
+    return f"{where}: {problem}{quoted}".encode(errors="replace")
 
 
-def _shown(value: object) -> str:
+def _excerpt(value: object) -> str:
     if isinstance(value, bytes):
         return value[:_SHOWN_CHARACTERS].decode(errors="replace")
     try:
@@ -161,7 +160,7 @@ def _shown(value: object) -> str:
         return f"a {type(value).__name__} that is nested too deeply"
 
 
-def lenient(text: bytes) -> Any:
+def parse_leniently(text: bytes) -> Any:
     """Parse JSON with replacement characters for invalid UTF-8 and lone surrogates; return other text as bytes."""
     try:
         return orjson.loads(text)
@@ -173,7 +172,7 @@ def lenient(text: bytes) -> Any:
 
 
 def field_of(value: object, name: str) -> Any:
-    """Return a field of a parsed value; None where it is no object or lacks the field."""
+    """Return a field of a parsed value; None if the value is no object or lacks the field."""
     return value.get(name) if isinstance(value, dict) else None
 
 
@@ -187,58 +186,55 @@ def list_of(value: object, name: str) -> list[Any]:
     return found if isinstance(found := field_of(value, name), list) else []
 
 
-def word(value: object) -> str:
-    """Return a text or number as text, and "" for null. Others may be nested too deeply to write: their type replaces
-    them."""
+def as_text(value: object) -> str:
+    """Return a text or number as text, and "" for null. Other values may be nested too deeply: return their type."""
     if isinstance(value, str):
         return value
     return "" if value is None else str(value) if isinstance(value, int | float) else f"({type(value).__name__})"
 
 
-def identifier(text: object) -> str:
-    """Return a valid id: a text that is too long or has invalid characters is replaced by a digest."""
-    given = _CONTROL.sub(" ", _sound(word(text))).strip()
-    if given and len(given) <= _ID_CHARACTERS:
-        return given
-    digest = hashlib.sha256(word(text).encode(errors="replace")).hexdigest()[:32]
-    return f"{given[: _ID_CHARACTERS - 33]}~{digest}"
+def valid_id(text: object) -> str:
+    """Return a valid id: control characters become spaces, and a digest replaces the end of a long text."""
+    valid = _CONTROL.sub(" ", _without_surrogates(as_text(text))).strip()
+    if valid and len(valid) <= _ID_CHARACTERS:
+        return valid
+    digest = hashlib.sha256(as_text(text).encode(errors="replace")).hexdigest()[:32]
+    return f"{valid[: _ID_CHARACTERS - 33]}~{digest}"
 
 
-def author(text: object) -> str | None:
+def author_name(text: object) -> str | None:
     """Return a valid author name; None for an empty one."""
     if not isinstance(text, str):
         return None
-    return " ".join(_CONTROL.sub(" ", _INVISIBLE.sub("", _sound(text))).split())[:_NAME_CHARACTERS] or None
+    return " ".join(_CONTROL.sub(" ", _INVISIBLE.sub("", _without_surrogates(text))).split())[:_NAME_CHARACTERS] or None
 
 
-def _sound(text: str) -> str:
-    return _HALVES.sub("\ufffd", text)
+def _without_surrogates(text: str) -> str:
+    return _SURROGATES.sub("\ufffd", text)
 
 
-def epoch_ms(seconds: object) -> int | str | None:
-    """Convert epoch seconds (number or digits) to an event time; None for none. Invalid values stay text."""
+def time_from_seconds(seconds: object) -> int | str | None:
+    """Convert epoch seconds (number or digits) to an event time; None if there is none. Invalid values stay text."""
     if seconds is None or isinstance(seconds, bool) or seconds in ("", 0, "0"):
         return None
-    written = word(seconds)[:_TIME_CHARACTERS]
+    written = as_text(seconds)[:_TIME_CHARACTERS]
     try:
         return wire_time(int(Decimal(written) * 1000)) if abs(Decimal(written)) < _SECONDS_BELOW else written
     except (ArithmeticError, ValueError):
         return written
 
 
-def stamp(written: object) -> str | None:
-    """Return an RFC 3339 time for the decode step to check; None for none."""
-    return None if written in (None, "") else word(written)[:_TIME_CHARACTERS]
+def time_text(written: object) -> str | None:
+    """Return a time as text, which the decode step checks; None if there is none."""
+    return None if written in (None, "") else as_text(written)[:_TIME_CHARACTERS]
 
 
-def exported(source: LogFile, names: "re.Pattern[str]", scope: ImportScope) -> list[LogFile]:
-    """Return the files of an export with matching names, or the single file that was given; count others."""
-    members = source.members
-    if not members:
+def exported_files(source: LogFile, names: "re.Pattern[str]", scope: ImportScope) -> list[LogFile]:
+    """Return the files with matching names of a folder or an archive, and count its others; or the single file."""
+    if not source.members:
         return [source]
-    found = [member for member in members if names.fullmatch(file_name(member.name))]
-    if others := len(members) - len(found):
-        scope.leave_out(OTHER_FILE, others)
+    found = [member for member in source.members if names.fullmatch(file_name(member.name))]
+    scope.leave_out(OTHER_FILE, len(source.members) - len(found))
     return found
 
 

@@ -103,7 +103,7 @@ def mail_events(mail: bytes, scope: ImportScope, where: str) -> Iterator[bytes]:
         role="user",
         content="\n\n".join(part for part in (subject if begins or not text else "", text) if part),
         time=time,
-        name=log.author(name) or log.author(address) or log.author(sender),
+        name=log.author_name(name) or log.author_name(address) or log.author_name(sender),
         metadata={"source": "mbox", "subject": subject[:500], "from": address[:500]},
     )
 
@@ -160,7 +160,7 @@ def _text(part: Message) -> str:
 def _files(mail: Message) -> Iterator[str]:
     for part in _parts(mail):
         with suppress(HeaderParseError, LookupError, ValueError, TypeError):
-            if name := log.author(part.get_filename()):
+            if name := log.author_name(part.get_filename()):
                 yield f"[file: {name}]"
 
 

@@ -96,12 +96,12 @@ def memory_events(memory: Any, scope: ImportScope, where: str) -> Iterator[bytes
     if "memory_id" in memory:
         yield _step(memory, owner, fields, scope)
         return
-    memory_id = log.identifier(memory["id"])
-    created, updated = log.stamp(memory.get("created_at")), log.stamp(memory.get("updated_at"))
+    memory_id = log.valid_id(memory["id"])
+    created, updated = log.time_text(memory.get("created_at")), log.time_text(memory.get("updated_at"))
     given = {"content": memory["memory"], **_labels(memory)}
     yield scope.encode_owned_event(owner, {"type": "memory", "id": memory_id, **fields, **given}, created)
     if updated is not None and updated != created:
-        yield scope.edit(owner, memory_id, (updated, updated), given)
+        yield scope.update_event(owner, memory_id, (updated, updated), given)
 
 
 def _owned(memory: dict[str, Any], scope: ImportScope) -> tuple[str, dict[str, Any]]:
@@ -124,7 +124,7 @@ def _labels(memory: dict[str, Any]) -> dict[str, object]:
     if len(named) > 1:
         labels["tags"] = named
     if expires := memory.get("expiration_date"):
-        labels["expires_at"] = _expires(log.word(expires)[:64])
+        labels["expires_at"] = _expires(log.as_text(expires)[:64])
     return labels
 
 
@@ -138,13 +138,13 @@ def _expires(last_day: str) -> str:
 
 def _step(step: dict[str, Any], owner: str, fields: dict[str, Any], scope: ImportScope) -> bytes:
     """Return the event of a history step: added, changed or forgotten."""
-    memory_id, kind = log.identifier(step["memory_id"]), step.get("event")
-    time = log.stamp(step.get("updated_at")) or log.stamp(step.get("created_at"))
+    memory_id, kind = log.valid_id(step["memory_id"]), step.get("event")
+    time = log.time_text(step.get("updated_at")) or log.time_text(step.get("created_at"))
     if kind == "ADD":
         event = {"type": "memory", "id": memory_id, **fields, "content": step.get("new_memory")}
-        time = log.stamp(step.get("created_at")) or time
+        time = log.time_text(step.get("created_at")) or time
     else:
-        event = {"type": "memory.forget", "id": log.identifier(step.get("id")), "memory_id": memory_id}
+        event = {"type": "memory.forget", "id": log.valid_id(step.get("id")), "memory_id": memory_id}
         if kind != "DELETE":
             event |= {"type": "memory.update", "content": step.get("new_memory")}
     return scope.encode_owned_event(owner, event, time)
@@ -206,14 +206,14 @@ ZEP = LogFormat(
 
 def _values(source: LogFile, *path: str) -> Iterator[tuple[int, Any]]:
     for number, text in enumerate(elements(source, *path), start=1):
-        yield number, log.lenient(text)
+        yield number, log.parse_leniently(text)
 
 
 def _nodes(source: LogFile) -> Iterator[tuple[str, str]]:
     """Yield id and name of entities, because edges contain ids."""
     for _, node in _values(source, "nodes"):
-        if isinstance(node, dict) and (name := log.author(node.get("name"))):
-            yield log.word(node.get("uuid")), name
+        if isinstance(node, dict) and (name := log.author_name(node.get("name"))):
+            yield log.as_text(node.get("uuid")), name
 
 
 def _events(
@@ -246,8 +246,8 @@ def _owner(given: dict[str, Any], scope: ImportScope) -> str:
         return scope.user_id
     roles = field_roles(given)
     names = (*(name for name in _OWNERS if name in given), *roles.owners)
-    if (name := first_named(given, names)) is not None and (owner := log.author(log.word(given[name]))):
-        return log.identifier(owner)
+    if (name := first_named(given, names)) is not None and (owner := log.author_name(log.as_text(given[name]))):
+        return log.valid_id(owner)
     if unclear := [name for name in roles.people if given[name]]:
         raise UsageError(f"{', '.join(unclear)} of a thread may say whose it is: call it user_id, or give --user NAME")
     return scope.user_id
@@ -264,12 +264,13 @@ def _message(message: Any, session: str, owner: str, scope: ImportScope, where: 
     role, kind = message.get("role"), message.get("role_type")
     yield from scope.message_events(
         owner,
-        message_id=log.word(message.get("uuid")) or where,
+        message_id=log.as_text(message.get("uuid")) or where,
         session=session,
         role=_role(kind or role),
         content=content,
-        time=log.stamp(message.get("created_at")),
-        name=log.author(message.get("name")) or (log.author(role) if kind is not None and role != kind else None),
+        time=log.time_text(message.get("created_at")),
+        name=log.author_name(message.get("name"))
+        or (log.author_name(role) if kind is not None and role != kind else None),
         metadata={"source": "zep"},
     )
 
@@ -280,14 +281,14 @@ def _role(given: object) -> object:
 
 def fact_events(edge: dict[str, Any], names: Mapping[str, str], scope: ImportScope) -> Iterator[bytes]:
     """Yield a fact with its entities, and its end."""
-    owner, memory_id = _owner(edge, scope), log.identifier(edge.get("uuid"))
-    created, begins, ends = (log.stamp(edge.get(name)) for name in ("created_at", "valid_at", "invalid_at"))
-    ends = ends or log.stamp(edge.get("expired_at"))
+    owner, memory_id = _owner(edge, scope), log.valid_id(edge.get("uuid"))
+    created, begins, ends = (log.time_text(edge.get(name)) for name in ("created_at", "valid_at", "invalid_at"))
+    ends = ends or log.time_text(edge.get("expired_at"))
     source, target = (
-        log.author(edge.get(f"{end}_node_name")) or names.get(log.word(edge.get(f"{end}_node_uuid")))
+        log.author_name(edge.get(f"{end}_node_name")) or names.get(log.as_text(edge.get(f"{end}_node_uuid")))
         for end in ("source", "target")
     )
-    relation = {"source": source, "type": log.author(edge.get("name")) or "relates_to", "target": target}
+    relation = {"source": source, "type": log.author_name(edge.get("name")) or "relates_to", "target": target}
     held = {} if begins is None else {"valid_from": begins}
     event = {"type": "memory", "id": memory_id, "kind": "fact", "content": edge.get("fact"), **held}
     if source and target:
@@ -297,24 +298,24 @@ def fact_events(edge: dict[str, Any], names: Mapping[str, str], scope: ImportSco
         changed: dict[str, object] = {"valid_to": ends}
         if source and target:
             changed["relations"] = [relation | held | {"valid_to": ends}]
-        yield scope.edit(owner, memory_id, (ends, log.stamp(edge.get("expired_at")) or ends), changed)
+        yield scope.update_event(owner, memory_id, (ends, log.time_text(edge.get("expired_at")) or ends), changed)
 
 
 def _episode(episode: dict[str, Any], scope: ImportScope, where: str) -> Iterator[bytes]:
     """Yield the event of a Graphiti episode: a message with its speaker, or other text or data."""
-    content, kind = episode.get("content"), log.word(episode.get("source"))
+    content, kind = episode.get("content"), log.as_text(episode.get("source"))
     if not isinstance(content, str) or not content.strip():
         scope.leave_out(log.EMPTY)
         return
-    times = (log.stamp(episode.get(name)) for name in ("valid_at", "reference_time", "created_at"))
+    times = (log.time_text(episode.get(name)) for name in ("valid_at", "reference_time", "created_at"))
     time = next(filter(None, times), None)
-    owner, key = _owner(episode, scope), log.word(episode.get("uuid")) or where
+    owner, key = _owner(episode, scope), log.as_text(episode.get("uuid")) or where
     if kind != "message":
-        event = {"type": "memory", "id": log.identifier(key), "kind": kind[:100], "content": content}
+        event = {"type": "memory", "id": log.valid_id(key), "kind": kind[:100], "content": content}
         yield scope.encode_owned_event(owner, event, time)
         return
     spoken = _SPOKEN.fullmatch(content) if episode.get("role") is None else None
-    name = log.author(spoken["name"] if spoken else episode.get("role"))
+    name = log.author_name(spoken["name"] if spoken else episode.get("role"))
     has_session = episode.get("thread_id") or episode.get("session_id")
     role = _role(episode.get("role_type") or (name if name in ("assistant", "system", "tool") else "user"))
     yield from scope.message_events(

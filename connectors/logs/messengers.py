@@ -24,7 +24,7 @@ messages, sepinf-inc/IPED's issue 1647 on the program's own lines); WhatsApp doc
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Iterator, Set
+from collections.abc import Iterable, Iterator, Set
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import date, datetime
@@ -39,10 +39,10 @@ from recallflow.errors import UsageError
 from recallflow.limits import RECORD_BYTES
 
 _TELEGRAM_FILE = re.compile(r"result\.json")
-_OF_CHATS = ("personal_chat", "bot_chat", "saved_messages", "replies", "verification_codes")
-_OF_GROUPS = ("private_group", "private_supergroup", "public_supergroup", "private_channel", "public_channel")
-_OF_THE_ACCOUNT = ("bot_chat", "saved_messages", "replies", "verification_codes")  # chats without other people
-_ABSENT = "(File"  # an export without files says so in their place
+_PERSONAL_TYPES = ("personal_chat", "bot_chat", "saved_messages", "replies", "verification_codes")
+_GROUP_TYPES = ("private_group", "private_supergroup", "public_supergroup", "private_channel", "public_channel")
+_ACCOUNT_TYPES = ("bot_chat", "saved_messages", "replies", "verification_codes")  # chats without other people
+_NOT_EXPORTED = "(File"  # start of the text in place of a file's name in an export without files
 _FORWARD_CHARACTERS = 200
 
 
@@ -53,32 +53,31 @@ def _recognises_telegram(head: LogHead) -> bool:
 
 
 def _is_export(one: dict[str, Any]) -> bool:
-    if one.get("type") in (*_OF_CHATS, *_OF_GROUPS):
+    if one.get("type") in (*_PERSONAL_TYPES, *_GROUP_TYPES):
         return "messages" in one
     return "about" in one and ("personal_information" in one or "chats" in one)
 
 
 def _read_telegram(source: LogFile, scope: ImportScope) -> Iterator[bytes]:
-    for file in log.exported(source, _TELEGRAM_FILE, scope):
+    for file in log.exported_files(source, _TELEGRAM_FILE, scope):
         paths = _paths(file)
-        alike = frozenset[str]() if scope.user_given else _shared_names(file, paths)
+        repeated_names = frozenset[str]() if scope.user_given else _repeated_names(file, paths)
         for path in paths:
             for number, (chat, text) in enumerate(placed_elements(file, *path), start=1):
-                where = f"{file.name}, message {number}"
-                yield from telegram_message(log.lenient(text), chat, _owner(chat, alike, scope), scope, where)
+                message, owner = log.parse_leniently(text), _chat_owner(chat, repeated_names, scope)
+                yield from telegram_message(message, chat, owner, scope, f"{file.name}, message {number}")
 
 
-def _shared_names(file: LogFile, paths: list[tuple[str, ...]]) -> frozenset[str]:
-    """Return the names that a person's chats share with other chats of the account."""
+def _repeated_names(file: LogFile, paths: list[tuple[str, ...]]) -> frozenset[str]:
+    """Return the names of personal chats that other chats of the account also have."""
     ids: dict[str, str] = {}
-    shared: set[str] = set()
-    people: set[str] = set()
+    shared, people = set[str](), set[str]()
     for path in paths:
         for chat, text in placed_elements(file, *path[:-2], "id"):
-            if name := log.author(chat.get("name")):
-                chat_id = log.word(log.lenient(text))
+            if name := log.author_name(chat.get("name")):
+                chat_id = log.as_text(log.parse_leniently(text))
                 shared |= {name} if ids.setdefault(name, chat_id) != chat_id else set()
-                people |= set() if chat.get("type") in _OF_GROUPS else {name}
+                people |= set() if chat.get("type") in _GROUP_TYPES else {name}
     return frozenset(shared & people)
 
 
@@ -98,56 +97,54 @@ TELEGRAM = LogFormat(
 )
 
 
-def telegram_message(message: Any, chat: dict[str, Any], owner: str, scope: ImportScope, where: str) -> Iterator[bytes]:
-    """Yield a message of a chat. Service messages are counted by their action."""
+def telegram_message(message: Any, chat: dict[str, Any], owner: str, scope: ImportScope, where: str) -> Iterable[bytes]:
+    """Return the events of a message of a chat. Service messages are counted by their action."""
     if not isinstance(message, dict):
-        yield log.broken(where, "is no message of Telegram's export", message)
-        return
+        return [log.broken(where, "is no message of Telegram's export", message)]
     if message.get("type") == "service":
-        scope.leave_out(f"service messages ({log.word(message.get('action'))})")
-        return
+        return scope.leave_out(f"service messages ({log.as_text(message.get('action'))})")
     text = _telegram_text(message)
     if not text:
-        scope.leave_out(log.EMPTY)
-        return
+        return scope.leave_out(log.EMPTY)
     if not owner:
-        yield log.broken(where, "is of a chat without name and id: give --user NAME", message)
-        return
-    chat_id = log.word(chat.get("id")) or "chat"
-    if (time := _time(message, "date", scope)) is None:
-        yield log.broken(where, "has no date", message)
-        return
-    answered, edited = message.get("reply_to_message_id"), _time(message, "edited", scope)
-    reply_to = {} if answered is None else {"reply_to": f"{chat_id}-{log.word(answered)}"}
+        return [log.broken(where, "is of a chat without name and id: give --user NAME", message)]
+    if (time := _telegram_time(message, "date", scope)) is None:
+        return [log.broken(where, "has no date", message)]
+    written_id, edited = log.as_text(chat.get("id")), _telegram_time(message, "edited", scope)
+    chat_id, answered = written_id or "chat", message.get("reply_to_message_id")
+    reply_to = {} if answered is None else {"reply_to": f"{chat_id}-{log.as_text(answered)}"}
     # A bot's messages in its own chat have the chat's id.
-    is_bot = chat.get("type") == "bot_chat" and log.word(message.get("from_id")) == f"user{log.word(chat.get('id'))}"
-    yield from scope.message_events(
+    is_bot = chat.get("type") == "bot_chat" and log.as_text(message.get("from_id")) == f"user{written_id}"
+    return scope.message_events(
         owner,
-        message_id=f"{chat_id}-{log.word(message.get('id')) or where}",
+        message_id=f"{chat_id}-{log.as_text(message.get('id')) or where}",
         session=chat_id,
         role="assistant" if is_bot else "user",
         content=text,
         time=time,
-        name=log.author(message.get("from")) or log.author(f"deleted account {log.word(message.get('from_id'))}"),
+        name=log.author_name(message.get("from"))
+        or log.author_name(f"deleted account {log.as_text(message.get('from_id'))}"),
         metadata={"source": "telegram", **reply_to},
         edited=None if edited is None else (str(edited), edited),
     )
 
 
-def _owner(chat: dict[str, Any], alike: Set[str], scope: ImportScope) -> str:
-    """Return the owner: the account, or the chat by its name, or its id if the name repeats; empty without both."""
-    if scope.user_given or chat.get("type") in _OF_THE_ACCOUNT:
+def _chat_owner(chat: dict[str, Any], repeated_names: Set[str], scope: ImportScope) -> str:
+    """Return the owner: the account, or the chat by its name, with its id if the name repeats. Return an empty text for
+    a chat without both."""
+    if scope.user_given or chat.get("type") in _ACCOUNT_TYPES:
         return scope.user_id
-    name, chat_id = log.author(chat.get("name")), log.word(chat.get("id"))
+    name, chat_id = log.author_name(chat.get("name")), log.as_text(chat.get("id"))
     if name is None:
-        return log.identifier(f"chat {chat_id}") if chat_id else ""
-    is_alike = name in alike and chat.get("type") not in _OF_GROUPS  # a group that became larger has another id
-    return log.identifier(f"{name} {chat_id}" if is_alike else name)
+        return log.valid_id(f"chat {chat_id}") if chat_id else ""
+    # A group keeps its name alone: it gets another id when it becomes a large group.
+    is_repeated = name in repeated_names and chat.get("type") not in _GROUP_TYPES
+    return log.valid_id(f"{name} {chat_id}" if is_repeated else name)
 
 
-def _time(message: dict[str, Any], field: str, scope: ImportScope) -> int | str | None:
+def _telegram_time(message: dict[str, Any], field: str, scope: ImportScope) -> int | str | None:
     if given := message.get(f"{field}_unixtime"):
-        return log.epoch_ms(given)
+        return log.time_from_seconds(given)
     written = message.get(field)
     if not isinstance(written, str):
         return None
@@ -157,38 +154,37 @@ def _time(message: dict[str, Any], field: str, scope: ImportScope) -> int | str 
 
 
 def _telegram_text(message: dict[str, Any]) -> str:
-    """Return the text, with names of files and other attachments."""
-    found = [*_sent(message), _words(message.get("text"))]
-    text = "\n".join(part for part in found if part)
-    forwarded = log.author(message.get("forwarded_from"))
+    text = "\n".join(filter(None, (*_attachments(message), _text_of(message.get("text")))))
+    forwarded = log.author_name(message.get("forwarded_from"))
     return f"[forwarded from {forwarded[:_FORWARD_CHARACTERS]}]\n{text}" if text and forwarded else text
 
 
-def _words(text: object) -> str:
-    """Return text or joined pieces; the address of a link follows its text."""
+def _text_of(text: object) -> str:
+    """Return a text, or the joined pieces of one. The address of a link follows its text."""
     if isinstance(text, str):
         return text.strip()
     pieces = []
     for piece in text if isinstance(text, list) else ():
         if isinstance(piece, str):
             pieces.append(piece)
-        elif isinstance(words := log.field_of(piece, "text"), str):
+        elif isinstance(shown := log.field_of(piece, "text"), str):
             address = piece.get("href")
-            pieces.append(f"{words} ({address})" if isinstance(address, str) and address != words else words)
+            pieces.append(f"{shown} ({address})" if isinstance(address, str) and address != shown else shown)
     return "".join(pieces).strip()
 
 
-def _sent(message: dict[str, Any]) -> Iterator[str]:
+def _attachments(message: dict[str, Any]) -> Iterator[str]:
     if "photo" in message:
         yield "[photo]"
     kind, emoji = message.get("media_type"), message.get("sticker_emoji")
     if "file" in message or isinstance(kind, str):
         name = message.get("file_name") or message.get("file")
-        named = isinstance(name, str) and not name.startswith(_ABSENT) and (kind is None or "file_name" in message)
-        if isinstance(kind, str) and not named:
+        is_exported = isinstance(name, str) and not name.startswith(_NOT_EXPORTED)
+        has_name = is_exported and (kind is None or "file_name" in message)
+        if isinstance(kind, str) and not has_name:
             yield f"[{kind.replace('_', ' ')}{f' {emoji}' if isinstance(emoji, str) else ''}]"
         else:
-            yield f"[file: {log.file_name(log.word(name))}]" if named else "[file]"
+            yield f"[file: {log.file_name(log.as_text(name))}]" if has_name else "[file]"
     if isinstance(question := log.field_of(poll := message.get("poll"), "question"), str):
         texts = [text for one in log.list_of(poll, "answers") if isinstance(text := log.field_of(one, "text"), str)]
         yield f"[poll: {question}{': ' if texts else ''}{', '.join(texts)}]"
@@ -202,8 +198,9 @@ _ORDERS: tuple[log.DateOrder, ...] = get_args(log.DateOrder)
 
 
 class Dates:
-    """Detector of the date order in a file in time order. An order fits if every date is valid and none lies more
-    than a day before an earlier one. If several orders fit, or none, an option has to name it."""
+    """Detector of the order of day, month and year in a file, whose lines are in time order. An order fits if every
+    date is valid and none lies more than a day before an earlier one. If several orders fit, or none, an option
+    decides."""
 
     def __init__(self, name: str, order: log.DateOrder | None) -> None:
         self._name, self._order = name, order
@@ -215,7 +212,9 @@ class Dates:
             return
         self._seen = a, b, c
         for order in [*self._latest]:
-            found = _date(order, a, b, c) if separator != "." or order != "mdy" else None  # 12.31.2025 is no format
+            found = (
+                _valid_date(order, a, b, c) if separator != "." or order != "mdy" else None
+            )  # 12.31.2025 is no format
             if found is None or (self._latest[order] - found).days > 1:
                 del self._latest[order]
             else:
@@ -233,23 +232,23 @@ class Dates:
 
     def read(self, a: str, b: str, c: str) -> tuple[int, int, int]:
         """Return year, month and day; the day may be invalid."""
-        return _parts(self._order or "dmy", a, b, c)
+        return _year_month_day(self._order or "dmy", a, b, c)
 
 
-def _date(order: log.DateOrder, a: str, b: str, c: str) -> date | None:
-    # A year of four digits shows its place; one of two digits comes last.
+def _valid_date(order: log.DateOrder, a: str, b: str, c: str) -> date | None:
+    # A year that comes first has four digits.
     fits = len(a) == 4 if order == "ymd" else len(a) <= 2 and len(c) in (2, 4)
     with suppress(ValueError):
-        return date(*_parts(order, a, b, c)) if fits else None
+        return date(*_year_month_day(order, a, b, c)) if fits else None
     return None
 
 
-def _parts(order: log.DateOrder, a: str, b: str, c: str) -> tuple[int, int, int]:
+def _year_month_day(order: log.DateOrder, a: str, b: str, c: str) -> tuple[int, int, int]:
     year, month, day = {"dmy": (c, b, a), "mdy": (c, a, b), "ymd": (a, b, c)}[order]
     return int(year) + (2000 if len(year) <= 2 else 0), int(month), int(day)
 
 
-_MARKS = "\u200e\u200f\u202a\u202b\u202c\u202d\u202e\ufeff"
+_DIRECTION_MARKS = "\u200e\u200f\u202a\u202b\u202c\u202d\u202e\ufeff"
 _STAMP = (
     r"(?P<a>\d{1,4})(?P<sep>[./-])\s?(?P<b>\d{1,2})(?P=sep)\s?(?P<c>\d{1,4})\.?[,،]?\s+"
     r"(?:(?:klo|kl|at|um|om|alle|a las)\.?\s+)?"
@@ -258,8 +257,8 @@ _STAMP = (
 _SECOND_HALF = ("P", "p", "م", "下午", "오후")
 IOS_LINE = re.compile(rf"\[{_STAMP}\]\s?(?P<rest>.*)", re.DOTALL)
 ANDROID_LINE = re.compile(rf"{_STAMP} [-–] (?P<rest>.*)", re.DOTALL)
-_SPOKEN_LINE = re.compile(r"(?P<name>[^:\"“”«»\n]{1,100}):(?:\s(?P<text>.*))?", re.DOTALL)
-_UNSAVED = re.compile(r"^~ ?(?=\S)")
+_NAME_AND_TEXT = re.compile(r"(?P<name>[^:\"“”«»\n]{1,100}):(?:\s(?P<text>.*))?", re.DOTALL)
+_TILDE = re.compile(r"^~ ?(?=\S)")
 _WHATSAPP_FILE = re.compile(r"_chat\.txt|.*WhatsApp[ _-].*\.txt", re.IGNORECASE)
 # English, German, Dutch and others with `WhatsApp Chat with`; Italian, French, Spanish, Portuguese.
 _CHAT = re.compile(
@@ -278,10 +277,8 @@ MEDIA, DELETED, PROGRAM_LINES = "media that are not in the export", "deleted mes
 
 
 @dataclass(slots=True)
-class _Entry:
-    """Message with its local time and its lines."""
-
-    wall: datetime
+class _Message:
+    local_time: datetime
     lines: list[str]
     characters: int = 0
 
@@ -290,28 +287,27 @@ def _recognises_whatsapp(head: LogHead) -> bool:
     if head.members:
         return any(_WHATSAPP_FILE.fullmatch(log.file_name(name)) for name in head.members)
     lines = head.start.decode("utf-8", "replace").splitlines()[:_FIRST_LINES]
-    return any(started(line, form) for line in lines for form in (IOS_LINE, ANDROID_LINE))
+    return any(message_start(line, form) for line in lines for form in (IOS_LINE, ANDROID_LINE))
 
 
 def _read_whatsapp(source: LogFile, scope: ImportScope) -> Iterator[bytes]:
-    chats = log.exported(source, _WHATSAPP_FILE, scope)
-    named = [_chat_of(chat.name, "" if len(chats) > 1 else source.name) for chat in chats]
-    if len(chats) > 1 and None in named and not scope.user_given:
-        first = next(chat.name for chat, name in zip(chats, named, strict=True) if name is None)
+    files = log.exported_files(source, _WHATSAPP_FILE, scope)
+    chats = [(file, _chat_name(file.name, "" if len(files) > 1 else source.name)) for file in files]
+    unnamed = next((file.name for file, name in chats if name is None), None)
+    if len(files) > 1 and unnamed is not None and not scope.user_given:
         raise UsageError(
-            f"{source.name}: holds {len(chats)} chats, and {first} has no name of its own: call its folder or file "
-            "WhatsApp Chat with NAME, or import each by itself with --user NAME"
+            f"{source.name}: holds {len(files)} chats, and the name of {unnamed} shows no chat: call its folder "
+            "or file WhatsApp Chat with NAME, or import each file by itself with --user NAME"
         )
-    for chat, name in zip(chats, named, strict=True):
-        yield from chat_events(chat, name, scope)
+    for file, name in chats:
+        yield from chat_events(file, name, scope)
 
 
-def _chat_of(path: str, archive: str) -> str | None:
-    """Return the chat of a file by its name, or by its folder or archive."""
-    parts = [*path.replace("\\", "/").split("/"), archive]
-    for one in (parts[-2], *reversed(parts[:-2]), archive):
-        found = _CHAT.fullmatch(one if one.endswith((".txt", ".zip")) else f"{one}.zip")
-        if found and (name := _person(found["name"])):
+def _chat_name(path: str, archive: str) -> str | None:
+    """Return the name of a chat: from its file name, or else from a folder's or the archive's."""
+    for part in (*reversed(path.replace("\\", "/").split("/")), archive):
+        found = _CHAT.fullmatch(part if part.endswith((".txt", ".zip")) else f"{part}.zip")
+        if found and (name := _name_of_person(found["name"])):
             return name
     return None
 
@@ -320,24 +316,25 @@ WHATSAPP = LogFormat("whatsapp", "WhatsApp's export of a chat", _recognises_what
 
 
 def chat_events(file: LogFile, chat: str | None, scope: ImportScope) -> Iterator[bytes]:
-    """Yield the messages of a chat. Raise UsageError where its dates fit two orders and no option decides."""
+    """Yield the messages of a chat. Raise UsageError if neither the dates nor an option show the order of day, month
+    and year."""
     dates = Dates(file.name, scope.date_order)
     form = None
     for line in _lines(file):
-        form = form or next((one for one in (IOS_LINE, ANDROID_LINE) if started(line, one)), None)
-        if form and (found := started(line, form)):
+        form = form or next((one for one in (IOS_LINE, ANDROID_LINE) if message_start(line, one)), None)
+        if form and (found := message_start(line, form)):
             dates.note(found["a"], found["sep"], found["b"], found["c"])
     dates.decide()
-    owner = scope.user_id if scope.user_given or chat is None else log.identifier(chat)
-    same: Counter[str] = Counter()
+    owner = scope.user_id if scope.user_given or chat is None else log.valid_id(chat)
+    repeats: Counter[str] = Counter()  # content → its number of messages on a day, which distinguishes their ids
     day = None
-    for entry in _entries(file, form, dates):
-        if isinstance(entry, bytes):
-            yield entry
+    for message in _messages(file, form, dates):
+        if isinstance(message, bytes):
+            yield message
             continue
-        if entry.wall.date() != day:  # a number distinguishes equal texts of the same minute
-            day, same = entry.wall.date(), Counter()
-        yield from _events(entry, form is IOS_LINE, chat or "chat", owner, same, scope)
+        if message.local_time.date() != day:
+            day, repeats = message.local_time.date(), Counter()
+        yield from _whatsapp_events(message, form is IOS_LINE, chat or "chat", owner, repeats, scope)
 
 
 def _lines(file: LogFile) -> Iterator[str]:
@@ -346,34 +343,34 @@ def _lines(file: LogFile) -> Iterator[str]:
             yield line.removesuffix(b"\r").decode("utf-8", "replace")
 
 
-def started(line: str, form: "re.Pattern[str]") -> "re.Match[str] | None":
-    """Return the beginning of a message in a line, ignoring direction marks and special spaces."""
-    return form.match(line.lstrip(_MARKS).replace("\u202f", " ").replace("\xa0", " "))
+def message_start(line: str, form: "re.Pattern[str]") -> "re.Match[str] | None":
+    """Match the beginning of a message in a line, without direction marks and special spaces."""
+    return form.match(line.lstrip(_DIRECTION_MARKS).replace("\u202f", " ").replace("\xa0", " "))
 
 
-def _entries(file: LogFile, form: "re.Pattern[str] | None", dates: Dates) -> Iterator[_Entry | bytes]:
-    """Yield messages with all their lines; other text is passed on, to be refused."""
-    entry: _Entry | None = None
+def _messages(file: LogFile, form: "re.Pattern[str] | None", dates: Dates) -> Iterator[_Message | bytes]:
+    """Yield messages with all their lines. Other lines are yielded as invalid records."""
+    message: _Message | None = None
     for number, line in enumerate(_lines(file), start=1):
-        found = started(line, form) if form else None
+        found = message_start(line, form) if form else None
         if found:
-            if entry:
-                yield entry
-            moment = wall(found, dates)
-            entry = _Entry(moment, [found["rest"]]) if moment else None
+            if message:
+                yield message
+            moment = local_time(found, dates)
+            message = _Message(moment, [found["rest"]]) if moment else None
             if moment is None:
                 yield log.broken(f"{file.name}, line {number}", "has no such date or time", line)
-        elif entry:
-            entry.characters += len(line) + 1
-            if entry.characters <= RECORD_BYTES + len(line):  # beyond it the message is refused as it is
-                entry.lines.append(line)
-        elif line.strip(_MARKS + " \t"):
+        elif message:
+            message.characters += len(line) + 1
+            if message.characters <= RECORD_BYTES + len(line):  # a longer message is refused without its other lines
+                message.lines.append(line)
+        elif line.strip(_DIRECTION_MARKS + " \t"):
             yield log.broken(f"{file.name}, line {number}", "is no message of a WhatsApp chat", line)
-    if entry:
-        yield entry
+    if message:
+        yield message
 
 
-def wall(found: "re.Match[str]", dates: Dates) -> datetime | None:
+def local_time(found: "re.Match[str]", dates: Dates) -> datetime | None:
     """Return the local time; None for an invalid date or time."""
     hour = int(found["hour"])
     if half := found["half"] or found["before"]:
@@ -385,48 +382,46 @@ def wall(found: "re.Match[str]", dates: Dates) -> datetime | None:
         return None
 
 
-def _events(
-    entry: _Entry, is_ios: bool, chat: str, owner: str, same: "Counter[str]", scope: ImportScope
-) -> Iterator[bytes]:
-    found = _SPOKEN_LINE.fullmatch("\n".join(entry.lines))
-    name = _person(found["name"]) if found else None
+def _whatsapp_events(
+    message: _Message, is_ios: bool, chat: str, owner: str, repeats: "Counter[str]", scope: ImportScope
+) -> Iterable[bytes]:
+    found = _NAME_AND_TEXT.fullmatch("\n".join(message.lines))
+    name = _name_of_person(found["name"]) if found else None
     if found is None or name is None:
-        scope.leave_out(PROGRAM_LINES)
-        return
-    text, reason = _content(found["text"] or "", is_ios)
+        return scope.leave_out(PROGRAM_LINES)
+    text, reason = _whatsapp_text(found["text"] or "", is_ios)
     if reason:
-        scope.leave_out(reason)
-        return
-    content = f"{entry.wall.isoformat()}\n{name}\n{text}"
-    same[content] += 1
-    key = hashlib.sha256(f"{chat}\n{content}\n{same[content]}".encode(errors="replace")).hexdigest()[:32]
-    yield from scope.message_events(
+        return scope.leave_out(reason)
+    content = f"{message.local_time.isoformat()}\n{name}\n{text}"
+    repeats[content] += 1
+    key = hashlib.sha256(f"{chat}\n{content}\n{repeats[content]}".encode(errors="replace")).hexdigest()[:32]
+    return scope.message_events(
         owner,
         message_id=f"whatsapp-{key}",
         session=chat,
         role="user",
         content=text,
-        time=int(entry.wall.replace(tzinfo=scope.zone).timestamp() * 1000),
+        time=int(message.local_time.replace(tzinfo=scope.zone).timestamp() * 1000),
         name=name,
         metadata={"source": "whatsapp"},
     )
 
 
-def _person(written: str) -> str | None:
+def _name_of_person(written: str) -> str | None:
     """Return a name without the tilde of self-chosen names: `~ Bob` and `Bob` are one person."""
-    return log.author(_UNSAVED.sub("", log.author(written) or ""))
+    return log.author_name(_TILDE.sub("", log.author_name(written) or ""))
 
 
-def _content(text: str, is_ios: bool) -> tuple[str, str | None]:
-    """Return the text, or the reason for leaving it out. iOS marks lines of the program itself."""
+def _whatsapp_text(text: str, is_ios: bool) -> tuple[str, str | None]:
+    """Return the text, or the reason for an omission. iOS begins the program's own lines with a direction mark."""
     text = text.strip(" \t\r\n")
-    bare = _plain(_EDITED.sub("", text))
+    bare = _without_marks(_EDITED.sub("", text))
     if not bare:
         return "", log.EMPTY
     if _DELETED.fullmatch(bare):
         return "", DELETED
     if is_ios and _ATTACHED_IOS.search(text):
-        return _plain(_ATTACHED_IOS.sub(lambda found: f"\n[file: {found['file']}]", text)), None
+        return _without_marks(_ATTACHED_IOS.sub(lambda found: f"\n[file: {found['file']}]", text)), None
     if _OMITTED.fullmatch(bare) or (is_ios and _KINDS_OMITTED.fullmatch(bare)):
         return "", MEDIA
     if is_ios and text.startswith("\u200e"):
@@ -435,5 +430,5 @@ def _content(text: str, is_ios: bool) -> tuple[str, str | None]:
     return (f"[file: {attached['file']}]{bare[attached.end() :]}" if attached else bare), None
 
 
-def _plain(text: str) -> str:
-    return "".join(one for one in text if one not in _MARKS).strip()
+def _without_marks(text: str) -> str:
+    return "".join(one for one in text if one not in _DIRECTION_MARKS).strip()

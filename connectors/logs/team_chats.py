@@ -67,7 +67,7 @@ def _read_slack(source: LogFile, scope: ImportScope) -> Iterator[bytes]:
             continue
         channel = channels.get(found["folder"], _Channel(found["folder"], found["folder"]))
         for number, text in enumerate(elements(member), start=1):
-            yield from slack_message(log.lenient(text), channel, people, scope, f"{member.name}, {number}")
+            yield from slack_message(log.parse_leniently(text), channel, people, scope, f"{member.name}, {number}")
 
 
 SLACK = LogFormat("slack", "Slack's export of a workspace", _recognises_slack, _read_slack)
@@ -75,7 +75,7 @@ SLACK = LogFormat("slack", "Slack's export of a workspace", _recognises_slack, _
 
 def _listed_by_id(files: Iterator[LogFile]) -> Iterator[tuple[str, dict[str, Any]]]:
     for file in files:
-        for value in map(log.lenient, elements(file)):
+        for value in map(log.parse_leniently, elements(file)):
             if isinstance(value, dict) and isinstance(key := value.get("id"), str):
                 yield key, value
 
@@ -89,17 +89,19 @@ def _people(files: Iterator[LogFile]) -> Iterator[tuple[str, str]]:
 
 def _person(given: object) -> str | None:
     fields = ("display_name", "real_name", "name")
-    return next((name for field in fields if (name := log.author(log.field_of(given, field)))), None)
+    return next((name for field in fields if (name := log.author_name(log.field_of(given, field)))), None)
 
 
 def _channels(files: Iterator[LogFile], people: Mapping[str, str]) -> Iterator[tuple[str, _Channel]]:
     """Yield channels by folder. A direct message is named after its users, and its id where names repeat."""
     direct: dict[str, str] = {}
     for key, one in _listed_by_id(files):
-        if name := log.author(one.get("name")):
+        if name := log.author_name(one.get("name")):
             yield name, _Channel(key, name)
         else:
-            named = sorted(people.get(log.word(member), log.word(member)) for member in log.list_of(one, "members"))
+            named = sorted(
+                people.get(log.as_text(member), log.as_text(member)) for member in log.list_of(one, "members")
+            )
             direct[key] = f"dm {', '.join(named)}" if named else key
     alike = Counter(direct.values())
     for key, name in direct.items():
@@ -115,7 +117,7 @@ def slack_message(
         return
     kind = message.get("subtype")
     if kind not in _SUBTYPES:
-        scope.leave_out(_REASONS.get(log.word(kind), log.word(kind)))
+        scope.leave_out(_REASONS.get(log.as_text(kind), log.as_text(kind)))
         return
     if message.get("hidden"):
         scope.leave_out("hidden messages")
@@ -125,13 +127,13 @@ def slack_message(
         scope.leave_out(log.EMPTY)
         return
     ts, thread, edited = message.get("ts"), message.get("thread_ts"), message.get("edited")
-    if (time := log.epoch_ms(ts)) is None:
+    if (time := log.time_from_seconds(ts)) is None:
         yield log.broken(where, "has no time (ts)", message)
         return
     answered = thread if isinstance(thread, str) and thread != ts else None
     yield from scope.message_events(
-        scope.user_id if scope.user_given else log.identifier(channel.name),
-        message_id=f"{channel.id}-{log.word(ts)}",
+        scope.user_id if scope.user_given else log.valid_id(channel.name),
+        message_id=f"{channel.id}-{log.as_text(ts)}",
         # The first message of a thread stays in the channel: before the first answer it was not in a thread.
         session=f"{channel.id}-{answered}" if answered else channel.id,
         role="assistant" if kind == "bot_message" or message.get("bot_id") else "user",
@@ -140,21 +142,21 @@ def slack_message(
         name=_author(message, people),
         metadata={"source": "slack", "channel": channel.name}
         | ({"thread": f"{channel.id}-{answered}"} if answered else {}),
-        edited=(log.word(edited["ts"]), log.epoch_ms(edited["ts"]))
+        edited=(log.as_text(edited["ts"]), log.time_from_seconds(edited["ts"]))
         if isinstance(edited, dict) and edited.get("ts")
         else None,
     )
 
 
 def _author(message: dict[str, Any], people: Mapping[str, str]) -> str | None:
-    user = log.word(message.get("user"))
+    user = log.as_text(message.get("user"))
     return (
         people.get(user)
         or _person(message.get("user_profile"))
-        or log.author(message.get("username"))
+        or log.author_name(message.get("username"))
         or _person(message.get("bot_profile"))
-        or log.author(user)
-        or log.author(message.get("bot_id"))
+        or log.author_name(user)
+        or log.author_name(message.get("bot_id"))
     )
 
 
@@ -224,7 +226,9 @@ def _read_discord(source: LogFile, scope: ImportScope) -> Iterator[bytes]:
     guild, channel = (one if isinstance(one := about.get(name), dict) else {} for name in ("guild", "channel"))
     owner = scope.user_id if scope.user_given else _owner(guild, channel)
     for number, text in enumerate(elements(source, "messages"), start=1):
-        yield from discord_message(log.lenient(text), guild, channel, owner, scope, f"{source.name}, message {number}")
+        yield from discord_message(
+            log.parse_leniently(text), guild, channel, owner, scope, f"{source.name}, message {number}"
+        )
 
 
 DISCORD = LogFormat(
@@ -244,12 +248,12 @@ DISCORD = LogFormat(
 
 def _owner(guild: dict[str, Any], channel: dict[str, Any]) -> str:
     """Return the owner of a channel: channel and guild. Direct messages use their id, because names may repeat."""
-    name, channel_id = log.author(channel.get("name")) or "channel", log.word(channel.get("id"))
-    if log.word(guild.get("id")) in (_DIRECT, ""):
-        return log.identifier(f"dm {name} {channel_id}".strip())
-    if "Thread" in log.word(channel.get("type")):
-        name = log.author(channel.get("category")) or name
-    return log.identifier(f"{log.author(guild.get('name')) or log.word(guild.get('id'))} #{name}")
+    name, channel_id = log.author_name(channel.get("name")) or "channel", log.as_text(channel.get("id"))
+    if log.as_text(guild.get("id")) in (_DIRECT, ""):
+        return log.valid_id(f"dm {name} {channel_id}".strip())
+    if "Thread" in log.as_text(channel.get("type")):
+        name = log.author_name(channel.get("category")) or name
+    return log.valid_id(f"{log.author_name(guild.get('name')) or log.as_text(guild.get('id'))} #{name}")
 
 
 def discord_message(
@@ -259,7 +263,7 @@ def discord_message(
     if not isinstance(message, dict):
         yield log.broken(where, "is no message of Discord's", message)
         return
-    kind = log.word(message.get("type"))
+    kind = log.as_text(message.get("type"))
     if kind not in _TYPES:
         scope.leave_out(f"service messages ({kind})")
         return
@@ -268,13 +272,17 @@ def discord_message(
         scope.leave_out(log.EMPTY)
         return
     written = by if isinstance(by := message.get("author"), dict) else {}
-    edited, answered = log.stamp(message.get("timestampEdited")), message.get("reference")
-    session = log.word(channel.get("id")) or owner
-    message_id = log.word(message.get("id"))
-    metadata = {"source": "discord", "channel": log.word(channel.get("name")), "guild": log.word(guild.get("name"))}
+    edited, answered = log.time_text(message.get("timestampEdited")), message.get("reference")
+    session = log.as_text(channel.get("id")) or owner
+    message_id = log.as_text(message.get("id"))
+    metadata = {
+        "source": "discord",
+        "channel": log.as_text(channel.get("name")),
+        "guild": log.as_text(guild.get("name")),
+    }
     if isinstance(answered, dict) and kind == "Reply":
-        metadata["reply_to"] = f"{session}-{log.word(answered.get('messageId'))}"
-    if (time := log.stamp(message.get("timestamp"))) is None:
+        metadata["reply_to"] = f"{session}-{log.as_text(answered.get('messageId'))}"
+    if (time := log.time_text(message.get("timestamp"))) is None:
         yield log.broken(where, "has no timestamp", message)
         return
     yield from scope.message_events(
@@ -284,9 +292,9 @@ def discord_message(
         role="assistant" if written.get("isBot") is True else "user",
         content=text,
         time=time,
-        name=log.author(written.get("nickname"))
-        or log.author(written.get("name"))
-        or log.author(log.word(written.get("id"))),
+        name=log.author_name(written.get("nickname"))
+        or log.author_name(written.get("name"))
+        or log.author_name(log.as_text(written.get("id"))),
         metadata=metadata,
         edited=None if edited is None else (edited, edited),
     )
@@ -303,6 +311,8 @@ def _discord_text(message: dict[str, Any]) -> str:
             found += [text for field in ("title", "description") if isinstance(text := log.field_of(embed, field), str)]
     for kind, field, shown in (("attachments", "fileName", "file:"), ("stickers", "name", "sticker")):
         found += [
-            f"[{shown} {name}]" for one in log.list_of(message, kind) if (name := log.author(log.field_of(one, field)))
+            f"[{shown} {name}]"
+            for one in log.list_of(message, kind)
+            if (name := log.author_name(log.field_of(one, field)))
         ]
     return "\n".join(text for text in found if text)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recallflow.connectors.logs.log_format import DateOrder
-from recallflow.connectors.logs.messengers import ANDROID_LINE, Dates, started, wall
+from recallflow.connectors.logs.messengers import ANDROID_LINE, Dates, local_time, message_start
 from recallflow.errors import UsageError
 from tests.unit.connectors.logs.reading import Kept, Read, ms, read, times, zipped
 
@@ -210,6 +210,6 @@ def test_dates_are_read_as_written_or_refused(days: list[date], written_so: tupl
 def test_hours_are_read_in_both_clocks(moment: datetime, twelve: bool) -> None:
     moment = moment.replace(second=0, microsecond=0)
     clock = moment.strftime("%I:%M %p" if twelve else "%H:%M")
-    found = started(f"{moment.strftime('%d/%m/%Y')}, {clock} - Ann: x", ANDROID_LINE)
+    found = message_start(f"{moment.strftime('%d/%m/%Y')}, {clock} - Ann: x", ANDROID_LINE)
     assert found is not None
-    assert wall(found, Dates("chat", "dmy")) == moment
+    assert local_time(found, Dates("chat", "dmy")) == moment
