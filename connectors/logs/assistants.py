@@ -30,13 +30,13 @@ def each_conversation(
 ) -> Iterator[bytes]:
     """Yield the events of each conversation.
 
-    The export of one account belongs to the default owner. In that of an organisation each account is an owner, under
-    its name in `names` or else its id; a conversation without an account is refused."""
+    The export of one account belongs to the default owner. In the export of an organisation, each account is an owner:
+    its name in `names`, or else its id. There, a conversation without an account is refused."""
     files = log.exported_files(source, _FILE, scope)
     is_shared = not scope.user_given and _has_several(files, account_field)
     for file in files:
         for number, text in enumerate(elements(file), start=1):
-            conversation, where = log.parse_leniently(text), f"{file.name}, conversation {number}"
+            conversation, where = log.parse(text), f"{file.name}, conversation {number}"
             account = _account(conversation, account_field) if is_shared else ""
             if is_shared and not account:
                 yield log.broken(where, f"has no {account_field}, in an export of several", conversation)
@@ -50,7 +50,7 @@ def _has_several(files: Sequence[LogFile], field: str) -> bool:
     first = ""
     for file in files:
         for _, text in placed_elements(file, EACH, field):
-            account = _account(log.parse_leniently(text), field)
+            account = _account(log.parse(text), field)
             first = first or account
             if account not in ("", first):
                 return True
@@ -66,12 +66,13 @@ def _account(value: object, field: str) -> str:
 
 
 def _title(conversation: dict[str, Any], name: str) -> dict[str, str]:
-    """Return the metadata of a first message: on every message, an import would refuse a renamed conversation."""
+    """Return the title as metadata of the first message. On every message, it would make an import refuse a renamed
+    conversation, whose messages would differ under the same ids."""
     return {"title": title} if isinstance(title := conversation.get(name), str) and title else {}
 
 
-_CHATGPT_FILES = {"chat.html", "user.json", "message_feedback.json", "shared_conversations.json"}  # Claude's has others
-# Link markers to sources, in the current format and in that before 2025.
+_CHATGPT_FILES = {"chat.html", "user.json", "message_feedback.json", "shared_conversations.json"}  # not in Claude's
+# Markers of sources, in the current format and in the format before 2025.
 _CITATION = re.compile("\ue200[^\ue200\ue201]*\ue201|【\\d+(?::\\d+)?†[^【】\n]{1,200}】")
 _INSTRUCTIONS = ("user_editable_context", "model_editable_context")
 _REASONING = ("thoughts", "reasoning_recap")
@@ -87,30 +88,28 @@ CHATGPT = LogFormat(
 
 
 def chatgpt_events(conversation: Any, scope: ImportScope, owner: str, where: str) -> Iterator[bytes]:
-    """Yield the messages of the displayed branch. Others are counted."""
+    """Yield the messages of the displayed branch, and count all others."""
     mapping = log.field_of(conversation, "mapping")
     if not isinstance(mapping, dict):
         yield log.broken(where, "is no conversation of ChatGPT's export, which has a mapping", conversation)
         return
     session = conversation.get("conversation_id") or conversation.get("id") or where
     parents = {key: log.field_of(node, "parent") for key, node in mapping.items()}
-    shown = log.branch(parents, _leaf(conversation, mapping, parents))
-    if others := sum(log.field_of(mapping[key], "message") is not None for key in mapping.keys() - {*shown}):
-        scope.leave_out(log.OTHER_BRANCH, others)
-    about = _title(conversation, "title")
+    displayed = log.branch(parents, _leaf(conversation, mapping, parents))
+    others = mapping.keys() - {*displayed}
+    scope.leave_out(log.OTHER_BRANCH, sum(log.field_of(mapping[key], "message") is not None for key in others))
+    title = _title(conversation, "title")
     time = log.time_from_seconds(conversation.get("create_time"))
-    for key in shown:
+    for key in displayed:
         message = log.field_of(mapping[key], "message")
         if message is None and isinstance(mapping[key], dict):  # the root has no message
             continue
         if not isinstance(message, dict):
             yield log.broken(f"{where}, {key}", "is no message", mapping[key])
             continue
-        time = (
-            log.time_from_seconds(message.get("create_time")) or time
-        )  # a message without a time gets the previous one's
+        time = log.time_from_seconds(message.get("create_time")) or time  # or else that of the previous message
         text = _chatgpt_text(message)
-        if reason := _left_out(message, text):
+        if reason := _omission(message, text):
             scope.leave_out(reason)
             continue
         model = log.field_of(message.get("metadata"), "model_slug")
@@ -121,13 +120,14 @@ def chatgpt_events(conversation: Any, scope: ImportScope, owner: str, where: str
             role=log.field_of(message.get("author"), "role"),
             content=text,
             time=time,
-            metadata={"source": "chatgpt", **about, **({"model": model} if isinstance(model, str) else {})},
+            metadata={"source": "chatgpt", **title, **({"model": model} if isinstance(model, str) else {})},
         )
-        about = {}
+        title = {}
 
 
 def _leaf(conversation: dict[str, Any], mapping: dict[str, Any], parents: dict[str, object]) -> object:
-    """Return the end of the displayed branch; without that field, of the newest branch."""
+    """Return the id of the last message of the displayed branch, or of the newest one if the export does not name
+    it."""
     if isinstance(current := conversation.get("current_node"), str) and current in mapping:
         return current
     inner = {parent for parent in parents.values() if isinstance(parent, str)}
@@ -136,7 +136,8 @@ def _leaf(conversation: dict[str, Any], mapping: dict[str, Any], parents: dict[s
     return max(ends, key=lambda key: time if isinstance(time := times[key], int | float) else 0.0, default=None)
 
 
-def _left_out(message: dict[str, Any], text: str) -> str | None:
+def _omission(message: dict[str, Any], text: str) -> str | None:
+    """Return the reason for omitting a message; None if it is imported."""
     role, metadata = log.field_of(message.get("author"), "role"), message.get("metadata")
     content_type = log.field_of(message.get("content"), "content_type")
     if content_type in _INSTRUCTIONS or log.field_of(metadata, "is_user_system_message"):
@@ -155,20 +156,20 @@ def _left_out(message: dict[str, Any], text: str) -> str | None:
 
 
 def _chatgpt_text(message: dict[str, Any]) -> str:
-    """Return the parts of a message as one text; parts without text are replaced by their kind."""
+    """Return the parts of a message as one text, with the type of each part that has no text."""
     content = message.get("content")
     parts = log.field_of(content, "parts")
     if not isinstance(parts, list):
         parts = [log.field_of(content, "text") or log.field_of(content, "result")]
-    transcribed = any(log.field_of(part, "content_type") == "audio_transcription" for part in parts)
-    found = [_part(part, transcribed) for part in parts]
+    has_transcription = any(log.field_of(part, "content_type") == "audio_transcription" for part in parts)
+    texts = [_part_text(part, has_transcription) for part in parts]
     for attachment in log.list_of(message.get("metadata"), "attachments"):
         if (name := log.field_of(attachment, "name")) and isinstance(name, str):
-            found.append(f"[file: {name}]")
-    return "\n".join(text for text in found if text)
+            texts.append(f"[file: {name}]")
+    return "\n".join(filter(None, texts))
 
 
-def _part(part: object, transcribed: bool) -> str:
+def _part_text(part: object, has_transcription: bool) -> str:
     if isinstance(part, str):
         return _CITATION.sub("", part).strip()
     if isinstance(text := log.field_of(part, "text"), str):
@@ -176,21 +177,21 @@ def _part(part: object, transcribed: bool) -> str:
     kind = log.field_of(part, "content_type")
     if not isinstance(kind, str):
         return ""
-    if transcribed and ("audio" in kind or "video" in kind):
-        return ""  # the transcription has its words
+    if has_transcription and ("audio" in kind or "video" in kind):
+        return ""  # another part is its transcription
     return f"[{kind.removesuffix('_asset_pointer').replace('_', ' ')}]"
 
 
 _CLAUDE_FILES = {"users.json", "projects.json", "memories.json"}
 _ROLES = {"human": "user"}
-_LEFT_OUT = {"thinking": "reasoning", "tool_use": "calls of tools", "tool_result": "results of tools"}
+_OMITTED_BLOCKS = {"thinking": "reasoning", "tool_use": "calls of tools", "tool_result": "results of tools"}
 
 
-def _people(source: LogFile) -> Iterator[tuple[str, str]]:
-    """Yield account id and label of an organisation's accounts: names may repeat, addresses do not."""
+def _account_names(source: LogFile) -> Iterator[tuple[str, str]]:
+    """Yield the ids of an organisation's accounts with their addresses, or else their names, which may repeat."""
     for file in source.members:
         if log.file_name(file.name) == "users.json":
-            for one in map(log.parse_leniently, elements(file)):
+            for one in map(log.parse, elements(file)):
                 if name := log.author_name(log.field_of(one, "email_address")) or log.author_name(
                     log.field_of(one, "full_name")
                 ):
@@ -201,7 +202,7 @@ CLAUDE = LogFormat(
     "claude",
     "Claude's export",
     lambda head: holds_conversations(head, _CLAUDE_FILES, "chat_messages", list),
-    lambda source, scope: each_conversation(source, scope, claude_events, "account", dict(_people(source))),
+    lambda source, scope: each_conversation(source, scope, claude_events, "account", dict(_account_names(source))),
     ("uuid", "name", "created_at", "updated_at", "account", "chat_messages", "sender", "current_leaf_message_uuid"),
 )
 
@@ -213,10 +214,10 @@ def claude_events(conversation: Any, scope: ImportScope, owner: str, where: str)
         yield log.broken(where, "is no conversation of Claude's export, which has chat_messages", conversation)
         return
     session = log.as_text(conversation.get("uuid")) or where
-    about = _title(conversation, "name")
-    shown = _shown(messages, conversation.get("current_leaf_message_uuid"))
-    scope.leave_out(log.OTHER_BRANCH, len(messages) - len(shown))
-    for number, message in enumerate(shown, start=1):
+    title = _title(conversation, "name")
+    displayed = _displayed(messages, conversation.get("current_leaf_message_uuid"))
+    scope.leave_out(log.OTHER_BRANCH, len(messages) - len(displayed))
+    for number, message in enumerate(displayed, start=1):
         if not isinstance(message, dict):
             yield log.broken(f"{where}, message {number}", "is no message", message)
             continue
@@ -235,13 +236,13 @@ def claude_events(conversation: Any, scope: ImportScope, owner: str, where: str)
             role=_ROLES.get(sender, sender) if isinstance(sender, str) else None,
             content=text,
             time=log.time_text(message.get("created_at")) or log.time_text(conversation.get("created_at")),
-            metadata={"source": "claude", **about},
+            metadata={"source": "claude", **title},
         )
-        about = {}
+        title = {}
 
 
-def _shown(messages: list[Any], leaf: object) -> list[Any]:
-    """Return the messages up to the leaf, or all where the leaf or a parent is missing."""
+def _displayed(messages: list[Any], leaf: object) -> list[Any]:
+    """Return the messages of the branch that ends at the leaf; all messages if the leaf or a parent is missing."""
     by_id = {one["uuid"]: one for one in messages if isinstance(one, dict) and isinstance(one.get("uuid"), str)}
     parents = {key: one.get("parent_message_uuid") for key, one in by_id.items()}
     if not isinstance(leaf, str) or leaf not in parents or len(by_id) < len(messages) or not all(parents.values()):
@@ -251,18 +252,18 @@ def _shown(messages: list[Any], leaf: object) -> list[Any]:
 
 def _claude_text(message: dict[str, Any]) -> tuple[str, list[str]]:
     """Return the text with file names, and the reasons for omitted blocks."""
-    found, reasons = [], []
+    texts, reasons = [], []
     for block in log.list_of(message, "content"):
         kind = log.field_of(block, "type")
         if kind in ("text", None) and isinstance(text := block.get("text") if isinstance(block, dict) else block, str):
-            found.append(text.strip())
+            texts.append(text.strip())
         elif kind is not None:
-            reasons.append(_LEFT_OUT.get(log.as_text(kind), f"blocks of type {log.as_text(kind)}"))
+            reasons.append(_OMITTED_BLOCKS.get(log.as_text(kind), f"blocks of type {log.as_text(kind)}"))
     if not message.get("content"):  # older exports have no blocks
-        found.append(log.text_of(message, "text"))
+        texts.append(log.text_of(message, "text"))
     for file in (*log.list_of(message, "attachments"), *log.list_of(message, "files")):
         if isinstance(name := log.field_of(file, "file_name"), str) and name:
-            found.append(f"[file: {name}]")
+            texts.append(f"[file: {name}]")
         if log.field_of(file, "extracted_content"):
             reasons.append("texts of attached files")
-    return "\n".join(text for text in found if text), reasons
+    return "\n".join(filter(None, texts)), reasons

@@ -160,7 +160,7 @@ def _excerpt(value: object) -> str:
         return f"a {type(value).__name__} that is nested too deeply"
 
 
-def parse_leniently(text: bytes) -> Any:
+def parse(text: bytes) -> Any:
     """Parse JSON with replacement characters for invalid UTF-8 and lone surrogates; return other text as bytes."""
     try:
         return orjson.loads(text)

@@ -11,7 +11,7 @@ The format is RFC 4155's; a line of a text that begins with `From ` is written `
 import hashlib
 import html
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from email.errors import HeaderParseError
 from email.header import decode_header, make_header
@@ -59,49 +59,46 @@ MBOX = LogFormat("mbox", "a mailbox (mbox)", _recognises, _read)
 def _mails(file: BinaryIO) -> Iterator[tuple[bytes, bool]]:
     """Yield each mail without its `From ` line, and whether it is complete."""
     mail: list[bytes] = []
-    held, is_started, is_after_blank = 0, False, True
+    size_bytes, has_begun, is_after_blank = 0, False, True
     for line in bounded_lines(file, _LINE_BYTES):
         if is_after_blank and _START.match(line):
-            if is_started:
-                yield b"\n".join(mail), held <= _MAIL_BYTES
-            mail, held, is_started, is_after_blank = [], 0, True, False
+            if has_begun:
+                yield b"\n".join(mail), size_bytes <= _MAIL_BYTES
+            mail, size_bytes, has_begun, is_after_blank = [], 0, True, False
             continue
         is_after_blank = not line.strip()
-        held += len(line) + 1
-        if held <= _MAIL_BYTES:
+        size_bytes += len(line) + 1
+        if size_bytes <= _MAIL_BYTES:
             mail.append(line[1:] if _ESCAPED.match(line) else line)
-    if is_started:
-        yield b"\n".join(mail), held <= _MAIL_BYTES
+    if has_begun:
+        yield b"\n".join(mail), size_bytes <= _MAIL_BYTES
 
 
-def mail_events(mail: bytes, scope: ImportScope, where: str) -> Iterator[bytes]:
-    """Yield a mail as a message of its thread, which is named by its first reference."""
+def mail_events(mail: bytes, scope: ImportScope, where: str) -> Iterable[bytes]:
+    """Return a mail as a message of its thread. The id of a thread is that of the mail that began it."""
     try:
         parsed = BytesParser(policy=compat32).parsebytes(mail)
     except RecursionError:
-        yield log.broken(where, "is nested too deeply", mail)
-        return
+        return [log.broken(where, "is nested too deeply", mail)]
     subject, sender = _header(parsed, "Subject"), _header(parsed, "From")
     body, quoted = _unquoted(_body(parsed))
     scope.leave_out(_QUOTED, quoted)
     text = "\n".join(part for part in (body, *_files(parsed)) if part)
     if not text and not subject:
-        scope.leave_out(log.EMPTY)
-        return
+        return scope.leave_out(log.EMPTY)
     if (time := _time(parsed)) is None:
-        yield log.broken(where, "has no date", mail)
-        return
-    own = _ids(parsed, "Message-ID")
-    mail_id = own[0] if own else f"mail-{hashlib.sha256(mail.strip()).hexdigest()[:32]}"
+        return [log.broken(where, "has no date", mail)]
+    own_ids = _ids(parsed, "Message-ID")
+    mail_id = own_ids[0] if own_ids else f"mail-{hashlib.sha256(mail.strip()).hexdigest()[:32]}"
     thread = next((ids[0] for name in ("References", "In-Reply-To") if (ids := _ids(parsed, name))), mail_id)
     name, address = next(iter(getaddresses([sender])), ("", ""))
-    begins = bool(subject) and thread == mail_id  # a reply repeats the subject of its thread
-    yield from scope.message_events(
+    shows_subject = not text or thread == mail_id  # a reply repeats the subject of its thread
+    return scope.message_events(
         scope.user_id,
         message_id=mail_id,
         session=_header(parsed, "X-GM-THRID") or thread,
         role="user",
-        content="\n\n".join(part for part in (subject if begins or not text else "", text) if part),
+        content="\n\n".join(filter(None, (subject if shows_subject else "", text))),
         time=time,
         name=log.author_name(name) or log.author_name(address) or log.author_name(sender),
         metadata={"source": "mbox", "subject": subject[:500], "from": address[:500]},
@@ -109,7 +106,7 @@ def mail_events(mail: bytes, scope: ImportScope, where: str) -> Iterator[bytes]:
 
 
 def _header(mail: Message, name: str) -> str:
-    """Return the text of a header; unchanged in an unknown charset."""
+    """Return the decoded text of a header; the text as it is if its charset is unknown."""
     written = str(mail.get(name) or "")
     with suppress(HeaderParseError, LookupError, ValueError):
         written = str(make_header(decode_header(written)))
@@ -138,11 +135,11 @@ def _body(mail: Message) -> str:
 
 def _parts(mail: Message) -> Iterator[Message]:
     """Yield the leaf parts of a mail. An attached mail is one part."""
-    ahead: list[Message] = [mail]
-    while ahead:
-        part = ahead.pop()
+    stack: list[Message] = [mail]
+    while stack:
+        part = stack.pop()
         if part.is_multipart() and part.get_content_maintype() == "multipart":
-            ahead += reversed([one for one in part.get_payload() if isinstance(one, Message)])
+            stack += reversed([one for one in part.get_payload() if isinstance(one, Message)])
         else:
             yield part
 
@@ -165,7 +162,7 @@ def _files(mail: Message) -> Iterator[str]:
 
 
 def _unquoted(body: str) -> tuple[str, int]:
-    """Return the text without quoted lines, which are separate mails, and the number of these lines."""
+    """Return the text without the quoted lines of earlier mails, and the number of these lines."""
     kept: list[str] = []
     quoted = 0
     for line in body.replace("\r\n", "\n").split("\n"):

@@ -28,7 +28,7 @@ format: help.getzep.com/sdk-reference (thread/get-messages-of-a-thread), its ver
 (api/edges, api/episodes)."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import date, timedelta
 from typing import Any
 
@@ -42,14 +42,14 @@ from recallflow.errors import InvalidRecord, UsageError
 
 _MEM0_LISTS = ("results", "memories", "history")
 _FIRST_BYTES = 64 * 1024  # in which the names of the lists appear
-_NOT_MEMORIES = ("relations", "entities")
+_GRAPH_LISTS = ("relations", "entities")
 
 
-def _first(start: bytes) -> list[dict[str, Any]]:
+def _first_items(start: bytes) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     for one in first_objects(start):
         lists = [one[name] for name in _MEM0_LISTS if isinstance(one.get(name), list)]
-        found += [item for given in lists for item in given if isinstance(item, dict)] if lists else [one]
+        found += [item for items in lists for item in items if isinstance(item, dict)] if lists else [one]
     return found
 
 
@@ -62,81 +62,79 @@ def _is_memory(one: dict[str, Any]) -> bool:
 def _read_mem0(source: LogFile, scope: ImportScope) -> Iterator[bytes]:
     start = first_objects(source.start(_FIRST_BYTES))
     listed = next((name for one in start for name in _MEM0_LISTS if name in one), None)
-    for number, value in _values(source, *filter(None, [listed])):
+    for number, value in _numbered_values(source, *filter(None, [listed])):
         pages = log.field_of(value, listed) if listed else None  # a line may be a further page
         for one in pages if isinstance(pages, list) else [value]:
             yield from memory_events(one, scope, f"{source.name}, {number}")
-    if any(name in one for one in start for name in _NOT_MEMORIES):
+    if any(name in one for one in start for name in _GRAPH_LISTS):
         scope.leave_out("relations of mem0's graph")
 
 
 MEM0 = LogFormat(
     "mem0",
     "memories of mem0",
-    lambda head: not head.members and any(map(_is_memory, _first(head.start))),
+    lambda head: any(map(_is_memory, _first_items(head.start))),
     _read_mem0,
     fields=("memory", "results", "memories", "agent_id", "app_id", "run_id", "categories", "old_memory", "new_memory"),
 )
 
 
-def memory_events(memory: Any, scope: ImportScope, where: str) -> Iterator[bytes]:
-    """Yield a memory, with the update that changed it last; or a step of its history."""
+def memory_events(memory: Any, scope: ImportScope, where: str) -> Iterable[bytes]:
+    """Return the events of a memory, with the update of its last change, or of a step of a memory's history."""
     if not isinstance(memory, dict) or not _is_memory(memory):
-        yield log.broken(where, "is no memory of mem0", memory)
-        return
+        return [log.broken(where, "is no memory of mem0", memory)]
     try:
-        owner, fields = _owned(memory, scope)
+        owner, fields = _mem0_owner(memory, scope)
     except InvalidRecord as error:
-        yield log.broken(where, str(error), memory)
-        return
-    if unclear := _unclear(memory, scope):
+        return [log.broken(where, str(error), memory)]
+    if unclear := _unclear_owners(memory, scope):
         problem = f"has none of {', '.join(ENTITIES)}, and {', '.join(unclear)}: give --user NAME"
-        yield log.broken(where, problem, memory)
-        return
+        return [log.broken(where, problem, memory)]
     if "memory_id" in memory:
-        yield _step(memory, owner, fields, scope)
-        return
+        return [_history_event(memory, owner, fields, scope)]
     memory_id = log.valid_id(memory["id"])
     created, updated = log.time_text(memory.get("created_at")), log.time_text(memory.get("updated_at"))
-    given = {"content": memory["memory"], **_labels(memory)}
-    yield scope.encode_owned_event(owner, {"type": "memory", "id": memory_id, **fields, **given}, created)
-    if updated is not None and updated != created:
-        yield scope.update_event(owner, memory_id, (updated, updated), given)
+    content = {"content": memory["memory"], **_categories_and_expiry(memory)}
+    event = scope.encode_owned_event(owner, {"type": "memory", "id": memory_id, **fields, **content}, created)
+    if updated is None or updated == created:
+        return [event]
+    return [event, scope.update_event(owner, memory_id, (updated, updated), content)]
 
 
-def _owned(memory: dict[str, Any], scope: ImportScope) -> tuple[str, dict[str, Any]]:
-    named = {kind: name for kind in ENTITIES if isinstance(name := identifier_text(memory.get(kind)), str) and name}
+def _mem0_owner(memory: dict[str, Any], scope: ImportScope) -> tuple[str, dict[str, Any]]:
+    """Return the owner, and the event fields that mem0's other entities become. Raise InvalidRecord."""
+    ids = {kind: name for kind in ENTITIES if isinstance(name := identifier_text(memory.get(kind)), str) and name}
     metadata = memory.get("metadata")
-    owner, fields = owned(named or {ENTITIES[0]: scope.user_id}, metadata if isinstance(metadata, dict) else None)
+    owner, fields = owned(ids or {ENTITIES[0]: scope.user_id}, metadata if isinstance(metadata, dict) else None)
     return (scope.user_id if scope.user_given else owner), fields
 
 
-def _unclear(memory: dict[str, Any], scope: ImportScope) -> list[str]:
-    """Return the fields that look like the owner of a memory without one."""
+def _unclear_owners(memory: dict[str, Any], scope: ImportScope) -> list[str]:
+    """Return the fields that look like the owner of a memory without any of mem0's entities."""
     if scope.user_given or any(is_scalar(memory.get(kind)) and memory[kind] != "" for kind in ENTITIES):
         return []
     return unclear_identities(name for name, value in memory.items() if value)
 
 
-def _labels(memory: dict[str, Any]) -> dict[str, object]:
-    named = [one for one in log.list_of(memory, "categories") if isinstance(one, str)]
-    labels: dict[str, object] = {"category": named[0]} if named else {}
-    if len(named) > 1:
-        labels["tags"] = named
+def _categories_and_expiry(memory: dict[str, Any]) -> dict[str, object]:
+    categories = [one for one in log.list_of(memory, "categories") if isinstance(one, str)]
+    fields: dict[str, object] = {"category": categories[0]} if categories else {}
+    if len(categories) > 1:
+        fields["tags"] = categories
     if expires := memory.get("expiration_date"):
-        labels["expires_at"] = _expires(log.as_text(expires)[:64])
-    return labels
+        fields["expires_at"] = _next_day(log.as_text(expires)[:64])
+    return fields
 
 
-def _expires(last_day: str) -> str:
-    """Return the expiry time after a last valid date."""
+def _next_day(last_day: str) -> str:
+    """Return the day after the last day on which a memory is valid. An invalid date stays."""
     try:
         return (date.fromisoformat(last_day[:10]) + timedelta(days=1)).isoformat()
     except (ValueError, OverflowError):
         return last_day
 
 
-def _step(step: dict[str, Any], owner: str, fields: dict[str, Any], scope: ImportScope) -> bytes:
+def _history_event(step: dict[str, Any], owner: str, fields: dict[str, Any], scope: ImportScope) -> bytes:
     """Return the event of a history step: added, changed or forgotten."""
     memory_id, kind = log.valid_id(step["memory_id"]), step.get("event")
     time = log.time_text(step.get("updated_at")) or log.time_text(step.get("created_at"))
@@ -150,28 +148,29 @@ def _step(step: dict[str, Any], owner: str, fields: dict[str, Any], scope: Impor
     return scope.encode_owned_event(owner, event, time)
 
 
-_THREADS, _FACTS = ("threads", "sessions"), ("edges", "facts")
-_ZEP_LISTS = (*_THREADS, "messages", "episodes", *_FACTS)
-_OWNERS = ("user_id", "group_id", "graph_id")
-_ROLES = {"norole": "user", "human": "user", "ai": "assistant"}
-_SPOKEN = re.compile(r"(?P<name>[^:\n]{1,100}): ?(?P<text>.*)", re.DOTALL)
+_THREAD_LISTS, _FACT_LISTS = ("threads", "sessions"), ("edges", "facts")
+_ZEP_LISTS = (*_THREAD_LISTS, "messages", "episodes", *_FACT_LISTS)
+_OWNER_FIELDS = ("user_id", "group_id", "graph_id")
+_ZEP_ROLES = {"norole": "user", "human": "user", "ai": "assistant"}
+_SPEAKER_AND_TEXT = re.compile(r"(?P<name>[^:\n]{1,100}): ?(?P<text>.*)", re.DOTALL)
 
 
 def _is_zep(one: dict[str, Any]) -> bool:
-    listed = {name: item for name in _ZEP_LISTS if (item := _one(one.get(name))) is not None}
-    if _is_thread(one) or any(_is_thread(listed[name]) for name in _THREADS if name in listed):
+    listed = {name: _first_of(one.get(name)) for name in _ZEP_LISTS}
+    if _is_thread(one) or any(_is_thread(listed[name]) for name in _THREAD_LISTS):
         return True
     return any("fact" in item or _is_episode(item) for item in (one, *listed.values()))
 
 
-def _one(items: object) -> dict[str, Any] | None:
-    return items[0] if isinstance(items, list) and items and isinstance(items[0], dict) else None
+def _first_of(items: object) -> dict[str, Any]:
+    """Return the first item of a list; an empty object if the list is empty, or the item no object."""
+    return items[0] if isinstance(items, list) and items and isinstance(items[0], dict) else {}
 
 
 def _is_thread(one: dict[str, Any]) -> bool:
-    """Return whether it is a Zep thread: Zep names its messages by uuid, other chats with `messages` do not."""
-    message = _one(one.get("messages"))
-    return message is not None and "content" in message and ("uuid" in message or "role_type" in message)
+    """Return whether an object is a thread of Zep, whose messages have a `uuid`; those of other chats have none."""
+    message = _first_of(one.get("messages"))
+    return "content" in message and ("uuid" in message or "role_type" in message)
 
 
 def _is_episode(one: dict[str, Any]) -> bool:
@@ -181,144 +180,145 @@ def _is_episode(one: dict[str, Any]) -> bool:
 def _read_zep(source: LogFile, scope: ImportScope) -> Iterator[bytes]:
     start = first_objects(source.start(_FIRST_BYTES))
     listed = [name for name in _ZEP_LISTS if any(name in one for one in start)]
-    about = {}
+    thread = {}
     if any("messages" in one for one in start):  # the owner may follow any number of messages
-        about = members(source, without="messages")
+        thread = members(source, without="messages")
     if listed and not any("thread_id" in one or "session_id" in one for one in start):
-        names = dict(_nodes(source))
-        for name in ("episodes", "messages", *_THREADS, *_FACTS):  # messages before the facts about them
+        entities = dict(_entity_names(source))
+        for name in ("episodes", "messages", *_THREAD_LISTS, *_FACT_LISTS):  # messages before the facts about them
             if name in listed:
-                for number, value in _values(source, name):
-                    yield from _events(name, value, about, names, scope, f"{source.name}, {name} {number}")
+                for number, value in _numbered_values(source, name):
+                    yield from _zep_events(name, value, thread, entities, scope, f"{source.name}, {name} {number}")
         return
-    for number, value in _values(source):
-        yield from _events("", value, {}, {}, scope, f"{source.name}, {number}")
+    for number, value in _numbered_values(source):
+        yield from _zep_events("", value, {}, {}, scope, f"{source.name}, {number}")
 
 
 ZEP = LogFormat(
     "zep",
     "threads and facts of Zep and Graphiti",
-    lambda head: not head.members and any(map(_is_zep, first_objects(head.start))),
+    lambda head: any(map(_is_zep, first_objects(head.start))),
     _read_zep,
     fields=("uuid", "role_type", "thread_id", "fact", "edges", "nodes", "episodes", "valid_at", "group_id", "graph_id"),
 )
 
 
-def _values(source: LogFile, *path: str) -> Iterator[tuple[int, Any]]:
+def _numbered_values(source: LogFile, *path: str) -> Iterator[tuple[int, Any]]:
     for number, text in enumerate(elements(source, *path), start=1):
-        yield number, log.parse_leniently(text)
+        yield number, log.parse(text)
 
 
-def _nodes(source: LogFile) -> Iterator[tuple[str, str]]:
-    """Yield id and name of entities, because edges contain ids."""
-    for _, node in _values(source, "nodes"):
+def _entity_names(source: LogFile) -> Iterator[tuple[str, str]]:
+    """Yield the id and the name of each entity, because edges contain ids."""
+    for _, node in _numbered_values(source, "nodes"):
         if isinstance(node, dict) and (name := log.author_name(node.get("name"))):
             yield log.as_text(node.get("uuid")), name
 
 
-def _events(
-    kind: str, value: Any, about: dict[str, Any], names: Mapping[str, str], scope: ImportScope, where: str
-) -> Iterator[bytes]:
+def _zep_events(
+    list_name: str, value: Any, thread: dict[str, Any], entities: Mapping[str, str], scope: ImportScope, where: str
+) -> Iterable[bytes]:
+    """Return the events of an element of a list. `thread` has the fields of the thread whose messages are the list."""
     if not isinstance(value, dict):
-        yield log.broken(where, "is nothing that Zep gives", value)
-    elif kind == "messages" and not isinstance(value.get("messages"), list):  # a list would be a further page
-        yield from _message(value, _session(about, where), _owner(about, scope), scope, where)
-    elif isinstance(messages := value.get("messages"), list):
-        for number, message in enumerate(messages, start=1):
-            session, owner = _session(value, where), _owner(value, scope)
-            yield from _message(message, session, owner, scope, f"{where}, message {number}")
-    elif "fact" in value:
-        yield from fact_events(value, names, scope)
-    elif _is_episode(value):
-        yield from _episode(value, scope, where)
-    else:
-        yield log.broken(where, "is no thread, fact or episode of Zep's", value)
+        return [log.broken(where, "is nothing that Zep gives", value)]
+    messages = value.get("messages")
+    if list_name == "messages" and not isinstance(messages, list):  # a list would be a further page
+        return _zep_message(value, _session(thread, where), _owner(thread, scope), scope, where)
+    if isinstance(messages, list):
+        return _thread_events(value, messages, scope, where)
+    if "fact" in value:
+        return fact_events(value, entities, scope)
+    if _is_episode(value):
+        return _episode_events(value, scope, where)
+    return [log.broken(where, "is no thread, fact or episode of Zep's", value)]
+
+
+def _thread_events(thread: dict[str, Any], messages: list[Any], scope: ImportScope, where: str) -> Iterator[bytes]:
+    for number, message in enumerate(messages, start=1):
+        session, owner = _session(thread, where), _owner(thread, scope)
+        yield from _zep_message(message, session, owner, scope, f"{where}, message {number}")
 
 
 def _session(thread: dict[str, Any], where: str) -> str:
-    given = thread.get("thread_id") or thread.get("session_id") or thread.get("uuid")
-    return str(given) if isinstance(given, str) else log.file_name(where.partition(",")[0])
+    written_id = thread.get("thread_id") or thread.get("session_id") or thread.get("uuid")
+    return str(written_id) if isinstance(written_id, str) else log.file_name(where.partition(",")[0])
 
 
-def _owner(given: dict[str, Any], scope: ImportScope) -> str:
-    """Return a thread's user or a graph's group. Raise UsageError where another field looks like the owner."""
+def _owner(record: dict[str, Any], scope: ImportScope) -> str:
+    """Return a thread's user or a graph's group. Raise UsageError if another field looks like the owner."""
     if scope.user_given:
         return scope.user_id
-    roles = field_roles(given)
-    names = (*(name for name in _OWNERS if name in given), *roles.owners)
-    if (name := first_named(given, names)) is not None and (owner := log.author_name(log.as_text(given[name]))):
+    roles = field_roles(record)
+    names = (*(name for name in _OWNER_FIELDS if name in record), *roles.owners)
+    if (name := first_named(record, names)) is not None and (owner := log.author_name(log.as_text(record[name]))):
         return log.valid_id(owner)
-    if unclear := [name for name in roles.people if given[name]]:
+    if unclear := [name for name in roles.people if record[name]]:
         raise UsageError(f"{', '.join(unclear)} of a thread may say whose it is: call it user_id, or give --user NAME")
     return scope.user_id
 
 
-def _message(message: Any, session: str, owner: str, scope: ImportScope, where: str) -> Iterator[bytes]:
+def _zep_message(message: Any, session: str, owner: str, scope: ImportScope, where: str) -> Iterable[bytes]:
     if not isinstance(message, dict):
-        yield log.broken(where, "is no message", message)
-        return
+        return [log.broken(where, "is no message", message)]
     content = message.get("content")
     if not isinstance(content, str) or not content.strip():
-        scope.leave_out(log.EMPTY)
-        return
-    role, kind = message.get("role"), message.get("role_type")
-    yield from scope.message_events(
+        return scope.leave_out(log.EMPTY)
+    role, role_type = message.get("role"), message.get("role_type")
+    name = message.get("name"), role if role_type is not None and role != role_type else None
+    return scope.message_events(
         owner,
         message_id=log.as_text(message.get("uuid")) or where,
         session=session,
-        role=_role(kind or role),
+        role=_role(role_type or role),
         content=content,
         time=log.time_text(message.get("created_at")),
-        name=log.author_name(message.get("name"))
-        or (log.author_name(role) if kind is not None and role != kind else None),
+        name=next(filter(None, map(log.author_name, name)), None),
         metadata={"source": "zep"},
     )
 
 
-def _role(given: object) -> object:
-    return _ROLES.get(given, given) if isinstance(given, str) else given
+def _role(written: object) -> object:
+    return _ZEP_ROLES.get(written, written) if isinstance(written, str) else written
 
 
-def fact_events(edge: dict[str, Any], names: Mapping[str, str], scope: ImportScope) -> Iterator[bytes]:
-    """Yield a fact with its entities, and its end."""
+def fact_events(edge: dict[str, Any], entities: Mapping[str, str], scope: ImportScope) -> Iterator[bytes]:
+    """Yield a fact with the names of its entities (id → name), and the update that ends it."""
     owner, memory_id = _owner(edge, scope), log.valid_id(edge.get("uuid"))
     created, begins, ends = (log.time_text(edge.get(name)) for name in ("created_at", "valid_at", "invalid_at"))
     ends = ends or log.time_text(edge.get("expired_at"))
     source, target = (
-        log.author_name(edge.get(f"{end}_node_name")) or names.get(log.as_text(edge.get(f"{end}_node_uuid")))
+        log.author_name(edge.get(f"{end}_node_name")) or entities.get(log.as_text(edge.get(f"{end}_node_uuid")))
         for end in ("source", "target")
     )
     relation = {"source": source, "type": log.author_name(edge.get("name")) or "relates_to", "target": target}
-    held = {} if begins is None else {"valid_from": begins}
-    event = {"type": "memory", "id": memory_id, "kind": "fact", "content": edge.get("fact"), **held}
+    begin = {} if begins is None else {"valid_from": begins}
+    event = {"type": "memory", "id": memory_id, "kind": "fact", "content": edge.get("fact"), **begin}
     if source and target:
-        event["relations"] = [relation | held]
+        event["relations"] = [relation | begin]
     yield scope.encode_owned_event(owner, event, created)
     if ends is not None:
         changed: dict[str, object] = {"valid_to": ends}
         if source and target:
-            changed["relations"] = [relation | held | {"valid_to": ends}]
+            changed["relations"] = [relation | begin | {"valid_to": ends}]
         yield scope.update_event(owner, memory_id, (ends, log.time_text(edge.get("expired_at")) or ends), changed)
 
 
-def _episode(episode: dict[str, Any], scope: ImportScope, where: str) -> Iterator[bytes]:
-    """Yield the event of a Graphiti episode: a message with its speaker, or other text or data."""
+def _episode_events(episode: dict[str, Any], scope: ImportScope, where: str) -> Iterable[bytes]:
+    """Return the event of a Graphiti episode: a message with its speaker, or a memory of text or data."""
     content, kind = episode.get("content"), log.as_text(episode.get("source"))
     if not isinstance(content, str) or not content.strip():
-        scope.leave_out(log.EMPTY)
-        return
+        return scope.leave_out(log.EMPTY)
     times = (log.time_text(episode.get(name)) for name in ("valid_at", "reference_time", "created_at"))
     time = next(filter(None, times), None)
     owner, key = _owner(episode, scope), log.as_text(episode.get("uuid")) or where
     if kind != "message":
         event = {"type": "memory", "id": log.valid_id(key), "kind": kind[:100], "content": content}
-        yield scope.encode_owned_event(owner, event, time)
-        return
-    spoken = _SPOKEN.fullmatch(content) if episode.get("role") is None else None
+        return [scope.encode_owned_event(owner, event, time)]
+    spoken = _SPEAKER_AND_TEXT.fullmatch(content) if episode.get("role") is None else None
     name = log.author_name(spoken["name"] if spoken else episode.get("role"))
     has_session = episode.get("thread_id") or episode.get("session_id")
     role = _role(episode.get("role_type") or (name if name in ("assistant", "system", "tool") else "user"))
-    yield from scope.message_events(
+    return scope.message_events(
         owner,
         message_id=key,
         session=_session({**episode, "uuid": None}, where) if has_session else owner,

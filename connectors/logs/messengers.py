@@ -64,7 +64,7 @@ def _read_telegram(source: LogFile, scope: ImportScope) -> Iterator[bytes]:
         repeated_names = frozenset[str]() if scope.user_given else _repeated_names(file, paths)
         for path in paths:
             for number, (chat, text) in enumerate(placed_elements(file, *path), start=1):
-                message, owner = log.parse_leniently(text), _chat_owner(chat, repeated_names, scope)
+                message, owner = log.parse(text), _chat_owner(chat, repeated_names, scope)
                 yield from telegram_message(message, chat, owner, scope, f"{file.name}, message {number}")
 
 
@@ -75,7 +75,7 @@ def _repeated_names(file: LogFile, paths: list[tuple[str, ...]]) -> frozenset[st
     for path in paths:
         for chat, text in placed_elements(file, *path[:-2], "id"):
             if name := log.author_name(chat.get("name")):
-                chat_id = log.as_text(log.parse_leniently(text))
+                chat_id = log.as_text(log.parse(text))
                 shared |= {name} if ids.setdefault(name, chat_id) != chat_id else set()
                 people |= set() if chat.get("type") in _GROUP_TYPES else {name}
     return frozenset(shared & people)
