@@ -6,7 +6,7 @@ from types import MappingProxyType
 from typing import Any
 
 from recallflow.connectors.logs import log_format as log
-from recallflow.connectors.logs.documents import EACH, elements, first_objects, placed_elements
+from recallflow.connectors.logs.documents import EACH, elements, elements_with_fields, first_objects
 from recallflow.connectors.logs.log_format import ImportScope, LogFormat
 from recallflow.connectors.logs.sources import LogFile, LogHead
 
@@ -49,7 +49,7 @@ def _has_several(files: Sequence[LogFile], field: str) -> bool:
     """Return whether the files hold conversations of several accounts. Read only as much as needed."""
     first = ""
     for file in files:
-        for _, text in placed_elements(file, EACH, field):
+        for _, text in elements_with_fields(file, EACH, field):
             account = _account(log.parse(text), field)
             first = first or account
             if account not in ("", first):

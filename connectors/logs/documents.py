@@ -1,7 +1,8 @@
 """JSON documents of any length, element by element.
 
-Brackets and quotes alone split a document into elements, and each element is parsed separately. So a broken element
-(bad bytes, a stray comma) affects no other, gigabytes are read in pieces, and numbers keep their spelling."""
+A scanner finds the elements by brackets and quotes alone, and each element is parsed separately. So a broken element
+(bad bytes, a stray comma) affects no other, a document of gigabytes is read in pieces, and numbers keep their
+spelling."""
 
 import re
 from collections.abc import Iterator
@@ -21,11 +22,11 @@ from recallflow.parsing import without_bom
 ELEMENT_BYTES = 64 * 1024 * 1024  # an element may be a whole conversation
 EACH = "[]"  # path element: each element of an array
 FIRST_OBJECTS = 20  # a log may start with broken lines; its format shows in the first good one
-BROKEN = b"(brackets of the document do not match, or its end is missing)"  # not JSON, so it is refused
+UNBALANCED = b"(brackets of the document do not match, or its end is missing)"  # not JSON, so it is refused
 
 _CHUNK_BYTES = 1024 * 1024
 _WHITE = re.compile(rb"[\s\x00]*+")  # an old disk fills the end of a file with zeros
-_BETWEEN = re.compile(rb"[\s\x00,:]*+")
+_SEPARATORS = re.compile(rb"[\s\x00,:]*+")
 _NO_BRACKET = re.compile(rb'(?:[^"\[\]{}]++|"(?:[^"\\]++|\\.)*+")*+', re.DOTALL)
 _IN_STRING = re.compile(rb"(?:[^\"\\]++|\\.)*+", re.DOTALL)
 _SCALAR = re.compile(rb"[^\s,\]}\[{\":]*+")
@@ -43,29 +44,29 @@ def parsed(text: bytes) -> object:
 
 
 def elements(source: LogFile, *path: str, most_bytes: int = ELEMENT_BYTES) -> Iterator[bytes]:
-    """Yield the JSON of each element of the array at a path of keys (none: the document itself). A value that is no
-    array is the only element. An element longer than `most_bytes` is cut one byte after it. Cut or broken elements
-    are not JSON: pass them on unchanged, to be refused."""
-    for _, element in placed_elements(source, *path, EACH, most_bytes=most_bytes):
+    """Yield the JSON of each element of the array at a path of keys (none: the document itself), or a value that is no
+    array. An element longer than `most_bytes` is cut one byte later. A cut or broken element is not JSON, and callers
+    must yield it unchanged, so that the decode step refuses it."""
+    for _, element in elements_with_fields(source, *path, EACH, most_bytes=most_bytes):
         yield element
 
 
-def placed_elements(
+def elements_with_fields(
     source: LogFile, *path: str, most_bytes: int = ELEMENT_BYTES
 ) -> Iterator[tuple[dict[str, Any], bytes]]:
-    """Yield the values at a path of keys and EACH, with the scalar fields that their parent objects had before them:
-    `"chats", "list", EACH, "messages", EACH` gives each message with the name of its chat."""
+    """Yield the values at a path of keys and EACH, each with the scalar fields that precede it in the objects around
+    it: `"chats", "list", EACH, "messages", EACH` yields each message with the name of its chat."""
     with source.open() as file:
         scanner = _Scanner(file, most_bytes)
         yield from _walk(scanner, path, {})
-        while scanner.peek(_BETWEEN) is not None:  # several documents, or invalid JSON
+        while scanner.peek(_SEPARATORS) is not None:  # several documents, or invalid JSON
             yield {}, scanner.value()
         if scanner.is_broken:
-            yield {}, BROKEN
+            yield {}, UNBALANCED
 
 
 def members(source: LogFile, without: str) -> dict[str, Any]:
-    """Return the members of a document's object, except the named, the invalid, and those over a megabyte."""
+    """Return the members of a document's object. Leave out `without`, invalid values, and values over a megabyte."""
     with source.open() as file:
         scanner, found = _Scanner(file, _CHUNK_BYTES), dict[str, Any]()
         if scanner.peek(_WHITE) == b"{"[0]:
@@ -79,13 +80,13 @@ def members(source: LogFile, without: str) -> dict[str, Any]:
 
 @lru_cache(maxsize=1)  # every format asks for the objects of the same start
 def first_objects(start: bytes) -> list[dict[str, Any]]:
-    """Return the first objects of a log by its first bytes: of JSON lines, of an array, or the document itself. Of a
-    larger document, return its complete members; an array among them has its complete elements."""
+    """Return the first objects in the first bytes of a log: of JSON lines, of an array, or the document itself. A cut
+    document has its complete members, and a cut array its complete elements."""
     start = without_bom(start).decode(errors="replace").encode()  # a bad byte in a text must not hide the format
     lines = (parsed(line) for line in start.split(b"\n", FIRST_OBJECTS)[:FIRST_OBJECTS] if line.strip())
     found = [line for line in lines if isinstance(line, dict)]
     if not found:
-        value = _closed(start)
+        value = _parsed_prefix(start)
         found = [one for one in (value if isinstance(value, list) else [value]) if isinstance(one, dict)]
     return found[:FIRST_OBJECTS]
 
@@ -116,7 +117,7 @@ def records(source: LogFile, *, as_document: bool) -> Iterator[bytes]:
                 yield line if number else without_bom(line)
 
 
-def _closed(start: bytes) -> object:
+def _parsed_prefix(start: bytes) -> object:
     """Return the parsed prefix of a document, with its open brackets closed."""
     builder = ObjectBuilder()
     with suppress(ijson.JSONError):
@@ -153,15 +154,15 @@ class _Scanner:
     def __init__(self, file: BinaryIO, most_bytes: int) -> None:
         self._file, self._most_bytes = file, most_bytes
         self._buffer = without_bom(piece(file, _CHUNK_BYTES))
-        self._at = self._begin = self._room = 0
+        self._at = self._begin = self._room_bytes = 0
         self._kept: list[bytes] = []
         self._is_cut = False  # whether the current value had no end
         self.is_broken = False  # whether the document is broken outside of the returned values
 
-    def peek(self, passing: "re.Pattern[bytes]") -> int | None:
+    def peek(self, pattern: "re.Pattern[bytes]") -> int | None:
         """Return the next byte after the skipped ones; None at the end."""
         while True:
-            self._pass(passing)
+            self._skip(pattern)
             if self._at < len(self._buffer):
                 return self._buffer[self._at]
             if not self._read_on():
@@ -173,13 +174,13 @@ class _Scanner:
             key = parsed(self.value())
             if not isinstance(key, str):
                 self.is_broken = True
-            elif self.peek(_BETWEEN) is not None:
+            elif self.peek(_SEPARATORS) is not None:
                 yield key
 
     def at_items(self) -> Iterator[None]:
-        """Stop before each element of the current array or object; the caller reads it before the next."""
+        """Stop before each element of the current array or object; the caller reads each before the next one."""
         self._at += 1
-        while (byte := self.peek(_BETWEEN)) is not None:
+        while (byte := self.peek(_SEPARATORS)) is not None:
             if byte in _CLOSING:
                 self._at += 1
                 return
@@ -188,20 +189,20 @@ class _Scanner:
 
     def value(self, *, kept: bool = True) -> bytes:
         """Return the current value, cut one byte after the limit."""
-        self._kept, self._room, self._begin = [], self._most_bytes + 1 if kept else 0, self._at
+        self._kept, self._room_bytes, self._begin = [], self._most_bytes + 1 if kept else 0, self._at
         first = self.peek(_WHITE)
         if first == _QUOTE:
-            self._pass_string()
+            self._skip_string()
         elif first is not None and first in _OPENING:
-            self._pass_container()
+            self._skip_container()
         else:
-            self._pass_scalar()
+            self._skip_scalar()
         self._keep()
-        self._room = 0
+        self._room_bytes = 0
         self.is_broken |= self._is_cut and not kept
         return b"".join(self._kept)
 
-    def _pass_container(self) -> None:
+    def _skip_container(self) -> None:
         depth = 0
         while True:
             byte = self.peek(_NO_BRACKET)
@@ -209,17 +210,17 @@ class _Scanner:
                 self._is_cut = True
                 return
             if byte == _QUOTE:  # start of a string that continues after the buffer
-                self._pass_string()
+                self._skip_string()
                 continue
             self._at += 1
             depth += 1 if byte in _OPENING else -1
             if depth == 0:
                 return
 
-    def _pass_string(self) -> None:
+    def _skip_string(self) -> None:
         self._at += 1
         while True:
-            self._pass(_IN_STRING)
+            self._skip(_IN_STRING)
             if self._buffer[self._at : self._at + 1] == b'"':
                 self._at += 1
                 return
@@ -228,13 +229,13 @@ class _Scanner:
                 self._is_cut = True
                 return
 
-    def _pass_scalar(self) -> None:
+    def _skip_scalar(self) -> None:
         self._at += 1  # a bracket that closes nothing is passed as well
         while self.peek(_SCALAR) is None and self._read_on():
             pass
 
-    def _pass(self, passing: "re.Pattern[bytes]") -> None:
-        found = passing.match(self._buffer, self._at)
+    def _skip(self, pattern: "re.Pattern[bytes]") -> None:
+        found = pattern.match(self._buffer, self._at)
         self._at = self._at if found is None else found.end()
 
     def _read_on(self) -> bool:
@@ -246,7 +247,7 @@ class _Scanner:
 
     def _keep(self) -> None:
         """Keep the scanned bytes of the current value up to the limit."""
-        text = self._buffer[self._begin : min(self._at, self._begin + self._room)]
+        text = self._buffer[self._begin : min(self._at, self._begin + self._room_bytes)]
         self._kept.append(text)
-        self._room -= len(text)
+        self._room_bytes -= len(text)
         self._begin = self._at

@@ -32,7 +32,7 @@ from typing import Any, get_args
 
 from recallflow.connectors.local_inputs import bounded_lines
 from recallflow.connectors.logs import log_format as log
-from recallflow.connectors.logs.documents import EACH, first_objects, placed_elements
+from recallflow.connectors.logs.documents import EACH, elements_with_fields, first_objects
 from recallflow.connectors.logs.log_format import ImportScope, LogFormat
 from recallflow.connectors.logs.sources import LogFile, LogHead
 from recallflow.errors import UsageError
@@ -63,7 +63,7 @@ def _read_telegram(source: LogFile, scope: ImportScope) -> Iterator[bytes]:
         paths = _paths(file)
         repeated_names = frozenset[str]() if scope.user_given else _repeated_names(file, paths)
         for path in paths:
-            for number, (chat, text) in enumerate(placed_elements(file, *path), start=1):
+            for number, (chat, text) in enumerate(elements_with_fields(file, *path), start=1):
                 message, owner = log.parse(text), _chat_owner(chat, repeated_names, scope)
                 yield from telegram_message(message, chat, owner, scope, f"{file.name}, message {number}")
 
@@ -73,7 +73,7 @@ def _repeated_names(file: LogFile, paths: list[tuple[str, ...]]) -> frozenset[st
     ids: dict[str, str] = {}
     shared, people = set[str](), set[str]()
     for path in paths:
-        for chat, text in placed_elements(file, *path[:-2], "id"):
+        for chat, text in elements_with_fields(file, *path[:-2], "id"):
             if name := log.author_name(chat.get("name")):
                 chat_id = log.as_text(log.parse(text))
                 shared |= {name} if ids.setdefault(name, chat_id) != chat_id else set()

@@ -54,13 +54,13 @@ FORMATS: Sequence[LogFormat] = (
     CHATGPT, CLAUDE, SLACK, TELEGRAM, DISCORD, ZEP, MEM0, EVENTS, LOCOMO, OPENAI, SHAREGPT, MBOX, WHATSAPP,
 )  # fmt: skip
 
-SHOWN = 6  # names of fields or files in an error
+_LISTED_MAX = 6  # names of fields or files in an error
 _NAME_CHARACTERS = 64
 
 
 @dataclass(frozen=True, slots=True)
 class Log:
-    """Source with its format. `columns` are those named by options."""
+    """Source with its format. `columns` are those of `--column`: (event field, column)."""
 
     source: LogFile
     format: LogFormat
@@ -72,10 +72,10 @@ class Log:
 
 
 class Registry:
-    """Formats for reading: all of them, or the chosen one."""
+    """Formats that logs are read in: all of them, or the chosen one."""
 
     def __init__(self, chosen: str | None = None, columns: Mapping[str, str] = MappingProxyType({})) -> None:
-        """`columns`: event field → table column; without `chosen`, lines are rows then. Raise UsageError."""
+        """With `columns` (event field → table column), only tables are recognised. Raise UsageError."""
         self._columns = tuple(sorted(columns.items()))
         parquet, rows, delimited = parquet_format(columns), lines_format(columns), csv_format(columns)
         self._formats = (parquet, rows, delimited) if columns else (parquet, *FORMATS, delimited)
@@ -87,32 +87,30 @@ class Registry:
             self._chosen = by_name[chosen]
 
     def logs_of(self, source: LogFile) -> tuple[list[Log], list[LogFile]]:
-        """Return the logs of a source, and the files that are no logs or broken (`Source.broken`).
+        """Return the logs of a source, and its other files; the unreadable ones have an error in `broken`.
 
         A folder or an archive is one log if a format matches it as a whole; otherwise its files are separate logs.
-        Raise UsageError, with the findings and the supported formats, where there is no log."""
-        if (found := self._recognised(source)) is not None:
+        Raise UsageError, with the supported formats, if there is no log."""
+        if (found := self._format_of(source)) is not None:
             return [Log(source, found, self._columns)], []
-        if not source.members:
-            raise UsageError(f"{source.where}: not a conversation log: {_described(source.head())}; {_understood()}")
         logs: list[Log] = []
         others: list[LogFile] = []
-        for one in source.members:
+        for file in source.members:
             try:
-                known = self._recognised(one)
+                found = self._format_of(file)
             except UsageError as error:
-                known, one.broken = None, error
-            if known is not None:
-                logs.append(Log(one, known, self._columns))
+                found, file.broken = None, error
+            if found is not None:
+                logs.append(Log(file, found, self._columns))
             else:
-                others.append(one)
-        if not logs and (broken := next((one.broken for one in others if one.broken), None)) is not None:
-            raise broken
+                others.append(file)
         if not logs:
-            raise UsageError(f"{source.where}: no conversation log in it: {_described(source.head())}; {_understood()}")
+            problem = "no conversation log in it" if source.members else "not a conversation log"
+            unread = f"{source.where}: {problem}: {_description(source.head())}; {_supported_formats()}"
+            raise next(filter(None, (file.broken for file in others)), UsageError(unread))
         return logs, others
 
-    def _recognised(self, source: LogFile) -> LogFormat | None:
+    def _format_of(self, source: LogFile) -> LogFormat | None:
         """Return the format of a source. A chosen format applies to any file, and to folders that it matches."""
         if self._chosen is not None and not source.members:
             return self._chosen
@@ -121,79 +119,77 @@ class Registry:
         return next((one for one in formats if one.recognises(head)), None)
 
 
-def _understood() -> str:
-    titles = ", ".join(one.title for one in FORMATS)
-    return f"understood are {titles}, CSV and Parquet"
+def _supported_formats() -> str:
+    return f"supported are {', '.join(one.title for one in FORMATS)}, CSV and Parquet"
 
 
-def _described(head: LogHead) -> str:
+def _description(head: LogHead) -> str:
     """Describe the start or the entries of a log."""
     if head.members:
-        return f"holds {_some(head.members)}"
+        return f"holds {_shortened(head.members)}"
     if wrong := encoding_problem(head.start):
-        return f"starts with what {wrong}"
+        return f"its start {wrong}"
     line = next((one.strip() for one in head.start.splitlines() if one.strip()), b"")
     if not line:
         return "blank lines only"
     if objects := first_objects(head.start):
-        return f"starts with a JSON object with the fields {_some(objects[0]) or '(none)'}; {_likeness(objects)}"
-    described = f"starts with {line[:40].decode(errors='replace')!r}"
+        return f"starts with a JSON object with the fields {_shortened(objects[0]) or '(none)'}; {_remedy(objects)}"
+    start = f"starts with {line[:40].decode(errors='replace')!r}"
     if columns := header_columns(head.start):
-        return f"{described}; if those are columns of CSV ({_some(columns)}), give --column content=NAME"
-    return described
+        return f"{start}; if those are columns of CSV ({_shortened(columns)}), give --column content=NAME"
+    return start
 
 
-def _some(names: Iterable[str]) -> str:
+def _shortened(names: Iterable[str]) -> str:
     shown = [name[:_NAME_CHARACTERS] for name in names]
-    return ", ".join(shown[:SHOWN]) + (", …" if len(shown) > SHOWN else "")
+    return ", ".join(shown[:_LISTED_MAX]) + (", …" if len(shown) > _LISTED_MAX else "")
 
 
-def _likeness(objects: Sequence[Mapping[str, object]]) -> str:
-    """Describe unknown JSON with a remedy: rows of a table, or the format with the most matching fields."""
+def _remedy(objects: Sequence[Mapping[str, object]]) -> str:
+    """Return the remedy for unknown JSON: read it as a table, or as the format with the most matching fields."""
     columns = (column for one in objects for column, field in mapped([*one], {}).items() if field == "content")
     if text := next(columns, ""):
         return f"it looks like rows of a table: give --column content={text}"
     nested = {name: item for one in objects for name, item in one.items()}
-    listed = next(((name, item[0]) for name, item in nested.items() if isinstance(item, list) and item), ("", None))
-    names = {*nested, *(listed[1] if isinstance(listed[1], dict) else ())}
+    lists = ((name, item[0]) for name, item in nested.items() if isinstance(item, list) and item)
+    list_name, first = next(lists, ("", None))
+    names = {*nested, *(first if isinstance(first, dict) else ())}
     near = max(FORMATS, key=lambda one: len(names.intersection(one.fields)))
     if found := [name for name in near.fields if name in names]:
-        return (
-            f"it is nearest to {near.name}, which has {_some(near.fields)} (here: {_some(found)}); "
-            f"--format {near.name} reads it as that"
-        )
-    if isinstance(listed[1], dict):
-        shown = f"its {listed[0]} have the fields {_some(listed[1])}"
-        return f"{shown}: save those as lines and give --column content=FIELD"
+        fields = f"{_shortened(near.fields)} (here: {_shortened(found)})"
+        return f"it is nearest to {near.name}, which has {fields}; read it as that with --format {near.name}"
+    if isinstance(first, dict):
+        fields = f"its {list_name} have the fields {_shortened(first)}"
+        return f"{fields}: save its {list_name} as JSON lines, and give --column content=FIELD"
     return "if each is a message, give --column content=FIELD"
 
 
 _LINE_BYTES = 64 * 1024
 _END_BYTES = 64 * 1024
-_GROWING = ("events", "openai")  # formats of lines, whose files grow
+_LINE_FORMATS = ("events", "openai")  # formats of lines, whose files grow
 
 
 def log_name(log: Log, scope: ImportScope) -> str:
     """Return the name of a log in positions. A repeated replay of the same log continues where the last one stopped.
 
-    A file of lines is identified by its path and first line, so that a grown file is continued. Other logs are
+    A file of lines is identified by its path and first line, so that a replay of a grown file continues. Other logs are
     identified by content: a later export of the same conversations is another log, whose events apply once by their
-    ids. For a log without owners, the owner is part of the identity."""
+    ids. The options of an import are part of the identity, except for events, which contain their owners."""
     owner = scope.tenant_id, scope.user_id, scope.user_given, scope.environment, scope.date_order, str(scope.zone)
-    given = "" if log.format.name == "events" else repr((log.format.name, log.columns, owner))
-    if log.source.path is not None and log.format.name in _GROWING:
+    options = "" if log.format.name == "events" else repr((log.format.name, log.columns, owner))
+    if log.source.path is not None and log.format.name in _LINE_FORMATS:
         start = log.source.start()
         if not is_document(start):
             first = start.partition(b"\n")[0][:_LINE_BYTES].rstrip(b"\r\n")
-            return _topic(os.fsencode(log.source.path.resolve()) + f"\n{given}".encode() + first)
-    return _topic(given.encode() + _content(log.source))
+            return _hashed(os.fsencode(log.source.path.resolve()) + f"\n{options}".encode() + first)
+    return _hashed(options.encode() + _content_digest(log.source))
 
 
-def _topic(named: bytes) -> str:
-    return "file-" + hashlib.sha256(named).hexdigest()[:16]
+def _hashed(identity: bytes) -> str:
+    return "file-" + hashlib.sha256(identity).hexdigest()[:16]
 
 
-def _content(source: LogFile) -> bytes:
+def _content_digest(source: LogFile) -> bytes:
     """Return a digest of size, beginning and end of each file: hashing gigabytes would take too long."""
     digest = hashlib.sha256()
     for one in source.members or (source,):

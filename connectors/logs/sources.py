@@ -1,6 +1,6 @@
 """Sources of logs: files, standard input, folders and archives, decompressed while they are read.
 
-Nothing is extracted: archive entries are never used as paths, and decompressed data is held in pieces."""
+Nothing is extracted to files: entries of archives are never used as paths, and are decompressed in pieces."""
 
 import gzip
 import io
@@ -32,8 +32,8 @@ ARCHIVE_BYTES_MAX = 64 * 1024**3  # unpacked size of an archive
 RATIO_MAX = 200  # ratio of unpacked to packed bytes; text has 3 to 50
 RATIO_FREE_BYTES, RATIO_FREE_MEMBER_BYTES = 64 * 1024**2, 1024**2  # sizes with any ratio: a file, an archive entry
 Stream = IO[bytes] | io.RawIOBase | gzip.GzipFile
-Opens = Callable[[], Stream]
-_BROKEN = OSError, EOFError, zlib.error, zipfile.BadZipFile, NotImplementedError, RuntimeError
+Opener = Callable[[], Stream]
+_READ_ERRORS = OSError, EOFError, zlib.error, zipfile.BadZipFile, NotImplementedError, RuntimeError
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,15 +58,15 @@ class LogFile:
     `done_bytes` the part read; `path` is that of a file; `checksum` is that of an archive entry."""
 
     name: str  # path within a folder or archive, or else the file name, without `.gz` and `.zst`
-    where: str  # name in messages
+    where: str  # path in messages
     total_bytes: int = 0
-    open_raw: Opens | None = None
+    open_raw: Opener | None = None
     members: tuple["LogFile", ...] = ()  # files in a folder or an archive, by name; none for a single file
     path: Path | None = None
     checksum: int | None = None
-    unpacked_max: int = 0  # bytes that decompression may give
-    empty: int = 0  # files in it that hold nothing
-    broken: UsageError | None = None  # why it cannot be read
+    unpacked_max: int = 0  # limit of its decompressed bytes
+    empty: int = 0  # number of empty files in a folder or an archive
+    broken: UsageError | None = None  # error of a file that cannot be read
     _reader: "_Checked | None" = field(default=None, repr=False)
 
     @property
@@ -82,8 +82,8 @@ class LogFile:
             raise UsageError(f"{self.where}: a folder or an archive, and not one file")
         try:
             raw = self.open_raw()
-        except _BROKEN as error:
-            raise unopened(self.where, error) from None
+        except _READ_ERRORS as error:
+            raise _unreadable(self.where, error) from None
         self._reader = _Checked(raw, self.where)
         return _decompressed(io.BufferedReader(self._reader, _SPOOLED_BYTES), self.where, self.unpacked_max)
 
@@ -120,22 +120,15 @@ def open_source(path: Path | str) -> LogFile:
         raise UsageError(f"{path}: cannot be read ({error.strerror}); check the path and its permissions") from None
 
 
-def unopened(where: str, error: BaseException) -> UsageError:
-    """Return the error for a file that cannot be opened."""
+def _unreadable(where: str, error: BaseException) -> UsageError:
     return UsageError(f"{where}: cannot be read ({_reason(error)}); is it complete?")
-
-
-def unreadable(where: str, error: BaseException) -> UsageError:
-    """Return the error for a truncated file."""
-    why = _reason(error)
-    return UsageError(f"{where}: is damaged or incomplete ({why}); the part before was read: repair it, and continue")
 
 
 def _reason(error: BaseException) -> str:
     return (error.strerror if isinstance(error, OSError) else "") or str(error) or type(error).__name__
 
 
-def _file(where: str, name: str, size: int, open_raw: Opens, path: Path | None = None) -> LogFile:
+def _file(where: str, name: str, size: int, open_raw: Opener, path: Path | None = None) -> LogFile:
     with open_raw() as file:
         start = file.read(4)
     if not start:
@@ -143,26 +136,26 @@ def _file(where: str, name: str, size: int, open_raw: Opens, path: Path | None =
     if start in (ZIP, _EMPTY_ZIP):
         return _archive(where, name, size, open_raw)
     unpacked_max = RATIO_FREE_BYTES + RATIO_MAX * size
-    return LogFile(_plain(name), where, size, open_raw, path=path, unpacked_max=unpacked_max)
+    return LogFile(_without_suffix(name), where, size, open_raw, path=path, unpacked_max=unpacked_max)
 
 
-def _text(name: Path | str) -> str:
+def _printable(name: Path | str) -> str:
     """Return a file name of any bytes as text."""
     return os.fsencode(name).decode(errors="backslashreplace")
 
 
-def _plain(name: str) -> str:
+def _without_suffix(name: str) -> str:
     return next((name.removesuffix(suffix) for suffix in _SUFFIXES if name.endswith(suffix)), name)
 
 
 def _is_hidden(name: str) -> bool:
-    """Return whether a file is a system's (`.DS_Store`, `__MACOSX/._log.json`) or holds rejects of a replay."""
+    """Return whether a file is a system file (`.DS_Store`, `__MACOSX/._log.json`) or has the rejects of a replay."""
     parts = [part for part in name.split("/") if part not in (".", "..")]
     return name.endswith(REJECTS) or any(part.startswith(".") or part == "__MACOSX" for part in parts)
 
 
 def _folder(path: Path) -> LogFile:
-    """Return every file of a folder tree, except hidden and empty ones, which are counted."""
+    """Return the files of a folder tree, without hidden files. Empty files are only counted."""
     found, empty = [], 0
     for file in sorted(path.rglob("*")):
         name = file.relative_to(path).as_posix()
@@ -171,32 +164,32 @@ def _folder(path: Path) -> LogFile:
         if not file.stat().st_size:
             empty += 1
             continue
-        where, shown = _text(file), _text(name)
+        where, shown = _printable(file), _printable(name)
         try:
             found.append(_file(where, shown, file.stat().st_size, partial(io.FileIO, file), file))
         except (UsageError, OSError) as error:
-            broken = error if isinstance(error, UsageError) else unopened(where, error)
+            broken = error if isinstance(error, UsageError) else _unreadable(where, error)
             found.append(LogFile(shown, where, path=file, broken=broken))
     if not found:
         raise UsageError(f"{path}: a folder without files; give one that holds logs")
     return LogFile(path.name, str(path), sum(one.total_bytes for one in found), members=tuple(found), empty=empty)
 
 
-def _archive(where: str, name: str, size: int, open_raw: Opens) -> LogFile:
+def _archive(where: str, name: str, size: int, open_raw: Opener) -> LogFile:
     """Open a zip archive of `size` bytes. Compressed entries are decompressed; an inner archive is a plain file."""
     file = open_raw()
     try:
         archive = zipfile.ZipFile(file)
-    except _BROKEN as error:
+    except _READ_ERRORS as error:
         file.close()
-        raise unopened(where, error) from None
+        raise _unreadable(where, error) from None
     weakref.finalize(archive, file.close)
     _check_archive(where, archive.infolist(), size)
     entries = sorted(archive.infolist(), key=lambda info: info.filename)
     files = [info for info in entries if not info.is_dir() and not _is_hidden(info.filename)]
     found = [
         LogFile(
-            _plain(info.filename),
+            _without_suffix(info.filename),
             f"{where}: {info.filename}",
             info.file_size,
             partial(archive.open, info),
@@ -213,66 +206,59 @@ def _archive(where: str, name: str, size: int, open_raw: Opens) -> LogFile:
 
 
 def _check_archive(where: str, entries: list[zipfile.ZipInfo], size: int) -> None:
-    """Refuse an archive that would take very long to read. No entry gives more bytes than its `file_size`."""
+    """Raise UsageError for an archive that would take very long to read. `zipfile` reads no more of an entry than its
+    `file_size`."""
+    unpacked, remedy = sum(entry.file_size for entry in entries), "unpack the archive, and give the folder"
     if len(entries) > ENTRIES_MAX:
-        raise UsageError(
-            f"{where}: has {len(entries):,} entries; an archive may have {ENTRIES_MAX:,}: unpack it, and give the "
-            "folder"
-        )
-    unpacked = sum(entry.file_size for entry in entries)
+        raise UsageError(f"{where}: has {len(entries):,} entries, more than {ENTRIES_MAX:,}: {remedy}")
     if unpacked > ARCHIVE_BYTES_MAX:
-        raise UsageError(
-            f"{where}: unpacks to {unpacked:,} bytes; an archive may unpack to {ARCHIVE_BYTES_MAX:,}: unpack it, and "
-            "give the folder"
-        )
+        raise UsageError(f"{where}: unpacks to {unpacked:,} bytes, more than {ARCHIVE_BYTES_MAX:,}: {remedy}")
     if unpacked > RATIO_FREE_BYTES + RATIO_MAX * size:
         raise _too_dense(where)
 
 
 def _too_dense(where: str) -> UsageError:
-    return UsageError(
-        f"{where}: unpacks to more than {RATIO_MAX} times its size, as no log does; if you trust it, decompress it "
-        "yourself, and give the result"
-    )
+    problem = f"unpacks to more than {RATIO_MAX} times its size, as no log does"
+    return UsageError(f"{where}: {problem}; if you trust it, decompress it yourself, and give the result")
 
 
 def _standard_input() -> LogFile:
     """Return standard input as a temporary file, because it cannot be read twice."""
-    given = sys.stdin.buffer
+    standard_input = sys.stdin.buffer
     try:
-        is_file = stat.S_ISREG(os.fstat(given.fileno()).st_mode)
+        is_file = stat.S_ISREG(os.fstat(standard_input.fileno()).st_mode)
     except (OSError, ValueError):
         is_file = False
-    file: BinaryIO = given
+    file: BinaryIO = standard_input
     if not is_file:
         file = tempfile.TemporaryFile(prefix="recallflow-")  # noqa: SIM115 - closed with the source
         try:
-            _spool(given, file)
+            _spool(standard_input, file)
         except UsageError:
             file.close()
             raise
     size = os.fstat(file.fileno()).st_size
-    opens = partial(_Shared, file, size)
-    if file is not given:
-        weakref.finalize(opens, file.close)
-    return _file("standard input", "standard-input", size, opens)
+    open_shared = partial(_Shared, file, size)
+    if file is not standard_input:
+        weakref.finalize(open_shared, file.close)
+    return _file("standard input", "standard-input", size, open_shared)
 
 
-def _spool(given: BinaryIO, file: BinaryIO) -> None:
-    """Half of the free space is left to other programs."""
+def _spool(standard_input: BinaryIO, file: BinaryIO) -> None:
+    """Copy standard input. Raise UsageError at half of the free space, because other programs need the rest."""
     folder = tempfile.gettempdir()
-    left = shutil.disk_usage(folder).free // 2
-    while chunk := given.read(_SPOOLED_BYTES):
-        left -= len(chunk)
-        if left < 0:
+    room_bytes = shutil.disk_usage(folder).free // 2
+    while chunk := standard_input.read(_SPOOLED_BYTES):
+        room_bytes -= len(chunk)
+        if room_bytes < 0:
             raise UsageError(f"standard input is longer than half of the free space in {folder}: save it to a file")
         file.write(chunk)
     file.flush()
 
 
 def _decompressed(file: io.BufferedReader, where: str, most_bytes: int) -> BinaryIO:
-    """Return a reader of at most `most_bytes` decompressed bytes. Names do not show compression: browsers
-    decompress."""
+    """Return a reader that refuses to give more than `most_bytes` decompressed bytes. The first bytes show compression
+    and not the name: a browser decompresses a file and may keep its name."""
     start = file.peek(4)[:4]
     stream: Stream
     if start.startswith(GZIP):
@@ -287,10 +273,10 @@ def _decompressed(file: io.BufferedReader, where: str, most_bytes: int) -> Binar
 
 
 class _Checked(io.RawIOBase):
-    """Reader whose errors name the file, with the number of bytes read."""
+    """Reader whose errors name the file, and which counts the bytes read."""
 
     def __init__(self, file: Stream, where: str, packed: BinaryIO | None = None, most_bytes: int | None = None) -> None:
-        """`packed`, which a decompressor reads, closes with it. More than `most_bytes` are refused."""
+        """A decompressor `file` reads `packed`, which is closed with it. More than `most_bytes` are refused."""
         self._file, self._where, self._packed, self._most_bytes = file, where, packed, most_bytes
         self.done_bytes = 0
 
@@ -307,7 +293,7 @@ class _Checked(io.RawIOBase):
         return self._file.tell()
 
     def _read(self, most_bytes: int) -> bytes | None:
-        """Return decompressed bytes in small pieces, so that a truncated file loses nothing before the break."""
+        """Read decompressed bytes in small steps, so that nothing before the damage of a truncated file is lost."""
         reads = getattr(self._file, "read1", None)
         found = self._file.read(most_bytes) if reads is None else reads(min(most_bytes, _STEP_BYTES))
         return cast("bytes | None", found)
@@ -315,8 +301,10 @@ class _Checked(io.RawIOBase):
     def readinto(self, into: bytearray | memoryview) -> int:  # type: ignore[override]
         try:
             found = self._read(len(into)) or b""
-        except _BROKEN as error:
-            raise unreadable(self._where, error) from None
+        except _READ_ERRORS as error:
+            problem = f"is damaged or incomplete ({_reason(error)})"
+            remedy = "the part before the damage was read: repair the file, and replay it again"
+            raise UsageError(f"{self._where}: {problem}; {remedy}") from None
         into[: len(found)] = found
         self.done_bytes += len(found)
         if self._most_bytes is not None and self.done_bytes > self._most_bytes:

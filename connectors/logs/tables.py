@@ -15,7 +15,7 @@ import orjson
 
 from recallflow.connectors.local_inputs import bounded_lines
 from recallflow.connectors.logs import owners
-from recallflow.connectors.logs.chat_json import Conversations, listed
+from recallflow.connectors.logs.chat_json import Conversations, messages_field
 from recallflow.connectors.logs.documents import first_objects, is_document, parsed, records
 from recallflow.connectors.logs.log_format import EVENT_BYTES, ImportScope, LogFormat, broken
 from recallflow.connectors.logs.sources import LogFile, LogHead
@@ -31,7 +31,7 @@ FIELDS = (
     "content", "role", "name", "timestamp", "id", "session_id", "user_id", "tenant_id", "environment", "project_id",
 )  # fmt: skip
 # Field → column names for guesses, in order of preference.
-_GUESSES: Mapping[str, tuple[str, ...]] = {
+_COLUMN_NAMES: Mapping[str, tuple[str, ...]] = {
     "content": ("content", "text", "message", "body", "utterance"),
     "role": ("role",),
     "user_id": owners.OWNER_NAMES,
@@ -44,41 +44,45 @@ _GUESSES: Mapping[str, tuple[str, ...]] = {
     "project_id": ("project_id",),
 }
 _JSON_FIELDS = ("metadata", "entities", "relations", "derived_from")  # written by `export` as JSON in a column of text
-# Below this limit a number is in the unit; ×1000 each: seconds until the year 5138, milliseconds from 1973, and so on.
-_UNITS = ((1e11, 1e3), (1e14, 1.0), (1e17, 1e-3))
-_NANOSECONDS = 1e-6
+# (limit, factor to milliseconds) of times below the limit: seconds until the year 5138, milliseconds, microseconds.
+_TIME_UNITS = ((1e11, 1e3), (1e14, 1.0), (1e17, 1e-3))
+_NANOSECOND_MS = 1e-6
 _NUMBER = re.compile(r"-?\d{9,20}(\.\d+)?")  # an epoch in a column of texts
-_COLUMNS_MAX = 100  # columns that the dry run lists, of rows that may each have others
+_COLUMNS_MAX = 100  # limit of the columns that the dry run lists: each row may have others
 _SAMPLE_ROWS = 100
 
 
 class TableReader:
+    """Encoder of the rows of one table as events."""
+
     def __init__(self, log: str, scope: ImportScope, columns: Columns) -> None:
-        """`columns` are those named by options. A named owner column takes precedence over `--user`."""
+        """`columns` are those of `--column`. An owner column among them takes precedence over `--user`."""
         self._log, self._scope, self._columns = log, scope, columns
         self._conversations = Conversations(log, replace(scope, user_given=False) if "user_id" in columns else scope)
 
     def read(self, names: Sequence[str], rows: Iterator[Row | bytes]) -> Iterator[bytes]:
-        """Yield the events of a table whose columns are known before its rows. Unreadable rows are bytes, and passed
-        on. Raise UsageError for a missing column, a table without texts, or as `fields` does."""
+        """Yield the events of a table with the columns `names`. Unreadable rows are bytes, and stay. Raise UsageError
+        for a missing column, a table without texts, or as `fields` does."""
         if missing := [column for column in self._columns.values() if column not in names]:
             raise UsageError(f"{self._log}: no column {missing[0]}; there are {', '.join(names)}")
         first = [*islice(rows, _SAMPLE_ROWS)]
         sample = [row for row in first if not isinstance(row, bytes)]
         fields = self.fields(names, sample)
-        if not {"type", "messages"} & {*names} and "content" not in fields.values() and not any(map(listed, sample)):
+        has_texts = "content" in fields.values() or any(map(messages_field, sample))
+        if not has_texts and not {"type", "messages"} & {*names}:
             remedy = f"Give --column content=NAME; there are {', '.join(names)}"
             raise UsageError(f"{self._log}: which column has the texts? {remedy}")
         for number, row in enumerate(chain(first, rows), start=1):
             yield from [row] if isinstance(row, bytes) else self.events(row, fields, number)
 
     def fields(self, names: Sequence[str], sample: Sequence[Row]) -> dict[str, str]:
-        """Return column → event field. Raise UsageError where a column may name an owner, and no option decides."""
+        """Return column → event field, also into the import's scope. Raise UsageError if a column may be the owner, and
+        no option decides."""
         found = mapped(names, self._columns, sample, owned=not self._scope.user_given)
         self._check_owner(names, found)
         for name in names:
             if len(self._scope.columns) < _COLUMNS_MAX:
-                self._scope.columns.setdefault(name, "" if (field := found.get(name, "")).endswith(")") else field)
+                self._scope.columns.setdefault(name, found.get(name, ""))
         return found
 
     def _check_owner(self, names: Sequence[str], fields: Mapping[str, str]) -> None:
@@ -87,39 +91,39 @@ class TableReader:
         owner = next((column for column, field in fields.items() if field == "user_id"), None)
         # A guessed speaker column does not show whether the speakers share a memory.
         guessed = {column for column, field in fields.items() if field == "name"} - {*self._columns.values()}
-        unused = [name for name in names if (field := fields.get(name, "")).endswith(")") or not field]
-        if unclear := owners.unclear_identities([*unused, *(guessed if owner is None else ())], owner):
+        unmapped = [name for name in names if name not in fields]
+        if unclear := owners.unclear_identities([*unmapped, *(guessed if owner is None else ())], owner):
             raise UsageError(
-                f"{self._log}: whose memory is a row? {', '.join([*filter(None, [owner]), *unclear])} may say it. Give "
-                f"--column user_id={owner or unclear[0]}, or --user NAME for one owner of all rows; there are "
+                f"{self._log}: whose is a row? {', '.join([*filter(None, [owner]), *unclear])} may be its owner. "
+                f"Give --column user_id={owner or unclear[0]}, or --user NAME for one owner of all rows; there are "
                 f"{', '.join(names)}"
             )
 
     def events(self, row: Row, fields: Mapping[str, str], number: int) -> Iterator[bytes]:
         """Yield the event of a row, or the events of its `messages`. In a table with owners, a row without one belongs
         to `--user` or is refused. It never belongs to the default owner."""
-        scope, named = self._scope, {*fields.values()}
-        element = {
-            fields.get(column, f"{column} (column)" if column in named else column): plain(value, scope.zone)
+        scope, filled = self._scope, {*fields.values()}
+        element = {  # a column with the name of a field that another column fills is renamed
+            fields.get(column, f"{column} (column)" if column in filled else column): json_value(value, scope.zone)
             for column, value in row.items()
             if value is not None
         }
         if "timestamp" in element:
-            element["timestamp"] = _time(element["timestamp"], scope.zone)
-        if "user_id" in named:
+            element["timestamp"] = _event_time(element["timestamp"], scope.zone)
+        if "user_id" in filled:
             default = scope.user_id if scope.user_given else ""
             element["user_id"] = owners.identifier_text(element.get("user_id", default))
         if isinstance(role := element.get("role"), str):
             element["role"] = owners.ROLES.get(role.strip().casefold(), role)
         if element.get("type") in EVENT_TYPES:  # an event that `export` wrote
-            yield scope.encode_event(_exported(element))
+            yield scope.encode_event(_exported_event(element))
             return
-        if listed(element) is None:
+        if messages_field(element) is None:
             element.setdefault("role", "user")
         yield from self._conversations.events(element, number)
 
 
-def _exported(element: Row) -> Row:
+def _exported_event(element: Row) -> Row:
     for field in _JSON_FIELDS:
         if isinstance(text := element.get(field), str):
             element[field] = parsed(text.encode())
@@ -127,13 +131,12 @@ def _exported(element: Row) -> Row:
 
 
 def mapped(names: Sequence[str], columns: Columns, sample: Sequence[Row] = (), *, owned: bool = True) -> dict[str, str]:
-    """Return column → field for the existing columns: those named by options (`columns`: field → column), and guesses.
-    A column with the name of a field that another column fills is renamed. In the `sample`, the first rows, a column of
-    lists or structs is neither owner nor session, and one of `user` and `assistant` is the role under any name. `owned`
-    tells whether a guessed column may name the owner."""
+    """Return column → field: the columns of options (`columns`: field → column), and guesses by name, of the owner only
+    if `owned`. In the first rows, `sample`, a column with lists or structs is neither owner nor session, and a column
+    with roles alone is the role under any name."""
     found = {column: field for field, column in columns.items()}
     by_name = {owners.snake_case(name): name for name in reversed(names)}
-    for field, guesses in _GUESSES.items():
+    for field, guesses in _COLUMN_NAMES.items():
         if field in columns or (field == "user_id" and not owned):
             continue
         for guess in guesses:
@@ -147,8 +150,7 @@ def mapped(names: Sequence[str], columns: Columns, sample: Sequence[Row] = (), *
                 continue
             found[name] = field
             break
-    filled = {*found.values()}
-    return found | {name: f"{name} (column)" for name in names if name in filled and name not in found}
+    return found
 
 
 def _holds_roles(sample: Sequence[Row], column: str) -> bool:
@@ -156,7 +158,7 @@ def _holds_roles(sample: Sequence[Row], column: str) -> bool:
     return bool(values) and values <= owners.ROLES.keys()
 
 
-def plain(value: Any, zone: tzinfo) -> Any:
+def json_value(value: Any, zone: tzinfo) -> Any:
     """Return a value for JSON: times in RFC 3339 (`zone` applies to times without one), bytes as text."""
     match value:
         case datetime():
@@ -168,17 +170,17 @@ def plain(value: Any, zone: tzinfo) -> Any:
         case bytes():
             return value.decode(errors="replace")
         case dict():
-            return {str(key): plain(item, zone) for key, item in value.items()}
+            return {str(key): json_value(item, zone) for key, item in value.items()}
         case list() | tuple():
-            return [plain(item, zone) for item in value]
+            return [json_value(item, zone) for item in value]
         case str() | int() | float() | None:
             return value
     return str(value)
 
 
-def _time(value: object, zone: tzinfo) -> object:
-    """Convert an epoch in seconds, milli-, micro- or nanoseconds to milliseconds, and a day to its midnight. A text
-    without a zone gets `zone`; other texts stay."""
+def _event_time(value: object, zone: tzinfo) -> object:
+    """Convert an epoch in seconds, milli-, micro- or nanoseconds to milliseconds, and a date to its midnight in UTC. A
+    text without a zone gets `zone`; other texts stay."""
     if isinstance(value, str) and _NUMBER.fullmatch(value):
         value = float(value) if "." in value else int(value)
     if isinstance(value, str):
@@ -191,26 +193,26 @@ def _time(value: object, zone: tzinfo) -> object:
         return value if moment.tzinfo else moment.replace(tzinfo=zone).isoformat()
     if isinstance(value, bool) or not isinstance(value, int | float):
         return value
-    factor = next((factor for limit, factor in _UNITS if abs(value) < limit), _NANOSECONDS)
-    return wire_time(round(value * factor)) if factor == _UNITS[0][1] else round(value * factor)
+    factor = next((factor for limit, factor in _TIME_UNITS if abs(value) < limit), _NANOSECOND_MS)
+    return wire_time(round(value * factor)) if factor == _TIME_UNITS[0][1] else round(value * factor)
 
 
 def lines_format(columns: Columns) -> LogFormat:
-    """Return the format of JSON lines, or a JSON array, of rows with named columns."""
+    """Return the format of JSON lines, or a JSON array, of rows whose columns `--column` names."""
 
     def read(source: LogFile, scope: ImportScope) -> Iterator[bytes]:
         table = TableReader(source.name, scope, columns)
-        known: dict[tuple[str, ...], dict[str, str]] = {}  # columns → fields; each row may have other columns
+        fields: dict[tuple[str, ...], dict[str, str]] = {}  # columns of a row → fields; each row may have others
         for number, text in enumerate(records(source, as_document=is_document(source.start())), start=1):
             row = parsed(text)
             if not isinstance(row, dict):
                 yield text[:EVENT_BYTES] if row is None else orjson.dumps(row)
                 continue
             names = tuple(row)
-            if names not in known:
-                known = known if len(known) < _COLUMNS_MAX else {}
-                known[names] = table.fields(names, [row])
-            yield from table.events(row, known[names], number)
+            if names not in fields:
+                fields = fields if len(fields) < _COLUMNS_MAX else {}
+                fields[names] = table.fields(names, [row])
+            yield from table.events(row, fields[names], number)
 
     return LogFormat("rows", "JSON lines of rows, with --column", lambda head: bool(first_objects(head.start)), read)
 
@@ -221,12 +223,12 @@ _JSON_STARTS = (b"{", b"[")
 
 
 def csv_format(columns: Columns) -> LogFormat:
-    """Return the CSV format. `columns` are those named by options; others are guessed."""
+    """Return the CSV format. `columns` are those of `--column`; others are guessed."""
 
     def recognises(head: LogHead) -> bool:
         names = [] if head.members else header_columns(head.start)
-        given = {field: column for field, column in columns.items() if column in names}
-        return "content" in mapped(names, given).values()
+        existing = {field: column for field, column in columns.items() if column in names}
+        return "content" in mapped(names, existing).values()
 
     def read(source: LogFile, scope: ImportScope) -> Iterator[bytes]:
         delimiter, names = _header(source.start())
@@ -248,13 +250,13 @@ def header_columns(start: bytes) -> list[str]:
 
 def _header(start: bytes) -> tuple[str, list[str]]:
     """Return the delimiter that gives the most columns, and the columns under unique names."""
-    lines = [f"{line}\n" for line in _texts(without_bom(start).split(b"\n", _HEADER_LINES)[:_HEADER_LINES])]
+    lines = [f"{line}\n" for line in _decoded(without_bom(start).split(b"\n", _HEADER_LINES)[:_HEADER_LINES])]
     found = [(delimiter, _first_row(lines, delimiter)) for delimiter in _DELIMITERS]
     delimiter, names = max(found, key=lambda one: len(one[1]))
     unique: dict[str, None] = {}
-    for place, name in enumerate(names, start=1):
-        shown = name.strip() or f"column {place}"
-        unique[shown if shown not in unique else f"{shown} ({place})"] = None
+    for index, name in enumerate(names, start=1):
+        shown = name.strip() or f"column {index}"
+        unique[shown if shown not in unique else f"{shown} ({index})"] = None
     return delimiter, [*unique]
 
 
@@ -267,8 +269,8 @@ def _first_row(lines: list[str], delimiter: str) -> list[str]:
 
 def _csv_rows(name: str, file: BinaryIO, columns: list[str], delimiter: str) -> Iterator[Row | bytes]:
     """Yield each row's values by column, without empty ones. An invalid row is bytes, to be refused."""
-    csv.field_size_limit(RECORD_BYTES)  # a setting of the process, which limits an unclosed quote
-    reader = csv.reader((f"{line}\n" for line in _texts(bounded_lines(file, 2 * RECORD_BYTES))), delimiter=delimiter)
+    csv.field_size_limit(RECORD_BYTES)  # for the whole process; it ends a field whose quote is not closed
+    reader = csv.reader((f"{line}\n" for line in _decoded(bounded_lines(file, 2 * RECORD_BYTES))), delimiter=delimiter)
     is_header = True
     while True:
         try:
@@ -289,17 +291,17 @@ def _csv_rows(name: str, file: BinaryIO, columns: list[str], delimiter: str) -> 
             yield {column: value for column, value in zip(columns, values, strict=False) if value.strip()}
 
 
-def _texts(lines: Iterable[bytes]) -> Iterator[str]:
+def _decoded(lines: Iterable[bytes]) -> Iterator[str]:
     for number, line in enumerate(lines):
         yield (line if number else without_bom(line)).decode("utf-8", "replace").removesuffix("\r")
 
 
-MAGIC = b"PAR1"
+_MAGIC = b"PAR1"
 _BATCH_ROWS = 1024
 
 
 def parquet_format(columns: Columns) -> LogFormat:
-    """Return the Parquet format. `columns` are those named by options; others are guessed."""
+    """Return the Parquet format. `columns` are those of `--column`; others are guessed."""
 
     def read(source: LogFile, scope: ImportScope) -> Iterator[bytes]:
         from pyarrow import ArrowException  # slow to import
@@ -316,14 +318,14 @@ def parquet_format(columns: Columns) -> LogFormat:
                 reason = str(error).partition("\n")[0]
                 raise UsageError(f"{source.name}: cannot be read as Parquet ({reason}); is it complete?") from None
 
-    return LogFormat("parquet", "Parquet, with a column of texts", lambda head: head.start.startswith(MAGIC), read)
+    return LogFormat("parquet", "Parquet, with a column of texts", lambda head: head.start.startswith(_MAGIC), read)
 
 
 def _seekable(file: BinaryIO) -> BinaryIO:
-    """Return a seekable file, as Parquet is read from its end: decompressed streams become temporary files."""
+    """Return a seekable file, because Parquet is read from its end. A decompressed stream becomes a temporary file."""
     if file.seekable():
         return file
-    copy = TemporaryFile(prefix="recallflow-")  # noqa: SIM115 - for as long as it is read
+    copy = TemporaryFile(prefix="recallflow-")  # noqa: SIM115 - closed with its last reference
     shutil.copyfileobj(file, copy)
     copy.seek(0)
     return cast("BinaryIO", copy)
@@ -334,21 +336,21 @@ def _parquet_rows(batch: Any) -> Iterator[dict[str, Any]]:
     columns = []
     for column in batch.columns:
         try:
-            columns.append(column.cast(_coarser(column.type), safe=False).to_pylist())
+            columns.append(column.cast(_in_microseconds(column.type), safe=False).to_pylist())
         except (ValueError, OverflowError):
             columns.append(column.cast("string").to_pylist())
     for values in zip(*columns, strict=True):
         yield dict(zip(batch.schema.names, values, strict=True))
 
 
-def _coarser(kind: Any) -> Any:
+def _in_microseconds(kind: Any) -> Any:
     """Return the type with microseconds in place of nanoseconds."""
     import pyarrow as pa
 
     if pa.types.is_timestamp(kind) and kind.unit == "ns":
         return pa.timestamp("us", kind.tz)
     if pa.types.is_struct(kind):
-        return pa.struct([field.with_type(_coarser(field.type)) for field in kind.fields])
+        return pa.struct([field.with_type(_in_microseconds(field.type)) for field in kind.fields])
     if pa.types.is_list(kind):
-        return pa.list_(_coarser(kind.value_type))
+        return pa.list_(_in_microseconds(kind.value_type))
     return kind
