@@ -35,7 +35,7 @@ def input_metrics(source: OwnedSource) -> Iterator[Metric]:
         for (topic, partition), records in reader.lag().items():
             lag.add_metric([topic, str(partition)], records)
         for (topic, _), lane in reader.lanes.items():
-            queued[topic] += lane.held()
+            queued[topic] += len(lane.queue)
     yield lag
     yield queued_records(queued)
     retried = sum(reader.retried for reader in readers)

@@ -15,7 +15,7 @@ from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from recallflow.connectors.kafka.admin import describe_topics, first_descriptions
-from recallflow.connectors.kafka.cluster import EndOffsetPoller, OutageMonitor, TopicWatcher
+from recallflow.connectors.kafka.cluster import EndOffsetPoller, OutageMonitor, TopicWatcher, polling
 from recallflow.connectors.kafka.control import LEFT_OUT, ControlTable
 from recallflow.connectors.kafka.hub import REMEDIES, MemoryEnds, Remedies
 from recallflow.connectors.kafka.membership import Membership
@@ -76,7 +76,7 @@ class GroupMember:
 
     def start(self) -> None:
         stop_on_signals(self.source)
-        self._stack.enter_context(self.watch.running())
+        self._stack.enter_context(polling(self.watch, self.ends))
         sys.setswitchinterval(SWITCH_S)
 
     @contextmanager
@@ -107,7 +107,6 @@ class GroupMember:
         self.watch.add_listeners(TopicRegistry.open(self.state_dir, there, read).check, self.table.grow)
         self.ends = EndOffsetPoller(self.options, {topic: self.counts[topic] for topic in self.outputs})
         self.ends.ask()
-        self._stack.enter_context(self.ends.running())
 
     def _open_source(
         self,

@@ -98,7 +98,7 @@ class Ownership:
     def initial_commit(self, at: Committed) -> Committed:
         """Return the progress to commit when a clean partition becomes ours. Its tails are the current ends of outputs:
         everything we send comes after them, even if we crash before the first barrier."""
-        if (progress := PartitionProgress.found(at.text)) is None or not progress.clean:
+        if (progress := PartitionProgress.parse(at.text)) is None or not progress.clean:
             return at
         tails, at_ms = self.ends.latest()
         return committed(replace(progress, tails=tails, at_ms=at_ms, clean=False))
@@ -180,7 +180,7 @@ class Ownership:
 
     def _known(self, number: int, text: str | None) -> PartitionProgress | None:
         """Return the progress of a partition from the group, or else from its folder if the deployment is the same."""
-        if (progress := PartitionProgress.found(text)) is not None:
+        if (progress := PartitionProgress.parse(text)) is not None:
             return progress
         if self.directory is None or number not in self.directory.existing_numbers():
             return None
@@ -304,7 +304,7 @@ class Ownership:
             if barrier.last:
                 self._handed[barrier.partition].set()
             else:
-                self.source.set_progress(barrier.partition, progress.encode(), open_left=any(barrier.pending.values()))
+                self.source.set_progress(barrier.partition, progress.encode(), has_open=any(barrier.pending.values()))
                 known[barrier.partition] = committed(progress)
         if known:
             self.commit(known)

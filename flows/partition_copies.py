@@ -31,7 +31,7 @@ from recallflow.connectors.kafka.group_members import Assignment, fetch_assignme
 from recallflow.connectors.kafka.membership import Membership
 from recallflow.connectors.kafka.owned import OwnedSource
 from recallflow.connectors.kafka.partition import Lane
-from recallflow.connectors.kafka.topic_reader import ASK_S, TopicReader
+from recallflow.connectors.kafka.topic_reader import REQUEST_TIMEOUT_S, TopicReader
 from recallflow.errors import CheckpointError, MasterKeyError, RecallflowError, StorageError
 from recallflow.kafka_options import KafkaOptions
 from recallflow.process import background_thread
@@ -252,7 +252,7 @@ class Standby:
                     _log.warning("the partitions for standby copies cannot be determined: %s", error)
 
     def _check(self, reader: TopicReader) -> None:
-        reader.consumer.list_topics(self.memory_topic, timeout=ASK_S)  # fails early if Kafka is down
+        reader.consumer.list_topics(self.memory_topic, timeout=REQUEST_TIMEOUT_S)  # fails early if Kafka is down
         if (
             seen := (self.membership.member_id, fetch_assignment(self._admin, self.name, self.memory_topic))
         ) != self._seen:
@@ -263,7 +263,7 @@ class Standby:
         if not wanted:
             return
         asked = [TopicPartition(self.memory_topic, number) for number in sorted(wanted)]
-        for found in reader.consumer.committed(asked, timeout=ASK_S):
+        for found in reader.consumer.committed(asked, timeout=REQUEST_TIMEOUT_S):
             if found.error is None and found.offset >= 0:
                 self._follow(reader, found.partition, found.offset)
 

@@ -8,11 +8,11 @@ from typing import Self
 
 from confluent_kafka import TopicPartition
 
-from recallflow.connectors.kafka.admin import KEEPS_ALL, TopicDescription, ask_configs
+from recallflow.connectors.kafka.admin import KEEPS_ALL, TopicDescription, topic_configs
 from recallflow.connectors.kafka.group_members import agree, check_counts
 from recallflow.connectors.kafka.lease import holders
 from recallflow.connectors.kafka.partition import PartitionProgress
-from recallflow.connectors.kafka.topic_reader import ASK_S, TopicReader
+from recallflow.connectors.kafka.topic_reader import REQUEST_TIMEOUT_S, TopicReader
 from recallflow.errors import SourceError, UsageError
 from recallflow.flows.settings import TopicNames
 from recallflow.kafka_options import KafkaOptions
@@ -84,7 +84,7 @@ class TopicRegistry:
 
 def stamped_by_log(options: KafkaOptions, topics: Iterable[str]) -> frozenset[str]:
     """Return the topics whose records carry the log's append time."""
-    return frozenset(topic for topic, found in ask_configs(options, topics).items() if found.stamped_by_log)
+    return frozenset(topic for topic, found in topic_configs(options, topics).items() if found.stamped_by_log)
 
 
 def judged_by_senders(topics: Iterable[str]) -> UsageError:
@@ -100,7 +100,7 @@ def ask_sizes(
 ) -> dict[str, int]:
     """Return the largest record of each written topic. Warn if producers' clocks stamp the inputs. Raise UsageError for
     too small a limit, and for such inputs if records are `judged`: an expired token would be valid."""
-    found = ask_configs(options, (*inputs, *written))
+    found = topic_configs(options, (*inputs, *written))
     if own := [topic for topic in inputs if not found[topic].stamped_by_log]:
         if judged:
             raise judged_by_senders(own)
@@ -114,7 +114,7 @@ def ask_sizes(
 
 def check_control(options: KafkaOptions, topic: str) -> None:
     """Log a warning if the control topic may lose decisions, or lets senders choose their times."""
-    found = ask_configs(options, [topic])[topic]
+    found = topic_configs(options, [topic])[topic]
     if not found.keeps_all:
         wanted = ", ".join(f"{name}={value}" for name, value in KEEPS_ALL.items())
         why = "records are judged by the decisions of their time, and a rebuild would judge them differently"
@@ -146,8 +146,8 @@ def deployed(
 def state_partitions(reader: TopicReader, topic: str, count: int) -> int | None:
     """Return the number of state partitions in the metadata of the group's committed offsets; None if there is none."""
     wanted = [TopicPartition(topic, number) for number in range(count)]
-    kept = reader.ask(lambda: reader.consumer.committed(wanted, timeout=ASK_S))
-    found = (PartitionProgress.found(one.metadata) for one in kept)
+    kept = reader.ask(lambda: reader.consumer.committed(wanted, timeout=REQUEST_TIMEOUT_S))
+    found = (PartitionProgress.parse(one.metadata) for one in kept)
     return next((progress.partitions for progress in found if progress is not None), None)
 
 

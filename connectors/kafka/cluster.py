@@ -1,11 +1,11 @@
-"""Observation of the cluster: outages and the records to catch up with, changed topics, and the tails of outputs."""
+"""Observation of the cluster: outages, records to catch up with, changed topics, and the last records of outputs."""
 
 import logging
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,15 +15,14 @@ from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-d
 from recallflow.connectors.kafka.admin import TopicDescription
 from recallflow.connectors.kafka.messages import time_ms
 from recallflow.connectors.kafka.partition import TopicOffsets
-from recallflow.connectors.kafka.topic_reader import TAIL, UNCOMMITTED, TopicReader
+from recallflow.connectors.kafka.topic_reader import REQUEST_TIMEOUT_S, TAIL, UNCOMMITTED, TopicReader
 from recallflow.errors import SourceError
 from recallflow.kafka_clients import is_retriable
 from recallflow.kafka_options import KafkaOptions
 from recallflow.process import OUTAGE_S, TimeLimit, background_thread
 
 OUTAGE_CHECK_INTERVAL_S = 0.5
-REQUEST_TIMEOUT_S = 2.0
-TOPIC_CHECK_INTERVAL_S = 1.0
+POLL_INTERVAL_S = 1.0  # interval of the checks of topics, and of requests for end offsets
 TopicDescriptions = Mapping[str, TopicDescription]
 
 _log = logging.getLogger(__name__)
@@ -31,13 +30,14 @@ _log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class _Log:
-    """One partition of a memory topic. Everything below `next_offset` was emitted to the dataflow, or is no record."""
+    """One partition of a memory topic. Each offset below `next_offset` was emitted to the dataflow, or has no
+    record."""
 
     next_offset: int
     first: int  # first offset of this run
     target: int = 0  # end offset at the start or after the last outage
-    open: int = 0  # delivered records that the state has not processed
-    open_below: int = 0  # open records below the target
+    unapplied: int = 0  # emitted records that the state step has not applied
+    unapplied_below_target: int = 0
 
 
 class CatchUp:
@@ -45,49 +45,49 @@ class CatchUp:
     compacted) count as done once the reader has passed them."""
 
     def __init__(self) -> None:
-        self.behind = True  # False: nothing to go
-        self.caught_up_count = 0  # processed records below a target
+        self.is_behind = True  # whether records below a target may be unapplied
+        self.caught_up_count = 0  # applied records below a target
         self._lock = threading.Lock()
         self._logs: dict[str, _Log] = {}
         self._ends: Mapping[str, int] | None = None
 
-    def begin(self, source: str, offset: int, end: int = 0) -> None:
-        """Register a partition that is read from `offset`, with its end offset, `end`."""
+    def add(self, source: str, offset: int, end: int = 0) -> None:
+        """Register a partition that is read from `offset`, and whose end offset is `end`."""
         with self._lock:
             self._logs[source] = log = _Log(offset, offset)
             log.target = max(offset, end, (self._ends or {}).get(source, 0))
-            self.behind = True
+            self.is_behind = True
 
-    def end(self, source: str) -> None:
+    def remove(self, source: str) -> None:
         with self._lock:
             self._logs.pop(source, None)
 
     def set_targets(self, ends: Mapping[str, int]) -> None:
-        """Set the end offsets up to which the state has to catch up."""
+        """Set the end offsets up to which records must be applied."""
         with self._lock:
             self._ends = dict(ends)
             for source, log in self._logs.items():
-                # At least the emitted offset: all records in flight are below it, so their offsets need not be known.
+                # All records in flight are below the target then, so their offsets need not be known.
                 log.target = max(log.next_offset, ends.get(source, 0))
-                log.open_below = log.open
-            self.behind = True
+                log.unapplied_below_target = log.unapplied
+            self.is_behind = True
 
     def note_outage(self) -> None:
-        """Note an outage of the brokers: the number of missing records is unknown."""
+        """Note an outage of the brokers, which makes the targets unknown."""
         with self._lock:
             self._ends = None
-            self.behind = True
+            self.is_behind = True
 
     def count_emitted(self, source: str, offsets: Iterable[int], next_offset: int) -> None:
         with self._lock:
             log = self._logs[source]
             log.next_offset = next_offset
             for offset in offsets:
-                log.open += 1
-                log.open_below += offset < log.target
+                log.unapplied += 1
+                log.unapplied_below_target += offset < log.target
 
     def skip_to(self, source: str, offset: int) -> None:
-        """Note that the reader is at `offset` and has emitted all records before it."""
+        """Note that all records before `offset` were emitted."""
         with self._lock:
             if (log := self._logs.get(source)) is not None:
                 log.next_offset = max(log.next_offset, offset)
@@ -100,32 +100,32 @@ class CatchUp:
             for offset in offsets:
                 if offset < log.first:  # an earlier run delivered it
                     continue
-                log.open -= 1
-                log.open_below -= offset < log.target
-                self.caught_up_count += self.behind
+                log.unapplied -= 1
+                log.unapplied_below_target -= offset < log.target
+                self.caught_up_count += self.is_behind
 
     def remaining(self, source: str | None = None) -> int | None:
         """Return how many records one partition, or all, must still apply to reach the targets; None if unknown."""
-        if not self.behind:
+        if not self.is_behind:
             return 0
         with self._lock:
             if self._ends is None or (source is not None and source not in self._logs):
                 return None
             if source is not None:
                 return _remaining(self._logs[source])
-            left = sum(map(_remaining, self._logs.values()))
-            self.behind = left > 0
-            return left
+            remaining = sum(map(_remaining, self._logs.values()))
+            self.is_behind = remaining > 0
+            return remaining
 
     def describe(self, source: str | None = None) -> str:
-        """Describe the missing records of one partition or of all; return an empty text if none is missing."""
-        if (left := self.remaining(source)) is None:
+        """Describe the remaining records of one partition or of all; return an empty text if none remains."""
+        if (remaining := self.remaining(source)) is None:
             return "the number of remaining memory records is not known yet"
-        return f"{left:,} memory records remain" if left else ""
+        return f"{remaining:,} memory records remain" if remaining else ""
 
 
 def _remaining(log: _Log) -> int:
-    return max(0, log.target - log.next_offset) + log.open_below
+    return max(0, log.target - log.next_offset) + log.unapplied_below_target
 
 
 class OutageMonitor:
@@ -134,7 +134,8 @@ class OutageMonitor:
     def __init__(
         self, options: KafkaOptions, topic: str, catch_up: CatchUp, has_begun: Callable[[], bool] = lambda: True
     ) -> None:
-        """Return once the topic's end offsets are known. `has_begun`: has reading started? Raise SourceError."""
+        """Return once the topic's end offsets are known. `has_begun` returns whether reading has begun. Raise
+        SourceError."""
         self.connected = True
         self._topic = topic
         self._catch_up, self._has_begun = catch_up, has_begun
@@ -142,7 +143,7 @@ class OutageMonitor:
         self._stopping = threading.Event()
         self._lost_s = self._targets_s = 0.0
         self._count_before = 0  # records caught up before the targets were last set
-        self._logged = False  # whether the end of the catch-up was logged
+        self._is_end_logged = False  # whether the end of the catch-up was logged
         try:
             self._set_targets({number: end for (_, number), (_, end) in self._reader.spans([topic]).items()})
         except BaseException:
@@ -172,8 +173,8 @@ class OutageMonitor:
                 away_s = time.monotonic() - self._lost_s
                 missing = self._catch_up.describe() or "nothing is missing"
                 _log.warning("Kafka is back after %.1f s: %s", away_s, missing)
-            if not self._logged and self._has_begun() and self._catch_up.remaining() == 0:
-                self._logged = True
+            if not self._is_end_logged and self._has_begun() and self._catch_up.remaining() == 0:
+                self._is_end_logged = True
                 caught_up = f"{self._catch_up.caught_up_count - self._count_before:,}"
                 _log.info("ready after %.1f s: %s records caught up", time.monotonic() - self._targets_s, caught_up)
 
@@ -190,7 +191,8 @@ class OutageMonitor:
 
     def _set_targets(self, ends: dict[int, int]) -> None:
         self._catch_up.set_targets({f"{self._topic}:{number}": end for number, end in ends.items()})
-        self._targets_s, self._count_before, self._logged = time.monotonic(), self._catch_up.caught_up_count, False
+        self._targets_s, self._count_before = time.monotonic(), self._catch_up.caught_up_count
+        self._is_end_logged = False
 
     def _note_outage(self, error: KafkaError) -> None:
         self.connected, self._lost_s = False, time.monotonic()
@@ -201,14 +203,14 @@ class OutageMonitor:
 class TopicWatcher:
     """Observer of topic metadata. It calls listeners with each description; an error of a listener stops the flow."""
 
-    def __init__(self, ask: Callable[[], TopicDescriptions], found: TopicDescriptions) -> None:
-        """`ask` describes the topics (KafkaException: retry later); `found` is their first description."""
-        self.added = Counter(dict.fromkeys(found, 0))  # topic → number of added partitions
-        self._counts = {topic: described.partitions for topic, described in found.items()}
-        self._ask = ask
+    def __init__(self, describe: Callable[[], TopicDescriptions], first: TopicDescriptions) -> None:
+        """`describe` describes the topics, and raises KafkaException in an outage; `first` is their first
+        description."""
+        self.added = Counter(dict.fromkeys(first, 0))  # topic → number of added partitions
+        self._counts = {topic: description.partitions for topic, description in first.items()}
+        self._describe = describe
         self._listeners: list[Callable[[TopicDescriptions], None]] = []
         self._error: SourceError | None = None
-        self._stopping = threading.Event()
 
     def add_listeners(self, *listeners: Callable[[TopicDescriptions], None]) -> None:
         self._listeners += listeners
@@ -216,33 +218,25 @@ class TopicWatcher:
     def failure(self) -> SourceError | None:
         return self._error
 
-    def running(self) -> AbstractContextManager[None]:
-        return background_thread(self._run, "watch", self._stopping)
-
     def check(self) -> None:
-        """Describe the topics once. A failed request is repeated at the next check; the readers log the outage."""
+        """Describe the topics once. Ignore a failed request, because another check follows and the readers log the
+        outage."""
         try:
-            found = self._ask()
+            descriptions = self._describe()
+            for listener in self._listeners:
+                listener(descriptions)
         except KafkaException:
             return
-        try:
-            for listener in self._listeners:
-                listener(found)
         except SourceError as error:
             self._error = error
             return
-        for topic, described in found.items():
-            if (added := described.partitions - self._counts[topic]) > 0:
-                _log.warning("%s has %d partitions, and had %d", topic, described.partitions, self._counts[topic])
+        for topic, description in descriptions.items():
+            if (added := description.partitions - self._counts[topic]) > 0:
+                _log.warning("%s has %d partitions, and had %d", topic, description.partitions, self._counts[topic])
                 self.added[topic] += added
-                self._counts[topic] = described.partitions
-
-    def _run(self) -> None:
-        while self._error is None and not self._stopping.wait(TOPIC_CHECK_INTERVAL_S):
-            self.check()
+                self._counts[topic] = description.partitions
 
 
-ENDS_INTERVAL_S = 1.0
 ENDS_TIMEOUT_S = 5.0
 READ_ENDS_TIMEOUT_S = 1.0
 RETRY_PAUSE_S = 0.1
@@ -250,34 +244,35 @@ SKEW_MS = 300_000  # allowed difference between clocks of machines
 
 
 class EndOffsetPoller:
-    """Poller of the end offsets of output topics. Outputs sent after a request have these offsets or higher ones."""
+    """End offsets of the output topics, requested repeatedly. Outputs sent after a request have these offsets or higher
+    ones."""
 
     def __init__(self, options: KafkaOptions, counts: Mapping[str, int]) -> None:
         self.topics = tuple(counts)
         self._options = options
         self._parts = [TopicPartition(topic, number) for topic, count in counts.items() for number in range(count)]
         self._admin = AdminClient(options.admin())
-        self._found: tuple[TopicOffsets, int] = ({}, 0)
-        self._stopping = threading.Event()
+        self._latest: tuple[TopicOffsets, int] = ({}, 0)
 
     def latest(self) -> tuple[TopicOffsets, int]:
-        """Return end offsets (by topic and partition) at an earlier moment, and that moment (epoch ms)."""
-        return self._found
+        """Return the end offsets of the last successful request (by topic and partition), and its time (epoch ms)."""
+        return self._latest
 
     def ask(self) -> TopicOffsets:
         """Return the current end offsets, with added partitions. Raise SourceError."""
-        waiting = TimeLimit(OUTAGE_S)
+        time_limit = TimeLimit(OUTAGE_S)
         while True:
             try:
                 self._parts = self._list()
                 return self._ask()
             except KafkaException as error:
-                if not is_retriable(error.args[0]) or waiting.poll_expired():
-                    raise SourceError(f"cannot ask where output topics end: {error.args[0].str()}") from error
+                if not is_retriable(error.args[0]) or time_limit.poll_expired():
+                    raise SourceError(f"cannot read the end offsets of outputs: {error.args[0].str()}") from error
             time.sleep(RETRY_PAUSE_S)
 
     def at(self, at_ms: int) -> TopicOffsets:
-        """Return the first offsets of records that may be later than `at_ms`, by any clock. Raise SourceError."""
+        """Return the offsets from which records may be later than `at_ms`, whichever machine's clock set their times.
+        Raise SourceError."""
         since_ms = max(0, at_ms - SKEW_MS)
         with TopicReader(self._options, UNCOMMITTED) as reader:
             return {
@@ -296,16 +291,10 @@ class EndOffsetPoller:
                     return f"{topic}:{number}"
         return None
 
-    def running(self) -> AbstractContextManager[None]:
-        """Refresh the end offsets on a thread. After a failed request the older ones stay correct."""
-        return background_thread(self._run, "ends", self._stopping)
-
-    def _run(self) -> None:
-        while not self._stopping.wait(ENDS_INTERVAL_S):
-            try:
-                self._ask()
-            except KafkaException:
-                continue
+    def refresh(self) -> None:
+        """Request the end offsets once. After a failed request the earlier ones stay: they are lower, which is safe."""
+        with suppress(KafkaException):
+            self._ask()
 
     def _list(self) -> list[TopicPartition]:
         described = self._admin.list_topics(timeout=ENDS_TIMEOUT_S).topics
@@ -318,25 +307,37 @@ class EndOffsetPoller:
         at_ms = time.time_ns() // 1_000_000
         ends: dict[str, dict[int, int]] = {}
         latest: Any = OffsetSpec.latest()  # type: ignore[no-untyped-call]
-        asked, isolation = dict.fromkeys(self._parts, latest), IsolationLevel.READ_UNCOMMITTED
-        found = self._admin.list_offsets(asked, isolation_level=isolation, request_timeout=ENDS_TIMEOUT_S)
-        for part, future in found.items():
+        parts, isolation = dict.fromkeys(self._parts, latest), IsolationLevel.READ_UNCOMMITTED
+        futures = self._admin.list_offsets(parts, isolation_level=isolation, request_timeout=ENDS_TIMEOUT_S)
+        for part, future in futures.items():
             ends.setdefault(part.topic, {})[part.partition] = future.result().offset
-        self._found = ends, at_ms
+        self._latest = ends, at_ms
         return ends
 
 
-class EndOffsetReader:
-    """End offsets of a topic's partitions, asked of the brokers on a connection without a pending fetch.
+def polling(watcher: TopicWatcher, ends: EndOffsetPoller) -> AbstractContextManager[None]:
+    """Check the topics and refresh the end offsets on a thread."""
+    stopping = threading.Event()
 
-    A consumer's own request waits behind its fetch for up to half a second. This one takes half a millisecond; an admin
-    client needs a third more, because it answers on other threads."""
+    def run() -> None:
+        while not stopping.wait(POLL_INTERVAL_S):
+            watcher.check()
+            ends.refresh()
+
+    return background_thread(run, "cluster", stopping)
+
+
+class EndOffsetReader:
+    """Reader of the end offsets of a topic's partitions, on a connection of its own.
+
+    The request of a consumer that fetches records waits behind the fetch for up to half a second. This one takes half a
+    millisecond; an admin client takes a third longer, because it answers on other threads."""
 
     def __init__(self, options: KafkaOptions, topic: str) -> None:
         self._topic, self._reader = topic, TopicReader(options, give_up_s=READ_ENDS_TIMEOUT_S)
 
     def __call__(self, partitions: Collection[int]) -> dict[int, int]:
-        """Return the end offsets of committed records by partition; none if the brokers could not report them."""
+        """Return partition → end offset of committed records. Return nothing if the brokers do not report them."""
         parts = [TopicPartition(self._topic, number, OFFSET_END) for number in partitions]
         try:
             found: list[TopicPartition] = self._reader.ask(lambda: self._ask(parts))
@@ -367,20 +368,18 @@ def read_tails(
     with TopicReader(options, TAIL, give_up_s=OUTAGE_S, stopping=stop) as reader:
         for (topic, number), (first, _) in spans.items():
             reader.add(topic, number, first)
-        left = dict(spans)
-        while left and not stop.is_set():
-            messages = reader.read_many()
-            for message in messages:
+        while spans and not stop.is_set():
+            for message in reader.read_many():
                 part = message.topic(), message.partition()
-                if part in left and message.offset() >= left[part][1] - 1:
-                    del left[part]
+                if part in spans and message.offset() >= spans[part][1] - 1:
+                    del spans[part]
                 handle(message)
             for part in reader.ended:
-                left.pop(part, None)
+                spans.pop(part, None)
 
 
 def earliest(tails: Sequence[TopicOffsets], ends: Mapping[str, Mapping[int, int]]) -> TopicOffsets:
-    """Return the minimum of these tails. A partition that one of them lacks was added later: it begins at 0."""
+    """Return the minimum of these offsets. A partition that one of them lacks was added later, and begins at 0."""
     return {
         topic: {number: min((one.get(topic, {}).get(number, 0) for one in tails), default=last)
                 for number, last in lasts.items()}

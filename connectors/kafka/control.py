@@ -11,7 +11,7 @@ from typing import Any
 
 from confluent_kafka import Consumer
 
-from recallflow.connectors.kafka.admin import TopicDescription, ask_configs
+from recallflow.connectors.kafka.admin import TopicDescription, topic_configs
 from recallflow.connectors.kafka.messages import headers_of, time_ms
 from recallflow.connectors.kafka.sender import Sender
 from recallflow.connectors.kafka.topic_reader import NewConsumer, TopicReader
@@ -126,7 +126,7 @@ class ControlTable:
 
 def send_decisions(options: KafkaOptions, topic: str, secret: str | None, events: Sequence[Control]) -> None:
     """Send decisions, signed if there is a secret, and await acknowledgements. Raise SinkError."""
-    sender = Sender(options, {topic: ask_configs(options, [topic])[topic].most_bytes}, remedy="they are sent again")
+    sender = Sender(options, {topic: topic_configs(options, [topic])[topic].most_bytes}, remedy="they are sent again")
     for event in events:
         key, value = event.record_key, event.model_dump_json(exclude_none=True).encode()
         sender.send(topic, value, key, headers=sign(secret, key, value))

@@ -6,11 +6,11 @@ from typing import Any, NamedTuple
 
 from confluent_kafka import OFFSET_END, Consumer, KafkaError, KafkaException, TopicPartition
 
+from recallflow.connectors.kafka.topic_reader import REQUEST_TIMEOUT_S
 from recallflow.errors import SourceError
 from recallflow.kafka_clients import ClientErrors, is_retriable
 from recallflow.kafka_options import KafkaOptions
 
-ASK_S = 2.0
 # How soon the other members notice a rebalance: a partition that moves pauses for about twice that.
 HEARTBEAT_S = 0.3
 LOOK_S = 2.0  # topic metadata interval: added partitions are assigned after it
@@ -107,7 +107,7 @@ class GroupConsumer:
         """Return the committed progress of partitions; None to ask again. Raise as `poll`."""
         asked = [TopicPartition(topic, one) for one in partitions for topic in (self._memory, self._queries)]
         try:
-            answers = self._consumer.committed(asked, timeout=ASK_S)
+            answers = self._consumer.committed(asked, timeout=REQUEST_TIMEOUT_S)
         except KafkaException as error:
             self._judge(error.args[0])
             return None

@@ -19,7 +19,7 @@ from recallflow.owner import parse_ranges, ranges_of
 
 _PREFIX = "own-"
 _NAME = re.compile(_PREFIX + r"\d+(-\d+)?(_\d+(-\d+)?)*")
-ASK_S = 5.0
+MEMBERS_TIMEOUT_S = 5.0
 PROBE_S = 0.05
 # A description that times out may end the process (librdkafka issue 4605), so the timeout is long.
 PROBE_TIMEOUT_S = 30.0
@@ -60,7 +60,7 @@ def static_members(options: KafkaOptions, name: str) -> dict[str, str]:
     """Return the static members of a group: instance id → member id. Raise SourceError."""
     try:
         admin: Any = AdminClient(options.admin())
-        found = admin.describe_consumer_groups([name], request_timeout=ASK_S)[name].result()
+        found = admin.describe_consumer_groups([name], request_timeout=MEMBERS_TIMEOUT_S)[name].result()
     except KafkaException as error:
         if error.args[0].code() == KafkaError.GROUP_ID_NOT_FOUND:
             return {}

@@ -1,9 +1,9 @@
 """Reading of a source: a reader thread per class of topic, one wake event, and the order of service.
 
-Queries come first, in batches that fit a time budget. So a long backlog does not delay its first answers, and queries
-of other partitions and other tenants (`RoundRobinQueue`) come in between. Memory events are given when no query waits,
-in smaller batches, and at least every `STARVED_S`, so that steady queries cannot starve writes. With a backlog of
-60,000 events at 1 ms each, queries had a p50 of 3 ms, against 6 s with Bytewax's own Kafka source."""
+Queries are delivered to the dataflow first, in batches that fit a time budget. So a long backlog does not delay its
+first answers, and queries of other partitions and tenants (`RoundRobinQueue`) are served in between. Memory events are
+delivered when no query waits, in smaller batches, and at least every `STARVED_S`, so that steady queries cannot starve
+writes. With a backlog of 60,000 events at 1 ms each, queries had a p50 of 3 ms, against 6 s with Bytewax's source."""
 
 import collections
 import logging
@@ -17,7 +17,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from recallflow.connectors.kafka.messages import size_bytes
 from recallflow.connectors.kafka.partition import Lane
-from recallflow.connectors.kafka.topic_reader import NewConsumer
+from recallflow.connectors.kafka.topic_reader import REQUEST_TIMEOUT_S, NewConsumer
 from recallflow.errors import RegistryUnavailable, SourceError
 from recallflow.kafka_clients import ClientErrors, is_refusal, is_retriable
 from recallflow.kafka_options import KafkaOptions, log_registry_outage
@@ -25,15 +25,14 @@ from recallflow.schema_registry import RETRY_S
 
 WAIT_S = 0.005
 POLL_S = 0.1
-LOOK_UP_S = 2.0
-READ_AHEAD, READ_AHEAD_BYTES = 2_000, 32 * 1024 * 1024  # limits of the records that a reader holds
+READ_AHEAD, READ_AHEAD_BYTES = 2_000, 32 * 1024 * 1024  # limits of the queued records of a reader
 READ_AHEAD_AWAITED = 20_000  # the first one, while a query waits for records that are not read
 READ_BATCH = 500
-BEYOND_LIMIT = 1_000  # records of one partition that are read and wait for its limit
+PAST_LIMIT_MAX = 1_000  # queued records of a partition with a limit, at which its reading pauses
 BUDGET_S, QUERIES_BUDGET_S = 0.005, 0.01
 BATCH_MAX = 500
 QUERIES_FIRST = 20  # batch limit while the cost of a query is unknown
-REMEMBERED = 0.9  # weight of the previous cost of an event or a query in the next batch
+COST_DECAY = 0.9  # factor per batch by which the assumed cost of an event or a query may fall
 STARVED_S = 0.02
 IN_FLIGHT_MAX = 2_000
 
@@ -46,17 +45,17 @@ MemoryEnds = Callable[[Collection[int]], Mapping[int, int]]
 class Remedies(NamedTuple):
     """Remedies for records that retention removed: unread queries, unread memories, outputs since the last commit."""
 
-    queries: str = "a checkpoint does not help: go on without them (recallflow run --give-up-unanswered)"
-    memories: str = "restore a checkpoint that reaches into what is left"
-    outputs: str = "restore nothing, and let them come twice: recallflow run --accept-repeats"
+    queries: str = "a checkpoint does not help: continue without them (recallflow run --give-up-unanswered)"
+    memories: str = "restore a checkpoint that contains the removed records"
+    outputs: str = "restore nothing, and allow repeated outputs: recallflow run --accept-repeats"
 
 
 REMEDIES = Remedies()
 
 
-def describe_removal(source: str, what: str, remedy: str) -> str:
-    """Describe records that were removed from a topic, with the remedy."""
-    return f"{source}: {what} gone from the topic, and nothing is skipped silently: {remedy}"
+def describe_removal(source: str, removed: str, remedy: str) -> str:
+    """Describe `removed` records of a topic ("the records … are"), with the remedy."""
+    return f"{source}: {removed} gone from the topic, and nothing is skipped silently: {remedy}"
 
 
 class LaneReader:
@@ -70,8 +69,8 @@ class LaneReader:
         new_consumer: NewConsumer = Consumer,
         remedy: str = "",  # remedy for records that were removed before they were read
         *,
-        ends: bool = False,  # whether a lane reports that it was read to its end, also where that offset has no record
-        memory_ends: MemoryEnds | None = None,  # end offsets before which the records just read must not be given
+        ends: bool = False,  # whether to note the end of a partition, which may be after its last record
+        memory_ends: MemoryEnds | None = None,  # returns the end offsets that the queries just read must wait for
     ) -> None:
         self.lanes: dict[TopicPart, Lane] = {}
         self.error: Exception | None = None
@@ -79,16 +78,16 @@ class LaneReader:
         self._wake, self._remedy, self._memory_ends = wake, remedy, memory_ends
         self._stopping = threading.Event()
         self._registry = options.registry
-        self._waiting: dict[TopicPart, float] = {}  # partition that waits for the schema registry → its next attempt
+        self._waiting: dict[TopicPart, float] = {}  # partition that waits for the schema registry → time of a retry
         self._client_errors = ClientErrors()
         self._changes: collections.deque[tuple[Lane, bool]] = collections.deque()
-        # Without this the client reports no ends, and an end after transaction markers stays unknown.
-        chosen = {"enable.partition.eof": ends, "error_cb": self._client_errors}
-        self._consumer = new_consumer(options.consumer() | chosen)
+        # Only this option shows an end that follows transaction markers.
+        reader_options = {"enable.partition.eof": ends, "error_cb": self._client_errors}
+        self._consumer = new_consumer(options.consumer() | reader_options)
         self._thread = threading.Thread(target=self._run, daemon=True, name=f"recallflow-{name}")
 
     def add(self, lane: Lane) -> None:
-        """Read one more partition, from the lane's next offset."""
+        """Begin to read a partition, from the lane's next offset."""
         self._changes.append((lane, True))
 
     def remove(self, lane: Lane) -> None:
@@ -96,9 +95,10 @@ class LaneReader:
         self._changes.append((lane, False))
 
     def look_up(self, topic: str) -> None:
-        """Look up a topic's leaders before `start`: learning them with an assignment would stop reads for a second."""
+        """Look up a topic's leaders before `start`. A look-up by the first assignment would delay reading by a
+        second."""
         with suppress(KafkaException):  # the assignment looks them up again
-            self._consumer.list_topics(topic, timeout=LOOK_UP_S)
+            self._consumer.list_topics(topic, timeout=REQUEST_TIMEOUT_S)
 
     def start(self) -> None:
         if self._thread.ident is None:  # a thread that ended with an error cannot start again
@@ -115,14 +115,14 @@ class LaneReader:
 
     def lag(self) -> dict[TopicPart, int]:
         """Return the number of records before the end of each partition at the last fetch, queued records included."""
-        return {part: max(0, lane.end - lane.reached) + lane.held() for part, lane in self.lanes.items()}
+        return {part: max(0, lane.end - lane.reached) + len(lane.queue) for part, lane in self.lanes.items()}
 
     def _run(self) -> None:
         try:
             while not self._stopping.is_set():
                 self.read()
         except KafkaException as error:
-            self._fail(SourceError(f"cannot be read on: {error.args[0].str()}"))
+            self._fail(SourceError(f"cannot continue to read: {error.args[0].str()}"))
         except Exception as error:  # noqa: BLE001 - it is raised where it stops the flow
             self._fail(error)
 
@@ -131,8 +131,8 @@ class LaneReader:
         while self._changes:
             # Here and not in `add`: assigning while another thread polls hangs.
             self._change(*self._changes.popleft())
-        self._read_waiting()
-        self._hold_at_limits()
+        self._retry_waiting()
+        self._pause_at_limits()
         if self._full():
             self._stopping.wait(0.001)
             return
@@ -143,9 +143,9 @@ class LaneReader:
             self._queue(messages)
         self._note_ends()
 
-    def _change(self, lane: Lane, joins: bool) -> None:
+    def _change(self, lane: Lane, is_added: bool) -> None:
         part = lane.topic, lane.number
-        if joins:
+        if is_added:
             self.lanes = self.lanes | {part: lane}  # a copy, because other threads iterate over it
             self._consumer.incremental_assign([TopicPartition(*part, lane.next_offset)])
         else:
@@ -157,25 +157,25 @@ class LaneReader:
             self._consumer.incremental_unassign([TopicPartition(*part)])
 
     def _full(self) -> bool:
-        """Return whether the queues are full, without lanes that wait for their limit: nothing else would be read. If a
+        """Return whether the queues are full. Lanes with a limit do not count, because they would block all others. If a
         query waits for an empty lane, more is read: the client returns records of the other partitions first."""
         lanes = [lane for lane in self.lanes.values() if lane.limit is None]
-        held, held_bytes = sum(lane.held() for lane in lanes), sum(lane.held_bytes() for lane in lanes)
+        queued, queued_bytes = sum(len(lane.queue) for lane in lanes), sum(lane.queued_bytes() for lane in lanes)
         most = READ_AHEAD_AWAITED if any(one.waiting_queries and not one.queue for one in lanes) else READ_AHEAD
-        return held >= most or held_bytes >= READ_AHEAD_BYTES
+        return queued >= most or queued_bytes >= READ_AHEAD_BYTES
 
-    def _hold_at_limits(self) -> None:
-        """Pause lanes that are read up to their limit."""
+    def _pause_at_limits(self) -> None:
+        """Pause lanes with many queued records until their limit advances."""
         for part, lane in self.lanes.items():
             if lane.limit is None or part in self._waiting:
                 continue
-            is_full = lane.held() >= (BEYOND_LIMIT // 2 if lane.paused else BEYOND_LIMIT)
+            is_full = len(lane.queue) >= (PAST_LIMIT_MAX // 2 if lane.paused else PAST_LIMIT_MAX)
             if is_full != lane.paused:
                 (self._consumer.pause if is_full else self._consumer.resume)([TopicPartition(*part)])
                 lane.paused = is_full
 
     def _note_ends(self) -> None:
-        """Here and not in `lag`: a consumer that is asked while another thread polls hangs."""
+        """Note the ends for `lag`, which cannot request them: another thread must not use a consumer during a poll."""
         for part, lane in self.lanes.items():
             if part not in self._waiting:
                 lane.end = max(lane.end, self._consumer.get_watermark_offsets(TopicPartition(*part), cached=True)[1])
@@ -185,16 +185,16 @@ class LaneReader:
         self._wake.set()
 
     def _queue(self, messages: list[Any]) -> None:
-        self._hold_back(messages)
+        self._add_barriers(messages)
         for message in messages:
             error, lane = message.error(), self.lanes.get((message.topic(), message.partition()))
             if error is not None and error.code() != KafkaError._PARTITION_EOF:
                 self._raise_unless_retriable(error, f"{message.topic()}:{message.partition()}")
             elif lane is None or (lane.topic, lane.number) in self._waiting:
                 continue  # the partition was removed meanwhile, or is read again from this record
-            elif error is not None:  # this offset is beyond the last record where transaction markers lie between
+            elif error is not None:  # the end, which transaction markers may separate from the last record
                 lane.reached = message.offset()
-            elif self._opened(message, lane):
+            elif self._is_decoded(message, lane):
                 lane.read_bytes += size_bytes(message)
                 lane.queue.append(message)
                 if lane.last_of_key is not None:
@@ -202,8 +202,9 @@ class LaneReader:
                 lane.reached = message.offset() + 1
         self._wake.set()
 
-    def _opened(self, message: Any, lane: Lane) -> bool:
-        """Decode a registered record. While the registry is away, reading of the partition stops before the record."""
+    def _is_decoded(self, message: Any, lane: Lane) -> bool:
+        """Decode a registered record. While the registry is away, stop reading the partition before the record, and
+        return False."""
         if self._registry is None:
             return True
         try:
@@ -215,22 +216,22 @@ class LaneReader:
             return False
         return True
 
-    def _read_waiting(self) -> None:
-        """Read partitions again that waited for the schema registry."""
+    def _retry_waiting(self) -> None:
+        """Read partitions again whose wait for the schema registry is over."""
         for part in [part for part, due_s in self._waiting.items() if due_s <= time.monotonic()]:
             del self._waiting[part]
             self._consumer.incremental_assign([TopicPartition(*part, self.lanes[part].reached)])
 
-    def _hold_back(self, messages: list[Any]) -> None:
-        """Give each query its barrier before it can be given itself."""
+    def _add_barriers(self, messages: list[Any]) -> None:
+        """Add the barrier of each query before the query is queued."""
         if self._memory_ends is None:
             return
         read = [(message, self.lanes.get((message.topic(), message.partition()))) for message in messages]
-        held = [(message, lane) for message, lane in read if message.error() is None and lane and lane.barriers]
-        if not held:
+        queries = [(message, lane) for message, lane in read if message.error() is None and lane and lane.barriers]
+        if not queries:
             return
-        ends = self._memory_ends({lane.number for _, lane in held})
-        for message, lane in held:
+        ends = self._memory_ends({lane.number for _, lane in queries})
+        for message, lane in queries:
             if lane.barriers is not None and not lane.was_delivered(message.offset()):
                 lane.barriers.add(message.offset(), ends.get(lane.number, 0))
 
@@ -245,7 +246,7 @@ class LaneReader:
         _log.warning("%s: %s; retrying", where, error.str())
 
 
-def _fitting(budget_s: float, cost_s: float) -> int:
+def _batch_size(budget_s: float, cost_s: float) -> int:
     """Return how many items of this cost fit a time budget."""
     return max(1, min(BATCH_MAX, int(budget_s / max(cost_s, 1e-6))))
 
@@ -256,7 +257,7 @@ class Hub:
     def __init__(
         self,
         options: KafkaOptions,
-        in_flight: Callable[[], int],  # returns the number of memory records in the dataflow
+        in_flight: Callable[[], int],  # returns the number of records in the dataflow
         wake: threading.Event | None = None,  # event that ends a wait; other threads with news set it too
         failure: Callable[[], Exception | None] = lambda: None,  # returns another error that must stop the source
         *,
@@ -276,64 +277,64 @@ class Hub:
         self._batch = 1
         self._queries_batch = QUERIES_FIRST
         self._event_cost_s = self._query_cost_s = 0.0
-        self._given = self._asked = 0  # memory events, and queries, in this batch
-        self._batch_began_s = self._fed_s = clock_s()
+        self._memories = self._queries = 0  # numbers of records of this batch
+        self._batch_began_s = self._memories_s = clock_s()  # the latter: time of the last memory events
 
     def stop(self) -> None:
         self.queries.stop()
         self.memories.stop()
 
     def begin(self) -> None:
-        """Begin the next batch, and learn the cost of the last one's records. Raise the error of a reader."""
+        """Begin the next batch, and measure the cost of the last one's records. Raise the error of a reader."""
         for error in (self.queries.error, self.memories.error, self._failure()):
             if error is not None:
                 raise error
         now_s = self._clock_s()
-        if self._given or self._asked:
-            cost_s = (now_s - self._batch_began_s) / (self._given + self._asked)
+        if self._memories or self._queries:
+            cost_s = (now_s - self._batch_began_s) / (self._memories + self._queries)
             # A batch of many cheap queries, such as refused ones, must not be followed by as many costly ones.
-            if not self._asked:
-                self._event_cost_s = max(cost_s, REMEMBERED * self._event_cost_s)
-                self._batch = _fitting(BUDGET_S, self._event_cost_s)
-            elif not self._given:
-                self._query_cost_s = max(cost_s, REMEMBERED * self._query_cost_s)
-                self._queries_batch = _fitting(QUERIES_BUDGET_S, self._query_cost_s)
-        self._given, self._asked, self._batch_began_s = 0, 0, now_s
+            if not self._queries:
+                self._event_cost_s = max(cost_s, COST_DECAY * self._event_cost_s)
+                self._batch = _batch_size(BUDGET_S, self._event_cost_s)
+            elif not self._memories:
+                self._query_cost_s = max(cost_s, COST_DECAY * self._query_cost_s)
+                self._queries_batch = _batch_size(QUERIES_BUDGET_S, self._query_cost_s)
+        self._memories, self._queries, self._batch_began_s = 0, 0, now_s
 
     def queries_allowed(self) -> int:
-        """Return how many queries of each partition may be given now."""
+        """Return how many queries of each partition may be delivered now."""
         busy = max(1, sum(1 for lane in self.queries.lanes.values() if lane.queue))
         return max(0, -(-min(self._queries_batch, self._queries_room()) // busy))
 
-    def count_asked(self, queries: int) -> None:
-        self._asked += queries
+    def count_queries(self, queries: int) -> None:
+        self._queries += queries
 
     def memories_allowed(self) -> int:
-        """Return how many memory events of each partition may be given now. See `allowed_of` for an exception."""
+        """Return how many memory events of each partition may be delivered now. See `allowed_of` for an exception."""
         lanes = self.memories.lanes.values()
-        asked = (self._asked or self._queries_wait()) and not any(lane.waiting_queries for lane in lanes)
-        if asked and self._clock_s() - self._fed_s < STARVED_S:
+        queries_first = (self._queries or self._queries_wait()) and not any(lane.waiting_queries for lane in lanes)
+        if queries_first and self._clock_s() - self._memories_s < STARVED_S:
             return 0
         busy = max(1, sum(1 for lane in lanes if lane.has_ready()))
         return max(0, min(-(-self._batch // busy), self._room()))
 
     def allowed_of(self, lane: Lane, share: int) -> int:
-        """Return how many memory events of a partition may be given: its share, or a whole batch if queries wait."""
+        """Return how many memory events of a partition may be delivered: its share, or a batch if queries wait for it."""
         return max(share, min(self._batch, self._room())) if lane.waiting_queries else share
 
-    def count_given(self, memories: int) -> None:
-        self._given += memories
-        self._fed_s = self._clock_s()
+    def count_memories(self, memories: int) -> None:
+        self._memories += memories
+        self._memories_s = self._clock_s()
 
     def wait(self) -> None:
-        """Wait for news, briefly, because the dataflow has other work."""
+        """Wait until a record can be delivered, or briefly, because the dataflow has other work."""
         has_ready = self.memories.waiting() and self._room() > 0
         if not (self._queries_wait() or has_ready):
             self.wake.wait(WAIT_S)
         self.wake.clear()
 
     def _queries_wait(self) -> bool:
-        """Return whether a query may be given now."""
+        """Return whether a query may be delivered now."""
         return self._queries_room() > 0 and self.queries.waiting()
 
     def _room(self) -> int:

@@ -20,14 +20,13 @@ from types import MappingProxyType
 import orjson
 from confluent_kafka import TopicPartition
 
-from recallflow.connectors.kafka.topic_reader import TopicReader
+from recallflow.connectors.kafka.topic_reader import REQUEST_TIMEOUT_S, TopicReader
 from recallflow.errors import SourceError
 from recallflow.kafka_options import KafkaOptions
 
 MARGIN_MIN_S = 2.0
 RENEWALS = 5  # renewals of a lease within a session less the tolerated outage
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-COMMITTED_S = 2.0
 LOOK_RENEWALS = 2.5  # a member that has not renewed within this many intervals is silent
 
 _log = logging.getLogger(__name__)
@@ -130,7 +129,7 @@ class Holder:
 def holders(reader: TopicReader, query_topic: str, numbers: Iterable[int]) -> dict[int, Holder]:
     """Return the last owner of each partition that has one. Raise KafkaException."""
     asked = [TopicPartition(query_topic, number) for number in numbers]
-    found = reader.consumer.committed(asked, timeout=COMMITTED_S) if asked else []
+    found = reader.consumer.committed(asked, timeout=REQUEST_TIMEOUT_S) if asked else []
     notes = {one.partition: Holder.parse(one.metadata or None) for one in found}
     return {number: holder for number, holder in notes.items() if holder is not None}
 

@@ -1,7 +1,7 @@
 """Source of a process that owns a changing set of partitions.
 
 It emits the records of its partitions, and signals: a partition opens, or a barrier with the progress of a partition.
-It is one part of the dataflow, because parts are fixed while a dataflow runs, but partitions come and go."""
+For Bytewax it is a single part, because the parts of a dataflow are fixed, and the owned partitions change."""
 
 import logging
 import threading
@@ -23,21 +23,20 @@ from recallflow.process import CloseErrors
 from recallflow.records import Barrier, PartitionStart, Record, Signal
 
 BATCH_BYTES = 4 * 1024 * 1024
-NOT_OURS = -1  # number of a barrier that is not looked up later
+STANDBY_BARRIER = -1  # number of the last barrier of a standby partition, whose progress nobody looks up
 IDLE_S = 10.0  # sync interval of a partition without new records
 
 _log = logging.getLogger(__name__)
 
 
 class RecordCounters:
-    """Counters of records that the source emitted and that the flow finished, by topic. The source limits the
-    difference, because a dataflow has no back-pressure from an operator to its source."""
+    """Counters of the records that the source emitted and that the flow finished, by topic. The source limits their
+    difference, because a dataflow has no back-pressure."""
 
     def __init__(self) -> None:
         self.emitted: Counter[str] = Counter()
         self.finished: Counter[str] = Counter()
-        # A lost increment would stay in flight for ever.
-        self._counting = threading.Lock()
+        self._counting = threading.Lock()  # a lost increment would count as a record in flight for ever
 
     def count_emitted(self, topic: str, records: int) -> None:
         with self._counting:
@@ -49,13 +48,14 @@ class RecordCounters:
 
     def in_flight(self, topic: str | None = None) -> int:
         """Return the number of unfinished records, of one topic or of all."""
-        emitted, finished = self.emitted, self.finished
         with self._counting:
-            return emitted.total() - finished.total() if topic is None else emitted[topic] - finished[topic]
+            if topic is None:
+                return self.emitted.total() - self.finished.total()
+            return self.emitted[topic] - self.finished[topic]
 
 
 class BarrierProgress(NamedTuple):
-    """Progress of one partition at a barrier, and the output offsets from which its later outputs lie."""
+    """Progress of one partition at a barrier. Later outputs have at least the output offsets `tails`, of `tails_ms`."""
 
     memory: LogProgress
     queries: LogProgress
@@ -67,11 +67,11 @@ class BarrierProgress(NamedTuple):
 class _Owned:
     memory: Lane
     queries: Lane
-    barrier_s: float  # time of the last barrier, or of the opening
-    marks: int = 0
-    marked_s: float = 0.0
-    moved: bool = True  # whether records were delivered since the last barrier, or are still open
-    progress: bytes | None = None  # progress to keep with the state
+    barrier_s: float  # Unix time of the last barrier, or of the opening
+    barrier_clock_s: float  # the same by the source's clock
+    barriers: int = 0  # number of the next barrier
+    has_news: bool = True  # whether records were emitted since the last barrier, or are still open
+    progress: bytes | None = None  # progress that the next barrier stores with the state
 
 
 class OwnedSource:
@@ -86,7 +86,7 @@ class OwnedSource:
         sync_s: float,  # interval of syncs of each partition, which barriers start
         tails: Callable[
             [], tuple[TopicOffsets, int]
-        ],  # end offsets of the output topics at some earlier moment, and that moment
+        ],  # returns earlier end offsets of the output topics, and their time
         finished: Callable[[], list[Any]] = list,  # returns further items to emit; a new one sets `wake`
         wake: threading.Event | None = None,
         stopping: threading.Event | None = None,  # event that ends the source
@@ -97,20 +97,20 @@ class OwnedSource:
         closing: CloseErrors | None = None,
         clock_s: Callable[[], float] = time.monotonic,
         memory_ends: MemoryEnds | None = None,  # with it, a query waits for the memory records before it
-        settle: Callable[[], None] = lambda: None,  # commits synced and delivered barriers; called before each batch
+        settle: Callable[[], None] = lambda: None,  # commits barriers that are synced and delivered, before each batch
     ) -> None:
         self.topics = (memory_topic, query_topic)
         self.progress = RecordCounters()
         self.catch_up, self.stopping = CatchUp(), stopping or threading.Event()
-        self.first_offsets: dict[str, int] = {}  # `topic:partition` → the first offset that is new to this run
-        self.delivered_before: dict[str, Collection[int]] = {}  # `topic:partition` → later offsets that are not new
+        self.first_offsets: dict[str, int] = {}  # `topic:partition` → first offset without outputs of earlier owners
+        self.delivered_before: dict[str, Collection[int]] = {}  # `topic:partition` → later offsets with such outputs
         self._sync_s, self._tails, self._clock_s = sync_s, tails, clock_s
         self._finished, self._closing, self._settle = finished, closing or CloseErrors(), settle
         self._owned: dict[int, _Owned] = {}
         self._standbys: dict[int, Lane] = {}  # standby partitions, owned by another member
         self._barriers: dict[tuple[int, int], BarrierProgress] = {}
         self._changes: deque[Callable[[], Iterator[Signal]]] = deque()
-        self._queries_most = queries_in_flight_max
+        self._queries_max = queries_in_flight_max
         self._hub = Hub(
             options,
             self.progress.in_flight,
@@ -121,7 +121,7 @@ class OwnedSource:
             new_consumer=new_consumer,
             memory_ends=memory_ends,
         )
-        self._waits = memory_ends is not None
+        self._waits_for_writes = memory_ends is not None
         self._began = self._ended = False
 
     # ------------------------------------------------------------------ called by other threads
@@ -131,7 +131,7 @@ class OwnedSource:
         self._hub.wake.set()
 
     def give_up(self, partitions: Collection[int]) -> None:
-        """Stop emitting records of these partitions; their last barriers follow."""
+        """Stop emitting records of these partitions, and emit their last barriers."""
         self._changes.append(lambda: self._close(partitions))
         self._hub.wake.set()
 
@@ -151,24 +151,23 @@ class OwnedSource:
         self._hub.wake.set()
 
     def standbys(self) -> frozenset[int]:
-        """Return the standby partitions."""
         return frozenset(self._standbys)
 
     def barrier_progress(self, partition: int, number: int) -> BarrierProgress | None:
         """Return the progress of a partition at a barrier; each barrier can be looked up once."""
         return self._barriers.pop((partition, number), None)
 
-    def set_progress(self, partition: int, progress: bytes, *, open_left: bool) -> None:
-        """Set the progress that the next barrier carries to the folder. `open_left`: some records are unfinished."""
+    def set_progress(self, partition: int, progress: bytes, *, has_open: bool) -> None:
+        """Set the progress that the next barrier stores with the state. `has_open`: some records are unfinished."""
         if (owned := self._owned.get(partition)) is not None:
             owned.progress = progress
-            owned.moved |= open_left
+            owned.has_news |= has_open
 
     def partitions(self) -> frozenset[int]:
         return frozenset(self._owned)
 
     def oldest_barrier_s(self) -> float:
-        """Return the time of the oldest last barrier of an owned partition; now if none is owned."""
+        """Return the earliest time of the owned partitions' last barriers; the present if none is owned."""
         return min((owned.barrier_s for owned in [*self._owned.values()]), default=time.time())
 
     def ready(self) -> bool:
@@ -202,45 +201,43 @@ class OwnedSource:
                 signals += self._close_standby(partition)
             return [*signals, *self._finished()]
         self._hub.begin()
-        read = self._records()
-        finished = self._finished()
-        marks = [*self._due_syncs()]
-        if not (read or signals or marks or finished):
+        records, finished, barriers = self._records(), self._finished(), [*self._due_barriers()]
+        if not (records or signals or barriers or finished):
             self._hub.wait()
-        return [*finished, *signals, *read, *marks]
+        return [*finished, *signals, *records, *barriers]
 
     def _queries_room(self) -> int:
-        most = self._queries_most
+        most = self._queries_max
         return BATCH_MAX if most is None else most - self.progress.in_flight(self.topics[1])
 
     def _records(self) -> list[Record]:
         """Return queries first, then as many memory events as the hub allows."""
         hub, owned = self._hub, self._owned
         most = hub.queries_allowed()
-        queries = [record for number, one in owned.items() for record in self._taken(number, one.queries, most)]
-        hub.count_asked(len(queries))
+        queries = [record for number, one in owned.items() for record in self._take(number, one.queries, most)]
+        hub.count_queries(len(queries))
         memories: list[Record] = []
         if allowed := hub.memories_allowed():
             memories = [record for number, one in owned.items() for record in self._memories(number, one, allowed)]
-            if not memories:  # owned partitions before standby partitions
+            if not memories:  # standby partitions are read only if owned partitions have no records
                 memories = [record for lane in self._standbys.values() for record in records_of(lane, allowed)]
-            hub.count_given(len(memories))
+            hub.count_memories(len(memories))
         for records in (queries, memories):
             if records:
                 self.progress.count_emitted(records[0].position.topic, len(records))
         return [*queries, *memories]
 
-    def _taken(self, number: int, lane: Lane, most: int) -> list[Record]:
+    def _take(self, number: int, lane: Lane, most: int) -> list[Record]:
         records = records_of(lane, most)
         if records:
-            self._owned[number].moved = True
+            self._owned[number].has_news = True
         return records
 
     def _memories(self, number: int, owned: _Owned, most: int) -> list[Record]:
         lane = owned.memory
-        if records := self._taken(number, lane, self._hub.allowed_of(lane, most)):
+        if records := self._take(number, lane, self._hub.allowed_of(lane, most)):
             self.catch_up.count_emitted(lane.source, [record.position.offset for record in records], lane.next_offset)
-        elif self.catch_up.behind and not lane.held():
+        elif self.catch_up.is_behind and not lane.queue:
             self.catch_up.skip_to(lane.source, lane.reached)
         return records
 
@@ -258,21 +255,21 @@ class OwnedSource:
     def _close_standby(self, partition: int) -> Iterator[Signal]:
         if (lane := self._standbys.pop(partition, None)) is not None:
             self._hub.memories.remove(lane)
-            yield Barrier(partition, NOT_OURS, last=True)
+            yield Barrier(partition, STANDBY_BARRIER, last=True)
 
     def _open(self, partition: int, memory: Lane, queries: Lane) -> Iterator[Signal]:
         standby = self._standbys.pop(partition, None)
         if standby is not None:
             self._hub.memories.remove(standby)
-        if self._waits:
+        if self._waits_for_writes:
             queries.wait_for_writes(memory, self._clock_s)
         for lane, reader in ((queries, self._hub.queries), (memory, self._hub.memories)):
             self.first_offsets[lane.source] = lane.answered_from
             self.delivered_before[lane.source] = lane.delivered_before
             reader.add(lane)
             reader.start()
-        self.catch_up.begin(memory.source, memory.next_offset, memory.end)
-        self._owned[partition] = _Owned(memory, queries, time.time(), marked_s=self._clock_s())
+        self.catch_up.add(memory.source, memory.next_offset, memory.end)
+        self._owned[partition] = _Owned(memory, queries, time.time(), self._clock_s())
         if standby is None:
             yield PartitionStart(partition)
 
@@ -282,28 +279,27 @@ class OwnedSource:
                 continue
             self._hub.queries.remove(owned.queries)
             self._hub.memories.remove(owned.memory)
-            self.catch_up.end(owned.memory.source)
-            yield self._mark(partition, owned, last=True)
+            self.catch_up.remove(owned.memory.source)
+            yield self._barrier(partition, owned, last=True)
             del self._owned[partition]
 
-    def _due_syncs(self) -> Iterator[Signal]:
+    def _due_barriers(self) -> Iterator[Signal]:
         """Yield a barrier for each partition whose sync is due."""
         now_s = self._clock_s()
         for partition, owned in self._owned.items():
-            if (partition, owned.marks - 1) in self._barriers:
+            if (partition, owned.barriers - 1) in self._barriers:
                 continue  # the previous barrier is not synced and delivered yet
-            if now_s - owned.marked_s >= (self._sync_s if owned.moved else IDLE_S):
-                yield self._mark(partition, owned)
-                owned.marked_s, owned.moved = now_s, False
+            if now_s - owned.barrier_clock_s >= (self._sync_s if owned.has_news else IDLE_S):
+                yield self._barrier(partition, owned)
+                owned.barrier_clock_s, owned.has_news = now_s, False
 
-    def _mark(self, partition: int, owned: _Owned, *, last: bool = False) -> Barrier:
+    def _barrier(self, partition: int, owned: _Owned, *, last: bool = False) -> Barrier:
         tails, tails_ms = self._tails()
         memory, queries = lane_progress(owned.memory), lane_progress(owned.queries)
-        self._barriers[partition, owned.marks] = BarrierProgress(memory, queries, tails, tails_ms)
-        mark = Barrier(partition, owned.marks, owned.progress, last)
-        owned.marks, owned.progress = owned.marks + 1, None
-        owned.barrier_s = time.time()
-        return mark
+        self._barriers[partition, owned.barriers] = BarrierProgress(memory, queries, tails, tails_ms)
+        barrier = Barrier(partition, owned.barriers, owned.progress, last)
+        owned.barriers, owned.progress, owned.barrier_s = owned.barriers + 1, None, time.time()
+        return barrier
 
 
 def records_of(lane: Lane, most: int) -> list[Record]:
@@ -318,9 +314,9 @@ def records_of(lane: Lane, most: int) -> list[Record]:
 
 
 def lane_progress(lane: Lane) -> LogProgress:
-    """Return the progress of a lane, with the open records of an earlier owner that are not given again yet."""
-    still = tuple(sorted(offset for offset in lane.open if offset >= lane.next_offset))
-    return LogProgress(max(lane.next_offset, lane.answered_from), lane.since_ms, still, lane.delivered_ahead())
+    """Return the progress of a lane. Open records of an earlier owner stay open until they are delivered again."""
+    still_open = tuple(sorted(offset for offset in lane.open if offset >= lane.next_offset))
+    return LogProgress(max(lane.next_offset, lane.answered_from), lane.since_ms, still_open, lane.delivered_ahead())
 
 
 def lane_at(topic: str, number: int, at: LogProgress, end: int, first: int | None = None) -> Lane:

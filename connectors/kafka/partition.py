@@ -1,16 +1,16 @@
 """One Kafka partition: its progress, and the records that wait for the dataflow.
 
-The progress, in a compact encoding, is where the next owner continues. It is committed as metadata of the group's
-offsets, and kept in the partition's folder, because Kafka expires the offsets of an inactive group.
+The next owner continues from the progress. It is committed as metadata of the group's offsets in a compact encoding,
+and stored in the partition's folder, because Kafka expires the offsets of an inactive group.
 
-Memory and queries are two topics, which are fetched independently. For read-your-writes, a query is held back until the
-memory records of its key have been delivered that were in the memory partition when the query was read. Records of
-other owners delay it only until they are fetched. The wait is bounded by WAIT_S and REACH; `Record.unapplied` marks a
-query that could not wait.
+Memory events and queries are in two topics, which are fetched independently. For read-your-writes, a query waits until
+all memory records with its key are delivered to the dataflow that were in the partition when the query was read.
+Records with other keys delay it only until they are fetched. WAIT_S and WAIT_RECORDS_MAX limit the wait;
+`Record.unapplied` marks a query that did not wait to the end.
 
 Queries are delivered in round robin over their tenants, so one tenant's backlog does not delay the others. Records of
-one tenant stay in the order of the log; the record's key names the tenant. Offsets that were delivered ahead of the log
-order are stored until all earlier ones are delivered, up to AHEAD_MAX."""
+one tenant stay in the order of the log; the record's key contains the tenant. Offsets of records that are delivered
+before earlier ones are kept until those are delivered, up to AHEAD_MAX."""
 
 import time
 from collections import deque
@@ -24,8 +24,8 @@ import orjson
 from recallflow.connectors.kafka.messages import append_ms, size_bytes
 from recallflow.owner import key_tenant
 
-TEXT_MOST = 4_000  # characters: brokers accept 4,096 by default
-AHEAD_MOST = 200  # limit of each list of offsets in commit metadata
+METADATA_CHARACTERS_MAX = 4_000  # characters: brokers accept 4,096 by default
+LISTED_OFFSETS_MAX = 200  # limit of each list of offsets in commit metadata
 
 TopicOffsets = Mapping[str, Mapping[int, int]]  # output topic → partition → an offset
 
@@ -33,8 +33,8 @@ TopicOffsets = Mapping[str, Mapping[int, int]]  # output topic → partition →
 class LogProgress(NamedTuple):
     """Progress of one log.
 
-    All records below `next_offset` are done except those in `open`; so are the records in `ahead`. `since_ms` is the
-    append time of the record before, 0 where it is unknown."""
+    Records below `next_offset` are done, except those in `open`; the later ones in `ahead` are done as well. `since_ms`
+    is the append time of the record before `next_offset`; 0 if it is unknown."""
 
     next_offset: int
     since_ms: int = 0
@@ -55,9 +55,9 @@ class LogProgress(NamedTuple):
 class PartitionProgress:
     """Progress of a partition: in its memories, which have no open records, and in its queries.
 
-    `tails` are the output offsets from which outputs of unfinished records may lie; a partition that is not named has
-    to be searched whole. `at_ms` is the time of the search by the writer's clock. `clean` means that no output was sent
-    for unfinished records. `deployment` and `partitions` identify the state. `began` is the memory offset of the
+    `tails` are output offsets: outputs of unfinished records have these or higher ones. An output partition that is
+    absent must be searched whole. `at_ms` is the time of `tails` by the writer's clock. `clean`: no output was sent for
+    unfinished records. `deployment` and `partitions` identify the state. `began` is the memory offset of the
     deployment's first record, after retention. `generation` counts the owners of the partition."""
 
     memory: LogProgress
@@ -71,7 +71,7 @@ class PartitionProgress:
     generation: int = 0
 
     def encode(self) -> bytes:
-        """Return the full encoding for a partition's folder."""
+        """Return the encoding for a partition's folder, of any length."""
         stored = {one.name: getattr(self, one.name) for one in fields(self)}
         tails = {topic: _by_partition(offsets) for topic, offsets in self.tails.items()}
         encoded = {"memory": _compact(self.memory), "queries": _compact(self.queries), "tails": tails}
@@ -79,7 +79,7 @@ class PartitionProgress:
 
     @classmethod
     def decode(cls, data: bytes | str) -> Self:
-        """Return the value that `encode` encoded. Raise ValueError for other data."""
+        """Return the progress that `encode` encoded. Raise ValueError for other data."""
         try:
             stored = orjson.loads(data)
             memory, queries = (_decoded(*stored.pop(name)) for name in ("memory", "queries"))
@@ -92,78 +92,76 @@ class PartitionProgress:
             raise ValueError(f"no progress of a partition: {str(data)[:200]!r}") from error
 
     @classmethod
-    def found(cls, text: str | None) -> Self | None:
-        """Parse commit metadata; None without it, or for another version: sent outputs show the progress then."""
+    def parse(cls, text: str | None) -> Self | None:
+        """Parse commit metadata. Return None without any, and for another version: a search of outputs replaces it."""
         try:
             return cls.decode(text) if text else None
         except ValueError:
             return None
 
     def text(self) -> str:
-        """Return the commit metadata. Above the size limit, tails are found by time, and some records done ahead are
-        done again. Such progress is not clean: the next owner finds in the tails that their outputs were sent."""
+        """Return the commit metadata. If it is too long, omit first the tails, which `at_ms` replaces, and then records
+        done ahead, which the next owner repeats. It must find their sent outputs, so such progress is not clean."""
         for one in (self, replace(self, tails={}), self._smallest()):
-            if len(text := one.encode().decode()) <= TEXT_MOST:
+            if len(text := one.encode().decode()) <= METADATA_CHARACTERS_MAX:
                 return text
         raise ValueError("the progress of a partition is longer than its limit")
 
     def _smallest(self) -> "PartitionProgress":
-        """Return the smallest correct progress: reading continues at the first open record that is not listed."""
-        still = sorted(self.queries.open)
-        if len(still) <= AHEAD_MOST:
-            queries = self.queries._replace(ahead=())
-        else:
-            queries = LogProgress(still[AHEAD_MOST], 0, tuple(still[:AHEAD_MOST]))
+        """Return the smallest correct progress: with many open records, reading continues at the first unlisted one."""
+        queries, still_open = self.queries._replace(ahead=()), sorted(self.queries.open)
+        if len(still_open) > LISTED_OFFSETS_MAX:
+            queries = LogProgress(still_open[LISTED_OFFSETS_MAX], 0, tuple(still_open[:LISTED_OFFSETS_MAX]))
         return replace(self, queries=queries, tails={}, clean=False)
 
 
 def progress_of(stored: bytes) -> tuple[str, tuple[int, int, int]]:
-    """Return the deployment of a stored progress, and its generation, next memory offset and first open query, which
-    grow. Return no deployment and zeros for the encoding of another version."""
-    progress = PartitionProgress.found(stored.decode())
+    """Return the deployment of a stored progress; and its generation, next memory offset and first open query, which
+    never decrease. Return an empty text and zeros for the encoding of another version."""
+    progress = PartitionProgress.parse(stored.decode())
     if progress is None:
         return "", (0, 0, 0)
     return progress.deployment, (progress.generation, progress.memory.next_offset, progress.queries.first)
 
 
-def _compact(reached: LogProgress) -> tuple[Any, ...]:
-    """Return a log with its lists of offsets as differences, which are shorter."""
-    lists = (sorted(one) for one in (reached.open, reached.ahead))
-    return (reached.next_offset, reached.since_ms, *([b - a for a, b in pairwise([0, *one])] for one in lists))
+def _compact(progress: LogProgress) -> tuple[Any, ...]:
+    """Return a progress with its offsets as differences, which are shorter."""
+    lists = (sorted(offsets) for offsets in (progress.open, progress.ahead))
+    return (progress.next_offset, progress.since_ms, *([b - a for a, b in pairwise([0, *one])] for one in lists))
 
 
-def _decoded(next_offset: int, since_ms: int, still: list[int], ahead: list[int]) -> LogProgress:
-    return LogProgress(int(next_offset), int(since_ms), tuple(accumulate(still)), tuple(accumulate(ahead)))
+def _decoded(next_offset: int, since_ms: int, still_open: list[int], ahead: list[int]) -> LogProgress:
+    return LogProgress(int(next_offset), int(since_ms), tuple(accumulate(still_open)), tuple(accumulate(ahead)))
 
 
 def _by_partition(offsets: Mapping[int, int]) -> list[int]:
-    """Return offsets in the order of their partitions; -1 where one is not known."""
+    """Return offsets by partition number; -1 for an unknown one."""
     return [offsets.get(number, -1) for number in range(max(offsets, default=-1) + 1)]
 
 
 AHEAD_MAX = 20_000  # records delivered ahead of the log order: 5 MB
 WAIT_S = 2.0  # equals the default `wait_timeout_ms` of a query with positions
-KEYS_MOST = 10_000  # stored keys, above which keys without undelivered records are dropped
-REACH = 2_000  # memory records that a query waits for at most: the consumer's queue, about a second of work
+KEYS_MAX = 10_000  # stored keys, above which keys without undelivered records are dropped
+WAIT_RECORDS_MAX = 2_000  # memory records that a query waits for: at most a reader's queue, about a second of work
 Queue = Any  # a deque, or RoundRobinQueue, of confluent_kafka.Message, whose stubs make every field optional
 
 
-class DeliveredOffset(NamedTuple):
+class LoggedRecord(NamedTuple):
     offset: int
     append_ms: int
     tenant: bytes
 
 
 class RoundRobinQueue:
-    """Records of one partition that were read and not given. One thread appends, another takes."""
+    """Records of one partition that were read and not delivered. One thread appends, another takes."""
 
-    def __init__(self, given: Iterable[int] = ()) -> None:
-        """`given` are the offsets that were given ahead of the log order."""
+    def __init__(self, ahead: Iterable[int] = ()) -> None:
+        """`ahead` are the offsets that were delivered ahead of the log order."""
         self.is_ready: Callable[[Any], bool] | None = None  # whether a record may be delivered; None: always
-        self.ahead = set(given)
+        self.ahead = set(ahead)
         self._read: deque[Any] = deque()
-        self._log: deque[DeliveredOffset] = deque()  # in log order, from the first undelivered record
-        self._lines: dict[bytes, deque[Any]] = {}  # by tenant, in the order of the round robin
+        self._log: deque[LoggedRecord] = deque()  # in log order, from the first undelivered record
+        self._queues: dict[bytes, deque[Any]] = {}  # by tenant, in the order of the round robin
         self._waiting = 0
 
     def __len__(self) -> int:
@@ -176,35 +174,35 @@ class RoundRobinQueue:
         """Remove and return the next record. Raise IndexError if there is none."""
         if (tenant := self.next_tenant()) is None:
             raise IndexError("no record is ready")
-        line = self._lines.pop(tenant)
-        message = line.popleft()
-        if line:
-            self._lines[tenant] = line
+        queue = self._queues.pop(tenant)
+        message = queue.popleft()
+        if queue:
+            self._queues[tenant] = queue
         self._waiting -= 1
         self.ahead.add(message.offset())
         return message
 
     def next_tenant(self) -> bytes | None:
-        """Return the tenant whose first record is given next: the first in turn whose record is ready."""
-        self._sort()
-        # A record that an earlier run gave may still wait here, and be deleted from the log.
+        """Return the tenant of the next record: the first in turn whose oldest record is ready; None without one."""
+        self._distribute()
+        # Not the length of `ahead`: its records of an earlier run may still wait here, or be deleted from the log.
         is_full = self._log and len(self._log) - self._waiting >= AHEAD_MAX
-        tenants = [self._log[0].tenant] if is_full else self._lines
+        tenants = [self._log[0].tenant] if is_full else self._queues
         is_ready = self.is_ready
-        return next((one for one in tenants if is_ready is None or is_ready(self._lines[one][0])), None)
+        return next((one for one in tenants if is_ready is None or is_ready(self._queues[one][0])), None)
 
-    def passed(self) -> Iterator[DeliveredOffset]:
-        """Yield given records in log order, up to the first record that was not given."""
+    def passed(self) -> Iterator[LoggedRecord]:
+        """Remove and yield delivered records in log order, up to the first undelivered one."""
         while self._log and self._log[0].offset in self.ahead:
             self.ahead.discard(self._log[0].offset)
             yield self._log.popleft()
 
-    def _sort(self) -> None:
+    def _distribute(self) -> None:
         while self._read:
             message = self._read.popleft()
             tenant = key_tenant(message.key())
-            self._log.append(DeliveredOffset(message.offset(), append_ms(message), tenant))
-            self._lines.setdefault(tenant, deque()).append(message)
+            self._log.append(LoggedRecord(message.offset(), append_ms(message), tenant))
+            self._queues.setdefault(tenant, deque()).append(message)
             self._waiting += 1
 
 
@@ -216,18 +214,18 @@ class Lane:
     number: int
     next_offset: int  # offset of the next record to deliver to the dataflow
     end: int  # last known end offset of the partition
-    answered_from: int = 0  # first offset whose outputs count, except `delivered_before`
+    answered_from: int = 0  # first offset without outputs of an earlier run, except `delivered_before`
     since_ms: int = 0  # append time of the record before the next one
     delivered_before: frozenset[int] = frozenset()  # delivered by an earlier run, ahead of the log order
     open: frozenset[int] = frozenset()  # delivered by an earlier run but unfinished: delivered again
     limit: int | None = None  # records from this offset on are not delivered
-    paused: bool = False  # whether reading is paused, far beyond the limit
+    paused: bool = False  # whether reading is paused, because many queued records are beyond the limit
     reached: int = -1  # the offset after the last record read
     last_of_key: dict[bytes | None, int] | None = None  # last read offset of each key, if queries wait
     queue: Queue = field(default_factory=deque)
     barriers: "WriteBarriers | None" = None  # barriers of queries that wait for memory records
     waiting_queries: set[int] = field(default_factory=set)  # offsets of queries that wait for records of this partition
-    # Two counters that only grow: one thread reads, another gives.
+    # Two counters that only grow: one thread reads, another delivers.
     read_bytes: int = 0
     delivered_bytes: int = 0
 
@@ -249,44 +247,40 @@ class Lane:
         return message
 
     def was_delivered(self, offset: int) -> bool:
-        """Return whether an earlier run gave a record."""
+        """Return whether an earlier run delivered a record."""
         return offset in self.delivered_before or (offset < self.answered_from and offset not in self.open)
 
     def delivered_ahead(self) -> tuple[int, ...]:
-        """Return the offsets beyond the next one that were given ahead of the log order."""
+        """Return the offsets beyond the next one that were delivered ahead of the log order."""
         ahead = (*self.delivered_before, *self.queue.ahead) if isinstance(self.queue, RoundRobinQueue) else ()
         return tuple(sorted({offset for offset in ahead if offset >= self.next_offset}))
 
     def _pass(self, offset: int, appended_ms: int) -> None:
-        """Note that all records up to this offset were given, the last with this append time."""
+        """Note that all records up to this offset were delivered; the last one has this append time."""
         self.next_offset, self.since_ms = offset + 1, appended_ms
 
     def wait_for_writes(self, memory: "Lane", clock_s: Callable[[], float]) -> None:
-        """Hold back queries of this partition for the memory records before them. The queue is a `RoundRobinQueue`."""
+        """Let queries of this partition wait for earlier memory records. The queue must be a `RoundRobinQueue`."""
         self.barriers = WriteBarriers(memory, clock_s)
         self.queue.is_ready = self.barriers.is_passed
 
     def note_key(self, key: bytes | None, offset: int) -> None:
         """Remember the last record read of a key. Only the reader thread calls it."""
         last = self.last_of_key or {}
-        if len(last) > KEYS_MOST:
+        if len(last) > KEYS_MAX:
             last = {key: at for key, at in last.items() if at >= self.next_offset}
         last[key] = offset
         self.last_of_key = last
 
     def has_ready(self) -> bool:
-        """Return whether a record may be given."""
-        if not self.queue:  # most lanes, in each turn of the dataflow
+        """Return whether a record may be delivered."""
+        if not self.queue:  # fast, because most lanes have no records in a turn of the dataflow
             return False
         if isinstance(self.queue, RoundRobinQueue):
             return self.queue.next_tenant() is not None
         return self.limit is None or self.queue[0].offset() < self.limit
 
-    def held(self) -> int:
-        """Return the number of records that are read and not given."""
-        return len(self.queue)
-
-    def held_bytes(self) -> int:
+    def queued_bytes(self) -> int:
         return self.read_bytes - self.delivered_bytes
 
 
@@ -306,14 +300,14 @@ class WriteBarriers:
         memory.last_of_key = {}
 
     def add(self, offset: int, end: int) -> None:
-        """Hold back the query at `offset` until the memory records of its key below `end` are given."""
+        """Let the query at `offset` wait until the memory records of its key below `end` are delivered."""
         self._barriers[offset] = _Barrier(end, self._clock_s() + WAIT_S)
 
     def is_passed(self, query: Any) -> bool:
-        """Return whether a query may be given now."""
+        """Return whether a query may be delivered now."""
         barrier = self._barriers.get(query.offset())
         if barrier is not None and self._missing(query, barrier) > 0:
-            is_near = barrier.end - self._memory.next_offset <= REACH
+            is_near = barrier.end - self._memory.next_offset <= WAIT_RECORDS_MAX
             if is_near and self._clock_s() < barrier.deadline_s:
                 self._memory.waiting_queries.add(query.offset())
                 return False
@@ -321,7 +315,7 @@ class WriteBarriers:
         return True
 
     def take(self, query: Any) -> int:
-        """Remove the barrier of a query that is given. Return how many memory records before it may be missing."""
+        """Remove the barrier of a query that is delivered. Return how many memory records it did not wait for."""
         self._memory.waiting_queries.discard(query.offset())
         barrier = self._barriers.pop(query.offset(), None)
         return 0 if barrier is None else self._missing(query, barrier)
@@ -333,8 +327,8 @@ class WriteBarriers:
         if memory.reached < barrier.end:
             return barrier.end - memory.next_offset
         if barrier.target is None:
-            last = None if query.key() is None else (memory.last_of_key or {}).get(query.key(), -1)
             # A query without a key may belong to any owner. A later record of the key must not extend the wait.
+            last = None if query.key() is None else (memory.last_of_key or {}).get(query.key(), -1)
             barrier.target = barrier.end if last is None or last >= barrier.end else last + 1
             if not memory.queue:  # only transaction markers remain before the end
                 barrier.target = 0

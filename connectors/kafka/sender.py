@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
-from recallflow.connectors.kafka.admin import ask_configs
+from recallflow.connectors.kafka.admin import topic_configs
 from recallflow.connectors.kafka.messages import (
     RECORD_OVERHEAD_BYTES,
     REPLAYED_HEADER,
@@ -204,7 +204,7 @@ class Publisher:
         """`credentials`: headers of each record. Raise SourceError if Kafka cannot be reached or refuses."""
         with TopicReader(options) as reader:
             reader.partitions([topic])
-        self.most_bytes = ask_configs(options, [topic])[topic].most_bytes
+        self.most_bytes = topic_configs(options, [topic])[topic].most_bytes
         remedy, linger = "run the same command again", {"linger.ms": LINGER_MS}
         self._sender = Sender(options, {topic: self.most_bytes}, remedy=remedy, producer_options=linger)
         self._topic, self._credentials = topic, credentials

@@ -11,7 +11,7 @@ import orjson
 from confluent_kafka import KafkaError
 from confluent_kafka.admin import AdminClient
 
-from recallflow.connectors.kafka.admin import CONFIGS_S, ask_settings
+from recallflow.connectors.kafka.admin import topic_settings
 from recallflow.connectors.kafka.messages import Letter, identity_of, json_or_wire, time_ms
 from recallflow.connectors.kafka.sender import Sender
 from recallflow.connectors.kafka.topic_reader import TAIL, TopicReader
@@ -71,7 +71,7 @@ def remains(options: KafkaOptions, topics: Sequence[str], tenant_id: str, user_i
     user = _User(tenant_id, user_id)
     with TopicReader(options, TAIL, decodes=True) as reader:
         there = reader.existing(topics)
-        settings = ask_settings(AdminClient(options.admin()), [*there], CONFIGS_S)
+        settings = topic_settings(AdminClient(options.admin()), [*there])
         for topic, numbers in there.items():
             reported = settings[topic]
             found = RemainingRecords(topic, None if isinstance(reported, KafkaError) else _retention(reported))

@@ -19,7 +19,7 @@ from recallflow.kafka_options import KafkaOptions
 from recallflow.process import TimeLimit
 
 GIVE_UP_S = 10.0
-ASK_S = 2.0  # timeout of one request, after which refused access is detected
+REQUEST_TIMEOUT_S = 2.0  # timeout of one request, after which refused access is detected
 TRY_AGAIN_S = 0.1
 POLL_S = 0.5
 READ_MANY = 1_000
@@ -81,7 +81,7 @@ class TopicReader(AbstractContextManager["TopicReader"]):
     def span(self, topic: str, number: int) -> tuple[int, int]:
         """Return the first offset and the end of a partition; with UNCOMMITTED, the end of all records."""
         part = TopicPartition(topic, number)
-        span: tuple[int, int] = self.ask(lambda: self.consumer.get_watermark_offsets(part, timeout=ASK_S))
+        span: tuple[int, int] = self.ask(lambda: self.consumer.get_watermark_offsets(part, timeout=REQUEST_TIMEOUT_S))
         return span
 
     def spans(self, topics: Sequence[str]) -> dict[tuple[str, int], tuple[int, int]]:
@@ -92,7 +92,7 @@ class TopicReader(AbstractContextManager["TopicReader"]):
     def offset_at(self, topic: str, number: int, at_ms: int) -> int:
         """Return the first offset of a partition at or after a time; its end if there is none."""
         part = TopicPartition(topic, number, at_ms)
-        (found,) = self.ask(lambda: self.consumer.offsets_for_times([part], timeout=ASK_S))
+        (found,) = self.ask(lambda: self.consumer.offsets_for_times([part], timeout=REQUEST_TIMEOUT_S))
         return self.span(topic, number)[1] if found.offset < 0 else int(found.offset)
 
     def firsts(self, spans: Mapping[tuple[str, int], tuple[int, int]]) -> dict[tuple[str, int], Any]:
@@ -102,7 +102,7 @@ class TopicReader(AbstractContextManager["TopicReader"]):
         return {part: first for part, first in firsts.items() if first is not None}
 
     def cluster_id(self) -> str:
-        found: str = self.ask(lambda: self.consumer.list_topics(timeout=ASK_S).cluster_id)
+        found: str = self.ask(lambda: self.consumer.list_topics(timeout=REQUEST_TIMEOUT_S).cluster_id)
         return found
 
     def ask(self, question: Callable[[], Any]) -> Any:
@@ -186,10 +186,10 @@ class TopicReader(AbstractContextManager["TopicReader"]):
     def _look_up(self, topic: str) -> None:
         """Request a topic's metadata before an assignment; without it the first fetch is a second late."""
         if not self._knows:
-            self.ask(lambda: self.consumer.list_topics(topic, timeout=ASK_S))
+            self.ask(lambda: self.consumer.list_topics(topic, timeout=REQUEST_TIMEOUT_S))
 
     def _list(self, topics: Sequence[str]) -> Any:
-        found = self.consumer.list_topics(timeout=ASK_S).topics
+        found = self.consumer.list_topics(timeout=REQUEST_TIMEOUT_S).topics
         for topic in topics:
             if topic in found and (error := found[topic].error) is not None and is_retriable(error):
                 raise KafkaException(error)

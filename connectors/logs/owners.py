@@ -1,7 +1,7 @@
 """Fields of records that name the owner, the session, the speaker or the role.
 
-The owner is the person whose memory a record is. A reader takes the owner from the fields in OWNER_NAMES. It refuses a
-log with another field that looks like a person (`unclear_identities`), as several people would share one owner."""
+The owner of a record is the person to whose memory it belongs. A reader takes the owner from the fields in OWNER_NAMES.
+It refuses a log with another field that looks like a person, because several people could share one owner."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -36,13 +36,13 @@ _PEOPLE = frozenset((
     "gebruiker", "kunde", "klant", "cliente", "autor", "auteur", "autore", "absender",
     "afzender", "remitente", "remetente", "mittente", "expéditeur",
 ))  # fmt: skip
-_HINTS = _PEOPLE | frozenset((
+_PERSON_WORDS = _PEOPLE | frozenset((
     "owner", "account", "client", "agent", "actor", "contact", "email", "mail", "phone", "mobile", "tel", "telephone",
     "msisdn", "handle", "login", "nick", "nickname", "profile", "uid", "userid", "username", "usr", "guest",
     "recipient", "receiver", "from", "to", "by", "who", "people", "host", "operator", "caller", "callee",
     "participants", "users", "customers", "members",
 ))  # fmt: skip
-_PARTS = frozenset((
+_QUALIFIERS = frozenset((
     "id", "ids", "name", "uuid", "guid", "key", "hash", "no", "nr", "number", "address", "first", "last", "full",
     "display", "screen", "ref", "code", "external", "internal", "primary", "original", "reply", "in", "created",
     "posted", "written", "sent", "said", "message", "msg", "chat",
@@ -69,8 +69,7 @@ class FieldRoles(NamedTuple):
 
 
 def field_roles(record: Mapping[str, object]) -> FieldRoles:
-    """Return the roles of a record's keys. They are cached, unless the keys are many or long: logs repeat their
-    keys."""
+    """Return the roles of a record's keys: cached for few and short keys, because the records of a log repeat them."""
     keys = tuple(record)
     is_small = len(keys) <= _KEYS_MAX and max(map(len, keys), default=0) <= _NAME_CHARACTERS
     return _cached_roles(keys) if is_small else _roles(keys)
@@ -103,16 +102,15 @@ def identifier_text(value: object) -> object:
 
 
 def unclear_identities(fields: Iterable[str], owner: str | None = None) -> list[str]:
-    """Return the fields that look like a person, out of those that no event field is taken from. Next to a field that
-    names the `owner`, only another kind of person counts: `customer` next to `user`, but not `user_email` or `account`.
-    """
-    people = _HINTS if owner is None else _PEOPLE
+    """Return the fields that look like a person, of `fields`, which are no event fields. If the field `owner` has the
+    owner, only another kind of person counts: `customer` next to `user`, but not `user_email` or `account`."""
+    people = _PERSON_WORDS if owner is None else _PEOPLE
     own = frozenset() if owner is None else _words(owner)
     found = []
     for field in (field for field in fields if len(field) <= _NAME_CHARACTERS and snake_case(field) not in _NO_PERSON):
         words = _words(field)
-        # A word for people, and otherwise only words for ids, names and addresses.
-        if words & people and words <= _HINTS | _PARTS and not words & own & _HINTS:
+        # A name looks like a person with a word for people, and otherwise only words of ids, names and addresses.
+        if words & people and words <= _PERSON_WORDS | _QUALIFIERS and not words & own & _PERSON_WORDS:
             found.append(field)
     return found
 

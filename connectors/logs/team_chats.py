@@ -256,8 +256,8 @@ def discord_message(
     sender, edited = message.get("author"), log.time_text(message.get("timestampEdited"))
     session = log.as_text(channel.get("id")) or owner
     names = {"channel": log.as_text(channel.get("name")), "guild": log.as_text(guild.get("name"))}
-    is_reply = isinstance(reply_to := message.get("reference"), dict) and kind == "Reply"
-    reply = {"reply_to": f"{session}-{log.as_text(reply_to.get('messageId'))}"} if is_reply else {}
+    target = message.get("reference") if kind == "Reply" else None
+    reply = {"reply_to": f"{session}-{log.as_text(target.get('messageId'))}"} if isinstance(target, dict) else {}
     senders = log.field_of(sender, "nickname"), log.field_of(sender, "name"), log.as_text(log.field_of(sender, "id"))
     return scope.message_events(
         owner,

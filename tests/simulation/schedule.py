@@ -235,7 +235,7 @@ class Watch(Watcher):
 
     def _committed(self, part: model.Part, text: str, process: simulated.Process) -> None:
         topic, number = part
-        if topic != TOPICS.memory or (place := PartitionProgress.found(text)) in (None, self._places.get(number)):
+        if topic != TOPICS.memory or (place := PartitionProgress.parse(text)) in (None, self._places.get(number)):
             return
         self._places[number] = place
         begun = self._checked.setdefault(number, place.memory.first)
@@ -423,7 +423,7 @@ class Simulation:
         """Let retention take queries that are done for good, and older than any mark that counts."""
         offsets = self.broker.group(DEPLOYMENT).offsets
         places = [
-            PartitionProgress.found(offsets.get((TOPICS.memory, number), (0, ""))[1]) for number in range(PARTITIONS)
+            PartitionProgress.parse(offsets.get((TOPICS.memory, number), (0, ""))[1]) for number in range(PARTITIONS)
         ]
         oldest_ms = min(0 if place is None else place.at_ms for place in places)
         for number in range(PARTITIONS):
@@ -518,9 +518,8 @@ def simulating() -> Iterator[None]:
         patches.replace(control, "POLL_S", 1.0)
         for module, name in (
             (cluster, "OUTAGE_CHECK_INTERVAL_S"),
-            (cluster, "TOPIC_CHECK_INTERVAL_S"),
+            (cluster, "POLL_INTERVAL_S"),
             (partition_copies, "RELEASED_INTERVAL_S"),
-            (cluster, "ENDS_INTERVAL_S"),
         ):
             patches.replace(module, name, 3 * getattr(module, name))
         logging.disable(logging.CRITICAL)

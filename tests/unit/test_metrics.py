@@ -193,7 +193,7 @@ def test_readiness_names_the_obstacle(running: Any, monkeypatch: pytest.MonkeyPa
     assert (metrics.obstacle(), early.obstacle()) == ("starting", "starting")
     monkeypatch.setattr(running.source, "ready", lambda: True)
     running.source.catch_up.set_targets({f"{MEMORIES}:0": 3})
-    running.source.catch_up.begin(f"{MEMORIES}:0", 1)
+    running.source.catch_up.add(f"{MEMORIES}:0", 1)
     assert (metrics.obstacle(), early.obstacle()) == ("catching up, 2 memory records remain", "")
     assert (shown(metrics)["recallflow_catching_up_records"], shown(metrics)["recallflow_ready"]) == (2, 0)
     assert shown(early)["recallflow_ready"] == 1

@@ -214,7 +214,7 @@ def test_queries_that_change_nothing_sync_nothing(engine: Engine) -> None:
         engine.ask(0)
         engine.producer.flush()
         engine.mark()
-        engine.source.set_progress(0, b"a place", open_left=False)
+        engine.source.set_progress(0, b"a place", has_open=False)
     assert (engine.committed[0], (engine.disk.syncs, engine.disk.waiting)) == ((0, 3), (0, []))
 
 

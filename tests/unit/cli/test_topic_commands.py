@@ -49,10 +49,10 @@ def topics(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Topics:
     monkeypatch.setitem(defaults, "new_consumer", made.kafka.consumer)
     monkeypatch.setattr(sender, "Producer", lambda _: made.producer)
 
-    def ask_configs(_: object, asked: Iterable[str]) -> dict[str, TopicConfig]:
+    def topic_configs(_: object, asked: Iterable[str]) -> dict[str, TopicConfig]:
         return dict.fromkeys(asked, TopicConfig(20_000))
 
-    monkeypatch.setattr(sender, "ask_configs", ask_configs)
+    monkeypatch.setattr(sender, "topic_configs", topic_configs)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state-home"))
     monkeypatch.setattr(Target, "of", lambda _, topic: Target("c", topic, "t", len(made.sent()), len(made.sent())))
     return made

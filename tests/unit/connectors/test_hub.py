@@ -12,9 +12,9 @@ from confluent_kafka import KafkaError
 
 from recallflow.connectors.kafka.hub import (
     BATCH_MAX,
-    BEYOND_LIMIT,
     BUDGET_S,
     IN_FLIGHT_MAX,
+    PAST_LIMIT_MAX,
     QUERIES_BUDGET_S,
     QUERIES_FIRST,
     READ_AHEAD,
@@ -121,7 +121,7 @@ def waiting(hub: Hub, queries: int, memories: int) -> None:
 def learn(hub: Hub) -> None:
     """Shows the hub that an event costs next to nothing: it then gives BATCH_MAX at a time."""
     hub.begin()
-    hub.count_given(BATCH_MAX)
+    hub.count_memories(BATCH_MAX)
     hub.begin()
 
 
@@ -139,7 +139,7 @@ def test_memories_wait_for_queries_but_not_for_long(make_hub: Callable[..., Hub]
     assert hub.memories_allowed() == 0
     clock.now_s += STARVED_S * 0.2
     assert hub.memories_allowed() > 0  # however many queries come
-    hub.count_given(5)
+    hub.count_memories(5)
     assert hub.memories_allowed() == 0
 
 
@@ -156,7 +156,7 @@ def test_no_more_is_in_flight_than_the_bound(make_hub: Callable[..., Hub], clock
 def test_batch_fits_the_budget_shared_by_partitions(make_hub: Callable[..., Hub], clock: Clock) -> None:
     hub = make_hub(clock_s=clock)
     hub.begin()
-    hub.count_given(10)
+    hub.count_memories(10)
     clock.now_s += 10 * BUDGET_S / 8  # an event costs an eighth of the budget
     hub.begin()
     waiting(hub, queries=0, memories=5)
@@ -173,7 +173,7 @@ def test_queries_that_take_long_are_given_few_at_a_time(make_hub: Callable[..., 
     waiting(hub, queries=600, memories=0)
     hub.begin()
     first = hub.queries_allowed()
-    hub.count_asked(first)
+    hub.count_queries(first)
     clock.now_s += first * QUERIES_BUDGET_S / 5.5
     hub.begin()
     assert (first, hub.queries_allowed()) == (QUERIES_FIRST, 5)
@@ -181,7 +181,7 @@ def test_queries_that_take_long_are_given_few_at_a_time(make_hub: Callable[..., 
     assert hub.queries_allowed() == 3
     allowed = [hub.queries_allowed()]
     for _ in range(40):
-        hub.count_asked(6)
+        hub.count_queries(6)
         clock.now_s += 6 * QUERIES_BUDGET_S / 100.5  # and more where they take less
         hub.begin()
         allowed.append(hub.queries_allowed())
@@ -207,11 +207,11 @@ def test_a_reader_reads_ahead_so_far_and_no_further() -> None:
     one = reader(kafka)
     lane = add(one, "events", end=3 * READ_AHEAD)
     read_until_full(one)
-    assert READ_AHEAD <= lane.held() <= READ_AHEAD + READ_BATCH
+    assert READ_AHEAD <= len(lane.queue) <= READ_AHEAD + READ_BATCH
     assert one.lag() == {("events", 0): 3 * READ_AHEAD}
     lane.queue.clear()
     read_until_full(one)
-    assert lane.held() >= READ_AHEAD
+    assert len(lane.queue) >= READ_AHEAD
     assert lane.queue[0].offset() == 3 * READ_AHEAD - one.lag()["events", 0]
     one.stop()
 
@@ -233,18 +233,18 @@ def test_reader_reads_past_other_partitions_to_awaited_records() -> None:
 
 def test_partition_removed_at_its_limit_is_read_after_its_return() -> None:
     kafka = FakeKafka(events=1)
-    for _ in range(4 * BEYOND_LIMIT):
+    for _ in range(4 * PAST_LIMIT_MAX):
         kafka.append("events", 0, b"")
     one = reader(kafka)
-    limited = Lane("events", 0, 0, 4 * BEYOND_LIMIT, limit=1)
+    limited = Lane("events", 0, 0, 4 * PAST_LIMIT_MAX, limit=1)
     one.add(limited)
     read_until_full(one)
     assert limited.paused
     one.remove(limited)
-    again = Lane("events", 0, 0, 4 * BEYOND_LIMIT)
+    again = Lane("events", 0, 0, 4 * PAST_LIMIT_MAX)
     one.add(again)
     read_until_full(one)
-    assert again.held() >= READ_AHEAD
+    assert len(again.queue) >= READ_AHEAD
     one.stop()
 
 
@@ -258,12 +258,12 @@ def test_fewer_large_records_are_read_ahead(partitions: int) -> None:
     kafka.consumers[0].most = 5  # librdkafka has its own bound of what it holds
     lanes = [add(one, "events", number, 200) for number in range(partitions)]
     read_until_full(one)
-    assert READ_AHEAD_BYTES <= sum(lane.held_bytes() for lane in lanes) <= READ_AHEAD_BYTES * 2
+    assert READ_AHEAD_BYTES <= sum(lane.queued_bytes() for lane in lanes) <= READ_AHEAD_BYTES * 2
     for lane in lanes:
         lane.queue.clear()
         lane.delivered_bytes = lane.read_bytes
     read_until_full(one)
-    assert sum(lane.held_bytes() for lane in lanes) >= READ_AHEAD_BYTES
+    assert sum(lane.queued_bytes() for lane in lanes) >= READ_AHEAD_BYTES
     one.stop()
 
 

@@ -20,7 +20,7 @@ from recallflow.connectors.kafka.group_consumer import Committed
 from recallflow.connectors.kafka.group_members import overlapping
 from recallflow.connectors.kafka.lease import Holder, Lease, await_lively
 from recallflow.connectors.kafka.membership import Membership
-from recallflow.connectors.kafka.partition import TEXT_MOST, LogProgress, PartitionProgress
+from recallflow.connectors.kafka.partition import METADATA_CHARACTERS_MAX, LogProgress, PartitionProgress
 from recallflow.errors import DeploymentLost, MembershipLost, SinkError, SourceError, UsageError
 from recallflow.kafka_options import KafkaOptions
 from recallflow.process import TimeLimit
@@ -445,19 +445,19 @@ def started(**ends: int) -> CatchUp:
 
 def test_a_partition_counts_while_it_is_ours() -> None:
     catch_up = CatchUp()
-    catch_up.begin(LOG, 3)
+    catch_up.add(LOG, 3)
     assert catch_up.describe() == "the number of remaining memory records is not known yet"
     catch_up.set_targets({LOG: 5, OTHER: 2})
     assert (catch_up.remaining(), catch_up.describe()) == (2, "2 memory records remain")
-    catch_up.begin(OTHER, 1)
+    catch_up.add(OTHER, 1)
     assert (catch_up.remaining(), catch_up.remaining(OTHER)) == (3, 1)
-    catch_up.end(LOG)
+    catch_up.remove(LOG)
     assert (catch_up.remaining(), catch_up.remaining(LOG)) == (1, None)
 
 
 def test_records_of_an_earlier_run_do_not_count() -> None:
     catch_up = started(**{LOG: 5})
-    catch_up.begin(LOG, 3)
+    catch_up.add(LOG, 3)
     catch_up.count_emitted(LOG, [3, 4], 5)
     catch_up.count_applied(LOG, (1, 2))
     assert catch_up.remaining() == 2
@@ -467,7 +467,7 @@ def test_records_of_an_earlier_run_do_not_count() -> None:
 
 def test_after_an_outage_it_counts_anew_and_knows_nothing_meanwhile() -> None:
     catch_up = started(**{LOG: 2})
-    catch_up.begin(LOG, 2)
+    catch_up.add(LOG, 2)
     assert catch_up.remaining() == 0
     catch_up.count_emitted(LOG, [2, 3, 4], 5)
     catch_up.note_outage()
@@ -490,7 +490,7 @@ def test_progress_ends_exactly_at_the_target(records: list[bool], target: int, b
     offsets = [offset for offset, there in enumerate(records) if there]
     target = min(target, len(records))
     catch_up = started(**{LOG: target})
-    catch_up.begin(LOG, 0)
+    catch_up.add(LOG, 0)
     unfinished: list[int] = []
     for at in range(0, len(offsets), batch):
         given_now = offsets[at : at + batch]
@@ -536,7 +536,7 @@ def test_text_beside_an_offset_is_bounded_and_loses_nothing(place: PartitionProg
     )
     text = place.text()
     told = PartitionProgress.decode(text)
-    assert len(text) <= TEXT_MOST
+    assert len(text) <= METADATA_CHARACTERS_MAX
     assert told.memory == place.memory
     for offset in still:
         assert not told.queries.is_done(offset)
@@ -556,7 +556,7 @@ def test_invalid_place_is_reported(text: str) -> None:
 
 @pytest.mark.parametrize("text", [None, "", '{"host":"vm","pid":1,"released":true}', '{"memory":[0,0,[],[]],"new":1}'])
 def test_metadata_of_another_version_is_ignored(text: str | None) -> None:
-    assert PartitionProgress.found(text) is None
+    assert PartitionProgress.parse(text) is None
 
 
 @pytest.mark.parametrize(

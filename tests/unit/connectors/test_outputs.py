@@ -179,7 +179,7 @@ def reached() -> list[int]:
 def publisher(reached: list[int], monkeypatch: pytest.MonkeyPatch) -> Publisher:
     kafka = FakeKafka(**{TOPIC: 1})
     monkeypatch.setattr(sender, "TopicReader", partial(TopicReader, new_consumer=kafka.consumer))
-    monkeypatch.setattr(sender, "ask_configs", lambda _, topics: {topic: TopicConfig(MOST_BYTES) for topic in topics})
+    monkeypatch.setattr(sender, "topic_configs", lambda _, topics: {topic: TopicConfig(MOST_BYTES) for topic in topics})
     return Publisher(KafkaOptions("nowhere:1"), TOPIC, reached.append)
 
 

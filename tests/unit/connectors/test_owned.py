@@ -12,13 +12,13 @@ from recallflow.connectors.kafka.hub import MemoryEnds
 from recallflow.connectors.kafka.owned import (
     BATCH_BYTES,
     IDLE_S,
-    NOT_OURS,
+    STANDBY_BARRIER,
     BarrierProgress,
     OwnedSource,
     lane_at,
     records_of,
 )
-from recallflow.connectors.kafka.partition import REACH, WAIT_S, Lane, LogProgress, RoundRobinQueue
+from recallflow.connectors.kafka.partition import WAIT_RECORDS_MAX, WAIT_S, Lane, LogProgress, RoundRobinQueue
 from recallflow.kafka_options import KafkaOptions
 from recallflow.records import Barrier, PartitionStart, Record
 from tests.unit.connectors.fake_consumer import FakeKafka
@@ -126,7 +126,7 @@ def test_a_partition_that_rests_is_marked_seldom(kafka: FakeKafka, member: Membe
     member.given(Barrier(0, 1))
     member.now_s += SYNC_S
     assert member.batch() == []
-    member.source.set_progress(0, b"a place", open_left=True)  # a query waits: how far it is may change by itself
+    member.source.set_progress(0, b"a place", has_open=True)  # a query waits: how far it is may change by itself
     member.now_s += SYNC_S
     assert signals(member.batch()) == [Barrier(0, 2, b"a place")]
     member.given(Barrier(0, 2))
@@ -148,8 +148,8 @@ def test_warm_partition_is_given_up_to_its_limit(kafka: FakeKafka, member: Membe
     member.source.limit_standby(1, 3)
     assert values(member.records(1)) == ["c"]
     member.source.drop_standby(1)
-    assert member.batch() == [Barrier(1, NOT_OURS, last=True)]
-    assert (member.source.standbys(), member.source.barrier_progress(1, NOT_OURS)) == (frozenset(), None)
+    assert member.batch() == [Barrier(1, STANDBY_BARRIER, last=True)]
+    assert (member.source.standbys(), member.source.barrier_progress(1, STANDBY_BARRIER)) == (frozenset(), None)
 
 
 def test_owned_warm_partition_stays_open(kafka: FakeKafka, member: Member) -> None:
@@ -176,7 +176,7 @@ def test_own_partitions_precede_standby_partitions(kafka: FakeKafka, member: Mem
     assert member.batch() == [PartitionStart(1), PartitionStart(0)]
     fill(kafka, MEMORIES, 1, "theirs")
     fill(kafka, MEMORIES, 0, "ours ours")
-    kafka.await_(lambda: warm.held() == 1 and mine.held() == 2)
+    kafka.await_(lambda: len(warm.queue) == 1 and len(mine.queue) == 2)
     assert values(member.records(3)) == ["ours", "ours", "theirs"]
 
 
@@ -186,7 +186,7 @@ def test_queries_in_flight_are_bounded(kafka: FakeKafka) -> None:
     member.source.next_batch()
     fill(kafka, QUERIES, 0, "a b c d e")
     fill(kafka, MEMORIES, 0, "m")
-    kafka.await_(lambda: queries.held() == 5 and memories.held() == 1)
+    kafka.await_(lambda: len(queries.queue) == 5 and len(memories.queue) == 1)
     taken = [*member.source.next_batch(), *member.source.next_batch()]
     assert sorted(values(taken)) == ["a", "b", "c", "m"]
     member.source.progress.count_finished(QUERIES, 2)
@@ -200,12 +200,12 @@ def test_a_batch_of_large_records_is_short(kafka: FakeKafka, member: Member, top
     member.batch()
     for _ in range(9):
         kafka.append(topic, 0, b"x" * (BATCH_BYTES // 3))
-    kafka.await_(lambda: lane.held() == 9)
+    kafka.await_(lambda: len(lane.queue) == 9)
     sizes: list[int] = []
     while sum(sizes) < 9:
         sizes.append(len(values(member.batch())))
     assert max(sizes) <= 4
-    assert lane.held_bytes() == 0
+    assert lane.queued_bytes() == 0
 
 
 def test_a_null_value_is_an_empty_one(kafka: FakeKafka, member: Member) -> None:
@@ -336,8 +336,8 @@ def test_transaction_markers_at_the_end_hold_back_nothing(partition: Partition) 
 
 
 def test_wait_ends_at_its_deadline_or_beyond_reach(partition: Partition) -> None:
-    partition.ask(ANN, end=REACH + 1)
-    assert [record.unapplied for record in partition.answered()] == [REACH + 1]
+    partition.ask(ANN, end=WAIT_RECORDS_MAX + 1)
+    assert [record.unapplied for record in partition.answered()] == [WAIT_RECORDS_MAX + 1]
     partition.ask(ANN, end=3)
     assert partition.answered() == []
     partition.now_s = WAIT_S
@@ -395,7 +395,7 @@ def test_source_gives_writes_before_the_query_that_follows_them(
     one_partition_kafka.append(QUERIES, 0, b"q", ANN)
     _, queries = waiting_member.own(0)
     waiting_member.batch()
-    one_partition_kafka.await_(lambda: queries.held() == 1)
+    one_partition_kafka.await_(lambda: len(queries.queue) == 1)
     assert [one for one in waiting_member.batch() if isinstance(one, Record)] == []
     for value in (b"m0", b"m1"):
         one_partition_kafka.append(MEMORIES, 0, value, ANN)
