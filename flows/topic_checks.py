@@ -9,7 +9,7 @@ from typing import Self
 from confluent_kafka import TopicPartition
 
 from recallflow.connectors.kafka.admin import KEEPS_ALL, TopicDescription, topic_configs
-from recallflow.connectors.kafka.group_members import agree, check_counts
+from recallflow.connectors.kafka.group_members import check_counts, check_settings
 from recallflow.connectors.kafka.lease import holders
 from recallflow.connectors.kafka.partition import PartitionProgress
 from recallflow.connectors.kafka.topic_reader import REQUEST_TIMEOUT_S, TopicReader
@@ -134,7 +134,7 @@ def deployed(
         counts = {topic: len(numbers) for topic, numbers in reader.partitions((topics.memory, topics.queries)).items()}
         memory = counts[topics.memory]
         check_counts((topics.memory, topics.queries), counts)
-        agree(name, settings, reader.ask(lambda: holders(reader, topics.queries, range(memory))).values())
+        check_settings(name, settings, reader.ask(lambda: holders(reader, topics.queries, range(memory))).values())
         kept = state_partitions(reader, topics.memory, memory)
         if kept is None:
             _check_memories(reader, topics.memory)

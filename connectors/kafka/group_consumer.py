@@ -1,5 +1,4 @@
-"""Consumer for group membership alone: assignments from the coordinator, and commits as a member. It reads no
-records."""
+"""Consumer that is a group member, and reads no records: assignments from the coordinator, and commits as a member."""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
@@ -11,14 +10,14 @@ from recallflow.errors import SourceError
 from recallflow.kafka_clients import ClientErrors, is_retriable
 from recallflow.kafka_options import KafkaOptions
 
-# How soon the other members notice a rebalance: a partition that moves pauses for about twice that.
-HEARTBEAT_S = 0.3
-LOOK_S = 2.0  # topic metadata interval: added partitions are assigned after it
-REQUEST_S = 10.0  # a commit that is not answered by then is sent again
-SHARING = "cooperative-sticky"
-BY_HAND = "range"  # the coordinator refuses to mix members of both assignment protocols
-# The group rebalances, or our membership has ended; the callbacks distinguish the two.
-_AGAIN = {
+# Members learn of a rebalance by a heartbeat. A partition that moves pauses for about two intervals.
+HEARTBEAT_INTERVAL_S = 0.3
+METADATA_INTERVAL_S = 2.0  # of topics: added partitions are assigned after it
+COMMIT_TIMEOUT_S = 10.0  # a commit that is not answered by then is sent again
+COOPERATIVE = "cooperative-sticky"
+MANUAL = "range"  # any other protocol: the coordinator refuses to mix members of two protocols
+# Errors while the group rebalances, or after our membership has ended. The callbacks distinguish the two.
+_PASSING = {
     KafkaError.REBALANCE_IN_PROGRESS,
     KafkaError.ILLEGAL_GENERATION,
     KafkaError.UNKNOWN_MEMBER_ID,
@@ -38,14 +37,14 @@ class Committed(NamedTuple):
 
 
 class CommittedEntry(NamedTuple):
-    """Progress that the group keeps for a partition, with the note of its writer; both None if there is none."""
+    """Progress that the group stores for a partition, with the note of its writer (a `Holder`), if there is one."""
 
     committed: Committed
     note: str | None
 
 
 class GroupConsumer:
-    """Membership in the group. `poll` belongs to one thread; another may read and commit meanwhile."""
+    """Membership in the group. One thread calls `poll`; another may read and commit meanwhile."""
 
     def __init__(
         self,
@@ -57,31 +56,31 @@ class GroupConsumer:
         session_s: float,
         rebalance_s: float,  # how long a member may take to hand over
         instance_id: str | None = None,  # id of a static member
-        strategy: str = SHARING,
+        strategy: str = COOPERATIVE,
         new_consumer: Callable[..., Any] = Consumer,
     ) -> None:
-        chosen: dict[str, object] = {
+        group_options: dict[str, object] = {
             "group.id": name,
             "group.protocol": "classic",
             "partition.assignment.strategy": strategy,
             "session.timeout.ms": round(1000 * session_s),
-            "heartbeat.interval.ms": round(1000 * HEARTBEAT_S),
+            "heartbeat.interval.ms": round(1000 * HEARTBEAT_INTERVAL_S),
             "max.poll.interval.ms": round(1000 * rebalance_s),
-            "socket.timeout.ms": round(1000 * REQUEST_S),
-            "topic.metadata.refresh.interval.ms": round(1000 * LOOK_S),
+            "socket.timeout.ms": round(1000 * COMMIT_TIMEOUT_S),
+            "topic.metadata.refresh.interval.ms": round(1000 * METADATA_INTERVAL_S),
             "auto.offset.reset": "latest",
             "queued.min.messages": 1,
-            "error_cb": self._complain,
+            "error_cb": self._on_error,
         }
         static = {} if instance_id is None else {"group.instance.id": instance_id}
         self._memory, self._queries = topics
         self._membership = membership
-        self._shares, self._is_new = strategy == SHARING, True
+        self._is_cooperative, self._is_new = strategy == COOPERATIVE, True
         self._client_errors = ClientErrors()
-        self._failed: KafkaError | None = None  # error in a callback
-        self.member_id: str | None = None  # member id assigned by the coordinator
+        self._callback_error: KafkaError | None = None
+        self.member_id: str | None = None  # assigned by the coordinator
         self._lost = False
-        self._new_consumer, self._options = new_consumer, options.consumer() | chosen | static
+        self._new_consumer, self._options = new_consumer, options.consumer() | group_options | static
         self._consumer: Any = None
 
     def join(self, is_new: bool) -> None:
@@ -95,37 +94,39 @@ class GroupConsumer:
 
     def poll(self, wait_s: float) -> None:
         """Serve callbacks. Raise DeploymentLost if another process has joined with our instance id, UsageError if the
-        members use the other assignment mode, and SourceError where Kafka refuses us."""
+        members use the other assignment mode, and SourceError if Kafka refuses us."""
         message = self._consumer.poll(wait_s)
-        failed, self._failed = self._failed, None
-        for error in (message and message.error(), failed):
+        callback_error, self._callback_error = self._callback_error, None
+        for error in (message and message.error(), callback_error):
             if isinstance(error, KafkaError):
-                self._judge(error)
+                self._check(error)
         self._client_errors.check()
 
     def read(self, partitions: Iterable[int]) -> dict[int, CommittedEntry] | None:
-        """Return the committed progress of partitions; None to ask again. Raise as `poll`."""
-        asked = [TopicPartition(topic, one) for one in partitions for topic in (self._memory, self._queries)]
+        """Return the committed progress of partitions; None if the request must be repeated. Raise as `poll`."""
+        parts = [TopicPartition(topic, one) for one in partitions for topic in (self._memory, self._queries)]
         try:
-            answers = self._consumer.committed(asked, timeout=REQUEST_TIMEOUT_S)
+            answers = self._consumer.committed(parts, timeout=REQUEST_TIMEOUT_S)
         except KafkaException as error:
-            self._judge(error.args[0])
+            self._check(error.args[0])
             return None
         for one in answers:
             if one.error is not None:
-                self._judge(one.error)
+                self._check(one.error)
                 return None
-        queries = {one.partition: one for one in answers if one.topic == self._queries}
-        found = {}
-        for number, at in ((one.partition, one) for one in answers if one.topic == self._memory):
-            committed = Committed(max(0, at.offset), max(0, queries[number].offset), at.metadata or "")
-            found[number] = CommittedEntry(committed, queries[number].metadata or None)
-        return found
+        memories, queries = (
+            {one.partition: one for one in answers if one.topic == topic} for topic in (self._memory, self._queries)
+        )
+        entries = {}
+        for number, memory in memories.items():
+            committed = Committed(max(0, memory.offset), max(0, queries[number].offset), memory.metadata or "")
+            entries[number] = CommittedEntry(committed, queries[number].metadata or None)
+        return entries
 
     def commit(self, committed: Mapping[int, Committed], note: str) -> frozenset[int]:
         """Commit progress. Return the accepted partitions; the others may be tried again. Raise as `poll`.
 
-        A memory offset without a text carries no information, and is not committed."""
+        A memory offset without a text is not committed, because no owner continues from it."""
         member_id = self.member_id
         offsets = [TopicPartition(self._queries, part, at.query_offset, note) for part, at in committed.items()]
         offsets += [
@@ -134,33 +135,33 @@ class GroupConsumer:
         try:
             answers = self._consumer.commit(offsets=offsets, asynchronous=False)
         except KafkaException as error:
-            self._judge(error.args[0])
+            self._check(error.args[0])
             return frozenset()
-        failed = {answer.partition: answer.error for answer in answers if answer.error is not None}
-        for reason in failed.values():
-            self._judge(reason)
-        # An empty group accepts commits of any client.
+        errors = {answer.partition: answer.error for answer in answers if answer.error is not None}
+        for reason in errors.values():
+            self._check(reason)
+        # The group accepts commits of any client while it has no members.
         if self._lost or member_id is None or self._consumer.memberid() != member_id:
             return frozenset()
-        return frozenset(committed) - failed.keys()
+        return frozenset(committed) - errors.keys()
 
     def leave(self) -> None:
         """Leave the group. A static member keeps its partitions for the length of a session."""
         if self._consumer is not None:
             self._consumer.close()
 
-    def _judge(self, error: KafkaError) -> None:
+    def _check(self, error: KafkaError) -> None:
         if error.code() in _FENCED:
             raise self._membership.replaced()
         if error.code() == KafkaError.INCONSISTENT_GROUP_PROTOCOL:
             raise self._membership.other_assignment_mode()
-        if not (is_retriable(error) or error.code() in _AGAIN):
-            problem = f"{error.str()}; is it another's, or READ missing?"
-            raise SourceError(f"the deployment's consumer group cannot be used: {problem}")
+        if not (is_retriable(error) or error.code() in _PASSING):
+            remedy = "check that no other program uses it, and grant the right READ on it"
+            raise SourceError(f"the deployment's consumer group cannot be used: {error.str()}; {remedy}")
 
-    def _complain(self, error: KafkaError) -> None:
+    def _on_error(self, error: KafkaError) -> None:
         if error.code() in _FENCED:
-            self._failed = error
+            self._callback_error = error
         else:
             self._client_errors(error)
 
@@ -168,7 +169,7 @@ class GroupConsumer:
 
     def _assign(self, consumer: Any, partitions: list[TopicPartition]) -> None:
         try:
-            if self._shares:
+            if self._is_cooperative:
                 if self._is_new and self.member_id != consumer.memberid():
                     self._subscribe(consumer)  # during a rebalance, librdkafka rejoins afterwards
                 for partition in partitions:
@@ -179,19 +180,19 @@ class GroupConsumer:
                 consumer.assign([])
             self.member_id = consumer.memberid()
         except KafkaException as error:
-            self._failed = error.args[0]
+            self._callback_error = error.args[0]
             return
         self._membership.assigned(_numbers(partitions))
 
     def _revoke(self, consumer: Any, partitions: list[TopicPartition]) -> None:
         self._membership.revoked(_numbers(partitions))
         try:
-            if self._shares:
+            if self._is_cooperative:
                 consumer.incremental_unassign(partitions)
             else:
                 consumer.unassign()
         except KafkaException as error:
-            self._failed = error.args[0]
+            self._callback_error = error.args[0]
 
     def _lose(self, consumer: Any, _: list[TopicPartition]) -> None:
         self._lost = True
@@ -199,7 +200,7 @@ class GroupConsumer:
         try:  # otherwise it would rejoin, and fence a newer static member
             consumer.unsubscribe()
         except KafkaException as error:
-            self._failed = error.args[0]
+            self._callback_error = error.args[0]
 
 
 def _numbers(partitions: list[TopicPartition]) -> frozenset[int]:

@@ -1,9 +1,8 @@
 """Lease of a member on its partitions, and the note of its holder in each commit.
 
-A commit that the coordinator accepts proves that the member was in the group after the commit was sent. So no other
-member gets its partitions within a session from then (setting `session_timeout_s`, by default `SESSION_S` in
-`kafka_options.py`). The member may send for a shorter time, because records that wait in the producer's queue must
-expire before the session does."""
+If the coordinator accepts a commit, the member was in the group when it sent the commit. So no other member gets its
+partitions within a session after that time (setting `session_timeout_s`). The member may send for a shorter time,
+because records that wait in the producer's queue must expire before the session does."""
 
 import logging
 import os
@@ -27,23 +26,23 @@ from recallflow.kafka_options import KafkaOptions
 MARGIN_MIN_S = 2.0
 RENEWALS = 5  # renewals of a lease within a session less the tolerated outage
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-LOOK_RENEWALS = 2.5  # a member that has not renewed within this many intervals is silent
+SILENT_RENEWALS = 2.5  # number of renewal intervals after which a member without a renewal is silent
 
 _log = logging.getLogger(__name__)
 
 
 def boottime_s() -> float:
-    """Return the time since boot, which includes sleep of the machine and stops of the process."""
+    """Return the time since boot, which includes suspensions of the machine and stops of the process."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def outage_s(session_s: float) -> float:
-    """Return how long an output may wait for unavailable brokers: the session less the time of a renewal."""
+    """Return how long an output may wait for unavailable brokers: the session minus the time of a renewal."""
     return session_s - max(MARGIN_MIN_S, session_s / 9)
 
 
 class Lease:
-    """Permission from accepted commits. Thread-safe: each number is set at once, and read by itself."""
+    """Lease by accepted commits. Thread-safe, because it consists of one number."""
 
     def __init__(self, session_s: float, clock_s: Callable[[], float] = boottime_s) -> None:
         self.clock_s, self.session_s = clock_s, session_s
@@ -59,7 +58,7 @@ class Lease:
         self._until_s = None
 
     def seconds_left(self) -> float:
-        """Return how long no other member can own our partitions, without news from the coordinator."""
+        """Return how long no other member can own our partitions, without another commit."""
         until_s = self._until_s
         return 0.0 if until_s is None else max(0.0, until_s - self.clock_s())
 
@@ -69,14 +68,14 @@ class Lease:
         return self.seconds_left() > self.outage_s
 
     @property
-    def ran_out(self) -> bool:
-        """Return whether the lease ended more than a session ago."""
+    def has_expired(self) -> bool:
+        """Return whether a session has passed since the last accepted commit was sent."""
         return self._until_s is not None and self.seconds_left() <= 0
 
 
 def directory_id(path: Path) -> str:
-    """Return the identity of a directory until the machine boots again, the same in every container: a lock on it holds
-    among all processes that see this identity. Return an empty text where there is no directory."""
+    """Return an id of a directory that is valid until the next boot, and equal in all containers of the machine: a lock
+    on the directory excludes all processes that see this id. Return an empty text if there is no directory."""
     try:
         found = path.stat()
         return f"{BOOT_ID.read_text().strip()}:{found.st_dev}:{found.st_ino}"
@@ -86,8 +85,8 @@ def directory_id(path: Path) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """Process that wrote a note. `renewals` distinguishes two notes of a process; `released` means that it has handed
-    over. `settings` are the shared settings of the deployment."""
+    """Process that wrote a note. `renewals` counts its notes; `released`: it has handed over its partitions. `settings`
+    are the shared settings of the deployment."""
 
     host: str
     directory: str
@@ -117,7 +116,7 @@ class Holder:
         try:
             return None if note is None else cls(**orjson.loads(note))
         except (ValueError, TypeError) as error:
-            raise SourceError(f"the consumer group's committed offset is not of recallflow's making: {note}") from error
+            raise SourceError(f"another program has committed an offset of the consumer group, with: {note}") from error
 
     def encode(self) -> str:
         return orjson.dumps(self).decode()
@@ -128,49 +127,50 @@ class Holder:
 
 def holders(reader: TopicReader, query_topic: str, numbers: Iterable[int]) -> dict[int, Holder]:
     """Return the last owner of each partition that has one. Raise KafkaException."""
-    asked = [TopicPartition(query_topic, number) for number in numbers]
-    found = reader.consumer.committed(asked, timeout=REQUEST_TIMEOUT_S) if asked else []
-    notes = {one.partition: Holder.parse(one.metadata or None) for one in found}
+    parts = [TopicPartition(query_topic, number) for number in numbers]
+    committed = reader.consumer.committed(parts, timeout=REQUEST_TIMEOUT_S) if parts else []
+    notes = {one.partition: Holder.parse(one.metadata or None) for one in committed}
     return {number: holder for number, holder in notes.items() if holder is not None}
 
 
 def await_silent(
     options: KafkaOptions, name: str, query_topic: str, me: Holder, lease: Lease, stopping: threading.Event
 ) -> None:
-    """Wait until the group has removed a killed member.
+    """Wait until the group has removed killed members, before we (`me`) join.
 
-    The coordinator admits a newcomer once every member has rejoined or is removed. A killed member is removed when its
-    session ends. Until then the coordinator accepts no commits, and all members would stop sending."""
+    The coordinator admits a new member once every member has rejoined or is removed. It removes a killed member when
+    its session ends. Until then it accepts no commits, and a join during this time would stop all members from
+    sending."""
     with TopicReader(options, {"group.id": name}) as reader:
         (numbers,) = reader.partitions([query_topic]).values()
 
         def read() -> Iterable[Holder]:
             return reader.ask(lambda: holders(reader, query_topic, numbers)).values()  # type: ignore[no-any-return]
 
-        await_lively(read, me, lease, stopping)
+        await_active(read, me, lease, stopping)
 
 
-def await_lively(read: Callable[[], Iterable[Holder]], me: Holder, lease: Lease, stopping: threading.Event) -> None:
+def await_active(read: Callable[[], Iterable[Holder]], me: Holder, lease: Lease, stopping: threading.Event) -> None:
     """Return once all other members that have not handed over are active, or none is; at most after a session."""
     until_s = lease.clock_s() + lease.session_s + MARGIN_MIN_S
-    warned = False
+    is_logged = False
     before = _renewals(read(), me)
-    while before and lease.clock_s() < until_s and not stopping.wait(LOOK_RENEWALS * lease.renew_s):
-        now = _renewals(read(), me)
-        silent = {run for run in now if now[run] == before.get(run)}
-        if not silent or silent == now.keys():
+    while before and lease.clock_s() < until_s and not stopping.wait(SILENT_RENEWALS * lease.renew_s):
+        after = _renewals(read(), me)
+        silent = {run for run in after if after[run] == before.get(run)}
+        if not silent or silent == after.keys():
             return
-        if not warned:
-            _log.info("waiting until the group has given up members that are silent: %d", len(silent))
-            warned = True
-        before = now
+        if not is_logged:
+            _log.info("waiting until the group has removed %d members that no longer renew their leases", len(silent))
+            is_logged = True
+        before = after
 
 
 def _renewals(holders: Iterable[Holder], me: Holder) -> dict[str, int]:
-    """Return run id → number of renewals, of other members that have not handed over."""
+    """Return `Holder.run` → number of renewals, of other members that have not handed over."""
     found: dict[str, int] = {}
     for holder in holders:
-        ours = holder.directory_id == me.directory_id != "" or holder.instance == me.instance != ""
-        if not holder.released and not ours:
+        is_ours = holder.directory_id == me.directory_id != "" or holder.instance == me.instance != ""
+        if not holder.released and not is_ours:
             found[holder.run] = max(holder.renewals, found.get(holder.run, 0))
     return found

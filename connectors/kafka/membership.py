@@ -1,11 +1,11 @@
 """Membership in a deployment's consumer group, which owns partitions of the memory topic.
 
-The group assigns partitions, or the operator does (`own`). Either way the group's coordinator decides: each accepted
-commit lets the member send for a while (`Lease`), and a partition that moves is handed over before its next owner gets
-it. A member that was away for longer than its session has lost all partitions.
+The group assigns partitions, or the operator does (`own`). In both cases the group's coordinator decides: each accepted
+commit lets the member send for a while (`Lease`). A partition that moves is handed over before its next owner gets it.
+A member that was away for longer than its session has lost all partitions.
 
-One thread makes every call of the consumer, which serves one call at a time. While that thread waits in a callback for
-a hand-over, it continues to commit, so that the other partitions stay active."""
+The consumer serves one call at a time, so one thread makes all calls. While that thread waits in a callback for a
+hand-over, it continues to commit, so that the other partitions stay active."""
 
 import logging
 import threading
@@ -21,13 +21,7 @@ from typing import Any, Protocol
 from confluent_kafka import Consumer
 
 from recallflow.connectors.kafka import group_members
-from recallflow.connectors.kafka.group_consumer import (
-    BY_HAND,
-    SHARING,
-    Committed,
-    CommittedEntry,
-    GroupConsumer,
-)
+from recallflow.connectors.kafka.group_consumer import COOPERATIVE, MANUAL, Committed, CommittedEntry, GroupConsumer
 from recallflow.connectors.kafka.lease import MARGIN_MIN_S, Holder, Lease, await_silent, boottime_s
 from recallflow.errors import DeploymentLost, MembershipLost, RecallflowError, SinkError, SourceError, UsageError
 from recallflow.kafka_options import SESSION_S, KafkaOptions
@@ -37,9 +31,9 @@ HAND_OVER_MIN_S = 30.0  # minimum time limit of a handover, after which the memb
 REBALANCE_MIN_S = 300.0
 POLL_S = 0.05
 PAUSE_S = 0.01
-FIRST = 0  # the partition whose owner commits the settings of a new deployment
-AGAIN_S = 0.05  # delay before a commit that met a rebalance is repeated
-CLOSE_S = 5.0  # limit of a leave, which waits for unavailable brokers
+SETTINGS_PARTITION = 0  # its owner commits the settings of a new deployment
+COMMIT_RETRY_S = 0.05  # pause before a commit that failed during a rebalance is repeated
+LEAVE_TIMEOUT_S = 5.0  # because leaving the group waits for unavailable brokers
 
 _log = logging.getLogger(__name__)
 
@@ -51,42 +45,45 @@ class Assignee(Protocol):
         """Begin work on partitions, with the text that the last owner committed for each, or None. Return at once."""
 
     def give_up(self, partitions: Collection[int]) -> dict[int, Committed]:
-        """Hand over partitions. Return the final commit of each started one, once nothing of them is in flight."""
+        """Finish work on partitions. Return their final progress, except for those without any, once nothing of them is
+        in flight."""
 
 
 class PreviousStaticMember:
     """A process that joined earlier with the same `group.instance.id` and whose lease may still be valid. The
     coordinator refuses its commits and assigns its partitions to us at once, but it may send for one more session."""
 
-    def __init__(self, me: Holder, lease: Lease) -> None:
-        self._me, self._lease = me, lease
+    def __init__(self, successor: Holder, lease: Lease) -> None:
+        self._successor, self._lease = successor, lease
         self._until_s = 0.0
-        self._warned = False
+        self._is_wait_logged = False
 
     def replaced(self) -> None:
-        if self._me.instance:
+        if self._successor.instance:
             self._until_s = self._lease.clock_s() + self._lease.session_s
 
     @property
-    def is_through(self) -> bool:
+    def has_expired(self) -> bool:
         return self._lease.clock_s() >= self._until_s
 
-    def has_left(self, found: dict[int, CommittedEntry]) -> set[int]:
-        """Return the partitions that it cannot be working on."""
-        if self.is_through:
-            return set(found)
-        working = {partition for partition, at in found.items() if self._wrote(Holder.parse(at.note))}
-        if working and not self._warned:
-            self._warned = True
-            _log.warning("waiting until the right of another process, also %s, has run out", self._me.instance)
-        return set(found) - working
+    def unfenced(self, entries: dict[int, CommittedEntry]) -> set[int]:
+        """Return the partitions whose outputs this process cannot be sending."""
+        if self.has_expired:
+            return set(entries)
+        fenced = {partition for partition, entry in entries.items() if self._may_send(Holder.parse(entry.note))}
+        if fenced and not self._is_wait_logged:
+            self._is_wait_logged = True
+            name = self._successor.instance
+            _log.warning("waiting until the lease of an earlier process with instance id %s has expired", name)
+        return set(entries) - fenced
 
-    def _wrote(self, last: Holder | None) -> bool:
-        """Return whether a live predecessor wrote a note. We hold the lock of our directory, so its writer has
-        exited."""
-        if last is None or last.released or last.instance != self._me.instance or last.run == self._me.run:
+    def _may_send(self, writer: Holder | None) -> bool:
+        """Return whether the writer of a note may be running. If its directory is ours, it has exited, because we hold
+        the lock of the directory."""
+        us = self._successor
+        if writer is None or writer.released or writer.instance != us.instance or writer.run == us.run:
             return False
-        return last.directory_id != self._me.directory_id or not last.directory_id
+        return writer.directory_id != us.directory_id or not writer.directory_id
 
 
 class Membership:
@@ -111,20 +108,20 @@ class Membership:
     ) -> None:
         """`topics` are the memory topic and the query topic; `state_dir` is the directory whose lock we hold.
         `instance_id` is the id of a static member, which keeps its partitions during a restart; `own` are partitions
-        that are assigned by hand. `initial_commit` returns the progress of a new partition, which is committed first.
+        that are assigned by hand. `initial_commit` returns the first commit of a gained partition, from the last one.
         `is_rebalancing` returns whether the group is between two generations."""
         if own is not None and instance_id is not None:
-            raise UsageError("give an instance id or partitions of one's own: they are an instance's name already")
+            raise UsageError("--instance-id cannot be combined with --own, whose partitions form the instance id")
         self.name, self._options, self._topics = name, options, topics
         self._assignee, self._own, self._initial_commit = assignee, own, initial_commit
-        self._static = instance_id if own is None else group_members.name_of(own)
+        self._static = instance_id if own is None else group_members.instance_id_of(own)
         self._clock_s = clock_s
-        self._me = Holder.here(state_dir, self._static or "", settings)
-        self._agreed = not settings  # whether the deployment's settings are known to equal ours
+        self._holder = Holder.here(state_dir, self._static or "", settings)
+        self._is_agreed = not settings  # whether the deployment's settings equal ours
         self._lease = Lease(session_s, clock_s)
         self._is_rebalancing = is_rebalancing or group_members.RebalanceProbe(options, name).is_rebalancing
         self._hand_over_s = max(HAND_OVER_MIN_S, session_s)
-        self._handing_over = ThreadPoolExecutor(1, "recallflow-hand-over")  # the membership thread renews meanwhile
+        self._hand_overs = ThreadPoolExecutor(1, "recallflow-hand-over")  # the membership thread renews meanwhile
         self._consumer = GroupConsumer(
             options,
             name,
@@ -134,19 +131,19 @@ class Membership:
             # A member that exceeds this time is removed, and its lease must have expired by then.
             rebalance_s=max(REBALANCE_MIN_S, self._hand_over_s + 3 * session_s),
             instance_id=self._static,
-            strategy=SHARING if own is None else BY_HAND,
+            strategy=COOPERATIVE if own is None else MANUAL,
             new_consumer=new_consumer,
         )
         self._error: Exception | None = None
-        self._state = threading.RLock()  # guards the next two fields; never held during a wait
-        self._owned: dict[int, Committed] = {}  # last commit of each partition, or the next one
-        self._dirty: set[int] = set()
-        self._coming: set[int] = set()  # assigned, but not yet owned
+        self._lock = threading.RLock()  # guards the next two fields; released before a wait
+        self._owned: dict[int, Committed] = {}  # progress of each partition, committed or not
+        self._uncommitted: set[int] = set()
+        self._pending: set[int] = set()  # assigned, but not yet owned
         self._member_id: str | None = None
-        self._waits = False  # whether we wait for the deployment's settings
-        self._alone = False  # whether a check has excluded other owners by hand
-        self._previous = PreviousStaticMember(self._me, self._lease)
-        self._renew_at_s, self._turn = 0.0, 0  # time of the next renewal, and the number of renewals
+        self._is_wait_logged = False  # whether the wait for the deployment's settings was logged
+        self._is_alone = False  # whether a check found no other owner of partitions by hand
+        self._previous = PreviousStaticMember(self._holder, self._lease)
+        self._renew_at_s, self._renewals = 0.0, 0  # time of the next renewal, and the number of renewals
         self._releasing = self._leaving = False
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True, name="recallflow-membership")
@@ -160,11 +157,11 @@ class Membership:
     @property
     def expected(self) -> frozenset[int]:
         """Return the partitions that are owned, or that will be once the checks pass."""
-        return self.partitions | frozenset(self._coming)
+        return self.partitions | frozenset(self._pending)
 
     @property
     def partitions(self) -> frozenset[int]:
-        with self._state:
+        with self._lock:
             return frozenset(self._owned)
 
     @property
@@ -174,46 +171,45 @@ class Membership:
     def failure(self) -> Exception | None:
         return self._error
 
-    def check(self, patience: Callable[[], TimeLimit]) -> None:
-        """Return once sending is permitted; wait for a renewal where that is uncertain. Raise MembershipLost where
-        another member may own our partitions, SinkError where `patience` with unavailable brokers has ended."""
-        waiting: TimeLimit | None = None
+    def check(self, time_limit: Callable[[], TimeLimit]) -> None:
+        """Return once sending is permitted; wait for a renewal of the lease if necessary. Raise MembershipLost if
+        another member may own our partitions, SinkError if the `time_limit` of an outage has expired."""
+        limit: TimeLimit | None = None
         while True:
             self._raise_failure()
             if self._lease.may_send:
                 return
-            if self._lease.ran_out:  # the other thread may be in the middle of a call
+            if self._lease.has_expired:  # the membership thread may be in a call, and has not noticed
                 raise self._lost()
-            waiting = waiting or patience()
-            if waiting.poll_expired():
-                raise SinkError(
-                    f"membership in deployment {self.name} could not be renewed {waiting}: are the brokers away? "
-                    "Outputs that were not sent are sent after the next start"
-                )
+            limit = limit or time_limit()
+            if limit.poll_expired():
+                problem = f"membership in deployment {self.name} could not be renewed {limit}: are the brokers away?"
+                raise SinkError(f"{problem} Outputs that were not sent are sent after the next start")
             time.sleep(PAUSE_S)
 
     def commit(self, committed: Mapping[int, Committed]) -> None:
         """Schedule a commit of progress. Partitions that are no longer ours are ignored. Do not wait."""
-        with self._state:
+        with self._lock:
             mine = {partition: at for partition, at in committed.items() if partition in self._owned}
             self._owned.update(mine)
-            self._dirty.update(mine)
+            self._uncommitted.update(mine)
 
     def is_committed(self, partitions: Collection[int]) -> bool:
         """Return whether the last progress of our partitions is committed. Raise the membership's error."""
         self._raise_failure()
-        with self._state:
-            return self._dirty.isdisjoint(partitions)
+        with self._lock:
+            return self._uncommitted.isdisjoint(partitions)
 
     def start(self) -> None:
-        """Join; partitions come one by one. Raise UsageError for unfit topics or assignment mode, and SourceError."""
+        """Begin to join the group. Raise SourceError, and UsageError for unfit topics or other owners by hand."""
         group_members.check_topics(self._options, self._topics, self._own)
         if self._own is not None:
             group_members.check_alone(self._options, self.name, self._own)
         self._thread.start()
 
     def release(self) -> None:
-        """Hand over all partitions and leave, with nothing else in flight. A static member's move after its session."""
+        """Hand over all partitions and leave; nothing else may be in flight. The partitions of a static member move
+        when its session ends."""
         self._releasing = True
         self.close()
 
@@ -223,13 +219,13 @@ class Membership:
             return
         self._closing.set()
         if self._thread.is_alive():
-            self._thread.join(2 * CLOSE_S if self._releasing else CLOSE_S)
+            self._thread.join(2 * LEAVE_TIMEOUT_S if self._releasing else LEAVE_TIMEOUT_S)
 
     # --------------------------------------------------------- called by the membership thread
 
     def _run(self) -> None:
-        with self._keeping_failures():
-            await_silent(self._options, self.name, self._topics[1], self._me, self._lease, self._closing)
+        with self._recorded_failures():
+            await_silent(self._options, self.name, self._topics[1], self._holder, self._lease, self._closing)
             if not self._closing.is_set():
                 self.enter(self._is_new())
             while not self._closing.is_set():
@@ -239,7 +235,7 @@ class Membership:
         self._closing.wait()  # outputs may be in flight until the flow has ended
         self._lease.end()
         self._leaving = True
-        with self._keeping_failures():
+        with self._recorded_failures():
             self._consumer.leave()
 
     def enter(self, is_new: bool = True) -> None:
@@ -256,37 +252,37 @@ class Membership:
     def step(self) -> None:
         """Serve callbacks, and renew the lease when due. Raise RecallflowError."""
         self._consumer.poll(POLL_S)
-        self._work()
+        self._renew_and_gain()
 
-    def _work(self) -> None:
+    def _renew_and_gain(self) -> None:
         self._raise_failure()
         self._renew()
-        if self._coming:
+        if self._pending:
             self._gain()
 
     def assigned(self, partitions: frozenset[int]) -> None:
         """Begin work on partitions. `GroupConsumer.poll` calls this, `revoked` and `lost`, also at its end."""
         if self._leaving:
             return  # a commit would renew the lease that has ended
-        with self._keeping_failures():
+        with self._recorded_failures():
             if self._consumer.member_id != self._member_id:
                 if self._owned:
                     raise self._lost()
                 self._member_id = self._consumer.member_id
                 self._previous.replaced()
-                self._coming |= partitions if self._own is None else self._own
+                self._pending |= partitions if self._own is None else self._own
             elif self._own is None:
-                self._coming |= partitions
-            self._work()
+                self._pending |= partitions
+            self._renew_and_gain()
 
     def revoked(self, partitions: frozenset[int]) -> None:
         if self._own is not None or self._leaving:
             return
-        if self._error is None and not self._is_over:
-            with self._keeping_failures():
+        if self._error is None and not self._has_flow_ended:
+            with self._recorded_failures():
                 # Partitions that are still fenced by our predecessor must not be reassigned yet.
-                self._renew_until(lambda: not self._coming & partitions or self._previous.is_through)
-                self._coming -= partitions
+                self._renew_until(lambda: not self._pending & partitions or self._previous.has_expired)
+                self._pending -= partitions
                 if moving := self.partitions & partitions:
                     self._await_receiver()
                     self._hand_over(moving)
@@ -299,8 +295,8 @@ class Membership:
         self._closing.wait()
 
     def _await_receiver(self) -> None:
-        """Return once the next rebalance has started: by a new member (`GroupConsumer`), or by the coordinator when the
-        session of the new member has expired. If we started it, the coordinator would keep us in it until then, and
+        """Return once the next rebalance has started: by the member that receives our partitions, or by the coordinator
+        when that member's session has expired. If we started it, the coordinator would keep us in it until then, and
         refuse our commits."""
         until_s = self._clock_s() + self._lease.session_s + MARGIN_MIN_S
         self._renew_until(lambda: self._is_rebalancing() or self._clock_s() >= until_s)
@@ -309,74 +305,74 @@ class Membership:
         if not moving:
             return
         until_s = self._clock_s() + self._hand_over_s
-        handed_over = self._handing_over.submit(self._assignee.give_up, moving)
-        self._renew_until(lambda: handed_over.done() or self._clock_s() >= until_s)
-        if not handed_over.done():
-            raise MembershipLost(f"deployment {self.name}: what moves was not through within {self._hand_over_s:.0f} s")
-        through = handed_over.result()
-        with self._state:
-            final = {partition: self._owned.pop(partition) for partition in moving} | through
-            self._dirty -= moving
-        # Without this text the next owner has to search all outputs since the previous one.
+        hand_over = self._hand_overs.submit(self._assignee.give_up, moving)
+        self._renew_until(lambda: hand_over.done() or self._clock_s() >= until_s)
+        if not hand_over.done():
+            raise MembershipLost(f"deployment {self.name}: a hand-over took longer than {self._hand_over_s:.0f} s")
+        progress = hand_over.result()
+        with self._lock:
+            final = {partition: self._owned.pop(partition) for partition in moving} | progress
+            self._uncommitted -= moving
+        # Without this commit the next owner has to search all outputs since the last one.
         while self._lease.may_send and final.keys() - self._consumer.commit(final, self._note(released=True)):
-            time.sleep(AGAIN_S)
+            time.sleep(COMMIT_RETRY_S)
 
-    def _renew_until(self, true: Callable[[], bool]) -> None:
-        """Wait, and renew the remaining partitions; end with the flow."""
-        while not true():
-            if self._is_over:
+    def _renew_until(self, condition: Callable[[], bool]) -> None:
+        """Wait for a condition, or the end of the flow, and renew the lease meanwhile."""
+        while not condition():
+            if self._has_flow_ended:
                 return
             time.sleep(PAUSE_S)
             self._renew()
 
     @property
-    def _is_over(self) -> bool:
-        """Return whether the flow that could hand over has ended."""
+    def _has_flow_ended(self) -> bool:
+        """Return whether the flow has ended, so that it can hand over nothing."""
         return self._closing.is_set() and not self._releasing
 
     def _gain(self) -> None:
-        found = self._consumer.read(self._coming | ({FIRST} if not self._agreed else set()))
-        if found is None or not self._settings_agree(found):
+        entries = self._consumer.read(self._pending | ({SETTINGS_PARTITION} if not self._is_agreed else set()))
+        if entries is None or not self._settings_agree(entries):
             return
-        if self._own is not None and not self._alone:
+        if self._own is not None and not self._is_alone:
             group_members.check_alone(self._options, self.name, self._own)
-            self._alone = True
-        coming = {partition: found[partition] for partition in self._coming}
-        commits = {
-            partition: self._initial_commit(coming[partition].committed)
-            for partition in self._previous.has_left(coming)
-        }
+            self._is_alone = True
+        ready = self._previous.unfenced({partition: entries[partition] for partition in self._pending})
+        commits = {partition: self._initial_commit(entries[partition].committed) for partition in ready}
         sent_s = self._clock_s()
         gained = self._consumer.commit(commits, self._note()) if commits else frozenset()
         if not gained:
             return
         self._lease.renew(sent_s)
-        with self._state:
+        with self._lock:
             self._owned.update({partition: commits[partition] for partition in gained})
-        self._coming -= gained  # after `_owned` has them, so that `expected` always contains them
-        self._assignee.gain({partition: coming[partition].committed.text or None for partition in gained})
+        self._pending -= gained  # after `_owned` has them, so that `expected` always contains them
+        self._assignee.gain({partition: entries[partition].committed.text or None for partition in gained})
 
-    def _settings_agree(self, found: Mapping[int, CommittedEntry]) -> bool:
-        """Return whether the settings in the notes allow a start of partitions. Raise UsageError where they differ.
+    def _settings_agree(self, entries: Mapping[int, CommittedEntry]) -> bool:
+        """Return whether the settings in the notes allow us to gain partitions. Raise UsageError if they differ.
 
         The owner of the first partition commits the settings of a new deployment, and all others wait for them. So of
         members that start together with different settings, one begins at most."""
-        holders = [holder for at in found.values() if (holder := Holder.parse(at.note)) is not None]
-        self._agreed |= group_members.agree(self.name, self._me.settings, holders)
-        if not self._agreed and FIRST not in self._coming and not self._waits:
-            self._waits = True
-            _log.info("waiting for the owner of partition %d, which commits the deployment's settings", FIRST)
-        return self._agreed or FIRST in self._coming
+        holders = [holder for entry in entries.values() if (holder := Holder.parse(entry.note)) is not None]
+        self._is_agreed |= group_members.check_settings(self.name, self._holder.settings, holders)
+        if not self._is_agreed and SETTINGS_PARTITION not in self._pending and not self._is_wait_logged:
+            self._is_wait_logged = True
+            _log.info(
+                "waiting for the owner of partition %d, which commits the deployment's settings", SETTINGS_PARTITION
+            )
+        return self._is_agreed or SETTINGS_PARTITION in self._pending
 
     def _renew(self) -> None:
-        """Commit new progress, or one partition in turn when due, because Kafka expires uncommitted offsets."""
-        if self._owned and self._lease.ran_out:
+        """Commit new progress. If a renewal is due, also repeat the commit of one partition, of each in turn: the group
+        forgets offsets that are not committed for long."""
+        if self._owned and self._lease.has_expired:
             raise self._lost()
-        with self._state:
-            owned, chosen = sorted(self._owned), set(self._dirty)
+        with self._lock:
+            owned, due = sorted(self._owned), set(self._uncommitted)
             if owned and self._clock_s() >= self._renew_at_s:
-                chosen.add(owned[self._turn % len(owned)])
-            commits = {partition: self._owned[partition] for partition in chosen}
+                due.add(owned[self._renewals % len(owned)])
+            commits = {partition: self._owned[partition] for partition in due}
         if not commits:
             return
         sent_s = self._clock_s()
@@ -384,18 +380,18 @@ class Membership:
         if accepted:
             self._lease.renew(sent_s)
             self._renew_at_s = sent_s + self._lease.renew_s
-            self._turn += 1
-        with self._state:  # a newer commit may exist
-            self._dirty -= {partition for partition in accepted if self._owned[partition] is commits[partition]}
+            self._renewals += 1
+        with self._lock:  # a newer commit may exist
+            self._uncommitted -= {partition for partition in accepted if self._owned[partition] is commits[partition]}
 
     def _note(self, released: bool = False) -> str:
-        self._me = replace(self._me, renewals=self._me.renewals + 1)
-        return replace(self._me, released=released).encode()
+        self._holder = replace(self._holder, renewals=self._holder.renewals + 1)
+        return replace(self._holder, released=released).encode()
 
     # ----------------------------------------------------------- failures
 
     @contextmanager
-    def _keeping_failures(self) -> Iterator[None]:
+    def _recorded_failures(self) -> Iterator[None]:
         try:
             yield
         except Exception as error:  # noqa: BLE001 - it is raised where it stops the flow
@@ -406,23 +402,24 @@ class Membership:
         self._lease.end()
 
     def _lost(self) -> RecallflowError:
-        """Return the error; DeploymentLost where a process with our instance id owns our partitions."""
+        """Return MembershipLost, or DeploymentLost if a process with our instance id owns our partitions."""
         with suppress(RecallflowError):
             if self._static is not None:
                 members = group_members.static_members(self._options, self.name)
                 if members.get(self._static, self._consumer.member_id) != self._consumer.member_id:
                     return self.replaced()
-        return MembershipLost(f"deployment {self.name}: cut off for longer than a session: what was owned is another's")
+        problem = f"deployment {self.name}: this member could not renew its lease within a session"
+        return MembershipLost(f"{problem}, so its partitions belong to others")
 
     def replaced(self) -> DeploymentLost:
         """Return the error of a static member whose instance id another process has taken."""
-        joined = f"another process has joined deployment {self.name} as {self._static}"
-        return DeploymentLost(f"{joined}: let one of them run")
+        joined = f"another process has joined deployment {self.name} with the same instance id, {self._static}"
+        return DeploymentLost(f"{joined}: run only one of them")
 
     def other_assignment_mode(self) -> UsageError:
-        theirs = "whose partitions the group assigns" if self._own is not None else "that own theirs by --own"
-        remedy = "stop them first; a session timeout later the group has forgotten them"
-        return UsageError(f"deployment {self.name} has members {theirs}: {remedy}")
+        members = "members without --own" if self._own is not None else "members with --own"
+        remedy = "stop them first; the group removes them after their session timeout"
+        return UsageError(f"deployment {self.name} has {members}: {remedy}")
 
     def _raise_failure(self) -> None:
         if self._error is not None:

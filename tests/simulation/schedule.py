@@ -512,7 +512,7 @@ def simulating() -> Iterator[None]:
         patches.replace(hub, "POLL_S", 0.4)
         patches.replace(membership, "POLL_S", 0.2)
         patches.replace(ownership, "PAUSE_S", 0.05)
-        patches.replace(group_consumer, "REQUEST_S", 2.0)  # shorter than the session, as by default
+        patches.replace(group_consumer, "COMMIT_TIMEOUT_S", 2.0)  # shorter than the session, as by default
         patches.replace(SharedMemory, "options", _quick_options(SharedMemory.options))
         patch_members(patches)
         patches.replace(control, "POLL_S", 1.0)

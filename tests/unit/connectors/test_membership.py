@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from recallflow.connectors.kafka.cluster import CatchUp
 from recallflow.connectors.kafka.group_consumer import Committed
 from recallflow.connectors.kafka.group_members import overlapping
-from recallflow.connectors.kafka.lease import Holder, Lease, await_lively
+from recallflow.connectors.kafka.lease import Holder, Lease, await_active
 from recallflow.connectors.kafka.membership import Membership
 from recallflow.connectors.kafka.partition import METADATA_CHARACTERS_MAX, LogProgress, PartitionProgress
 from recallflow.errors import DeploymentLost, MembershipLost, SinkError, SourceError, UsageError
@@ -403,7 +403,7 @@ def test_fixed_partitions_ignore_the_group_assignment(group: Group, monkeypatch:
 
 
 def test_partitions_of_ones_own_are_a_name_already(group: Group) -> None:
-    with pytest.raises(UsageError, match="give an instance id or partitions"):
+    with pytest.raises(UsageError, match="instance-id"):
         group.make(0, own=frozenset({0}), instance_id="a")
 
 
@@ -602,7 +602,7 @@ WAITS: dict[str, tuple[list[list[Holder]], float]] = {
 def wait(me: Holder, *looks: list[Holder]) -> float:
     """Return the waiting time of a newcomer in seconds. `looks`: commits of the members at each look."""
     pauses, left = Pauses(), [*looks]
-    await_lively(lambda: left.pop(0) if left[1:] else left[0], me, Lease(SESSION_S, lambda: pauses.now_s), pauses)
+    await_active(lambda: left.pop(0) if left[1:] else left[0], me, Lease(SESSION_S, lambda: pauses.now_s), pauses)
     return pauses.now_s
 
 
