@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 import httpx
-from confluent_kafka import KafkaException
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import AdminClient
 
 from recallflow.connectors.embedders import REMOTE, load_remote
-from recallflow.connectors.kafka.admin import KEEPS_ALL, ClusterInspector, InspectedTopic
+from recallflow.connectors.kafka import admin as kafka_admin
+from recallflow.connectors.kafka.admin import KEEPS_ALL, InspectedTopic
 from recallflow.connectors.kafka.control import ControlTable
 from recallflow.connectors.kafka.topic_reader import TopicReader
 from recallflow.connectors.llm.policy import Endpoint
@@ -330,32 +332,32 @@ def kafka_findings(config: Config, *, enriches: bool) -> Iterator[Finding]:
         yield fail("broker", str(error).removesuffix(f"; {todo}"), todo)
         return
     yield ok("broker", f"{config.kafka.bootstrap_servers} answers, cluster {cluster}")
-    inspector = ClusterInspector(config.kafka)
+    admin = AdminClient(config.kafka.admin())
     try:
-        yield from _topics(config, inspector, enriches=enriches)
+        yield from _topics(config, admin, enriches=enriches)
     except KafkaException as error:
         yield fail("topics", f"the brokers refuse to describe topics: {error.args[0].str()}", "grant DESCRIBE")
 
 
-def _topics(config: Config, inspector: ClusterInspector, *, enriches: bool) -> Iterator[Finding]:
+def _topics(config: Config, admin: AdminClient, *, enriches: bool) -> Iterator[Finding]:
     topics = config.topics
     written = topics.written(enriches=enriches)
-    found = inspector.topics((*topics.read(), *written))
+    found = kafka_admin.inspect_topics(admin, (*topics.read(), *written))
     for name, topic in found.items():
         yield from _topic(topic)
         if topic.problem is None:
-            settings = inspector.settings(name)
-            if isinstance(settings, str):
+            settings = kafka_admin.topic_settings(admin, [name])[name]
+            if isinstance(settings, KafkaError):
                 todo = "grant DESCRIBE_CONFIGS: without it, size limits and timestamps are assumed"
-                yield warn(f"topic {name}", f"its settings cannot be read: {settings}", todo)
+                yield warn(f"topic {name}", f"its settings cannot be read: {settings.str()}", todo)
             else:
                 yield from _settings(config, name, settings, is_written=name in written)
             needs = (READS if name in topics.read() else frozenset()) | (WRITES | READS if name in written else READS)
             yield from _rights(f"rights {name}", topic.rights, needs, f"topic {name}")
     group = deployment_name(config, topics.memory)
-    yield _group(inspector, group, "READ")
-    yield _group(inspector, READER_GROUP, "DESCRIBE")
-    yield _clock(inspector, [one for one in found.values() if one.problem is None])
+    yield _group(admin, group, "READ")
+    yield _group(admin, READER_GROUP, "DESCRIBE")
+    yield _clock(admin, [one for one in found.values() if one.problem is None])
 
 
 def _topic(topic: InspectedTopic) -> Iterator[Finding]:
@@ -418,18 +420,18 @@ def _rights(check: str, rights: frozenset[str] | None, needs: frozenset[str], wh
         yield ok(check, ", ".join(sorted(needs)))
 
 
-def _group(inspector: ClusterInspector, group: str, right: str) -> Finding:
+def _group(admin: AdminClient, group: str, right: str) -> Finding:
     check, todo = f"rights of group {group}", f"grant {right} on group {group}"
-    rights = inspector.group_rights(group)
+    rights = kafka_admin.group_rights(admin, group)
     if isinstance(rights, str):
         return fail(check, rights, todo)
     return next(_rights(check, rights, frozenset((right,)), f"group {group}"))
 
 
-def _clock(inspector: ClusterInspector, topics: list[InspectedTopic]) -> Finding:
+def _clock(admin: AdminClient, topics: list[InspectedTopic]) -> Finding:
     """Compare our clock with the times of records. A broker's clock that is behind ours is not detected."""
     now_ms = time.time_ns() // 1_000_000
-    newest_ms = inspector.newest_ms(topics)
+    newest_ms = kafka_admin.newest_ms(admin, topics)
     if newest_ms is None:
         return ok("clock", "there is no record to compare the time with")
     ahead_s = (newest_ms - now_ms) / 1000

@@ -147,50 +147,40 @@ class InspectedTopic(NamedTuple):
     rights: frozenset[str] | None = None
 
 
-class ClusterInspector:
-    """Reader of cluster metadata for `recallflow doctor`. Its methods raise KafkaException if no broker answers."""
+# Requests of `recallflow doctor`. They raise KafkaException if no broker answers.
 
-    def __init__(self, options: KafkaOptions) -> None:
-        self._admin = AdminClient(options.admin())
 
-    def topics(self, names: Iterable[str]) -> dict[str, InspectedTopic]:
-        topics = TopicCollection([*dict.fromkeys(names)])
-        futures = self._admin.describe_topics(
-            topics, include_authorized_operations=True, request_timeout=ADMIN_TIMEOUT_S
-        )
-        return {name: _topic(name, future) for name, future in futures.items()}
+def inspect_topics(admin: AdminClient, names: Iterable[str]) -> dict[str, InspectedTopic]:
+    topics = TopicCollection([*dict.fromkeys(names)])
+    futures = admin.describe_topics(topics, include_authorized_operations=True, request_timeout=ADMIN_TIMEOUT_S)
+    return {name: _topic(name, future) for name, future in futures.items()}
 
-    def settings(self, topic: str) -> Mapping[str, str] | str:
-        """Return the settings of a topic, or the reason for their absence."""
-        found = topic_settings(self._admin, [topic])[topic]
-        return found.str() if isinstance(found, KafkaError) else found
 
-    def group_rights(self, group: str) -> frozenset[str] | str | None:
-        """Return the permitted operations on a consumer group, or the reason for their absence. Retry while the brokers
-        report that no coordinator is available yet, as before the first group of a cluster."""
-        time_limit = TimeLimit(ADMIN_TIMEOUT_S)
-        while True:
-            (future,) = self._admin.describe_consumer_groups(
-                [group], include_authorized_operations=True, request_timeout=ADMIN_TIMEOUT_S
-            ).values()
-            if not isinstance(found := _result(future), KafkaError):
-                return _rights(found.authorized_operations)
-            if not is_retriable(found) or time_limit.poll_expired():
-                return found.str()
-            time.sleep(TRY_AGAIN_S)
+def group_rights(admin: AdminClient, group: str) -> frozenset[str] | str | None:
+    """Return the permitted operations on a consumer group, or the reason for their absence. Retry while the brokers
+    report that no coordinator is available yet, as before the first group of a cluster."""
+    time_limit = TimeLimit(ADMIN_TIMEOUT_S)
+    while True:
+        (future,) = admin.describe_consumer_groups(
+            [group], include_authorized_operations=True, request_timeout=ADMIN_TIMEOUT_S
+        ).values()
+        if not isinstance(found := _result(future), KafkaError):
+            return _rights(found.authorized_operations)
+        if not is_retriable(found) or time_limit.poll_expired():
+            return found.str()
+        time.sleep(TRY_AGAIN_S)
 
-    def newest_ms(self, topics: Iterable[InspectedTopic]) -> int | None:
-        """Return the time of the newest record of these topics; None if they are empty or the brokers do not answer."""
-        parts = {
-            TopicPartition(topic.name, number): OffsetSpec.max_timestamp()  # type: ignore[no-untyped-call]
-            for topic in topics
-            for number in range(topic.partitions)
-        }
-        if not parts:
-            return None
-        found = map(_result, self._admin.list_offsets(parts, request_timeout=ADMIN_TIMEOUT_S).values())
-        times = [int(one.timestamp) for one in found if not isinstance(one, KafkaError)]
-        return max((one for one in times if one > 0), default=None)
+
+def newest_ms(admin: AdminClient, topics: Iterable[InspectedTopic]) -> int | None:
+    """Return the time of the newest record of these topics; None if they are empty or the brokers do not answer."""
+    parts = {
+        TopicPartition(topic.name, number): OffsetSpec.max_timestamp()  # type: ignore[no-untyped-call]
+        for topic in topics
+        for number in range(topic.partitions)
+    }
+    futures = admin.list_offsets(parts, request_timeout=ADMIN_TIMEOUT_S).values() if parts else ()
+    results = (found for found in map(_result, futures) if not isinstance(found, KafkaError))
+    return max((time_ms for found in results if (time_ms := int(found.timestamp)) > 0), default=None)
 
 
 def _topic(name: str, future: Any) -> InspectedTopic:

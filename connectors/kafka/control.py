@@ -1,7 +1,8 @@
 """Control table: the decisions of each tenant's operators, and the sending of decisions.
 
-The table is read to its end before any other topic, and kept up to date. With a secret, only signed decisions count. A
-replayed decision has no effect: it carries its time, and is older than the decision in force."""
+The control topic is read to its end before any other topic, and further on a thread. With a secret, only signed
+decisions count. A copy that somebody sends again has no effect: it is as old as the original, so a later decision is in
+force."""
 
 import logging
 import threading
@@ -29,14 +30,14 @@ LEFT_OUT = {
     "no_event": "is no control event",
     "not_signed": "is not sign with auth.control_secret",
     "wrong_time": "has no timestamp, or one over five minutes ahead of its append time",
-    "replayed": "is older than what holds: somebody sent it again, or a clock is behind",
+    "replayed": "is older than the decision in force: somebody sent it again, or a clock is behind",
 }
 
 _log = logging.getLogger(__name__)
 
 
 class ControlTable:
-    """Reader of the control topic on a thread. A process has one."""
+    """Reader of the control topic on a thread."""
 
     def __init__(
         self,
@@ -46,15 +47,15 @@ class ControlTable:
         history: ControlHistory | None = None,  # target of the decisions (default: a new history)
         secret: str | None = None,  # secret that decisions must be signed with
     ) -> None:
-        """Return once all records that the topic holds now are read into `history`. Raise SourceError."""
+        """Return once all current records of the topic are read into `history`. Raise SourceError."""
         self.history = ControlHistory() if history is None else history
-        self.left_out: Counter[str] = Counter()  # events that do not count, by reason
-        self._newest = -1, False  # when the newest record was appended, and whether it bears a signature
+        self.left_out: Counter[str] = Counter()  # ignored events by reason
+        self._newest = -1, False  # append time of the newest record, and whether it is signed
         self._secret = secret
         self._error: Exception | None = None
         self._topic = topic
         self._stopping = threading.Event()
-        self._added: deque[int] = deque()
+        self._added: deque[int] = deque()  # added partitions that are not read yet
         self._reader = TopicReader(options, new_consumer=new_consumer)
         try:
             begins = {number: low for (_, number), (low, _) in self._reader.spans([topic]).items()}
@@ -69,11 +70,12 @@ class ControlTable:
         self._thread = threading.Thread(target=self._run, daemon=True, name="recallflow-control")
         self._thread.start()
 
-    def signs(self) -> bool:
+    def are_signed(self) -> bool:
+        """Return whether decisions are signed: the newest one is."""
         return self._newest[1]
 
     def failure(self) -> Exception | None:
-        """Return the error that ended reading: later decisions would be missed."""
+        """Return the error that ended reading. It must stop the process, which would miss later decisions."""
         return self._error
 
     def grow(self, found: Mapping[str, TopicDescription]) -> None:

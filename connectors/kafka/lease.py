@@ -36,18 +36,14 @@ def boottime_s() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
-def outage_s(session_s: float) -> float:
-    """Return how long an output may wait for unavailable brokers: the session minus the time of a renewal."""
-    return session_s - max(MARGIN_MIN_S, session_s / 9)
-
-
 class Lease:
     """Lease by accepted commits. Thread-safe, because it consists of one number."""
 
     def __init__(self, session_s: float, clock_s: Callable[[], float] = boottime_s) -> None:
         self.clock_s, self.session_s = clock_s, session_s
-        self.outage_s = outage_s(session_s)
-        self.renew_s = (session_s - self.outage_s) / RENEWALS
+        margin_s = max(MARGIN_MIN_S, session_s / 9)
+        # For `outage_s`, an output may wait for unavailable brokers.
+        self.outage_s, self.renew_s = session_s - margin_s, margin_s / RENEWALS
         self._until_s: float | None = None
 
     def renew(self, sent_s: float) -> None:

@@ -18,9 +18,9 @@ from recallflow.schema_registry import RegisteredValue
 
 Headers = tuple[tuple[str, bytes | None], ...]
 NO_TIME_MS = 0
-DECODE = "decode"  # the step in refusals of wire formats
-# Calls from C check for the error that the client leaves set with its result. Calls from specialised bytecode do not,
-# and the error would surface at a later call.
+DECODE_STEP = "decode"  # the step in refusals of wire formats
+# The client may return a result and leave an error set. A call from C raises that error; a call from specialised
+# bytecode does not, and the error would appear at a later call.
 _headers = methodcaller("headers")
 SOURCE_HEADER = "recallflow-source"
 NUMBER_HEADER = "recallflow-output"
@@ -30,7 +30,7 @@ Identity = tuple[bytes, bytes]
 
 
 def headers_of(message: Any) -> Headers | None:
-    """Return a message's headers; None where a name is not UTF-8: then a second call returns incomplete headers."""
+    """Return a message's headers; None if a name is not UTF-8. A second call would return incomplete headers then."""
     try:
         return tuple(_headers(message) or ())
     except (UnicodeDecodeError, SystemError):  # some versions of the client wrap the former in the latter
@@ -39,7 +39,7 @@ def headers_of(message: Any) -> Headers | None:
 
 def time_ms(message: Any) -> int:
     """Return the timestamp of a message: append time or producer time. An absent, negative or too large time (beyond
-    year 9999) becomes 1970-01-01, so that no monotonic clock jumps ahead."""
+    year 9999) becomes 1970-01-01, because it would set a monotonic clock far ahead."""
     at_ms: int = message.timestamp()[1]
     return at_ms if 0 <= at_ms <= EPOCH_MS_MAX else NO_TIME_MS
 
@@ -51,7 +51,7 @@ def append_ms(message: Any) -> int:
 
 
 def json_of(value: bytes, headers: Headers | None) -> bytes:
-    """Return the event of a record as JSON, recognised by its own wire format. Raise InvalidRecord."""
+    """Return the event of a record as JSON. The record shows its wire format itself. Raise InvalidRecord."""
     if isinstance(value, RegisteredValue):
         value = value.json()
     return event_json(value, headers) if headers and value and is_cloud_event(headers) else value
@@ -72,7 +72,7 @@ def record_of(message: Any, *, silent: bool = False, unapplied: int = 0) -> Reco
         value = json_of(wire, headers)
     except InvalidRecord as error:
         problem = error.fields[0] if len(error.fields) == 1 else FieldProblem("", str(error))
-        value, refusal = wire, Refusal(DECODE, error.code, *problem)
+        value, refusal = wire, Refusal(DECODE_STEP, error.code, *problem)
     return Record(
         position=Position(message.topic(), message.partition(), message.offset()),
         value=value,
@@ -94,8 +94,8 @@ def size_bytes(message: Any) -> int:
 
 @dataclass(slots=True, frozen=True)
 class Outgoing:
-    """Record to deliver. `source` and `number` are its identity. `instead` returns the stand-in for a record that the
-    brokers refuse, given the reason. `delivered` is called with the append time (epoch ms)."""
+    """Record to deliver. `source` and `number` are its identity. `instead` returns the stand-in for a refused record,
+    from the reason. `delivered` is called with the append time (epoch ms)."""
 
     source: str
     number: int
@@ -115,7 +115,7 @@ class Outgoing:
         return (*self.headers, (SOURCE_HEADER, source), (NUMBER_HEADER, number))
 
     def room_bytes(self, most_bytes: int) -> int:
-        """Return the size limit of a value for the record limit of a topic."""
+        """Return the size limit of the value if the topic limits records to `most_bytes`."""
         return most_bytes - RECORD_OVERHEAD_BYTES - len(self.key or b"") - headers_bytes(self.all_headers)
 
 
@@ -131,10 +131,10 @@ def identity_of(message: Any) -> list[Identity]:
 
 
 KEY_BYTES = 4_096  # longer keys of outputs are cut; an owner's key has at most 1,025 bytes
-REPLAYED_HEADER = "recallflow-replayed"  # of a record next to a dead letter: the letter's position, once it is sent
+REPLAYED_HEADER = "recallflow-replayed"  # header of the marker that a dead letter was sent: the letter's position
 ERROR_PREFIX = "error."
-_MISSING = {"size", "sha256", "key_size", "masked", "headers_dropped", "refused"}
-FIRST = "error.code"  # first of our headers: earlier headers belong to the record, even under the same names
+_INCOMPLETENESS = {"size", "sha256", "key_size", "masked", "headers_dropped", "refused"}
+FIRST_HEADER = "error.code"  # first of a dead letter's own headers; earlier ones belong to the record, under any names
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,9 +158,9 @@ class Letter:
         """Return a message as a dead letter; None for a message of another kind."""
         headers = headers_of(message) or ()
         names = [name for name, _ in headers]
-        if FIRST not in names:
+        if FIRST_HEADER not in names:
             return None
-        begin = len(names) - 1 - names[::-1].index(FIRST)
+        begin = len(names) - 1 - names[::-1].index(FIRST_HEADER)
         ours = ((name, value) for name, value in headers[begin:] if name.startswith(ERROR_PREFIX))
         error = {name.removeprefix(ERROR_PREFIX): (value or b"").decode(errors="replace") for name, value in ours}
         if "detail" not in error or ("size" in error) is not ("sha256" in error):
@@ -174,9 +174,9 @@ class Letter:
 
     @property
     def refusal(self) -> InvalidRecord:
-        """Return the refusal, with the wrong fields where the dead letter lists them."""
-        named = orjson.loads(self.error.get("fields", "[]"))  # older dead letters have none
-        fields = [FieldProblem(*one) for one in named] or [FieldProblem("", self.error["detail"])]
+        """Return the refusal, with the wrong fields if the dead letter lists them."""
+        listed = orjson.loads(self.error.get("fields", "[]"))  # older dead letters have none
+        fields = [FieldProblem(*one) for one in listed] or [FieldProblem("", self.error["detail"])]
         return InvalidRecord(cast(ErrorCode, self.error["code"]), fields)
 
     @property
@@ -186,24 +186,24 @@ class Letter:
         return min(int(text), EPOCH_MS_MAX) if text.isdecimal() and len(text) < 20 else NO_TIME_MS
 
     @property
-    def again_headers(self) -> Headers:
+    def replay_headers(self) -> Headers:
         """Return the headers for the record's replay: its own, and the time of its first append."""
-        timed = not self.record_ms or any(name == TIME_HEADER for name, _ in self.headers)
-        return self.headers if timed else (*self.headers, (TIME_HEADER, str(self.record_ms).encode()))
+        has_time = not self.record_ms or any(name == TIME_HEADER for name, _ in self.headers)
+        return self.headers if has_time else (*self.headers, (TIME_HEADER, str(self.record_ms).encode()))
 
     def completed(self, original: Any) -> "Letter":
         """Return the letter with the whole record, if the message at its source position still is that record."""
         error, key, value, headers = self.error, original.key(), original.value(), headers_of(original)
         if "sha256" in error:
-            is_it = hashlib.sha256(value or b"").hexdigest() == error["sha256"]
+            is_original = hashlib.sha256(value or b"").hexdigest() == error["sha256"]
         else:
-            is_it = value is not None and mask(value)[0] == self.value
+            is_original = value is not None and mask(value)[0] == self.value
         if "refused" not in error:
-            is_it &= (None if key is None else mask(key)[0][:KEY_BYTES]) == self.key
-        if not is_it or headers is None:
+            is_original &= (None if key is None else mask(key)[0][:KEY_BYTES]) == self.key
+        if not is_original or headers is None:
             return self
-        left = {name: text for name, text in error.items() if name not in _MISSING}
-        return replace(self, key=key, value=value, headers=without_credentials(headers), error=left)
+        remaining = {name: text for name, text in error.items() if name not in _INCOMPLETENESS}
+        return replace(self, key=key, value=value, headers=without_credentials(headers), error=remaining)
 
     @property
     def missing(self) -> list[str]:

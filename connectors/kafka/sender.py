@@ -172,7 +172,7 @@ class DeadLetterReplay(Sender):
             try:
                 for letter in letters[begin : begin + REPLAYED_AT_ONCE]:
                     topic, sent_ms = letter.source.topic, letter.record_ms
-                    headers = (*letter.again_headers, *(credentials if topic in authorised_topics else ()))
+                    headers = (*letter.replay_headers, *(credentials if topic in authorised_topics else ()))
                     self.send(topic, letter.value, letter.key, headers=headers, sent_ms=sent_ms)
                     at = str(letter.position).encode()
                     self.send(

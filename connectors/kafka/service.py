@@ -1,7 +1,7 @@
 """Service of an engine on Kafka, for any tenant: one producer, and one reader of the engine's outputs.
 
-Every output of the engine names the position of its record, in a header that only the engine sets. So senders of one
-owner with equal ids do not interfere, nor do gateways on one topic, and no other sender can forge an answer."""
+Every output of the engine has the position of its record in a header that only the engine sets. So two senders with
+equal ids of one owner do not interfere, nor do two gateways on one topic, and no other sender can forge an answer."""
 
 import asyncio
 import uuid
@@ -27,15 +27,15 @@ from recallflow.records import Position
 from recallflow.responses import ErrorBody, Receipt, Response
 from recallflow.service import StoredEvent
 
-EARLY_MOST = 64  # outputs kept per owner, because an output may arrive before the position of its record
+EARLY_MAX = 64  # outputs kept per record key, because an output may arrive before the position of its record
 M = TypeVar("M", Response, Receipt)
 Output = asyncio.Future[Any]
 Delivered = Callable[[Position | DeliveryFailed], None]
 
 
 class LoopCalls:
-    """Calls of functions on one event loop, from other threads, in order. Calls that come while the loop is busy wake
-    it once, because a wake-up costs a system call and one more turn of the loop."""
+    """Queue of calls of functions on one event loop, from other threads. All calls that come while the loop is busy
+    share one wake-up, which costs a system call and a turn of the loop."""
 
     def __init__(self) -> None:
         self._calls: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
@@ -48,7 +48,7 @@ class LoopCalls:
         return self._loop
 
     def call(self, function: Callable[..., None], *arguments: Any) -> None:
-        """Schedule a call. Without an attached or open loop it is dropped, because no request waits."""
+        """Schedule a call. Without an attached and open loop, drop it, because no request waits."""
         if self._loop is None:
             return
         self._calls.append((function, arguments))
@@ -64,14 +64,14 @@ class LoopCalls:
             function(*arguments)
 
 
-def resolve(future: "asyncio.Future[Any]", found: Any) -> None:
+def resolve(future: "asyncio.Future[Any]", outcome: Any) -> None:
     """Set the result or the error of a future that is still awaited."""
     if future.done():
         return
-    if isinstance(found, Exception):
-        future.set_exception(found)
+    if isinstance(outcome, Exception):
+        future.set_exception(outcome)
     else:
-        future.set_result(found)
+        future.set_result(outcome)
 
 
 @dataclass(slots=True, eq=False)
@@ -84,8 +84,9 @@ class Expected:
 
 
 @dataclass(slots=True)
-class _OfKey:
-    """Awaited outcomes of one record key. `early` are outputs that came before the position was known, by source."""
+class _KeyOutcomes:
+    """Awaited outcomes of records with one key, by position. `early` are outputs of positions that are not known
+    yet."""
 
     without_position: int = 0
     by_source: dict[bytes, Expected] = field(default_factory=dict)
@@ -95,72 +96,73 @@ class _OfKey:
 class ExpectedOutcomes:
     """Records whose outcomes are awaited. For one thread; `is_awaited` may be called on any.
 
-    They are indexed by record key, which outputs carry as well: outputs of other senders are skipped by their key."""
+    They are indexed by record key, because an output has the key of its record: most outputs of other senders are
+    skipped by their key."""
 
     def __init__(self) -> None:
-        self._by_key: dict[bytes, _OfKey] = {}
+        self._by_key: dict[bytes, _KeyOutcomes] = {}
 
     def expect(self, expected: Expected) -> None:
         """Register a record before it is sent; `set_position` or `drop` follows."""
-        self._by_key.setdefault(expected.key, _OfKey()).without_position += 1
+        self._by_key.setdefault(expected.key, _KeyOutcomes()).without_position += 1
 
     def set_position(self, expected: Expected, position: Position) -> None:
-        """Set the position of the record. Its outcome may have come earlier."""
+        """Set the position of the record. If its outcome came earlier, deliver that."""
         if expected.source is not None:  # no longer awaited
             return
         expected.source = str(position).encode()
-        of_key = self._by_key[expected.key]
-        of_key.without_position -= 1
-        output = of_key.early.pop(expected.source, None)
+        outcomes = self._by_key[expected.key]
+        outcomes.without_position -= 1
+        output = outcomes.early.pop(expected.source, None)
         if output is None:
-            of_key.by_source[expected.source] = expected
-        self._drop_unused(expected.key, of_key)
+            outcomes.by_source[expected.source] = expected
+        self._drop_unused(expected.key, outcomes)
         if output is not None:
             expected.receive(output)
 
     def drop(self, expected: Expected) -> None:
-        of_key = self._by_key.get(expected.key)
-        if of_key is None:
+        outcomes = self._by_key.get(expected.key)
+        if outcomes is None:
             return
         if expected.source is None:
-            of_key.without_position -= 1
+            outcomes.without_position -= 1
             expected.source = b""
         else:
-            of_key.by_source.pop(expected.source, None)
-        self._drop_unused(expected.key, of_key)
+            outcomes.by_source.pop(expected.source, None)
+        self._drop_unused(expected.key, outcomes)
 
     def is_awaited(self, key: bytes) -> bool:
         return key in self._by_key
 
     def receive(self, message: Any) -> None:
-        """Take an output, perhaps of another sender's record."""
+        """Deliver an output if its record is awaited. It may belong to a record of another sender."""
         key: bytes = message.key() or b""
-        of_key = self._by_key.get(key)
-        if of_key is None:
+        outcomes = self._by_key.get(key)
+        if outcomes is None:
             return
-        # The last one: a dead letter has the sender's own headers before ours.
+        # The last header of this name, because the headers of a dead letter begin with the sender's own.
         headers = reversed(headers_of(message) or ())
         source = next((value for name, value in headers if name == SOURCE_HEADER), None) or b""
-        expected = of_key.by_source.pop(source, None)
+        expected = outcomes.by_source.pop(source, None)
         if expected is not None:
-            self._drop_unused(key, of_key)
+            self._drop_unused(key, outcomes)
             expected.receive(message)
-        elif of_key.without_position:
-            of_key.early[source] = message
-            if len(of_key.early) > EARLY_MOST:
-                del of_key.early[next(iter(of_key.early))]
+        elif outcomes.without_position:
+            outcomes.early[source] = message
+            if len(outcomes.early) > EARLY_MAX:
+                del outcomes.early[next(iter(outcomes.early))]
 
     def fail_all(self, error: Exception) -> None:
         """Fail all records with known positions."""
-        for of_key in [*self._by_key.values()]:
-            for expected in [*of_key.by_source.values()]:
+        for outcomes in [*self._by_key.values()]:
+            for expected in [*outcomes.by_source.values()]:
                 self.drop(expected)
                 expected.receive(error)
 
-    def _drop_unused(self, key: bytes, of_key: _OfKey) -> None:
-        if not of_key.without_position:
-            of_key.early.clear()
-            if not of_key.by_source:
+    def _drop_unused(self, key: bytes, outcomes: _KeyOutcomes) -> None:
+        if not outcomes.without_position:
+            outcomes.early.clear()
+            if not outcomes.by_source:
                 del self._by_key[key]
 
 
@@ -201,15 +203,18 @@ class KafkaService:
 
     async def ask(self, query: QueryEvent, headers: Headers, timeout_s: float) -> Response:
         if query.reply_to is not None:
-            raise InvalidRecord("invalid_event", [FieldProblem("reply_to", "the answer comes here: leave it out")])
+            raise InvalidRecord(
+                "invalid_event", [FieldProblem("reply_to", "the request gets the answer: omit reply_to")]
+            )
         query_id = query.id or uuid.uuid4().hex
         try:
             async with asyncio.timeout(timeout_s):
                 await self._until_ready()
-                wire = {"id": query_id, "reply_to": self._kafka.reply_to}
-                asked = query.model_copy(update={name: value for name, value in wire.items() if value is not None})
-                with self._expected(asked) as (expected, output):
-                    self._send(self._topics.queries, asked, headers, partial(self._note_position, expected))
+                reply_to = self._kafka.reply_to
+                added = {"id": query_id} if reply_to is None else {"id": query_id, "reply_to": reply_to}
+                sent = query.model_copy(update=added)
+                with self._expected(sent) as (expected, output):
+                    self._send(self._topics.queries, sent, headers, partial(self._note_position, expected))
                     return _response(query_id, await output)
         except TimeoutError:
             raise QueryTimeout(query_id, timeout_s, self._kafka.last_error) from None
@@ -224,15 +229,15 @@ class KafkaService:
         with suppress(TimeoutError):  # the record is stored nevertheless
             async with asyncio.timeout_at(ends_s):
                 await self._until_ready()
-        noted = event.model_copy(update={"receipt": True})
-        with self._expected(noted) as (expected, output):
+        sent = event.model_copy(update={"receipt": True})
+        with self._expected(sent) as (expected, output):
             position = asyncio.get_running_loop().create_future()
 
-            def delivered(found: Position | DeliveryFailed) -> None:
-                self._note_position(expected, found)
-                resolve(position, found)
+            def delivered(outcome: Position | DeliveryFailed) -> None:
+                self._note_position(expected, outcome)
+                resolve(position, outcome)
 
-            self._send(self._topics.memory, noted, headers, delivered)
+            self._send(self._topics.memory, sent, headers, delivered)
             stored = StoredEvent(await position)
             try:
                 async with asyncio.timeout_at(ends_s):
@@ -242,7 +247,7 @@ class KafkaService:
 
     def stop_reason(self) -> str:
         error = self._decisions_failure()
-        return "" if error is None else f"decisions cannot be read on, start again once they can: {error}"
+        return "" if error is None else f"the control topic cannot be read; correct this, and start again: {error}"
 
     def owners(self) -> Collection[Owner]:
         return ()
@@ -260,7 +265,7 @@ class KafkaService:
         self._kafka.close()
 
     async def _until_ready(self) -> None:
-        """Return once answers are read: an earlier query could miss its answer."""
+        """Return once answers are read, because an earlier query could miss its answer."""
         self._loop_calls.attach()  # before the check, so that later outputs wake this task
         if not self._kafka.ready.done():
             await self._answering.wait()
@@ -291,7 +296,7 @@ class KafkaService:
         value = event.model_dump_json(exclude_unset=True).encode()
         self._kafka.send(topic, value, event.owner.record_key, headers, partial(self._loop_calls.call, delivered))
 
-    # ------------------------------------------------------------------ on the exchange's threads
+    # ------------------------------------------------------------------ called by the reader's thread
 
     def _received(self, message: Any) -> None:
         if self._outcomes.is_awaited(message.key() or b""):
@@ -317,5 +322,5 @@ def _read(model: type[M], output: Any) -> M:
     try:
         return model.model_validate_json(response_json(output.value() or b""))
     except ValidationError:  # without the cause, which quotes the value: it may be a memory
-        problem = f"{output.topic()} holds something that is no {model.__name__.lower()}"
+        problem = f"a record of {output.topic()} is no {model.__name__.lower()}"
         raise SourceError(f"{problem}: is the engine of another version?") from None

@@ -14,7 +14,7 @@ from confluent_kafka.admin import AdminClient
 from recallflow.connectors.kafka.admin import topic_settings
 from recallflow.connectors.kafka.messages import Letter, identity_of, json_or_wire, time_ms
 from recallflow.connectors.kafka.sender import Sender
-from recallflow.connectors.kafka.topic_reader import TAIL, TopicReader
+from recallflow.connectors.kafka.topic_reader import TAIL, TopicReader, current_records
 from recallflow.kafka_options import KafkaOptions
 from recallflow.owner import Owner
 from recallflow.process import TimeLimit
@@ -24,7 +24,7 @@ COMPACT, DELETE = "compact", "delete"
 TOMBSTONE_BYTES = 16 * 1024  # smallest record limit of a topic
 FLUSH_S = 60.0
 NO_LIMIT = -1
-SEARCH_S = 0.2  # polling interval
+SEARCH_INTERVAL_S = 0.2  # polling interval
 
 
 class Retention(NamedTuple):
@@ -70,9 +70,9 @@ def remains(options: KafkaOptions, topics: Sequence[str], tenant_id: str, user_i
     """Yield the remaining records of a user in each existing topic. Read the topics whole. Raise SourceError."""
     user = _User(tenant_id, user_id)
     with TopicReader(options, TAIL, decodes=True) as reader:
-        there = reader.existing(topics)
-        settings = topic_settings(AdminClient(options.admin()), [*there])
-        for topic, numbers in there.items():
+        existing = reader.existing(topics)
+        settings = topic_settings(AdminClient(options.admin()), [*existing])
+        for topic, numbers in existing.items():
             reported = settings[topic]
             found = RemainingRecords(topic, None if isinstance(reported, KafkaError) else _retention(reported))
             for number in numbers:
@@ -81,11 +81,8 @@ def remains(options: KafkaOptions, topics: Sequence[str], tenant_id: str, user_i
 
 
 def records_of(options: KafkaOptions, topic: str, tenant_id: str, user_id: str) -> Iterator[Any]:
-    """Yield the messages of a topic that belong to a user. Raise SourceError."""
-    user = _User(tenant_id, user_id)
-    with TopicReader(options, TAIL, decodes=True) as reader:
-        for (_, number), (low, _) in reader.spans([topic]).items():
-            yield from filter(user.has, reader.read_to_end(topic, number, low))
+    """Return the messages of a topic that belong to a user. Raise SourceError while they are read."""
+    return filter(_User(tenant_id, user_id).has, current_records(options, topic, decodes=True))
 
 
 def send_tombstones(options: KafkaOptions, found: Sequence[RemainingRecords], key: bytes) -> None:
@@ -105,16 +102,15 @@ def _retention(settings: Mapping[str, str]) -> Retention:
 
 
 def _count(reader: TopicReader, found: RemainingRecords, number: int, user: "_User") -> None:
-    low, high = reader.span(found.topic, number)
-    is_left = False
-    for message in reader.read_to_end(found.topic, number, low) if low < high else ():
+    has_value = False  # whether the last record under the user's key is no tombstone
+    for message in reader.current_records(found.topic, number):
         if message.value() is None:
-            is_left &= message.key() != user.key
+            has_value &= message.key() != user.key
         elif user.has(message):
             found.count += 1
             found.newest_ms = max(found.newest_ms, time_ms(message))
-            is_left |= message.key() == user.key
-    if is_left:
+            has_value |= message.key() == user.key
+    if has_value:
         found.partitions_without_tombstone.append(number)
 
 
@@ -123,25 +119,25 @@ class _User:
 
     def __init__(self, tenant_id: str, user_id: str) -> None:
         self.key = Owner(tenant_id, "", user_id).record_key
-        self._who = tenant_id, user_id
-        # Most records do not contain the user id in any spelling, and need not be parsed.
-        self._spelt = {orjson.dumps(user_id)[1:-1], json.dumps(user_id).encode()[1:-1], user_id.encode()}
+        self._ids = tenant_id, user_id
+        # A record that contains the user id in none of its JSON spellings need not be parsed.
+        self._spellings = {orjson.dumps(user_id)[1:-1], json.dumps(user_id).encode()[1:-1], user_id.encode()}
 
     def has(self, message: Any) -> bool:
         if message.key() == self.key:
             return True
         value = json_or_wire(message)
-        if not any(one in value for one in self._spelt):
+        if not any(spelling in value for spelling in self._spellings):
             return False
         try:
             fields = orjson.loads(value)
         except orjson.JSONDecodeError:
             return False
-        return isinstance(fields, dict) and (fields.get("tenant_id"), fields.get("user_id")) == self._who
+        return isinstance(fields, dict) and (fields.get("tenant_id"), fields.get("user_id")) == self._ids
 
 
 class Outcome(NamedTuple):
-    """Outcome of a request. `outcome` is that of the receipt, or the code of the refusal; `detail` is its reason."""
+    """Outcome of an event: that of its receipt, or the code and the detail of its refusal."""
 
     outcome: str
     refused: bool = False
@@ -155,11 +151,11 @@ class OutcomeReader(AbstractContextManager["OutcomeReader"]):
         self._reader = TopicReader(options, TAIL)
         self._next_offsets = {part: end for part, (_, end) in self._reader.spans(topics).items()}
 
-    def outcome_of(self, position: Position, patience: TimeLimit) -> Outcome | None:
+    def outcome_of(self, position: Position, time_limit: TimeLimit) -> Outcome | None:
         """Return the outcome of the record at a position; None if it does not come in time."""
         between_searches = threading.Event()
-        while (found := self._search(position)) is None and not patience.poll_expired():
-            between_searches.wait(SEARCH_S)
+        while (found := self._search(position)) is None and not time_limit.poll_expired():
+            between_searches.wait(SEARCH_INTERVAL_S)
         return found
 
     def _search(self, position: Position) -> Outcome | None:

@@ -25,7 +25,7 @@ POLL_S = 0.5
 READ_MANY = 1_000
 # Our own outputs are in no transaction; an open transaction of another producer must not hide them.
 UNCOMMITTED = {"isolation.level": "read_uncommitted"}
-# At the end of a partition the broker would hold a fetch back for half a second, and a start reads many tails.
+# At the end of a partition the broker delays its answer by up to half a second, and a start reads many partitions.
 TAIL = {"fetch.wait.max.ms": 10, **UNCOMMITTED}
 NewConsumer = Callable[..., Any]  # of a configuration: confluent_kafka.Consumer, whose stubs are vague
 
@@ -33,13 +33,13 @@ _log = logging.getLogger(__name__)
 
 
 class TopicReader(AbstractContextManager["TopicReader"]):
-    """Reader of topic metadata, and of partitions to their end. Requests are retried after retriable errors, as for a
-    topic that was created just now. Raise SourceError for unreachable brokers, refusals, and missing topics."""
+    """Reader of topic metadata, and of partitions to their end. Requests are retried after retriable errors, such as
+    those of a new topic. Methods raise SourceError for unreachable brokers, refusals, and missing topics."""
 
     def __init__(
         self,
         options: KafkaOptions,
-        chosen: Mapping[str, object] | None = None,  # further options of librdkafka
+        consumer_options: Mapping[str, object] | None = None,  # further options of librdkafka
         *,
         give_up_s: float | None = None,  # time limit of a request
         new_consumer: NewConsumer = Consumer,
@@ -51,11 +51,11 @@ class TopicReader(AbstractContextManager["TopicReader"]):
         self._stopping = stopping or threading.Event()
         self.client_errors = ClientErrors()
         to_the_end = {"enable.partition.eof": True, "auto.offset.reset": "earliest", "error_cb": self.client_errors}
-        self.consumer: Any = new_consumer(options.consumer() | to_the_end | dict(chosen or {}))
+        self.consumer: Any = new_consumer(options.consumer() | to_the_end | dict(consumer_options or {}))
         self.ends: dict[int, int] = {}  # partition → its end offset, once reached
         self.ended: set[tuple[str, int]] = set()  # partitions that were read to their end
         self._registry = options.registry if decodes else None
-        self._knows = False  # whether a broker has answered a request
+        self._has_metadata = False  # whether a broker has answered a request
 
     def __exit__(self, *_: object) -> None:
         self.close()
@@ -73,13 +73,13 @@ class TopicReader(AbstractContextManager["TopicReader"]):
         return found
 
     def existing(self, topics: Sequence[str]) -> dict[str, list[int]]:
-        """Return the partition numbers of the existing topics among those named."""
+        """Return topic → partition numbers, of those of the topics that exist."""
         found = self.ask(lambda: self._list(topics))
-        there = (topic for topic in topics if topic in found and found[topic].error is None)
-        return {topic: sorted(found[topic].partitions) for topic in there}
+        existing = (topic for topic in topics if topic in found and found[topic].error is None)
+        return {topic: sorted(found[topic].partitions) for topic in existing}
 
     def span(self, topic: str, number: int) -> tuple[int, int]:
-        """Return the first offset and the end of a partition; with UNCOMMITTED, the end of all records."""
+        """Return the first offset and the end offset of a partition; with UNCOMMITTED, the end of all records."""
         part = TopicPartition(topic, number)
         span: tuple[int, int] = self.ask(lambda: self.consumer.get_watermark_offsets(part, timeout=REQUEST_TIMEOUT_S))
         return span
@@ -97,8 +97,8 @@ class TopicReader(AbstractContextManager["TopicReader"]):
 
     def firsts(self, spans: Mapping[tuple[str, int], tuple[int, int]]) -> dict[tuple[str, int], Any]:
         """Return (topic, partition) → first record, of the partitions that have one."""
-        held = {part: low for part, (low, high) in spans.items() if low < high}
-        firsts = {part: next(self.read_to_end(*part, low), None) for part, low in held.items()}
+        filled = {part: low for part, (low, high) in spans.items() if low < high}
+        firsts = {part: next(self.read_to_end(*part, low), None) for part, low in filled.items()}
         return {part: first for part, first in firsts.items() if first is not None}
 
     def cluster_id(self) -> str:
@@ -107,7 +107,7 @@ class TopicReader(AbstractContextManager["TopicReader"]):
 
     def ask(self, question: Callable[[], Any]) -> Any:
         """Return the answer to a request, with retries."""
-        waiting = TimeLimit(self._give_up_s)
+        time_limit = TimeLimit(self._give_up_s)
         while True:
             try:
                 answer = question()
@@ -116,15 +116,15 @@ class TopicReader(AbstractContextManager["TopicReader"]):
                 self.consumer.poll(0)  # calls the error callbacks; nothing is assigned yet
                 self.client_errors.check()
                 # A partition is unknown for a moment after a broker's restart.
-                passing = is_retriable(reason) or reason.code() == KafkaError._UNKNOWN_PARTITION
-                if not passing or waiting.poll_expired() or self._stopping.is_set():
+                may_pass = is_retriable(reason) or reason.code() == KafkaError._UNKNOWN_PARTITION
+                if not may_pass or time_limit.poll_expired() or self._stopping.is_set():
                     problem = f"{reason.str()}{self.client_errors.last_reason}"
                     remedy = f"; {known}" if (known := remedy_of(problem, "")) else ""
                     raise SourceError(
                         f"cannot reach Kafka at {self._options.bootstrap_servers}: {problem}{remedy}"
                     ) from error
             else:
-                self._knows, self.client_errors.last_reason = True, ""
+                self._has_metadata, self.client_errors.last_reason = True, ""
                 return answer
             time.sleep(TRY_AGAIN_S)
 
@@ -137,17 +137,22 @@ class TopicReader(AbstractContextManager["TopicReader"]):
             raise SourceError(f"{topic}:{number}: cannot be read: {error.args[0].str()}") from error
 
     def read_to_end(self, topic: str, number: int, offset: int) -> Iterator[Any]:
-        """Yield the records of one partition from an offset to its current end, which `ends` holds afterwards."""
+        """Yield the records of one partition from an offset to its current end, and store that end in `ends`."""
         self._look_up(topic)
         self.consumer.assign([TopicPartition(topic, number, offset)])
         self.ends.pop(number, None)
-        waiting: TimeLimit | None = None
+        time_limit: TimeLimit | None = None
         while number not in self.ends:
             if (message := self.read(POLL_S)) is not None:
-                waiting = None
+                patience = None
                 yield message
-            elif (waiting := waiting or TimeLimit(stopping=self._stopping)).poll_expired():
-                raise SourceError(f"{topic}:{number}: could not be read to its end {waiting}")
+            elif (time_limit := time_limit or TimeLimit(stopping=self._stopping)).poll_expired():
+                raise SourceError(f"{topic}:{number}: could not be read to its end {time_limit}")
+
+    def current_records(self, topic: str, number: int) -> Iterator[Any]:
+        """Yield the records of one partition from its first one to its current end."""
+        low, high = self.span(topic, number)
+        yield from self.read_to_end(topic, number, low) if low < high else ()
 
     def read(self, wait_s: float) -> Any:
         """Return the next record of the assigned partitions; None if none comes in time."""
@@ -155,7 +160,7 @@ class TopicReader(AbstractContextManager["TopicReader"]):
         return None if message is None or self._is_event(message) else message
 
     def read_many(self) -> list[Any]:
-        """Return available records, possibly none; `ended` names the partitions read to their end."""
+        """Return available records, possibly none. Add partitions that were read to their end to `ended`."""
         found = self._checked(lambda: self.consumer.consume(READ_MANY, POLL_S))
         return [message for message in found if not self._is_event(message)]
 
@@ -163,12 +168,12 @@ class TopicReader(AbstractContextManager["TopicReader"]):
         try:
             found = call()
         except KafkaException as failed:
-            raise SourceError(f"Kafka cannot be read on: {failed.args[0].str()}") from failed
+            raise SourceError(f"cannot continue to read Kafka: {failed.args[0].str()}") from failed
         self.client_errors.check()
         return found
 
     def _is_event(self, message: Any) -> bool:
-        """Return whether a message is an event of its partition and no record. Raise SourceError."""
+        """Return whether a message is an event of its partition and no record; note an end. Raise SourceError."""
         if (error := message.error()) is None:
             if self._registry is not None:
                 self._registry.open(message)
@@ -184,8 +189,9 @@ class TopicReader(AbstractContextManager["TopicReader"]):
         return True
 
     def _look_up(self, topic: str) -> None:
-        """Request a topic's metadata before an assignment; without it the first fetch is a second late."""
-        if not self._knows:
+        """Request a topic's metadata before an assignment, because its own request would delay the first fetch by a
+        second."""
+        if not self._has_metadata:
             self.ask(lambda: self.consumer.list_topics(topic, timeout=REQUEST_TIMEOUT_S))
 
     def _list(self, topics: Sequence[str]) -> Any:
@@ -208,15 +214,16 @@ def await_brokers(options: KafkaOptions, stopping: threading.Event) -> None:
             return
 
 
-def _current(options: KafkaOptions, topic: str, *, decodes: bool = False) -> Iterator[Any]:
-    with TopicReader(options, UNCOMMITTED, decodes=decodes) as reader:
-        for (name, number), (low, high) in reader.spans([topic]).items():
-            yield from reader.read_to_end(name, number, low) if low < high else ()
+def current_records(options: KafkaOptions, topic: str, *, decodes: bool = False) -> Iterator[Any]:
+    """Yield all current records of a topic, partition by partition. Raise SourceError."""
+    with TopicReader(options, TAIL, decodes=decodes) as reader:
+        for number in reader.partitions([topic])[topic]:
+            yield from reader.current_records(topic, number)
 
 
 def answers(options: KafkaOptions, topic: str) -> Iterator[dict[str, Any]]:
     """Return all current records of a topic, as JSON or text, by partition. Raise SourceError while they are read."""
-    return map(_row, _current(options, topic, decodes=True))
+    return map(_row, current_records(options, topic, decodes=True))
 
 
 def _row(message: Any) -> dict[str, Any]:
@@ -241,12 +248,12 @@ def _row(message: Any) -> dict[str, Any]:
 
 def read_letters(options: KafkaOptions, topic: str) -> Iterator[Letter]:
     """Return all current dead letters, partition by partition. Raise SourceError while they are read."""
-    return filter(None, map(Letter.of, _current(options, topic)))
+    return filter(None, map(Letter.of, current_records(options, topic)))
 
 
 def letters_to_replay(options: KafkaOptions, topic: str) -> list[Letter]:
-    """Return dead letters that no replay has sent. Raise SourceError, also if an open transaction may hide marks of
-    one."""
+    """Return the dead letters that no replay has sent. Raise SourceError, also if a replay's transaction is open, which
+    hides its markers."""
     with TopicReader(options, UNCOMMITTED) as reader:
         spans = reader.spans([topic])
     letters, sent = list[Letter](), set[str]()
@@ -267,7 +274,7 @@ def letters_to_replay(options: KafkaOptions, topic: str) -> list[Letter]:
 
 
 def with_originals(options: KafkaOptions, letters: Sequence[Letter]) -> list[Letter]:
-    """Return the letters; incomplete ones with the whole record where their topic still has it."""
+    """Return the letters. Complete those with missing parts if their topic still has the record."""
     if not any(letter.missing for letter in letters):
         return [*letters]
     with TopicReader(options) as reader:

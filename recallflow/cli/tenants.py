@@ -86,7 +86,7 @@ def check_signing(chosen: "Config") -> None:
     if chosen.auth.control_secret is not None:
         return
     with closing(control_table(chosen)) as table:
-        if table.signs():
+        if table.are_signed():
             raise UsageError(
                 f"decisions in {chosen.topics.control} are signed, and this one would have no signature; give "
                 "auth.control_secret (RECALLFLOW_AUTH_CONTROL_SECRET)"

@@ -19,7 +19,7 @@ from recallflow.connectors.kafka.cluster import SKEW_MS, EndOffsetPoller, earlie
 from recallflow.connectors.kafka.messages import NUMBER_HEADER, RECORD_OVERHEAD_BYTES, SOURCE_HEADER, Letter, Outgoing
 from recallflow.connectors.kafka.partition import TopicOffsets
 from recallflow.connectors.kafka.sender import DeliverySink, EarlierOutputs, OutputSender, Publisher, ToSend
-from recallflow.connectors.kafka.service import EARLY_MOST, Expected, ExpectedOutcomes
+from recallflow.connectors.kafka.service import EARLY_MAX, Expected, ExpectedOutcomes
 from recallflow.connectors.kafka.topic_reader import TopicReader
 from recallflow.connectors.local_inputs import LocalCalls
 from recallflow.errors import MembershipLost, SinkError, SourceError
@@ -418,11 +418,11 @@ def test_cancelled_waiter_leaves_nothing(order: list[int]) -> None:
 def test_early_outputs_are_kept_up_to_a_bound() -> None:
     outcomes = ExpectedOutcomes()
     caller = Caller(outcomes, 0)
-    for number in range(10 * EARLY_MOST):
+    for number in range(10 * EARLY_MAX):
         outcomes.receive(Output(caller.key, at(1_000 + number)))
     outcomes.receive(caller.output)
     [of_key] = outcomes._by_key.values()
-    assert len(of_key.early) == EARLY_MOST
+    assert len(of_key.early) == EARLY_MAX
     caller.place()
     assert caller.got == [caller.output]
 
