@@ -30,8 +30,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class _Log:
-    """One partition of a memory topic. Each offset below `next_offset` was emitted to the dataflow, or has no
-    record."""
+    """One memory partition. Each offset below `next_offset` was emitted to the dataflow, or has no record."""
 
     next_offset: int
     first: int  # first offset of this run
@@ -134,8 +133,7 @@ class OutageMonitor:
     def __init__(
         self, options: KafkaOptions, topic: str, catch_up: CatchUp, has_begun: Callable[[], bool] = lambda: True
     ) -> None:
-        """Return once the topic's end offsets are known. `has_begun` returns whether reading has begun. Raise
-        SourceError."""
+        """Return once the topic's end offsets are known. `has_begun`: whether reading has begun. Raise SourceError."""
         self.connected = True
         self._topic = topic
         self._catch_up, self._has_begun = catch_up, has_begun
@@ -204,8 +202,7 @@ class TopicWatcher:
     """Observer of topic metadata. It calls listeners with each description; an error of a listener stops the flow."""
 
     def __init__(self, describe: Callable[[], TopicDescriptions], first: TopicDescriptions) -> None:
-        """`describe` describes the topics, and raises KafkaException in an outage; `first` is their first
-        description."""
+        """`describe` raises KafkaException in an outage; `first` is the first description."""
         self.added = Counter(dict.fromkeys(first, 0))  # topic → number of added partitions
         self._counts = {topic: description.partitions for topic, description in first.items()}
         self._describe = describe
@@ -219,8 +216,7 @@ class TopicWatcher:
         return self._error
 
     def check(self) -> None:
-        """Describe the topics once. Ignore a failed request, because another check follows and the readers log the
-        outage."""
+        """Describe the topics once. Ignore an outage, because another check follows and the readers log it."""
         try:
             descriptions = self._describe()
             for listener in self._listeners:
@@ -244,8 +240,7 @@ SKEW_MS = 300_000  # allowed difference between clocks of machines
 
 
 class EndOffsetPoller:
-    """End offsets of the output topics, requested repeatedly. Outputs sent after a request have these offsets or higher
-    ones."""
+    """Repeated requests for the end offsets of output topics. Later outputs have these offsets or higher ones."""
 
     def __init__(self, options: KafkaOptions, counts: Mapping[str, int]) -> None:
         self.topics = tuple(counts)
@@ -271,8 +266,7 @@ class EndOffsetPoller:
             time.sleep(RETRY_PAUSE_S)
 
     def at(self, at_ms: int) -> TopicOffsets:
-        """Return the offsets from which records may be later than `at_ms`, whichever machine's clock set their times.
-        Raise SourceError."""
+        """Return the first offsets of records that may be later than `at_ms`, with clock skew. Raise SourceError."""
         since_ms = max(0, at_ms - SKEW_MS)
         with TopicReader(self._options, UNCOMMITTED) as reader:
             return {

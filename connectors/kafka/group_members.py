@@ -104,8 +104,7 @@ class RebalanceProbe:
         self._next_s = 0.0
 
     def is_rebalancing(self) -> bool:
-        """Return whether a rebalance has started, or the group's state is unreadable. Return False until a request is
-        answered."""
+        """Return whether a rebalance has started, or the state is unreadable. Return False without an answer yet."""
         if self._request is None and boottime_s() >= self._next_s:
             self._admin = self._admin or AdminClient(self._options.admin())
             futures = self._admin.describe_consumer_groups([self._name], request_timeout=PROBE_TIMEOUT_S)

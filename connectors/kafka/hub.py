@@ -95,8 +95,7 @@ class LaneReader:
         self._changes.append((lane, False))
 
     def look_up(self, topic: str) -> None:
-        """Look up a topic's leaders before `start`. A look-up by the first assignment would delay reading by a
-        second."""
+        """Look up a topic's leaders before `start`, because a look-up by the assignment takes a second."""
         with suppress(KafkaException):  # the assignment looks them up again
             self._consumer.list_topics(topic, timeout=REQUEST_TIMEOUT_S)
 
@@ -203,8 +202,7 @@ class LaneReader:
         self._wake.set()
 
     def _is_decoded(self, message: Any, lane: Lane) -> bool:
-        """Decode a registered record. While the registry is away, stop reading the partition before the record, and
-        return False."""
+        """Decode a registered record. If the registry is away, stop the partition before it, and return False."""
         if self._registry is None:
             return True
         try:

@@ -45,8 +45,7 @@ class Assignee(Protocol):
         """Begin work on partitions, with the text that the last owner committed for each, or None. Return at once."""
 
     def give_up(self, partitions: Collection[int]) -> dict[int, Committed]:
-        """Finish work on partitions. Return their final progress, except for those without any, once nothing of them is
-        in flight."""
+        """Finish work on partitions. Return the final progress of each started one, once nothing is in flight."""
 
 
 class PreviousStaticMember:
@@ -208,8 +207,7 @@ class Membership:
         self._thread.start()
 
     def release(self) -> None:
-        """Hand over all partitions and leave; nothing else may be in flight. The partitions of a static member move
-        when its session ends."""
+        """Hand over all partitions and leave. Those of a static member move when its session ends."""
         self._releasing = True
         self.close()
 

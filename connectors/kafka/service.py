@@ -85,8 +85,7 @@ class Expected:
 
 @dataclass(slots=True)
 class _KeyOutcomes:
-    """Awaited outcomes of records with one key, by position. `early` are outputs of positions that are not known
-    yet."""
+    """Awaited outcomes of one record key, by position. `early` are outputs whose position is not known yet."""
 
     without_position: int = 0
     by_source: dict[bytes, Expected] = field(default_factory=dict)

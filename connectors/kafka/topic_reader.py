@@ -189,8 +189,7 @@ class TopicReader(AbstractContextManager["TopicReader"]):
         return True
 
     def _look_up(self, topic: str) -> None:
-        """Request a topic's metadata before an assignment, because its own request would delay the first fetch by a
-        second."""
+        """Request a topic's metadata before an assignment, which would delay the first fetch by a second."""
         if not self._has_metadata:
             self.ask(lambda: self.consumer.list_topics(topic, timeout=REQUEST_TIMEOUT_S))
 
@@ -252,8 +251,7 @@ def read_letters(options: KafkaOptions, topic: str) -> Iterator[Letter]:
 
 
 def letters_to_replay(options: KafkaOptions, topic: str) -> list[Letter]:
-    """Return the dead letters that no replay has sent. Raise SourceError, also if a replay's transaction is open, which
-    hides its markers."""
+    """Return the dead letters that no replay has sent. Raise SourceError, also during an open transaction."""
     with TopicReader(options, UNCOMMITTED) as reader:
         spans = reader.spans([topic])
     letters, sent = list[Letter](), set[str]()

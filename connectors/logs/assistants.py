@@ -126,8 +126,7 @@ def chatgpt_events(conversation: Any, scope: ImportScope, owner: str, where: str
 
 
 def _leaf(conversation: dict[str, Any], mapping: dict[str, Any], parents: dict[str, object]) -> object:
-    """Return the id of the last message of the displayed branch, or of the newest one if the export does not name
-    it."""
+    """Return the id of the last message of the displayed branch, or else of the newest branch."""
     if isinstance(current := conversation.get("current_node"), str) and current in mapping:
         return current
     inner = {parent for parent in parents.values() if isinstance(parent, str)}

@@ -101,8 +101,7 @@ class Conversations:
             yield self._event(element, {"session_id": self._session(1)}, number, self._digest)
 
     def conversation_events(self, fields: dict[str, Any], number: int, messages: Iterable[object]) -> Iterator[bytes]:
-        """Yield the events of a conversation, whose index in the log is `number`. Invalid JSON among its messages is
-        bytes, and stays."""
+        """Yield the events of a conversation with an index in the log. Bytes are invalid messages, and stay."""
         roles, digest = None if self._is_table else owners.field_roles(fields), _new_digest()
         conversation = self._fields(fields, _first_filled(fields, ("id",), self._session(number)), roles)
         if roles is not None and roles.people:
@@ -211,8 +210,7 @@ def _from_sharegpt(message: dict[str, Any]) -> dict[str, Any]:
 
 
 def _read_conversation(source: LogFile, conversations: Conversations, name: str) -> Iterator[bytes]:
-    """Yield the events of a log that is one conversation or message. Its fields may follow any number of messages, so
-    they are read first."""
+    """Yield the events of one conversation. Read its fields first: they may follow any number of messages."""
     fields = members(source, without=name)
     if "role" in fields:
         return conversations.events(fields, 1)

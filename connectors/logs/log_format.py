@@ -112,8 +112,7 @@ class ImportScope:
         return self.encode_owned_event(owner, event, time)
 
     def leave_out(self, reason: str, count: int = 1) -> tuple[()]:
-        """Count an omitted message, and return no events. The number of reasons is limited, because logs can contain
-        any."""
+        """Count an omitted message, and return no events. A log may contain any reasons: limit their number."""
         shown = author_name(reason[:_REASON_CHARACTERS]) or "without a reason"
         has_room = shown in self.skipped or len(self.skipped) < _REASONS_MAX
         if count:

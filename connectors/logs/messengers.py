@@ -130,8 +130,7 @@ def telegram_message(message: Any, chat: dict[str, Any], owner: str, scope: Impo
 
 
 def _chat_owner(chat: dict[str, Any], repeated_names: Set[str], scope: ImportScope) -> str:
-    """Return the owner: the account, or the chat by its name, with its id if the name repeats. Return an empty text for
-    a chat without both."""
+    """Return the owner: the account, or the chat by name, with its id for a repeated name; empty without both."""
     if scope.user_given or chat.get("type") in _ACCOUNT_TYPES:
         return scope.user_id
     name, chat_id = log.author_name(chat.get("name")), log.as_text(chat.get("id"))
@@ -316,8 +315,7 @@ WHATSAPP = LogFormat("whatsapp", "WhatsApp's export of a chat", _recognises_what
 
 
 def chat_events(file: LogFile, chat: str | None, scope: ImportScope) -> Iterator[bytes]:
-    """Yield the messages of a chat. Raise UsageError if neither the dates nor an option show the order of day, month
-    and year."""
+    """Yield the messages of a chat. Raise UsageError if the order of its dates is unclear."""
     dates = Dates(file.name, scope.date_order)
     form = None
     for line in _lines(file):

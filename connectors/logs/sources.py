@@ -206,8 +206,7 @@ def _archive(where: str, name: str, size: int, open_raw: Opener) -> LogFile:
 
 
 def _check_archive(where: str, entries: list[zipfile.ZipInfo], size: int) -> None:
-    """Raise UsageError for an archive that would take very long to read. `zipfile` reads no more of an entry than its
-    `file_size`."""
+    """Raise UsageError for too large an archive. No entry is read beyond its `file_size`."""
     unpacked, remedy = sum(entry.file_size for entry in entries), "unpack the archive, and give the folder"
     if len(entries) > ENTRIES_MAX:
         raise UsageError(f"{where}: has {len(entries):,} entries, more than {ENTRIES_MAX:,}: {remedy}")
