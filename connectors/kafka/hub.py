@@ -156,8 +156,8 @@ class LaneReader:
             self._consumer.incremental_unassign([TopicPartition(*part)])
 
     def _full(self) -> bool:
-        """Return whether the queues are full. Lanes with a limit do not count, because they would block all others. If a
-        query waits for an empty lane, more is read: the client returns records of the other partitions first."""
+        """Return whether the queues are full. Lanes with a limit do not count, because they would block all others. If
+        a query waits for an empty lane, more is read: the client returns records of the other partitions first."""
         lanes = [lane for lane in self.lanes.values() if lane.limit is None]
         queued, queued_bytes = sum(len(lane.queue) for lane in lanes), sum(lane.queued_bytes() for lane in lanes)
         most = READ_AHEAD_AWAITED if any(one.waiting_queries and not one.queue for one in lanes) else READ_AHEAD
@@ -317,7 +317,7 @@ class Hub:
         return max(0, min(-(-self._batch // busy), self._room()))
 
     def allowed_of(self, lane: Lane, share: int) -> int:
-        """Return how many memory events of a partition may be delivered: its share, or a batch if queries wait for it."""
+        """Return how many memory events of a partition may be delivered: its share, or a batch if queries wait."""
         return max(share, min(self._batch, self._room())) if lane.waiting_queries else share
 
     def count_memories(self, memories: int) -> None:

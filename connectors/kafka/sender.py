@@ -119,16 +119,16 @@ class Sender:
         self._producer.poll(0)
         self.check()
 
-    def flush(self, patience: TimeLimit) -> None:
+    def flush(self, time_limit: TimeLimit) -> None:
         """Return once the brokers have acknowledged or refused every record. Raise as `check`."""
         self.check()
         while left := self._producer.flush(FLUSH_STEP_S):
             self.check()
-            if patience.poll_expired():
+            if time_limit.poll_expired():
                 break
         self.check()
         if left:
-            raise self._expiry_error(f"{left} records were not acknowledged {patience}; {self._remedy}")
+            raise self._expiry_error(f"{left} records were not acknowledged {time_limit}; {self._remedy}")
 
     def check(self) -> None:
         """Raise the error of the first record that was not delivered: SinkError, or `expiry_error`."""
@@ -353,8 +353,8 @@ class OutputSender(Sender):
         outage_s: float,
         stopping: threading.Event,
     ) -> None:
-        """`permit` is called before each send; it returns, or raises once the patience has ended. `outage_s` limits the
-        wait of an output for unavailable brokers; it is much shorter once `stopping` is set."""
+        """`permit` is called before each send; it returns, or raises once the time limit has expired. `outage_s` limits
+        the wait of an output for unavailable brokers; it is much shorter once `stopping` is set."""
         super().__init__(
             options,
             most_bytes,

@@ -144,7 +144,7 @@ class TopicReader(AbstractContextManager["TopicReader"]):
         time_limit: TimeLimit | None = None
         while number not in self.ends:
             if (message := self.read(POLL_S)) is not None:
-                patience = None
+                time_limit = None
                 yield message
             elif (time_limit := time_limit or TimeLimit(stopping=self._stopping)).poll_expired():
                 raise SourceError(f"{topic}:{number}: could not be read to its end {time_limit}")

@@ -15,7 +15,7 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 from benchmarks.kafka_flow import own_topics
-from recallflow.connectors.kafka.group_consumer import SHARING
+from recallflow.connectors.kafka.group_consumer import COOPERATIVE
 from recallflow.connectors.kafka.group_members import Assignment
 from recallflow.flows.partition_copies import without
 from recallflow.members import member_name
@@ -85,7 +85,7 @@ class Member:
         self._consumer = Consumer(
             {
                 "bootstrap.servers": broker.bootstrap_servers, "group.id": topic,
-                "partition.assignment.strategy": SHARING, "heartbeat.interval.ms": 300,
+                "partition.assignment.strategy": COOPERATIVE, "heartbeat.interval.ms": 300,
             }
         )  # fmt: skip
         self._consumer.subscribe([topic], on_assign=self._assign, on_revoke=self._revoke)
