@@ -113,7 +113,7 @@ def ingest(
         tempfile.TemporaryDirectory() as folder,
         EmbeddedEngine.open(settings, state_dir or Path(folder) / "state", at_rest=at_rest) as embedded,
     ):
-        run_lines(embedded, "bench", lambda *_: batched(feed()), lambda *_: None, rewinds=False)
+        run_lines(embedded, "bench", lambda *_: batched(feed()), lambda *_: None, is_replayable=False)
         ((wall_s, processor_s),) = started
         count = len(lines)
         return IngestCost(count / (time.perf_counter() - wall_s), (time.process_time() - processor_s) / count * 1e6)
@@ -166,7 +166,7 @@ def timed(lines: list[bytes], state_dir: Path) -> tuple[list[dict[str, Any]], li
 
     with EmbeddedEngine.open(Settings(partitions=1), state_dir) as embedded:
         began_s = time.process_time()
-        run_lines(embedded, SINGLE_RUN_LOG, lambda *_: batched(iter(lines)), deliver, rewinds=False)
+        run_lines(embedded, SINGLE_RUN_LOG, lambda *_: batched(iter(lines)), deliver, is_replayable=False)
     return processed.responses, whole_ms
 
 

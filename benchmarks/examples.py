@@ -48,7 +48,7 @@ def examples(settings: Settings, kind: str, conversations: Sequence[Conversation
     """Every question's columns, from the indexes of the real flow."""
     with EmbeddedEngine.open(settings, None) as embedded:
         lines = [line for conversation in conversations for line in message_lines(conversation)]
-        run_lines(embedded, kind, lambda *_: batched(iter(lines)), lambda *_: None, rewinds=False)
+        run_lines(embedded, kind, lambda *_: batched(iter(lines)), lambda *_: None, is_replayable=False)
         return [
             _of_one(kind, search_index(embedded, settings, conversation), embedded.embedder, conversation)
             for conversation in conversations

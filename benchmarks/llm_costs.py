@@ -27,7 +27,7 @@ from recallflow.control import Category, ControlHistory
 from recallflow.embedder import Embedder
 from recallflow.events import EnrichmentRequest
 from recallflow.fields import parse_time
-from recallflow.flows.embedded import StateLoop
+from recallflow.flows.embedded import EmbeddedEngine, StateLoop
 from recallflow.flows.model_settings import EnrichmentSettings
 from recallflow.flows.settings import Settings
 from recallflow.llm import Cost
@@ -95,7 +95,8 @@ def requests(lines: list[bytes], embedder: Embedder, enrichment: EnrichmentSetti
     ):
         rules = settings.rules(embedder, QUERIES, input_ends=False, decisions=decisions)
         wanted = replace(rules, wanted=enrichment.wanted(embedder))
-        loop = StateLoop(directory, embedder, wanted, None, observe=outputs.append)
+        engine = EmbeddedEngine(directory, embedder, settings, is_temporary=True)
+        loop = StateLoop(engine, wanted, observe=outputs.append)
         for start in range(0, len(records), AT_ONCE):
             loop.apply(records[start : start + AT_ONCE])
         loop.end()

@@ -28,8 +28,8 @@ from recallflow.connectors.llm.calls import OpenAiEmbeddings, OpenAiModel
 from recallflow.connectors.llm.policy import Endpoint
 from recallflow.connectors.local_inputs import Delivered
 from recallflow.embedder import Embedder
-from recallflow.flows.embedded import StateLoop, process
-from recallflow.flows.gc_policy import SWITCH_S
+from recallflow.flows.embedded import EmbeddedEngine, StateLoop, process
+from recallflow.flows.gc_policy import SWITCH_INTERVAL_S
 from recallflow.flows.model_settings import EmbeddingSettings, ModelSettings
 from recallflow.flows.settings import Settings
 from recallflow.llm import Task
@@ -63,7 +63,7 @@ HANGING: Times = {EVERY: NEVER}
 
 def measure(conversations: list[Conversation], *, quick: bool) -> dict[str, Any]:
     """Return the figures. Sets the interpreter's switch interval, as the flow does."""
-    sys.setswitchinterval(SWITCH_S)
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
     rounds, seconds, users = (2, 2, 2) if quick else (5, 20, USERS)
     questions = [*map(orjson.loads, recalls(conversations, users))]
     lines = _lines(conversations, users)
@@ -107,7 +107,8 @@ class Round:
         completions, ready = models.runtime.completions, deque[Record]()
         with StateDirectory.open(state_dir, settings.fingerprint(embedder), settings.cache_bytes) as directory:
             rules = replace(settings.rules(embedder, QUERIES, input_ends=False), is_replayable=False)
-            loop = StateLoop(directory, embedder, rules, None, models=models)
+            engine = EmbeddedEngine(directory, embedder, settings, is_temporary=True, query_models=models)
+            loop = StateLoop(engine, rules)
             threading.Thread(target=self._send, args=(ready, completions.wake), daemon=True, name="schedule").start()
             while len(self.answers) < len(self.questions):
                 completions.wake.clear()

@@ -26,7 +26,7 @@ from benchmarks.engine import events
 from benchmarks.kafka_flow import create, own_topics, run_flow, running_flow
 from benchmarks.kafka_load import WARM_UP, ask, produce, recalls, remember_all, until_applied
 from benchmarks.locomo import load, shared
-from recallflow.flows.embedded import EmbeddedEngine
+from recallflow.flows.embedded import EmbeddedEngine, StateLoop
 from recallflow.flows.gc_policy import engine_process
 from recallflow.flows.settings import Settings
 from recallflow.outputs import Answer
@@ -62,7 +62,7 @@ def fill(folder: Path, memories: int, owners: int) -> float:
     """Fill a new partition; return microseconds of processor time for a message."""
     lines = events(load(shared("data", "locomo_dev.json")), memories * owners, owners)
     with EmbeddedEngine.open(ONE_PARTITION, folder) as embedded, engine_process():
-        loop = embedded.loop(embedded.rules(QUERY_TOPIC, input_ends=False))
+        loop = StateLoop(embedded, embedded.rules(QUERY_TOPIC, input_ends=False))
         loop.continue_logs([EVENTS_TOPIC, QUERY_TOPIC])
         began_s = time.process_time()
         for start in range(0, len(lines), BATCH):
@@ -84,7 +84,7 @@ def ask_owners(folder: Path, owners: int) -> dict[str, Any]:
     with engine_process():
         began_s, spent_s = time.perf_counter(), time.process_time()
         with EmbeddedEngine.open(ONE_PARTITION, folder) as embedded:
-            loop = embedded.loop(embedded.rules(QUERY_TOPIC, input_ends=False))
+            loop = StateLoop(embedded, embedded.rules(QUERY_TOPIC, input_ends=False))
             offset = loop.continue_logs([EVENTS_TOPIC, QUERY_TOPIC])[QUERY_TOPIC]
             opened = {"s": time.perf_counter() - began_s, "cpu_s": time.process_time() - spent_s}
 

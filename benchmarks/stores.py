@@ -84,7 +84,7 @@ def ask_stores(
     """All questions to stores of all sizes. `words`: by the words alone, as without the question's vector."""
     with EmbeddedEngine.open(settings, None) as embedded:
         lines = [line for conversation in conversations for line in message_lines(conversation)]
-        run_lines(embedded, kind, lambda *_: batched(iter(lines)), lambda *_: None, rewinds=False)
+        run_lines(embedded, kind, lambda *_: batched(iter(lines)), lambda *_: None, is_replayable=False)
         known: dict[str, TextVectors] = {}
 
         def embed(text: str) -> TextVectors:

@@ -1,8 +1,7 @@
-"""Admission of records: signing keys of tokens, trusted issuers, and live authorisation decisions."""
+"""Admission of records: signing keys of tokens, trusted issuers, and checks of requests before they are records."""
 
 import logging
 import threading
-import time
 from collections.abc import Callable, Collection, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from recallflow.credentials import Headers, Jwks, SigningKey
 from recallflow.errors import InvalidRecord, SinkError, SourceError, UsageError
 from recallflow.events import Event
 from recallflow.fields import EPOCH_MS_MAX
+from recallflow.flows.runner import now_ms
 from recallflow.flows.settings import AuthSettings
 from recallflow.operators.authorise import Authoriser, Trust
 from recallflow.operators.grants import Issuer
@@ -25,12 +25,11 @@ if TYPE_CHECKING:
     from recallflow.connectors.jwks import KeySource
 
 KIND = "token_key"
-BY = "recallflow run"
+SENDER = "recallflow run"
 RETRY_S = 30.0  # the longest wait after a failed refresh
 Announce = Callable[[Sequence[TokenKey]], None]
-NOWHERE = Position("gateway", 0, 0)  # the position of a record that is not in a log yet
-# Returns the error that stopped the reading of decisions, if there is one.
-Failure = Callable[[], Exception | None]
+NO_POSITION = Position("gateway", 0, 0)  # the position of a record that is not in a log yet
+Failure = Callable[[], Exception | None]  # returns the error that stopped the reading of decisions, if there is one
 
 _log = logging.getLogger(__name__)
 
@@ -46,31 +45,31 @@ def key_source(auth: AuthSettings) -> "KeySource | None":
 
 @dataclass(eq=False)
 class TokenKeys:
-    """A periodic comparison of the current signing keys with those in the log. It announces every difference."""
+    """A periodic comparison of the configured signing keys with those in the log. Differences become control events."""
 
     auth: AuthSettings
     source: "KeySource | None"  # the key set, if one is configured
-    history: ControlHistory  # the decisions, with the keys announced so far
+    history: ControlHistory  # the control events, with the keys announced so far
     secrets: MutableMapping[str, bytes]  # by key fingerprint; new ones are added before their keys are announced
     announce: Announce
 
     def __post_init__(self) -> None:
         self._refresh_s = self.auth.jwks_refresh_s
         self._own = [] if self.auth.secret is None else [SigningKey.of_secret(self.auth.secret.encode())]
-        self._missing: set[str] = set()  # names that the last refresh did not find
-        self._reported: Collection[str] = ()  # problems of keys in the last refresh
+        self._missing: set[str] = set()  # names of announced keys that the last refresh did not find
+        self._reported: Collection[str] = ()  # problems with keys in the last refresh
         self._error: Exception | None = None
         self.stopping = threading.Event()
 
     def load(self) -> None:
-        """Read the keys before any record that may need them. Raise SinkError if they cannot be announced, and
-        SourceError if a key file cannot be read, or no key is known and an address cannot be read."""
+        """Read the keys before any record that may need them. Raise SinkError if they cannot be announced. Raise
+        SourceError if a key file cannot be read, or if an address cannot be read and no key was announced earlier."""
         try:
             self.refresh()
         except SourceError as error:
             if self.source is not None and not self.source.is_remote:
                 raise
-            if not self._own and not self._held():
+            if not self._own and not self._announced():
                 raise SourceError(f"{error}; no signing key is known yet, so no token can be verified") from None
             _log.warning("%s; tokens are verified with the known keys", error)
 
@@ -80,32 +79,32 @@ class TokenKeys:
             raise SourceError(f"the refresh of signing keys has stopped: {self._error}") from self._error
 
     def refresh(self) -> None:
-        """Compare the keys once, and announce the differences. Raise SourceError if keys cannot be read: then
-        configured secrets are still announced, and no key is revoked."""
-        trouble: SourceError | None = None
+        """Compare the keys once, and announce the differences. Raise SourceError if the key set cannot be read: in that
+        case, configured secrets are still announced, and no key is revoked."""
+        read_error: SourceError | None = None
         read = Jwks([], [])
         try:
             if self.source is not None:
                 read = self.source.read()
         except SourceError as error:
-            trouble = error
-        given = {key.name: key for key in (*read.keys, *self._own)}
-        self.secrets.update({key.fingerprint: key.secret for key in given.values() if key.secret is not None})
-        held = self._held()
-        back = [name for name in given if name not in held and self._is_revoked(name)]
-        revoked = (f"{name} was revoked, and a revoked key stays invalid: give it another kid" for name in back)
-        self._report([*read.problems, *revoked])
-        known = {name: key.fingerprint for name, key in held.items()}
-        news = [key for name, key in given.items() if name not in back and known.get(name) != key.fingerprint]
-        events = [self._event(key) for key in news]
-        if trouble is None:
-            events += self._revocations({*given, *read.invalid_kids}, held)
+            read_error = error
+        configured = {key.name: key for key in (*read.keys, *self._own)}
+        self.secrets.update({key.fingerprint: key.secret for key in configured.values() if key.secret is not None})
+        announced = self._announced()
+        revoked = [name for name in configured if name not in announced and self._is_revoked(name)]
+        problems = (f"{name} was revoked, and a revoked key stays invalid: give it another kid" for name in revoked)
+        self._report([*read.problems, *problems])
+        known = {name: key.fingerprint for name, key in announced.items()}
+        new = [key for name, key in configured.items() if name not in revoked and known.get(name) != key.fingerprint]
+        events = [self._event(key) for key in new]
+        if read_error is None:
+            events += self._revocations({*configured, *read.invalid_kids}, announced)
         if events:
             self.announce(events)
         for event in events:
             _log.info("signing key %s (%s) is %s", event.name, event.algorithm, "revoked" if event.revoked else "new")
-        if trouble is not None:
-            raise trouble
+        if read_error is not None:
+            raise read_error
 
     def run(self) -> None:
         """Refresh the keys periodically."""
@@ -121,7 +120,8 @@ class TokenKeys:
                 self._error = error
                 return
 
-    def _held(self) -> dict[str, TokenKey]:
+    def _announced(self) -> dict[str, TokenKey]:
+        """Return the announced keys that are not revoked."""
         names = [name for name in self.history.names(ALL_TENANTS, KIND) if not self._is_revoked(name)]
         found = {name: self.history.as_of(ALL_TENANTS, KIND, name, EPOCH_MS_MAX) for name in names}
         return {name: key for name, key in found.items() if isinstance(key, TokenKey)}
@@ -135,14 +135,15 @@ class TokenKeys:
                 _log.warning("auth.jwks: %s", problem)
         self._reported = problems
 
-    def _revocations(self, given: Collection[str], held: Mapping[str, TokenKey]) -> list[TokenKey]:
-        """Return revocations. A remote set must lack a key twice in a row: a server may lag, and a revocation is
-        final."""
+    def _revocations(self, configured: Collection[str], announced: Mapping[str, TokenKey]) -> list[TokenKey]:
+        """Return the revocations of missing keys. A remote key set must lack a key twice in a row, because a server may
+        lag, and a revocation is final."""
         # Without a configured JWKS, public keys in the log are not revoked.
-        gone = {name for name, key in held.items() if name not in given and (self.source or key.jwk is None)}
-        sure = gone & self._missing if self.source is not None and self.source.is_remote else gone
-        self._missing = gone
-        return [held[name].model_copy(update={"revoked": True, **self._origin("it is gone")}) for name in sorted(sure)]
+        missing = {name for name, key in announced.items() if name not in configured and (self.source or not key.jwk)}
+        is_remote = self.source is not None and self.source.is_remote
+        revoked, self._missing = missing & self._missing if is_remote else missing, missing
+        changes = {"revoked": True, **self._origin("it is gone")}
+        return [announced[name].model_copy(update=changes) for name in sorted(revoked)]
 
     def _event(self, key: SigningKey) -> TokenKey:
         fields = {name: getattr(key, name) for name in ("name", "algorithm", "jwk", "fingerprint")}
@@ -150,14 +151,14 @@ class TokenKeys:
         return TokenKey.model_validate({"type": KIND, "tenant_id": ALL_TENANTS} | fields | origin)
 
     def _origin(self, why: str) -> dict[str, object]:
-        return {"timestamp": now_ms(), "by": BY, "why": why}
+        return {"timestamp": now_ms(), "by": SENDER, "why": why}
 
 
 @contextmanager
 def follow_token_keys(
     auth: AuthSettings, history: ControlHistory, secrets: MutableMapping[str, bytes], announce: Announce
 ) -> Iterator[TokenKeys | None]:
-    """Announce the configured signing keys, and later differences, within the block. Yield None without keys."""
+    """Announce the configured signing keys, and later differences, within the block. Yield None if there are none."""
     if auth.mode == "off" or (auth.jwks is None and auth.secret is None):
         yield None
         return
@@ -184,7 +185,7 @@ def known_secrets(auth: AuthSettings) -> dict[str, bytes]:
 
 
 class LiveAdmission:
-    """Admission by the decisions in force now. If reading of decisions has failed, it raises SourceError."""
+    """Checks of requests by the decisions in force now. Each raises SourceError if the reading of decisions failed."""
 
     def __init__(self, authoriser: Authoriser, failure: Failure = lambda: None) -> None:
         self._authoriser, self._failure = authoriser, failure
@@ -208,20 +209,14 @@ class LiveAdmission:
 
 
 def record_now(headers: Headers) -> Record:
-    return Record(NOWHERE, b"", now_ms(), headers=headers)
-
-
-def now_ms() -> int:
-    return time.time_ns() // 1_000_000
+    return Record(NO_POSITION, b"", now_ms(), headers=headers)
 
 
 def read_control_file(path: Path | None) -> ControlHistory:
     """Return the control events of a file with one event per line. Raise UsageError with line and field."""
     history = ControlHistory()
-    if path is None:
-        return history
     try:
-        lines = path.read_bytes().splitlines()
+        lines = [] if path is None else path.read_bytes().splitlines()
     except OSError as error:
         raise UsageError(f"--control: cannot read {path}: {error.strerror}") from error
     for number, line in enumerate(lines, 1):

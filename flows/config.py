@@ -1,7 +1,8 @@
 """Configuration of a deployment: the frozen object `Config`, its sections, and how it is read.
 
-A value comes from the first source that names it: a flag, the environment, the file (`--config`), the default. A key is
-a section and a field, such as `engine.cache_bytes`; its environment variable is `RECALLFLOW_ENGINE_CACHE_BYTES`."""
+A value comes from the first of these sources that has it: a flag, the environment, the file (`--config`), the default.
+A key is a section and a field, such as `engine.cache_bytes`; its environment variable is
+`RECALLFLOW_ENGINE_CACHE_BYTES`."""
 
 import logging
 import re
@@ -32,12 +33,11 @@ T = TypeVar("T")
 AUTO: Literal["auto"] = "auto"
 _ORIGIN = re.compile(r"https?://[^/*\s]+")
 
-_SIZE = TypeAdapter(ByteSize)
-_TRUTHS = {"true": True, "false": False}
+_BOOLEANS = {"true": True, "false": False}
 
 
 def _parser(convert: Callable[[Any], T], problem: str, *types: type[object]) -> Callable[[object], T]:
-    """Return a parser of texts, and of values of some TOML types. Their subclasses are refused: True is no number."""
+    """Return a parser of texts, and of values of some TOML types, without their subclasses: True is not a number."""
 
     def parse(value: object) -> T:
         with suppress(ValueError, LookupError):
@@ -48,16 +48,17 @@ def _parser(convert: Callable[[Any], T], problem: str, *types: type[object]) -> 
     return parse
 
 
-parse_whole = _parser(int, "is not a whole number", int)
-parse_number = _parser(float, "is not a number", int, float)
-parse_truth = _parser(lambda value: _TRUTHS[str(value).lower()], "is neither true nor false", bool)
+parse_int = _parser(int, "is not a whole number", int)
+parse_float = _parser(float, "is not a number", int, float)
+parse_bool = _parser(lambda value: _BOOLEANS[str(value).lower()], "is neither true nor false", bool)
 parse_text = _parser(str, "is not text")
 # A number of bytes, with or without a unit: 536870912, 512MiB, 1.5GB.
-parse_bytes = _parser(_SIZE.validate_python, "is not a size; give bytes, or add KiB, MiB, GiB, KB, MB or GB", int)
+_SIZE_PROBLEM = "is not a size; give bytes, or add KiB, MiB, GiB, KB, MB or GB"
+parse_bytes = _parser(TypeAdapter(ByteSize).validate_python, _SIZE_PROBLEM, int)
 
 
 def parse_texts(value: object) -> tuple[str, ...]:
-    """Parse a list of texts, or one text with commas between them."""
+    """Parse a list of texts, or one text with commas between the elements."""
     if isinstance(value, list):
         return tuple(map(parse_text, value))
     return tuple(text for text in map(str.strip, parse_text(value).split(",")) if text)
@@ -65,28 +66,24 @@ def parse_texts(value: object) -> tuple[str, ...]:
 
 def parse_count(value: object) -> int | Literal["auto"]:
     """Parse a number, or `auto`: the number of CPUs of this machine."""
-    if value == AUTO:
-        return AUTO
     try:
-        return parse_whole(value)
+        return AUTO if value == AUTO else parse_int(value)
     except ValueError as error:
         raise ValueError(f"{error} and not {AUTO}") from None
 
 
-def parse_any(value: object) -> str:
-    """Return a value as text for librdkafka, which checks it."""
-    if isinstance(value, bool | int | float):
-        return str(value).lower()
-    return parse_text(value)
+def parse_option(value: object) -> str:
+    """Return the value of an option of librdkafka, which checks it, as text."""
+    return str(value).lower() if isinstance(value, bool | int | float) else parse_text(value)
 
 
 # Type of a setting → its parser.
 PARSERS: dict[Any, Callable[[object], Any]] = {
-    int: parse_whole,
-    int | None: parse_whole,
+    int: parse_int,
+    int | None: parse_int,
     int | Literal["auto"]: parse_count,
-    float: parse_number,
-    bool: parse_truth,
+    float: parse_float,
+    bool: parse_bool,
     str: parse_text,
     str | None: parse_text,
     Path | None: lambda value: Path(parse_text(value)),
@@ -97,7 +94,7 @@ PARSERS: dict[Any, Callable[[object], Any]] = {
 PREFIX = "RECALLFLOW_"
 FILE_VARIABLE = "RECALLFLOW_CONFIG"
 SHARED_VARIABLE = "RECALLFLOW_SHARED"  # tests and benchmarks read it
-LOCAL = "localhost:9092"
+LOCAL_BROKER = "localhost:9092"
 FORMATS = (*RESPONSE_FORMATS, *REGISTERED_FORMATS)
 LOG_FORMATS = ("text", "json")
 
@@ -151,14 +148,14 @@ class RunSettings:
     log_format: str = LOG_FORMATS[0]
 
     def __post_init__(self) -> None:
-        session = f"{SESSION_MIN_S:g} to {SESSION_MAX_S:,g}"
+        session_times = f"{SESSION_MIN_S:g} to {SESSION_MAX_S:,g}"
         refuse_unless(
             self,
             ("processes", "1 to 1,000", self.processes == AUTO or 1 <= self.processes <= 1_000),
             ("standby", "0 to 10", 0 <= self.standby <= 10),
             ("checkpoint_minutes", "more than 0", self.checkpoint_minutes > 0),
             ("checkpoint_keep", "at least 1", self.checkpoint_keep >= 1),
-            ("session_timeout_s", session, SESSION_MIN_S <= self.session_timeout_s <= SESSION_MAX_S),
+            ("session_timeout_s", session_times, SESSION_MIN_S <= self.session_timeout_s <= SESSION_MAX_S),
             ("metrics_port", "0 to 65,535", self.metrics_port is None or 0 <= self.metrics_port <= 65_535),
             ("log_format", " or ".join(LOG_FORMATS), self.log_format in LOG_FORMATS),
             ("response_format", ", ".join(FORMATS), self.response_format in FORMATS),
@@ -181,7 +178,7 @@ class RunSettings:
 @dataclass(frozen=True)
 class Config:
     state_dir: Path | None = None
-    kafka: KafkaOptions = field(default_factory=lambda: KafkaOptions(LOCAL))
+    kafka: KafkaOptions = field(default_factory=lambda: KafkaOptions(LOCAL_BROKER))
     topics: TopicNames = field(default_factory=TopicNames)
     engine: Settings = field(default_factory=Settings)
     run: RunSettings = field(default_factory=RunSettings)
@@ -193,7 +190,7 @@ class Config:
     serve: ServeSettings = field(default_factory=ServeSettings)
 
     def __post_init__(self) -> None:
-        skips = self.skips
+        skips = self.skips  # raises UsageError
         if self.kafka.registry is not None:
             self.kafka.registry.skips = skips
         if self.run.response_format in REGISTERED_FORMATS and self.kafka.registry is None:
@@ -210,7 +207,7 @@ class Config:
 
     @property
     def skips(self) -> frozenset[Position]:
-        return self.topics.skipped(self.run.skip)
+        return self.topics.parse_skips(self.run.skip)
 
     @property
     def models(self) -> ModelSettings:
@@ -237,7 +234,7 @@ KEYS: dict[str, Any] = {
     **{f"{name}.{key}": kind for name, section in SECTIONS.items() for key, kind in get_type_hints(section).items()},
 }
 del KEYS[LIBRDKAFKA[:-1]]
-# Environment variable → key. Some names are older than the naming scheme.
+# Environment variable → key. Some variables do not follow the naming scheme.
 VARIABLES = {PREFIX + key.upper().replace(".", "_"): key for key in KEYS} | {
     "KAFKA_BOOTSTRAP_SERVERS": "kafka.bootstrap_servers",
     "SIMILARITY_EDGE_THRESHOLD": "engine.similarity_threshold",
@@ -254,7 +251,7 @@ VARIABLES = {PREFIX + key.upper().replace(".", "_"): key for key in KEYS} | {
 }
 # Variables of the official OpenAI client. They apply if recallflow's own settings are absent.
 OPENAI_VARIABLES = {"OPENAI_API_KEY": "llm.key", "OPENAI_BASE_URL": "llm.base_url"}
-_NO_SETTINGS = frozenset((FILE_VARIABLE, MEMBER_VARIABLE, SHARED_VARIABLE))
+_OTHER_VARIABLES = frozenset((FILE_VARIABLE, MEMBER_VARIABLE, SHARED_VARIABLE))
 _LIBRDKAFKA_VARIABLE = PREFIX + LIBRDKAFKA.upper().replace(".", "_")
 _log = logging.getLogger(__name__)
 _SECRET = re.compile(
@@ -270,33 +267,34 @@ def read_config(
     openai = {
         key: RawSetting(name, environment[name]) for name, key in OPENAI_VARIABLES.items() if environment.get(name)
     }
-    given = openai | (_from_file(path) if path else {}) | _from_environment(environment) | dict(flags)
+    raw = openai | (_from_file(path) if path else {}) | _from_environment(environment) | dict(flags)
     sections: dict[str, dict[str, Any]] = {"": {}, **{name: {} for name in SECTIONS}}
-    sections["kafka"] = {"bootstrap_servers": LOCAL, "librdkafka": {}}
-    for key, one in given.items():
+    sections["kafka"] = {"bootstrap_servers": LOCAL_BROKER, "librdkafka": {}}
+    for key, setting in raw.items():
         if key.startswith(LIBRDKAFKA):
-            sections["kafka"]["librdkafka"][key.removeprefix(LIBRDKAFKA)] = _parsed(key, one)
+            sections["kafka"]["librdkafka"][key.removeprefix(LIBRDKAFKA)] = _parse(key, setting)
         else:
             section, _, name = key.rpartition(".")
-            sections[section][name] = _parsed(key, one)
-    if "base_url" not in sections["embedding"]:  # an API key is sent to its own service only
+            sections[section][name] = _parse(key, setting)
+    if "base_url" not in sections["embedding"]:  # otherwise the language model's key would go to another service
         shared = {key: sections["llm"][key] for key in ("base_url", "key", "headers") if key in sections["llm"]}
         sections["embedding"] = shared | sections["embedding"]
     built = {name: section(**sections[name]) for name, section in SECTIONS.items()}
-    return Config(**sections[""], **built), {key: one.origin for key, one in given.items()}
+    return Config(**sections[""], **built), {key: setting.origin for key, setting in raw.items()}
 
 
 def default_file(environment: Mapping[str, str]) -> Path | None:
     """Return the default configuration file: `$RECALLFLOW_CONFIG`, or the user's own if it exists."""
-    if named := environment.get(FILE_VARIABLE):
-        return Path(named)
-    given = environment.get("XDG_CONFIG_HOME", "")
-    home = environment.get("HOME", "")
-    # the XDG standard ignores a relative path
-    folder = Path(given) if Path(given).is_absolute() else Path(home) / ".config" if home else None
-    own = None if folder is None else folder / "recallflow" / "config.toml"
+    if configured := environment.get(FILE_VARIABLE):
+        return Path(configured)
+    folder, home = Path(environment.get("XDG_CONFIG_HOME", "")), environment.get("HOME", "")
+    if not folder.is_absolute():  # the XDG standard ignores a relative path
+        if not home:
+            return None
+        folder = Path(home, ".config")
+    file = folder / "recallflow" / "config.toml"
     with suppress(OSError):  # an unreadable home directory, as in a container, has no configuration
-        return own if own is not None and own.is_file() else None
+        return file if file.is_file() else None
     return None
 
 
@@ -333,7 +331,7 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, RawSetting]:
             found[LIBRDKAFKA + name] = RawSetting(variable, text)
         elif variable in VARIABLES:
             found[VARIABLES[variable]] = RawSetting(variable, text)
-        elif variable.startswith(PREFIX) and variable not in _NO_SETTINGS:
+        elif variable.startswith(PREFIX) and variable not in _OTHER_VARIABLES:
             unknown.append(variable)
     _refuse_unknown("the environment", unknown, VARIABLES)
     return found
@@ -346,36 +344,36 @@ def _refuse_unknown(where: object, unknown: list[str], known: Iterable[str]) -> 
 
 
 def _nearest(name: str, known: Iterable[str]) -> str:
-    """Return the most similar known name, by the whole key or its field: often only the section is wrong."""
+    """Return the most similar known name, by the whole key and by its field: often only the section is wrong."""
 
-    def likeness(other: str) -> float:
+    def similarity(other: str) -> float:
         pairs = (name, other), (name.rpartition(".")[2], other.rpartition(".")[2])
         return sum(SequenceMatcher(None, one, another).ratio() for one, another in pairs)
 
-    return max(known, key=likeness)
+    return max(known, key=similarity)
 
 
-def _parsed(key: str, given: RawSetting) -> Any:
+def _parse(key: str, setting: RawSetting) -> Any:
     if key.startswith(LIBRDKAFKA):
-        parse: Callable[[object], Any] = parse_any
+        parse: Callable[[object], Any] = parse_option
     else:
         parse = parse_bytes if key.endswith("_bytes") else PARSERS[KEYS[key]]
     try:
-        return parse(given.value)
+        return parse(setting.value)
     except ValueError as error:
         problem = "is not of the right type" if is_secret(_name_of(key)) else error
-        raise UsageError(f"{given.origin}: {problem}") from None
+        raise UsageError(f"{setting.origin}: {problem}") from None
 
 
 def as_file(config: Config, origins: Mapping[str, str] = MappingProxyType({}), *, masks: bool = False) -> str:
-    """Return the configuration as a file, with the origin of each value. Without masks it shows secrets."""
+    """Return the text of a configuration file, with the origin of each value. `masks`: replace secrets by `***`."""
     lines = [_line("state_dir", "state_dir", config.state_dir, origins)]
     for name, section in SECTIONS.items():
         lines += ["", f"[{name}]"]
         values = {one.name: getattr(getattr(config, name), one.name) for one in fields(section)}
         options = values.pop("librdkafka", None) or {}
         if masks:
-            values, options = ({key: _masked(key, value) for key, value in some.items()} for some in (values, options))
+            values, options = ({key: _mask(key, value) for key, value in some.items()} for some in (values, options))
         lines += [_line(key, f"{name}.{key}", value, origins) for key, value in values.items()]
         if options:
             lines += ["", f"[{LIBRDKAFKA[:-1]}]"]
@@ -383,10 +381,10 @@ def as_file(config: Config, origins: Mapping[str, str] = MappingProxyType({}), *
     return "\n".join(lines)
 
 
-def _masked(key: str, value: object) -> object:
-    if isinstance(value, tuple) and is_secret(key):
-        return ["***" for _ in value]
-    return "***" if value is not None and is_secret(key) else value
+def _mask(key: str, value: object) -> object:
+    if value is None or not is_secret(key):
+        return value
+    return ["***" for _ in value] if isinstance(value, tuple) else "***"
 
 
 def _name_of(key: str) -> str:

@@ -1,4 +1,4 @@
-"""`recallflow erase`: erasure in a closed state directory, and the search for remaining traces in files."""
+"""`recallflow erase`: erasure in a closed state directory, and the search for traces of the person in its files."""
 
 import contextlib
 import tempfile
@@ -34,27 +34,26 @@ SEARCH_INTERVAL_S = 1.0
 
 
 class ErasedFolder(NamedTuple):
-    had_data: bool  # whether the folder held data of the user
-    unpurged: str  # the error that kept the data in files, where it is not readable; empty if the files are purged
+    had_data: bool  # whether the folder had data of the user
+    unpurged: str  # the error of purging, after which files still have the data, unreadably; empty if they are purged
 
 
 def erase_directory(config: Config, path: Path, events: Sequence[UserErase]) -> ErasedFolder:
-    """Apply erasure events to a directory or a checkpoint, and purge its files. Raise StateInUse and
-    RecallflowError."""
+    """Apply erasure events to a directory or a checkpoint, and purge its files. Raise RecallflowError."""
     settings = _settings_of(config.engine, describe(path).fingerprint)
     lines = [event.model_dump_json(exclude_none=True).encode() for event in events]
     at_rest = open_at_rest(config.encryption)
     with StateDirectory.existing(path, CACHE_BYTES, at_rest) as directory:
         had_data = any(is_known(directory, event) for event in events)
-    processed = process(lines, settings, path, models=config.models, at_rest=at_rest)
+    processed, unpurged = process(lines, settings, path, models=config.models, at_rest=at_rest), ""
     if processed.rejected:
         raise RecallflowError(processed.rejected[0]["error"]["message"])
     try:
         with StateDirectory.existing(path, CACHE_BYTES, at_rest) as directory:
             directory.finish_cleaning()
     except StorageError as error:
-        return ErasedFolder(had_data, str(error))
-    return ErasedFolder(had_data, "")
+        unpurged = str(error)
+    return ErasedFolder(had_data, unpurged)
 
 
 def is_known(directory: StateDirectory, event: UserErase) -> bool:
@@ -63,7 +62,7 @@ def is_known(directory: StateDirectory, event: UserErase) -> bool:
 
 
 def _settings_of(settings: Settings, stored: Fingerprint) -> Settings:
-    """Return the settings of the directory's creation, except its models."""
+    """Return the settings that the directory was created with, except the models."""
     return replace(
         settings,
         partitions=stored.partitions,
@@ -103,19 +102,19 @@ def new_trace_search(
     tenant_id: str, user_id: str, environments: Sequence[str], records: Iterator[Mapping[str, Any]]
 ) -> TraceSearch:
     """Return the search for a person's traces. Raise UsageError if no text is long enough to identify the person."""
-    traces, found = Traces(), {*environments} or {PRODUCTION}
+    traces, searched = Traces(), {*environments} or {PRODUCTION}
     traces.add({"user_id": user_id})
     for record in records:
         traces.add(record)
-        if not environments and isinstance(named := record.get("environment"), str):
-            found.add(named)
+        if not environments and isinstance(environment := record.get("environment"), str):
+            searched.add(environment)
     if not traces.pieces():
         raise UsageError(
             f"no text of user {user_id} of tenant {tenant_id} is long enough to search for: check both names, give "
             "--export FILE, written by recallflow export before the erasure, or leave out --verify. This call erases "
             "nothing"
         )
-    return TraceSearch(tenant_id, user_id, frozenset(found), traces)
+    return TraceSearch(tenant_id, user_id, frozenset(searched), traces)
 
 
 def read_export(path: Path) -> Iterator[dict[str, Any]]:
@@ -124,41 +123,39 @@ def read_export(path: Path) -> Iterator[dict[str, Any]]:
             try:
                 record = orjson.loads(line)
             except orjson.JSONDecodeError as error:
-                raise UsageError(
-                    f"{path}, line {number}: not JSON: give a file that recallflow export wrote"
-                ) from error
+                problem = "not JSON: give a file that recallflow export wrote"
+                raise UsageError(f"{path}, line {number}: {problem}") from error
             if isinstance(record, dict):
                 yield record
 
 
-def search(who: TraceSearch, folders: Sequence[Path], at_rest: AtRest, patience: TimeLimit) -> Findings:
+def search(wanted: TraceSearch, folders: Sequence[Path], at_rest: AtRest, patience: TimeLimit) -> Findings:
     """Search every file of the folders for a person's traces. A process may still be cleaning, so folders with findings
     are searched again until patience ends. Pieces in other users' records or in an empty directory are ignored."""
-    pieces, between_searches = Pieces(who.traces.pieces()), threading.Event()
-    findings, left = Findings(others=_in_empty_directory(pieces)), [*folders]
+    pieces, between_searches = Pieces(wanted.traces.pieces()), threading.Event()
+    findings, to_search = Findings(others=_pieces_of_empty_directory(pieces)), [*folders]
     while True:
-        for folder in left:
-            search_folder(folder, pieces, _record_filter(folder, who, at_rest), findings)
+        for folder in to_search:
+            search_folder(folder, pieces, _record_filter(folder, wanted, at_rest), findings)
         conclusive = findings.conclusive()
-        left = [folder for folder in left if any(path.is_relative_to(folder) for path in conclusive)]
-        if not left or patience.poll_expired():
+        to_search = [folder for folder in to_search if any(path.is_relative_to(folder) for path in conclusive)]
+        if not to_search or patience.poll_expired():
             return findings
         between_searches.wait(SEARCH_INTERVAL_S)
         for path in conclusive:
             del findings.found[path]
 
 
-def _record_filter(folder: Path, who: TraceSearch, at_rest: AtRest) -> RecordFilter:
+def _record_filter(folder: Path, wanted: TraceSearch, at_rest: AtRest) -> RecordFilter:
     """Return the functions that decrypt a record of the folder, and decide whether it is another owner's. They use the
-    key of the directory, and the keys of partitions moved in from other directories."""
-    keyrings = list[Keyring]()
+    key of the directory, and the keys of partitions that were moved there from other directories."""
     try:
-        brought = [read_secret(partition_folder(folder, number)) for number in numbers_in(folder)]
-        for secret in {describe(folder).secret, *filter(None, brought)}:
-            keyrings.append(Keyring.opened(secret, folder, at_rest))
+        moved = [read_secret(partition_folder(folder, number)) for number in numbers_in(folder)]
+        secrets = {describe(folder).secret, *filter(None, moved)}
+        keyrings = [Keyring.opened(secret, folder, at_rest) for secret in secrets]
     except StateError:  # no state directory, or another master key: any record may be the person's
         return RecordFilter()
-    owners = [Owner(who.tenant_id, environment, who.user_id) for environment in who.environments]
+    owners = [Owner(wanted.tenant_id, environment, wanted.user_id) for environment in wanted.environments]
     own = {keyring.owner(owner) for keyring in keyrings for owner in owners}
 
     def decrypt(key: bytes, value: bytes) -> bytes:
@@ -180,8 +177,8 @@ def _record_filter(folder: Path, who: TraceSearch, at_rest: AtRest) -> RecordFil
     return RecordFilter(is_others, decrypt)
 
 
-def _in_empty_directory(pieces: Pieces) -> set[int]:
-    """Return the pieces that occur in a new directory: words of RocksDB and of recallflow."""
+def _pieces_of_empty_directory(pieces: Pieces) -> set[int]:
+    """Return the numbers of pieces that occur in a new directory: words of RocksDB and of recallflow."""
     findings = Findings()
     with tempfile.TemporaryDirectory(prefix="recallflow-") as folder:
         fingerprint = Settings(partitions=1).fingerprint(Settings().load_embedder())

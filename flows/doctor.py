@@ -3,7 +3,6 @@
 import asyncio
 import os
 import shutil
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -25,8 +24,9 @@ from recallflow.errors import RecallflowError, SourceError, StateFormatError, Us
 from recallflow.flows.admission import key_source, trust_of
 from recallflow.flows.config import Config
 from recallflow.flows.router import deployment_name
+from recallflow.flows.runner import now_ms
 from recallflow.flows.settings import open_at_rest
-from recallflow.flows.topic_checks import LEAST_BYTES
+from recallflow.flows.topic_checks import RECORD_BYTES_MIN
 from recallflow.kafka_clients import remedy_of
 from recallflow.kafka_options import READER_GROUP
 from recallflow.limits import RECORD_BYTES
@@ -39,21 +39,22 @@ from recallflow.state.folders import unpurged_owners
 from recallflow.state.lock import holder
 
 Status = Literal["OK", "WARN", "FAIL"]
-FREE_LEAST_BYTES, FREE_GOOD_BYTES = 128 * 1024 * 1024, 2 * 1024 * 1024 * 1024
-FREE_GOOD_SHARE = 0.1
+FREE_BYTES_MIN, FREE_BYTES_RECOMMENDED = 128 * 1024 * 1024, 2 * 1024 * 1024 * 1024
+FREE_SHARE_RECOMMENDED = 0.1
 OTHER_DIRECTORY = "give the settings and master key of its creation, or another directory (--state-dir)"
 NEW_DIRECTORY = "keep it until recallflow run has filled another directory (--state-dir) from the log"
+WRITABLE = "give this user the right to write there"
 RESTORE = "restore a checkpoint (recallflow state restore)"
-ASK_S = 10.0
+REQUEST_TIMEOUT_S = 10.0
 KEY_REFUSED = (401, 403)
 OTHER_MODEL = "put the model's files there, or name another model (--{}, --{})"
 CREATE = "recallflow topics create"
-CLOCK_MS = 1_000  # tolerated clock skew
-READS, WRITES = frozenset(("READ", "DESCRIBE")), frozenset(("WRITE", "DESCRIBE"))
+CLOCK_SKEW_MS = 1_000  # tolerated
+READS, WRITES = frozenset(("READ", "DESCRIBE")), frozenset(("WRITE", "DESCRIBE"))  # rights of a reader and a writer
 
 
 class Finding(NamedTuple):
-    """The result of one check. `what` describes it; `todo` is the remedy, empty if there is none."""
+    """The result of one check. `what` is its description, and `todo` the remedy: empty if there is none."""
 
     check: str
     status: Status
@@ -61,43 +62,42 @@ class Finding(NamedTuple):
     todo: str = ""
 
 
-def ok(check: str, what: str) -> Finding:
-    return Finding(check, "OK", what)
+def ok(check: str, description: str) -> Finding:
+    return Finding(check, "OK", description)
 
 
-def warn(check: str, what: str, todo: str = "") -> Finding:
+def warn(check: str, description: str, remedy: str = "") -> Finding:
     """Return a finding about something that works, perhaps not as expected."""
-    return Finding(check, "WARN", what, todo)
+    return Finding(check, "WARN", description, remedy)
 
 
-def fail(check: str, what: str, todo: str) -> Finding:
+def fail(check: str, description: str, remedy: str) -> Finding:
     """Return a finding about something that fails or loses data. Line breaks of library messages are removed."""
-    return Finding(check, "FAIL", " ".join(what.split()), todo)
+    return Finding(check, "FAIL", " ".join(description.split()), remedy)
 
 
 def state_findings(
     config: Config, embedder: Embedder | None, directories: Callable[[Path], Sequence[Path]]
 ) -> Iterator[Finding]:
-    """Examine the state of all processes of `run`, without fingerprint if the embedder cannot be loaded. `directories`
-    returns the directories that the processes would open, or raises UsageError for another number of processes."""
+    """Examine the state directories of all processes of `run`. The settings of their creation are not compared if the
+    embedder cannot be loaded. `directories` returns the directories that the processes would open, or raises UsageError
+    if another number of processes created them."""
     path = config.state_dir
     if path is None:
         yield warn("state directory", "none is configured, so it was not checked", "name it: --state-dir")
         return
     yield _disk(path)
     if not path.exists():
-        parent = next(one for one in path.absolute().parents if one.exists())
-        if os.access(parent, os.W_OK | os.X_OK):
+        if os.access(parent := _nearest_existing(path), os.W_OK | os.X_OK):
             yield ok("state directory", f"{path} does not exist yet: the first start creates it")
         else:
-            what = f"{path} cannot be created in {parent}"
-            yield fail("state directory", what, "give this user the right to write there")
+            yield fail("state directory", f"{path} cannot be created in {parent}", WRITABLE)
         return
     try:
         found = directories(path)
     except UsageError as error:
-        todo = "use the number of processes that created the directory, or split or merge it"
-        yield fail("state directory", str(error), todo)
+        remedy = "use the number of processes that created the directory, or split or merge it"
+        yield fail("state directory", str(error), remedy)
         return
     if [*found] == [path]:
         yield from _directory(path, config, embedder)
@@ -108,17 +108,17 @@ def state_findings(
 def _members(path: Path, found: Sequence[Path], config: Config, embedder: Embedder | None) -> Iterator[Finding]:
     """Examine the directories of several processes. Identical results become one finding."""
     yield from _permissions(path)
-    if (used := _used(path)) is not None:  # the members are running, each with its own directory
-        yield used
+    if (holder_finding := _holder(path)) is not None:  # the members are running, each with its own directory
+        yield holder_finding
         return
     filled = [folder for folder in found if (folder / DESCRIPTION).exists()]
     if missing := [folder.name for folder in found if folder not in filled]:
         yield ok("state directory", f"{', '.join(missing)} of {path} do not exist yet: the first start creates them")
     others = sorted(one.parent.name for one in path.glob(f"*/{DESCRIPTION}") if one.parent not in found)
     if others:
-        what = f"{', '.join(others)} of {path} are left over from a run with another number of processes"
+        description = f"{', '.join(others)} of {path} are left over from a run with another number of processes"
         remedy = "use the --processes of the run that created them"
-        yield warn("state directory", what, f"{remedy}; otherwise their partitions are read again from the log")
+        yield warn("state directory", description, f"{remedy}; otherwise their partitions are read again from the log")
     folders_of = dict[Finding, list[str]]()
     for folder in filled:
         for one in _directory(folder, config, embedder):
@@ -128,50 +128,51 @@ def _members(path: Path, found: Sequence[Path], config: Config, embedder: Embedd
 
 def _directory(path: Path, config: Config, embedder: Embedder | None) -> Iterator[Finding]:
     try:
-        yield from _guarded("state directory", lambda: _described(path, config, embedder), OTHER_DIRECTORY)
-    except StateFormatError as error:  # nothing in it can be read
+        yield _guarded("state directory", lambda: _description(path, config, embedder), OTHER_DIRECTORY)
+    except StateFormatError as error:  # the other checks cannot read the directory either
         yield fail("state directory", str(error), NEW_DIRECTORY)
         return
     yield from _permissions(path)
-    if (used := _used(path)) is not None:
-        yield used
+    if (holder_finding := _holder(path)) is not None:
+        yield holder_finding
         return
     yield ok("lock", "no process holds it")
     if (path / DESCRIPTION).exists():
-        yield from _guarded("erasures", lambda: _erasures(path), RESTORE)
+        yield _guarded("erasures", lambda: _erasures(path), RESTORE)
 
 
 def _permissions(path: Path) -> Iterator[Finding]:
     if path.is_dir() and (wide := find_exposed_paths(path)):
-        shown = ", ".join(one.name for one in wide[:3]) + (", …" if len(wide) > 3 else "")
-        what = f"other users of this machine may read or change {len(wide)} entries of {path} ({shown})"
-        yield warn("permissions", what, f"chmod -R go-rwx {path}")
+        names = ", ".join(one.name for one in wide[:3]) + (", …" if len(wide) > 3 else "")
+        description = f"other users of this machine may read or change {len(wide)} entries of {path} ({names})"
+        yield warn("permissions", description, f"chmod -R go-rwx {path}")
 
 
-def _used(path: Path) -> Finding | None:
+def _holder(path: Path) -> Finding | None:
     """Return a finding about the process that holds a directory; None if there is none."""
     try:
-        used_by = holder(path)
+        process = holder(path)
     except RecallflowError as error:
         return fail("lock", str(error), "give this user the right to read and write there")
-    todo = "if that is not the engine, stop it; a directory in use is not checked"
-    return None if used_by is None else warn("lock", f"{path} is in use by {used_by}", todo)
+    remedy = "if that is not the engine, stop it; a directory in use is not checked"
+    return None if process is None else warn("lock", f"{path} is in use by {process}", remedy)
 
 
-def _guarded(check: str, look: Callable[[], Finding], todo: str) -> Iterator[Finding]:
+def _guarded(name: str, check: Callable[[], Finding], remedy: str) -> Finding:
+    """Return the result of a check, or the finding of its error. Raise StateFormatError."""
     try:
-        yield look()
+        return check()
     except StateFormatError:
         raise
     except RecallflowError as error:
-        yield fail(check, str(error), todo)
+        return fail(name, str(error), remedy)
     except OSError as error:
-        yield fail(check, f"cannot be read: {error}", "give this user the right to read it")
+        return fail(name, f"cannot be read: {error}", "give this user the right to read it")
 
 
-def _described(path: Path, config: Config, embedder: Embedder | None) -> Finding:
+def _description(path: Path, config: Config, embedder: Embedder | None) -> Finding:
     if not os.access(path, os.R_OK | os.W_OK | os.X_OK):
-        return fail("state directory", f"{path} is not writable", "give this user the right to write there")
+        return fail("state directory", f"{path} is not writable", WRITABLE)
     if not any(path.iterdir()):
         return ok("state directory", f"{path} is empty: the first start fills it")
     stored = describe(path)
@@ -183,20 +184,23 @@ def _described(path: Path, config: Config, embedder: Embedder | None) -> Finding
 
 
 def _erasures(path: Path) -> Finding:
-    left = unpurged_owners(path, describe(path).fingerprint.partitions)
-    if left:
-        todo = "start the engine, which cleans the files, or run: recallflow erase … --verify"
-        return warn("erasures", f"files may still hold data of {left} erased users", todo)
+    if unpurged := unpurged_owners(path, describe(path).fingerprint.partitions):
+        remedy = "start the engine, which cleans the files, or run: recallflow erase … --verify"
+        return warn("erasures", f"files may still hold data of {unpurged} erased users", remedy)
     return ok("erasures", "no file is left to clean")
 
 
+def _nearest_existing(path: Path) -> Path:
+    return next(one for one in (path.absolute(), *path.absolute().parents) if one.exists())
+
+
 def _disk(path: Path) -> Finding:
-    there = next(one for one in (path.absolute(), *path.absolute().parents) if one.exists())
-    used = shutil.disk_usage(there)
-    what = f"{used.free:,} of {used.total:,} bytes are free at {there}"
-    if used.free < FREE_LEAST_BYTES:
+    existing = _nearest_existing(path)
+    disk = shutil.disk_usage(existing)
+    what = f"{disk.free:,} of {disk.total:,} bytes are free at {existing}"
+    if disk.free < FREE_BYTES_MIN:
         return fail("disk", what, "free some: on a full disk the engine stops; acknowledged records are not lost")
-    if used.free < min(FREE_GOOD_BYTES, FREE_GOOD_SHARE * used.total):
+    if disk.free < min(FREE_BYTES_RECOMMENDED, FREE_SHARE_RECOMMENDED * disk.total):
         return warn("disk", what, "free some, or move the state directory to a larger disk")
     return ok("disk", what)
 
@@ -213,8 +217,8 @@ def open_model(config: Config) -> tuple[Embedder | None, list[Finding]]:
             embedder = engine.load_embedder()
     except (RecallflowError, OSError) as error:
         remote = "give the service's key, model and dimension (embedding.key, --embedding-model, --embedding-dimension)"
-        todo = remote if engine.embedder == REMOTE else OTHER_MODEL.format("embedder", "model-path")
-        return None, [fail("embedder", str(error), todo)]
+        local = OTHER_MODEL.format("embedder", "model-path")
+        return None, [fail("embedder", str(error), remote if engine.embedder == REMOTE else local)]
     return embedder, [ok("embedder", f"{embedder.name}, {embedder.dimension} dimensions")]
 
 
@@ -222,8 +226,8 @@ def model_findings(config: Config) -> Iterator[Finding]:
     """Examine the configured models. No text is sent to a model, and no call is charged."""
     engine, llm, embedding = config.engine, config.llm, config.embedding
     if engine.embedder == REMOTE:
-        where = Endpoint(embedding.base_url, embedding.key, embedding.headers)
-        yield _endpoint("embedding service", embedding.model, where)
+        service = Endpoint(embedding.base_url, embedding.key, embedding.headers)
+        yield _endpoint("embedding service", embedding.model, service)
     if llm.model is not None:
         yield _endpoint("language model", llm.model, Endpoint(llm.base_url, llm.key, llm.headers))
     if engine.reranker is not None and engine.reranker_url is not None:
@@ -244,19 +248,17 @@ def _endpoint(check: str, model: str, endpoint: Endpoint) -> Finding:
         headers["Authorization"] = f"Bearer {endpoint.key}"
     url = f"{endpoint.url.rstrip('/')}/models"
     try:
-        answer = httpx.get(url, headers=headers, timeout=ASK_S, follow_redirects=False)
+        answer = httpx.get(url, headers=headers, timeout=REQUEST_TIMEOUT_S, follow_redirects=False)
     except httpx.HTTPError as error:
-        what = f"{url} cannot be reached: {type(error).__name__}"
-        return fail(check, what, "start it, or give another address (--llm-url, --embedding-url)")
-    if answer.status_code in KEY_REFUSED:
-        return fail(check, f"{url} refuses the key ({answer.status_code})", "give another key (llm.key, embedding.key)")
-    unknown = warn(check, f"{url} does not list its models ({answer.status_code})", f"send it a request for {model}")
-    if answer.status_code != httpx.codes.OK:
-        return unknown
+        remedy = "start it, or give another address (--llm-url, --embedding-url)"
+        return fail(check, f"{url} cannot be reached: {type(error).__name__}", remedy)
+    status = answer.status_code
+    if status in KEY_REFUSED:
+        return fail(check, f"{url} refuses the key ({status})", "give another key (llm.key, embedding.key)")
     try:
-        names = {str(one["id"]) for one in answer.json()["data"]}
-    except (ValueError, LookupError, TypeError):
-        return unknown
+        names = {str(one["id"]) for one in answer.raise_for_status().json()["data"]}
+    except (httpx.HTTPStatusError, ValueError, LookupError, TypeError):
+        return warn(check, f"{url} does not list its models ({status})", f"send it a request for {model}")
     if model not in names:
         return warn(check, f"{url} does not list {model}", "name one of its models")
     return ok(check, f"{url} has {model}")
@@ -264,15 +266,15 @@ def _endpoint(check: str, model: str, endpoint: Endpoint) -> Finding:
 
 def _reranker(url: str) -> Finding:
     try:
-        status = httpx.get(url, timeout=ASK_S, follow_redirects=False).status_code
+        status = httpx.get(url, timeout=REQUEST_TIMEOUT_S, follow_redirects=False).status_code
     except httpx.HTTPError as error:
-        todo = "start it, or give its address (--reranker-url)"
-        return fail("reranker", f"{url} cannot be reached: {type(error).__name__}", todo)
+        remedy = "start it, or give its address (--reranker-url)"
+        return fail("reranker", f"{url} cannot be reached: {type(error).__name__}", remedy)
     return ok("reranker", f"{url} answers ({status})")
 
 
-def auth_findings(config: Config, *, broker: bool) -> Iterator[Finding]:
-    """Examine authorisation. `broker`: whether the control topic can be read."""
+def auth_findings(config: Config, *, has_broker: bool) -> Iterator[Finding]:
+    """Examine the signing keys and, if brokers answer, the control events."""
     try:
         source = key_source(config.auth)
         if source is not None:
@@ -282,18 +284,18 @@ def auth_findings(config: Config, *, broker: bool) -> Iterator[Finding]:
             yield ok("signing keys", f"{len(found.keys)} in {config.auth.jwks}")
     except (RecallflowError, OSError) as error:
         yield fail("signing keys", str(error), "give a file or an address of a JWKS (auth.jwks)")
-    if not broker:
+    if not has_broker:
         return
     history = ControlHistory()
     try:
-        opened = ControlTable(config.kafka, config.topics.control, history=history, secret=config.auth.control_secret)
+        table = ControlTable(config.kafka, config.topics.control, history=history, secret=config.auth.control_secret)
     except RecallflowError as error:
-        yield fail("control events", str(error), "create the topic (recallflow topics create), or grant READ on it")
+        yield fail("control events", str(error), f"create the topic ({CREATE}), or grant READ on it")
         return
-    with closing(opened) as table:
+    with closing(table):
         for reason, count in table.left_out.items():
-            todo = "find out who writes to the control topic; docs/how-to/access-control.md"
-            yield warn("control events", f"{count} are ignored ({reason})", todo)
+            remedy = "find out who writes to the control topic; docs/how-to/access-control.md"
+            yield warn("control events", f"{count} are ignored ({reason})", remedy)
     authoriser = Authoriser(history, trust_of(config.auth, {}))
     if authoriser.needs_credentials():
         yield ok("auth", authoriser.describe())
@@ -307,20 +309,20 @@ def registry_findings(config: Config) -> Iterator[Finding]:
     """Examine the schema registry, and its schema of responses."""
     if (registry := config.kafka.registry) is None:
         return
-    check, todo = "schema registry", f"correct {PREFIX}url and the credentials of the registry, or start it"
+    check, default = "schema registry", f"correct {PREFIX}url and the credentials of the registry, or start it"
     try:
         with registry.translate_errors():
             registry.client.get_subjects(subject_prefix=config.topics.memory)
         config.response_schema_id()
     except RecallflowError as error:
-        what, _, remedy = str(error).rpartition("; ")
-        yield fail(check, what or remedy, remedy if what else todo)
+        description, _, remedy = str(error).rpartition("; ")
+        yield fail(check, description or remedy, remedy if description else default)
     else:
         yield ok(check, f"{registry.url} answers")
 
 
 def kafka_findings(config: Config, *, enriches: bool) -> Iterator[Finding]:
-    """Examine Kafka; only the brokers if they do not answer."""
+    """Examine the brokers and, if they answer, topics, rights and clocks."""
     try:
         with TopicReader(config.kafka) as reader:
             cluster = reader.cluster_id()
@@ -328,138 +330,131 @@ def kafka_findings(config: Config, *, enriches: bool) -> Iterator[Finding]:
         usual = "start it, give its address (--bootstrap-servers), or set security.protocol"
         if endpoint := config.kafka.librdkafka.get("sasl.oauthbearer.token.endpoint.url"):
             usual += f"; or mend {endpoint}: a client retries a login after its server errors and reports none"
-        todo = remedy_of(str(error), usual)
-        yield fail("broker", str(error).removesuffix(f"; {todo}"), todo)
+        remedy = remedy_of(str(error), usual)
+        yield fail("broker", str(error).removesuffix(f"; {remedy}"), remedy)
         return
     yield ok("broker", f"{config.kafka.bootstrap_servers} answers, cluster {cluster}")
-    admin = AdminClient(config.kafka.admin())
     try:
-        yield from _topics(config, admin, enriches=enriches)
+        yield from _topics(config, AdminClient(config.kafka.admin()), enriches=enriches)
     except KafkaException as error:
         yield fail("topics", f"the brokers refuse to describe topics: {error.args[0].str()}", "grant DESCRIBE")
 
 
 def _topics(config: Config, admin: AdminClient, *, enriches: bool) -> Iterator[Finding]:
     topics = config.topics
-    written = topics.written(enriches=enriches)
-    found = kafka_admin.inspect_topics(admin, (*topics.read(), *written))
+    written = topics.written_topics(enriches=enriches)
+    found = kafka_admin.inspect_topics(admin, (*topics.read_topics(), *written))
     for name, topic in found.items():
-        yield from _topic(topic)
+        yield _topic(topic)
         if topic.problem is None:
             settings = kafka_admin.topic_settings(admin, [name])[name]
             if isinstance(settings, KafkaError):
-                todo = "grant DESCRIBE_CONFIGS: without it, size limits and timestamps are assumed"
-                yield warn(f"topic {name}", f"its settings cannot be read: {settings.str()}", todo)
+                remedy = "grant DESCRIBE_CONFIGS: without it, size limits and timestamps are assumed"
+                yield warn(f"topic {name}", f"its settings cannot be read: {settings.str()}", remedy)
             else:
                 yield from _settings(config, name, settings, is_written=name in written)
-            needs = (READS if name in topics.read() else frozenset()) | (WRITES | READS if name in written else READS)
-            yield from _rights(f"rights {name}", topic.rights, needs, f"topic {name}")
-    group = deployment_name(config, topics.memory)
-    yield _group(admin, group, "READ")
+            needs = WRITES | READS if name in written else READS  # written topics are read too, for earlier outputs
+            yield _rights(f"rights {name}", topic.rights, needs, f"topic {name}")
+    yield _group(admin, deployment_name(config, topics.memory), "READ")
     yield _group(admin, READER_GROUP, "DESCRIBE")
     yield _clock(admin, [one for one in found.values() if one.problem is None])
 
 
-def _topic(topic: InspectedTopic) -> Iterator[Finding]:
+def _topic(topic: InspectedTopic) -> Finding:
     check = f"topic {topic.name}"
     if topic.missing:
-        yield fail(check, "does not exist, or is not visible to us", f"create it ({CREATE}), or grant DESCRIBE")
-    elif topic.problem is not None:
-        yield fail(check, topic.problem, "grant DESCRIBE")
-    elif topic.leaderless:
+        return fail(check, "does not exist, or is not visible to us", f"create it ({CREATE}), or grant DESCRIBE")
+    if topic.problem is not None:
+        return fail(check, topic.problem, "grant DESCRIBE")
+    if topic.leaderless:
         numbers = ", ".join(map(str, topic.leaderless))
-        yield fail(check, f"no broker leads partition {numbers}", "start the brokers that hold it")
-    else:
-        yield ok(check, f"{topic.partitions} partitions")
+        return fail(check, f"no broker leads partition {numbers}", "start the brokers that hold it")
+    return ok(check, f"{topic.partitions} partitions")
 
 
 def _settings(config: Config, name: str, settings: Mapping[str, str], *, is_written: bool) -> Iterator[Finding]:
-    """Examine the settings of a topic that would lose records, refuse them, or give them wrong times."""
+    """Examine the topic's settings. Wrong ones lose records, refuse them, or give them wrong times."""
     check, topics = f"settings {name}", config.topics
     found = [*_retention(check, name, settings, config), *_timestamps(check, name, settings, config)]
-    most = int(settings["max.message.bytes"])
-    if is_written and most < LEAST_BYTES:
-        todo = f"set max.message.bytes={LEAST_BYTES} or more"
-        found.append(fail(check, f"accepts records of at most {most:,} bytes", todo))
-    elif name in topics.read() and most < RECORD_BYTES:
-        todo = f"set max.message.bytes={2 * RECORD_BYTES}"
-        found.append(warn(check, f"accepts records of {most:,} bytes; events may have {RECORD_BYTES:,}", todo))
+    max_bytes = int(settings["max.message.bytes"])
+    if is_written and max_bytes < RECORD_BYTES_MIN:
+        remedy = f"set max.message.bytes={RECORD_BYTES_MIN} or more"
+        found.append(fail(check, f"accepts records of at most {max_bytes:,} bytes", remedy))
+    elif name in topics.read_topics() and max_bytes < RECORD_BYTES:
+        remedy = f"set max.message.bytes={2 * RECORD_BYTES}"
+        found.append(warn(check, f"accepts records of {max_bytes:,} bytes; events may have {RECORD_BYTES:,}", remedy))
     yield from found or [ok(check, "as recommended")]
 
 
 def _retention(check: str, name: str, settings: Mapping[str, str], config: Config) -> Iterator[Finding]:
     compacts = "compact" in settings["cleanup.policy"]
     if compacts and name == config.topics.control:
-        todo = f"set {', '.join(f'{key}={value}' for key, value in KEEPS_ALL.items())}"
-        yield fail(check, "is compacted: old decisions are deleted, but authorise older records", todo)
+        remedy = f"set {', '.join(f'{key}={value}' for key, value in KEEPS_ALL.items())}"
+        yield fail(check, "is compacted: old decisions are deleted, but older records are authorised by them", remedy)
     elif compacts:
         yield fail(check, "is compacted: only the last record of a user is kept", "set cleanup.policy=delete")
     expires = settings["retention.ms"] != "-1" or settings["retention.bytes"] != "-1"
     if expires and name in (config.topics.memory, config.topics.control) and not compacts:
-        todo = "set retention.ms=-1 and retention.bytes=-1"
-        yield warn(check, "records expire, and would be missing from a rebuild", todo)
+        remedy = "set retention.ms=-1 and retention.bytes=-1"
+        yield warn(check, "records expire, and would be missing from a rebuild", remedy)
 
 
 def _timestamps(check: str, name: str, settings: Mapping[str, str], config: Config) -> Iterator[Finding]:
-    if name not in config.topics.read() or settings["message.timestamp.type"] == "LogAppendTime":
+    if name not in config.topics.read_topics() or settings["message.timestamp.type"] == "LogAppendTime":
         return
-    todo = "set message.timestamp.type=LogAppendTime"
+    remedy = "set message.timestamp.type=LogAppendTime"
     what = "records carry their producers' times (CreateTime)"
     if config.auth.mode == "required" and name != config.topics.control:
-        yield fail(check, f"{what}, and credentials would be checked as of those times: run refuses to start", todo)
+        yield fail(check, f"{what}, and credentials would be checked as of those times: run refuses to start", remedy)
     else:
-        yield warn(check, f"{what}: clock skew would change the order of ingestion times", todo)
+        yield warn(check, f"{what}: clock skew would change the order of ingestion times", remedy)
 
 
-def _rights(check: str, rights: frozenset[str] | None, needs: frozenset[str], what: str) -> Iterator[Finding]:
+def _rights(check: str, rights: frozenset[str] | None, needs: frozenset[str], resource: str) -> Finding:
     if rights is None:
-        yield warn(check, "the brokers do not report rights", "upgrade them, or check the ACLs")
-    elif missing := sorted(needs - rights):
-        yield fail(check, f"{', '.join(missing)} is denied", f"grant {', '.join(missing)} on {what}")
-    else:
-        yield ok(check, ", ".join(sorted(needs)))
+        return warn(check, "the brokers do not report rights", "upgrade them, or check the ACLs")
+    if missing := ", ".join(sorted(needs - rights)):
+        return fail(check, f"{missing} is denied", f"grant {missing} on {resource}")
+    return ok(check, ", ".join(sorted(needs)))
 
 
 def _group(admin: AdminClient, group: str, right: str) -> Finding:
-    check, todo = f"rights of group {group}", f"grant {right} on group {group}"
-    rights = kafka_admin.group_rights(admin, group)
+    check, resource, rights = f"rights of group {group}", f"group {group}", kafka_admin.group_rights(admin, group)
     if isinstance(rights, str):
-        return fail(check, rights, todo)
-    return next(_rights(check, rights, frozenset((right,)), f"group {group}"))
+        return fail(check, rights, f"grant {right} on {resource}")
+    return _rights(check, rights, frozenset((right,)), resource)
 
 
 def _clock(admin: AdminClient, topics: list[InspectedTopic]) -> Finding:
     """Compare our clock with the times of records. A broker's clock that is behind ours is not detected."""
-    now_ms = time.time_ns() // 1_000_000
+    our_ms = now_ms()
     newest_ms = kafka_admin.newest_ms(admin, topics)
     if newest_ms is None:
         return ok("clock", "there is no record to compare the time with")
-    ahead_s = (newest_ms - now_ms) / 1000
-    if newest_ms > now_ms + CLOCK_MS:
-        what = f"the newest record is {ahead_s:,.1f} s ahead of us: our clock is behind, or a producer's is ahead"
-        return fail("clock", what, "synchronise clocks (NTP) of this machine and of the brokers")
+    ahead_s = (newest_ms - our_ms) / 1000
+    if newest_ms > our_ms + CLOCK_SKEW_MS:
+        problem = f"the newest record is {ahead_s:,.1f} s ahead of us: our clock is behind, or a producer's is ahead"
+        return fail("clock", problem, "synchronise clocks (NTP) of this machine and of the brokers")
     return ok("clock", f"the newest record was appended {max(0.0, -ahead_s):,.1f} s ago")
 
 
 def examine(config: Config, directories: Callable[[Path], Sequence[Path]]) -> Iterator[Finding]:
     """Yield all findings. Findings with the same cause are merged. `directories`: see `state_findings`."""
-    embedder, found = open_model(config)
-    wanted = None if embedder is None else config.enrichment.wanted(embedder)
-    kafka = [*kafka_findings(config, enriches=wanted is not None)]
-    yield from merge_by_cause(kafka)
-    yield from registry_findings(config)
-    yield from merge_by_cause(state_findings(config, embedder, directories))
-    yield from merge_by_cause(found)
-    yield from merge_by_cause(model_findings(config))
-    broker = any((finding.check, finding.status) == ("broker", "OK") for finding in kafka)
-    yield from merge_by_cause(auth_findings(config, broker=broker))
+    embedder, embedder_findings = open_model(config)
+    tasks = None if embedder is None else config.enrichment.wanted(embedder)
+    kafka = [*kafka_findings(config, enriches=tasks is not None)]
+    has_broker = any((finding.check, finding.status) == ("broker", "OK") for finding in kafka)
+    state = state_findings(config, embedder, directories)
+    others = registry_findings(config), state, embedder_findings, model_findings(config)
+    for findings in (kafka, *others, auth_findings(config, has_broker=has_broker)):
+        yield from merge_by_cause(findings)
 
 
 def merge_by_cause(findings: Iterable[Finding]) -> Iterator[Finding]:
     """Merge findings with the same cause. The result lists their checks and remedies."""
-    joined = dict[object, list[Finding]]()
+    by_cause = dict[object, list[Finding]]()
     for number, one in enumerate(findings):
-        joined.setdefault(number if one.status == "OK" else (one.status, one.what), []).append(one)
-    for same in joined.values():
+        by_cause.setdefault(number if one.status == "OK" else (one.status, one.what), []).append(one)
+    for same in by_cause.values():
         checks, remedies = ({getattr(one, name): None for one in same} for name in ("check", "todo"))
         yield same[0]._replace(check=", ".join(checks), todo="; ".join(remedies))

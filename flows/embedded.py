@@ -2,7 +2,7 @@
 it on one thread, without Bytewax: read, apply, commit, deliver.
 
 The applied position of each state partition is committed in the same write batch as the effects. When a log is read
-again, records up to that position change nothing. Reading of a file resumes at the position up to which outputs were
+again, records up to that position change nothing. A file is read again from the position up to which its outputs were
 delivered."""
 
 import contextlib
@@ -28,6 +28,7 @@ from recallflow.errors import LogChanged
 from recallflow.flows.gc_policy import collect_due_garbage, engine_process
 from recallflow.flows.model_settings import ModelSettings
 from recallflow.flows.models import BatchEmbedder, open_embedder, open_question_models
+from recallflow.flows.runner import now_ms
 from recallflow.flows.settings import Settings
 from recallflow.llm import RemoteEmbedder
 from recallflow.operators.answers.models import Models
@@ -44,55 +45,49 @@ from recallflow.state.description import SINGLE_RUN_LOG, adopt_partition_count
 from recallflow.state.directory import StateDirectory
 from recallflow.state.encryption import UNENCRYPTED, AtRest
 
-BeforeApplied = Callable[[Sequence[Item]], list[Item]]
+CompleteItems = Callable[[Sequence[Item]], list[Item]]  # completes prepared items before they are applied
 
 
-def opener(
+def state_opener(
     directory: StateDirectory,
     embedder: Embedder,
     rules: Rules,
     models: Models | None = None,  # models that queries may call
-    missing_state: Callable[[int], str] = lambda _: "",
+    describe_missing: Callable[[int], str] = lambda _: "",
 ) -> Callable[[int], StateStep]:
-    """Return a function that opens state partitions. `missing_state` describes the unapplied records of one."""
-    fallback = load_embedder("hash")
+    """Return a function that opens state partitions. `describe_missing` describes the unapplied records of one."""
     return StateStep.opener(
-        directory,
-        embedder,
-        rules,
-        fallback=fallback,
-        exact_tokens=load_tiktoken,
-        describe_missing=missing_state,
-        models=models,
-    )
+        directory, embedder, rules, fallback=load_embedder("hash"), exact_tokens=load_tiktoken,
+        describe_missing=describe_missing, models=models,
+    )  # fmt: skip
 
 
 class StateLoop:
-    """All state partitions of a directory, for the thread that creates it."""
+    """All state partitions of an engine's directory, for the thread that creates it."""
 
     def __init__(
         self,
-        directory: StateDirectory,
-        embedder: Embedder,
+        engine: "EmbeddedEngine",
         rules: Rules,
-        sync_s: float | None,  # the time after which commits are synced; None where the directory is temporary
         *,
         decode: Callable[[Record], Item] = decode,  # decodes and authorises a record
         observe: Callable[[Output], None] = lambda _: None,
-        models: Models | None = None,  # models that queries may call
-        complete: BeforeApplied | None = None,  # completes prepared items before they are applied
+        complete: CompleteItems | None = None,
     ) -> None:
-        self._directory, self._decisions, self._observe, self._models = directory, rules.decisions, observe, models
-        self._embedder, self._decode, self._complete = embedder, decode, complete
+        directory, self._models, self._embedder = engine.directory, engine.query_models, engine.embedder
+        self._directory, self._decisions, self._observe = directory, rules.decisions, observe
+        self._decode, self._complete = decode, complete
         partitions = directory.fingerprint.partitions
         self._partition_of = partial(partition_by_owner, partitions=partitions)
-        open_step = opener(directory, embedder, rules, models)
+        open_step = state_opener(directory, engine.embedder, rules, engine.query_models)
         numbers = range(partitions) if directory.creates_missing else directory.existing_numbers()
         self._steps = {key_of_partition(number): open_step(number) for number in numbers}
-        self._sync_s, self._sync_at_s = sync_s, float("inf")
+        # The interval after which commits are synced, and the time of the next sync. Temporary directories need none.
+        self._sync_s = None if engine.is_temporary else engine.settings.sync_ms / 1000
+        self._sync_at_s = float("inf")
 
     def continue_logs(self, topics: Iterable[str]) -> dict[str, int]:
-        """Hold unfinished events of logs that cannot be read again. Return the first unused offset of each log."""
+        """Load the unfinished events of logs that cannot be read again. Return the first unused offset of each log."""
         sources = {topic: f"{topic}:0" for topic in topics}
         steps = self._steps.values()
         for step in steps:
@@ -108,25 +103,25 @@ class StateLoop:
     def apply(self, read: Sequence[Record | CallCompletion]) -> list[Delivered | Ack]:
         """Apply and commit a batch. Return its outputs."""
         collect_due_garbage()  # between batches, when few objects are alive
-        given: dict[str, list[Batch | CallCompletion]] = defaultdict(list)
+        inputs: dict[str, list[Batch | CallCompletion]] = defaultdict(list)
         for one in read:
             if isinstance(one, CallCompletion):
-                given[one.key].append(one)
-        for key, batch in by_partition(self._prepared(read), self._partition_of):
-            given[key].append(batch)
-        for missing in given.keys() - self._steps.keys():
-            self._directory.partition(int(missing))  # raises StateError
-        outputs = [output for key, values in given.items() for output in self._steps[key].take(values)]
+                inputs[one.key].append(one)
+        for key, batch in by_partition(self._prepare(read), self._partition_of):
+            inputs[key].append(batch)
+        for unknown in inputs.keys() - self._steps.keys():
+            self._directory.partition(int(unknown))  # raises StateError
+        outputs = [output for key, values in inputs.items() for output in self._steps[key].take(values)]
         if self._sync_s is not None:
             self._sync_at_s = min(self._sync_at_s, time.monotonic() + self._sync_s)
         return self._visible_outputs(outputs)
 
     def advance(self) -> list[Delivered | Ack]:
-        """Take one step in each state partition that is due. Raise StorageError where the directory is broken."""
+        """Take one step in each state partition that is due. Raise StorageError if the directory is broken."""
         if (error := self._directory.storage_failure) is not None:
             raise error
-        now_ms = time.time_ns() // 1_000_000
-        due = [step for step in self._steps.values() if (at := step.due_ms()) is not None and at <= now_ms]
+        due_ms = now_ms()
+        due = [step for step in self._steps.values() if (at := step.due_ms()) is not None and at <= due_ms]
         return self._visible_outputs([output for step in due for output in step.advance()])
 
     def is_sync_due(self) -> bool:
@@ -139,7 +134,8 @@ class StateLoop:
         self._sync_at_s = float("inf") if are_all_started else time.monotonic() + (self._sync_s or 0.0)
 
     def settle(self, position: Position, digest: str) -> None:
-        """Sync the directory, and let a log resume after a position. `digest` is of all lines up to it."""
+        """Sync the directory, and store the last position of a log that need not be read again, with the digest of all
+        lines up to that position."""
         for step in self._steps.values():
             step.commit()
         self._directory.sync()
@@ -148,7 +144,7 @@ class StateLoop:
         self._sync_at_s = float("inf")
 
     def idle_s(self) -> float | None:
-        """Return the time until the next step or sync; None where nothing is due."""
+        """Return the time until the next step or sync; None if there is none."""
         due_ms = [at for step in self._steps.values() if (at := step.due_ms()) is not None]
         idle_s = [(at - time.time_ns() / 1_000_000) / 1_000 for at in due_ms]
         if self._sync_at_s < float("inf"):
@@ -179,20 +175,20 @@ class StateLoop:
     def _finished(self) -> list[CallCompletion]:
         return [] if self._models is None else self._models.runtime.completions.pop_all()
 
-    def _prepared(self, read: Sequence[Record | CallCompletion]) -> list[Item]:
+    def _prepare(self, read: Sequence[Record | CallCompletion]) -> list[Item]:
         items = prepare(self._embedder, [self._decode(one) for one in read if isinstance(one, Record)])
         return items if self._complete is None else self._complete(items)
 
     def _visible_outputs(self, outputs: Iterable[Output]) -> list[Delivered | Ack]:
-        """Apply verdicts at once, because no control topic returns them, and drop outputs without a reader here."""
-        found: list[Delivered | Ack] = []
+        """Return the outputs with a reader outside Kafka. Verdicts apply at once: no control topic returns them."""
+        visible: list[Delivered | Ack] = []
         for output in outputs:
             self._observe(output)
             if isinstance(output, Verdict):
                 self._decisions.add(output.at_ms, output.event)
             elif not isinstance(output, TaskRequest | AuditEntry | Reroute):
-                found.append(output)
-        return found
+                visible.append(output)
+        return visible
 
 
 @dataclass(slots=True)
@@ -233,7 +229,7 @@ def process(
             processed.add(offset - first[0] + 1, output)
 
     with EmbeddedEngine.open(settings, state_dir, decisions, models, at_rest) as embedded:
-        run_lines(embedded, SINGLE_RUN_LOG, open_feed, deliver, rewinds=False)
+        run_lines(embedded, SINGLE_RUN_LOG, open_feed, deliver, is_replayable=False)
     return processed
 
 
@@ -243,52 +239,53 @@ def run_lines(
     open_feed: Callable[[int, Callable[[bytes], object]], Iterator[list[bytes]]],
     deliver: Delivery,  # called for every line with its offset and outputs
     *,
-    rewinds: bool,
-    clock_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,  # returns the append times of lines
+    is_replayable: bool,
+    clock_ms: Callable[[], int] = now_ms,  # returns the append times of lines
 ) -> None:
     """Apply the lines of a feed until it ends. Deliver the outputs of each line, in the order of the lines. Raise
-    LogChanged if lines before the first offset differ from the applied ones.
+    LogChanged if lines before the first offset differ from those of an earlier run.
 
-    `open_feed` returns the feed from an offset on, and calls its second argument with each earlier line. A feed that
-    `rewinds` can be read again, as a file can: it resumes at the lowest offset that a state partition may lack, and
-    outputs are stored until they are delivered. Other feeds bring new lines only, after the applied ones."""
+    `open_feed` returns the feed from an offset on, and calls its second argument with each earlier line. A replayable
+    feed can be read again, as a file can: it starts at the lowest offset that a state partition may lack, and outputs
+    are stored until they are delivered. Any other feed has new lines only, and continues earlier runs' offsets."""
     complete = None if embedded.batch_embedder is None else embedded.batch_embedder.embed
     with engine_process():
-        loop = embedded.loop(replace(embedded.rules(), is_replayable=rewinds), complete=complete)
-        offset, known = loop.resume_point(topic) if rewinds else (loop.continue_logs([topic])[topic], "")
+        loop = StateLoop(embedded, replace(embedded.rules(), is_replayable=is_replayable), complete=complete)
+        offset, applied_digest = 0, ""
+        if is_replayable:
+            offset, applied_digest = loop.resume_point(topic)
+        else:
+            offset = loop.continue_logs([topic])[topic]
         digest = blake2b(digest_size=16)
 
         def add_to_digest(line: bytes) -> None:
-            digest.update(line + b"\n")  # without it, lines that are split elsewhere would have the same digest
+            digest.update(line + b"\n")  # without a separator, other line ends could give the same digest
 
         while loop.idle_s() == 0:
             loop.advance()
         feed = open_feed(offset, add_to_digest)
-        if known and digest.hexdigest() != known:
+        if applied_digest and digest.hexdigest() != applied_digest:
             raise LogChanged(
                 f"the first {offset:,} events differ from those of an earlier replay: the log was changed. Replay "
                 "it under another file name. Only events with ids are then deduplicated"
             )
         for lines in split_at_turns(feed, ends_turn):
-            now_ms = clock_ms()
-            records = [
-                Record(Position(topic, 0, at), line, now_ms, append_logged=False)
-                for at, line in enumerate(lines, offset)
-            ]
+            append_ms, numbered = clock_ms(), enumerate(lines, offset)
+            records = [Record(Position(topic, 0, at), line, append_ms, append_logged=False) for at, line in numbered]
             outputs: dict[int, list[Delivered]] = {at: [] for at in range(offset, offset + len(lines))}
             for output in loop.apply(records) if records else ():
                 if not isinstance(output, Ack):
                     outputs[output.position.offset].append(output)
             for at, delivered in outputs.items():
                 deliver(at, delivered)
-            for line in lines if rewinds else ():
+            for line in lines if is_replayable else ():
                 add_to_digest(line)
             offset += len(lines)
             loop.advance()
             if loop.is_sync_due():
-                loop.settle(Position(topic, 0, offset - 1), digest.hexdigest()) if rewinds else loop.begin_sync()
+                loop.settle(Position(topic, 0, offset - 1), digest.hexdigest()) if is_replayable else loop.begin_sync()
         loop.end()
-        if rewinds and offset:
+        if is_replayable and offset:
             loop.settle(Position(topic, 0, offset - 1), digest.hexdigest())
 
 
@@ -298,14 +295,14 @@ def rejection(line: int, letter: DeadLetter) -> dict[str, Any]:
 
 @dataclass(slots=True)
 class EmbeddedEngine:
-    """An open state directory with its model. `lasting`: the directory is not temporary."""
+    """An open state directory with its models. If the directory is temporary, nothing is synced to disk."""
 
     directory: StateDirectory
     embedder: Embedder
     settings: Settings
-    lasting: bool
+    is_temporary: bool
     decisions: ControlHistory | None = None
-    query_models: Models | None = None  # which queries may call
+    query_models: Models | None = None  # models that queries may call
     batch_embedder: BatchEmbedder | None = None
 
     @classmethod
@@ -320,9 +317,10 @@ class EmbeddedEngine:
     ) -> Iterator["EmbeddedEngine"]:
         """Open all resources, so that errors appear before the first line is read."""
         with contextlib.ExitStack() as stack:
-            chosen = models or ModelSettings()
-            embedder = stack.enter_context(open_embedder(settings, chosen.embedding, "line", decisions, state_dir))
-            query_models, _ = stack.enter_context(open_question_models(settings, chosen, embedder, decisions))
+            model_settings = models or ModelSettings()
+            opened_embedder = open_embedder(settings, model_settings.embedding, "line", decisions, state_dir)
+            embedder = stack.enter_context(opened_embedder)
+            query_models, _ = stack.enter_context(open_question_models(settings, model_settings, embedder, decisions))
             path = state_dir or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="recallflow-")))
             fingerprint = adopt_partition_count(path, settings.fingerprint(embedder))
             opened = StateDirectory.open(path, fingerprint, settings.cache_bytes, at_rest=at_rest)
@@ -332,21 +330,7 @@ class EmbeddedEngine:
                 runtime = stack.enter_context(Runtime(Completions()))
                 batch_embedder = BatchEmbedder(embedder.service, directory, runtime)
             directory.open_all()
-            yield cls(directory, embedder, settings, state_dir is not None, decisions, query_models, batch_embedder)
-
-    def loop(
-        self,
-        rules: Rules,
-        *,
-        decode: Callable[[Record], Item] = decode,
-        observe: Callable[[Output], None] = lambda _: None,
-        complete: BeforeApplied | None = None,
-    ) -> StateLoop:
-        sync_s = self.settings.sync_ms / 1000 if self.lasting else None
-        return StateLoop(
-            self.directory, self.embedder, rules, sync_s, decode=decode, observe=observe, models=self.query_models,
-            complete=complete,
-        )  # fmt: skip
+            yield cls(directory, embedder, settings, state_dir is None, decisions, query_models, batch_embedder)
 
     def rules(self, query_topic: str | None = None, *, input_ends: bool = True) -> Rules:
         return self.settings.rules(self.embedder, query_topic, input_ends=input_ends, decisions=self.decisions)

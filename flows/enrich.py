@@ -4,31 +4,30 @@ import contextlib
 import logging
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from itertools import product
+from typing import Any, get_args
 
 import orjson
 from prometheus_client.core import Metric
 
 from recallflow.connectors.kafka.hub import Remedies
-from recallflow.connectors.llm.policy import Meter
 from recallflow.control import ControlHistory, categories
-from recallflow.errors import FieldProblem, InvalidRecord, UsageError
+from recallflow.errors import ErrorCode, FieldProblem, InvalidRecord, UsageError
 from recallflow.events import EnrichmentRequest, EnrichmentResult
 from recallflow.flows.config import Config
-from recallflow.flows.engine_metrics import Stages, disk_metrics, model_metrics
+from recallflow.flows.engine_metrics import Stages, counter, disk_metrics, model_metrics
 from recallflow.flows.gc_policy import collect_due_garbage
 from recallflow.flows.initial_progress import initial_enrichment_progress
-from recallflow.flows.kafka_metrics import EnrichmentCounter, result_metrics
 from recallflow.flows.member import FlowMetrics, GroupMember, KafkaFlow
-from recallflow.flows.recipe import BatchStep, KeyedStep, Recipe, RecipeSink, RecipeSource
 from recallflow.flows.record_spans import RecordSpans
 from recallflow.flows.router import Router, routing
-from recallflow.flows.runner import system_time_ms
-from recallflow.llm import EmbeddingService, LanguageModel
+from recallflow.flows.runner import BatchStep, KeyedStep, Recipe, RecipeSink, RecipeSource, now_ms
+from recallflow.llm import Cost
 from recallflow.operators.async_call import CallCompletion, Completions, Runtime
 from recallflow.operators.enrichment.enrich import (
     Enricher,
@@ -39,10 +38,16 @@ from recallflow.operators.enrichment.enrich import (
     ToEnrich,
     enrich,
 )
-from recallflow.operators.enrichment.results import PositionedRequest
+from recallflow.operators.enrichment.results import (
+    MISSING_RESULTS,
+    PARTIAL_DEGRADE,
+    REFUSAL_REASONS,
+    RELATIONSHIPS,
+    PositionedRequest,
+)
 from recallflow.operators.events import key_of_partition
 from recallflow.operators.guard import retry_once
-from recallflow.outputs import Ack, DeadLetter, EnrichmentOutput, EventOutput, ReceiptOutput
+from recallflow.outputs import Ack, DeadLetter, EnrichmentOutput, EventOutput, ReceiptOutput, ResultOutput
 from recallflow.owner import Owner
 from recallflow.parsing import parse_as
 from recallflow.records import Position, Record, Signal
@@ -51,58 +56,60 @@ from recallflow.state.description import DESCRIPTION
 
 FLOW_ID = "enrichment"
 READ = "read"
+OUTPUT_KINDS = {ResultOutput: "result", EventOutput: "event", ReceiptOutput: "receipt", DeadLetter: "dead_letter"}
+OUTCOMES = ("done", "failed")
 
 Route = Callable[[list[tuple[str, Any]]], Iterable[Any]]
 
 
 def recipe(source: RecipeSource, reader: "RequestReader", enricher: Enricher, route: Route, sink: RecipeSink) -> Recipe:
-    """Return the flow. It has no branches, because signals must stay in order with the records."""
+    """Return the recipe of the flow. It is one sequence of steps, in which signals stay in order with the records."""
     state = KeyedStep("enrich", lambda: PartitionEnrichment(enricher))
     return Recipe(FLOW_ID, source, [BatchStep(READ, reader), state, BatchStep("route", route)], sink)
 
 
 @dataclass(frozen=True, eq=False)
 class RequestReader:
-    """The step that turns records into requests. Records that need no model become outputs directly."""
+    """The step that parses records of both topics. Requests go on to the models; results become outputs directly."""
 
-    request_topic: str  # the other topic holds results
-    answered: Callable[[Position], bool]  # returns whether an earlier owner of the partition sent a request's output
-    spans: RecordSpans  # which end when the outputs of their records are routed
+    request_topic: str  # the other input topic holds results
+    is_answered: Callable[[Position], bool]  # returns whether an earlier owner of the partition sent a request's output
+    spans: RecordSpans  # begins the spans of records
 
     def __call__(self, read: Sequence[Record | CallCompletion | Signal]) -> Iterator[tuple[str, ToEnrich]]:
         collect_due_garbage()  # between batches, when few objects are alive
         self.spans.begin([one for one in read if isinstance(one, Record)], time.perf_counter())
         for one in read:
             if isinstance(one, Record):
-                yield key_of_partition(one.position.partition), self._item(one)
+                yield key_of_partition(one.position.partition), self._parse(one)
             elif isinstance(one, CallCompletion):
                 yield one.key, one
             else:
                 yield key_of_partition(one.partition), one
 
-    def _item(self, record: Record) -> EnrichmentItem:
+    def _parse(self, record: Record) -> EnrichmentItem:
         position = record.position
         done = Ack(position.source, (position.offset,))
         is_request = position.topic == self.request_topic
-        if record.silent or (is_request and self.answered(position)):
+        if record.silent or (is_request and self.is_answered(position)):
             return (done,)
         try:
             if is_request:
                 request = retry_once(READ, position, parse_as, EnrichmentRequest, record.value)
-                return PendingRequest(PositionedRequest(position, request), record.append_ms, _key(request))
-            return (*_sent(record, retry_once(READ, position, parse_as, EnrichmentResult, record.value)), done)
+                return PendingRequest(PositionedRequest(position, request), record.append_ms, _call_key(request))
+            result = retry_once(READ, position, parse_as, EnrichmentResult, record.value)
+            return (*_outputs_of(record, result), done)
         except InvalidRecord as error:
             return DeadLetter(record, 0, error, READ), done
 
 
-def _key(request: EnrichmentRequest) -> tuple[str | None, ...]:
-    """Return the key of requests for one call: a language model reads one session, an embedding service one tenant."""
-    if request.tasks == ["embed"]:
-        return (request.tenant_id,)
-    return (*request.owner, request.session_id)
+def _call_key(request: EnrichmentRequest) -> tuple[str | None, ...]:
+    """Return the key that requests of one call share: a language model reads one session, an embedding service one
+    tenant."""
+    return (request.tenant_id,) if request.tasks == ["embed"] else (*request.owner, request.session_id)
 
 
-def _sent(record: Record, result: EnrichmentResult) -> Iterator[EnrichmentOutput]:
+def _outputs_of(record: Record, result: EnrichmentResult) -> Iterator[EnrichmentOutput]:
     """Yield the events and failures of a result. Raise InvalidRecord for an event of another owner."""
     key = result.owner.record_key
     for number, event in enumerate(result.events):
@@ -116,9 +123,9 @@ def _sent(record: Record, result: EnrichmentResult) -> Iterator[EnrichmentOutput
         yield ReceiptOutput(record.position, number, key, receipt.model_dump_json(exclude_none=True).encode())
 
 
-LLM_SPENDING, EMBEDDING_SPENDING = "llm.spent", "embedding.spent"
-OPEN_TO_CAPACITY = 4  # open requests per concurrent call
-OPEN_MOST = 1_000  # open requests that the metadata of a committed offset can hold
+LLM_SPENDING, EMBEDDING_SPENDING = "llm.spent", "embedding.spent"  # files with each tenant's spending of the day
+OPEN_PER_CALL = 4  # open requests per concurrent call
+OPEN_MAX = 1_000  # open requests that the metadata of a committed offset can hold
 REMEDIES = Remedies(
     "skip them (recallflow enrich --give-up-unanswered)",
     "start another --deployment, which continues with the remaining records",
@@ -128,36 +135,39 @@ REMEDIES = Remedies(
 _log = logging.getLogger(__name__)
 
 
-class EnrichmentModels(NamedTuple):
-    model: LanguageModel | None
-    embeddings: EmbeddingService
-    meters: Sequence[Meter]
-    thresholds: Thresholds
-    decisions: ControlHistory
+class EnrichmentCounter:
+    """Counts of enrichment results. The dataflow's thread writes them, and any thread reads them."""
 
-    async def enrich(self, asked: Sequence[PositionedRequest], at_ms: int) -> Sequence[EnrichmentResult]:
-        """Return one result per request, in order, by the tenant's categories at a time."""
-        known = categories(self.decisions, asked[0].request.tenant_id, at_ms)
-        described = {one.name: one.description for one in known}
-        return await enrich(asked, self.model, self.embeddings, self.thresholds, described)
+    def __init__(self) -> None:
+        self.requests = 0
+        self.tasks: Counter[tuple[str, str]] = Counter()  # by task and outcome
+        self.failures: Counter[str] = Counter()  # by code
+        self.refused: Counter[str] = Counter()  # claims of models, by reason
+        self.outputs: Counter[str] = Counter()  # by kind
+        self.dead_letters: Counter[str] = Counter()  # by error code
+        self.spent, self.embedded_tokens = Cost(), 0
 
+    def count_result(self, request: EnrichmentRequest, result: EnrichmentResult) -> None:
+        self.requests += 1
+        failed = {failure.task for failure in result.failures}
+        self.tasks.update((task, OUTCOMES[task in failed]) for task in request.tasks)
+        self.failures.update(failure.code for failure in result.failures)
+        self.failures[PARTIAL_DEGRADE] += len(failed & RELATIONSHIPS)
+        self.refused.update(result.refused)
+        self.spent = self.spent.plus(Cost(result.calls, result.prompt_tokens, result.completion_tokens))
+        self.embedded_tokens += result.embedding_tokens
 
-@contextlib.contextmanager
-def open_models(config: Config, runtime: Runtime, decisions: ControlHistory) -> Iterator[EnrichmentModels]:
-    """Open the models on the event loop of async calls. The state directory keeps each tenant's spending of the day."""
-    folder, chosen = config.named_state_dir(), config.enrichment
-    thresholds = Thresholds(chosen.relationship_confidence, chosen.semantic_confidence)
-    with ExitStack() as stack:
-        model, meters = None, []
-        opened = config.llm.load_model("enrichment", decisions, folder / LLM_SPENDING)
-        if opened is not None:
-            stack.callback(lambda: runtime.run(opened.close()))
-            model = opened
-            meters.append(opened.meter)
-        service = config.embedding.load_service("enrichment", decisions, folder / EMBEDDING_SPENDING)
-        stack.callback(lambda: runtime.run(service.close()))
-        meters.append(service.meter)
-        yield EnrichmentModels(model, service, meters, thresholds, decisions)
+    def observe(self, output: EnrichmentOutput) -> None:
+        if (kind := OUTPUT_KINDS.get(type(output))) is not None:
+            self.outputs[kind] += 1
+        if isinstance(output, DeadLetter):
+            self.dead_letters[output.error.code] += 1
+
+    def describe(self) -> str:
+        costs = (*self.spent, self.embedded_tokens)
+        per_1_000 = (round(1000 * cost / max(1, self.requests)) for cost in costs)
+        words = "{:,} calls, {:,} prompt, {:,} completion and {:,} embedding tokens"
+        return f"{self.requests:,} requests: {words.format(*costs)}; per 1,000 requests: {words.format(*per_1_000)}"
 
 
 class EnrichmentMember(GroupMember):
@@ -169,16 +179,22 @@ class EnrichmentMember(GroupMember):
         inputs = (config.topics.results, config.topics.enrichment)
         super().__init__(config, stack, stopping, inputs, config.topics.enrichment)
         self.enrichment_counter, self.spans = EnrichmentCounter(), RecordSpans(Stages(inputs))
-        decisions = ControlHistory()
         self.runtime = stack.enter_context(Runtime(Completions(), config.llm.capacity, timeout_s=None))
-        self._open_table(decisions)
-        self.models = stack.enter_context(open_models(config, self.runtime, decisions))
-        self.meters = self.models.meters
-        self._follow_topics(self.topics.enrichment_read_for(), self.topics.enrichment_written())
-        in_flight_max = min(OPEN_TO_CAPACITY * config.llm.capacity, OPEN_MOST)
+        self._decisions = ControlHistory()
+        self._open_table(self._decisions)
+        self._model = config.llm.load_model("enrichment", self._decisions, self.state_dir / LLM_SPENDING)
+        self._service = config.embedding.load_service(
+            "enrichment", self._decisions, self.state_dir / EMBEDDING_SPENDING
+        )
+        models = [one for one in (self._model, self._service) if one is not None]
+        self.meters = [model.meter for model in models]
+        for model in models:  # on the event loop that uses them
+            stack.callback(lambda close: self.runtime.run(close()), model.close)
+        self._follow_topics(self.topics.enrichment_topics_by_flag(), self.topics.enrichment_output_topics())
+        in_flight_max = min(OPEN_PER_CALL * config.llm.capacity, OPEN_MAX)
         self._open_source(self.runtime.completions, queries_in_flight_max=in_flight_max)
         initial = partial(initial_enrichment_progress, self.options, self.topics, self.ends, self.name)
-        self._join_group(None, initial, by_tenants=False)
+        self._join_group(None, initial, round_robin_by_tenant=False)
 
     @contextlib.contextmanager
     def joined(self) -> Iterator[None]:
@@ -188,22 +204,35 @@ class EnrichmentMember(GroupMember):
 
     def recipe(self) -> Recipe:
         settings, spans = self.config.enrichment, self.spans
-        batches, answered = (settings.batch_size, settings.batch_wait_ms), self.enrichment_counter.count_result
-        enricher = Enricher(self.runtime, self.models.enrich, *batches, spans.within, answered, system_time_ms)
-        router = Router(self.topics, self.counts, self.most_bytes, self.config.auth, spans.headers)
+        batch, on_result = (settings.batch_size, settings.batch_wait_ms), self.enrichment_counter.count_result
+        enricher = Enricher(self.runtime, self._enrich, *batch, spans.within, on_result, now_ms)
+        router = Router(self.topics, self.counts, self.max_bytes, self.config.auth, spans.headers)
 
         def is_answered(position: Position) -> bool:
-            return self.sent.claim((str(position).encode(), b"0"))
+            return self.earlier_outputs.claim((str(position).encode(), b"0"))
 
         reader = RequestReader(self.topics.enrichment, is_answered, spans)
         route = routing(router, self.source, self.enrichment_counter.observe, spans)
         return recipe(self.source, reader, enricher, route, self.sink)
 
+    async def _enrich(self, requests: Sequence[PositionedRequest], at_ms: int) -> Sequence[EnrichmentResult]:
+        """Return one result per request, in order. The tenant's categories are those of the time `at_ms`."""
+        found = categories(self._decisions, requests[0].request.tenant_id, at_ms)
+        descriptions, settings = {category.name: category.description for category in found}, self.config.enrichment
+        thresholds = Thresholds(settings.relationship_confidence, settings.semantic_confidence)
+        return await enrich(requests, self._model, self._service, thresholds, descriptions)
+
 
 class EnrichmentMetrics(FlowMetrics[EnrichmentMember]):
     def _metrics_of(self, member: EnrichmentMember) -> Iterator[Metric]:
+        counts, known = member.enrichment_counter, product(MISSING_RESULTS, OUTCOMES)
         yield from disk_metrics(member.state_dir)
-        yield from result_metrics(member.enrichment_counter)
+        yield counter("enriched_tasks", "Completed tasks of requests", "task outcome", counts.tasks, known)
+        codes = {PARTIAL_DEGRADE, *(missing.code for missing in MISSING_RESULTS.values())}
+        yield counter("enrichment_failures", "Failed enrichment tasks by error code", "code", counts.failures, codes)
+        yield counter("refused_claims", "Rejected claims of models", "reason", counts.refused, REFUSAL_REASONS)
+        yield counter("outputs", "Records handed to the output topics", "kind", counts.outputs, OUTPUT_KINDS.values())
+        yield counter("dead_letters", "Refused records", "code", counts.dead_letters, get_args(ErrorCode))
         yield from model_metrics(member.meters)
 
 
@@ -211,7 +240,7 @@ class EnrichFlow(KafkaFlow[EnrichmentMember]):
     def __init__(self, config: Config) -> None:
         """Raise UsageError without a state directory, or without a language model for tasks that need one."""
         if config.llm.model is None and (tasks := config.enrichment.llm_tasks()):
-            raise UsageError(f"llm.model is not set, and {', '.join(tasks)} asks a language model: give --llm NAME")
+            raise UsageError(f"llm.model is not set, and {', '.join(tasks)} needs a language model: give --llm NAME")
         super().__init__(config, EnrichmentMetrics())
 
     def _prepare(self) -> None:

@@ -15,17 +15,17 @@ from recallflow.state.person import Fields, Person
 from recallflow.state.rows import Entry, MemoryRow
 from recallflow.state.state_hash import owners
 
-# Fields with names chosen by senders, which may end in `_ms` too.
-_SENDERS_OWN = frozenset(("metadata", "properties", "entities", "derived_from", "event", "output"))
-_PERIODS = frozenset(("valid_from", "valid_to", "until"))
+# Fields whose contents senders name. They stay unchanged, because these names may end in `_ms` too.
+_FREE_FORM = frozenset(("metadata", "properties", "entities", "derived_from", "event", "output"))
+_TIMES_WITHOUT_SUFFIX = frozenset(("valid_from", "valid_to", "until"))
 Event = dict[str, Any]
 ID_CHARACTERS = 128
-_TIMES = {"valid_from_ms": "valid_from", "valid_to_ms": "valid_to", "expires_ms": "expires_at"}
-_PLAIN = (
-    "summary", "kind", "layer", "category", "tags", "topics", "entities", "relations", "importance", "confidence",
-    "metadata",
+_TIME_COLUMNS = {"valid_from_ms": "valid_from", "valid_to_ms": "valid_to", "expires_ms": "expires_at"}
+_COLUMNS = (
+    "content", "summary", "kind", "layer", "category", "tags", "topics", "entities", "relations", "importance",
+    "confidence", "metadata",
 )  # fmt: skip
-_OF_A_MESSAGE = frozenset(("metadata",))
+_MESSAGE_FIELDS = frozenset(("content", "metadata"))  # the others need an update
 _DEFAULTS = {"kind": "message", "layer": "long_term", "importance": 0.5, "confidence": 1.0, "tags": [], "topics": [],
              "entities": [], "relations": []}  # fmt: skip
 
@@ -39,14 +39,15 @@ def export(directory: StateDirectory, tenant_id: str, user_id: str, environments
         if not environments or owner.environment in environments:
             yield {"type": "person", **owner._asdict()}
             person = Person(partition, partition.keyring.owner(owner), vectors=vectors)
-            for kind, shown in person.records():
-                yield {"type": kind, "environment": owner.environment} | readable(shown)
+            for kind, fields in person.records():
+                yield {"type": kind, "environment": owner.environment} | readable(fields)
             yield from _pending_outputs(partition, owner)
     yield from _erasures(partition, tenant_id, user_id, environments)
 
 
 def _erasures(partition: Partition, tenant_id: str, user_id: str, environments: Collection[str]) -> Iterator[Fields]:
-    """Yield the erasures of the user. Stored environments are hashes: only given ones and the default have names."""
+    """Yield the erasures of the user. The state has only hashes of environments, so others than `environments` and the
+    default one have no name."""
     keyring = partition.keyring
     user = keyring.user(tenant_id, user_id)
     names = {keyring.owner(Owner(tenant_id, one, user_id)): one for one in (*environments, PRODUCTION)}
@@ -57,28 +58,29 @@ def _erasures(partition: Partition, tenant_id: str, user_id: str, environments: 
 
 
 def _pending_outputs(partition: Partition, owner: Owner) -> Iterator[Fields]:
-    """Yield receipts and requests without confirmed delivery. `a/b` with `c` has the key of `a` with `b/c`."""
-    wanted = partition.keyring.owner(owner).hex()
+    """Yield receipts and requests without confirmed delivery. The owner's hash identifies them, because two owners may
+    have the same record key: the tenant `a/b` with the user `c`, and `a` with `b/c`."""
+    own_hash = partition.keyring.owner(owner).hex()
     for _, value in partition.scan(keys.OUTBOX):
-        whose, *outputs = orjson.loads(value)
-        for output in outputs if whose == wanted else ():
-            if output[0] != "dead":  # a dead letter here holds no data of the event
-                shown = {"kind": output[0], "output": orjson.loads(output[3])}
-                yield {"type": "pending_output", "environment": owner.environment, **shown}
+        owner_hash, *outputs = orjson.loads(value)
+        for output in outputs if owner_hash == own_hash else ():
+            if output[0] != "dead":  # a dead letter in the outbox holds no data of the event
+                fields = {"kind": output[0], "output": orjson.loads(output[3])}
+                yield {"type": "pending_output", "environment": owner.environment, **fields}
 
 
-def readable(shown: Fields) -> Fields:
+def readable(fields: Fields) -> Fields:
     """Return the fields with times in RFC 3339 under the suffix `_at`: `created_ms` becomes `created_at`."""
-    return dict(_readable(name, value) for name, value in shown.items())
+    return dict(_readable(name, value) for name, value in fields.items())
 
 
 def _readable(name: str, value: Any) -> tuple[str, Any]:
-    plain = name.removesuffix("_ms")
-    if name in _SENDERS_OWN:
+    stem = name.removesuffix("_ms")
+    if name in _FREE_FORM:
         return name, value
-    if (plain != name or name in _PERIODS) and (value is None or isinstance(value, int)):
-        known = value is not None and value > EPOCH_MS_MIN
-        return plain if plain in _PERIODS else f"{plain}_at", format_time(value) if known else None
+    if (stem != name or name in _TIMES_WITHOUT_SUFFIX) and (value is None or isinstance(value, int)):
+        is_known = value is not None and value > EPOCH_MS_MIN
+        return stem if stem in _TIMES_WITHOUT_SUFFIX else f"{stem}_at", format_time(value) if is_known else None
     if isinstance(value, dict):
         return name, readable(value)
     if isinstance(value, list | tuple):
@@ -114,27 +116,22 @@ def _events_of(partition: Partition, key: bytes, owner: Owner) -> Iterator[Event
 
 def _fields(row: MemoryRow) -> Event:
     """Return the fields that an update can change. Cleared fields are null."""
-    found = {name: getattr(row, name) for name in ("content", *_PLAIN)}
-    for column, name in _TIMES.items():
-        value = getattr(row, column)
-        found[name] = None if value is None else format_time(value)
-    return found
+    times = ((name, getattr(row, column)) for column, name in _TIME_COLUMNS.items())
+    fields = {name: getattr(row, name) for name in _COLUMNS}
+    return fields | {name: None if time_ms is None else format_time(time_ms) for name, time_ms in times}
 
 
 def _created(owner: Owner, row: MemoryRow, fields: Event) -> Iterator[Event]:
-    """Yield the events that create a memory: a message has few fields, and an update carries the others."""
-    given = {name: value for name, value in fields.items() if value is not None and value != _DEFAULTS.get(name)}
-    is_message = row.kind == "message" and row.role is not None
-    event = {"type": "message" if is_message else "memory", "id": row.id, **_place(owner, row)}
-    event |= {"timestamp": format_time(row.created_ms)}
-    event |= {name: value for name in ("role", "name") if (value := getattr(row, name)) is not None}
-    if not is_message:
-        event.pop("role", None)
-        yield event | {"kind": row.kind} | given | _derived(row)
+    """Yield the events that create a memory. A message event has few fields; an update has the others."""
+    stated = {name: value for name, value in fields.items() if value is not None and value != _DEFAULTS.get(name)}
+    event: Event = {"id": row.id, **_scope(owner, row), "timestamp": format_time(row.created_ms)}
+    author = {} if row.name is None else {"name": row.name}
+    if row.kind != "message" or row.role is None:
+        yield {"type": "memory", **event, **author, "kind": row.kind, **stated, **_derived(row)}
         return
-    yield event | {"content": row.content} | {name: given[name] for name in _OF_A_MESSAGE & given.keys()}
-    if more := {name: value for name, value in given.items() if name not in _OF_A_MESSAGE | {"content"}}:
-        yield from _updated(owner, row, more)
+    message = {name: stated[name] for name in _MESSAGE_FIELDS & stated.keys()}
+    yield {"type": "message", **event, "role": row.role, **author, "content": row.content, **message}
+    yield from _updated(owner, row, {name: value for name, value in stated.items() if name not in _MESSAGE_FIELDS})
 
 
 def _updated(owner: Owner, row: MemoryRow, changed: Event) -> Iterator[Event]:
@@ -142,19 +139,21 @@ def _updated(owner: Owner, row: MemoryRow, changed: Event) -> Iterator[Event]:
         at = row.created_ms if row.edited_ms is None else row.edited_ms
         suffix = f"@{row.version}"
         update_id = row.id[: ID_CHARACTERS - len(suffix)] + suffix
-        event = {"type": "memory.update", "id": update_id, "memory_id": row.id, **_place(owner, row)}
+        event = {"type": "memory.update", "id": update_id, "memory_id": row.id, **_scope(owner, row)}
         yield event | {"timestamp": format_time(at)} | changed
 
 
-def _place(owner: Owner, row: MemoryRow) -> Event:
-    named = {"session_id": row.session_id, "project_id": row.project_id}
-    return owner._asdict() | {name: value for name, value in named.items() if value is not None}
+def _scope(owner: Owner, row: MemoryRow) -> Event:
+    ids = {"session_id": row.session_id, "project_id": row.project_id}
+    return owner._asdict() | {name: value for name, value in ids.items() if value is not None}
 
 
 def _derived(row: MemoryRow) -> Event:
-    """Return the derivation of a memory without content hashes: later versions of its sources may precede it here."""
+    """Return the derivation of a memory, without the content hashes of its sources: in the export, later versions of
+    these may precede the memory."""
     if not row.derived_from:
         return {}
-    kept = {name: value for name, value in row.derived_from.items() if name not in ("content_hash", "others", "source")}
+    omitted = ("content_hash", "others", "source")
+    derivation = {name: value for name, value in row.derived_from.items() if name not in omitted}
     others = [{"memory_id": one["memory_id"]} for one in row.derived_from.get("others") or ()]
-    return {"derived_from": kept | ({"others": others} if others else {})}
+    return {"derived_from": derivation | ({"others": others} if others else {})}

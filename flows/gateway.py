@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from prometheus_client.registry import Collector
 
@@ -17,11 +17,12 @@ from recallflow.control import DEFAULT, ControlHistory, Decision, GateVerdict, R
 from recallflow.credentials import Headers
 from recallflow.errors import DeliveryFailed, SinkError, UsageError
 from recallflow.fields import format_time
-from recallflow.flows.admission import LiveAdmission, known_secrets, now_ms, trust_of
-from recallflow.flows.config import Config
+from recallflow.flows.admission import LiveAdmission, known_secrets, trust_of
+from recallflow.flows.config import Config, ServeSettings
 from recallflow.flows.engine_metrics import GatewayMetrics, registry_of
-from recallflow.flows.gc_policy import SWITCH_S
+from recallflow.flows.gc_policy import SWITCH_INTERVAL_S
 from recallflow.flows.local import open_local
+from recallflow.flows.runner import now_ms
 from recallflow.kafka_options import KafkaOptions
 from recallflow.operators.authorise import Authoriser
 from recallflow.private_files import open_private
@@ -32,36 +33,36 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 
-KeepDecision = Callable[[Rollout], None]  # stores a decision durably; it blocks, and raises SinkError or UsageError
+StoreDecision = Callable[[Rollout], None]  # stores a decision durably; it blocks, and raises SinkError or UsageError
 
 
 class TenantRollouts:
     """The rollout decisions of tenants: their current state, and new decisions."""
 
-    def __init__(self, admission: LiveAdmission, decisions: ControlHistory, keep: KeepDecision) -> None:
-        self._admission, self._decisions, self._keep = admission, decisions, keep
+    def __init__(self, admission: LiveAdmission, decisions: ControlHistory, store: StoreDecision) -> None:
+        self._admission, self._decisions, self._store = admission, decisions, store
 
     def state(self, tenant_id: str, headers: Headers) -> RolloutShown:
         self._admission.check_tenant(tenant_id, headers, decides=False)
         at_ms = now_ms()
-        decided = self._decisions.decision(tenant_id, "graph.rollout", DEFAULT, at_ms)
+        decision = self._decisions.decision(tenant_id, "graph.rollout", DEFAULT, at_ms)
         verdict = self._decisions.decision(tenant_id, "gate.verdict", DEFAULT, at_ms)
         return RolloutShown(
             tenant_id=tenant_id,
-            mode=decided.event.mode if decided is not None and isinstance(decided.event, Rollout) else "off",
-            since=None if decided is None else format_time(decided.append_ms),
-            by=None if decided is None else decided.event.by,
-            why=None if decided is None else decided.event.why,
+            mode=decision.event.mode if decision is not None and isinstance(decision.event, Rollout) else "off",
+            since=None if decision is None else format_time(decision.append_ms),
+            by=None if decision is None else decision.event.by,
+            why=None if decision is None else decision.event.why,
             gate=None if verdict is None else _gate(verdict),
         )
 
     async def decide(self, rollout: Rollout, headers: Headers, timeout_s: float) -> None:
-        name = self._admission.check_tenant(rollout.tenant_id, headers, decides=True)
-        if name is not None:  # senders may write any name into `by`
-            rollout = rollout.model_copy(update={"by": f"{rollout.by} (key {name})"})
+        key_name = self._admission.check_tenant(rollout.tenant_id, headers, decides=True)
+        if key_name is not None:  # senders may write any name into `by`
+            rollout = rollout.model_copy(update={"by": f"{rollout.by} (key {key_name})"})
         try:
             async with asyncio.timeout(timeout_s):
-                await asyncio.to_thread(self._keep, rollout)
+                await asyncio.to_thread(self._store, rollout)
         except TimeoutError:
             raise DeliveryFailed(f"the decision was not confirmed within {timeout_s:g} s; it may be stored") from None
 
@@ -72,17 +73,17 @@ def _gate(verdict: Decision) -> GateShown:
     return GateShown(blocked=blocked, since=format_time(verdict.append_ms), by=event.by, why=event.why)
 
 
-def to_topic(options: KafkaOptions, topic: str, secret: str | None) -> KeepDecision:
+def topic_store(options: KafkaOptions, topic: str, secret: str | None) -> StoreDecision:
     """Return a function that sends decisions to the control topic, signed if there is a secret."""
     from recallflow.connectors.kafka.control import send_decisions  # the Kafka client is optional
 
     return lambda rollout: send_decisions(options, topic, secret, [rollout])
 
 
-def to_file(path: Path | None, decisions: ControlHistory) -> KeepDecision:
+def file_store(path: Path | None, decisions: ControlHistory) -> StoreDecision:
     """Return a function that appends decisions to the file of control events. They apply at once."""
 
-    def keep(rollout: Rollout) -> None:
+    def store(rollout: Rollout) -> None:
         if path is None:
             raise UsageError("no file for decisions is configured: start with --control FILE")
         try:
@@ -92,7 +93,7 @@ def to_file(path: Path | None, decisions: ControlHistory) -> KeepDecision:
             raise SinkError(f"decisions cannot be written to the file of --control: {error.strerror}") from error
         decisions.add(rollout.timestamp or 0, rollout)
 
-    return keep
+    return store
 
 
 class ServedEngine(NamedTuple):
@@ -106,23 +107,22 @@ class ServedEngine(NamedTuple):
 
 @contextmanager
 def embedded(config: Config, decisions: ControlHistory, *, lists_owners: bool = False) -> Iterator[ServedEngine]:
-    """Open an engine in this process. `decisions` are the control events in force; `lists_owners`: see `open_local`."""
+    """Open an engine in this process, with `decisions` as its control events. `lists_owners`: see `open_local`."""
     with open_local(config, decisions, lists_owners=lists_owners) as service:
-        authoriser = Authoriser(decisions, service.trust)
-        _log.warning(authoriser.describe())
-        yield ServedEngine(service, authoriser, LiveAdmission(authoriser), service.metrics)
+        _log.warning(service.authoriser.describe())
+        yield ServedEngine(service, service.authoriser, LiveAdmission(service.authoriser), service.metrics)
 
 
 @contextmanager
 def behind_kafka(config: Config, decisions: ControlHistory) -> Iterator[ServedEngine]:
-    """Open the client of an engine behind Kafka once `decisions` holds all control events; later ones are added. Raise
-    SourceError if Kafka or its topics cannot be reached."""
+    """Read all control events into `decisions`, and open the client of an engine behind Kafka. Later control events are
+    added to `decisions`. Raise SourceError if Kafka or its topics cannot be reached."""
     from recallflow.connectors.kafka.control import ControlTable  # the Kafka client is optional
     from recallflow.connectors.kafka.service import KafkaService
 
     # Invalid secrets are reported before any connection is made.
     authoriser = Authoriser(decisions, trust_of(config.auth, known_secrets(config.auth)))
-    sys.setswitchinterval(SWITCH_S)
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
     table = ControlTable(config.kafka, config.topics.control, history=decisions, secret=config.auth.control_secret)
     topics, timeout_s = service_topics(config), config.serve.timeout_s
     with closing(table), closing(KafkaService(config.kafka, topics, timeout_s, table.failure)) as service:
@@ -141,37 +141,39 @@ def service_topics(config: Config) -> "ServiceTopics":
 def serve_kafka(config: Config) -> None:
     """Serve an engine behind Kafka until SIGTERM or SIGINT. Raise SourceError if decisions cannot be read."""
     decisions = ControlHistory()
-    keep = to_topic(config.kafka, config.topics.control, config.auth.control_secret)
+    store = topic_store(config.kafka, config.topics.control, config.auth.control_secret)
     with behind_kafka(config, decisions) as engine:
         _log.warning(engine.authoriser.describe())
-        _serve(config, engine, decisions, keep)
+        _serve(config, engine, decisions, store)
 
 
 def serve_local(config: Config, decisions: ControlHistory, control: Path | None) -> None:
-    """Serve an engine in this process until SIGTERM or SIGINT. `control` is the file of decisions, if there is one."""
-    sys.setswitchinterval(SWITCH_S)
+    """Serve an engine in this process until SIGTERM or SIGINT. New decisions are appended to the file `control`."""
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
     with embedded(config, decisions, lists_owners=True) as engine:
-        _serve(config, engine, decisions, to_file(control, decisions))
+        _serve(config, engine, decisions, file_store(control, decisions))
 
 
-def _serve(config: Config, engine: ServedEngine, decisions: ControlHistory, keep: KeepDecision) -> None:
-    chosen = config.serve
-    limits = Limits(chosen.timeout_s, chosen.body_timeout_s, chosen.concurrency)
-    rollouts = TenantRollouts(engine.admission, decisions, keep)
+def _serve(config: Config, engine: ServedEngine, decisions: ControlHistory, store: StoreDecision) -> None:
+    settings, limits, registry = config.serve, request_limits(config.serve), registry_of(engine.metrics)
+    rollouts = TenantRollouts(engine.admission, decisions, store)
 
     def mappings(tenant_id: str) -> dict[str, str | None]:
         return owner_mappings(decisions, tenant_id, now_ms())
 
-    registry = registry_of(engine.metrics)
-    app = build_app(engine.service, engine.admission, rollouts, limits, registry, mappings, chosen.cors_origins)
-    with listen(chosen.host, chosen.port) as listening:
-        warn_if_unauthenticated(chosen.host, engine.authoriser)
-        serve(app, listening, chosen.host, chosen.stop_timeout_s)
+    app = build_app(engine.service, engine.admission, rollouts, limits, registry, mappings, settings.cors_origins)
+    serve_app(app, settings.host, settings.port, engine.authoriser, settings.stop_timeout_s)
 
 
-def warn_if_unauthenticated(host: str, authoriser: Authoriser) -> None:
-    """Log a warning if other machines can connect without credentials."""
-    if not authoriser.needs_credentials() and not is_loopback(host):
-        what = "accepts connections from other machines without credentials"
-        remedy = "Create a key (recallflow keys create), or listen on 127.0.0.1"
-        _log.warning("%s %s: every client can read and change all memories. %s", host, what, remedy)
+def request_limits(settings: ServeSettings) -> Limits:
+    return Limits(settings.timeout_s, settings.body_timeout_s, settings.concurrency)
+
+
+def serve_app(app: Any, host: str, port: int, authoriser: Authoriser, stop_timeout_s: float) -> None:
+    """Serve an app until SIGTERM or SIGINT. Log a warning if other machines can connect without credentials."""
+    with listen(host, port) as listening:
+        if not authoriser.needs_credentials() and not is_loopback(host):
+            problem = "accepts connections from other machines without credentials"
+            remedy = "Create a key (recallflow keys create), or listen on 127.0.0.1"
+            _log.warning("%s %s: every client can read and change all memories. %s", host, problem, remedy)
+        serve(app, listening, host, stop_timeout_s)

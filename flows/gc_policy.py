@@ -1,8 +1,8 @@
 """Process settings while an engine runs: the schedule of garbage collection, the thread count of numeric libraries, and
-the memory that the allocator keeps.
+the size of freed memory that the allocator keeps.
 
-Python collects cyclic garbage after 700 net allocations. Within a batch these are the live objects of its events,
-scanned repeatedly: this cost 5 µs per message. Between batches few objects are alive.
+By default, Python scans for cyclic garbage after 700 net allocations. Within a batch, the new objects are those of its
+events, which are still alive: repeated scans of them cost 5 µs per message. Between batches, few objects are alive.
 
 Threads of OpenBLAS, OpenMP (FAISS) and onnxruntime wait for each other in busy loops: on two cores, a message took 18
 ms with MiniLM; the model itself needs 5 ms.
@@ -19,57 +19,57 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 # Interpreter switch interval of threads. With Python's default, a thread waits up to 5 ms each time.
-SWITCH_S = 0.0005
+SWITCH_INTERVAL_S = 0.0005
 ONE_THREAD = 1  # threads of numeric libraries per worker
 # Net allocations that start a collection between batches: about those of three queries, whose scan takes 0.06 ms.
-_BETWEEN_BATCHES = 5_000
+_THRESHOLD_BETWEEN_BATCHES = 5_000
 # Net allocations that start a collection within a batch: several times the number of a batch of messages. A collection
 # of that size takes less than 10 ms.
-_WITHIN_A_BATCH = 100_000
-_KEPT_BYTES = 31 * 1024 * 1024  # below the maximum of M_MMAP_THRESHOLD, 32 MiB (mallopt(3))
-_entering = threading.Lock()
-_within = contextlib.ExitStack()
-_engines = 0
+_THRESHOLD_WITHIN_BATCH = 100_000
+_KEPT_FREE_BYTES = 31 * 1024 * 1024  # below the maximum of M_MMAP_THRESHOLD, 32 MiB (mallopt(3))
+_lock = threading.Lock()
+_settings = contextlib.ExitStack()
+_running_engines = 0
 
 
 @contextlib.contextmanager
 def engine_process() -> Iterator[None]:
-    """Apply the process settings of an engine, until the last of several uses ends."""
-    global _engines
-    with _entering:
-        if _engines == 0:
-            _within.enter_context(collecting_between_batches())
-            _within.enter_context(threadpool_limits(ONE_THREAD))
+    """Apply the process settings. With several engines, the first one applies them, and the last one resets them."""
+    global _running_engines
+    with _lock:
+        if _running_engines == 0:
+            _settings.enter_context(garbage_collection_between_batches())
+            _settings.enter_context(threadpool_limits(ONE_THREAD))
             # The thresholds of glibc follow the largest freed array: M_TRIM_THRESHOLD becomes twice its size. The array
             # takes no memory, because nothing writes to it.
-            np.empty(_KEPT_BYTES, np.uint8)
-        _engines += 1
+            np.empty(_KEPT_FREE_BYTES, np.uint8)
+        _running_engines += 1
     try:
         threadpool_limits(ONE_THREAD)  # OpenMP limits apply to the calling thread
         yield
     finally:
-        with _entering:
-            _engines -= 1
-            if _engines == 0:
-                _within.close()
+        with _lock:
+            _running_engines -= 1
+            if _running_engines == 0:
+                _settings.close()
 
 
 @contextlib.contextmanager
-def collecting_between_batches() -> Iterator[None]:
+def garbage_collection_between_batches() -> Iterator[None]:
     """Restrict garbage collection to calls of `collect_due_garbage`, and to objects created later."""
-    usual = gc.get_threshold()
-    gc.set_threshold(_WITHIN_A_BATCH, *usual[1:])
+    previous = gc.get_threshold()
+    gc.set_threshold(_THRESHOLD_WITHIN_BATCH, *previous[1:])
     gc.freeze()  # loaded modules stay alive, and a scan of them takes 50 ms
     try:
         yield
     finally:
         gc.unfreeze()
-        gc.set_threshold(*usual)
+        gc.set_threshold(*previous)
 
 
 def collect_due_garbage() -> None:
     """Run the collection that is due between batches, if any."""
-    within, *others = gc.get_threshold()
-    gc.set_threshold(_BETWEEN_BATCHES, *others)
+    within_batch, *others = gc.get_threshold()
+    gc.set_threshold(_THRESHOLD_BETWEEN_BATCHES, *others)
     _: set[object] = set()  # an allocation triggers the check of the thresholds
-    gc.set_threshold(within, *others)
+    gc.set_threshold(within_batch, *others)

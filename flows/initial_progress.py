@@ -1,9 +1,9 @@
 """Initial progress of partitions without a committed one: in a new deployment, or after Kafka and the folders lost it.
 
-A new state directory reads memories, or enrichment results, from their beginning. An earlier engine may have sent their
-outputs already; then these records give no outputs. Before a crash, an engine may have sent only some of the outputs of
-its last records. So the last 20,000 records with outputs are compared with the output topics one by one. In a new
-deployment, memory is read from its beginning and queries from their end."""
+A new state directory reads memories, or enrichment results, from their beginning, and queries from their end. An
+earlier engine may have sent outputs of these records already; then the records give no outputs again. A crashed engine
+may have sent only some of the outputs of its last records. Therefore, the outputs of the last 20,000 records up to the
+last one with an output are compared one by one."""
 
 import logging
 from collections import defaultdict, deque
@@ -22,64 +22,60 @@ from recallflow.kafka_options import KafkaOptions
 from recallflow.records import Position
 from recallflow.state.directory import StateDirectory
 
-COMPARED = 20_000  # records before the last record with an output
+COMPARED = 20_000  # records up to the last record with an output
 
 _log = logging.getLogger(__name__)
 
 
 class DeliveredOffsets(NamedTuple):
-    """Offsets up to which outputs were sent."""
+    """Offsets of records whose outputs were sent, and of these outputs."""
 
-    below: dict[str, int]  # source (`topic:partition`) → the offset below which all outputs were sent
+    below: dict[str, int]  # input partition (`topic:number`) → the offset below which all outputs were sent
     tails: dict[str, int]  # output partition → the offset from which outputs are compared one by one
 
 
-class _Source(NamedTuple):
-    """The current range of a source partition. Outputs before `begins_ms` belong to a deleted topic of the same
-    name."""
+class _InputRange(NamedTuple):
+    """The offsets of an input partition. Outputs before its first record belong to a deleted topic of the same name."""
 
     low: int
     high: int
-    begins_ms: int
+    first_ms: int
 
 
-def sent_before(
+def find_delivered(
     options: KafkaOptions, topic: str, outputs: Sequence[str], new_consumer: NewConsumer = Consumer
 ) -> DeliveredOffsets:
     """Read the output topics from the time of the first record of `topic`. Raise SourceError."""
-    output_offsets: dict[str, dict[str, deque[tuple[int, int]]]] = {}  # part → source → (record offset, output offset)
+    # Output partition → input partition → pairs of an input and an output offset.
+    pairs_of: dict[str, dict[str, deque[tuple[int, int]]]] = {}
     last: dict[str, int] = defaultdict(lambda: -1)
     with TopicReader(options, TAIL, new_consumer=new_consumer) as reader:
-        sources = _sources(reader, topic)
-        begins_ms = min((source.begins_ms for source in sources.values()), default=0)
-        for (output, number), (_, high) in reader.spans(outputs).items() if sources else ():
-            if (begin := reader.offset_at(output, number, begins_ms)) >= high:
+        spans = reader.spans((topic,))
+        firsts = reader.firsts(spans).items()
+        ranges = {f"{topic}:{number}": _InputRange(*spans[topic, number], time_ms(one)) for (_, number), one in firsts}
+        begin_ms = min((one.first_ms for one in ranges.values()), default=0)
+        for (output, number), (_, high) in reader.spans(outputs).items() if ranges else ():
+            if (begin := reader.offset_at(output, number, begin_ms)) >= high:
                 continue
-            found = output_offsets.setdefault(f"{output}:{number}", defaultdict(lambda: deque(maxlen=COMPARED)))
+            pairs = pairs_of.setdefault(f"{output}:{number}", defaultdict(lambda: deque(maxlen=COMPARED)))
             for message in reader.read_to_end(output, number, begin):
-                if (position := _source_of(message, sources)) is not None:
-                    found[position.source].append((position.offset, message.offset()))
+                if (position := _input_of(message, ranges)) is not None:
+                    pairs[position.source].append((position.offset, message.offset()))
                     last[position.source] = max(last[position.source], position.offset)
     below = {source: max(0, offset + 1 - COMPARED) for source, offset in last.items()}
     tails: dict[str, int] = {}
-    for part, by_source in output_offsets.items():
+    for output_partition, by_source in pairs_of.items():
         compared = [at for source, pairs in by_source.items() for offset, at in pairs if offset >= below[source]]
         if compared:
-            tails[part] = min(compared)
+            tails[output_partition] = min(compared)
     return DeliveredOffsets(below, tails)
 
 
-def _sources(reader: TopicReader, topic: str) -> dict[str, _Source]:
-    spans = reader.spans((topic,))
-    firsts = reader.firsts(spans).items()
-    return {f"{topic}:{number}": _Source(*spans[topic, number], time_ms(first)) for (_, number), first in firsts}
-
-
-def _source_of(message: Any, sources: dict[str, _Source]) -> Position | None:
-    """Return the record that an output was derived from, if it is still in a source."""
-    for position in _positions_in(message):
-        known = sources.get(position.source)
-        if known and known.low <= position.offset < known.high and known.begins_ms <= time_ms(message):
+def _input_of(message: Any, ranges: dict[str, _InputRange]) -> Position | None:
+    """Return the position of the record that an output was derived from, if that is still in its topic."""
+    for position in positions_in(message):
+        found = ranges.get(position.source)
+        if found and found.low <= position.offset < found.high and found.first_ms <= time_ms(message):
             return position
     return None
 
@@ -92,49 +88,51 @@ def initial_progress(
     deployment: str,
     numbers: Collection[int],
 ) -> dict[int, PartitionProgress]:
-    """Return the initial progress of each partition.
+    """Return the initial progress of each partition. Raise SourceError.
 
-    Partitions beyond the state's count were added to the topics later, and are read from their beginning. For all
-    others the output topics are searched, because an engine of another deployment may have sent outputs, even if a
-    member of this deployment has started already. Raise SourceError."""
-    own = directory.fingerprint.partitions
+    Partition numbers from the number of state partitions on were added to the topics later, and are read from their
+    beginning. For all others, the output topics are searched, because an engine of another deployment may have sent
+    outputs, even if a member of this deployment has started already."""
+    count = directory.fingerprint.partitions
     end_offsets, at_ms = ends.latest()
     inputs = {topics.memory, topics.queries}
     memory = queries = DeliveredOffsets({}, {})
-    searched_whole = set[str]()
-    if any(number < own for number in numbers):
-        filled = [topic for topic, lasts in end_offsets.items() if any(lasts.values())]
+    searched_whole: TopicOffsets = {}
+    if any(number < count for number in numbers):
+        filled = [topic for topic, ends_of in end_offsets.items() if any(ends_of.values())]
         outputs = [topic for topic in filled if topic not in {*inputs, topics.control}]
-        memory, queries = (sent_before(options, topic, outputs) for topic in (topics.memory, topics.queries))
+        memory, queries = (find_delivered(options, topic, outputs) for topic in (topics.memory, topics.queries))
         # Any deployment may have forwarded misrouted records, to any offset of an input topic.
-        searched_whole = inputs
-    compared = [memory.tails, queries.tails]
-    tails: TopicOffsets = {
-        topic: {
-            number: 0 if topic in searched_whole else min(found.get(f"{topic}:{number}", end) for found in compared)
-            for number, end in lasts.items()
-        }
-        for topic, lasts in end_offsets.items()
-    }
+        searched_whole = {topic: dict.fromkeys(end_offsets[topic], 0) for topic in inputs & end_offsets.keys()}
+    tails: TopicOffsets = {**_tails(end_offsets, memory, queries), **searched_whole}
     progress: dict[int, PartitionProgress] = {}
     with TopicReader(options) as reader:
-        tails = since_first_record(reader, tails, [(topic, n) for n in numbers if n >= own for topic in inputs])
+        tails = since_first_record(reader, tails, [(topic, n) for n in numbers if n >= count for topic in inputs])
         for number in numbers:
-            low = reader.span(topics.memory, number)[0]
-            first, last = reader.span(topics.queries, number)
-            query_start = queries.below.get(f"{topics.queries}:{number}", last if number < own else first)
-            memory_start = memory.below.get(f"{topics.memory}:{number}", low)
+            memory_low, _ = reader.span(topics.memory, number)
+            query_low, query_high = reader.span(topics.queries, number)
+            memory_start = memory.below.get(f"{topics.memory}:{number}", memory_low)
+            query_start = queries.below.get(f"{topics.queries}:{number}", query_high if number < count else query_low)
             progress[number] = PartitionProgress(
-                LogProgress(max(low, memory_start)), LogProgress(max(first, query_start)), own, tails, at_ms,
-                deployment=deployment, began=low,
+                LogProgress(max(memory_low, memory_start)), LogProgress(max(query_low, query_start)), count, tails,
+                at_ms, deployment=deployment, began=memory_low,
             )  # fmt: skip
     for source, offset in (memory.below | queries.below).items():
         _log.info("%s: outputs of records below offset %d were sent before, and are not sent again", source, offset)
     return progress
 
 
+def _tails(end_offsets: TopicOffsets, *delivered: DeliveredOffsets) -> TopicOffsets:
+    """Return for each output partition the offset from which outputs are compared: its end, if none need be."""
+    return {
+        topic: {part: min(one.tails.get(f"{topic}:{part}", end) for one in delivered) for part, end in ends.items()}
+        for topic, ends in end_offsets.items()
+    }
+
+
 def since_first_record(reader: TopicReader, tails: TopicOffsets, added: Collection[tuple[str, int]]) -> TopicOffsets:
-    """Return tails from before the first record of added partitions: their misrouted records were forwarded later."""
+    """Return the tails, lowered to the time of the first record in an added partition. Outputs of its records, and its
+    forwarded misrouted records, are later."""
     spans = {part: reader.span(*part) for part in added}
     times_ms = [time_ms(first) for first in reader.firsts(spans).values()]
     if not times_ms:
@@ -148,30 +146,25 @@ def since_first_record(reader: TopicReader, tails: TopicOffsets, added: Collecti
 def initial_enrichment_progress(
     options: KafkaOptions, topics: TopicNames, ends: EndOffsetPoller, deployment: str, numbers: Collection[int]
 ) -> dict[int, PartitionProgress]:
-    """Return the progress of each partition of requests and results: requests with an output are done."""
+    """Return the initial progress of each partition of results and requests. Requests with an output are done."""
     end_offsets, at_ms = ends.latest()
-    sent = sent_before(options, topics.results, (topics.memory, topics.receipts, topics.dead_letters))
-    answered = answered_requests(options, topics)
+    delivered = find_delivered(options, topics.results, (topics.memory, topics.receipts, topics.dead_letters))
+    answered, tails = answered_requests(options, topics), _tails(end_offsets, delivered)
+    count = len(end_offsets[topics.results])
     progress: dict[int, PartitionProgress] = {}
     with TopicReader(options, UNCOMMITTED) as reader:
         spans = reader.spans((topics.results, topics.enrichment))
         for number in numbers:
             low = spans[topics.results, number][0]
-            results = max(low, sent.below.get(f"{topics.results}:{number}", low))
+            results = LogProgress(max(low, delivered.below.get(f"{topics.results}:{number}", low)))
             requests = answered.get(number, LogProgress(spans[topics.enrichment, number][0]))
-            tails = {
-                topic: {part: sent.tails.get(f"{topic}:{part}", end) for part, end in lasts.items()}
-                for topic, lasts in end_offsets.items()
-            }
-            progress[number] = PartitionProgress(
-                LogProgress(results), requests, len(end_offsets[topics.results]), tails, at_ms, deployment=deployment
-            )
+            progress[number] = PartitionProgress(results, requests, count, tails, at_ms, deployment=deployment)
     return progress
 
 
 def answered_requests(options: KafkaOptions, topics: TopicNames) -> dict[int, LogProgress]:
-    """Return the answered offsets of each partition of requests, according to the output topics. If retention deleted
-    the first results, requests older than the first remaining result count as answered."""
+    """Return the progress of each partition of requests, according to the output topics. If retention deleted the first
+    results, requests older than the first remaining result count as answered."""
     with TopicReader(options, UNCOMMITTED) as reader:
         spans = {number: span for (_, number), span in reader.spans((topics.enrichment,)).items() if span[0] < span[1]}
         marks = {number: np.zeros(high - low, np.bool_) for number, (low, high) in spans.items()}
@@ -182,7 +175,7 @@ def answered_requests(options: KafkaOptions, topics: TopicNames) -> dict[int, Lo
                     for part, mark in marks.items():
                         older = reader.offset_at(topics.enrichment, part, time_ms(message))
                         mark[: max(0, older - spans[part][0])] = True
-                for position in _positions_in(message):
+                for position in positions_in(message):
                     first, end = spans.get(position.partition, (0, 0))
                     if position.topic == topics.enrichment and first <= position.offset < end:
                         marks[position.partition][position.offset - first] = True
@@ -196,7 +189,8 @@ def _answered_progress(mark: "np.ndarray[Any, np.dtype[np.bool_]]", low: int) ->
     return LogProgress(low + after, 0, tuple(unanswered.tolist()))
 
 
-def _positions_in(message: Any) -> Iterator[Position]:
+def positions_in(message: Any) -> Iterator[Position]:
+    """Yield the position of the record that an output was derived from, if recallflow wrote the output."""
     for source, _ in identity_of(message):
         try:
             yield Position.parse(source.decode())

@@ -1,12 +1,12 @@
-"""The main dataflow against Kafka: one member of a deployment, for the partitions that it owns at the time.
+"""The main dataflow on Kafka: one member of a deployment, for the partitions that it currently owns.
 
     memory topic ──┐
                    ├─► decode ─► authorise ─► prepare ─► state ────────► route ─► output topics
     query topic ───┘                 ▲                   by partition
     control topic ─► decisions ──────┘
 
-`MainFlow` has the steps. `MainFlowMember` opens the parts that they need, for the time of one group membership.
-`MainKafkaFlow` runs in the process, and joins again after a membership was lost."""
+`MainFlow` has the steps. `MainFlowMember` opens the components that the steps need, for the time of one group
+membership. `MainKafkaFlow` runs in the process, and joins the group again after a membership was lost."""
 
 import atexit
 import logging
@@ -34,8 +34,9 @@ from recallflow.embedder import Embedder
 from recallflow.errors import UsageError
 from recallflow.flows.admission import follow_token_keys, trust_of
 from recallflow.flows.config import Config, read_config
-from recallflow.flows.embedded import opener
+from recallflow.flows.embedded import state_opener
 from recallflow.flows.engine_metrics import (
+    LATE_DECISIONS,
     OutputCounter,
     Stages,
     counter,
@@ -49,11 +50,17 @@ from recallflow.flows.initial_progress import initial_progress
 from recallflow.flows.member import FlowMetrics, GroupMember, KafkaFlow
 from recallflow.flows.models import SPENDING, open_embedder, open_question_models
 from recallflow.flows.partition_copies import RESULTS, Checkpoints, ReleasedPartitions, Standby
-from recallflow.flows.recipe import BatchStep, KeyedStep, Recipe, RecipeSink, RecipeSource
 from recallflow.flows.record_spans import RecordSpans
-from recallflow.flows.router import REASONS, OwningPartitions, Router, routing
+from recallflow.flows.router import MISROUTED_REASONS, OwningPartitions, Router, routing
+from recallflow.flows.runner import BatchStep, KeyedStep, Recipe, RecipeSink, RecipeSource
 from recallflow.flows.settings import open_at_rest
-from recallflow.flows.topic_checks import TopicRegistry, check_control, deployed, judged_by_senders, stamped_by_log
+from recallflow.flows.topic_checks import (
+    TopicRegistry,
+    check_control,
+    choose_partition_count,
+    producer_time_error,
+    topics_with_append_time,
+)
 from recallflow.operators.async_call import CallCompletion
 from recallflow.operators.authorise import VERDICT_KINDS, Authoriser
 from recallflow.operators.events import Batch, Item, Misrouted, by_partition, decode, key_of_partition
@@ -78,6 +85,8 @@ _log = logging.getLogger(__name__)
 
 @dataclass
 class MainFlow:
+    """The steps of the main dataflow, in the order of `recipe`."""
+
     decode_record: Callable[[Record], Item]
     authorise_item: Callable[[Item], Item]
     embedder: Embedder
@@ -97,31 +106,33 @@ class MainFlow:
         return Recipe(FLOW_ID, source, steps, sink)
 
     def decode(self, batch: list[Read]) -> list[Item | CallCompletion | Signal]:
-        """Parse records, and detect those outside of their owner's partition."""
+        """Parse records, and detect misrouted ones."""
         collect_due_garbage()  # between batches, when few objects are alive
         self.began_s = time.perf_counter()
         return [self.decode_record(one) if isinstance(one, Record) else one for one in batch]
 
     def authorise(self, batch: list[Item | CallCompletion | Signal]) -> list[Item | CallCompletion | Signal]:
-        """Refuse items whose sender lacks the right or exceeds a quota."""
+        """Refuse items whose sender lacks the rights for them, or exceeds a quota."""
         return [one if isinstance(one, CallCompletion | Signal) else self.authorise_item(one) for one in batch]
 
     def prepare(self, batch: list[Item | CallCompletion | Signal]) -> list[tuple[str, ToState]]:
-        """Analyse and embed texts. Return a batch of items per state partition. Signals stay before or after it."""
-        finished: list[tuple[str, ToState]] = []
-        before: list[tuple[str, ToState]] = []
-        after: list[tuple[str, ToState]] = []
+        """Analyse and embed texts. Return one batch of items per state partition, and the signals that came before or
+        after the first item, before or after these batches."""
+        completions: list[tuple[str, ToState]] = []
+        signals_before: list[tuple[str, ToState]] = []
+        signals_after: list[tuple[str, ToState]] = []
         items: list[Item] = []
         for one in batch:
             if isinstance(one, CallCompletion):
-                finished.append((one.key, one))
+                completions.append((one.key, one))
             elif isinstance(one, Signal):
-                (after if items else before).append((key_of_partition(one.partition), one))
+                (signals_after if items else signals_before).append((key_of_partition(one.partition), one))
             else:
                 items.append(one)
         prepared = prepare(self.embedder, items)
         self.spans.begin(prepared, self.began_s)
-        return [*finished, *before, *by_partition(prepared, lambda item: item.record.position.partition), *after]
+        batches = by_partition(prepared, lambda item: item.record.position.partition)
+        return [*completions, *signals_before, *batches, *signals_after]
 
 
 class MainFlowMember(GroupMember):
@@ -142,8 +153,8 @@ class MainFlowMember(GroupMember):
         )
         self._join(store)
         self._follow_other_members()
-        first, given = self.source.first_offsets, self.source.delivered_before
-        self.output_counter = OutputCounter(self.topics.queries, first, given, self.spans.trace_id)
+        first_offsets, delivered_before = self.source.first_offsets, self.source.delivered_before
+        self.output_counter = OutputCounter(self.topics.queries, first_offsets, delivered_before, self.spans.trace_id)
 
     def start(self) -> None:
         super().start()
@@ -156,39 +167,39 @@ class MainFlowMember(GroupMember):
         self.authoriser.warn()
 
     def recipe(self) -> Recipe:
-        chosen = self.config.auth, self.spans.headers, self.config.run.response_format, self.config.response_schema_id()
-        router = Router(self.topics, self.counts, self.most_bytes, *chosen)
+        router = Router(
+            self.topics, self.counts, self.max_bytes, self.config.auth, self.spans.headers,
+            self.run_settings.response_format, self.config.response_schema_id(),
+        )  # fmt: skip
         rates = Rates(self.decisions, self.topics.queries, self.stamped)
 
         def authorise(item: Item) -> Item:
             return item if isinstance(item, Misrouted) else rates.judge(self.authoriser.authorise(item))
 
-        def missing(number: int) -> str:
+        def describe_missing(number: int) -> str:
             return self.source.catch_up.describe(f"{self.topics.memory}:{number}")
 
         steps = MainFlow(
             decode_record=lambda record: self.owning_partitions.judge(decode(record, self.config.skips)),
             authorise_item=authorise,
             embedder=self.embedder,
-            open_state=opener(self.directory, self.embedder, self._rules(), self.models, missing),
+            open_state=state_opener(self.directory, self.embedder, self._rules(), self.models, describe_missing),
             route_outputs=routing(router, self.source, self.output_counter.observe, self.spans),
             spans=self.spans,
         )
         return steps.recipe(self.source, self.sink)
 
-    def failures(self) -> tuple[Callable[[], Exception | None], ...]:
-        table, watch, *others = super().failures()
-        return (table, watch, lambda: self.directory.storage_failure, self._forgeable_times, *others)
-
-    # ------------------------------------------------------------------ the parts
+    def failure_checks(self) -> tuple[Callable[[], Exception | None], ...]:
+        table, watch, *others = super().failure_checks()
+        return (table, watch, lambda: self.directory.storage_failure, self._timestamp_error, *others)
 
     def _open_state(self) -> None:
         config, self.decisions = self.config, ControlHistory()
-        opened = open_embedder(config.engine, config.models.embedding, "question", self.decisions, self.state_dir)
-        self.embedder = self._stack.enter_context(opened)
-        TopicRegistry.check_names(self.state_dir, self.topics.read_for())  # before files are created
-        self._shared = config.engine.shared_settings(self.embedder)
-        partitions = deployed(self.options, self.name, self.topics, self.state_dir, self._shared)
+        embedder = open_embedder(config.engine, config.models.embedding, "question", self.decisions, self.state_dir)
+        self.embedder = self._stack.enter_context(embedder)
+        TopicRegistry.check_names(self.state_dir, self.topics.read_topics_by_flag())  # before files are created
+        self._shared_settings = config.engine.shared_settings(self.embedder)
+        partitions = choose_partition_count(self.options, self.name, self.topics, self.state_dir, self._shared_settings)
         self.settings = replace(config.engine, partitions=partitions)
         self.owning_partitions = OwningPartitions(partitions)
         fingerprint, at_rest = self.settings.fingerprint(self.embedder), open_at_rest(config.encryption)
@@ -196,26 +207,27 @@ class MainFlowMember(GroupMember):
         self.directory = self._stack.enter_context(directory)
 
     def _open_control(self) -> None:
-        auth, self._secrets = self.config.auth, dict[str, bytes]()  # `follow_token_keys` fills it
-        self.authoriser = Authoriser(self.decisions, trust_of(auth, self._secrets))
+        self._secrets: dict[str, bytes] = {}  # of token keys, by fingerprint; `follow_token_keys` adds them
+        self.authoriser = Authoriser(self.decisions, trust_of(self.config.auth, self._secrets))
         self._open_table(self.decisions)
 
     def _open_models(self) -> None:
-        """Open the models for queries. Their calls belong to the spans of records."""
-        self.spans = RecordSpans(Stages(self.inputs), waits=self.topics.queries)
-        spending_file, around = self.state_dir / SPENDING, self.spans.within
-        models = self.config.models
-        opened = open_question_models(self.settings, models, self.embedder, self.decisions, spending_file, around)
-        self.models, self.meters = self._stack.enter_context(opened)
+        """Open the models for queries. Traces show a call within the span of its query."""
+        self.spans = RecordSpans(Stages(self.inputs), parked_topic=self.topics.queries)
+        models = open_question_models(
+            self.settings, self.config.models, self.embedder, self.decisions, self.state_dir / SPENDING,
+            self.spans.within,
+        )  # fmt: skip
+        self.models, self.meters = self._stack.enter_context(models)
 
     def _check_topics(self) -> None:
         check_control(self.options, self.topics.control)
-        written = self.topics.written(enriches=self.config.enrichment.wanted(self.embedder) is not None)
-        # Misrouted records are written to the input topics again.
-        self._follow_topics(self.topics.read_for(), (*written, *self.inputs))
+        written = self.topics.written_topics(enriches=self.config.enrichment.wanted(self.embedder) is not None)
+        # The input topics count as outputs too, because misrouted records are forwarded within them.
+        self._follow_topics(self.topics.read_topics_by_flag(), (*written, *self.inputs))
         if unknown := [str(skip) for skip in self.config.skips if skip.partition >= self.counts[skip.topic]]:
             raise UsageError(f"--skip {', '.join(unknown)}: the partition does not exist")
-        self.stamped = stamped_by_log(self.options, self.inputs)
+        self.stamped = topics_with_append_time(self.options, self.inputs)
 
     def _join(self, store: CheckpointStore | None) -> None:
         self.checkpoints = None
@@ -225,9 +237,9 @@ class MainFlowMember(GroupMember):
                 self.directory,
                 self.topics.memory,
                 self.name,
-                every_s=60 * self.chosen.checkpoint_minutes,
-                generations=self.chosen.checkpoint_keep,
-                owned=self.source.partitions,
+                interval_s=60 * self.run_settings.checkpoint_minutes,
+                generations=self.run_settings.checkpoint_keep,
+                open_partitions=self.source.partitions,
             )
             self._stack.enter_context(self.checkpoints.running())
         self._restore = None if self.checkpoints is None else self.checkpoints.restore
@@ -235,34 +247,28 @@ class MainFlowMember(GroupMember):
             self.directory,
             partial(initial_progress, self.options, self.topics, self.ends, self.directory, self.name),
             restore=self._restore,
-            counts=lambda: self.decisions.first_decision_ms(("quota",)) is not None,
-            instance_id=self.chosen.instance_id,
-            own=self.chosen.owned(),
-            settings=self._shared,
-            judged=self.authoriser.needs_credentials(),
+            needs_rate_history=lambda: self.decisions.first_decision_ms(("quota",)) is not None,
+            instance_id=self.run_settings.instance_id,
+            own=self.run_settings.owned(),
+            settings=self._shared_settings,
+            checks_credentials=self.authoriser.needs_credentials(),
         )
 
     def _follow_other_members(self) -> None:
-        if self.chosen.standby:
+        if self.run_settings.standby:
             standby = Standby(
-                self.options,
-                self.name,
-                self.topics.memory,
-                self.directory,
-                self.source,
-                self.membership,
-                self.chosen.standby,
-                restore=self._restore,
-            )
+                self.options, self.name, self.topics.memory, self.directory, self.source, self.membership,
+                self.run_settings.standby, restore=self._restore,
+            )  # fmt: skip
             self._stack.enter_context(standby.running())
         reader = self._stack.enter_context(TopicReader(self.options, {"group.id": self.name}))
-        me = Holder.here(self.state_dir)
+        own = Holder.here(self.state_dir)
 
         def others() -> frozenset[int]:
-            found = holders(reader, self.topics.queries, self.directory.existing_numbers())
-            own = me.host, me.directory  # processes of the same directory follow each other
-            theirs = {number: at for number, at in found.items() if (at.host, at.directory) != own}
-            return frozenset(number for number, holder in theirs.items() if not holder.released)
+            # A holder with our directory is an earlier process of this member.
+            found = holders(reader, self.topics.queries, self.directory.existing_numbers()).items()
+            theirs = ((number, one) for number, one in found if (one.host, one.directory) != (own.host, own.directory))
+            return frozenset(number for number, holder in theirs if not holder.released)
 
         def is_recoverable(number: int) -> bool:
             return self.checkpoints is not None or reader.span(self.topics.memory, number)[0] == 0
@@ -277,8 +283,6 @@ class MainFlowMember(GroupMember):
         )
         self._stack.enter_context(released.running())
 
-    # ------------------------------------------------------------------ helpers
-
     def _rules(self) -> Rules:
         replies = {topic: self.counts[topic] for topic in (self.topics.responses, *self.topics.replies)}
         rules = self.settings.rules(
@@ -287,11 +291,11 @@ class MainFlowMember(GroupMember):
         wanted, audited = self.config.enrichment.wanted(self.embedder), self.topics.audit is not None
         return replace(rules, skips=self.config.skips, wanted=wanted, audited=audited)
 
-    def _forgeable_times(self) -> Exception | None:
-        """Return an error if credentials are required, and producers choose timestamps. A first key may come at any
-        time."""
+    def _timestamp_error(self) -> Exception | None:
+        """Return an error if credentials are required, and producers choose timestamps. A check at the start is not
+        enough, because the first key may be created later."""
         unstamped = [topic for topic in self.inputs if topic not in self.stamped]
-        return judged_by_senders(unstamped) if unstamped and self.authoriser.needs_credentials() else None
+        return producer_time_error(unstamped) if unstamped and self.authoriser.needs_credentials() else None
 
 
 class MainFlowMetrics(FlowMetrics[MainFlowMember]):
@@ -308,12 +312,11 @@ class MainFlowMetrics(FlowMetrics[MainFlowMember]):
     def _metrics_of(self, member: MainFlowMember) -> Iterator[Metric]:
         yield from output_metrics(member.output_counter)
         yield gauge("waiting_queries", "Parked queries of this run", member.output_counter.waiting)
-        to_go = member.source.catch_up.remaining() or 0
-        yield gauge("catching_up_records", "Records left to apply since the start or the last outage", to_go)
-        misrouted = "Records outside of their owner's partition, which were forwarded to it"
-        yield counter("misrouted_records", misrouted, "reason", member.owning_partitions.counts, REASONS)
-        late = "Decisions that arrived after records they apply to"
-        yield counter("late_decisions", late, "kind", member.authoriser.late, VERDICT_KINDS)
+        remaining = member.source.catch_up.remaining() or 0
+        yield gauge("catching_up_records", "Records left to apply since the start or the last outage", remaining)
+        help_text = "Records outside of their owner's partition, which were forwarded to it"
+        yield counter("misrouted_records", help_text, "reason", member.owning_partitions.counts, MISROUTED_REASONS)
+        yield counter("late_decisions", LATE_DECISIONS, "kind", member.authoriser.late, VERDICT_KINDS)
         results = {} if member.checkpoints is None else member.checkpoints.results
         yield counter("checkpoints", "Checkpoints of partitions by result", "result", results, RESULTS)
         yield from state_metrics(member.directory)
@@ -327,7 +330,7 @@ class MainKafkaFlow(KafkaFlow[MainFlowMember]):
         self._store: CheckpointStore | None = None
 
     def _prepare(self) -> None:
-        # The store is opened once, so that its outage does not prevent the member from joining again.
+        # Opened only once, so that an outage of the store does not prevent the member from joining again.
         if (url := self._config.run.checkpoint_to) is not None:
             self._store = CheckpointStore.open(url, self._stopping, create=True)
 
@@ -338,7 +341,8 @@ class MainKafkaFlow(KafkaFlow[MainFlowMember]):
 def get_flow(config_file: str) -> "Dataflow":
     """Return the main dataflow for `python -m bytewax.run 'recallflow.flows.kafka:get_flow("recallflow.toml")'`.
 
-    The member joins here and leaves at interpreter exit. It does not join again: a supervisor restarts it."""
+    The member joins the group in this call, and leaves it at interpreter exit. If it loses its membership, the process
+    ends, and a supervisor must restart it."""
     from recallflow.flows.on_bytewax import dataflow
 
     config, _ = read_config({}, os.environ, Path(config_file))
@@ -347,7 +351,7 @@ def get_flow(config_file: str) -> "Dataflow":
     recipe = stack.enter_context(MainKafkaFlow(config).joined())
 
     def leave() -> None:
-        error: BaseException | None = getattr(sys, "last_value", None)  # after a failed run, nothing is handed over
+        error: BaseException | None = getattr(sys, "last_value", None)  # a failed run must not hand over partitions
         stack.__exit__(None if error is None else type(error), error, None)
 
     atexit.register(leave)

@@ -42,6 +42,7 @@ from recallflow.flows.embedded import EmbeddedEngine, StateLoop
 from recallflow.flows.engine_metrics import LocalMetrics
 from recallflow.flows.gc_policy import engine_process
 from recallflow.flows.models import CallerEmbedder
+from recallflow.flows.runner import now_ms
 from recallflow.flows.settings import AuthSettings, open_at_rest
 from recallflow.limits import RECORD_BYTES
 from recallflow.operators.authorise import Authoriser, Trust
@@ -55,15 +56,16 @@ from recallflow.records import Position, Record
 from recallflow.responses import Receipt, Response
 from recallflow.service import StoredEvent
 from recallflow.state.description import CALLERS_LOG
+from recallflow.state.directory import StateDirectory
 from recallflow.state.files import is_temporary
 from recallflow.state.lock import command
 from recallflow.state.state_hash import readable_owners
 
-EVENTS, QUERIES = CALLERS_LOG, f"{CALLERS_LOG}.queries"  # the two logs, as positions name them
-OWNERS_KNOWN = 1_000  # owners that the explorer can list
-UNDER_WAY_MAX = 256  # concurrent events of a tenant, and as many queries; further ones wait
-CLOSING_S = 20.0
-REOPEN_S, REOPEN_MOST_S = 0.5, 30.0  # pauses after I/O errors
+EVENTS, QUERIES = CALLERS_LOG, f"{CALLERS_LOG}.queries"  # the topics in the positions of events and of queries
+LISTED_OWNERS_MAX = 1_000  # owners that the explorer can list
+IN_PROGRESS_MAX = 256  # concurrent events of a tenant, and as many queries; further ones wait
+CLOSE_TIMEOUT_S = 20.0
+REOPEN_PAUSE_S, REOPEN_PAUSE_MAX_S = 0.5, 30.0  # after I/O errors
 _LATE = "the position of wait_for was not reached, or the engine is overloaded: ask again, or give it more time"
 
 _log = logging.getLogger(__name__)
@@ -71,18 +73,18 @@ _log = logging.getLogger(__name__)
 
 @dataclass(eq=False)
 class LocalService:
-    """An engine in this process. An event is acknowledged once it is applied, because no log keeps it over a crash."""
+    """An engine in this process. An event is acknowledged only after it is applied, because no log preserves it if the
+    process crashes."""
 
     calls: LocalCalls  # the queue to the engine's thread
-    trust: Trust  # for callers that check requests beforehand
     metrics: LocalMetrics
     embedding: CallerEmbedder | None  # embeds texts with a remote service; None for a local embedder
-    admit: Authoriser  # checks callers before their texts are sent to the service, because calls cost
+    authoriser: Authoriser  # of the callers' threads: servers use it, and `_embed`; the engine's thread has another
     finish_cleaning: Callable[[], None]  # returns once no file holds erased data
-    readable_owners: dict[Owner, None]  # at first, those with memories at the start
+    readable_owners: dict[Owner, None]  # owners with memories at the start or later
 
     def __post_init__(self) -> None:
-        # By topic and tenant. A semaphore is dropped after its last record.
+        # By topic and tenant. A semaphore is dropped after the last record in progress.
         self._semaphores = WeakValueDictionary[tuple[str, str], asyncio.Semaphore]()
 
     async def ask(self, query: QueryEvent, headers: Headers, timeout_s: float) -> Response:
@@ -97,32 +99,34 @@ class LocalService:
         return Response.model_validate_json(answer.body)
 
     async def store(self, event: MemoryEvent, headers: Headers) -> StoredEvent:
-        return await self._applied(event, headers)
+        return await self._apply(event, headers)
 
     async def apply(self, event: MemoryEvent, headers: Headers, timeout_s: float) -> StoredEvent:
         try:
             async with asyncio.timeout(timeout_s):
-                return await self._applied(event, headers)
+                return await self._apply(event, headers)
         except TimeoutError:
             raise DeliveryFailed(f"the event was not applied within {timeout_s:g} s; it may still be") from None
 
     async def erase(self, event: UserErase, headers: Headers) -> StoredEvent:
-        """Erase a user. Return once no file holds their data. Raise StorageError if files are not purged: it is
-        retried."""
-        stored = await self._applied(event, headers)
+        """Erase a user. Return once no file holds their data. Raise StorageError if files are not purged; the engine
+        then retries the purge."""
+        stored = await self._apply(event, headers)
         try:
             await asyncio.to_thread(self.finish_cleaning)
         except StorageError as error:
             raise StorageError(f"the user is erased; purging files failed and will be retried: {error}") from error
         return stored
 
-    async def _applied(self, event: MemoryEvent, headers: Headers) -> StoredEvent:
+    async def _apply(self, event: MemoryEvent, headers: Headers) -> StoredEvent:
         """Apply an event, and return its position and receipt. Raise InvalidRecord if it was refused."""
         value = _encoded(event.model_copy(update={"receipt": True}))
-        found = await self._embedded(event, headers)  # outside the semaphore, which limits waits for the engine only
+        embedding = await self._embed(event, headers)  # outside the semaphore, which limits waits for the engine only
         try:
             async with self._semaphore(EVENTS, event.tenant_id):
-                with self.calls.put(EVENTS, event.tenant_id, value, headers, partial(self._keep, found)) as call:
+                with self.calls.put(
+                    EVENTS, event.tenant_id, value, headers, partial(self._keep_embedding, embedding)
+                ) as call:
                     outcome = await asyncio.wrap_future(call.outcome)
         except SourceError as error:
             raise DeliveryFailed(f"{error}; the event may have been stored") from error
@@ -133,23 +137,22 @@ class LocalService:
 
     def _note_owner(self, event: MemoryEvent) -> None:
         if not isinstance(event, UserErase):
-            if len(self.readable_owners) < OWNERS_KNOWN:
+            if len(self.readable_owners) < LISTED_OWNERS_MAX:
                 self.readable_owners[event.owner] = None
             return
-        for owner in [*self.readable_owners]:
-            is_users = (owner.tenant_id, owner.user_id) == (event.tenant_id, event.user_id)
-            if is_users and event.environment in (None, owner.environment):
-                del self.readable_owners[owner]
+        for owner in [*filter(event.covers, self.readable_owners)]:
+            del self.readable_owners[owner]
 
     def owners(self) -> Collection[Owner]:
         return self.readable_owners.keys()
 
-    async def _embedded(self, event: MemoryEvent, headers: Headers) -> Matrix | str | None:
-        """Return the remote embedding of a text, or the code of a failure; None if it needs none or is refused."""
+    async def _embed(self, event: MemoryEvent, headers: Headers) -> Matrix | str | None:
+        """Return the remote embedding of an event's text, or the code of a failure. Return None if the event needs none
+        or will be refused, because calls of the service cost."""
         if self.embedding is None:
             return None
         try:
-            self.admit.check(record_now(headers), event)
+            self.authoriser.check(record_now(headers), event)
         except InvalidRecord:
             return None
         try:
@@ -158,14 +161,11 @@ class LocalService:
             raise DeliveryFailed(str(error)) from error
 
     def _semaphore(self, topic: str, tenant_id: str) -> asyncio.Semaphore:
-        found = self._semaphores.get((topic, tenant_id))
-        if found is None:
-            found = self._semaphores[topic, tenant_id] = asyncio.Semaphore(UNDER_WAY_MAX)
-        return found
+        return self._semaphores.setdefault((topic, tenant_id), asyncio.Semaphore(IN_PROGRESS_MAX))
 
-    def _keep(self, found: Matrix | str | None, position: Position) -> None:
-        if self.embedding is not None and found is not None:
-            self.embedding.keep(position, found)
+    def _keep_embedding(self, embedding: Matrix | str | None, position: Position) -> None:
+        if self.embedding is not None and embedding is not None:
+            self.embedding.keep(position, embedding)
 
     def obstacle(self) -> str:
         return self.calls.obstacle
@@ -176,8 +176,8 @@ class LocalService:
 
 @contextmanager
 def open_local(config: Config, decisions: ControlHistory, *, lists_owners: bool = False) -> Iterator[LocalService]:
-    """Open the engine over `config.state_dir`, or a temporary directory, on a separate thread. At exit it finishes the
-    calls in progress. `lists_owners`: read the owners with memories. Raise the errors of a start."""
+    """Open the engine over `config.state_dir`, or a temporary directory, on a separate thread. At exit, the engine
+    finishes the calls in progress. `lists_owners`: read the owners with memories. Raise the error of a failed start."""
     if (warning := config.enrichment.unavailable_warning()) is not None:
         _log.warning(warning)
     with ExitStack() as stack:
@@ -190,36 +190,31 @@ def open_local(config: Config, decisions: ControlHistory, *, lists_owners: bool 
         calls = LocalCalls(EVENTS, QUERIES, wake)
         authoriser, rates = Authoriser(decisions, trust), Rates(decisions, "", (EVENTS, QUERIES))
         partitions = embedded.directory.existing_partitions() if lists_owners else ()
-        owners = dict.fromkeys(islice(chain.from_iterable(map(readable_owners, partitions)), OWNERS_KNOWN))
+        owners = dict.fromkeys(islice(chain.from_iterable(map(readable_owners, partitions)), LISTED_OWNERS_MAX))
         metrics = LocalMetrics(calls, embedded.directory, authoriser)
-        stack.enter_context(_running(embedded, calls, authoriser, rates, metrics, embedding))
-        admit = Authoriser(decisions, trust)
-        yield LocalService(calls, trust, metrics, embedding, admit, embedded.directory.finish_cleaning, owners)
+
+        def decode_and_authorise(record: Record) -> Item:
+            return rates.judge(authoriser.authorise(decode(record)))
+
+        def open_loop() -> StateLoop:
+            rules = replace(embedded.rules(calls.queries, input_ends=False), is_replayable=False)
+            observe, complete = metrics.output_counter.observe, None if embedding is None else embedding.attach
+            return StateLoop(embedded, rules, decode=decode_and_authorise, observe=observe, complete=complete)
+
+        stack.enter_context(_running(embedded.directory, calls, open_loop))
+        callers = Authoriser(decisions, trust)
+        yield LocalService(calls, metrics, embedding, callers, embedded.directory.finish_cleaning, owners)
 
 
 @contextmanager
-def _running(
-    embedded: EmbeddedEngine,
-    calls: LocalCalls,
-    authoriser: Authoriser,
-    rates: Rates,
-    metrics: LocalMetrics,
-    embedding: CallerEmbedder | None,
-) -> Iterator[None]:
+def _running(directory: StateDirectory, calls: LocalCalls, open_loop: Callable[[], StateLoop]) -> Iterator[None]:
+    """Run the engine on a separate thread within the block. Raise its error."""
     failures: list[BaseException] = []
-
-    def judge(record: Record) -> Item:
-        return rates.judge(authoriser.authorise(decode(record)))
-
-    def open_engine() -> StateLoop:
-        rules = replace(embedded.rules(calls.queries, input_ends=False), is_replayable=False)
-        complete = None if embedding is None else embedding.attach
-        return embedded.loop(rules, decode=judge, observe=metrics.output_counter.observe, complete=complete)
 
     def run() -> None:
         try:
             with engine_process():
-                _serve(embedded, calls, open_engine)
+                _serve(directory, calls, open_loop)
         except BaseException as error:  # noqa: BLE001 - callers receive it
             failures.append(error)
             is_safe = isinstance(error, RecallflowError | OSError)  # the text of other errors may quote a memory
@@ -237,21 +232,20 @@ def _running(
     try:
         yield
     finally:
-        calls.end("the engine is stopping", CLOSING_S)
+        calls.end("the engine is stopping", CLOSE_TIMEOUT_S)
         thread.join()
     if failures:
         raise failures[0]
 
 
-def _serve(embedded: EmbeddedEngine, calls: LocalCalls, open_engine: Callable[[], StateLoop]) -> None:
-    """Serve calls until they end. After a transient I/O error, reopen the state, with all applied records, and
-    continue."""
-    embedded.directory.on_storage_failure = calls.wake.set
-    pauses_s = backoffs_s(REOPEN_S, REOPEN_MOST_S)
+def _serve(directory: StateDirectory, calls: LocalCalls, open_loop: Callable[[], StateLoop]) -> None:
+    """Serve calls until they end. After a transient I/O error, reopen the state, which has all applied records."""
+    directory.on_storage_failure = calls.wake.set
+    pauses_s = backoffs_s(REOPEN_PAUSE_S, REOPEN_PAUSE_MAX_S)
     while True:
         began_s = time.monotonic()
         try:
-            open_engine().serve(calls)
+            open_loop().serve(calls)
         except (StateError, OSError) as error:
             if not calls.has_begun or calls.ended or not (is_temporary(error) or isinstance(error, StateInUse)):
                 raise
@@ -259,24 +253,24 @@ def _serve(embedded: EmbeddedEngine, calls: LocalCalls, open_engine: Callable[[]
         else:
             return
         calls.interrupt(f"the engine cannot use its state, and will retry: {reason}")
-        if time.monotonic() - began_s > REOPEN_MOST_S:
-            pauses_s = backoffs_s(REOPEN_S, REOPEN_MOST_S)
+        if time.monotonic() - began_s > REOPEN_PAUSE_MAX_S:
+            pauses_s = backoffs_s(REOPEN_PAUSE_S, REOPEN_PAUSE_MAX_S)
         pause_s = next(pauses_s)
         _log.error("the engine reopens its state in %g s: %s", pause_s, reason)
-        embedded.directory.discard_partitions()
+        directory.discard_partitions()
         if calls.is_ended_within(pause_s):
             return
 
 
 @contextmanager
 def _trust(auth: AuthSettings, decisions: ControlHistory) -> Iterator[Trust]:
-    """Open the trust settings. Token keys apply as soon as they are read: no earlier record was judged without them."""
+    """Open the trust settings. Token keys apply as soon as they are read, because no record was authorised before."""
     secrets: dict[str, bytes] = {}
 
     def announce(events: Sequence[TokenKey]) -> None:
-        now_ms = time.time_ns() // 1_000_000
+        append_ms = now_ms() - DELAY_MS
         for event in events:
-            decisions.add(now_ms - DELAY_MS, event)
+            decisions.add(append_ms, event)
 
     with follow_token_keys(auth, decisions, secrets, announce):
         yield trust_of(auth, secrets)
@@ -292,26 +286,26 @@ def _encoded(event: MemoryEvent | QueryEvent) -> bytes:
 
 T = TypeVar("T")
 
-_SHARE = (
+_IN_USE_REMEDY = (
     "close() that Memory first, share one among threads, or give another path; several processes share an engine "
     "behind `recallflow serve`, or on Kafka with RecallClient"
 )
 
 
-class OwnThread:
-    """An engine that starts at once on a separate thread. It is thread-safe."""
+class EngineThread:
+    """An engine on a thread of its own, which starts with the object. All methods are thread-safe."""
 
     def __init__(self, config: Config, decisions: ControlHistory, name: str) -> None:
         """Start the engine. `name` identifies it to other processes that find the directory in use."""
         self.ready: Future[None] = Future()
-        self.ready.set_running_or_notify_cancel()  # a waiting caller may be cancelled without stopping the start
+        self.ready.set_running_or_notify_cancel()  # so that cancelling a waiting caller does not cancel the start
         self._config, self._decisions, self._name = config, decisions, name
         self._pid = os.getpid()
         self._lock = threading.Lock()
         self._closed = False
         self._failure: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="recallflow-memory", daemon=True)
-        _open.add(self)
+        _open_engines.add(self)
         self._thread.start()
 
     def submit(self, call: Callable[[LocalService], Coroutine[Any, Any, T]]) -> "Future[T]":
@@ -346,9 +340,9 @@ class OwnThread:
             if failure is not None:
                 raise failure
 
-    def _end(self, begun: "Future[None]") -> None:
-        if begun.exception() is None:
-            self._loop.call_soon_threadsafe(self._ends.set)
+    def _end(self, ready: "Future[None]") -> None:
+        if ready.exception() is None:
+            self._loop.call_soon_threadsafe(self._end_requested.set)
 
     # ------------------------------------------------------------------ the thread
 
@@ -359,7 +353,7 @@ class OwnThread:
                 asyncio.run(self._serve(service))
         except BaseException as error:  # noqa: BLE001 - callers receive it
             if isinstance(error, StateInUse):
-                error = StateInUse(error.holder, _SHARE)
+                error = StateInUse(error.holder, _IN_USE_REMEDY)
             elif isinstance(error, ModuleNotFoundError) and (to_install := remedy_for(error)) is not None:
                 error = UsageError(to_install)
             if self.ready.done():
@@ -368,23 +362,23 @@ class OwnThread:
                 self.ready.set_exception(error)
 
     async def _serve(self, service: LocalService) -> None:
-        self._service, self._loop, self._ends = service, asyncio.get_running_loop(), asyncio.Event()
+        self._service, self._loop, self._end_requested = service, asyncio.get_running_loop(), asyncio.Event()
         self.ready.set_result(None)
-        await self._ends.wait()
-        under_way = asyncio.all_tasks() - {asyncio.current_task()}
-        await asyncio.gather(*under_way, return_exceptions=True)
+        await self._end_requested.wait()
+        calls = asyncio.all_tasks() - {asyncio.current_task()}
+        await asyncio.gather(*calls, return_exceptions=True)
 
 
-_open = WeakSet[OwnThread]()
+_open_engines = WeakSet[EngineThread]()
 
 
 def _close_all() -> None:
     """Close all engines before the interpreter stops daemon threads at arbitrary points."""
-    for one in [*_open]:
+    for engine in [*_open_engines]:
         with suppress(Exception):  # the engine has logged it
-            one.close()
+            engine.close()
 
 
-# `atexit` runs too late: executors, which the engine needs to close, refuse work by then. They use the same hook.
+# `atexit` runs too late: closing needs executors, and by then they refuse work. They use the same private hook.
 _register: Callable[[Callable[[], None]], object] = getattr(threading, "_register_atexit", atexit.register)
 _register(_close_all)

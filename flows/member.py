@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Generic, TypeVar
 
 from confluent_kafka.admin import AdminClient
-from prometheus_client.core import Metric
+from prometheus_client.core import CounterMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from recallflow.connectors.kafka.admin import describe_topics, first_descriptions
@@ -27,16 +27,21 @@ from recallflow.connectors.probes import Probes
 from recallflow.control import ControlHistory
 from recallflow.errors import MembershipLost, StorageError
 from recallflow.flows.config import Config
-from recallflow.flows.engine_metrics import availability_metrics, counter, gauge, registry_of
-from recallflow.flows.gc_policy import SWITCH_S
-from recallflow.flows.kafka_metrics import input_metrics
+from recallflow.flows.engine_metrics import (
+    availability_metrics,
+    counter,
+    gauge,
+    labelled_gauge,
+    queued_records,
+    registry_of,
+)
+from recallflow.flows.gc_policy import SWITCH_INTERVAL_S
 from recallflow.flows.ownership import Ownership
 from recallflow.flows.partition_copies import Restore
-from recallflow.flows.recipe import Recipe
 from recallflow.flows.record_spans import RecordSpans
 from recallflow.flows.router import deployment_name, stop_on_signals
-from recallflow.flows.runner import run
-from recallflow.flows.topic_checks import TopicRegistry, ask_sizes
+from recallflow.flows.runner import Recipe, run
+from recallflow.flows.topic_checks import TopicRegistry, check_sizes
 from recallflow.operators.async_call import Completions
 from recallflow.owner import ranges_of
 from recallflow.process import CloseErrors, backoffs_s
@@ -59,16 +64,16 @@ class GroupMember:
     def __init__(
         self, config: Config, stack: ExitStack, stopping: Event, inputs: tuple[str, str], named_after: str
     ) -> None:
-        self.config, self.options, self.topics, self.chosen = config, config.kafka, config.topics, config.run
+        self.config, self.options, self.topics, self.run_settings = config, config.kafka, config.topics, config.run
         self.state_dir, self.name = config.named_state_dir(), deployment_name(config, named_after)
         self.inputs, self.stopping, self.closing, self._stack = inputs, stopping, CloseErrors(), stack
-        self.sent = EarlierOutputs()
+        self.earlier_outputs = EarlierOutputs()
 
-    def failures(self) -> tuple[Callable[[], Exception | None], ...]:
+    def failure_checks(self) -> tuple[Callable[[], Exception | None], ...]:
         return (self.table.failure, self.watch.failure, self.ownership.failure, self.membership.failure)
 
     def failure(self) -> Exception | None:
-        return next((error for check in self.failures() if (error := check()) is not None), None)
+        return next((error for check in self.failure_checks() if (error := check()) is not None), None)
 
     def recipe(self) -> Recipe:
         """Return the flow to execute."""
@@ -77,7 +82,7 @@ class GroupMember:
     def start(self) -> None:
         stop_on_signals(self.source)
         self._stack.enter_context(polling(self.watch, self.ends))
-        sys.setswitchinterval(SWITCH_S)
+        sys.setswitchinterval(SWITCH_INTERVAL_S)
 
     @contextmanager
     def joined(self) -> Iterator[None]:
@@ -141,20 +146,20 @@ class GroupMember:
         initial_progress: Callable[[Collection[int]], dict[int, PartitionProgress]],
         *,
         restore: Restore | None = None,
-        by_tenants: bool = True,
-        counts: Callable[[], bool] = lambda: False,
+        round_robin_by_tenant: bool = True,
+        needs_rate_history: Callable[[], bool] = lambda: False,
         instance_id: str | None = None,
         own: frozenset[int] | None = None,
         settings: Mapping[str, object] = MappingProxyType({}),
-        judged: bool = False,
+        checks_credentials: bool = False,
     ) -> None:
-        """Open ownership, membership and sink. Arguments: see `Ownership`, `Membership` and `ask_sizes`."""
+        """Open ownership, membership and sink. Arguments: see `Ownership`, `Membership` and `check_sizes`."""
         self.ownership = Ownership(
             self.options,
             self.inputs,
             directory,
             self.source,
-            self.sent,
+            self.earlier_outputs,
             self.ends,
             lambda progress: self.membership.commit(progress),
             lambda numbers: self.membership.is_committed(numbers),
@@ -162,10 +167,10 @@ class GroupMember:
             deployment=self.name,
             restore=restore,
             remedies=self.remedies,
-            by_tenants=by_tenants,
-            counts=counts,
-            give_up_unanswered=self.chosen.give_up_unanswered,
-            accept_repeats=self.chosen.accept_repeats,
+            round_robin_by_tenant=round_robin_by_tenant,
+            needs_rate_history=needs_rate_history,
+            give_up_unanswered=self.run_settings.give_up_unanswered,
+            accept_repeats=self.run_settings.accept_repeats,
         )
         self.membership = Membership(
             self.options,
@@ -173,17 +178,35 @@ class GroupMember:
             self.inputs,
             self.ownership,
             self.state_dir,
-            self.chosen.session_timeout_s,
+            self.run_settings.session_timeout_s,
             instance_id=instance_id,
             own=own,
             initial_commit=self.ownership.initial_commit,
             settings=settings,
         )
         self._stack.callback(self.membership.close)
-        self.most_bytes = ask_sizes(self.options, self.inputs, self.outputs, judged=judged)
+        self.max_bytes = check_sizes(self.options, self.inputs, self.outputs, checks_credentials=checks_credentials)
         outage_s, permit = self.membership.outage_s, self.membership.check
-        sender = OutputSender(self.options, self.most_bytes, permit, outage_s, self.stopping)
-        self.sink = DeliverySink(sender, self.sent, self.ownership.commit_barriers, self.closing)
+        sender = OutputSender(self.options, self.max_bytes, permit, outage_s, self.stopping)
+        self.sink = DeliverySink(sender, self.earlier_outputs, self.ownership.commit_barriers, self.closing)
+
+
+def input_metrics(source: OwnedSource) -> Iterator[Metric]:
+    yield counter("records", "Records read from the input topics", "topic", source.progress.emitted, source.topics)
+    yield gauge("in_flight_records", "Records read and not completed", source.progress.in_flight())
+    readers = source.readers()
+    lag = {(topic, str(number)): records for reader in readers for (topic, number), records in reader.lag().items()}
+    help_text = "Records between the reader and the end of the partition"
+    yield labelled_gauge("consumer_lag_records", help_text, "topic partition", lag)
+    queued = dict.fromkeys(source.topics, 0)
+    for reader in readers:
+        for (topic, _), lane in reader.lanes.items():
+            queued[topic] += len(lane.queue)
+    yield queued_records(queued)
+    retried = sum(reader.retried for reader in readers)
+    yield CounterMetricFamily("recallflow_retried_reads", "Failed reads that were retried", retried)
+    help_text = "Time of the last barrier of the partition that is furthest behind"
+    yield gauge("snapshot_timestamp_seconds", help_text, source.oldest_barrier_s())
 
 
 class FlowMetrics(Collector, Generic[M]):

@@ -17,9 +17,9 @@ from recallflow.operators.rules import EnrichmentTasks
 if TYPE_CHECKING:
     from recallflow.connectors.llm.calls import OpenAiEmbeddings, OpenAiModel
 
-# The caller of a model, which decides how long a call may wait: "question" is a query, and makes one attempt; "line" is
-# the embedded engine, and makes a few; "bulk" is `reembed`, and also waits out rate limits; "enrichment" is the
-# enrichment flow, and waits until a failed service is back.
+# The kind of caller decides how long a call may wait. "question": a query, with one attempt. "line": the embedded
+# engine, with several attempts. "bulk": `reembed`, which also waits for the end of rate limits. "enrichment": the
+# enrichment flow, which waits until a failed service works again.
 CallerKind = Literal["question", "line", "bulk", "enrichment"]
 _WAITS: Mapping[CallerKind, WaitsWhileOpen] = {"bulk": "rate limits", "enrichment": "always"}
 
@@ -27,7 +27,7 @@ _WAITS: Mapping[CallerKind, WaitsWhileOpen] = {"bulk": "rate limits", "enrichmen
 @dataclass(frozen=True, kw_only=True)
 class ServiceSettings:
     model: str | None = None
-    base_url: str | None = None  # the endpoint, which speaks OpenAI's protocol; None for OpenAI's own
+    base_url: str | None = None  # an endpoint with OpenAI's protocol; None for OpenAI's own
     key: str | None = field(default=None, repr=False)
     headers: tuple[str, ...] = field(default=(), repr=False)  # further headers, each as `Name: value`
     timeout_ms: int = 30_000  # the limit of each attempt of the enrichment flow
@@ -81,8 +81,8 @@ class LlmSettings(ServiceSettings):
     def load_model(
         self, caller: CallerKind, decisions: ControlHistory | None = None, spending_file: Path | None = None
     ) -> "OpenAiModel | None":
-        """Return the language model, if one is configured. Close it on the event loop that uses it. `caller` decides
-        about attempts and limits, `decisions` about quotas; `spending_file` keeps spent tokens across restarts."""
+        """Return the language model, if one is configured. Close it on the event loop that uses it. `decisions` has the
+        tenants' quotas; `spending_file` keeps the number of spent tokens across restarts."""
         if self.model is None:
             return None
         from recallflow.connectors.llm.calls import OpenAiModel  # the official client takes a second to import
@@ -93,8 +93,8 @@ class LlmSettings(ServiceSettings):
 
 @dataclass(frozen=True)
 class EmbeddingSettings(ServiceSettings):
-    """Settings of the embedding service of `--embedder openai`. `dimension` is the length of its vectors, which a state
-    directory records. Without a `base_url`, the address, key and headers of the language model apply."""
+    """Settings of the embedding service of `--embedder openai`. A state directory records the dimension of its vectors.
+    Without a `base_url`, the address, key and headers of the language model apply."""
 
     model: str = "text-embedding-3-small"
     dimension: int = 1_536
@@ -119,7 +119,7 @@ class ModelSettings(NamedTuple):
 
 @dataclass(frozen=True)
 class EnrichmentSettings:
-    """The tasks that the main flow requests of the enrichment flow, and the thresholds of their results."""
+    """The tasks that the main flow requests from the enrichment flow, and the thresholds of their results."""
 
     relationships: bool = False  # find relationships between memories, and resolve ambiguous entities
     facts: bool = False
@@ -147,10 +147,10 @@ class EnrichmentSettings:
 
     def unavailable_warning(self) -> str | None:
         """Return the warning for an engine without an enrichment flow; None if no task is configured."""
-        if not (wanted := self.llm_tasks()):
+        if not (tasks := self.llm_tasks()):
             return None
-        also = " (GRAPH_LLM_EXTRACTION_ENABLED)" if self.relationships else ""
-        return f"{', '.join(wanted)}{also} has no effect here: only recallflow run and enrich, on Kafka, call models"
+        variable = " (GRAPH_LLM_EXTRACTION_ENABLED)" if self.relationships else ""
+        return f"{', '.join(tasks)}{variable} has no effect here: only recallflow run and enrich, on Kafka, call models"
 
     def llm_tasks(self) -> list[str]:
         tasks = ("relationships", "facts", "categories", "summaries")
@@ -158,8 +158,11 @@ class EnrichmentSettings:
 
     def wanted(self, embedder: Embedder) -> EnrichmentTasks | None:
         """Return the tasks of the main flow, if any. A remote embedder embeds in the enrichment flow."""
-        found = EnrichmentTasks(
-            embed=isinstance(embedder, RemoteEmbedder),
+        embeds = isinstance(embedder, RemoteEmbedder)
+        if not embeds and not self.llm_tasks():
+            return None
+        return EnrichmentTasks(
+            embed=embeds,
             by_meaning=embedder.kind != "spelling",
             relationships=self.relationships,
             facts=self.facts,
@@ -170,4 +173,3 @@ class EnrichmentSettings:
             min_chars=self.semantic_min_chars,
             recent=self.semantic_context_limit,
         )
-        return found if any((found.embed, self.relationships, self.facts, self.categories, self.summaries)) else None

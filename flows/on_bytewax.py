@@ -15,9 +15,9 @@ from threadpoolctl import threadpool_limits
 
 from recallflow.errors import RecallflowError
 from recallflow.flows.gc_policy import ONE_THREAD
-from recallflow.flows.recipe import KeyedLogic, KeyedStep, Recipe, RecipeSink, RecipeSource
+from recallflow.flows.runner import KeyedStep, Recipe, RecipeSink, RecipeSource
 
-_AT_ONCE = datetime.fromtimestamp(0, UTC)  # the source itself waits for input
+_NO_DELAY = datetime.fromtimestamp(0, UTC)  # `next_batch` of the source waits for input, so Bytewax need not
 _EPOCH = timedelta(days=1)  # epochs have no snapshots here
 
 
@@ -26,8 +26,8 @@ def run_on_bytewax(recipe: Recipe) -> None:
     try:
         cli_main(dataflow(recipe), workers_per_process=1, epoch_interval=_EPOCH)
     except Exception as error:  # noqa: BLE001 - the most specific one is raised again
-        found = cause(error)
-        raise found from (error if found is error else found.__cause__)
+        cause = find_cause(error)
+        raise cause from (error if cause is error else cause.__cause__)
 
 
 def dataflow(recipe: Recipe) -> Dataflow:
@@ -35,26 +35,22 @@ def dataflow(recipe: Recipe) -> Dataflow:
     stream: Any = op.input("input", flow, _Source(recipe.source))
     for step in recipe.steps:
         if isinstance(step, KeyedStep):
-            stream = op.stateful_batch(step.name, stream, partial(_new_logic, step))
+            stream = op.stateful_batch(step.name, stream, partial(_Logic, step))
         else:
             stream = op.flat_map_batch(step.name, stream, step.function)
     op.output("output", stream, _Sink(recipe.sink))
     return flow
 
 
-def cause(error: BaseException) -> BaseException:
+def find_cause(error: BaseException) -> BaseException:
     """Return the wrapped error of recallflow, or else the innermost error."""
     while error.__cause__ is not None and not isinstance(error, RecallflowError):
         error = error.__cause__
     return error
 
 
-def _new_logic(step: KeyedStep, _: None) -> "_Logic":
-    return _Logic(step.new_logic())
-
-
 class _Source(DynamicSource[Any], StatelessSourcePartition[Any]):
-    """The source, which is also its only part."""
+    """The source, which is also its only partition in Bytewax."""
 
     def __init__(self, source: RecipeSource) -> None:
         self._source = source
@@ -68,15 +64,15 @@ class _Source(DynamicSource[Any], StatelessSourcePartition[Any]):
         return self._source.next_batch()
 
     def next_awake(self) -> datetime:
-        return _AT_ONCE
+        return _NO_DELAY
 
     def close(self) -> None:
         self._source.close()
 
 
 class _Logic(StatefulBatchLogic[Any, Any, None]):
-    def __init__(self, logic: KeyedLogic) -> None:
-        self._logic = logic
+    def __init__(self, step: KeyedStep, _: None) -> None:  # the second argument is a snapshot to resume from
+        self._logic = step.new_logic()
 
     def on_batch(self, values: list[Any]) -> tuple[Iterable[Any], bool]:
         return self._logic.on_batch(values)
@@ -96,7 +92,7 @@ class _Logic(StatefulBatchLogic[Any, Any, None]):
 
 
 class _Sink(DynamicSink[Any], StatelessSinkPartition[Any]):
-    """The sink, which is also its only part."""
+    """The sink, which is also its only partition in Bytewax."""
 
     def __init__(self, sink: RecipeSink) -> None:
         self._sink = sink

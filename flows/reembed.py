@@ -1,11 +1,11 @@
 """Re-embedding: the search for memories without a vector of a new model, and the computation of these vectors.
 
-The memory topic is replayed into a temporary state directory, as an engine with the new model would read it. So only
-current texts count: changed, forgotten and erased ones cost nothing, and existing vectors of the model are not computed
-again. Memory use is that of an engine, and disk use that of its state.
+The memory topic is replayed into a temporary state directory, as an engine with the new model would read it. Therefore,
+vectors are only computed for current texts, not for changed, forgotten or erased ones, and not for texts that have a
+vector of the model. The replay uses as much memory as an engine, and as much disk as its state.
 
-A misrouted record is taken into account only after an engine has forwarded it. Until then, a vector would precede its
-memory in the log, and an engine would skip the vector."""
+The text of a misrouted record is embedded only after an engine has forwarded the record. A vector that is sent earlier
+would precede its memory in the log, and an engine would skip the vector."""
 
 import asyncio
 import contextlib
@@ -30,10 +30,10 @@ from recallflow.errors import EmbedderError, ModelError, RecallflowError
 from recallflow.events import content_hash, embedding_input
 from recallflow.flows.admission import known_secrets, trust_of
 from recallflow.flows.config import Config
-from recallflow.flows.embedded import StateLoop
+from recallflow.flows.embedded import EmbeddedEngine, StateLoop
 from recallflow.flows.router import deployment_name
-from recallflow.flows.settings import open_at_rest
-from recallflow.flows.topic_checks import stamped_by_log, state_partitions
+from recallflow.flows.settings import Settings, open_at_rest
+from recallflow.flows.topic_checks import committed_partition_count, topics_with_append_time
 from recallflow.kafka_options import KafkaOptions
 from recallflow.llm import TEXT_FAILURES, EmbeddingService
 from recallflow.operators.async_call import Runtime
@@ -49,13 +49,13 @@ from recallflow.state.partition import Partition
 from recallflow.state.rows import Entry, MemoryRow
 from recallflow.state.state_hash import owners
 
-READ_AT_ONCE, READ_BYTES = 500, 8 * 1024 * 1024  # records per batch, and their size
-ROWS_AT_ONCE = 32  # a row may be as large as a record
-QUEUED = {"queued.max.messages.kbytes": 2 * 1024}  # per partition
+BATCH_RECORDS, BATCH_BYTES = 500, 8 * 1024 * 1024  # limits of a batch of records
+ROWS_PER_READ = 32  # a row may be as large as a record
+READER_SETTINGS = {"queued.max.messages.kbytes": 2 * 1024}  # per partition
 FLUSH_TEXTS = 256  # texts between two flushes; at most these are paid twice after a crash
 CALL_TEXTS = 64
-CALLS_AT_ONCE = 4
-GIVE_UP = 8  # refused texts without any accepted one; then the settings are wrong, not the texts
+CONCURRENT_CALLS = 4
+REFUSED_TEXTS_MAX = 8  # as many refused texts without any accepted one mean that the settings are wrong, not the texts
 
 T = TypeVar("T")
 Progress = Callable[[int], object]  # receives the number of newly processed items
@@ -74,20 +74,21 @@ class Cost:
     characters: int = 0
     tokens: int = 0
     refused: int = 0  # events with vectors of another dimension, which an engine with this model would refuse
-    misrouted: int = 0  # misrouted records that no engine has forwarded yet
+    misrouted: int = 0  # misrouted records that were not forwarded yet
 
 
 class MemoryTopicReplay:
-    """The state of the memory topic up to its end, for an engine with the model. Outputs are discarded."""
+    """The state after all records of the memory topic, for an engine with the model. Outputs are discarded."""
 
     def __init__(
-        self, directory: StateDirectory, embedder: Embedder, rules: Rules, judge: Callable[[Decoded], Item]
+        self, directory: StateDirectory, embedder: Embedder, rules: Rules, authorise: Callable[[Decoded], Item]
     ) -> None:
-        self.refused: Counter[str] = Counter()
+        self.refused: Counter[str] = Counter()  # refused records, by error code
         self.misrouted: set[Position] = set()  # misrouted records that were not forwarded yet
-        self.directory, self._judge, self._skips = directory, judge, rules.skips
+        self.directory, self._authorise, self._skips = directory, authorise, rules.skips
         self._partition_of = partial(partition_by_owner, partitions=directory.fingerprint.partitions)
-        self._loop = StateLoop(directory, embedder, rules, None, decode=self._decode, complete=self._writes)
+        engine = EmbeddedEngine(directory, embedder, Settings(), is_temporary=True)
+        self._loop = StateLoop(engine, rules, decode=self._decode, complete=self._writes)
 
     @classmethod
     @contextlib.contextmanager
@@ -96,24 +97,22 @@ class MemoryTopicReplay:
         topic = config.topics.memory
         with contextlib.ExitStack() as stack:
             with TopicReader(config.kafka, {"group.id": deployment_name(config, topic)}) as reader:
-                spans = reader.spans([topic])
-                stored = state_partitions(reader, topic, len(spans))
-            settings = replace(config.engine, partitions=len(spans) if stored is None else stored)
+                offset_ranges = reader.spans([topic])
+                committed = committed_partition_count(reader, topic, len(offset_ranges))
+            settings = replace(config.engine, partitions=len(offset_ranges) if committed is None else committed)
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="recallflow-reembed-")))
             fingerprint, at_rest = settings.fingerprint(embedder), open_at_rest(config.encryption)
-            opened = StateDirectory.open(folder / "state", fingerprint, settings.cache_bytes, at_rest=at_rest)
-            directory = stack.enter_context(opened)
-            secret = config.auth.control_secret
+            state = StateDirectory.open(folder / "state", fingerprint, settings.cache_bytes, at_rest=at_rest)
+            directory, secret = stack.enter_context(state), config.auth.control_secret
             with contextlib.closing(ControlTable(config.kafka, config.topics.control, secret=secret)) as table:
                 decisions = table.history
             rules = replace(settings.rules(embedder, decisions=decisions), skips=config.skips)
             authoriser = Authoriser(decisions, trust_of(config.auth, known_secrets(config.auth)))
             authoriser.warn()
-            stamped = stamped_by_log(config.kafka, [topic])
-            rates = Rates(decisions, config.topics.queries, stamped)
+            rates = Rates(decisions, config.topics.queries, topics_with_append_time(config.kafka, [topic]))
             replay = cls(directory, embedder, rules, lambda item: rates.judge(authoriser.authorise(item)))
-            total(sum(high - low for low, high in spans.values()))
-            for messages in _batches(_merged(config.kafka, spans)):
+            total(sum(high - low for low, high in offset_ranges.values()))
+            for messages in _batches(_merged(config.kafka, offset_ranges)):
                 replay.apply(messages)
                 progress(len(messages))
             yield replay
@@ -125,7 +124,7 @@ class MemoryTopicReplay:
         item = decode(record, self._skips)
         if isinstance(item, Refused) or record.position.partition == self._partition_of(item):
             self.misrouted.discard(record.original_position)
-            return self._judge(item)
+            return self._authorise(item)
         self.misrouted.add(record.position)
         return Misrouted(record, item.owner, self._partition_of(item))
 
@@ -147,34 +146,36 @@ class MemoryTopicReplay:
         return found
 
 
-def _merged(options: KafkaOptions, spans: Mapping[tuple[str, int], tuple[int, int]]) -> Iterator[Any]:
+def _merged(options: KafkaOptions, offset_ranges: Mapping[tuple[str, int], tuple[int, int]]) -> Iterator[Any]:
     """Yield the messages of all partitions by append time: an owner's vectors may be in another partition."""
     with contextlib.ExitStack() as stack:
-        readers = [stack.enter_context(TopicReader(options, QUEUED, decodes=True)) for _ in spans]
-        each = [reader.read_to_end(*part, low) for reader, (part, (low, _)) in zip(readers, spans.items(), strict=True)]
-        yield from heapq.merge(*each, key=time_ms)
+        streams = [
+            stack.enter_context(TopicReader(options, READER_SETTINGS, decodes=True)).read_to_end(*partition, low)
+            for partition, (low, _) in offset_ranges.items()
+        ]
+        yield from heapq.merge(*streams, key=time_ms)
 
 
 def _batches(messages: Iterable[Any]) -> Iterator[list[Any]]:
     batch: list[Any] = []
-    read_bytes = 0
+    batch_bytes = 0
     for message in messages:
         batch.append(message)
-        read_bytes += size_bytes(message)
-        if len(batch) == READ_AT_ONCE or read_bytes >= READ_BYTES:
+        batch_bytes += size_bytes(message)
+        if len(batch) == BATCH_RECORDS or batch_bytes >= BATCH_BYTES:
             yield batch
-            batch, read_bytes = [], 0
+            batch, batch_bytes = [], 0
     if batch:
         yield batch
 
 
 def _missing_of(partition: Partition, key: bytes, owner: Owner) -> Iterator[TextToEmbed]:
     entries = (Entry.decode(value) for _, value in partition.scan(keys.table(key, keys.ENTRY)))
-    for some in _parts(entries, ROWS_AT_ONCE):
+    for some in _chunks(entries, ROWS_PER_READ):
         stored = partition.get_many([keys.vectors(key, entry.seq) for entry in some])
-        without = [entry for entry, vectors in zip(some, stored, strict=True) if vectors is None]
-        wanted = [keys.row(key, partition.keyring.name(key, entry.id), entry.version) for entry in without]
-        for value in partition.get_many(wanted):
+        missing = [entry for entry, vectors in zip(some, stored, strict=True) if vectors is None]
+        rows = [keys.row(key, partition.keyring.name(key, entry.id), entry.version) for entry in missing]
+        for value in partition.get_many(rows):
             row = None if value is None else MemoryRow.decode(value)
             if row is not None and row.content and not row.content.isspace():
                 yield TextToEmbed(owner, row.id, embedding_input(row.author, row.content), content_hash(row.content))
@@ -182,27 +183,27 @@ def _missing_of(partition: Partition, key: bytes, owner: Owner) -> Iterator[Text
 
 @dataclass
 class Reembedding:
-    """The computation of vectors. It sends each as a `memory.embedding` event."""
+    """The computation of vectors. Each vector is sent as a `memory.embedding` event."""
 
     service: EmbeddingService
     runtime: Runtime
     has_vectors: bool = False  # the topic has vectors of the model, so a failure is due to a text, not to the settings
-    written: int = 0
-    refused: int = 0  # texts that the service refuses
-    _accepted: int = 0  # texts
+    written: int = 0  # the number of sent vectors
+    refused: int = 0  # the number of texts that the service refused
+    _accepted: int = 0  # the number of texts that it embedded
 
     def run(self, texts: Iterator[TextToEmbed], publisher: Publisher, progress: Progress) -> None:
         """Compute and send the vectors of texts. Raise RecallflowError if the service fails permanently, EmbedderError
         if the first vectors have another dimension, and SinkError."""
-        for some in _parts(texts, FLUSH_TEXTS):
+        for some in _chunks(texts, FLUSH_TEXTS):
             try:
-                found = self.runtime.run(self._embed_all(some))
+                vectors = self.runtime.run(self._embed_all(some))
             except ModelError as error:
                 raise RecallflowError(
                     f"{self.service.name} gave no more vectors ({error}); {self.written:,} are written. "
                     "Run the same command again: it resumes where it stopped"
                 ) from error
-            for text, vector in zip(some, found, strict=True):
+            for text, vector in zip(some, vectors, strict=True):
                 if vector is not None:
                     publisher.send(text.owner.record_key, _event(text, self.service.name, vector))
                     self.written += 1
@@ -214,35 +215,35 @@ class Reembedding:
         by_tenant: dict[str, list[int]] = {}
         for at, text in enumerate(texts):
             by_tenant.setdefault(text.owner.tenant_id, []).append(at)
-        calls = [some for every in by_tenant.values() for some in _parts(every, CALL_TEXTS)]
-        slots = asyncio.Semaphore(CALLS_AT_ONCE)
+        calls = [call for indices in by_tenant.values() for call in _chunks(indices, CALL_TEXTS)]
+        slots = asyncio.Semaphore(CONCURRENT_CALLS)
+        vectors: list[Matrix | None] = [None] * len(texts)
 
-        async def one(call: Sequence[int]) -> list[Matrix | None]:
+        async def embed(call: Sequence[int]) -> None:
             async with slots:
-                return await self._embed([texts[at] for at in call])
+                for at, vector in zip(call, await self._embed([texts[at] for at in call]), strict=True):
+                    vectors[at] = vector
 
-        found: list[Matrix | None] = [None] * len(texts)
-        for call, vectors in zip(calls, await asyncio.gather(*map(one, calls)), strict=True):
-            for at, vector in zip(call, vectors, strict=True):
-                found[at] = vector
-        return found
+        await asyncio.gather(*map(embed, calls))
+        return vectors
 
     async def _embed(self, texts: Sequence[TextToEmbed]) -> list[Matrix | None]:
         """Return the vectors of one call. If the service refuses the call, send each text separately."""
-        found = await self._call(texts)
-        if not isinstance(found, ModelError):
-            return [*found]
+        result = await self._call(texts)
+        if not isinstance(result, ModelError):
+            return [*result]
+        refused_max = REFUSED_TEXTS_MAX if self.has_vectors else min(REFUSED_TEXTS_MAX, len(texts))
         vectors: list[Matrix | None] = []
         for text in texts:
             try:
                 one = await self._call([text])
-            except ModelError as error:
-                raise (found if error.code == "left_alone" else error) from None
+            except ModelError as error:  # `left_alone`: the circuit breaker is open because of the first error
+                raise (result if error.code == "left_alone" else error) from None
             if not isinstance(one, ModelError):
                 vectors.extend(one)
                 continue
             self.refused += 1
-            if not self._accepted and self.refused >= (GIVE_UP if self.has_vectors else min(GIVE_UP, len(texts))):
+            if not self._accepted and self.refused >= refused_max:
                 raise one
             vectors.append(None)
         return vectors
@@ -263,10 +264,9 @@ class Reembedding:
         return vectors
 
 
-def _parts(every: Iterable[T], count: int) -> Iterator[list[T]]:
-    left = iter(every)
-    while some := [*islice(left, count)]:
-        yield some
+def _chunks(values: Iterable[T], size: int) -> Iterator[list[T]]:
+    remaining = iter(values)
+    return iter(lambda: [*islice(remaining, size)], [])
 
 
 def _event(text: TextToEmbed, model: str, vector: Matrix) -> bytes:

@@ -45,10 +45,14 @@ from recallflow.records import MOVED_HEADER, Position
 from recallflow.registered_responses import encode
 from recallflow.responses import REGISTERED_FORMATS
 
-REASONS = ("no_key", "other_key", "other_partition")
+MISROUTED_REASONS = ("no_key", "other_key", "other_partition")
 DETAIL_BYTES = 2_000
-HEADERS_SHARE = 4  # the refused record's headers take at most 1/4 of a dead letter
+HEADERS_DIVISOR = 4  # the refused record's headers take at most 1/4 of a dead letter
 ToRoute = RoutedOutput | ResultOutput | EventOutput
+_TOPICS: dict[type, str] = {  # type of output → field of `TopicNames`
+    Answer: "responses", ReceiptOutput: "receipts", TaskRequest: "enrichment", DeadLetter: "dead_letters",
+    Verdict: "control", AuditEntry: "audit", ResultOutput: "results", EventOutput: "memory",
+}  # fmt: skip
 NO_AUTH = AuthSettings()
 UNREADABLE = "a header's name is not UTF-8"
 STEP = "state"
@@ -59,25 +63,25 @@ _log = logging.getLogger(__name__)
 
 
 class OwningPartitions:
-    """Detector of misrouted records, counted by reason. Java producers choose the owning partition of the key
-    `tenant_id/user_id` (murmur2); producers made with librdkafka need `partitioner=murmur2_random`."""
+    """Detector of misrouted records. It counts them by reason. Given the key `tenant_id/user_id`, Java producers choose
+    the owning partition (murmur2); producers made with librdkafka need `partitioner=murmur2_random` for that."""
 
     def __init__(self, partitions: int) -> None:
         self.counts: Counter[str] = Counter()
         self._partitions = partitions
 
     def judge(self, item: Decoded) -> Item:
-        """Return the item, or mark it as misrouted. A refused record has no reliable owner, so it stays where it is."""
+        """Return the item, or mark it as misrouted. A refused item has no reliable owner, so it is never misrouted."""
         if isinstance(item, Refused):
             return item
         record, owner = item.record, item.owner
-        home = state_partition(owner.tenant_id, owner.user_id, self._partitions)
-        if record.position.partition == home:
+        owning_partition = state_partition(owner.tenant_id, owner.user_id, self._partitions)
+        if record.position.partition == owning_partition:
             return item
         if not record.silent:
-            keyed = "other_partition" if record.key == owner.record_key else "other_key"
-            self._count(item, "no_key" if record.key is None else keyed)
-        return Misrouted(record, owner, home)
+            reason = "other_partition" if record.key == owner.record_key else "other_key"
+            self._count(item, "no_key" if record.key is None else reason)
+        return Misrouted(record, owner, owning_partition)
 
     def _count(self, item: Decoded, reason: str) -> None:
         if not self.counts:
@@ -93,15 +97,15 @@ class OwningPartitions:
 
 @dataclass(frozen=True, eq=False)
 class Router:
-    """The conversion of outputs to topic records. All outputs of an owner go to one partition, in order."""
+    """The conversion of outputs to topic records. In a topic, all outputs of an owner go to one partition, in order."""
 
     topics: TopicNames
     partitions: Mapping[str, int]  # topic → number of partitions
-    most_bytes: Mapping[str, int]  # topic → largest record
+    max_bytes: Mapping[str, int]  # topic → largest record
     auth: AuthSettings = NO_AUTH  # the credentials of derived events, and the secret that signs verdicts
-    traced: Callable[[Position], Headers] = lambda _: ()  # returns the trace headers for outputs of a record
+    trace_headers: Callable[[Position], Headers] = lambda _: ()  # returns the trace headers of a record's outputs
     response_format: str = JSON
-    schema_id: int = 0  # of responses in a registered format
+    schema_id: int = 0  # the schema of responses in a registered format
 
     def fitted(self, output: Output) -> Output:
         """Return the output as it will be sent. Answers and requests that exceed their topic's limit are shortened. A
@@ -112,37 +116,30 @@ class Router:
             case TaskRequest():
                 return fitted_request(output, self._room_bytes(output))
             case Reroute(record=record):
-                room_bytes = _moved(output).room_bytes(self.most_bytes[record.position.topic])
+                room_bytes = _moved(output).room_bytes(self.max_bytes[record.position.topic])
                 return output if len(record.original) <= room_bytes else DeadLetter(record, 0, TOO_LARGE_TO_MOVE, STEP)
         return output
 
     def route(self, output: ToRoute) -> ToSend:
+        topic = self._topic_of(output)
         match output:
             case Answer():
-                topic, outgoing = self._topic_of(output), self._answer(output, output.body)
-                outgoing = replace(outgoing, instead=partial(self._failed, output))
-            case ReceiptOutput():
-                topic, outgoing = self.topics.receipts, self._outgoing(output, output.key, output.body)
-            case TaskRequest():
-                topic, outgoing = self.topics.enrichment, self._outgoing(output, output.key, output.body)
+                outgoing = replace(self._answer(output, output.body), instead=partial(self._failed, output))
+            case ReceiptOutput() | TaskRequest() | AuditEntry():
+                outgoing = self._outgoing(output, output.key, output.body)
             case DeadLetter():
-                topic = self.topics.dead_letters
-                outgoing = letter(output, self.most_bytes[topic])
+                outgoing = letter(output, self.max_bytes[topic])
             case Verdict():
                 signature = sign(self.auth.control_secret, output.key, output.body)
-                topic, outgoing = self.topics.control, self._outgoing(output, output.key, output.body, signature)
-            case AuditEntry():
-                topic, outgoing = str(self.topics.audit), self._outgoing(output, output.key, output.body)
+                outgoing = self._outgoing(output, output.key, output.body, signature)
             case ResultOutput():
-                topic, outgoing = self.topics.results, self._outgoing(output, output.key, output.body)
+                outgoing = self._outgoing(output, output.key, output.body)
                 bare = self._outgoing(output, output.key, output.bare)
-                fits = len(output.body) <= outgoing.room_bytes(self.most_bytes[topic])
+                fits = len(output.body) <= outgoing.room_bytes(self.max_bytes[topic])
                 outgoing = replace(outgoing, instead=lambda _: bare) if fits else bare
             case Reroute():
-                topic, outgoing = output.position.topic, _moved(output)
-                return ToSend(topic, output.owning_partition, outgoing)
+                return ToSend(topic, output.owning_partition, _moved(output))
             case EventOutput():
-                topic = self.topics.memory
                 outgoing = self._outgoing(output, output.key, output.body, self.auth.credentials)
         return ToSend(topic, self._partition(topic, output), outgoing)
 
@@ -152,22 +149,24 @@ class Router:
         key = output.record.key if isinstance(output, DeadLetter) else output.key
         return partition_of(str(output.position).encode() if key is None else key, self.partitions[topic])
 
-    def _topic_of(self, output: Answer | TaskRequest) -> str:
-        if isinstance(output, TaskRequest):
-            return self.topics.enrichment
-        return self.topics.responses if output.reply_to is None else output.reply_to.topic
+    def _topic_of(self, output: ToRoute) -> str:
+        if isinstance(output, Answer) and output.reply_to is not None:
+            return output.reply_to.topic
+        if isinstance(output, Reroute):
+            return output.position.topic
+        return str(getattr(self.topics, _TOPICS[type(output)]))
 
     def _room_bytes(self, output: Answer | TaskRequest) -> int:
         empty = self._answer(output, b"") if isinstance(output, Answer) else self._outgoing(output, output.key, b"")
-        return empty.room_bytes(self.most_bytes[self._topic_of(output)]) - len(empty.value or b"")
+        return empty.room_bytes(self.max_bytes[self._topic_of(output)]) - len(empty.value or b"")
 
     def _answer(self, answer: Answer, body: bytes) -> Outgoing:
-        if (chosen := self.response_format) == JSON:
+        if self.response_format == JSON:
             return self._outgoing(answer, answer.key, body)
-        if chosen in REGISTERED_FORMATS:
-            return self._outgoing(answer, answer.key, encode(body or b"{}", chosen, self.schema_id))
-        number = f"{answer.position}/{answer.number}"
-        value, headers = response_event(body, answer.key, self.topics.responses, number, chosen)
+        if self.response_format in REGISTERED_FORMATS:
+            return self._outgoing(answer, answer.key, encode(body or b"{}", self.response_format, self.schema_id))
+        event_id = f"{answer.position}/{answer.number}"
+        value, headers = response_event(body, answer.key, self.topics.responses, event_id, self.response_format)
         return self._outgoing(answer, answer.key, value, headers)
 
     def _failed(self, answer: Answer, reason: str) -> Outgoing:
@@ -175,46 +174,45 @@ class Router:
         return self._answer(answer, error.body)
 
     def _outgoing(self, output: ToRoute, key: bytes, value: bytes, headers: Headers = ()) -> Outgoing:
-        return _outgoing(output, key, value, (*headers, *self.traced(output.position)))
+        return _outgoing(output, key, value, (*headers, *self.trace_headers(output.position)))
 
 
 def _moved(output: Reroute) -> Outgoing:
     """Return the unchanged record under its owner's key, with its source in a header."""
     record = output.record
-    came = (MOVED_HEADER, str(record.position).encode())
+    source = (MOVED_HEADER, str(record.position).encode())
     value = None if record.tombstone else record.original
-    return _outgoing(output, output.key, value, (*(record.headers or ()), came))
+    return _outgoing(output, output.key, value, (*(record.headers or ()), source))
 
 
-def letter(output: DeadLetter, most_bytes: int) -> Outgoing:
+def letter(output: DeadLetter, max_bytes: int) -> Outgoing:
     """Return a dead letter: the refused record with the reason. An oversized record is cut, with its size and hash."""
     record = output.record
-    own, missing = _own_headers(record.headers, most_bytes // HEADERS_SHARE)
+    own, changes = _own_headers(record.headers, max_bytes // HEADERS_DIVISOR)
     if record.key is not None and len(record.key) > KEY_BYTES:
-        missing |= {"error.key_size": str(len(record.key))}
+        changes |= {"error.key_size": str(len(record.key))}
     value, masked = mask(record.original)
     key, masked_in_key = (None, 0) if record.key is None else mask(record.key)
     if masked + masked_in_key:
-        missing |= {"error.masked": str(masked + masked_in_key)}
-    sent = None if record.tombstone else value
-    whole = _outgoing(output, key, sent, (*own, *error_headers(output, missing)))
-    whole = replace(whole, instead=partial(_letter_without_record, output))
-    if len(value) <= whole.room_bytes(most_bytes):
-        return whole
-    cut = replace(whole, headers=(*own, *error_headers(output, missing | _whole(record.original))))
-    return replace(cut, value=value[: cut.room_bytes(most_bytes)])
+        changes |= {"error.masked": str(masked + masked_in_key)}
+    uncut = _outgoing(output, key, None if record.tombstone else value, (*own, *error_headers(output, changes)))
+    uncut = replace(uncut, instead=partial(_letter_without_record, output))
+    if len(value) <= uncut.room_bytes(max_bytes):
+        return uncut
+    cut = replace(uncut, headers=(*own, *error_headers(output, changes | _size_and_hash(record.original))))
+    return replace(cut, value=value[: cut.room_bytes(max_bytes)])
 
 
 def _letter_without_record(output: DeadLetter, reason: str) -> Outgoing:
     """Return the replacement of a dead letter that the brokers refuse: the reason, without the record."""
-    headers = error_headers(output, _whole(output.record.original) | {"error.refused": reason})
+    headers = error_headers(output, _size_and_hash(output.record.original) | {"error.refused": reason})
     return _outgoing(output, mask(output.record.key or b"")[0] or str(output.position).encode(), b"", headers)
 
 
-def error_headers(output: DeadLetter, missing: dict[str, str]) -> Headers:
-    """Return the headers with the reason of a refusal, and with `missing` parts of the record. They follow the record's
+def error_headers(output: DeadLetter, changes: dict[str, str]) -> Headers:
+    """Return the headers with the reason of a refusal, and with the `changes` to the record. They follow the record's
     own headers, which may have the same names. The time is the record's, so that a replay gives the same headers."""
-    why = {
+    reason = {
         "error.code": output.error.code,
         "error.detail": mask(str(output.error).encode())[0][:DETAIL_BYTES].decode(errors="ignore"),
         "error.fields": _fields(output.error),
@@ -222,7 +220,7 @@ def error_headers(output: DeadLetter, missing: dict[str, str]) -> Headers:
         "error.source": str(output.position),
         "error.time": str(output.record.append_ms),
     }
-    return tuple((name, value.encode()) for name, value in (why | missing).items())
+    return tuple((name, value.encode()) for name, value in (reason | changes).items())
 
 
 def _fields(error: InvalidRecord) -> str:
@@ -232,17 +230,17 @@ def _fields(error: InvalidRecord) -> str:
     return mask(text)[0].decode()
 
 
-def _own_headers(headers: Headers | None, most_bytes: int) -> tuple[Headers, dict[str, str]]:
-    """Return a record's own headers without credentials, or none with the reason."""
+def _own_headers(headers: Headers | None, max_bytes: int) -> tuple[Headers, dict[str, str]]:
+    """Return a record's own headers without credentials. Unreadable or large ones are dropped, with the reason."""
     if headers is None:
         return (), {"error.headers_dropped": UNREADABLE}
     headers = without_credentials(headers)
-    if (size_bytes := headers_bytes(headers)) > most_bytes:
+    if (size_bytes := headers_bytes(headers)) > max_bytes:
         return (), {"error.headers_dropped": f"{len(headers)} headers of {size_bytes} bytes"}
     return headers, {}
 
 
-def _whole(value: bytes) -> dict[str, str]:
+def _size_and_hash(value: bytes) -> dict[str, str]:
     return {"error.size": str(len(value)), "error.sha256": hashlib.sha256(value).hexdigest()}
 
 
@@ -258,28 +256,28 @@ def deployment_name(config: Config, topic: str) -> str:
 def routing(
     router: Router, source: OwnedSource, observe: Callable[[Any], None], spans: RecordSpans
 ) -> Callable[[list[tuple[str, Any]]], Iterator[ToSend | OutputBarrier]]:
-    """Return the step that routes outputs, reports completed records to the source, and ends their spans. Barriers stay
-    behind the outputs before them."""
+    """Return the step that routes outputs, reports completed records to the source, and ends their spans. It keeps the
+    order of outputs and barriers."""
 
     def route(batch: list[tuple[str, Any]]) -> Iterator[ToSend | OutputBarrier]:
-        late: list[Position] = []
-        for _, made in batch:
-            if isinstance(made, OutputBarrier):
-                yield made
+        parked: list[Position] = []
+        for _, item in batch:
+            if isinstance(item, OutputBarrier):
+                yield item
                 continue
-            output = router.fitted(made)
+            output = router.fitted(item)
             observe(output)
             if isinstance(output, Ack):
                 topic, _, partition = output.source.rpartition(":")
                 source.progress.count_finished(topic, len(output.offsets))
                 source.catch_up.count_applied(output.source, output.offsets)
-                spans.done(Position(topic, int(partition), offset) for offset in output.offsets)
+                spans.end_or_park(Position(topic, int(partition), offset) for offset in output.offsets)
             else:
-                if spans.is_late(output.position):
-                    late.append(output.position)
-                sent = router.route(output)
-                yield sent._replace(outgoing=replace(sent.outgoing, delivered=spans.track_output(output)))
-        spans.end_late(late)
+                if spans.is_parked(output.position):
+                    parked.append(output.position)
+                to_send = router.route(output)
+                yield to_send._replace(outgoing=replace(to_send.outgoing, delivered=spans.track_output(output)))
+        spans.end_parked(parked)
 
     return route
 

@@ -25,32 +25,32 @@ YEAR_MINUTES = 365 * 24 * 60
 
 
 def refuse_unless(settings: object, *rules: tuple[str, str, bool]) -> None:
-    """Check rules: a field's name, its valid values, and whether it has one. Raise UsageError with all violations."""
-    broken = ((name, what) for name, what, holds in rules if not holds)
-    if problems := [f"{name} must be {what}, not {getattr(settings, name)}" for name, what in broken]:
+    """Check rules: field name, valid values, and whether the value is one of them. Raise UsageError."""
+    violations = ((name, valid) for name, valid, is_valid in rules if not is_valid)
+    if problems := [f"{name} must be {valid}, not {getattr(settings, name)}" for name, valid in violations]:
         raise UsageError("; ".join(problems))
 
 
 @dataclass(frozen=True)
 class Settings:
-    """Settings of the engine. `partitions`, `embedder`, `episode_gap_minutes` and `similarity_…` shape the state: a
-    state directory records them, and cannot be opened with others."""
+    """Settings of the engine. `partitions`, `embedder`, `episode_gap_minutes` and `similarity_…` determine the state: a
+    state directory records them, and cannot be opened with other values."""
 
     embedder: str = "meaning"
     model_path: Path | None = None  # the folder of the embedder's model; the reranker's, if the embedder has no model
     partitions: int = 16
     episode_gap_minutes: float = 30.0
     cache_bytes: int = 512 * 1024 * 1024
-    sync_ms: int = 500  # the interval at which RocksDB is synced to disk; on Kafka, that of barriers
+    sync_ms: int = 500  # the interval between syncs of RocksDB to disk; on Kafka, between barriers
     similarity_threshold: float = 0.85  # the least cosine of memories that the graph links as similar
     similarity_max_k: int = 20  # the number of nearest memories to compare
     similarity_max_per_memory: int = 5  # the largest number of links of a memory; 0 for none
     graph_enabled: bool = True  # whether queries may use the graph at all, regardless of tenants' rollouts
-    reranker: str | None = None  # reranks the best candidates: a local model, or the name of one at `reranker_url`
+    reranker: str | None = None  # the model that reranks the best candidates: local, or at `reranker_url`
     reranker_path: Path | None = None
     reranker_url: str | None = None
-    reranker_key: str | None = field(default=None, repr=False)  # the API key of that service
-    rerank_timeout_ms: int = 1_500  # the limit after which answers are not reranked
+    reranker_key: str | None = field(default=None, repr=False)  # the API key of the service at `reranker_url`
+    rerank_timeout_ms: int = 1_500  # the time limit of reranking; after it, an answer is not reranked
 
     def __post_init__(self) -> None:
         refuse_unless(
@@ -70,19 +70,22 @@ class Settings:
         return round(self.episode_gap_minutes * MINUTE_MS)
 
     def load_reranker(self) -> Reranker | None:
+        _, path = self._model_paths
         key, timeout_s = self.reranker_key, self.rerank_timeout_ms / 1000
-        return load_reranker(self.reranker, path=self._folders[1], url=self.reranker_url, key=key, timeout_s=timeout_s)
+        return load_reranker(self.reranker, path=path, url=self.reranker_url, key=key, timeout_s=timeout_s)
 
     def load_embedder(self) -> Embedder:
-        return load_embedder(self.embedder, self._folders[0])
+        return load_embedder(self.embedder, self._model_paths[0])
 
     def check_models(self) -> None:
         """Check the names and folders of models without loading them. Raise EmbedderError or UsageError."""
-        check_embedder(self.embedder, self._folders[0])
-        check_reranker(self.reranker, path=self._folders[1], url=self.reranker_url)
+        embedder_path, reranker_path = self._model_paths
+        check_embedder(self.embedder, embedder_path)
+        check_reranker(self.reranker, path=reranker_path, url=self.reranker_url)
 
     @property
-    def _folders(self) -> tuple[Path | None, Path | None]:
+    def _model_paths(self) -> tuple[Path | None, Path | None]:
+        """The folders of the embedder and of the reranker."""
         if self.embedder in ("hash", "meaning") and self.reranker is not None and self.reranker_path is None:
             return None, self.model_path
         return self.model_path, self.reranker_path
@@ -100,9 +103,9 @@ class Settings:
 
     def shared_settings(self, embedder: Embedder) -> dict[str, object]:
         """Return the settings that all members of a deployment must share."""
-        shape = asdict(self.fingerprint(embedder))
-        del shape["partitions"], shape["episode_gap_ms"]  # the topic determines the partitions
-        return shape | {"episode_gap_minutes": self.episode_gap_minutes, "format": FORMAT_VERSION}
+        fingerprint = asdict(self.fingerprint(embedder))
+        del fingerprint["partitions"], fingerprint["episode_gap_ms"]  # the topic determines the partitions
+        return fingerprint | {"episode_gap_minutes": self.episode_gap_minutes, "format": FORMAT_VERSION}
 
     def rules(
         self,
@@ -131,16 +134,17 @@ DAY_S = 86_400
 
 @dataclass(frozen=True)
 class AuthSettings:
-    """Settings of authorisation. `required` demands credentials of all records, `auto` of those after the first key."""
+    """Settings of authorisation. With the mode `required`, all records need credentials; with `auto`, those after the
+    first key."""
 
     mode: str = "auto"
-    jwks: str | None = None  # the file or address of the keys that sign JWTs
-    secret: str | None = field(default=None, repr=False)  # a further key, for HS256
+    jwks: str | None = None  # the file or address of the key set (JWKS) that verifies tokens
+    secret: str | None = field(default=None, repr=False)  # a further key, for tokens signed with HS256
     issuer: str | None = None  # the issuer that a token must name
     audience: str | None = None  # the audience that a token must name
     tenant_claim: str = "tenant_id"  # the claim with the tenant
     jwks_refresh_s: float = 300.0  # the refresh interval of a JWKS address
-    api_key: str | None = field(default=None, repr=False)  # of recallflow's own commands and the enrichment flow
+    api_key: str | None = field(default=None, repr=False)  # the key of recallflow's commands and enrichment flow
     control_secret: str | None = field(default=None, repr=False)  # the secret that must have signed each control event
 
     @property
@@ -163,7 +167,7 @@ class AuthSettings:
 
 @dataclass(frozen=True)
 class EncryptionSettings:
-    """Settings of encryption on disk. Without a master key, only snapshots encrypt waiting records."""
+    """Settings of encryption on disk. Without a master key, only parked records in snapshots are encrypted."""
 
     master_key_file: Path | None = None  # the file of the master key, 32 bytes in base64
     master_key: str | None = field(default=None, repr=False)  # the master key itself
@@ -210,7 +214,7 @@ class TopicNames:
     audit: str | None = None
 
     def __post_init__(self) -> None:
-        inputs = self.read()
+        inputs = self.read_topics()
         names = (*inputs, self.enrichment, self.results, *self.outputs())
         if wrong := sorted({name for name in names if not _NAME.fullmatch(name) or name in (".", "..")}):
             raise UsageError(f"invalid topic name: {', '.join(map(repr, wrong))}; give {_NAMED}")
@@ -219,24 +223,24 @@ class TopicNames:
         if twice := sorted({name for name in own if names.count(name) > 1}):
             raise UsageError(f"{', '.join(twice)}: each topic that is read needs a different name")
 
-    def read(self) -> tuple[str, ...]:
+    def read_topics(self) -> tuple[str, ...]:
         """Return the topics that the main flow reads."""
         return self.memory, self.queries, self.control
 
-    def read_for(self) -> dict[str, str]:
+    def read_topics_by_flag(self) -> dict[str, str]:
         """Return the topics that the main flow reads, by the flag of `run` that names each."""
-        return dict(zip(("--memory-topic", "--query-topic", "--control-topic"), self.read(), strict=True))
+        return dict(zip(("--memory-topic", "--query-topic", "--control-topic"), self.read_topics(), strict=True))
 
     def outputs(self) -> tuple[str, ...]:
         """Return the topics that only the main flow writes."""
         audit = [] if self.audit is None else [self.audit]
         return (self.responses, self.receipts, self.dead_letters, *audit, *self.replies)
 
-    def written(self, *, enriches: bool = False) -> tuple[str, ...]:
+    def written_topics(self, *, enriches: bool = False) -> tuple[str, ...]:
         """Return the topics that the main flow writes: outputs, verdicts (control) and, if `enriches`, requests."""
         return (*self.outputs(), self.control, *([self.enrichment] if enriches else []))
 
-    def enrichment_read_for(self) -> dict[str, str]:
+    def enrichment_topics_by_flag(self) -> dict[str, str]:
         """Return the topics that the enrichment flow reads, by the flag of `enrich` that names each."""
         return {
             "--enrichment-topic": self.enrichment,
@@ -244,11 +248,11 @@ class TopicNames:
             "--control-topic": self.control,
         }
 
-    def enrichment_written(self) -> tuple[str, ...]:
+    def enrichment_output_topics(self) -> tuple[str, ...]:
         """Return the topics that the enrichment flow writes. It also reads its results."""
         return self.results, self.memory, self.receipts, self.dead_letters
 
-    def skipped(self, texts: Iterable[str]) -> frozenset[Position]:
+    def parse_skips(self, texts: Iterable[str]) -> frozenset[Position]:
         """Parse positions to skip. Raise UsageError for positions outside of the input topics."""
         found = []
         for text in texts:

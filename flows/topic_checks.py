@@ -20,139 +20,142 @@ from recallflow.parsing import is_query
 from recallflow.state.description import TOPICS, describe, reads_topics
 from recallflow.state.files import read_checked, write_checked
 
-LEAST_BYTES = 16 * 1024  # enough for any key, headers and error
+RECORD_BYTES_MIN = 16 * 1024  # enough for any key, headers and error
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
 class TopicRegistry:
-    """The topics of one state directory, by name and id."""
+    """The topics that a state directory has read and written, in a file of the directory."""
 
     path: Path
-    read: dict[str, str]  # flag → topic
-    ids: dict[str, str]  # topic → id, of all topics read or written
+    read: dict[str, str]  # command-line flag → topic that is read
+    ids: dict[str, str]  # topic → id, of all topics that are read or written
 
     @classmethod
     def open(cls, state_dir: Path, found: Mapping[str, TopicDescription], read: Mapping[str, str]) -> Self:
-        """Open the registry, and compare the topics with it. Raise SourceError if an input topic was replaced."""
+        """Open the registry, and compare the topics with it. Raise SourceError if an input topic was recreated."""
         path = state_dir / TOPICS
-        known = cls._stored(path, read) if path.exists() else cls(path, dict(read), {})
-        known.check(found)
-        known._write()
-        return known
+        registry = cls._load(path, read) if path.exists() else cls(path, dict(read), {})
+        registry.check(found)
+        registry._write()
+        return registry
 
     @classmethod
     def check_names(cls, state_dir: Path, read: Mapping[str, str]) -> None:
         """Raise SourceError if the directory belongs to another flow, or has read other topics."""
         if (path := state_dir / TOPICS).exists():
-            cls._stored(path, read)
+            cls._load(path, read)
 
     def check(self, found: Mapping[str, TopicDescription]) -> None:
-        """Compare topic ids. Brokers before 2.8 have none. Raise SourceError if an input topic was replaced."""
-        for topic, described in found.items():
-            known = self.ids.setdefault(topic, described.id)
-            if known == described.id:
+        """Compare topic ids. Brokers before 2.8 have none. Raise SourceError if an input topic was recreated."""
+        for topic, description in found.items():
+            stored_id = self.ids.setdefault(topic, description.id)
+            if stored_id == description.id:
                 continue
+            ids = f"its id is {description.id}, and was {stored_id}"
             if topic in self.read.values():
                 raise SourceError(
-                    f"{topic} was deleted and recreated (its id is {described.id}, and was {known}): the records that "
-                    "this state directory has read are gone. Start with another state directory"
+                    f"{topic} was deleted and recreated ({ids}): the records that this state directory has read are "
+                    "gone. Start with another state directory"
                 )
-            ids = f"its id is {described.id}, and was {known}"
             _log.warning("%s was recreated (%s): outputs go to the new topic", topic, ids)
-            self.ids[topic] = described.id
+            self.ids[topic] = description.id
             self._write()
 
     @classmethod
-    def _stored(cls, path: Path, read: Mapping[str, str]) -> Self:
-        kept = read_checked(path)
-        for flag, name in kept["read"].items():
-            if (given := read.get(flag)) is None:
-                owner = f"{path.parent} belongs to a flow that reads {name}"
-                raise SourceError(f"{owner}: give this flow another --state-dir")
-            if given != name:
+    def _load(cls, path: Path, read: Mapping[str, str]) -> Self:
+        """Load a registry. Raise SourceError if the directory belongs to another flow, or has read other topics."""
+        stored = read_checked(path)
+        for flag, name in stored["read"].items():
+            if (topic := read.get(flag)) is None:
                 raise SourceError(
-                    f"{path.parent} has read {name}, but {flag} names {given}: the state would mix two logs. Give "
+                    f"{path.parent} belongs to a flow that reads {name}: give this flow another --state-dir"
+                )
+            if topic != name:
+                raise SourceError(
+                    f"{path.parent} has read {name}, but {flag} names {topic}: the state would mix two logs. Give "
                     f"{flag} {name}, or start with another state directory"
                 )
-        return cls(path, dict(read), kept["ids"])
+        return cls(path, dict(read), stored["ids"])
 
     def _write(self) -> None:
         write_checked(self.path, {"read": self.read, "ids": self.ids})
 
 
-def stamped_by_log(options: KafkaOptions, topics: Iterable[str]) -> frozenset[str]:
+def topics_with_append_time(options: KafkaOptions, topics: Iterable[str]) -> frozenset[str]:
     """Return the topics whose records carry the log's append time."""
     return frozenset(topic for topic, found in topic_configs(options, topics).items() if found.stamped_by_log)
 
 
-def judged_by_senders(topics: Iterable[str]) -> UsageError:
-    """Return the error of topics whose producers choose the times that credentials are checked by."""
+def producer_time_error(topics: Iterable[str]) -> UsageError:
+    """Return the error of topics without append times, if their records need credentials."""
     return UsageError(
         f"{', '.join(topics)}: records carry their producers' times (CreateTime), and credentials would be checked as "
         "of those times: set message.timestamp.type=LogAppendTime"
     )
 
 
-def ask_sizes(
-    options: KafkaOptions, inputs: Iterable[str], written: Iterable[str], *, judged: bool = False
+def check_sizes(
+    options: KafkaOptions, inputs: Iterable[str], written: Iterable[str], *, checks_credentials: bool = False
 ) -> dict[str, int]:
-    """Return the largest record of each written topic. Warn if producers' clocks stamp the inputs. Raise UsageError for
-    too small a limit, and for such inputs if records are `judged`: an expired token would be valid."""
+    """Return the largest record of each written topic. Raise UsageError if that is too small, or if credentials are
+    checked and producers choose the times of the inputs, by which an expired token would be valid."""
     found = topic_configs(options, (*inputs, *written))
-    if own := [topic for topic in inputs if not found[topic].stamped_by_log]:
-        if judged:
-            raise judged_by_senders(own)
-        what = "records carry their producers' times (CreateTime): clock skew falsifies the order of knowledge"
-        _log.warning("%s: %s; set message.timestamp.type=LogAppendTime", ", ".join(own), what)
-    most_bytes = {topic: found[topic].most_bytes for topic in written}
-    if small := [topic for topic, most in most_bytes.items() if most < LEAST_BYTES]:
-        raise UsageError(f"{', '.join(small)}: max.message.bytes is too small; set it to {LEAST_BYTES} or more")
-    return most_bytes
+    if unstamped := [topic for topic in inputs if not found[topic].stamped_by_log]:
+        if checks_credentials:
+            raise producer_time_error(unstamped)
+        problem = "records carry their producers' times (CreateTime): clock skew changes the order of ingestion times"
+        _log.warning("%s: %s; set message.timestamp.type=LogAppendTime", ", ".join(unstamped), problem)
+    max_bytes = {topic: found[topic].most_bytes for topic in written}
+    if small := [topic for topic, limit in max_bytes.items() if limit < RECORD_BYTES_MIN]:
+        raise UsageError(f"{', '.join(small)}: max.message.bytes is too small; set it to {RECORD_BYTES_MIN} or more")
+    return max_bytes
 
 
 def check_control(options: KafkaOptions, topic: str) -> None:
     """Log a warning if the control topic may lose decisions, or lets senders choose their times."""
     found = topic_configs(options, [topic])[topic]
     if not found.keeps_all:
-        wanted = ", ".join(f"{name}={value}" for name, value in KEEPS_ALL.items())
-        why = "records are judged by the decisions of their time, and a rebuild would judge them differently"
-        _log.warning("%s deletes old decisions: %s; set %s", topic, why, wanted)
+        settings = ", ".join(f"{name}={value}" for name, value in KEEPS_ALL.items())
+        reason = "records are authorised by the decisions of their time, and a rebuild would lack these"
+        _log.warning("%s deletes old decisions: %s; set %s", topic, reason, settings)
     if not found.stamped_by_log:
-        what = "decisions carry their senders' times (CreateTime), and can be backdated"
-        _log.warning("%s: %s; set message.timestamp.type=LogAppendTime", topic, what)
+        problem = "decisions carry their senders' times (CreateTime), and can be backdated"
+        _log.warning("%s: %s; set message.timestamp.type=LogAppendTime", topic, problem)
 
 
-def deployed(
+def choose_partition_count(
     options: KafkaOptions, name: str, topics: TopicNames, state_dir: Path, settings: Mapping[str, object]
 ) -> int:
-    """Return the permanent number of state partitions: from the committed offsets of the deployment's group, an earlier
-    state directory, or the topics of a new deployment. Raise UsageError for different counts or settings of members,
-    SourceError, and StateError."""
+    """Return the number of state partitions, which never changes: from the committed offsets of the deployment's group,
+    an earlier state directory, or the topics of a new deployment. Raise UsageError if the topics have different counts,
+    or members different settings; SourceError; and StateError."""
     with TopicReader(options, {"group.id": name}) as reader:
         counts = {topic: len(numbers) for topic, numbers in reader.partitions((topics.memory, topics.queries)).items()}
-        memory = counts[topics.memory]
+        memory_count = counts[topics.memory]
         check_counts((topics.memory, topics.queries), counts)
-        check_settings(name, settings, reader.ask(lambda: holders(reader, topics.queries, range(memory))).values())
-        kept = state_partitions(reader, topics.memory, memory)
-        if kept is None:
-            _check_memories(reader, topics.memory)
-    if kept is not None:
-        return kept
-    return describe(state_dir).fingerprint.partitions if reads_topics(state_dir) else memory
+        check_settings(
+            name, settings, reader.ask(lambda: holders(reader, topics.queries, range(memory_count))).values()
+        )
+        committed = committed_partition_count(reader, topics.memory, memory_count)
+        if committed is not None:
+            return committed
+        _check_memories(reader, topics.memory)
+    return describe(state_dir).fingerprint.partitions if reads_topics(state_dir) else memory_count
 
 
-def state_partitions(reader: TopicReader, topic: str, count: int) -> int | None:
+def committed_partition_count(reader: TopicReader, topic: str, count: int) -> int | None:
     """Return the number of state partitions in the metadata of the group's committed offsets; None if there is none."""
-    wanted = [TopicPartition(topic, number) for number in range(count)]
-    kept = reader.ask(lambda: reader.consumer.committed(wanted, timeout=REQUEST_TIMEOUT_S))
-    found = (PartitionProgress.parse(one.metadata) for one in kept)
+    partitions = [TopicPartition(topic, number) for number in range(count)]
+    committed = reader.ask(lambda: reader.consumer.committed(partitions, timeout=REQUEST_TIMEOUT_S))
+    found = (PartitionProgress.parse(one.metadata) for one in committed)
     return next((progress.partitions for progress in found if progress is not None), None)
 
 
 def _check_memories(reader: TopicReader, topic: str) -> None:
-    """Raise UsageError if the memory topic holds queries, which would all be answered a second time."""
+    """Raise UsageError if the memory topic begins with queries: their answers would all be sent a second time."""
     values = [first.value() or b"" for first in reader.firsts(reader.spans((topic,))).values()]
     if values and all(map(is_query, values)):
         raise UsageError(

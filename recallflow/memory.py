@@ -45,11 +45,11 @@ class LocalVerbs(Verbs):
 
     def __init__(self, scope: ClientScope, timeout_s: float, config: "Config", control: Path | None) -> None:
         from recallflow.flows.admission import read_control_file
-        from recallflow.flows.local import OwnThread
+        from recallflow.flows.local import EngineThread
 
         super().__init__(scope, timeout_s)
         self._config = config
-        self.engine = OwnThread(config, read_control_file(control), "recallflow.Memory")
+        self.engine = EngineThread(config, read_control_file(control), "recallflow.Memory")
 
     def _put(self, event: AnyEvent) -> "Future[Position]":
         headers, memory_event = self._headers(), _checked_memory_event(event)

@@ -179,7 +179,7 @@ class EraseCommand:
     def _print_remains(self) -> None:
         topics = self._config.topics
         inputs = {topics.memory, topics.queries, topics.enrichment, topics.results}  # an engine would read a tombstone
-        searched_topics = [*topics.read()[:2], topics.enrichment, topics.results, *topics.outputs()]
+        searched_topics = [*topics.read_topics()[:2], topics.enrichment, topics.results, *topics.outputs()]
         print(f"Records in Kafka of user {self._user} of tenant {self._tenant}:")
         compacted = list[topic_erasure.RemainingRecords]()
         for found in topic_erasure.remains(self._config.kafka, searched_topics, self._tenant, self._user):

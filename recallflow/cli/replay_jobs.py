@@ -267,7 +267,7 @@ def _replay(embedded: EmbeddedEngine, job: ReplayJob, limit: RateLimit | None) -
 
         name = log_name(job.log, job.scope)
         try:
-            run_lines(embedded, name, open_feed, deliver, rewinds=True)
+            run_lines(embedded, name, open_feed, deliver, is_replayable=True)
         except LogChanged as error:
             raise UsageError(f"{job.label}: {error}") from None
         stored, rate = meter.events - counts["refused"], meter.rate()

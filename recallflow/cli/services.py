@@ -205,7 +205,7 @@ def run_pipe(options: argparse.Namespace) -> int:
                     sys.stdout.buffer.write(output.body + b"\n")
                     sys.stdout.buffer.flush()
 
-        run_lines(embedded, STDIN_TOPIC, open_feed, deliver, rewinds=False)
+        run_lines(embedded, STDIN_TOPIC, open_feed, deliver, is_replayable=False)
     return 0
 
 

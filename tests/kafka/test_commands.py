@@ -190,7 +190,7 @@ def make_topics(broker: Cluster, topics: TopicNames, **settings: Mapping[str, st
     """Create the topics as `recallflow topics create` does, but for some settings."""
     chosen = {getattr(topics, topic): changed for topic, changed in settings.items()}
     keeps = {"retention.ms": "-1", "retention.bytes": "-1"}
-    for name in (*topics.read(), *topics.outputs()):
+    for name in (*topics.read_topics(), *topics.outputs()):
         base = {"max.message.bytes": "2097152"} | (keeps if name in (topics.memory, topics.control) else {})
         broker.create_topics({name: 2}, base | dict(chosen.get(name, {})))
 

@@ -235,7 +235,7 @@ def test_doctor_names_missing_rights(guarded: Broker, cli: Command, monkeypatch:
         return re.split(", (?=rights )", checks)
 
     def of_flow(topics: TopicNames) -> set[str]:
-        return {*topics.read(), topics.responses, topics.receipts, topics.dead_letters}
+        return {*topics.read_topics(), topics.responses, topics.receipts, topics.dead_letters}
 
     for name in of_flow(named):
         grant(guarded, BOB[0], ResourceType.TOPIC, name, "READ", "DESCRIBE_CONFIGS")

@@ -254,7 +254,7 @@ class Supervised(Deployment):
 
 def test_members_share_partitions_and_a_killed_one_restarts(broker: Cluster, tmp_path: Path) -> None:
     topics = own_topics()
-    broker.create_topics(dict.fromkeys((*topics.read(), *topics.outputs(), topics.enrichment), PARTITIONS))
+    broker.create_topics(dict.fromkeys((*topics.read_topics(), *topics.outputs(), topics.enrichment), PARTITIONS))
     supervised = Supervised(broker, topics, tmp_path / "state", flags=("--processes", "2"))
     with supervised.running() as process:
 

@@ -167,7 +167,7 @@ def test_kills_of_both_flows_change_nothing(
 ) -> None:
     """Queries are answered while all calls hang; then both processes die."""
     own = replace(own_topics(topics), enrichment=topics("enrichment"), results=topics("results"))
-    broker.create_topics(dict.fromkeys((*own.read(), *own.outputs(), own.enrichment, own.results), PARTITIONS))
+    broker.create_topics(dict.fromkeys((*own.read_topics(), *own.outputs(), own.enrichment, own.results), PARTITIONS))
     main = Deployment(broker, own, tmp_path / "run", flags=("--enrich-facts", "--enrichment-topic", own.enrichment))
     enrichment = Enrichment(broker, own, tmp_path / "enrich", settings(llm_server))
     llm_server.answer("facts", facts)

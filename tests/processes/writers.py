@@ -70,6 +70,6 @@ def write_lines(state_dir: Path, run: str) -> None:
     """Store memories through lines: endless new ones, or those of a log that are sent again after a kill."""
     with EmbeddedEngine.open(SETTINGS, state_dir) as embedded:
         if run == LOG:
-            run_lines(embedded, LOG, log_from, print_receipts, rewinds=True)
+            run_lines(embedded, LOG, log_from, print_receipts, is_replayable=True)
         else:
-            run_lines(embedded, "stdin", lambda *_: few(endless_lines(run)), print_receipts, rewinds=False)
+            run_lines(embedded, "stdin", lambda *_: few(endless_lines(run)), print_receipts, is_replayable=False)

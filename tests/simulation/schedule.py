@@ -26,7 +26,7 @@ from recallflow.connectors.kafka.messages import identity_of, record_of
 from recallflow.connectors.kafka.partition import PartitionProgress
 from recallflow.errors import OutputsGone, RecallflowError, SinkError, SourceError
 from recallflow.flows import ownership, partition_copies
-from recallflow.flows.embedded import opener
+from recallflow.flows.embedded import state_opener
 from recallflow.flows.router import OwningPartitions
 from recallflow.operators.events import decode
 from recallflow.operators.prepare import prepare
@@ -284,7 +284,7 @@ class Outcome:
 class Simulation:
     def __init__(self, schedule: Schedule, world: simulated.World, folder: Path) -> None:
         self.schedule, self.world = schedule, world
-        self.broker = model.Broker(world, dict.fromkeys((*TOPICS.read(), *TOPICS.outputs()), PARTITIONS))
+        self.broker = model.Broker(world, dict.fromkeys((*TOPICS.read_topics(), *TOPICS.outputs()), PARTITIONS))
         self.members: list[Member] = []
         self.watch = Watch(world, self.broker, self.members)
         self.members += [
@@ -482,7 +482,7 @@ def straight_hash(logs: dict[int, list[model.Message]]) -> str:
     with tempfile.TemporaryDirectory(dir=SHM) as folder:
         opened = StateDirectory.open(Path(folder) / "state", engine.fingerprint(EMBEDDER), engine.cache_bytes)
         with opened as directory:
-            open_step = opener(directory, EMBEDDER, rules)
+            open_step = state_opener(directory, EMBEDDER, rules)
             for number, log in logs.items():
                 step = open_step(number)
                 items = [homes.judge(decode(record_of(message))) for message in log]

@@ -115,12 +115,12 @@ def test_directory_of_other_settings_fails(
     assert not {"lock", "erasures"} & found.keys()  # nothing that cannot be read is examined
 
 
-@pytest.mark.parametrize(("name", "status"), [("FREE_LEAST_BYTES", "FAIL"), ("FREE_GOOD_BYTES", "WARN")])
+@pytest.mark.parametrize(("name", "status"), [("FREE_BYTES_MIN", "FAIL"), ("FREE_BYTES_RECOMMENDED", "WARN")])
 def test_full_disk_is_reported(
     diagnose: Diagnosis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, status: str
 ) -> None:
     monkeypatch.setattr(doctor, name, 2**60)  # more than this disk has
-    monkeypatch.setattr(doctor, "FREE_GOOD_SHARE", 1.0)
+    monkeypatch.setattr(doctor, "FREE_SHARE_RECOMMENDED", 1.0)
     assert diagnose("--state-dir", tmp_path / "s")["disk"][0] == status
 
 

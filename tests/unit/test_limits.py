@@ -448,7 +448,7 @@ def test_asyncapi_has_valid_examples_and_topics() -> None:
             read = Receipt.model_validate if "outcome" in payload else lambda given: parse(orjson.dumps(given))
             read(payload)
     assert {channel["address"] for channel in document["channels"].values()} == {
-        *TopicNames().read(), *TopicNames(audit="audit.log").outputs(), *TopicNames().enrichment_written(),
+        *TopicNames().read_topics(), *TopicNames(audit="audit.log").outputs(), *TopicNames().enrichment_output_topics(),
         TopicNames().enrichment,
     }  # fmt: skip
 

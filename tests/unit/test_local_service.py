@@ -125,7 +125,7 @@ def test_refused_calls_name_their_code_and_others_continue(tmp_path: Path) -> No
 
 
 def test_more_than_may_be_under_way_wait_for_their_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(local, "UNDER_WAY_MAX", 4)
+    monkeypatch.setattr(local, "IN_PROGRESS_MAX", 4)
     most = 0
     put = LocalCalls.put
 
@@ -350,7 +350,7 @@ def test_defect_of_embedding_reaches_its_caller(
 
     async def talk(service: LocalService) -> None:
         with monkeypatch.context() as broken:
-            broken.setattr(BatchEmbedder, "ask", fail)
+            broken.setattr(BatchEmbedder, "_embed", fail)
             with pytest.raises(LookupError):
                 await service.apply(memory(id="m"), (), 5.0)
         stored = await service.store(memory(id="n"), ())
@@ -381,7 +381,7 @@ async def until(condition: Callable[[], bool]) -> None:
 @pytest.fixture
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Try again without a pause."""
-    monkeypatch.setattr(local, "REOPEN_S", 0.0)
+    monkeypatch.setattr(local, "REOPEN_PAUSE_S", 0.0)
     monkeypatch.setattr(directory, "CLEANING_RETRY_S", 0.0)
 
 

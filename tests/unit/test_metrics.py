@@ -34,11 +34,10 @@ from recallflow.errors import ErrorCode, InvalidRecord
 from recallflow.events import DERIVED_TYPES, EnrichmentRequest, EnrichmentResult
 from recallflow.flows import record_spans as module
 from recallflow.flows.engine_metrics import OutputCounter, Stages
-from recallflow.flows.enrich import EnrichmentMetrics
+from recallflow.flows.enrich import EnrichmentCounter, EnrichmentMetrics
 from recallflow.flows.kafka import MainFlowMetrics
-from recallflow.flows.kafka_metrics import EnrichmentCounter
 from recallflow.flows.record_spans import RecordSpans
-from recallflow.flows.router import REASONS, OwningPartitions
+from recallflow.flows.router import MISROUTED_REASONS, OwningPartitions
 from recallflow.flows.settings import Settings
 from recallflow.kafka_options import KafkaOptions
 from recallflow.operators.authorise import Authoriser, Trust
@@ -123,7 +122,7 @@ def running(tally: OutputCounter, tmp_path: Path) -> Any:
         owning_partitions=OwningPartitions(1),
         authoriser=Authoriser(ControlHistory(), Trust()),
         table=Mock(spec=ControlTable, left_out=Counter()),
-        spans=RecordSpans(Stages((MEMORIES, QUERIES)), waits=QUERIES),
+        spans=RecordSpans(Stages((MEMORIES, QUERIES)), parked_topic=QUERIES),
         checkpoints=None,
         meters=(),
     )
@@ -172,7 +171,7 @@ def test_every_counter_is_there_before_anything_is_counted(running: Any) -> None
     expected += [f"recallflow_dead_letters_total{{'code': '{code}'}}" for code in get_args(ErrorCode)]
     expected += [f"recallflow_enrichment_tasks_total{{'task': '{task}'}}" for task in MISSING_RESULTS]
     expected += [f"recallflow_records_total{{'topic': '{topic}'}}" for topic in (MEMORIES, QUERIES)]
-    expected += [f"recallflow_misrouted_records_total{{'reason': '{reason}'}}" for reason in REASONS]
+    expected += [f"recallflow_misrouted_records_total{{'reason': '{reason}'}}" for reason in MISROUTED_REASONS]
     expected += [f"recallflow_control_events_left_out_total{{'reason': '{reason}'}}" for reason in LEFT_OUT]
     expected += [f"recallflow_unfit_events_total{{'reason': 'outdated', 'type': '{kind}'}}" for kind in DERIVED_TYPES]
     expected += ["recallflow_unfit_events_total{'reason': 'other_model', 'type': 'memory.embedding'}"]
@@ -355,7 +354,7 @@ def exported(monkeypatch: pytest.MonkeyPatch) -> InMemorySpanExporter:
     exporter, provider = InMemorySpanExporter(), TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
     monkeypatch.setattr(module, "tracer", provider.get_tracer("test"))
-    monkeypatch.setattr(module, "LATE_MOST", MOST)
+    monkeypatch.setattr(module, "PARKED_MAX", MOST)
     return exporter
 
 
@@ -364,27 +363,27 @@ def test_waiting_spans_are_bounded_and_end_once(
     exported: InMemorySpanExporter, caplog: pytest.LogCaptureFixture, topic: str, value: bytes
 ) -> None:
     caplog.set_level(logging.DEBUG)
-    spans = RecordSpans(Stages((EVENT_TOPIC, QUERY_TOPIC)), waits=QUERY_TOPIC)
+    spans = RecordSpans(Stages((EVENT_TOPIC, QUERY_TOPIC)), parked_topic=QUERY_TOPIC)
     places = [Position(topic, 0, offset) for offset in range(3 * MOST)]
     spans.begin([decode(Record(place, value, 0, b"acme/ann", headers=PARENT)) for place in places], 0.0)
-    spans.done(places)  # without an output
-    assert [spans.is_late(place) for place in places] == [False] * 2 * MOST + [True] * MOST
+    spans.end_or_park(places)  # without an output
+    assert [spans.is_parked(place) for place in places] == [False] * 2 * MOST + [True] * MOST
     (_, parent), *_ = spans.headers(places[-1])
     assert parent is not None
     assert parent.startswith(PARENT[0][1][:36])
     assert spans.headers(places[0]) == ()
     spans.track_output(ReceiptOutput(places[-1], 0, b"acme/ann", b"{}"))(5)
-    spans.end_late(places[2 * MOST :])
-    assert not any(spans.is_late(place) for place in places)
+    spans.end_parked(places[2 * MOST :])
+    assert not any(spans.is_parked(place) for place in places)
     assert len(exported.get_finished_spans()) == len(places)
     assert not caplog.records
 
 
 def test_silent_records_are_in_no_trace(exported: InMemorySpanExporter) -> None:
-    spans, place = RecordSpans(Stages((EVENT_TOPIC, QUERY_TOPIC)), waits=QUERY_TOPIC), Position(EVENT_TOPIC, 0, 1)
+    spans, place = RecordSpans(Stages((EVENT_TOPIC, QUERY_TOPIC)), QUERY_TOPIC), Position(EVENT_TOPIC, 0, 1)
     spans.begin([decode(Record(place, EVENT, 0, b"acme/ann", headers=PARENT, silent=True))], 0.0)
     assert spans.headers(place) == ()
-    spans.done([place])
+    spans.end_or_park([place])
     assert not exported.get_finished_spans()
 
 
@@ -412,10 +411,10 @@ ANSWERS = {
 
 @pytest.mark.parametrize(("response", "count"), ANSWERS.values(), ids=ANSWERS)
 def test_span_counts_memories_of_any_answer(exported: InMemorySpanExporter, response: Response, count: int) -> None:
-    spans, place = RecordSpans(Stages((EVENT_TOPIC, QUERY_TOPIC)), waits=QUERY_TOPIC), Position(QUERY_TOPIC, 0, 1)
+    spans, place = RecordSpans(Stages((EVENT_TOPIC, QUERY_TOPIC)), QUERY_TOPIC), Position(QUERY_TOPIC, 0, 1)
     spans.begin([decode(Record(place, QUERY, 0, b"acme/ann", headers=PARENT))], 0.0)
     spans.track_output(Answer(place, 0, b"acme/ann", b"{}", response))
-    spans.done([place])
+    spans.end_or_park([place])
     [span] = exported.get_finished_spans()
     assert span.attributes is not None
     assert span.attributes["gen_ai.memory.record.count"] == count

@@ -28,7 +28,7 @@ from recallflow.cli import main
 from recallflow.cli.commands import commands
 from recallflow.cli.flags import FLAGS
 from recallflow.connectors.kafka import admin
-from recallflow.flows.config import LOCAL, RawSetting, read_config
+from recallflow.flows.config import LOCAL_BROKER, RawSetting, read_config
 from recallflow.flows.settings import TopicNames
 from recallflow.owner import Owner
 from tools.broker import KAFKA_VERSION
@@ -252,8 +252,8 @@ def test_topics_equal_those_of_topics_create(
 
 
 def test_kafka_listens_at_the_default_address(services: dict[str, Any]) -> None:
-    environment, port = services["kafka"]["environment"], LOCAL.rpartition(":")[2]
-    assert address(environment["KAFKA_ADVERTISED_LISTENERS"], "HOST") == LOCAL
+    environment, port = services["kafka"]["environment"], LOCAL_BROKER.rpartition(":")[2]
+    assert address(environment["KAFKA_ADVERTISED_LISTENERS"], "HOST") == LOCAL_BROKER
     assert address(environment["KAFKA_LISTENERS"], "HOST") == f":{port}"
     assert services["kafka"]["ports"] == [f"127.0.0.1:{port}:{port}"]
 

@@ -222,7 +222,8 @@ class Kept:
     def __init__(self, directory: StateDirectory, store: Path, topic: str) -> None:
         self.directory, self._topic = directory, topic
         self.store = CheckpointStore.open(store.as_uri(), patience_s=0, create=True)
-        self.checkpoints = Checkpoints(self.store, directory, topic, "d", every_s=1, generations=3, owned=frozenset)
+        settings: Any = {"interval_s": 1, "generations": 3}
+        self.checkpoints = Checkpoints(self.store, directory, topic, "d", **settings, open_partitions=frozenset)
 
     def apply(self, offset: int) -> None:
         self.stage(offset)

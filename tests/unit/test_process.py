@@ -23,7 +23,7 @@ from recallflow import process
 from recallflow.caching import BoundedCache
 from recallflow.connectors.local_inputs import BATCH_RECORDS
 from recallflow.errors import TRACE_EVERY_S, DefectLog, SinkError
-from recallflow.flows.gc_policy import collect_due_garbage, collecting_between_batches
+from recallflow.flows.gc_policy import collect_due_garbage, garbage_collection_between_batches
 from recallflow.llm import FAILURES, OPEN_S, Breaker
 from recallflow.process import STEP_MAX_S, STOP_S, CloseErrors, TimeLimit
 from recallflow.state.database import SharedMemory
@@ -279,7 +279,7 @@ def test_a_run_collects_at_most_once_a_batch() -> None:
 
 
 def test_garbage_of_a_batch_is_collected_behind_it() -> None:
-    with collecting_between_batches():
+    with garbage_collection_between_batches():
         garbage = left(MANY)
         assert len(garbage) == MANY
         collect_due_garbage()
@@ -287,12 +287,12 @@ def test_garbage_of_a_batch_is_collected_behind_it() -> None:
 
 
 def test_very_much_garbage_is_collected_within_a_batch() -> None:
-    with collecting_between_batches():
+    with garbage_collection_between_batches():
         assert len(left(25 * MANY)) < 25 * MANY
 
 
 def test_after_a_run_that_failed_python_looks_as_before() -> None:
     usual = gc.get_threshold()
-    with pytest.raises(ZeroDivisionError), collecting_between_batches():
+    with pytest.raises(ZeroDivisionError), garbage_collection_between_batches():
         1 / 0  # noqa: B018
     assert (gc.get_threshold(), gc.get_freeze_count()) == (usual, 0)

@@ -19,7 +19,7 @@ from recallflow.errors import FieldProblem, InvalidRecord, UsageError
 from recallflow.events import EnrichmentRequest
 from recallflow.flows.router import Router, letter
 from recallflow.flows.settings import AuthSettings, TopicNames
-from recallflow.flows.topic_checks import LEAST_BYTES
+from recallflow.flows.topic_checks import RECORD_BYTES_MIN
 from recallflow.operators import guard
 from recallflow.operators.large import decode_record, encode_record
 from recallflow.outputs import (
@@ -47,8 +47,9 @@ ONE_EACH = defaultdict[str, int](lambda: 1)
 WHY = InvalidRecord("invalid_event", [FieldProblem("content", "is blank")])
 
 
-def router(most_bytes: int = LEAST_BYTES, partitions: int = 1) -> Router:
-    return Router(TOPICS, defaultdict(lambda: partitions), dict.fromkeys(TOPICS.written(enriches=True), most_bytes))
+def router(most_bytes: int = RECORD_BYTES_MIN, partitions: int = 1) -> Router:
+    written = TOPICS.written_topics(enriches=True)
+    return Router(TOPICS, defaultdict(lambda: partitions), dict.fromkeys(written, most_bytes))
 
 
 def refused(value: bytes = b"{}", key: bytes | None = b"acme/ann", headers: Headers | None = ()) -> DeadLetter:
@@ -69,7 +70,7 @@ def test_a_verdict_goes_where_operators_decisions_come_from() -> None:
 
 
 def test_record_too_large_to_forward_is_a_dead_letter() -> None:
-    most_bytes, at = 2 * LEAST_BYTES, Position(TOPICS.memory, 1, 7)
+    most_bytes, at = 2 * RECORD_BYTES_MIN, Position(TOPICS.memory, 1, 7)
     made = Router(TOPICS, ONE_EACH, dict.fromkeys((TOPICS.memory, TOPICS.dead_letters), most_bytes))
     became: list[type[Output]] = []
     for size in range(most_bytes - 400, most_bytes):
@@ -85,7 +86,7 @@ def test_record_too_large_to_forward_is_a_dead_letter() -> None:
 def test_verdict_is_signed_and_event_has_our_key() -> None:
     secret, key = "s" * 32, ApiKeyText.new().text()
     auth = AuthSettings(api_key=key, control_secret=secret)
-    topics = dict.fromkeys((*TOPICS.written(), *TOPICS.enrichment_written()), LEAST_BYTES)
+    topics = dict.fromkeys((*TOPICS.written_topics(), *TOPICS.enrichment_output_topics()), RECORD_BYTES_MIN)
     ours = Router(TOPICS, ONE_EACH, topics, auth)
     event = GateVerdict(type="gate.verdict", tenant_id="acme", name="3", blocked=True)
     verdict = ours.route(Verdict(AT, 2, 5, event)).outgoing
@@ -98,7 +99,7 @@ def test_verdict_is_signed_and_event_has_our_key() -> None:
 
 
 def test_a_result_and_its_events_go_where_they_are_read() -> None:
-    topics = dict.fromkeys(TOPICS.enrichment_written(), LEAST_BYTES)
+    topics = dict.fromkeys(TOPICS.enrichment_output_topics(), RECORD_BYTES_MIN)
     enriching = Router(TOPICS, ONE_EACH, topics)
     *place, result = enriching.route(ResultOutput(AT, 0, b"acme/ann", b"{}", b"bare"))
     assert (place, result.key, result.value) == ([TOPICS.results, 0], b"acme/ann", b"{}")
@@ -109,8 +110,8 @@ def test_a_result_and_its_events_go_where_they_are_read() -> None:
 
 
 def test_result_too_large_is_sent_bare() -> None:
-    enriching = Router(TOPICS, ONE_EACH, dict.fromkeys(TOPICS.enrichment_written(), LEAST_BYTES))
-    sent = enriching.route(ResultOutput(AT, 0, b"acme/ann", b"x" * LEAST_BYTES, b"bare")).outgoing
+    enriching = Router(TOPICS, ONE_EACH, dict.fromkeys(TOPICS.enrichment_output_topics(), RECORD_BYTES_MIN))
+    sent = enriching.route(ResultOutput(AT, 0, b"acme/ann", b"x" * RECORD_BYTES_MIN, b"bare")).outgoing
     assert (sent.value, sent.instead) == (b"bare", None)
 
 
@@ -134,7 +135,7 @@ def test_a_tombstone_stays_null() -> None:
 @given(
     st.binary(max_size=50), st.integers(0, 40_000), st.one_of(st.none(), st.integers(0, 9_000)),
     st.lists(st.tuples(st.text(max_size=9), st.one_of(st.none(), st.binary(max_size=5_000))), max_size=4),
-    st.integers(LEAST_BYTES, 30_000),
+    st.integers(RECORD_BYTES_MIN, 30_000),
 )  # fmt: skip
 def test_any_dead_letter_fits_and_names_cut_parts(
     begins: bytes, length: int, key_bytes: int | None, headers: list[tuple[str, bytes | None]], most_bytes: int
@@ -162,7 +163,7 @@ def test_headers_too_large_are_dropped_and_said(count: int, said: bytes) -> None
 
 
 def test_headers_that_cannot_be_read_are_said() -> None:
-    outgoing = letter(refused(headers=None), LEAST_BYTES)
+    outgoing = letter(refused(headers=None), RECORD_BYTES_MIN)
     assert dict(outgoing.headers)["error.headers_dropped"] == b"a header's name is not UTF-8"
 
 
@@ -176,7 +177,7 @@ def test_an_answer_fits_with_key_and_headers(key: bytes) -> None:
     fitted = router().fitted(answer("x" * 50_000, key))
     assert isinstance(fitted, Answer)
     outgoing = router().route(fitted).outgoing
-    assert LEAST_BYTES - 250 < size_bytes(outgoing) <= LEAST_BYTES
+    assert RECORD_BYTES_MIN - 250 < size_bytes(outgoing) <= RECORD_BYTES_MIN
     assert outgoing.key == key[:KEY_BYTES]
     assert [warning.code for warning in fitted.response.warnings] == ["content_cut"]
 
@@ -207,7 +208,7 @@ def test_substitute_for_a_refused_answer_gives_the_reason() -> None:
 
 
 def test_stand_in_of_a_dead_letter_has_no_value() -> None:
-    made = letter(refused(b"value", key=None), LEAST_BYTES)
+    made = letter(refused(b"value", key=None), RECORD_BYTES_MIN)
     assert made.instead is not None
     told = made.instead("Broker: Broker failed to validate record")
     headers = dict(told.headers)
@@ -221,16 +222,16 @@ def test_longest_names_fit_the_smallest_topic() -> None:
     at = Position(topic, 999_999_999, 10**18)
     receipt = Receipt(id=widest, position=str(at), outcome="created", memory_id=widest, code="C" * 64, detail="d" * 500)
     sent = router().route(ReceiptOutput(at, 0, widest.encode() * 2, receipt.model_dump_json().encode())).outgoing
-    assert size_bytes(sent) <= LEAST_BYTES
+    assert size_bytes(sent) <= RECORD_BYTES_MIN
     windows = {f"window_{number}": 0.123456789 for number in range(50)}
     event = GateVerdict(
         type="gate.verdict", tenant_id=widest, name="\U0001f6b2" * 512, blocked=True, windows=windows, why="w" * 500
     )
-    assert size_bytes(router().route(Verdict(at, 2, 5, event)).outgoing) <= LEAST_BYTES
+    assert size_bytes(router().route(Verdict(at, 2, 5, event)).outgoing) <= RECORD_BYTES_MIN
 
 
 def test_positions_to_skip_are_read() -> None:
-    read = TOPICS.skipped(["memory.events:3:12", "query.events:0:7"])
+    read = TOPICS.parse_skips(["memory.events:3:12", "query.events:0:7"])
     assert read == {Position("memory.events", 3, 12), AT}
 
 
@@ -245,7 +246,7 @@ def test_positions_to_skip_are_read() -> None:
 )  # fmt: skip
 def test_invalid_position_is_a_usage_error(text: str, said: str) -> None:
     with pytest.raises(UsageError, match=said):
-        TOPICS.skipped([text])
+        TOPICS.parse_skips([text])
 
 
 def requested(characters: str, beside: int) -> TaskRequest:
@@ -267,7 +268,7 @@ def test_request_is_cut_to_fit_its_topic(characters: str) -> None:
     *place, outgoing = router().route(fitted)
     assert place == [TOPICS.enrichment, 0]
     assert (outgoing.key, outgoing.source, outgoing.number) == (b"acme/ann", "memory.events:0:3", 10)
-    assert size_bytes(outgoing) <= LEAST_BYTES
+    assert size_bytes(outgoing) <= RECORD_BYTES_MIN
     assert outgoing.value is not None
     request = EnrichmentRequest.model_validate_json(outgoing.value)
     (memory,) = request.memories
@@ -284,12 +285,12 @@ def test_a_request_that_fits_stays_as_it_is() -> None:
 def test_credentials_in_a_refused_record_are_masked_and_said() -> None:
     key = ApiKeyText.new().text()
     body = orjson.dumps({"type": "message", "content": f"my key: {key}", "metadata": {"auth": {"api_key": "walnut"}}})
-    sent = letter(refused(body, key.encode()), LEAST_BYTES)
+    sent = letter(refused(body, key.encode()), RECORD_BYTES_MIN)
     assert sent.value is not None
     assert key.encode() not in sent.value + (sent.key or b"")
     assert orjson.loads(sent.value)["metadata"] == {"auth": {"api_key": "***"}}
     assert dict(sent.headers)["error.masked"] == b"3"
-    assert "error.masked" not in dict(letter(refused(b'{"content": "tea"}'), LEAST_BYTES).headers)
+    assert "error.masked" not in dict(letter(refused(b'{"content": "tea"}'), RECORD_BYTES_MIN).headers)
 
 
 MOST_BYTES = 100_000
@@ -332,7 +333,7 @@ def as_message(topic: str, outgoing: Outgoing) -> Message:
 
 
 def routed(outputs: list[Output]) -> list[tuple[Output, str, Outgoing]]:
-    router = Router(HARNESS_TOPICS, defaultdict(lambda: 3), dict.fromkeys(HARNESS_TOPICS.written(), MOST_BYTES))
+    router = Router(HARNESS_TOPICS, defaultdict(lambda: 3), dict.fromkeys(HARNESS_TOPICS.written_topics(), MOST_BYTES))
     fitted = [router.fitted(output) for output in outputs]
     return [(one, (sent := router.route(one)).topic, sent.outgoing) for one in fitted if not isinstance(one, Ack)]
 

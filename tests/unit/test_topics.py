@@ -26,12 +26,12 @@ from recallflow.connectors.kafka.topic_reader import TAIL, TopicReader
 from recallflow.control import ControlHistory, Quota
 from recallflow.errors import SourceError, StateError, StorageError
 from recallflow.flows import initial_progress
-from recallflow.flows.initial_progress import DeliveredOffsets, answered_requests, sent_before, since_first_record
+from recallflow.flows.initial_progress import DeliveredOffsets, answered_requests, find_delivered, since_first_record
 from recallflow.flows.kafka import MainFlow
 from recallflow.flows.ownership import Ownership
 from recallflow.flows.record_spans import RecordSpans
 from recallflow.flows.reembed import MemoryTopicReplay
-from recallflow.flows.runner import Loop
+from recallflow.flows.runner import RecipeLoop
 from recallflow.flows.settings import Settings, TopicNames
 from recallflow.flows.topic_checks import TopicRegistry
 from recallflow.kafka_options import KafkaOptions
@@ -98,7 +98,7 @@ class Engine:
         rules = SETTINGS.rules(HASHING, QUERIES, input_ends=False)
         open_state = StateStep.opener(self.directory, HASHING, rules, CLOCKS)
         flow = MainFlow(decode, lambda item: item, HASHING, open_state, self._route, Mock(spec=RecordSpans))
-        self._loop = Loop(flow.recipe(self.source, self.sink))
+        self._loop = RecipeLoop(flow.recipe(self.source, self.sink))
         for number in range(2):
             queries = lane_at(QUERIES, number, LogProgress(0), 0)
             queries.queue = RoundRobinQueue(())
@@ -298,7 +298,7 @@ class Deployment:
             lambda _: True,
             initial_progress=Mock(),
             deployment="d",
-            counts=lambda: True,
+            needs_rate_history=lambda: True,
         )
         with TopicReader(KafkaOptions("nowhere:1"), new_consumer=self._kafka.consumer) as reader:
             owned._open(reader, 0, self._place, set())
@@ -485,7 +485,7 @@ def kafka(monkeypatch: pytest.MonkeyPatch) -> FakeKafka:
 
 def found(kafka: FakeKafka, *, enriches: bool = False) -> DeliveredOffsets:
     outputs = ("receipts", "letters", *(["requests"] if enriches else []))
-    return sent_before(KafkaOptions("nowhere:1"), "memories", outputs, kafka.consumer)
+    return find_delivered(KafkaOptions("nowhere:1"), "memories", outputs, kafka.consumer)
 
 
 def test_empty_topics_have_no_sent_outputs(kafka: FakeKafka) -> None:

@@ -11,9 +11,8 @@ from prometheus_client.core import Metric
 
 from recallflow.connectors.http.server import RequestMetrics
 from recallflow.flows.engine_metrics import OutputCounter, Stages
-from recallflow.flows.enrich import EnrichmentMetrics
+from recallflow.flows.enrich import EnrichmentCounter, EnrichmentMetrics
 from recallflow.flows.kafka import MainFlowMetrics
-from recallflow.flows.kafka_metrics import EnrichmentCounter
 from recallflow.flows.settings import TopicNames
 from recallflow.members import member_families
 from tools.reference import markdown
@@ -40,7 +39,7 @@ def page() -> str:
 
 def _of_run() -> Iterator[Metric]:
     running = MagicMock(output_counter=OutputCounter("", {}), directory=MagicMock(path=Path(), unfit={}))
-    running.spans.stages = Stages(TopicNames().read())
+    running.spans.stages = Stages(TopicNames().read_topics())
     metrics = MainFlowMetrics()
     metrics.attach(running)
     yield from metrics.collect()

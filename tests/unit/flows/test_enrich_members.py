@@ -29,7 +29,7 @@ from recallflow.flows.initial_progress import initial_enrichment_progress
 from recallflow.flows.ownership import Ownership
 from recallflow.flows.record_spans import RecordSpans
 from recallflow.flows.router import Router, routing
-from recallflow.flows.runner import Loop
+from recallflow.flows.runner import RecipeLoop
 from recallflow.flows.settings import TopicNames
 from recallflow.kafka_options import KafkaOptions
 from recallflow.operators.async_call import Completions, Runtime
@@ -42,7 +42,7 @@ from tests.unit.connectors.fake_consumer import FakeKafka
 TOPICS = TopicNames()
 NOWHERE = KafkaOptions("nowhere:1")
 PARTITIONS = 2
-WRITTEN = TOPICS.enrichment_written()
+WRITTEN = TOPICS.enrichment_output_topics()
 GIVE_UP_S = 20.0
 
 
@@ -179,7 +179,7 @@ class Member:
             lambda _: True,
             initial_progress=partial(initial_enrichment_progress, NOWHERE, TOPICS, ends, "here"),
             deployment="here",
-            by_tenants=False,
+            round_robin_by_tenant=False,
         )
         sink = DeliverySink(cast(OutputSender, LogSender(brokers, draw)), known, self.ownership.commit_barriers)
         spans = RecordSpans(Stages((TOPICS.results, TOPICS.enrichment)))
@@ -189,7 +189,7 @@ class Member:
         )
         reader = RequestReader(TOPICS.enrichment, lambda at: known.claim((str(at).encode(), b"0")), spans)
         route = routing(router, self.source, lambda _: None, spans)
-        self.loop = Loop(recipe(self.source, reader, enricher, route, sink))
+        self.loop = RecipeLoop(recipe(self.source, reader, enricher, route, sink))
 
     def _commit(self, places: Mapping[int, Committed]) -> None:
         self.brokers.places |= {number: at for number, at in places.items() if number in self.numbers}

@@ -65,7 +65,7 @@ class Replay:
                     self.answers[offset] = orjson.loads(output.body)
 
         with EmbeddedEngine.open(SETTINGS, self.state_dir) as embedded:
-            run_lines(embedded, LOG, open_feed, deliver, rewinds=True, clock_ms=lambda: NOW_MS)
+            run_lines(embedded, LOG, open_feed, deliver, is_replayable=True, clock_ms=lambda: NOW_MS)
 
     def rejected(self) -> list[bytes]:
         return sorted(self._rejects.read_bytes().splitlines())

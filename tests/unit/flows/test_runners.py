@@ -15,9 +15,8 @@ from recallflow.flows import runner
 from recallflow.flows.engine_metrics import Stages
 from recallflow.flows.kafka import MainFlow
 from recallflow.flows.on_bytewax import run_on_bytewax
-from recallflow.flows.recipe import BatchStep, KeyedStep, Recipe
 from recallflow.flows.record_spans import RecordSpans
-from recallflow.flows.runner import Loop, run_loop
+from recallflow.flows.runner import BatchStep, KeyedStep, Recipe, RecipeLoop, run_loop
 from recallflow.flows.settings import Settings
 from recallflow.operators import erase, large
 from recallflow.operators.answers.models import Models, Within
@@ -234,7 +233,7 @@ def test_loop_notifies_when_its_clock_reaches_the_due_time() -> None:
 
     now_ms, sink = 0, Collected()
     recipe = Recipe("later", Script([[("a", 1)], [], [], []]), [KeyedStep("sums", Later)], sink)
-    loop = Loop(recipe, now_ms=lambda: now_ms)
+    loop = RecipeLoop(recipe, clock_ms=lambda: now_ms)
     assert loop.step()
     assert loop.step()
     now_ms = 1_000

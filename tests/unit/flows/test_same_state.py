@@ -18,7 +18,7 @@ from recallflow.connectors.local_inputs import LocalCalls
 from recallflow.control import ControlHistory
 from recallflow.errors import InvalidRecord
 from recallflow.flows.config import Config
-from recallflow.flows.embedded import EmbeddedEngine, process
+from recallflow.flows.embedded import EmbeddedEngine, StateLoop, process
 from recallflow.flows.local import QUERIES as QUERY_TOPIC
 from recallflow.flows.local import LocalService, open_local
 from recallflow.flows.settings import Settings
@@ -100,7 +100,7 @@ def test_callers_get_the_state_and_answers_of_batches(tmp_path: Path, monkeypatc
     monkeypatch.setattr(LocalCalls, "take", noted)
     answers = by_callers(tmp_path / "called", make_log(1, LINES, NAMELESS))
     with EmbeddedEngine.open(THREE, tmp_path / "batches") as embedded:
-        loop = embedded.loop(embedded.rules(QUERY_TOPIC, input_ends=False))
+        loop = StateLoop(embedded, embedded.rules(QUERY_TOPIC, input_ends=False))
         found = [one for at in range(0, len(records), 7) for one in loop.apply(records[at : at + 7])]
         found += loop.end()
     responses = {one.position: orjson.loads(one.body) for one in found if isinstance(one, Answer)}

@@ -28,7 +28,7 @@ from recallflow.events import Event
 from recallflow.flows import gateway as gateway_flow
 from recallflow.flows.admission import LiveAdmission
 from recallflow.flows.config import Config, ServeSettings
-from recallflow.flows.gateway import TenantRollouts, to_file
+from recallflow.flows.gateway import TenantRollouts, file_store
 from recallflow.flows.settings import AuthSettings
 from recallflow.kafka_options import KafkaOptions
 from recallflow.operators.authorise import Authoriser, Trust
@@ -257,7 +257,7 @@ def test_only_pages_of_configured_origins_may_call() -> None:
 def test_unwritable_decision_is_not_an_internal_error(tmp_path: Path) -> None:
     decisions = ControlHistory()
     present = LiveAdmission(Authoriser(decisions, Trust("off")))
-    rollouts = TenantRollouts(present, decisions, to_file(tmp_path, decisions))
+    rollouts = TenantRollouts(present, decisions, file_store(tmp_path, decisions))
     with served(build_app(Engine(), Everybody(), rollouts, Limits(), CollectorRegistry())) as url:
         refused = httpx.post(f"{url}/graph/rollout", json=DECISION, timeout=30)
         assert (refused.status_code, refused.json()["error"]["code"]) == (503, "unavailable")

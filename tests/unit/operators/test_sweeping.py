@@ -125,7 +125,7 @@ def test_native_libraries_use_one_thread_for_state_work(tmp_path: Path) -> None:
     looking = Looking()
     with threadpool_limits(4), EmbeddedEngine.open(Settings(), tmp_path / "state") as embedded:
         embedded.embedder = looking
-        run_lines(embedded, "lines", lambda *_: batched(iter(lines)), lambda *_: None, rewinds=False)
+        run_lines(embedded, "lines", lambda *_: batched(iter(lines)), lambda *_: None, is_replayable=False)
         after = {one["num_threads"] for one in threadpool_info()}
     assert [*looking.threads.values()] == [{1}]
     assert after == {4}  # as before

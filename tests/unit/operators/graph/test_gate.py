@@ -243,7 +243,8 @@ def answered(lines: list[bytes], sizes: list[int], partitions: int = 1) -> list[
         found.extend(orjson.loads(output.body) for output in outputs if isinstance(output, Answer))
 
     with EmbeddedEngine.open(Settings(partitions=partitions), None, history) as embedded:
-        run_lines(embedded, "lines", lambda *_: chunks(lines, sizes), deliver, rewinds=False, clock_ms=lambda: DAY_MS)
+        settings: Any = {"is_replayable": False, "clock_ms": lambda: DAY_MS}
+        run_lines(embedded, "lines", lambda *_: chunks(lines, sizes), deliver, **settings)
     return [{name: value for name, value in one.items() if name not in TIMES} for one in found]
 
 
