@@ -33,7 +33,7 @@ from recallflow.flows.gc_policy import SWITCH_INTERVAL_S
 from recallflow.flows.model_settings import EmbeddingSettings, ModelSettings
 from recallflow.flows.settings import Settings
 from recallflow.llm import Task
-from recallflow.operators.answers.models import Models, Within
+from recallflow.operators.answers.models import Models, TimedModel
 from recallflow.operators.async_call import CallCompletion
 from recallflow.outputs import Ack, Answer
 from recallflow.records import Position, Record
@@ -159,7 +159,7 @@ class Engine:
             is_local = self._settings is LOCAL
             embedder = load_embedder(LOCAL.embedder) if is_local else load_remote(vectors)
             done = Round(asked, per_s, service.stop if takes_s is HANGING else lambda: None)
-            with Models(Within(model, TIMEOUT_S), None if is_local else Within(vectors, TIMEOUT_S)) as models:
+            with Models(TimedModel(model, TIMEOUT_S), None if is_local else TimedModel(vectors, TIMEOUT_S)) as models:
                 done.run(self._state_dir, self._settings, embedder, models)
                 models.runtime.run(model.close())
                 models.runtime.run(vectors.close())

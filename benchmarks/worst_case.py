@@ -28,7 +28,7 @@ from benchmarks.command_line import quick_arguments, write_json
 from recallflow import limits
 from recallflow.connectors.embedders import load_embedder
 from recallflow.flows.settings import Settings
-from recallflow.operators.answers.models import Models, Within
+from recallflow.operators.answers.models import Models, TimedModel
 from recallflow.operators.events import Batch, decode
 from recallflow.operators.prepare import prepare
 from recallflow.operators.rules import EnrichmentTasks, Rules
@@ -76,7 +76,7 @@ class Worker:
         chosen, self._embedder = Settings(partitions=1, cache_bytes=CACHE_BYTES), load_embedder("hash")
         self._directory = StateDirectory.open(folder, chosen.fingerprint(self._embedder), chosen.cache_bytes)
         self._rules = chosen.rules(self._embedder, QUERIES, input_ends=False, decisions=worst_models.decisions())
-        self._models = Models(Within(worst_models.Fluent(), timeout_s=600.0))
+        self._models = Models(TimedModel(worst_models.Fluent(), timeout_s=600.0))
         self._open(self._rules)
         self._offset = 0
 

@@ -20,7 +20,7 @@ from recallflow.events import MemoryEvent, MemoryFields, Message, embedding_inpu
 from recallflow.flows.model_settings import CallerKind, EmbeddingSettings, ModelSettings
 from recallflow.flows.settings import Settings
 from recallflow.llm import TEXT_FAILURES, EmbeddingService, RemoteEmbedder
-from recallflow.operators.answers.models import Models, Within
+from recallflow.operators.answers.models import Models, TimedModel
 from recallflow.operators.async_call import Completions, Runtime
 from recallflow.operators.events import Item, Write
 from recallflow.operators.prepare import author_and_text
@@ -193,10 +193,10 @@ def open_question_models(
         yield None, ()
         return
     models = Models(
-        None if model is None else Within(model, settings.llm.query_timeout_ms / 1000),
-        None if service is None else Within(service, settings.embedding.query_timeout_ms / 1000),
-        None if reranker is None else Within(reranker, engine.rerank_timeout_ms / 1000),
-        around=around,
+        None if model is None else TimedModel(model, settings.llm.query_timeout_ms / 1000),
+        None if service is None else TimedModel(service, settings.embedding.query_timeout_ms / 1000),
+        None if reranker is None else TimedModel(reranker, engine.rerank_timeout_ms / 1000),
+        call_context=around,
     )
     try:
         with models:

@@ -26,7 +26,7 @@ from recallflow.operators.events import Ask, Batch, Item, Misrouted, Refused, Wr
 from recallflow.operators.graph.rollout import Expansions
 from recallflow.operators.large import Queue
 from recallflow.operators.prepare import prepare
-from recallflow.operators.recall.model_calls import Kind
+from recallflow.operators.recall.model_calls import ModelKind
 from recallflow.operators.recall.shared import Shared
 from recallflow.operators.rules import Rules
 from recallflow.operators.writes import MemoryWrites
@@ -67,7 +67,7 @@ class StateStep:
         owners = Owners(self._hot_owners, self._partition)
         self._embedder = shared.questions.embedder
         expansions = Expansions(rules.decisions, shared.gates, enabled=rules.graph_enabled)
-        model_kinds = frozenset[Kind]() if models is None else models.there
+        model_kinds = frozenset[ModelKind]() if models is None else models.kinds
         answerer = Answerer(self._partition, owners, shared, rules, clocks.timer, expansions, model_kinds)
         key = key_of_partition(number)
         missing = partial(describe_missing, number)
@@ -212,7 +212,7 @@ class StateStep:
         """Close the state partition, so that another process may open it. Unfinished records are read again there."""
         self._queries.close()
         self._directory.close_partition(self._partition.number)
-        self._shared.candidates.drop_gone()  # candidates of evicted owners
+        self._shared.candidates.drop_freed()  # candidates of evicted owners
 
     def hold_unfinished(self, source: str) -> None:
         """Let the unfinished events of a log wait, because the log cannot be read again."""
@@ -264,7 +264,7 @@ def _forget(
 ) -> None:
     """Drop the in-memory data of erased owners, and start to clean files."""
     queries.restart(owners)
-    shared.candidates.drop_gone()
+    shared.candidates.drop_freed()
     directory.clean(partition)
 
 

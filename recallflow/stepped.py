@@ -19,8 +19,9 @@ STEP_COST = 2_000  # limit of a step: this number of records read, or equal work
 class SteppedWork(Generic[T]):
     """A function that runs in steps, all of them on one thread."""
 
-    def __init__(self, function: Callable[[], T]) -> None:
-        self._greenlet = _StepGreenlet(function)
+    def __init__(self, function: Callable[[], T], step_cost: int | None = None) -> None:
+        """`step_cost` is the limit of each step, by default `STEP_COST`."""
+        self._greenlet, self._step_cost = _StepGreenlet(function), step_cost or STEP_COST
         self._greenlet.gr_context = copy_context()
         self._outcome: list[T] = []
 
@@ -30,7 +31,7 @@ class SteppedWork(Generic[T]):
 
     def step(self) -> bool:
         """Continue up to the next pause. Return whether the function has returned. Raise the function's error."""
-        self._greenlet.remaining_cost = STEP_COST
+        self._greenlet.remaining_cost = self._step_cost
         returned = self._greenlet.switch()
         if self._greenlet.dead:
             self._outcome.append(returned)
@@ -47,8 +48,9 @@ def spend(cost: int) -> None:
     current = getcurrent()
     if type(current) is _StepGreenlet:
         current.remaining_cost -= cost
-        if current.remaining_cost <= 0 and current.parent is not None:
-            current.parent.switch()
+        if current.remaining_cost <= 0 and (parent := current.parent) is not None:
+            del current  # a paused frame that refers to its own greenlet would never be freed
+            parent.switch()
 
 
 class Rotation:

@@ -1,16 +1,16 @@
 """The response to a query, from committed records, and its effects: usage counts, times and sessions of memories.
 
 Effects are applied exactly once. They are committed with the next event or at the next sync: a query alone does not
-write to disk. A query may be answered again after a crash. Its mark then shows that its effects are stored, because
-effects and mark are one atomic write. A repeated query id has no effects either; the owner's newest 64 ids are stored
-to detect it.
+write to disk. A query may be answered again after a crash. Its mark, a stored record, then shows that its effects are
+stored, because effects and mark are one atomic write. A repeated query id has no effects either; the owner's newest 64
+ids are stored to detect it.
 
 A query of a finite log needs no mark, because its position is stored with its effects. Other queries may be answered
 long after their offset. Marks are therefore deleted by generation: the second barrier of the partition confirms that
 the previous one is committed."""
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -25,7 +25,7 @@ from recallflow.operators.answers import explore as explorer
 from recallflow.operators.answers import lookups
 from recallflow.operators.answers.explore import explore, explored_edge
 from recallflow.operators.answers.facts import FactSearch
-from recallflow.operators.answers.models import ModelAnswers
+from recallflow.operators.answers.models import ModelCalls
 from recallflow.operators.erase import erasure_state
 from recallflow.operators.events import Ask
 from recallflow.operators.grants import check_all_projects
@@ -33,18 +33,12 @@ from recallflow.operators.graph.query_graph import trace
 from recallflow.operators.graph.rollout import Expansions, status
 from recallflow.operators.quotas import UserLimits
 from recallflow.operators.recall import model_calls
-from recallflow.operators.recall.model_calls import NOTHING, Kind, ModelResults, Wanted
+from recallflow.operators.recall.model_calls import NO_RESULTS, ModelKind, ModelRequests, ModelResults
 from recallflow.operators.recall.moment import Moment, graph_at
-from recallflow.operators.recall.pipeline import (
-    answer_subquery,
-    plan_embedding,
-    plan_model_calls,
-    ranked_only,
-    recall,
-)
-from recallflow.operators.recall.ranking_input import tenant_settings, unread
+from recallflow.operators.recall.pipeline import plan_embedding, plan_model_calls, ranked_only, recall
+from recallflow.operators.recall.ranking_input import tenant_settings, unread_field_warnings
 from recallflow.operators.recall.shared import QuestionVector, Shared
-from recallflow.operators.recall.stages import ComposedAnswer, Effects, Engine, Find, RecallRequest, find_nothing
+from recallflow.operators.recall.stages import ComposedAnswer, Effects, Engine, Find, RecallRequest
 from recallflow.operators.rules import Rules
 from recallflow.queries import (
     K_MAX,
@@ -84,7 +78,7 @@ class Answerer:
         rules: Rules,
         timer: Callable[[], float],
         expansions: Expansions,
-        models: frozenset[Kind] = frozenset(),
+        models: frozenset[ModelKind] = frozenset(),
     ) -> None:
         """`models` are the kinds of models that may be called for a query."""
         self._partition, self._owners = partition, owners
@@ -99,92 +93,94 @@ class Answerer:
     def answer(
         self,
         ask: Ask,
-        results: ModelResults = NOTHING,
-        found: ComposedAnswer | None = None,
-        parts: Sequence[ComposedAnswer] = (),
+        results: ModelResults = NO_RESULTS,
+        composed: ComposedAnswer | None = None,
+        has_event: Callable[[], bool] = lambda: False,
     ) -> tuple[Response, Effects | None]:
-        """Return one query's response and its effects. Raise InvalidRecord if there is no answer. `results` are of
-        models, `found` the answer composed before the model calls, `parts` the answers of subqueries."""
+        """Return a query's response and its effects. Raise InvalidRecord if there is no answer. `results` are of
+        models, `composed` is the answer that was composed during their calls. `has_event`: see `recall`."""
         if isinstance(ask.query, Recall):
-            recalled = recall(self._engine, self._to_request(ask.query, ask), results, found, parts)
+            recalled = recall(self._engine, self._to_request(ask.query, ask), results, composed, has_event)
             memories = [memory.id for memory in recalled.response.memories or ()]
             added = [*recalled.added.intersection(memories)]
-            ranked = [one for one in memories if one not in recalled.added]
+            ranked = [memory_id for memory_id in memories if memory_id not in recalled.added]
             self._expansions.answered(ask, ranked, added)
             return recalled.response, recalled.effects
-        response, warnings = self._look_up(ask, results), unread(ask.query)
+        response, warnings = self._look_up(ask, results), unread_field_warnings(ask.query)
         return response.model_copy(update={"warnings": [*response.warnings, *warnings]}), None
 
-    def plan_model_calls(self, ask: Ask, results: ModelResults, found: ComposedAnswer | None) -> tuple[Wanted, Find]:
-        """Return the model calls that precede an answer, and the search that runs meanwhile."""
+    def plan_model_calls(
+        self, ask: Ask, results: ModelResults, composed: ComposedAnswer | None
+    ) -> tuple[ModelRequests, Find | None]:
+        """Return the model requests that precede an answer, and a function that composes the answer meanwhile."""
         match query := ask.query:
             case Recall():
-                return plan_model_calls(self._engine, self._to_request(query, ask), results, found)
+                return plan_model_calls(self._engine, self._to_request(query, ask), results, composed)
             case GraphTrace() | GraphFacts() if "embed" in self._engine.models:
-                shown = _traced(query) if isinstance(query, GraphTrace) else _searched(query)
-                if shown is not None:
-                    return plan_embedding(self._engine, self._to_request(shown, ask), results), find_nothing
-        return Wanted(), find_nothing
+                ranked_query = _traced(query) if isinstance(query, GraphTrace) else _searched(query)
+                if ranked_query is not None:
+                    return plan_embedding(self._engine, self._to_request(ranked_query, ask), results), None
+        return ModelRequests(), None
 
-    def receive(self, results: ModelResults, wanted: Wanted, answers: ModelAnswers, took_ms: float) -> ModelResults:
+    def receive(
+        self, results: ModelResults, requests: ModelRequests, calls: ModelCalls, took_ms: float
+    ) -> ModelResults:
         """Return a query's results after a round of model calls. Vectors and costs are kept for later queries."""
-        costs, questions, ended = self._engine.shared.costs, self._engine.shared.questions, answers.ended
-        if step_times_ms := [ended[step].took_ms for step in wanted.prompts]:
+        costs, questions = self._engine.shared.costs, self._engine.shared.questions
+        if step_times_ms := [calls[step].took_ms for step in requests.prompts]:
             costs.add("llm", max(step_times_ms))
-        if answers.scored is not None:
-            costs.add("rerank", answers.scored.took_ms)
+        if "rerank" in calls:
+            costs.add("rerank", calls["rerank"].took_ms)
         vectors = dict[str, QuestionVector]()
-        for number, text in enumerate(wanted.texts):
-            embedded = ended["embed"]
+        for number, text in enumerate(requests.texts):
+            embedded = calls["embed"]
             given = embedded.result[number] if embedded.failure is None else embedded.failure
             vectors[text] = questions.receive(text, given, embedded.took_ms)
         return replace(
             results,
-            ended={**results.ended, **ended},
+            calls={**results.calls, **calls},
             vectors={**results.vectors, **vectors},
-            scored=answers.scored or results.scored,
-            dropped=wanted.dropped,
+            candidates=len(requests.candidates) or results.candidates,
+            dropped=requests.dropped,
             took_ms=results.took_ms + took_ms,
         )
 
-    def still_holds(self, found: ComposedAnswer) -> bool:
-        """Return whether earlier search results of an owner are still valid."""
+    def is_still_valid(self, composed: ComposedAnswer) -> bool:
+        """Return whether no event of the owner was applied since the answer was composed."""
         with suppress(DecryptionFailed):
-            return self._owners.get(found.run.request.hot.owner).next_change == found.change
+            return self._owners.get(composed.run.request.hot.owner).next_change == composed.change
         return False
-
-    answer_subquery = staticmethod(answer_subquery)
 
     def _to_request(self, query: Recall, ask: Ask) -> RecallRequest:
         tenant_id, at_ms = ask.owner.tenant_id, ask.record.append_ms
         tenant = tenant_settings(self._decisions, tenant_id, at_ms)
         with_context = model_calls.context_tokens(query) is not None
-        known = categories(self._decisions, tenant_id, at_ms) if with_context else []
-        about = {category.name: category.description for category in known}
-        return RecallRequest(self._owners.get(ask.owner), query, ask, tenant, about)
+        chosen = categories(self._decisions, tenant_id, at_ms) if with_context else []
+        descriptions = {category.name: category.description for category in chosen}
+        return RecallRequest(self._owners.get(ask.owner), query, ask, tenant, descriptions)
 
     def _facts(self, query: GraphFacts, ask: Ask, results: ModelResults) -> Facts:
         hot, moment = self._owners.get(ask.owner), Moment.of(query, ask.asked_ms, ask.projects)
-        best: list[int] = []
-        if (asked := _searched(query)) is not None:
-            ranked = ranked_only(self._engine, self._to_request(asked, ask), results)
+        best_seqs: list[int] = []
+        if (recall_query := _searched(query)) is not None:
+            ranked = ranked_only(self._engine, self._to_request(recall_query, ask), results)
             index, graph = ranked.inputs.index, ranked.graph.graph
-            best = index.conversation.facts["seq"][ranked.ranking.positions].tolist()
+            best_seqs = index.conversation.facts["seq"][ranked.ranking.positions].tolist()
         else:
             index, graph = self._engine.at(hot, moment)
-        return FactSearch(graph, index, partial(self._rows, hot, index), query, moment).run(best)
+        return FactSearch(graph, index, partial(self._rows, hot, index), query, moment).run(best_seqs)
 
     def _look_up(self, ask: Ask, results: ModelResults) -> Response:
         hot, query_id, now_ms = self._owners.get(ask.owner), ask.query_id, ask.asked_ms
         match query := ask.query:
             case MemoryGet():
                 *_, latest = self._versions(hot, query.memory_id, ask.projects)
-                stored = self._partition.get(keys.usage(hot.key, latest.seq))
-                used = lookups.usage(Usage.decode(stored) if stored else Usage())
-                return lookups.versions(query_id, [latest], ask.projects).model_copy(update={"usage": used})
+                record = self._partition.get(keys.usage(hot.key, latest.seq))
+                usage = lookups.usage(Usage.decode(record) if record else Usage())
+                return lookups.versions(query_id, [latest], ask.projects).model_copy(update={"usage": usage})
             case MemoryHistory():
-                every = self._versions(hot, query.memory_id, ask.projects)
-                history = lookups.versions(query_id, every, ask.projects)
+                versions = self._versions(hot, query.memory_id, ask.projects)
+                history = lookups.versions(query_id, versions, ask.projects)
                 now = Moment(now_ms, projects=ask.projects)
                 graph = hot.graph if ask.projects is None else graph_at(hot, self._index(ask), now)
                 edges = graph.edges(NodeKey(query.memory_id, memory=True), HISTORY_EDGES)
@@ -226,67 +222,69 @@ class Answerer:
                 return Response(query_id=query_id, status="ok", stats=counts)
         raise TypeError(f"{query.type} is not answered here")
 
-    def _versions(self, hot: HotOwner, memory_id: str, within: tuple[str, ...] | None) -> list[MemoryRow]:
+    def _versions(self, hot: HotOwner, memory_id: str, projects: tuple[str, ...] | None) -> list[MemoryRow]:
         """Return all versions of a memory, oldest first. Raise InvalidRecord if there is none in a readable project."""
-        name, current = hot.name(memory_id), hot.current(memory_id)
-        if current is None or current.forgotten:
+        name, head = hot.name(memory_id), hot.current(memory_id)
+        if head is None or head.forgotten:
             raise lookups.not_found(memory_id)
-        wanted = [keys.row(hot.key, name, version) for version in range(current.version + 1)]
-        found = [
-            redaction.version(memory_id, current.seq, version) if isinstance(row, DecryptionFailed) else row
-            for version, row in enumerate(self._read(wanted))
+        row_keys = [keys.row(hot.key, name, version) for version in range(head.version + 1)]
+        rows = [
+            redaction.version(memory_id, head.seq, version) if isinstance(row, DecryptionFailed) else row
+            for version, row in enumerate(self._read(row_keys))
             if row is not None
         ]
-        if within is None:
-            return found
-        if not any(row.project_id in within for row in found):
+        if projects is None:
+            return rows
+        if not any(row.project_id in projects for row in rows):
             raise lookups.not_found(memory_id)
-        return [self._limited(hot, row, within) for row in found]
+        return [self._without_other_projects(hot, row, projects) for row in rows]
 
-    def _limited(self, hot: HotOwner, row: MemoryRow, within: tuple[str, ...]) -> MemoryRow:
+    def _without_other_projects(self, hot: HotOwner, row: MemoryRow, projects: tuple[str, ...]) -> MemoryRow:
         """Return a memory without references to memories of other projects."""
 
-        def is_shown(source: dict[str, Any]) -> bool:
-            current = hot.current(source["memory_id"])
-            return current is not None and self._project(hot, current.seq) in within
+        def is_readable(origin: dict[str, Any]) -> bool:
+            head = hot.current(origin["memory_id"])
+            return head is not None and self._project(hot, head.seq) in projects
 
-        made_from = row.derived_from
-        if made_from is None:
+        origin = row.derived_from
+        if origin is None:
             return row
-        others = [one for one in made_from.get("others", []) if is_shown(one)]
-        shown = {name: value for name, value in (made_from | {"others": others}).items() if value}
-        return replace(row, derived_from=shown if is_shown(made_from) else None)
+        others = [other for other in origin.get("others", []) if is_readable(other)]
+        readable = {name: value for name, value in (origin | {"others": others}).items() if value}
+        return replace(row, derived_from=readable if is_readable(origin) else None)
 
     def _project(self, hot: HotOwner, seq: int) -> str | None:
-        stored = self._value(keys.entry(hot.key, seq))
+        stored = self._value_or_error(keys.entry(hot.key, seq))
         return Entry.decode(stored).project_id if isinstance(stored, bytes) else None
 
     def _rows(self, hot: HotOwner, index: OwnerIndex, slots: list[int]) -> list[MemoryRow | None]:
         """Return the rows of slots, each in its version; unreadable ones are redacted."""
         versions = index.facts["version"][slots].tolist()
-        wanted = [keys.row(hot.key, hot.name(index.ids[s]), v) for s, v in zip(slots, versions, strict=True)]
+        row_keys = [
+            keys.row(hot.key, hot.name(index.ids[slot]), version) for slot, version in zip(slots, versions, strict=True)
+        ]
         rows = [
             redaction.memory(index, slot) if isinstance(row, DecryptionFailed) else row
-            for slot, row in zip(slots, self._read(wanted), strict=True)
+            for slot, row in zip(slots, self._read(row_keys), strict=True)
         ]
-        if (within := index.projects) is None:
+        if (projects := index.projects) is None:
             return rows
-        return [None if row is None else self._limited(hot, row, within) for row in rows]
+        return [None if row is None else self._without_other_projects(hot, row, projects) for row in rows]
 
-    def _read(self, wanted: list[bytes]) -> list[MemoryRow | DecryptionFailed | None]:
+    def _read(self, row_keys: list[bytes]) -> list[MemoryRow | DecryptionFailed | None]:
         """Return the rows of keys, in batched reads; one by one if any is unreadable."""
-        found: list[MemoryRow | DecryptionFailed | None] = []
-        for start in range(0, len(wanted), ROWS_AT_ONCE):
-            some = wanted[start : start + ROWS_AT_ONCE]
+        rows: list[MemoryRow | DecryptionFailed | None] = []
+        for start in range(0, len(row_keys), ROWS_AT_ONCE):
+            part = row_keys[start : start + ROWS_AT_ONCE]
             values: Iterable[bytes | DecryptionFailed | None]
             try:
-                values = self._partition.get_many(some)
+                values = self._partition.get_many(part)
             except DecryptionFailed:
-                values = map(self._value, some)
-            found += [MemoryRow.decode(value) if isinstance(value, bytes) else value for value in values]
-        return found
+                values = map(self._value_or_error, part)
+            rows += [MemoryRow.decode(value) if isinstance(value, bytes) else value for value in values]
+        return rows
 
-    def _value(self, key: bytes) -> bytes | DecryptionFailed | None:
+    def _value_or_error(self, key: bytes) -> bytes | DecryptionFailed | None:
         try:
             return self._partition.get(key)
         except DecryptionFailed as error:
@@ -330,7 +328,8 @@ class EffectLog:
         self._generations = deque[dict[bytes, bytes]]([{}, {}, stored])
 
     def stage(self, ask: Ask, effects: Effects) -> None:
-        """Stage the effects of an answer unless stored. In a finite log, the query's position marks that they are."""
+        """Stage the effects of an answer unless they are stored. In a finite log, the query's applied position shows
+        that they are."""
         position = ask.record.position if self._input_ends else None
         if position is not None and self._partition.is_applied(position):
             return
@@ -338,11 +337,11 @@ class EffectLog:
         if staged is None:
             return
         if effects.seqs and (ask.query.id is None or self._is_new(hot, ask.query.id, staged)):
-            counted = hot.usage().record_returns(effects.seqs, effects.at_ms)
-            staged |= {keys.usage(hot.key, seq): record for seq, record in zip(effects.seqs, counted, strict=True)}
+            usages = hot.usage().record_returns(effects.seqs, effects.at_ms)
+            staged |= {keys.usage(hot.key, seq): record for seq, record in zip(effects.seqs, usages, strict=True)}
             if effects.session_id is not None:
-                again = set(effects.seqs)
-                earlier = (seq for seq in hot.returned(effects.session_id).tolist() if seq not in again)
+                returned_again = set(effects.seqs)
+                earlier = (seq for seq in hot.returned(effects.session_id).tolist() if seq not in returned_again)
                 returned = [*earlier, *effects.seqs][-RETURNED_MOST:]  # distinct, the latest last
                 staged[keys.session(hot.key, hot.name(effects.session_id))] = encode_seqs(returned)
         self._partition.stage(staged, position, can_wait=True)
@@ -369,8 +368,8 @@ class EffectLog:
     def _is_new(self, hot: HotOwner, query_id: str, staged: Values) -> bool:
         """Return whether the query id is new among the owner's latest ones, and add it."""
         key, name = keys.query_ids(hot.key), hot.name(query_id)[:_ID_BYTES]
-        known = self._partition.get(key) or b""
-        if name in known:  # also across two ids: as unlikely as a hash collision
+        names = self._partition.get(key) or b""
+        if name in names:  # a match across two names is as unlikely as a hash collision
             return False
-        staged[key] = (known + name)[-IDS_MOST * _ID_BYTES :]
+        staged[key] = (names + name)[-IDS_MOST * _ID_BYTES :]
         return True

@@ -20,7 +20,7 @@ from recallflow.operators.graph.reader import (
     memory_marks,
     superseded,
 )
-from recallflow.operators.recall.moment import Moment, newest
+from recallflow.operators.recall.moment import Moment, newest_seqs
 from recallflow.operators.redaction import RowsReader
 from recallflow.queries import EdgeCursor, GraphExplore, MemoryCursor
 from recallflow.state.graph import Edge, Node, OwnerGraph
@@ -31,43 +31,43 @@ from recallflow.state.rows import MemoryRow
 from recallflow.stepped import spend
 
 BOUNDS = LoadBounds(visited=200, opened=64)  # the limits of a page
-VERTICES_A_READ = 20  # vertices whose hops can be counted at the cost of reading one record
-NEWEST = 10  # initial memories, if the query names no node
+VERTICES_PER_READ = 20  # vertices whose hops can be counted at the cost of reading one record
+INITIAL_MEMORIES = 10  # the newest ones, if the query names no node
 
 
 def explore(
-    graph: OwnerGraph, index: OwnerIndex, rows: RowsReader, wanted: Sequence[str], hops: int, moment: Moment
+    graph: OwnerGraph, index: OwnerIndex, rows: RowsReader, names: Sequence[str], hops: int, moment: Moment
 ) -> Subgraph:
     """Return the subgraph within `hops` (1 to 3) of the given nodes: keys, memory ids, URNs, or entity names. Nodes and
     edges that do not count at the moment are included with marks. Raise InvalidRecord for a missing node."""
 
     now_ms = moment.now_ms
     initial: list[Vertex] = []
-    for key in candidate_nodes(graph, wanted, "nodes"):
+    for key in candidate_nodes(graph, names, "nodes"):
         initial += graph.members(key, 1) if key.memory else [key]
-    if not wanted:
-        initial += newest(index, moment)[:NEWEST]
+    if not names:
+        initial += newest_seqs(index, moment)[:INITIAL_MEMORIES]
     scope = TraversalScope(graph, allowed=lambda seq: index.slot(seq) is not None, bounds=BOUNDS)
     neighbourhood = Neighbourhood(scope, initial, hops)
     slots = {seq: slot for seq in neighbourhood.out if isinstance(seq, int) and (slot := index.slot(seq)) is not None}
-    own = {seq: NodeKey(index.ids[slot], memory=True) for seq, slot in slots.items()}
-    hidden = superseded(graph, now_ms)
+    key_of = {seq: NodeKey(index.ids[slot], memory=True) for seq, slot in slots.items()}
+    superseded_seqs = superseded(graph, now_ms)
     edges: list[ExploredEdge] = []
     links: list[ExploredLink] = []
     for vertex, neighbours in neighbourhood.out.items():
-        for other, joined in neighbours.items():
-            if any(isinstance(end, int) and end not in own for end in (vertex, other)):
+        for other, edge_by_type in neighbours.items():
+            if any(isinstance(end, int) and end not in key_of for end in (vertex, other)):
                 continue  # a forgotten memory whose graph write failed
-            edges += [explored_edge(edge, now_ms) for edge in joined.values() if edge is not None]
-            if "" in joined and isinstance(vertex, int) and isinstance(other, NodeKey):
+            edges += [explored_edge(edge, now_ms) for edge in edge_by_type.values() if edge is not None]
+            if "" in edge_by_type and isinstance(vertex, int) and isinstance(other, NodeKey):
                 role = dict(graph.links(vertex))[other]
-                links.append(ExploredLink(memory=str(own[vertex]), node=str(other), role=role))
+                links.append(ExploredLink(memory=str(key_of[vertex]), node=str(other), role=role))
     return Subgraph(
-        nodes=[*_nodes(graph, neighbourhood, initial, own)],
+        nodes=[*_nodes(graph, neighbourhood, initial, key_of)],
         edges=edges,
         links=links,
         memories=[
-            explored_memory(row, memory_marks(graph, row, now_ms, hidden))
+            explored_memory(row, memory_marks(graph, row, now_ms, superseded_seqs))
             for row in rows([*slots.values()])
             if row is not None
         ],
@@ -76,7 +76,7 @@ def explore(
 
 
 def _nodes(
-    graph: OwnerGraph, neighbourhood: Neighbourhood, initial: Sequence[Vertex], own: Mapping[int, NodeKey]
+    graph: OwnerGraph, neighbourhood: Neighbourhood, initial: Sequence[Vertex], key_of: Mapping[int, NodeKey]
 ) -> Iterator[ExploredNode]:
     if not neighbourhood.out:
         return
@@ -84,22 +84,16 @@ def _nodes(
         import networkx as nx  # a slow import that only this function needs
     except ModuleNotFoundError as error:
         raise InvalidRecord("invalid_event", [FieldProblem("type", remedy_for(error) or str(error))]) from None
-    whole = nx.Graph(neighbourhood.out)
-    hops = nx.multi_source_dijkstra_path_length(whole, {*initial} & neighbourhood.out.keys(), weight=_hops)
+    nx_graph = nx.Graph(neighbourhood.out)
+    hops = nx.multi_source_dijkstra_path_length(nx_graph, {*initial} & neighbourhood.out.keys(), weight=_hops)
     for vertex in neighbourhood.out:
-        if isinstance(vertex, int) and vertex not in own:
+        if isinstance(vertex, int) and vertex not in key_of:
             continue
-        spend(len(whole) // VERTICES_A_READ)
-        key = own[vertex] if isinstance(vertex, int) else vertex
+        spend(len(nx_graph) // VERTICES_PER_READ)
+        key = key_of[vertex] if isinstance(vertex, int) else vertex
         if (node := graph.node(key)) is not None:
-            shown = explored_node(key, node)
-            yield shown.model_copy(
-                update={
-                    "expanded": vertex in neighbourhood.opened,
-                    "hops": hops[vertex],
-                    "centrality": round(nx.closeness_centrality(whole, vertex), 6),
-                }
-            )
+            centrality = round(nx.closeness_centrality(nx_graph, vertex), 6)
+            yield explored_node(key, node, vertex in neighbourhood.opened, hops[vertex], centrality)
 
 
 def _hops(source: Vertex, target: Vertex, _: object) -> int:
@@ -107,9 +101,11 @@ def _hops(source: Vertex, target: Vertex, _: object) -> int:
     return 0 if isinstance(source, int) and isinstance(target, NodeKey) else 1
 
 
-def explored_node(key: NodeKey, node: Node) -> ExploredNode:
+def explored_node(
+    key: NodeKey, node: Node, expanded: bool = True, hops: int = 0, centrality: float = 0
+) -> ExploredNode:
     fields = node._asdict() | {"key": str(key), "aliases": [*node.aliases]}
-    return ExploredNode(**fields, expanded=True, hops=0, centrality=0.0)
+    return ExploredNode(**fields, expanded=expanded, hops=hops, centrality=centrality)
 
 
 def explored_edge(edge: Edge, now_ms: int) -> ExploredEdge:
@@ -135,7 +131,7 @@ def explored_memory(row: MemoryRow, found: list[InvalidReason]) -> ExploredMemor
 
 
 NODES_MAX = 500  # shared nodes of a page of memories, unless the first memory has more
-LOOKED_AT = 4  # edges examined per edge of a page, because filters of time or project may exclude most
+EXAMINED_PER_EDGE = 4  # stored edges examined per edge of a page: filters of time or project may exclude most
 PAIRS_MAX = 20_000  # pairs of names examined per page; synonyms multiply the possible edges
 FIRST_EDGE = EdgeCursor(b"", b"")
 
@@ -146,24 +142,25 @@ def page(
     """Return the page after `query.after`, as of the moment: first memories, newest first, with their links; then
     edges. `rows` reads by slot. A page is limited by its reads: memories with links and similar memories, or edges with
     ends. Shared nodes are repeated on each page with one of their memories, so each page is self-contained."""
-    made = _Page(graph, moment.now_ms)
+    shown = _Page(graph, moment.now_ms)
     ended: MemoryCursor | EdgeCursor | None
-    if query.after is not None and (behind := EdgeCursor.parse(query.after)) is not None:
-        ended = _add_edges(made, behind, query.limit)
+    if query.after is not None and (cursor := EdgeCursor.parse(query.after)) is not None:
+        ended = _add_edges(shown, cursor, query.limit)
     else:
-        reader, hidden = PageReader(hot, index, not_after(index, moment), query, rows), superseded(graph, moment.now_ms)
+        reader = PageReader(hot, index, not_after(index, moment), query, rows)
+        superseded_seqs = superseded(graph, moment.now_ms)
 
         def show(_: int, row: MemoryRow) -> ExploredMemory:
-            return explored_memory(row, memory_marks(graph, row, moment.now_ms, hidden))
+            return explored_memory(row, memory_marks(graph, row, moment.now_ms, superseded_seqs))
 
-        for place, memory, _ in reader.read(show, is_full=lambda: len(made.nodes) > NODES_MAX):
-            made.add_memory(int(index.conversation.facts["seq"][place]), memory)
+        for position, memory, _ in reader.read(show, is_full=lambda: len(shown.nodes) > NODES_MAX):
+            shown.add_memory(int(index.conversation.facts["seq"][position]), memory)
         ended = reader.after or FIRST_EDGE
     return Subgraph(
-        nodes=[*made.nodes.values()],
-        edges=made.edges,
-        links=made.links,
-        memories=made.memories,
+        nodes=[*shown.nodes.values()],
+        edges=shown.edges,
+        links=shown.links,
+        memories=shown.memories,
         caps=asdict(Caps()),
         after=None if ended is None else str(ended),
     )
@@ -198,29 +195,29 @@ class _Page:
         ]
 
 
-def _add_edges(made: _Page, behind: EdgeCursor, limit: int) -> EdgeCursor | None:
+def _add_edges(shown: _Page, after: EdgeCursor, limit: int) -> EdgeCursor | None:
     """Add edges to a page. Return its end; None after the last edge. Raise InvalidRecord."""
-    mark = made.graph.mark
-    if behind.store_id not in (b"", mark):
+    mark = shown.graph.mark
+    if after.store_id not in (b"", mark):
         problem = "the state was rebuilt since that page: leave it out, and start with the first page"
         raise InvalidRecord("invalid_event", [FieldProblem("after", problem)])
-    found = made.graph.edges_after(behind.name)
+    found = shown.graph.edges_after(after.name)
     edges: list[Edge] = []
-    alone: set[NodeKey] = set()
+    isolated: set[NodeKey] = set()
     last, pairs = b"", 0
-    for name, one, looked_at in islice(found, LOOKED_AT * limit):
-        last, pairs = name, pairs + looked_at
+    for name, one, examined in islice(found, EXAMINED_PER_EDGE * limit):
+        last, pairs = name, pairs + examined
         if isinstance(one, Edge):
             edges.append(one)
         elif one is not None:
-            alone.add(one)
+            isolated.add(one)
         if len(edges) == limit or pairs >= PAIRS_MAX:
             break
-    # The order of the store differs between directories.
-    for key in sorted(alone, key=str):
-        made.add_node(key)
+    # The order of stored edges differs between directories.
+    for key in sorted(isolated, key=str):
+        shown.add_node(key)
     for edge in sorted(edges, key=lambda one: (str(one.source), str(one.target), one.type)):
-        made.add_node(edge.source)
-        made.add_node(edge.target)
-        made.edges.append(explored_edge(edge, made.now_ms))
+        shown.add_node(edge.source)
+        shown.add_node(edge.target)
+        shown.edges.append(explored_edge(edge, shown.now_ms))
     return EdgeCursor(mark, last) if next(found, None) is not None else None

@@ -1,8 +1,8 @@
 """Search over relations: stated edges around nodes and memories, with the memories that state them.
 
-Without given entities, the search covers the edges at the memories that match the words best, at the newest memories,
-and at all entities. A fact's score is the share of the question's content words that it contains: words in its ends,
-type and properties count fully, words in its evidence count half."""
+If the query names no entities, the search covers the edges at the memories that match the words best, at the newest
+memories, and at all entities. A fact's score is the share of the question's content words that it contains: words in
+its ends, type and properties count fully, words in its evidence count half."""
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
@@ -21,7 +21,7 @@ from recallflow.operators.graph.reader import (
     read_once,
     superseded,
 )
-from recallflow.operators.recall.moment import Moment, newest
+from recallflow.operators.recall.moment import Moment, newest_seqs
 from recallflow.operators.recall.phrases import short
 from recallflow.operators.redaction import RowsReader, is_readable
 from recallflow.queries import GraphFacts
@@ -32,11 +32,11 @@ from recallflow.state.rows import MemoryRow
 from recallflow.stepped import spend
 
 FACT_COST = 10  # work units per edge to read or to show
-EDGES_OF_ONE = 200  # the newest edges per node
-OPENED = 400  # nodes and memories whose edges are read
-READ = 1_000  # edges
-MEMORIES = 200  # the newest memories, in addition to the best matches
-QUOTED = 3  # the newest memories of a fact
+EDGES_PER_NODE = 200  # the newest ones
+OPENED_MAX = 400  # nodes and memories whose edges are read
+EDGES_MAX = 1_000
+NEWEST_MEMORIES = 200  # in addition to the best matches
+QUOTED_MEMORIES = 3  # of a fact, the newest ones
 _EVIDENCE_COUNTS = 0.5
 
 
@@ -62,58 +62,58 @@ class FactSearch:
         self._graph, self._index, self._query, self._moment = read_once(graph), index, query, moment
         self._rows = rows
         self._complete = True
-        self._read: dict[str, MemoryRow | None] = {}
-        self._hidden = superseded(graph, moment.now_ms)
-        self._wanted = _words(query.query or "")
+        self._row_of: dict[str, MemoryRow | None] = {}
+        self._superseded = superseded(graph, moment.now_ms)
+        self._stems = _words(query.query or "")
 
     def run(self, best: Sequence[int]) -> Facts:
         """Return the facts. `best` are the memories (`seq`) that match the question best."""
-        candidates = self._candidates(self._begin(best))
-        ids = dict.fromkeys(one for edge in candidates for one in edge.evidence[-QUOTED:])
-        slots = {one: slot for one in ids if (slot := self._slot(one)) is not None}
-        self._read = dict(zip(slots, self._rows([*slots.values()]), strict=True))
+        candidates = self._candidates(self._initial_nodes(best))
+        memory_ids = dict.fromkeys(memory_id for edge in candidates for memory_id in edge.evidence[-QUOTED_MEMORIES:])
+        slots = {memory_id: slot for memory_id in memory_ids if (slot := self._slot(memory_id)) is not None}
+        self._row_of = dict(zip(slots, self._rows([*slots.values()]), strict=True))
         found = []
         for edge in candidates:
             spend(FACT_COST)
-            why_not = self._marks(edge)
-            if (why_not or not has_weight(edge)) and not self._query.include_history:
+            reasons = self._marks(edge)
+            if (reasons or not has_weight(edge)) and not self._query.include_history:
                 continue
             score = self._score(edge)
-            if score > 0 or not self._wanted:
-                found.append(_ScoredFact(edge, score, why_not))
+            if score > 0 or not self._stems:
+                found.append(_ScoredFact(edge, score, reasons))
         found.sort(key=_order)
-        return Facts(facts=[self._fact(one) for one in found[: self._query.limit]], complete=self._complete)
+        return Facts(facts=[self._fact(fact) for fact in found[: self._query.limit]], complete=self._complete)
 
-    def _begin(self, best: Sequence[int]) -> Iterator[NodeKey]:
+    def _initial_nodes(self, best: Sequence[int]) -> Iterator[NodeKey]:
         """Yield the given entities, or else the named ones, the nodes of each memory, and all entities."""
         if self._query.entities:
             yield from candidate_nodes(self._graph, self._query.entities, "entities")
             return
-        seqs = newest(self._index, self._moment)
-        self._complete = len(seqs) <= MEMORIES
+        seqs = newest_seqs(self._index, self._moment)
+        self._complete = len(seqs) <= NEWEST_MEMORIES
         yield from named_entities(self._graph, self._query.query) if self._query.query else ()
-        for seq in dict.fromkeys([*best, *seqs[:MEMORIES]]):
+        for seq in dict.fromkeys([*best, *seqs[:NEWEST_MEMORIES]]):
             yield from (key for key, _ in self._graph.links(seq) if not is_type_node(key))
         yield from self._graph.entities()
 
-    def _candidates(self, begin: Iterator[NodeKey]) -> list[Edge]:
+    def _candidates(self, initial: Iterator[NodeKey]) -> list[Edge]:
         """Return the edges at the nodes without duplicates, within the limits."""
         found: dict[tuple[str, frozenset[NodeKey] | tuple[NodeKey, NodeKey]], Edge] = {}
         opened, types = set[NodeKey](), self._query.types
-        for key in begin:
+        for key in initial:
             if key in opened:
                 continue
-            if len(opened) == OPENED or len(found) >= READ:
+            if len(opened) == OPENED_MAX or len(found) >= EDGES_MAX:
                 self._complete = False
                 break
             opened.add(key)
-            edges = self._graph.edges(key, EDGES_OF_ONE + 1)
-            self._complete &= len(edges) <= EDGES_OF_ONE
-            for edge in islice(edges, EDGES_OF_ONE):
+            edges = self._graph.edges(key, EDGES_PER_NODE + 1)
+            self._complete &= len(edges) <= EDGES_PER_NODE
+            for edge in islice(edges, EDGES_PER_NODE):
                 if edge.type in types if types else edge.type != SIMILAR_TO:
                     ends = edge.source, edge.target
                     found.setdefault((edge.type, frozenset(ends) if edge.type in SYMMETRIC else ends), edge)
-        return [*found.values()][:READ]
+        return [*found.values()][:EDGES_MAX]
 
     def _slot(self, memory_id: str) -> int | None:
         seqs = self._graph.members(NodeKey(memory_id, memory=True), 1)
@@ -124,26 +124,26 @@ class FactSearch:
         found = marks(edge, self._moment.now_ms)
         if any(self._graph.is_archived(end) for end in (edge.source, edge.target)) and "archived" not in found:
             found.append("archived")
-        slots = [slot for one in edge.evidence if (slot := self._slot(one)) is not None]
+        slots = [slot for memory_id in edge.evidence if (slot := self._slot(memory_id)) is not None]
         facts, now_ms = self._index.facts, self._moment.now_ms
         tests: dict[InvalidReason, Callable[[int], bool]] = {
             "not_yet_valid": lambda slot: now_ms < facts["valid_from_ms"][slot],
             "expired": lambda slot: now_ms >= min(facts["valid_to_ms"][slot], facts["expires_ms"][slot]),
-            "superseded": lambda slot: int(facts["seq"][slot]) in self._hidden,
+            "superseded": lambda slot: int(facts["seq"][slot]) in self._superseded,
         }
         if slots:
-            found += [mark for mark, is_so in tests.items() if mark not in found and all(map(is_so, slots))]
+            found += [mark for mark, applies in tests.items() if mark not in found and all(map(applies, slots))]
         return found
 
     def _score(self, edge: Edge) -> float:
-        if not self._wanted:
+        if not self._stems:
             return 0.0
         texts = [self._name(edge.source), edge.type, self._name(edge.target), *map(str, edge.properties.values())]
-        own = {*stems(" ".join(texts).replace("_", " ").replace("-", " "))}
-        rows = (self._read.get(one) for one in edge.evidence[-QUOTED:])
-        evident = {stem for row in rows if is_readable(row) for stem in stems(row.content)}
-        points = (1.0 if stem in own else _EVIDENCE_COUNTS if stem in evident else 0.0 for stem in self._wanted)
-        return round(sum(points) / len(self._wanted), 6)
+        stated = {*stems(" ".join(texts).replace("_", " ").replace("-", " "))}
+        rows = (self._row_of.get(one) for one in edge.evidence[-QUOTED_MEMORIES:])
+        quoted = {stem for row in rows if is_readable(row) for stem in stems(row.content)}
+        points = (1.0 if stem in stated else _EVIDENCE_COUNTS if stem in quoted else 0.0 for stem in self._stems)
+        return round(sum(points) / len(self._stems), 6)
 
     def _name(self, key: NodeKey) -> str:
         node = self._graph.node(key)
@@ -152,12 +152,12 @@ class FactSearch:
     def _fact(self, found: _ScoredFact) -> Fact:
         spend(FACT_COST)
         edge = found.edge
-        rows = [self._read.get(one) for one in reversed(edge.evidence[-QUOTED:])]
+        rows = [self._row_of.get(one) for one in reversed(edge.evidence[-QUOTED_MEMORIES:])]
         return Fact(
             **edge_fields(edge),
             source_name=self._name(edge.source),
             target_name=self._name(edge.target),
-            evidence=[Evidence(id=row.id, quote=_quote(row.content, self._wanted)) for row in rows if is_readable(row)],
+            evidence=[Evidence(id=row.id, quote=_quote(row.content, self._stems)) for row in rows if is_readable(row)],
             evidence_count=len(edge.evidence),
             score=found.score,
             marks=found.marks,

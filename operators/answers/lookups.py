@@ -19,7 +19,7 @@ from recallflow.operators.derived import known_summary
 from recallflow.operators.episodes import is_open
 from recallflow.operators.graph.reader import memory_marks, superseded
 from recallflow.operators.quotas import UserLimits
-from recallflow.operators.recall.filters import Filtering, Linked
+from recallflow.operators.recall.filters import Filtering
 from recallflow.operators.recall.moment import Moment
 from recallflow.operators.redaction import Redacted, RowsReader
 from recallflow.operators.summaries import Summaries
@@ -45,19 +45,19 @@ def not_after(index: OwnerIndex, moment: Moment) -> Mask:
     return index.conversation.facts["created_ms"] <= moment.happened_by_ms
 
 
-def newest_first(hot: HotOwner, index: OwnerIndex, allowed: Mask, after: MemoryCursor | None, most: int) -> Positions:
-    """Return the positions of the newest allowed memories after `after`, by event time, then by arrival."""
+def newest_first(hot: HotOwner, index: OwnerIndex, allowed: Mask, after: MemoryCursor | None, count: int) -> Positions:
+    """Return the positions of the newest allowed memories after the cursor `after`, by event time, then by arrival."""
     facts, positions = index.conversation.facts, np.flatnonzero(allowed)
     created_ms, seqs = facts["created_ms"][positions], facts["seq"][positions]
     if after is not None:
-        known = hot.current(after.memory_id)  # None: its user was erased
-        as_old = (created_ms == after.created_ms) & (seqs < (-1 if known is None else known.seq))
-        behind = (created_ms < after.created_ms) | as_old
-        positions, created_ms, seqs = positions[behind], created_ms[behind], seqs[behind]
-    if most < len(positions):  # a partition is faster than sorting all memories of a large owner
-        near = created_ms >= np.partition(created_ms, -most)[-most]
-        positions, created_ms, seqs = positions[near], created_ms[near], seqs[near]
-    return positions[np.lexsort((-seqs, -created_ms))[:most]]
+        head = hot.current(after.memory_id)  # None: its user was erased
+        is_as_old = (created_ms == after.created_ms) & (seqs < (-1 if head is None else head.seq))
+        is_older = (created_ms < after.created_ms) | is_as_old
+        positions, created_ms, seqs = positions[is_older], created_ms[is_older], seqs[is_older]
+    if count < len(positions):  # a partition is faster than sorting all memories of a large owner
+        is_newest = created_ms >= np.partition(created_ms, -count)[-count]
+        positions, created_ms, seqs = positions[is_newest], created_ms[is_newest], seqs[is_newest]
+    return positions[np.lexsort((-seqs, -created_ms))[:count]]
 
 
 class PageReader:
@@ -73,20 +73,20 @@ class PageReader:
         self._last: int | None = None
 
     def read(
-        self, show: Callable[[int, MemoryRow], T], is_full: Callable[[], bool] = bool
+        self, show: Callable[[int, MemoryRow], T], is_full: Callable[[], bool] = lambda: False
     ) -> Iterator[tuple[int, T, MemoryRow]]:
         """Yield the position, the shown memory and the row of each memory, until the page is full. The first one always
         fits."""
-        left, room = iter(self._positions[: self._limit]), PAGE_BYTES
-        while positions := [*islice(left, READ_AT_ONCE)]:
+        remaining, room_bytes = iter(self._positions[: self._limit]), PAGE_BYTES
+        while positions := [*islice(remaining, READ_AT_ONCE)]:
             rows = self._rows(self._index.conversation.slots[positions].tolist())
             for position, row in zip(positions, rows, strict=True):
                 if row is not None:
                     shown = show(position, row)
                     size_bytes = len(to_json(shown))
-                    if is_full() or (size_bytes > room and room < PAGE_BYTES):
+                    if is_full() or (size_bytes > room_bytes and room_bytes < PAGE_BYTES):
                         return
-                    room -= size_bytes
+                    room_bytes -= size_bytes
                     yield position, shown, row
                 self._last = position
 
@@ -191,12 +191,11 @@ def list_memories(
     moment: Moment,
 ) -> Response:
     """Return a page, as of the moment. `rows` reads by slot."""
-    linked = Linked(graph, index, moment)
-    filtering = Filtering(index, linked)
+    filtering = Filtering(index, graph, moment)
     allowed = not_after(index, moment) & filtering.within(query.filters)
     if query.project_id is not None:
         allowed &= filtering.within(Filters(project_id=query.project_id))
-    reader, hidden = PageReader(hot, index, allowed, query, rows), superseded(graph, moment.now_ms)
+    reader, superseded_seqs = PageReader(hot, index, allowed, query, rows), superseded(graph, moment.now_ms)
 
     def show(position: int, row: MemoryRow) -> ListedMemory:
         episode = index.episode(int(index.conversation.facts["episode"][position]))
@@ -205,12 +204,12 @@ def list_memories(
             episode_id=None if episode is None else episode.id,
             created_at=format_time(row.created_ms),
             updated_at=format_time(row.updated_ms),
-            marks=memory_marks(graph, row, moment.now_ms, hidden),
+            marks=memory_marks(graph, row, moment.now_ms, superseded_seqs),
         )
 
     shown = [*reader.read(show)]
     after = None if reader.after is None else str(reader.after)
     page = MemoryPage(memories=[memory for _, memory, _ in shown], total=int(allowed.sum()), after=after)
     response = Response(query_id=query_id, status="ok", memory_page=page)
-    warnings = [*linked.warnings(), *redaction.warnings_of(row for _, _, row in shown)]
+    warnings = [*filtering.warnings(), *redaction.warnings_of(row for _, _, row in shown)]
     return response.warned(warnings) if warnings else response

@@ -1,9 +1,9 @@
 """Model calls for queries on the async loop, for all state partitions of a process: a language model, an embedding
 service, a reranker.
 
-Each call has one attempt, because the query waits; without a result it is answered anyway. All calls of a query start
-and return together, so a hanging model costs its query one timeout, and others nothing. Over the capacity, further
-queries are answered without models."""
+Each call has one attempt, because the query waits; without a result the query is answered anyway. All calls of a query
+start and return together: a hanging model delays its query by one timeout, and other queries not at all. Queries above
+`QUERIES_MAX` are answered without models."""
 
 import asyncio
 import logging
@@ -27,19 +27,19 @@ from recallflow.llm import (
     Reranker,
 )
 from recallflow.operators.async_call import Completions, Runtime
-from recallflow.operators.recall.model_calls import Ended, Kind, ModelStep, Scored, Wanted
+from recallflow.operators.recall.model_calls import CallResult, ModelKind, ModelRequests, ModelStep
 from recallflow.records import Position
 
-AT_ONCE, SCORED_AT_ONCE = 100, 16  # queries
+QUERIES_MAX, RERANKED_QUERIES_MAX = 100, 16  # queries whose calls run at the same time
 DEFECT = "our own code failed"
-_LATER_S = 1.0  # the time limit of a query exceeds that of its calls by this
+_MARGIN_S = 1.0  # difference of the time limits of a query and of its calls
 
 T = TypeVar("T", covariant=True)
 
 _log = logging.getLogger(__name__)
 
 
-class Within(NamedTuple, Generic[T]):
+class TimedModel(NamedTuple, Generic[T]):
     """A model with the time limit of a call."""
 
     model: T
@@ -50,13 +50,11 @@ class ModelJob(NamedTuple):
     """The model calls of one query, identified by its position."""
 
     tenant_id: str
-    wanted: Wanted
+    requests: ModelRequests
     position: Position
 
 
-class ModelAnswers(NamedTuple):
-    ended: Mapping[ModelStep, Ended]  # calls of the language model and the embedding service, by step
-    scored: Scored | None = None  # the reranker's result
+ModelCalls = Mapping[ModelStep, CallResult]
 
 
 class Models:
@@ -64,21 +62,21 @@ class Models:
 
     def __init__(
         self,
-        language: Within[LanguageModel] | None = None,
-        embeddings: Within[EmbeddingService] | None = None,
-        reranker: Within[Reranker] | None = None,
+        language: TimedModel[LanguageModel] | None = None,
+        embeddings: TimedModel[EmbeddingService] | None = None,
+        reranker: TimedModel[Reranker] | None = None,
         now_s: Callable[[], float] = time.monotonic,
-        around: Callable[[Position], AbstractContextManager[object]] = lambda _: nullcontext(),
+        call_context: Callable[[Position], AbstractContextManager[object]] = lambda _: nullcontext(),
     ) -> None:
-        """`now_s` returns seconds of any origin; `around` the context of the calls for the query at a position."""
-        self._around = around
+        """`now_s` returns seconds of any origin. The calls for the query at a position run within `call_context`."""
+        self._call_context = call_context
         self._language, self._embeddings, self._now_s = language, embeddings, now_s
-        self._reranker, self._breaker, self._scoring = reranker, Breaker(now_s), 0
-        limits = [within.timeout_s for within in (language, embeddings, reranker) if within is not None]
+        self._reranker, self._breaker, self._reranking = reranker, Breaker(now_s), 0
+        limits = [timed.timeout_s for timed in (language, embeddings, reranker) if timed is not None]
         # Calls over the limit fail at once, so that no call waits for capacity.
-        capacity, timeout_s = 2 * AT_ONCE, max(limits) + _LATER_S
+        capacity, timeout_s = 2 * QUERIES_MAX, max(limits) + _MARGIN_S
         self.runtime = Runtime(Completions(), capacity, timeout_s)
-        self._under_way = 0
+        self._running = 0
 
     def __enter__(self) -> Self:
         return self
@@ -87,86 +85,85 @@ class Models:
         self.runtime.close()
 
     @property
-    def there(self) -> frozenset[Kind]:
-        there: dict[Kind, object] = {"llm": self._language, "embed": self._embeddings, "rerank": self._reranker}
-        return frozenset(kind for kind, within in there.items() if within is not None)
+    def kinds(self) -> frozenset[ModelKind]:
+        models: dict[ModelKind, object] = {"llm": self._language, "embed": self._embeddings, "rerank": self._reranker}
+        return frozenset(kind for kind, model in models.items() if model is not None)
 
-    def unanswered(self, wanted: Wanted) -> ModelAnswers:
+    def unanswered(self, requests: ModelRequests) -> ModelCalls:
         """Return the results of a query after an internal error."""
-        steps: list[ModelStep] = [*wanted.prompts, *(["embed"] if wanted.texts else ())]
-        ended = {step: Ended("", 0.0, failure="unavailable") for step in steps}
-        count = len(wanted.candidates)
-        return ModelAnswers(ended, Scored("", count, 0.0, problem=DEFECT) if count else None)
+        steps: list[ModelStep] = [*requests.prompts, *(["embed"] if requests.texts else ())]
+        failed = {step: CallResult("", 0.0, failure="unavailable") for step in steps}
+        return failed | ({"rerank": CallResult("", 0.0, failure=DEFECT)} if requests.candidates else {})
 
     # ---------------------------------------------------------------------- on the loop thread
 
-    async def ask(self, job: ModelJob) -> ModelAnswers:
+    async def ask(self, job: ModelJob) -> ModelCalls:
         """Run all requested calls concurrently. A model error becomes part of the result."""
-        self._under_way += 1
+        self._running += 1
         # Decided before the calls start: queries that arrive later must not count against this one.
-        is_crowded = self._under_way > AT_ONCE
-        tenant_id, wanted, position = job
-        calls: dict[ModelStep, Awaitable[Ended]] = {}
-        for step, prompt in wanted.prompts.items():
+        is_crowded = self._running > QUERIES_MAX
+        tenant_id, requests, position = job
+        calls: dict[ModelStep, Awaitable[CallResult]] = {}
+        for step, prompt in requests.prompts.items():
             assert self._language is not None  # noqa: S101 prompts need a model
             complete = partial(self._language.model.complete, tenant_id, prompt)
             calls[step] = self._call(step, self._language, complete, is_crowded, prompt)
-        if wanted.texts:
+        if requests.texts:
             assert self._embeddings is not None  # noqa: S101 vectors need a service
-            embed = partial(self._embeddings.model.embed, tenant_id, wanted.texts)
+            embed = partial(self._embeddings.model.embed, tenant_id, requests.texts)
             calls["embed"] = self._call("embed", self._embeddings, embed, is_crowded)
+        if requests.candidates:
+            calls["rerank"] = self._score(requests.question, requests.candidates)
         try:
-            with self._around(position):
-                scored, *ended = await asyncio.gather(self._score(wanted.question, wanted.candidates), *calls.values())
+            with self._call_context(position):
+                results = await asyncio.gather(*calls.values())
         finally:
-            self._under_way -= 1
-        return ModelAnswers(dict(zip(calls, ended, strict=True)), scored)
+            self._running -= 1
+        return dict(zip(calls, results, strict=True))
 
     async def _call(
         self,
         step: ModelStep,
-        within: Within[LanguageModel | EmbeddingService],
+        timed: TimedModel[LanguageModel | EmbeddingService],
         call: Callable[[], Awaitable[Completion | Embeddings]],
         is_crowded: bool,
-        about: Prompt | None = None,
-    ) -> Ended:
-        (model, timeout_s), began_s = within, self._now_s()
+        prompt: Prompt | None = None,
+    ) -> CallResult:
+        (model, timeout_s), began_s = timed, self._now_s()
         result: Any = None
         failure = None
         try:
             async with asyncio.timeout(timeout_s):
                 if is_crowded:
-                    raise ModelError("busy", f"{AT_ONCE} questions are with models already")  # noqa: TRY301
+                    raise ModelError("busy", f"{QUERIES_MAX} questions are with models already")  # noqa: TRY301
                 result, (_, *tokens) = await call()
         except Exception as raised:  # noqa: BLE001 the query is answered after any error of a model
             error = _model_error(step, raised)
             failure, (_, *tokens) = error.code, error.spent
-        return Ended(model.name, self._ms_since(began_s), result, failure, sum(tokens), about)
+        return CallResult(model.name, self._ms_since(began_s), result, failure, sum(tokens), prompt)
 
-    async def _score(self, question: str, candidates: Mapping[str, str]) -> Scored | None:
-        if not candidates:
-            return None
+    async def _score(self, question: str, candidates: Mapping[str, str]) -> CallResult:
         assert self._reranker is not None  # noqa: S101 scores need a reranker
         (reranker, timeout_s), began_s = self._reranker, self._now_s()
-        problem, scores = None, dict[str, float]()
+        failure, result = None, None
         try:
             async with asyncio.timeout(timeout_s):
-                given = await self._scores(reranker, question, [*candidates.values()])
-            scores = dict(zip(candidates, given, strict=True))
+                scores = await self._scores(reranker, question, [*candidates.values()])
+            result = dict(zip(candidates, scores, strict=True))
         except TimeoutError:
-            problem = f"no result within {timeout_s:g} s"
-        except Exception as error:  # noqa: BLE001 as above
-            problem = str(error) or type(error).__name__
-        return Scored(reranker.name, len(candidates), self._ms_since(began_s), scores, problem)
+            failure = f"no result within {timeout_s:g} s"
+        except Exception as error:  # noqa: BLE001 the query is answered after any error of a model
+            failure = str(error) or type(error).__name__
+        return CallResult(reranker.name, self._ms_since(began_s), result, failure)
 
     async def _scores(self, reranker: Reranker, question: str, texts: Sequence[str]) -> Sequence[float]:
         """Return a reranker's score for each text. Raise RerankerError if it is busy, its circuit breaker is open, or
         its scores are invalid."""
-        if self._scoring >= SCORED_AT_ONCE:
-            raise RerankerError(f"{SCORED_AT_ONCE} questions are with it already")
+        if self._reranking >= RERANKED_QUERIES_MAX:
+            raise RerankerError(f"{RERANKED_QUERIES_MAX} questions are with it already")
         if self._breaker.begin() > 0:
             raise RerankerError(f"it failed {FAILURES} times in a row, and is left alone for {OPEN_S:g} s")
-        self._scoring += 1
+        self._reranking += 1
         try:
             scores = await reranker.score(question, texts)
             if len(scores) != len(texts) or not all(map(math.isfinite, scores)):
@@ -176,7 +173,7 @@ class Models:
             self._breaker.failed()
             raise
         finally:
-            self._scoring -= 1
+            self._reranking -= 1
         self._breaker.succeeded()
         return scores
 
@@ -185,7 +182,7 @@ class Models:
 
 
 def _model_error(step: ModelStep, error: Exception) -> ModelError:
-    """Return an error description without texts, which may quote a memory."""
+    """Return the error of a call as a ModelError without the message of another error, which may quote a memory."""
     if isinstance(error, ModelError):
         return error
     if isinstance(error, TimeoutError):

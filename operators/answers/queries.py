@@ -1,7 +1,7 @@
 """Query scheduling: a query is answered at once, or as soon as its conditions are met.
 
 A query reads applied records, and its effects join the transaction. It may wait for a position until its timeout, for
-the index of a past moment of a large owner, for models, or for its subqueries. If it finds nothing during catch-up, it
+the index of a past moment of a large owner, or for models. If it finds nothing during catch-up, it
 waits until the partition has caught up or its timeout."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -14,24 +14,24 @@ from recallflow.operators import audit, redaction
 from recallflow.operators.answers.answer import Answerer, EffectLog
 from recallflow.operators.answers.parked_queries import (
     STEP,
-    Answering,
     HeldQueries,
     ModelQueries,
     ParkedQuery,
-    PastQueryQueue,
+    PastQueries,
     QueryPool,
     SteppedQueries,
-    Subqueries,
+    SteppedQuery,
     WaitingQuery,
     claims_absence,
+    parked_of,
     unread_warning,
 )
 from recallflow.operators.events import Ask, Refused, key_of
 from recallflow.operators.graph.rollout import Expansions
 from recallflow.operators.guard import once, retry_once
-from recallflow.operators.recall.model_calls import NOTHING, Wanted
+from recallflow.operators.recall.model_calls import NO_RESULTS, ModelRequests
 from recallflow.operators.recall.moment import Moment
-from recallflow.operators.recall.stages import ComposedAnswer, Effects, Find, find_nothing
+from recallflow.operators.recall.stages import ComposedAnswer, Effects, Find
 from recallflow.operators.rules import Rules
 from recallflow.outputs import Answer, DeadLetter, Output, Verdict
 from recallflow.owner import Owner
@@ -39,11 +39,11 @@ from recallflow.queries import Recall, ReplyTo
 from recallflow.records import Position
 from recallflow.responses import ErrorBody, Response, Warn
 from recallflow.state.hot_owner import Owners
-from recallflow.state.index import OwnerIndex
 from recallflow.state.partition import Partition
 from recallflow.stepped import Rotation, SteppedWork
 
-Asked = TypeVar("Asked", ParkedQuery, Answering)
+Outcome = tuple[Answer, Effects | None]
+Pending = TypeVar("Pending", ParkedQuery, SteppedQuery[Outcome])
 
 
 class Queries:
@@ -65,16 +65,15 @@ class Queries:
         self._model_queries = model_queries
         self._received = QueryPool()  # queries with the results of their models
         self.effects = EffectLog(partition, owners, rules)
-        self._pasts = PastQueryQueue(owners, answerer.embedder, rules.episode_gap_ms)
-        self._subqueries = Subqueries(answerer)
-        self._stepped = SteppedQueries()
+        self._past_queries = PastQueries(owners, answerer.embedder, rules.episode_gap_ms)
+        self._stepped = SteppedQueries[Outcome]()
         self._rotation = rotation
-        self._had_turn = False  # the first subquery of this batch has been answered
+        self._has_event = False  # whether an event waits for the answers in progress of its owner
         self._waiting: list[WaitingQuery] = []
         self._held = HeldQueries()
-        pools = self._pasts, self._subqueries, self._stepped, self._held, model_queries, self._received
+        pools = self._past_queries, self._stepped, self._held, model_queries, self._received
         self._pools: list[QueryPool] = [pool for pool in pools if pool is not None]
-        self._loaded: set[Position] = set()  # of queries whose owner's index is being loaded in steps
+        self._loading: set[Position] = set()  # of queries whose owner's index is loaded in steps
 
     def ask(self, ask: Ask) -> list[Output] | None:
         """Answer a query, or park it. Return None if the owner's index is loaded first: ask again afterwards."""
@@ -82,31 +81,27 @@ class Queries:
             return []
         waiting = WaitingQuery(ask)
         if not waiting.missing(self._partition.applied):
-            if self._must_load(ask):
+            if self._begin_load(ask):
                 return None
             # During catch-up, every answer has a warning already.
             return self._begin(ask, [] if self._missing_state() else unread_warning(ask.record))
         if self._rules.input_ends:  # no later record is applied before this query
-            return self._begin(ask, waiting.stale(self._partition.applied))
+            return self._begin(ask, waiting.warnings(self._partition.applied))
         self._waiting.append(waiting)
         return []
 
     def advance(self, is_at_work: Callable[[Owner], bool], end: bool) -> list[Output]:
-        """Answer the queries whose conditions are met or whose time is up; all of them at the `end` of the input."""
-        outputs: list[Output] = []
-        if self._had_turn:
-            self._had_turn = False
-        elif self._subqueries and (parked := self._subqueries.advance(is_at_work)) is not None:
-            outputs += self._guarded(self._start if parked.found is None else self._answer, parked)
-        outputs += self._step(is_at_work)
+        """Answer the queries whose conditions are met or whose time is up; all of them at the `end` of the input.
+        `is_at_work` returns whether an owner's event or index has steps left, for which its queries wait."""
+        outputs = self._step(is_at_work)
         for parked in self._held.release(self._now_ms(), caught_up=end or not self._missing_state()):
             self._received.add(parked)
         outputs += self._answer_received(is_at_work)
         outputs += self._end_waits(is_at_work, end)
-        while end and (self._stepped or self._pasts):
-            self._enter_rotation()
+        while end and (self._stepped or self._past_queries):
+            self._update_rotation()
             outputs += self._step(is_at_work)
-        self._enter_rotation()
+        self._update_rotation()
         return outputs
 
     def _end_waits(self, is_at_work: Callable[[Owner], bool], end: bool) -> list[Output]:
@@ -115,56 +110,64 @@ class Queries:
         now_ms, waiting, self._waiting = self._now_ms(), self._waiting, []
         for query in waiting:
             missing = query.missing(self._partition.applied) and now_ms < query.deadline_ms
-            if is_at_work(query.ask.owner) or (not end and (missing or self._must_load(query.ask))):
+            if is_at_work(query.ask.owner) or (not end and (missing or self._begin_load(query.ask))):
                 self._waiting.append(query)
             else:
-                outputs += self._begin(query.ask, query.stale(self._partition.applied))
+                outputs += self._begin(query.ask, query.warnings(self._partition.applied))
         return outputs
 
-    def _must_load(self, ask: Ask) -> bool:
-        """Begin to load the index that a query needs. Return whether steps are left. After an error in any of them, the
+    def _begin_load(self, ask: Ask) -> bool:
+        """Begin to load the index that a query needs. Return whether steps are left. After an error in a step, the
         query is answered without a loaded index, so that the answer reports the error."""
         moment, position = Moment.of_ask(ask), ask.record.position
-        if position in self._loaded:
-            self._loaded.remove(position)
+        if position in self._loading:
+            self._loading.remove(position)
             return False
-        if moment is None or not moment.is_of_present or moment.projects is not None:
+        if moment is None or not moment.has_present_knowledge or moment.projects is not None:
             return False
         with suppress(DecryptionFailed):
             hot = self._owners.get(ask.owner)
             if hot.index is None or hot.index.needs_rebuild():
                 embedder = self._answerer.embedder
                 work = SteppedWork(partial(hot.search_index, embedder.name, embedder.dimension))
-                if self._owners.begin(ask.owner, partial(_step_load, position, work)):
-                    self._loaded.add(position)
+
+                def step() -> bool:
+                    try:
+                        return once(STEP, position, work.step)
+                    except (InvalidRecord, DecryptionFailed):
+                        return True
+
+                if self._owners.begin(ask.owner, step):
+                    self._loading.add(position)
                     return True
         return False
 
-    def _enter_rotation(self) -> None:
-        self._rotation.update(self._partition.number, {*self._stepped.tenants(), *self._pasts.tenants()})
+    def _update_rotation(self) -> None:
+        self._rotation.update(self._partition.number, {*self._stepped.tenants(), *self._past_queries.tenants()})
 
     def _step(self, is_at_work: Callable[[Owner], bool]) -> list[Output]:
         """Take one step for the next tenant, if it has a query here."""
         if (tenant_id := self._rotation.take_turn(self._partition.number)) is None:
             return []
         outputs: list[Output] = []
-        match taken := self._stepped.next(tenant_id):
-            case Answering():
-                outputs += self._guarded(self._continue, taken)
-            case ParkedQuery() if is_at_work(taken.ask.owner):
-                self._stepped.add(taken)
+        match query := self._stepped.next(tenant_id):
+            case SteppedQuery():
+                outputs += self._guarded(self._continue, query)
+            case ParkedQuery() if is_at_work(query.ask.owner):
+                self._stepped.add(query)
             case ParkedQuery():
-                outputs += self._guarded(self._begin_answer, taken)
-        if tenant_id in self._pasts.tenants() and (parked := self._pasts.advance(tenant_id)) is not None:
+                outputs += self._guarded(self._begin_answer, query)
+        if (parked := self._past_queries.advance(tenant_id)) is not None:
             outputs += self._guarded(self._ask_models, parked)
-            self._pasts.end(parked.ask.owner)
+            self._past_queries.end(parked.ask.owner)
         return outputs
 
     def finish(self, covers: Callable[[Owner], bool]) -> list[Output]:
-        """Finish the started answers of owners with a new event: an answer never mixes two states."""
-        outputs: list[Output] = []
-        for answering in self._stepped.begun(covers) if self._stepped else ():
-            outputs += self._guarded(partial(self._continue, to_end=True), answering)
+        """Finish the begun answers of owners with a new event: an answer never mixes two states."""
+        begun, to_end = self._stepped.take_begun(covers) if self._stepped else [], partial(self._continue, to_end=True)
+        self._has_event = True
+        outputs = [output for query in begun for output in self._guarded(to_end, query)]
+        self._has_event = False
         return outputs
 
     def close(self) -> None:
@@ -176,18 +179,16 @@ class Queries:
         if self._model_queries is not None:
             for parked in self._model_queries.end(calls):
                 self._received.add(parked)
-        was_idle, outputs = not self._subqueries, self._answer_received(is_at_work)
-        self._had_turn = was_idle and bool(self._subqueries)
-        return outputs
+        return self._answer_received(is_at_work)
 
     def restart(self, owners: Collection[Owner]) -> None:
         """Restart the queries in progress of these owners, without earlier results."""
-        for parked in [parked for pool in self._pools for parked in pool.give_up(owners)]:
-            self._received.add(ParkedQuery(parked.ask, parked.warnings, NOTHING, None))
+        for parked in [parked for pool in self._pools for parked in pool.take(lambda one: one.ask.owner in owners)]:
+            self._received.add(ParkedQuery(parked.ask, parked.warnings, NO_RESULTS, None))
 
     def due_ms(self) -> int | None:
         """Return the time of the next `advance` in epoch milliseconds; 0 is immediately."""
-        if self._subqueries or self._pasts or self._stepped:
+        if self._past_queries or self._stepped:
             return 0
         due_ms = [query.deadline_ms for query in self._waiting]
         if (check_ms := self._held.due_ms()) is not None:
@@ -208,14 +209,14 @@ class Queries:
         return [parked.ask for pool in self._pools for parked in pool.queries()]
 
     def _begin(self, ask: Ask, warnings: list[Warn]) -> list[Output]:
-        return self._guarded(self._start, ParkedQuery(ask, warnings, NOTHING, None))
+        return self._guarded(self._start, ParkedQuery(ask, warnings, NO_RESULTS, None))
 
-    def _guarded(self, step: Callable[[Asked], list[Output]], asked: Asked) -> list[Output]:
-        """Return the result of a step; if required data cannot be decrypted, the answer that there is none."""
+    def _guarded(self, step: Callable[[Pending], list[Output]], query: Pending) -> list[Output]:
+        """Return the outputs of a step, or an answer about unreadable data if required data cannot be decrypted."""
         try:
-            return step(asked)
+            return step(query)
         except DecryptionFailed:
-            parked = asked.parked if isinstance(asked, Answering) else asked
+            parked = parked_of(query)
             ask = parked.ask
             self._owners.drop(ask.owner)
             try:
@@ -226,44 +227,44 @@ class Queries:
             return self._recorded(ask, self._output_of(ask, response, reply_to, parked.warnings))
 
     def _start(self, parked: ParkedQuery) -> list[Output]:
-        """Answer a query, or park it while the past of a large owner is built. In a finite log it is built at once."""
-        if parked.found is not None and not self._answerer.still_holds(parked.found):
+        """Answer a query, or park it while the past index of a large owner is built. In a finite log it is built at
+        once."""
+        if parked.found is not None and not self._answerer.is_still_valid(parked.found):
             parked = parked._replace(found=None)
         if parked.found is None and not self._rules.input_ends:
             with suppress(InvalidRecord):  # an internal error becomes a warning of the answer
-                if once(STEP, parked.ask.record.position, self._pasts.begin, parked):
+                if once(STEP, parked.ask.record.position, self._past_queries.begin, parked):
                     return []
         return self._ask_models(parked)
 
     def _ask_models(self, parked: ParkedQuery) -> list[Output]:
-        """Answer a query, or park it until models and its subqueries have results. In a finite log, it blocks."""
+        """Answer a query, or park it until its models have results. In a finite log, block until then."""
         while self._model_queries is not None:
-            wanted, find = self._plan_model_calls(parked)
-            if not wanted:
+            requests, find = self._plan_model_calls(parked)
+            if not requests:
                 parked = parked._replace(found=find())
                 break
-            number = self._model_queries.begin(parked, wanted, find)
+            number = self._model_queries.begin(parked, requests, find)
             if not self._rules.input_ends:
                 return []
             self._model_queries.wait(number)
             (parked,) = self._model_queries.end([number])
-        ready = parked if self._rules.input_ends else self._subqueries.begin(parked)
-        return [] if ready is None else self._answer(ready)
+        return self._answer(parked)
 
-    def _plan_model_calls(self, parked: ParkedQuery) -> tuple[Wanted, Find]:
-        """Return the model calls of a query and the search meanwhile. Internal errors become warnings."""
-        position, found = parked.ask.record.position, parked.found
-        wanted = Wanted()
-        find: Find = find_nothing
+    def _plan_model_calls(self, parked: ParkedQuery) -> tuple[ModelRequests, Callable[[], ComposedAnswer | None]]:
+        """Return the model requests of a query, and the search meanwhile. Internal errors become warnings."""
+        position, plan = parked.ask.record.position, self._answerer.plan_model_calls
+        planned: tuple[ModelRequests, Find | None] = ModelRequests(), None
         with suppress(InvalidRecord):
-            wanted, find = once(STEP, position, self._answerer.plan_model_calls, parked.ask, parked.results, found)
+            planned = once(STEP, position, plan, parked.ask, parked.results, parked.found)
+        requests, find = planned
 
-        def find_if_we_can() -> ComposedAnswer | None:
+        def find_or_none() -> ComposedAnswer | None:
             with suppress(InvalidRecord, DecryptionFailed):
-                return once(STEP, position, find)
+                return None if find is None else once(STEP, position, find)
             return None
 
-        return wanted, find_if_we_can
+        return requests, find_or_none
 
     def _answer_received(self, is_at_work: Callable[[Owner], bool]) -> list[Output]:
         """Answer the queries whose model calls have all finished, unless an event of the owner is in steps."""
@@ -283,36 +284,35 @@ class Queries:
             reply_to = _checked_reply(ask.query.reply_to, self._rules.reply_topics)
         except InvalidRecord as error:
             return self._failed(ask, error)
-        if parked.found is not None and not self._answerer.still_holds(parked.found):
-            parked = parked._replace(found=None, subanswers=())
+        if parked.found is not None and not self._answerer.is_still_valid(parked.found):
+            parked = parked._replace(found=None)
         # After an internal error the second attempt starts without earlier results.
-        attempts = iter((parked, parked._replace(found=None, subanswers=())))
+        attempts = iter((parked, parked._replace(found=None)))
 
-        def respond() -> tuple[Answer, Effects | None]:
-            query = next(attempts)
-            response, effects = self._answerer.answer(ask, query.results, query.found, query.subanswers)
-            return self._output_of(ask, response, reply_to, query.warnings), effects
+        def respond() -> Outcome:
+            attempt = next(attempts)
+            response, effects = self._answerer.answer(ask, attempt.results, attempt.found, lambda: self._has_event)
+            return self._output_of(ask, response, reply_to, attempt.warnings), effects
 
         drop = partial(self._owners.drop, ask.owner)
         work = SteppedWork(partial(retry_once, STEP, ask.record.position, respond, undo=drop))
-        answering = Answering(parked, reply_to, work)
-        return self._continue(answering, to_end=self._rules.input_ends)
+        return self._continue(SteppedQuery(parked, work, reply_to), to_end=self._rules.input_ends)
 
-    def _continue(self, answering: Answering, *, to_end: bool = False) -> list[Output]:
+    def _continue(self, query: SteppedQuery[Outcome], *, to_end: bool = False) -> list[Output]:
         """Take one step of an answer, and hold it if there are more; or take all of them."""
-        ask, reply_to, work = answering.parked.ask, answering.reply_to, answering.work
+        (parked, work, reply_to), ask = query, query.parked.ask
         try:
             while not work.step():
                 if not to_end:
-                    self._stepped.hold(answering)
+                    self._stepped.hold(query)
                     return []
         except InvalidRecord as error:
             if error.code == "not_found" and (missing := self._missing_state()):
-                return self._hold_or_refuse(answering, missing)
+                return self._hold_or_refuse(parked, reply_to, missing)
             return self._failed(ask, error, reply_to)
         answer, effects = work.outcome
         if claims_absence(answer.response) and (missing := self._missing_state()):
-            return self._hold_or_refuse(answering, missing)
+            return self._hold_or_refuse(parked, reply_to, missing)
         if effects is not None:
             drop = partial(self._owners.drop, ask.owner)
             with suppress(InvalidRecord, DecryptionFailed):  # a failure of its effects does not affect the answer
@@ -323,13 +323,12 @@ class Queries:
         verdicts = [] if verdict is None else [Verdict(ask.record.position, 2, ask.record.append_ms, verdict)]
         return self._recorded(ask, answer, *verdicts)
 
-    def _hold_or_refuse(self, answering: Answering, missing: str) -> list[Output]:
+    def _hold_or_refuse(self, parked: ParkedQuery, reply_to: ReplyTo | None, missing: str) -> list[Output]:
         """Park a query whose answer would claim absence, or answer that the partition is catching up."""
-        ask = answering.parked.ask
-        if self._held.hold(answering.parked, self._now_ms()):
+        if self._held.hold(parked, self._now_ms()):
             return []
         error = InvalidRecord("catching_up", [FieldProblem("", f"nothing is found yet, with {missing}: ask again")])
-        return self._failed(ask, error, answering.reply_to)
+        return self._failed(parked.ask, error, reply_to)
 
     def _recorded(self, ask: Ask, answer: Answer, *further: Output) -> list[Output]:
         """Return an answer with its access log entry, if there is one."""
@@ -356,22 +355,16 @@ class Queries:
         return self._recorded(ask, self._output_of(ask, response, reply_to), *letters)
 
 
-def _step_load(position: Position, work: SteppedWork[OwnerIndex]) -> bool:
-    try:
-        return once(STEP, position, work.step)
-    except (InvalidRecord, DecryptionFailed):
-        return True
-
-
-def _checked_reply(wanted: ReplyTo | None, known: Mapping[str, int] | None) -> ReplyTo | None:
-    """Return the destination of an answer, if a query may choose it. `known` are the reply topics with their partition
-    counts. Raise InvalidRecord."""
-    if wanted is None or known is None:
+def _checked_reply(reply_to: ReplyTo | None, partition_counts: Mapping[str, int] | None) -> ReplyTo | None:
+    """Return the destination of an answer, if a query may choose it. `partition_counts` are by reply topic. Raise
+    InvalidRecord."""
+    if reply_to is None or partition_counts is None:
         return None
-    if wanted.topic not in known:
-        problem = f"not among the reply topics: {', '.join(sorted(known)) or 'none'}"
+    topic, partition = reply_to.topic, reply_to.partition
+    if topic not in partition_counts:
+        problem = f"not among the reply topics: {', '.join(sorted(partition_counts)) or 'none'}"
         raise InvalidRecord("invalid_event", [FieldProblem("reply_to.topic", problem)])
-    if wanted.partition is not None and wanted.partition >= known[wanted.topic]:
-        problem = f"{wanted.topic} has {known[wanted.topic]} partitions"
+    if partition is not None and partition >= partition_counts[topic]:
+        problem = f"{topic} has {partition_counts[topic]} partitions"
         raise InvalidRecord("invalid_event", [FieldProblem("reply_to.partition", problem)])
-    return wanted
+    return reply_to

@@ -38,7 +38,13 @@ import numpy.typing as npt
 from recallflow.embedder import TextVectors
 from recallflow.language import DateMention
 from recallflow.operators.recall import people, words
-from recallflow.operators.recall.partial_columns import AnyColumn, ByEpisode, Neighbouring, Scattered, add_weighted
+from recallflow.operators.recall.partial_columns import (
+    AnyColumn,
+    EpisodeColumn,
+    NeighbourColumn,
+    SparseColumn,
+    add_weighted,
+)
 from recallflow.operators.recall.question import Question
 from recallflow.operators.recall.ranking_input import DAY_MS
 from recallflow.operators.recall.weights import Weights
@@ -49,7 +55,7 @@ from recallflow.state.rows import ENDS_ASKING, TELLS_TIME
 
 DENSE_IN_BASE = 0.1
 AROUND = (2, 4)  # positions
-STANDS_IN = 0.5  # weight of the cosine, relative to late interaction, in the selection of its candidates
+COSINE_STAND_IN = 0.5  # weight of the cosine in place of late interaction, to select memories for late interaction
 NEAR_DAYS = 2
 BRIEF = 10  # words of an answer that is understood only with its question
 SAME_DATE = 2.0  # maximum of the date column
@@ -60,7 +66,7 @@ class Cut(NamedTuple):
     """The bound of late interaction, the costliest part of a large owner's signal."""
 
     above: int  # owners with at most this many memories have no bound
-    # the number of permitted memories, by the other columns, with late interaction; the rest have the mean, 0
+    # the number of permitted memories with late interaction, the best by the other columns; the rest have the mean, 0
     best: int
 
 
@@ -76,23 +82,23 @@ class Columns:
     complete: bool = True  # whether the columns are independent of the permitted memories
     first: tuple[int, Column] | None = None  # the number of the first columns and their sum, if known
     # mean and deviation of the columns of z-scores
-    standards: Mapping[str, words.Standard] = field(default_factory=lambda: MappingProxyType({}))
+    standards: Mapping[str, words.ZScores] = field(default_factory=lambda: MappingProxyType({}))
 
     @property
     def nbytes(self) -> int:
         return sum(column.nbytes for column in self.values.values())
 
-    def one(self, name: str, positions: Positions, absent: float) -> Column:
+    def values_or(self, name: str, positions: Positions, absent: float) -> Column:
         """Return a column's values at these positions, or `absent` without such a column."""
         column = self.values.get(name)
         return np.full(len(positions), absent) if column is None else column.take(positions)
 
-    def absolute(self, name: str, positions: Positions) -> Column:
+    def unscaled(self, name: str, positions: Positions) -> Column:
         """Return a column's values before the z-score at these positions, or 0 without such a column."""
-        made = self.standards.get(name)
-        if made is None:
+        standard = self.standards.get(name)
+        if standard is None:
             return np.zeros(len(positions))
-        return made.mean + made.deviation * made.scores.take(positions)
+        return standard.mean + standard.deviation * standard.scores.take(positions)
 
     def score(self) -> Column:
         """Return the weighted sum (n,), in log-odds of being evidence."""
@@ -106,7 +112,7 @@ class Columns:
             add_weighted(total, column, self.weights[name])
         return total
 
-    def at(self, name: str, positions: Positions) -> Iterator[tuple[float, float]]:
+    def weighted_values(self, name: str, positions: Positions) -> Iterator[tuple[float, float]]:
         """Return a column's weight and value at each of these positions."""
         weight = self.weights[name]
         weights = weight.take(positions).tolist() if isinstance(weight, np.ndarray) else repeat(weight, len(positions))
@@ -131,9 +137,9 @@ def compute(
     conversation = index.conversation
     columns: dict[str, AnyColumn] = {**_facts(index, question)}
     words.spend_scan(index)
-    dense, *middle = _dense(index, query)
-    meaning = words.Standard(dense, *middle)
-    columns |= {"dense": dense, "reply": Neighbouring(dense, conversation.has_successor, 1)}
+    dense, *mean_and_deviation = _dense(index, query)
+    cosines = words.ZScores(dense, *mean_and_deviation)
+    columns |= {"dense": dense, "reply": NeighbourColumn(dense, conversation.has_successor, 1)}
     columns |= _words(index, question, dense, weights)
     words.spend_scan(index)
     complete = conversation.size <= cut.above
@@ -145,14 +151,14 @@ def compute(
     # late interaction for the best memories by the other columns and the cosine
     if not complete and len(chosen) > cut.best:
         found = replace(found, first=(len(found.values), found.score()))
-        late = sum(weights.get(name, 0.0) for name in words.NAMES)
-        score = -found.score() - STANDS_IN * late * dense
+        late_weight = sum(weights.get(name, 0.0) for name in words.NAMES)
+        score = -found.score() - COSINE_STAND_IN * late_weight * dense
         if len(chosen) < len(score):
             score = score[chosen]
         chosen = np.sort(chosen[np.argpartition(score, cut.best)[: cut.best]])
     values = words.columns(index, words.units(index, question, query), chosen)
-    wanted = {name: made.scores for name, made in values.items() if name in weights}
-    standards = {name: made for name, made in ({"dense": meaning} | values).items() if name in weights}
+    wanted = {name: standard.scores for name, standard in values.items() if name in weights}
+    standards = {name: standard for name, standard in ({"dense": cosines} | values).items() if name in weights}
     return Columns({**found.values, **wanted}, weights, complete, found.first, standards)
 
 
@@ -161,28 +167,27 @@ def _words(index: OwnerIndex, question: Question, dense: Column, wanted: Contain
     holds them."""
     conversation = index.conversation
     scores, size = bm25_scores(index, question.stems, frozenset(question.stems_without_names)), conversation.size
-    own, able = Scattered(scores.positions, logarithm(scores.own), size), in_episode(index)
+    own, is_in_episode = SparseColumn(scores.positions, logarithm(scores.own), size), in_episode(index)
     columns: dict[str, AnyColumn] = {
         "own": own,
-        "window": Scattered(scores.positions, saturated(scores.window), size),
-        "near": Scattered(scores.positions, logarithm(scores.near), size),
-        "episode": ByEpisode(logarithm(scores.episode), conversation.episode_ordinal),
+        "window": SparseColumn(scores.positions, saturated(scores.window), size),
+        "near": SparseColumn(scores.positions, logarithm(scores.near), size),
+        "episode": EpisodeColumn(logarithm(scores.episode), conversation.episode_ordinal),
     }
     if "around" in wanted:
-        columns["around"] = people.impute(conversation.neighbourhood_sums(np.asarray(own), AROUND), able)
+        columns["around"] = people.impute(conversation.neighbourhood_sums(np.asarray(own), AROUND), is_in_episode)
     columns["phrase"] = phrase_column(index, question.stems, scores.worth)
     if "answers" in wanted:
         base = DENSE_IN_BASE * dense
         base[scores.positions] += saturated(scores.own)
-        answers = Neighbouring(base, index.answers_question, -1)
-        columns["answers"] = answers if able is None else people.impute(np.asarray(answers), able)
+        answers = NeighbourColumn(base, index.answers_question, -1)
+        columns["answers"] = answers if is_in_episode is None else people.impute(np.asarray(answers), is_in_episode)
     if "borrowed" in wanted:
         # A long message to an assistant does not depend on the words of the previous one.
-        held = np.asarray(own)
-        borrowed = np.where(
-            index.answers_question, _brevity(index) * np.maximum(conversation.before(held) - held, 0.0), 0.0
-        )
-        columns["borrowed"] = people.impute(borrowed, able)
+        own_values = np.asarray(own)
+        excess = np.maximum(conversation.before(own_values) - own_values, 0.0)
+        borrowed = np.where(index.answers_question, _brevity(index) * excess, 0.0)
+        columns["borrowed"] = people.impute(borrowed, is_in_episode)
     return columns
 
 
@@ -195,26 +200,26 @@ def _dense(index: OwnerIndex, query: TextVectors) -> tuple[Column, float, float]
     # Summed in conversation order. The order of rows changes when the index is loaded again, and float sums would
     # differ.
     if len(positions) == len(column):
-        return words.standard(column, column)
-    there = np.sort(positions)
-    column[there], mean, deviation = words.standard(inside := column[there], inside)
+        return words.z_scores(column, column)
+    with_vectors = np.sort(positions)
+    column[with_vectors], mean, deviation = words.z_scores(compared := column[with_vectors], compared)
     return column, mean, deviation
 
 
 def _facts(index: OwnerIndex, question: Question) -> dict[str, Column]:
-    """Return the columns of a memory's facts that the question uses."""
-    facts, columns = index.conversation.facts, dict[str, Column](_same_of_all_questions(index))
-    if len(about := people.subjects_of(index, question)) == 1:
-        written = people.written_by(index, *about) if question.named else people.written_by(index, "user", "role")
-        speaker = columns["speaker"] = people.attribution(index, written, *about)
+    """Return the columns of memories' stored facts that the question uses."""
+    facts, columns = index.conversation.facts, dict[str, Column](_columns_of_all_questions(index))
+    if len(subjects := people.subjects_of(index, question)) == 1:
+        written = people.written_by(index, *subjects) if question.named else people.written_by(index, "user", "role")
+        speaker = columns["speaker"] = people.attribution(index, written, *subjects)
         columns["speaker_of_two"] = speaker * index.is_chat_of_two
         columns["speaker_asks"] = speaker * ((facts["flags"] & ENDS_ASKING) != 0)
     if len(question.named) > 1:
         first = question.named[0]
         columns["subject"] = people.attribution(index, people.written_by(index, first), first)
     if question.dates:
-        days, of = _days(index)
-        columns["date"] = date_column(days, question.dates).take(of)
+        days, day_of = _days(index)
+        columns["date"] = date_column(days, question.dates).take(day_of)
     if question.asks_when:
         columns["when"] = ((facts["flags"] & TELLS_TIME) != 0) * 1.0
     return columns
@@ -227,7 +232,7 @@ def _days(index: OwnerIndex) -> tuple[Ints, Ints]:
 
 
 @cached_per_index
-def _same_of_all_questions(index: OwnerIndex) -> Mapping[str, Column]:
+def _columns_of_all_questions(index: OwnerIndex) -> Mapping[str, Column]:
     return {
         "opens": people.impute(index.conversation.starts_episode * 1.0, in_episode(index)),
         "length": index.log_lengths,

@@ -18,7 +18,7 @@ from recallflow.operators.recall.deadline import REST, TARGET_MS, Step, tier_of
 from recallflow.operators.recall.filters import superseded, valid
 from recallflow.operators.recall.model_calls import ModelResults
 from recallflow.operators.recall.moment import Moment, graph_at
-from recallflow.operators.recall.ranking_input import Ranking, RankingInput, validate
+from recallflow.operators.recall.ranking_input import Ranking, RankingInput, query_warnings
 from recallflow.operators.recall.relevance import Judged
 from recallflow.operators.recall.stages import (
     NO_COLUMNS,
@@ -134,13 +134,14 @@ def compose_answer(
     summaries: CategorySummaries,
 ) -> ComposedAnswer:
     """Return the answer without the context."""
-    query, ranking, scored = run.query, ranked.ranking, run.results.scored
-    warnings = validate(query)
+    query, ranking, reranked = run.query, ranked.ranking, run.results.calls.get("rerank")
+    warnings = query_warnings(query)
     if run.dropped:
         detail = f"skipped {' and '.join(run.dropped)} to finish within {query.sla_target_ms:g} ms"
         warnings.append(Warn(code="deadline", detail=detail))
-    if scored is not None:
-        warnings += scored.warnings
+    if reranked is not None and reranked.failure is not None:
+        detail = f"{reranked.model}: {reranked.failure}; the first pass alone ordered these"
+        warnings.append(Warn(code="rerank_failed", detail=detail))
     warnings += [*permitted.warnings, *signal.warnings]
     warnings += ranking_warnings(ranked.inputs, ranking, expanded.rows[: len(ranking.positions)])
     memories = _memories(run, signal, ranked, expanded)
@@ -182,7 +183,7 @@ def _memories(run: QueryRun, signal: Signal, ranked: Ranked, expanded: Expanded)
     if run.query.explain:
         more = _explained(run, signal, ranked, rows[:count])
         more += [{"why": reasons} for reasons in why.added(expanded.items, rows[:count])]
-    rerank_scores = {} if run.results.scored is None else run.results.scored.scores
+    rerank_scores = run.results.rerank_scores
     episodes = map(index.episode, index.conversation.facts["episode"].take(positions).tolist())
     about = zip(
         _current(run, positions),
@@ -237,13 +238,13 @@ def _memories(run: QueryRun, signal: Signal, ranked: Ranked, expanded: Expanded)
 
 def _explained(run: QueryRun, signal: Signal, ranked: Ranked, rows: Rows) -> list[dict[str, Any]]:
     """Return the reasons of each ranked memory, and the parts of its score."""
-    query, scored, ranking = run.query, run.results.scored, ranked.ranking
+    query, ranking = run.query, ranked.ranking
     # Without the question's vector, similarity is spelling, for every model.
     kind = run.engine.embedder.kind if signal.vector is not None else "spelling"
     names = partial(ranked.graph.names, query.entity_urns, run.question.text)
     reasons = why.why(ranked.inputs, ranking, rows, signal.columns, kind, run.rows, names)
-    if scored is not None and ranking.first_ranks is not None:
-        why.add_reranker(reasons, scored.model, ranking.first_ranks.tolist())
+    if ranking.first_ranks is not None:
+        why.add_reranker(reasons, run.results.calls["rerank"].model, ranking.first_ranks.tolist())
     why.add_updates(reasons, ranking.positions.tolist(), ranked.updates, run.index, run.rows)
     count, weights = len(ranking.positions), {name: round(weight, 6) for name, weight in ranking.weights.items()}
     factors, boosts = (
@@ -259,9 +260,9 @@ def _explained(run: QueryRun, signal: Signal, ranked: Ranked, rows: Rows) -> lis
     return found
 
 
-def finish(answer: ComposedAnswer, results: ModelResults, rewritten: list[str]) -> Recalled:
+def finish(answer: ComposedAnswer, results: ModelResults, rewritten: list[str], left_out: int) -> Recalled:
     """Return the response, with a context if the query requests one, and its effects. `rewritten` are the
-    subqueries."""
+    answered subqueries, and `left_out` is the number of the others."""
     run, query, memories = answer.run, answer.run.query, answer.memories
     warnings, optional = [*answer.warnings], dict[str, Any]()
     if answer.episodes is not None:
@@ -284,7 +285,7 @@ def finish(answer: ComposedAnswer, results: ModelResults, rewritten: list[str]) 
             optional["sufficient"] = summary_context is not None
         run.timings.end("context")
     has_time, has_model = "llm" not in run.dropped, "llm" in run.engine.models
-    warnings += model_calls.llm_warnings(query, results, has_model=has_model, has_time=has_time)
+    warnings += model_calls.llm_warnings(query, results, left_out, has_model=has_model, has_time=has_time)
     response = _response(answer, results, rewritten, memories, optional, warnings)
     effects = None
     if run.moment.is_now:
@@ -307,7 +308,7 @@ def _response(
     ran: dict[Step, bool] = {
         "dense": answer.signal.embedded,
         "graph": answer.graph_ran,
-        "rerank": results.scored is not None,
+        "rerank": "rerank" in results.calls,
         "llm": results.ran_llm,
     }
     tier = tier_of([step for step, did in ran.items() if did])
@@ -323,10 +324,7 @@ def _response(
         "cache_hits": {name: int(name in answer.signal.hits) for name in CACHES},
         "stages_ms": timings.stages_ms,
     }
-    if results.scored is not None:
-        routing["rerank"] = results.scored.routing
-    if results.ended:
-        routing["models"] = results.routing
+    routing |= results.routing
     if rewritten:
         routing["rewritten"] = rewritten
     if applied is not None and applied.routing is not None:

@@ -40,12 +40,12 @@ from recallflow.state.rows import CategorySummaryRow, MemoryRow
 
 SUMMARIES_END, ITEMS_END, GRAPH_END = 0.5, 0.8, 1.0  # share of the budget up to which each section may fill it
 RULE, WORKING, LONG_TERM = "rule", "working", "long_term"
-WORKING_MOST = 16  # unranked memories of the working layer: more would leave no room for the answer
+UNRANKED_WORKING_MAX = 16  # unranked memories of the working layer: more would leave no room for the answer
 ROWS_AT_ONCE, FURTHER_AT_ONCE = 64, 16
 PASSAGES_END = 0.5  # share of the budget up to which long memories are passages first
-LEAST_WIDENED = 16  # tokens: with less room, finding the passages of a long text, 200 µs, is seldom worth it
-MISFITS = 16  # consecutive items that do not fit, after which no more are tried
-_SAME = ("id", "version", "content", "role", "name", "summary", "category", "confidence")
+MIN_WIDENED_TOKENS = 16  # tokens: with less room, finding the passages of a long text, 200 µs, is seldom worth it
+MISFITS_MAX = 16  # consecutive items that do not fit, after which no more are tried
+_SAME_FIELDS = ("id", "version", "content", "role", "name", "summary", "category", "confidence")
 WORDS = re.compile(r"\S{1,20}")  # parts of a longer word, and of a script without spaces
 SENTENCE_ENDS = " .!?…。！？"  # two texts that differ in them only are equal
 
@@ -117,15 +117,15 @@ def context(
 
     wanted = run.query.filters.categories if selected is None else selected
     chosen = summaries(answer.summaries.every, wanted, memories)
-    first, ranked_ones = priority_items(run.index, positions, memories, readable), _ranked_items(memories, LONG_TERM)
-    beyond = list[tuple[str, int]]()  # further memories that were tried
+    first, long_term = priority_items(run.index, positions, memories, readable), _ranked_items(memories, LONG_TERM)
+    further = list[tuple[str, int]]()  # further memories that were tried
     repeated = set[tuple[str, int]]()  # memories with the text of an earlier one
     texts = set[str]()
 
     def ranked() -> Iterator[ContextItem]:
-        yield from map(_ranked_item, ranked_ones)
+        yield from map(_ranked_item, long_term)
         for item in _further_items(answer):
-            beyond.append((item.id, item.version))
+            further.append((item.id, item.version))
             yield item
 
     def distinct(items: Iterable[ContextItem]) -> Iterator[ContextItem]:
@@ -138,12 +138,12 @@ def context(
                 yield item
 
     assembled = assemble(max_tokens, counter, chosen, distinct(first), answer.entities.entries, distinct(ranked()))
-    count = len(rules(run.index, positions)) + len(unranked_working(run.index, positions, memories)) - unread
-    count += len(_ranked_items(memories, WORKING)) + len(ranked_ones)
-    held = {(item.id, item.version) for item in assembled.relevant_items}.union(repeated).difference(beyond)
+    count = len(rule_slots(run.index, positions)) + len(unranked_working_slots(run.index, positions, memories)) - unread
+    count += len(_ranked_items(memories, WORKING)) + len(long_term)
+    counted = {(item.id, item.version) for item in assembled.relevant_items}.union(repeated).difference(further)
     assembled.omitted.update(
         _omitted(answer, len(chosen), assembled),
-        relevant_items=Omitted(filters=answer.permitted.excluded, budget=count - len(held)),
+        relevant_items=Omitted(filters=answer.permitted.excluded, budget=count - len(counted)),
     )
     if not unread:
         return assembled, []
@@ -195,13 +195,13 @@ def assemble(
     before, items = _Selection(budget, first), _Selection(budget, ranked)
     before.fill(ITEMS_END)
     before.retry(GRAPH_END)  # no ranked memory takes the place of a rule
-    items.fill(PASSAGES_END, MISFITS)
+    items.fill(PASSAGES_END, MISFITS_MAX)
     items.complete(ITEMS_END)
-    items.fill(ITEMS_END, MISFITS)
+    items.fill(ITEMS_END, MISFITS_MAX)
     entities = [entity for entity in graph if budget.spend(orjson.dumps(entity).decode(), GRAPH_END)]
     items.complete(GRAPH_END)
     before.fill(GRAPH_END)
-    items.fill(GRAPH_END, MISFITS)
+    items.fill(GRAPH_END, MISFITS_MAX)
     items.widen(GRAPH_END)
     if not budget.spent:
         items.cut_first()
@@ -266,7 +266,7 @@ class _Selection:
     def widen(self, end: float) -> None:
         """Extend each chosen passage by the passages after it, then by those before it, while they fit."""
         for number, item in self._long.items():
-            if not self._budget.is_open(end, LEAST_WIDENED):
+            if not self._budget.is_open(end, MIN_WIDENED_TOKENS):
                 return
             shown = cast("Span", self._chosen[number].excerpt)
             text, start, stop = item.content, shown["start"], shown["end"]
@@ -332,22 +332,22 @@ def priority_items(
         for row in chain.from_iterable(chunks):
             yield _item(row, scores.get((row.id, row.version)), format_time(row.created_ms))
 
-    yield from stored(rules(index, permitted))
+    yield from stored(rule_slots(index, permitted))
     yield from map(_ranked_item, _ranked_items(ranked, WORKING))
-    yield from stored(unranked_working(index, permitted, ranked))
+    yield from stored(unranked_working_slots(index, permitted, ranked))
 
 
 def _further_items(answer: ComposedAnswer) -> Iterator[ContextItem]:
     """Yield the readable memories beyond the answer, best first."""
     run, further, index = answer.run, answer.further, answer.run.index
-    there = {(memory.id, memory.version) for memory in answer.memories}
+    answered = {(memory.id, memory.version) for memory in answer.memories}
     for start in range(0, len(further.positions), FURTHER_AT_ONCE):
         positions = further.positions[start : start + FURTHER_AT_ONCE]
         rows = run.rows(index.conversation.slots[positions].tolist())
-        shown = excerpts(index, run.question, answer.signal.vector, positions, rows)
+        spans = excerpts(index, run.question, answer.signal.vector, positions, rows)
         scores = further.scores[start : start + FURTHER_AT_ONCE].tolist()
-        for position, row, score, excerpt in zip(positions.tolist(), rows, scores, shown, strict=True):
-            if redaction.is_readable(row) and row.layer == LONG_TERM and (row.id, row.version) not in there:
+        for position, row, score, excerpt in zip(positions.tolist(), rows, scores, spans, strict=True):
+            if redaction.is_readable(row) and row.layer == LONG_TERM and (row.id, row.version) not in answered:
                 until = further.replaced_at.get(position)
                 yield _item(row, round(score, 6), format_time(row.created_ms), excerpt, until)
 
@@ -362,7 +362,7 @@ def _ranked_item(memory: RecalledMemory) -> ContextItem:
     return _item(memory, memory.score, memory.created_at, memory.excerpt, until)
 
 
-def rules(index: OwnerIndex, permitted: Positions) -> list[int]:
+def rule_slots(index: OwnerIndex, permitted: Positions) -> list[int]:
     """Return the slots of the permitted rules, the most important first, then by id."""
     importance = index.conversation.facts["importance"]
     latest = _latest_of_layer(index, permitted, RULE)
@@ -370,13 +370,13 @@ def rules(index: OwnerIndex, permitted: Positions) -> list[int]:
     return [int(index.conversation.slots[position]) for _, position in best]
 
 
-def unranked_working(index: OwnerIndex, permitted: Positions, ranked: Sequence[RecalledMemory]) -> list[int]:
+def unranked_working_slots(index: OwnerIndex, permitted: Positions, ranked: Sequence[RecalledMemory]) -> list[int]:
     """Return the slots of the newest permitted memories of the working layer that are not ranked."""
     facts, known = index.conversation.facts, {memory.id for memory in ranked}
     latest = _latest_of_layer(index, permitted, WORKING)
     positions = [position for memory_id, position in latest.items() if memory_id not in known]
     newest = sorted(positions, key=lambda at: (facts["created_ms"][at], facts["seq"][at]), reverse=True)
-    return [int(index.conversation.slots[position]) for position in newest[:WORKING_MOST]]
+    return [int(index.conversation.slots[position]) for position in newest[:UNRANKED_WORKING_MAX]]
 
 
 def _latest_of_layer(index: OwnerIndex, permitted: Positions, layer: str) -> dict[str, int]:
@@ -394,7 +394,7 @@ def _item(
     excerpt: Span | None = None,
     until: str | None = None,
 ) -> ContextItem:
-    given = {field: getattr(memory, field) for field in _SAME} | ({} if until is None else {"until": until})
+    given = {field: getattr(memory, field) for field in _SAME_FIELDS} | ({} if until is None else {"until": until})
     return ContextItem(**given, score=score, created_at=created_at, excerpt=excerpt)
 
 
@@ -420,11 +420,11 @@ def excerpts(
     numbers = ranges(parts.firsts[slots], counts)
     coverage_of = np.zeros(len(numbers))  # the sum of the idf of the question's words in each part
     for stem in dict.fromkeys(question.stems_without_names):
-        holding = index.words.part_occurrences(stem)
-        if len(holding):
-            at = np.minimum(holding.searchsorted(numbers), len(holding) - 1)
+        occurrences = index.words.part_occurrences(stem)
+        if len(occurrences):
+            at = np.minimum(occurrences.searchsorted(numbers), len(occurrences) - 1)
             weight = idf(index.stem_occurrences[stem].memory_count, index.conversation.size)
-            coverage_of += weight * (holding[at] == numbers)
+            coverage_of += weight * (occurrences[at] == numbers)
     ends = counts.cumsum()
     for number in np.flatnonzero(counts > 1).tolist():
         row, coverage = rows[number], coverage_of[ends[number] - counts[number] : ends[number]]

@@ -1,4 +1,4 @@
-"""Step durations of a query, and the selection of optional steps to omit close to its deadline."""
+"""Step durations of a query, and the selection of optional steps to drop close to its deadline."""
 
 from collections.abc import Callable, Collection, Mapping
 from typing import Literal
@@ -14,11 +14,11 @@ TIER_OF: Mapping[Step, Tier] = {
     "dense": "standard", "proximity": "graph", "boosts": "graph", "graph": "graph", "rerank": "llm", "llm": "llm"
 }  # fmt: skip
 TARGET_MS: Mapping[Tier, float] = {"fast": 10.0, "standard": 50.0, "graph": 100.0, "llm": 1_500.0}
-# Steps in the order of omission: least loss of quality per cost first.
+# Steps in the order of dropping: least loss of quality per cost first.
 DROPPED_FIRST: tuple[Step, ...] = ("llm", "rerank", "graph", "boosts", "proximity", "dense")
 REST = "rest"  # key of the cost of all steps after understanding the query, except the optional ones
-NEWEST = 0.2  # weight of the newest run in a mean
-FORGIVEN = 0.9  # factor applied to a mean after a drop
+NEWEST_WEIGHT = 0.2  # of the newest run in a running mean
+DROP_DECAY = 0.9  # factor applied to a mean after a drop
 
 
 class StepTimings:
@@ -52,7 +52,7 @@ class StepTimings:
         return (self._timer() - self._began_s) * 1000
 
 
-class Costs:
+class StepCosts:
     """Running means of step durations in ms, of this process. They are not part of the state: only queries with a
     target time read them."""
 
@@ -61,23 +61,23 @@ class Costs:
 
     def add(self, step: str, ms: float) -> None:
         before = self._mean_ms.get(step, ms)
-        self._mean_ms[step] = before + NEWEST * (ms - before)
+        self._mean_ms[step] = before + NEWEST_WEIGHT * (ms - before)
 
     def expected_ms(self, step: str) -> float:
         """Return the running mean, or 0 for a step that never ran."""
         return self._mean_ms.get(step, 0.0)
 
-    def drop(self, ahead: Collection[Step], left_ms: float) -> list[Step]:
-        """Return the optional steps to omit so that the remaining steps end in time."""
-        kept = {step: self.expected_ms(step) for step in ahead}
+    def drop_steps(self, optional: Collection[Step], left_ms: float) -> list[Step]:
+        """Return the optional steps to drop so that all others end within `left_ms`."""
+        expected_ms_of = {step: self.expected_ms(step) for step in optional}
         dropped: list[Step] = []
         for step in DROPPED_FIRST:
-            if step in kept and sum(kept.values()) > left_ms - self.expected_ms(REST):
-                del kept[step]
+            if step in expected_ms_of and sum(expected_ms_of.values()) > left_ms - self.expected_ms(REST):
+                del expected_ms_of[step]
                 dropped.append(step)
                 if step in self._mean_ms:
-                    # An omitted step is not measured. Without this decay one slow run would omit it permanently.
-                    self._mean_ms[step] *= FORGIVEN
+                    # A dropped step is not measured. Without this decay one slow run would drop it for good.
+                    self._mean_ms[step] *= DROP_DECAY
         return dropped
 
 

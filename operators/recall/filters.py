@@ -1,8 +1,7 @@
 """Filters: computes a mask over all positions of the memories that may be in an answer, before any cut to k."""
 
 import operator
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable
 
 import numpy as np
 
@@ -52,18 +51,21 @@ def valid(index: OwnerIndex, moment: Moment) -> Mask:
     return mask
 
 
-@dataclass(slots=True)
 class Filtering:
-    """Filter evaluation for one owner's memories, with a cache per label and entity."""
+    """Filter evaluation for one owner's memories at a moment, with a cache per label and entity. The number of memories
+    read per query for entities is bounded; the newest come first."""
 
-    index: OwnerIndex
-    linked: Callable[[str], Ints]  # returns the positions of the memories linked to the entity of a name
-    _labelled: dict[tuple[int, str], Positions] = field(default_factory=dict)
-    _linked: dict[str, Mask] = field(default_factory=dict)
+    def __init__(self, index: OwnerIndex, graph: OwnerGraph, moment: Moment) -> None:
+        self._index, self._graph, self._facts = index, graph, index.conversation.facts
+        self._reads_left = FILTER_MEMBERS_MAX if moment.is_now else FILTER_PAST_MEMBERS_MAX
+        self._labelled: dict[tuple[int, str], Positions] = {}
+        self._linked: dict[str, Mask] = {}  # by name of the entity
+        self._unknown: list[str] = []  # names without an entity
+        self._cut: list[str] = []  # names of entities with more memories than the bound
 
     def within(self, filters: Filters) -> Mask:
         """Return a mask (n,) in conversation order of the memories that pass all filters."""
-        facts, names, size = self.index.conversation.facts, self.index.names, self.index.conversation.size
+        facts, names, size = self._facts, self._index.names, self._index.conversation.size
         mask: Mask = np.ones(size, np.bool_)
         for name, column in _COLUMNS.items():
             if (wanted := getattr(filters, name)) is not None:
@@ -74,18 +76,14 @@ class Filtering:
         if filters.project_id is not None:
             mask &= facts["project"] == names.number_of(filters.project_id)
         if filters.tags is not None:
-            mask &= self._any(self._has(self.index.tags, tag) for tag in filters.tags)
+            mask &= self._any(self._has(self._index.tags, tag) for tag in filters.tags)
         for tag in filters.all_tags or ():
-            mask &= self._has(self.index.tags, tag)
+            mask &= self._has(self._index.tags, tag)
         for name, values in (filters.metadata or {}).items():
             several = values if isinstance(values, list) else [values]
-            mask &= self._any(self._has(self.index.metadata, metadata_label(name, value)) for value in several)
-        for entity in filters.entities or ():
-            if entity not in self._linked:
-                self._linked[entity] = np.zeros(size, np.bool_)
-                self._linked[entity][self.linked(entity)] = True
+            mask &= self._any(self._has(self._index.metadata, metadata_label(name, value)) for value in several)
         if filters.entities is not None:
-            mask &= self._any(map(self._linked.__getitem__, filters.entities))
+            mask &= self._any(map(self._linked_to, filters.entities))
         for one in filters.all or ():
             mask &= self.within(one)
         if filters.any is not None:
@@ -95,7 +93,7 @@ class Filtering:
         return mask
 
     def _any(self, masks: Iterable[Mask]) -> Mask:
-        found: Mask = np.zeros(self.index.conversation.size, np.bool_)
+        found: Mask = np.zeros(self._index.conversation.size, np.bool_)
         for mask in masks:
             found |= mask
         return found
@@ -103,35 +101,26 @@ class Filtering:
     def _has(self, labels: Labels, label: str) -> Mask:
         key = id(labels), label
         if key not in self._labelled:
-            self._labelled[key] = self.index.conversation.live_positions(labels.slots(label))
-        mask: Mask = np.zeros(self.index.conversation.size, np.bool_)
+            self._labelled[key] = self._index.conversation.live_positions(labels.slots(label))
+        mask: Mask = np.zeros(self._index.conversation.size, np.bool_)
         mask[self._labelled[key]] = True
         return mask
 
-
-class Linked:
-    """Looks up the positions of memories linked to a named entity in a graph. The number of memories read per query is
-    bounded; the newest come first."""
-
-    def __init__(self, graph: OwnerGraph, index: OwnerIndex, moment: Moment) -> None:
-        self.unknown: list[str] = []  # names without an entity
-        self.cut: list[str] = []  # names of entities with more memories than the bound
-        self._graph = graph
-        self._facts = index.conversation.facts
-        self._left = FILTER_MEMBERS_MAX if moment.is_now else FILTER_PAST_MEMBERS_MAX
-
-    def __call__(self, name: str) -> Ints:
+    def _linked_to(self, name: str) -> Mask:
+        """Return a mask (n,) of the memories linked to the entities of a name."""
+        if name in self._linked:
+            return self._linked[name]
+        mask = self._linked[name] = np.zeros(self._index.conversation.size, np.bool_)
         nodes = given_entities(self._graph, [name])
         if not nodes:
-            self.unknown.append(name)
-        found: list[Ints] = []
+            self._unknown.append(name)
         for node in nodes:
-            members = self._graph.members(node, self._left + 1)
-            if len(members) > self._left:
-                self.cut.append(name)
-            found.append(self._positions(node, members[: self._left]))
-            self._left -= min(len(members), self._left)
-        return np.concatenate([np.zeros(0, np.int64), *found])
+            members = self._graph.members(node, self._reads_left + 1)
+            if len(members) > self._reads_left:
+                self._cut.append(name)
+            mask[self._positions(node, members[: self._reads_left])] = True
+            self._reads_left -= min(len(members), self._reads_left)
+        return mask
 
     def _positions(self, node: NodeKey, members: list[int]) -> Ints:
         """Return the positions of a node's memories. Of several versions, return only the linked ones."""
@@ -144,10 +133,10 @@ class Linked:
 
     def warnings(self) -> list[Warn]:
         found = []
-        if self.unknown:
-            found.append(Warn(code="unknown_entity", detail=f"filters: nobody knows {', '.join(self.unknown)}"))
-        if self.cut:
-            detail = f"only the newest memories of {', '.join(self.cut)} were looked at; others of theirs are left out"
+        if self._unknown:
+            found.append(Warn(code="unknown_entity", detail=f"filters: nobody knows {', '.join(self._unknown)}"))
+        if self._cut:
+            detail = f"only the newest memories of {', '.join(self._cut)} were looked at; others of theirs are left out"
             found.append(Warn(code="filter_cut", detail=detail))
         return found
 

@@ -1,7 +1,7 @@
 """Model results that a query waits for before it is answered.
 
-Partition logic makes no calls. It returns the requests (`Wanted`); services make the calls, and the query is answered
-with the results (`ModelResults`) as an input. A failed call has no result."""
+Partition logic makes no calls. It returns the requests (`ModelRequests`). Services make the calls, and the query is
+answered with their results (`ModelResults`). A failed call has no result."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,27 +23,6 @@ RERANKED_MODES: frozenset[Mode] = frozenset({"hybrid", "relevance", "balanced"})
 TEXT_CHARACTERS = 2_000  # per candidate: cross-encoders read 512 tokens
 
 
-@dataclass(frozen=True, slots=True)
-class Scored:
-    """The result of a reranker call, or the problem that prevented one."""
-
-    model: str  # the reranker's name
-    candidates: int  # the number of texts in the call
-    took_ms: float  # the time from the call to its result
-    scores: Mapping[str, float] = field(default_factory=dict)  # by `rerank_key`
-    problem: str | None = None  # the error; None on success
-
-    @property
-    def routing(self) -> dict[str, Any]:
-        return {"model": self.model, "candidates": self.candidates, "took_ms": round(self.took_ms, 3)}
-
-    @property
-    def warnings(self) -> list[Warn]:
-        if self.problem is None:
-            return []
-        return [Warn(code="rerank_failed", detail=f"{self.model}: {self.problem}; the first pass alone ordered these")]
-
-
 def rerank_key(memory_id: str, version: int) -> str:
     """Return a key of one version of a memory. With history an answer may hold several versions."""
     return f"{version} {memory_id}"
@@ -59,13 +38,13 @@ def rerank_texts(rows: Sequence[MemoryRow | None]) -> dict[str, str]:
 
 
 LlmStep = Literal["select_categories", "check_sufficiency", "rewrite"]
-Kind = Literal["llm", "embed", "rerank"]  # of models
+ModelKind = Literal["llm", "embed", "rerank"]
 ModelStep = LlmStep | Literal["embed", "rerank"]
-NOT_ASKED = ("left_alone", "busy", "over_budget")
+NOT_CALLED = ("left_alone", "busy", "over_budget")  # error codes of calls that never reached the model
 LLM_STEPS: tuple[LlmStep, ...] = get_args(LlmStep)
 
 
-class Wanted(NamedTuple):
+class ModelRequests(NamedTuple):
     """The requests before a query can be answered. All of them are sent at the same time."""
 
     prompts: Mapping[LlmStep, Prompt] = MappingProxyType({})  # for the language model, by step
@@ -78,59 +57,61 @@ class Wanted(NamedTuple):
         return bool(self.prompts or self.texts or self.candidates)
 
 
-class Ended(NamedTuple):
+class CallResult(NamedTuple):
+    """The result of one model call, or the problem that prevented one."""
+
     model: str
     took_ms: float
-    result: Any = None  # an object of the prompt's schema, or vectors
-    failure: str | None = None  # the error code; None on success
+    result: Any = None  # an object of the prompt's schema, vectors, or a reranker's scores by `rerank_key`
+    failure: str | None = None  # the error code (of a reranker, its message); None on success
     tokens: int = 0
-    about: Prompt | None = None  # the prompt, because a result is valid for that prompt only
-
-
-class LeftOut(NamedTuple):
-    """The number of subqueries that are not run, and the code of the reason."""
-
-    questions: int
-    code: str
+    prompt: Prompt | None = None  # a language model's result is valid for this prompt only
 
 
 @dataclass(frozen=True, slots=True)
 class ModelResults:
     """All model results of one query so far."""
 
-    ended: Mapping[ModelStep, Ended] = field(default_factory=dict)  # calls by step
-    # vectors from the embedding service, by text
-    vectors: Mapping[str, QuestionVector] = field(default_factory=dict)
-    scored: Scored | None = None
+    calls: Mapping[ModelStep, CallResult] = field(default_factory=dict)
+    vectors: Mapping[str, QuestionVector] = field(default_factory=dict)  # from the embedding service, by text
+    candidates: int = 0  # the number of texts that the reranker was called with
     dropped: Sequence[Step] = ()  # steps omitted for lack of time
     took_ms: float = 0.0  # the total time of all rounds of calls
-    left_out: LeftOut | None = None  # subqueries that are not run
 
-    def answer(self, step: LlmStep, about: Prompt | None = None) -> Mapping[str, Any] | None:
-        """Return the language model's result of a step, or None. If `about` is given, the result must be of this
+    def answer(self, step: LlmStep, prompt: Prompt | None = None) -> Mapping[str, Any] | None:
+        """Return the language model's result of a step, or None. If `prompt` is given, the result must be of this
         prompt."""
-        ended = self.ended.get(step)
-        if ended is None or (about is not None and ended.about != about):
+        call = self.calls.get(step)
+        if call is None or (prompt is not None and call.prompt != prompt):
             return None
-        answer: Mapping[str, Any] | None = ended.result
+        answer: Mapping[str, Any] | None = call.result
         return answer
 
     @property
+    def rerank_scores(self) -> Mapping[str, float]:
+        """Return the reranker's scores by `rerank_key`; empty without any."""
+        return (self.calls["rerank"].result or {}) if "rerank" in self.calls else {}
+
+    @property
     def ran_llm(self) -> bool:
-        return any(step in LLM_STEPS and ended.failure not in NOT_ASKED for step, ended in self.ended.items())
+        return any(step in LLM_STEPS and call.failure not in NOT_CALLED for step, call in self.calls.items())
 
     @property
     def routing(self) -> dict[str, Any]:
-        """Return model, time and failure of each call for `routing_info`. The reranker has its own entry."""
-        shown: dict[str, Any] = {}
-        for step, ended in self.ended.items():
-            shown[step] = {"model": ended.model, "took_ms": round(ended.took_ms, 3), "tokens": ended.tokens}
-            if ended.failure is not None:
-                shown[step]["failure"] = ended.failure
-        return shown
+        """Return the entries of `routing_info`: `rerank`, and `models`, with model, time and failure of other calls."""
+        shown, models = dict[str, Any](), dict[str, dict[str, Any]]()
+        for step, call in self.calls.items():
+            took_ms = round(call.took_ms, 3)
+            if step == "rerank":
+                shown["rerank"] = {"model": call.model, "candidates": self.candidates, "took_ms": took_ms}
+                continue
+            models[step] = {"model": call.model, "took_ms": took_ms, "tokens": call.tokens}
+            if call.failure is not None:
+                models[step]["failure"] = call.failure
+        return shown | ({"models": models} if models else {})
 
 
-NOTHING = ModelResults()
+NO_RESULTS = ModelResults()
 
 
 SUMMARIES_CHARACTERS = 24_000  # of all summaries; later ones are left out
@@ -252,30 +233,29 @@ def sufficient_summaries(results: ModelResults, question: str, summaries: Mappin
 
 
 def subqueries(results: ModelResults, question: str) -> list[str]:
-    """Return the subqueries of a question, without the last ones that were left out."""
     answer = results.answer("rewrite")
-    made = [] if answer is None else read_rewritten(answer, question)
-    return made if results.left_out is None else made[: max(len(made) - results.left_out.questions, 0)]
+    return [] if answer is None else read_rewritten(answer, question)
 
 
-def llm_warnings(query: Recall, results: ModelResults, *, has_model: bool, has_time: bool) -> list[Warn]:
-    """Return warnings about requested LLM steps without a result. A query without time for them has its own warning."""
-    wanted = requested_steps(query)
-    if not wanted or not has_time:
+def llm_warnings(query: Recall, results: ModelResults, left_out: int, *, has_model: bool, has_time: bool) -> list[Warn]:
+    """Return warnings about requested LLM steps without a result, and about subqueries that were left out. A query
+    without time for LLM steps has its own warning."""
+    requested = requested_steps(query)
+    if not requested or not has_time:
         return []
     if not has_model:
-        missed = "; ".join(f"{step}: {_INSTEAD[step]}" for step in wanted)
+        missed = "; ".join(f"{step}: {_INSTEAD[step]}" for step in requested)
         return [Warn(code="llm_off", detail=f"no language model is configured; {missed}")]
-    idle = [step for step in wanted if step not in results.ended]
+    idle = [step for step in requested if step not in results.calls]
     found = [Warn(code="llm_skipped", detail=f"nothing to ask for {' and '.join(idle)}")] if idle else []
-    if results.left_out is not None:
-        count, code = results.left_out
-        detail = f"rewrite: {code}; {count} smaller question{'s were' if count > 1 else ' was'} not asked"
+    if left_out:
+        detail = f"rewrite: changed; {left_out} smaller question{'s were' if left_out > 1 else ' was'} not asked"
         found.append(Warn(code="llm_failed", detail=detail))
+    failures = {step: call.failure for step, call in results.calls.items() if call.failure is not None}
     return found + [
-        Warn(code="llm_failed", detail=f"{step}: {results.ended[step].failure}; {_INSTEAD[step]}")
+        Warn(code="llm_failed", detail=f"{step}: {failures[step]}; {_INSTEAD[step]}")
         for step in LLM_STEPS
-        if step in results.ended and results.ended[step].failure is not None
+        if step in failures
     ]
 
 

@@ -1,4 +1,4 @@
-"""Sparse columns of the signal, which are added to scores without a value per memory.
+"""Columns of the signal that do not hold one value per memory.
 
 For an owner with many memories most columns are 0 nearly everywhere, or derive from another column. A dense array per
 column would cost more than the computation of its few values."""
@@ -11,8 +11,15 @@ import numpy as np
 from recallflow.state.arrays import Array, Column, Ints, Mask, Positions
 
 
+def _dense(column: "SparseColumn | EpisodeColumn | NeighbourColumn", *_: Any, **__: Any) -> Array:
+    """Return an array with a value for every position."""
+    total = np.zeros(len(column))
+    column.add_to(total, 1.0)
+    return total
+
+
 @dataclass(frozen=True, slots=True)
-class Scattered:
+class SparseColumn:
     """Values at some positions, ascending, and 0 elsewhere."""
 
     positions: Positions
@@ -34,41 +41,40 @@ class Scattered:
         return found
 
     def add_to(self, total: Column, weight: float | Column) -> None:
-        total[self.positions] += _at(weight, self.positions) * self.values
+        weights = weight.take(self.positions) if isinstance(weight, np.ndarray) else weight
+        total[self.positions] += weights * self.values
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
-        return _whole(self)
+    __array__ = _dense
 
 
 @dataclass(frozen=True, slots=True)
-class ByEpisode:
+class EpisodeColumn:
     """One value per episode."""
 
     values: Column
-    segment: Ints  # the episode of each position
+    episode_ordinal: Ints  # the episode of each position
 
     def __len__(self) -> int:
-        return len(self.segment)
+        return len(self.episode_ordinal)
 
     @property
     def nbytes(self) -> int:
         return self.values.nbytes
 
     def take(self, positions: Positions) -> Column:
-        return self.values.take(self.segment.take(positions))
+        return self.values.take(self.episode_ordinal.take(positions))
 
     def add_to(self, total: Column, weight: float | Column) -> None:
         if isinstance(weight, np.ndarray):
-            total += weight * self.values.take(self.segment)
+            total += weight * self.values.take(self.episode_ordinal)
         else:
-            total += (weight * self.values).take(self.segment)
+            total += (weight * self.values).take(self.episode_ordinal)
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
-        return _whole(self)
+    __array__ = _dense
 
 
 @dataclass(frozen=True, slots=True)
-class Neighbouring:
+class NeighbourColumn:
     """The value of the previous (`step` -1) or next (1) memory of each position where `mask` is set, 0 elsewhere. The
     mask is not set at positions without such a memory."""
 
@@ -92,11 +98,10 @@ class Neighbouring:
         added *= weight[own] if isinstance(weight, np.ndarray) else weight
         total[own] += added
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
-        return _whole(self)
+    __array__ = _dense
 
 
-AnyColumn = Column | Scattered | ByEpisode | Neighbouring
+AnyColumn = Column | SparseColumn | EpisodeColumn | NeighbourColumn
 
 
 def add_weighted(total: Column, column: AnyColumn, weight: float | Column) -> None:
@@ -105,14 +110,3 @@ def add_weighted(total: Column, column: AnyColumn, weight: float | Column) -> No
         total += weight * column
     else:
         column.add_to(total, weight)
-
-
-def _whole(column: Scattered | ByEpisode | Neighbouring) -> Column:
-    """Return a value for every position."""
-    total = np.zeros(len(column))
-    column.add_to(total, 1.0)
-    return total
-
-
-def _at(weight: float | Column, positions: Positions) -> float | Column:
-    return weight.take(positions) if isinstance(weight, np.ndarray) else weight

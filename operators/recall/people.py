@@ -17,9 +17,9 @@ def subjects_of(index: OwnerIndex, question: Question) -> tuple[str, ...]:
     the first person."""
     if question.named or not question.first_person:
         return question.named
-    author, by_users = index.conversation.facts["author"], written_by(index, "user", "role")
-    authors = np.unique(author[by_users])
-    if len(authors) != 1 or by_users[author >= 0].all():
+    author, is_users = index.conversation.facts["author"], written_by(index, "user", "role")
+    authors = np.unique(author[is_users])
+    if len(authors) != 1 or is_users[author >= 0].all():
         return ()
     return (index.names.strings[authors[0]],)
 
@@ -32,71 +32,71 @@ def written_by(index: OwnerIndex, name: str, column: str = "author") -> Mask:
 
 def attribution(index: OwnerIndex, written: Mask, name: str) -> Column:
     """Return (n,) 1 for memories attributed to the participant and 0 for memories of others. A memory without an author
-    (a fact, a preference, a rule) belongs to a participant it names. If it names none, it counts as the mean of the
-    memories with an author. `written` marks the memories that the participant wrote."""
-    column, authored = written * 1.0, _authored(index)
-    if authored is None:
+    (a fact, a preference, a rule) is attributed to a participant that its text names. Without such a name it has the
+    mean of the memories with an author. `written` marks the memories that the participant wrote."""
+    column, has_author = written * 1.0, _has_author(index)
+    if has_author is None:
         return column
-    column = impute(column, authored)
+    column = impute(column, has_author)
     participants = _participants(index)
     # the participant's own name is applied last, and takes precedence
-    for one in sorted({*participants, name}, key=lambda other: other == name):
-        column[~authored & _naming(index, one, participants)] = one == name
+    for participant in sorted({*participants, name}, key=lambda other: other == name):
+        column[~has_author & _is_named(index, participant, participants)] = participant == name
     return column
 
 
 def attributed_to(index: OwnerIndex, names: Sequence[str], author: str | None, text: str, language: int) -> str | None:
-    """Return the one of `names` who wrote a memory or, if it has no author, whom its text names first."""
+    """Return the author if among `names`. Without an author, return the first of `names` in the text; else None."""
     if author is not None:
         return author if author in names else None
-    known = find_participants(text, {*_participants(index), *names}, table_of(text, [language]))
-    return next((name for name in known if name in names), None)
+    named = find_participants(text, {*_participants(index), *names}, table_of(text, [language]))
+    return next((name for name in named if name in names), None)
 
 
 def proximity_of_named(index: OwnerIndex, names: Sequence[str], proximity: Column) -> Column:
     """Return (n,) the graph's proximity, and 1 for a memory without an author that names one of the participants. The
     graph does not detect a name at the beginning of a fact."""
-    authored = _authored(index)
-    if not names or authored is None:
+    has_author = _has_author(index)
+    if not names or has_author is None:
         return proximity
     participants = _participants(index)
-    about = np.logical_or.reduce([_naming(index, name, participants) for name in names])
-    return np.where(~authored & about, 1.0, proximity)
+    is_about = np.logical_or.reduce([_is_named(index, name, participants) for name in names])
+    return np.where(~has_author & is_about, 1.0, proximity)
 
 
 @cached_per_index
-def _authored(index: OwnerIndex) -> Mask | None:
+def _has_author(index: OwnerIndex) -> Mask | None:
     """Return a mask (n,) of the memories with an author; None if all have one."""
     found: Mask = index.conversation.facts["author"] >= 0
     return None if found.all() else found
 
 
-def impute(column: Column, able: Mask | None) -> Column:
-    """Return the column with the mean of its known values in place of unknown ones. `able` marks the known values; None
-    if all are known."""
-    if able is None or able.all() or not able.any():
+def impute(column: Column, is_known: Mask | None) -> Column:
+    """Return the column with the mean of its known values in place of unknown ones. `is_known` marks the known values;
+    None means that all are known."""
+    if is_known is None or is_known.all() or not is_known.any():
         return column
-    return np.where(able, column, column[able].mean())
+    return np.where(is_known, column, column[is_known].mean())
 
 
 def _participants(index: OwnerIndex) -> list[str]:
     return [index.names.strings[author] for author in index.conversation.authors[:NAMED_MAX] if author >= 0]
 
 
-def _naming(index: OwnerIndex, name: str, participants: Iterable[str]) -> Mask:
+def _is_named(index: OwnerIndex, name: str, participants: Iterable[str]) -> Mask:
     """Return a mask (n,) of the memories that hold every word of the name, or of its first name if that is unique among
     participants."""
-    firsts = {other: _first(other) for other in participants}
-    alone = all(other == name or first != _first(name) for other, first in firsts.items())
+    first_names = {other: _first(other) for other in participants}
+    is_unique = all(other == name or first != _first(name) for other, first in first_names.items())
     facts = index.conversation.facts
     languages = np.unique(language_in(facts["flags"][facts["author"] < 0])).tolist()
-    words = read_question(_first(name) if alone else name, ENGLISH, languages)
+    words = read_question(_first(name) if is_unique else name, ENGLISH, languages)
     mask = np.full(index.conversation.size, bool(words))
     for stems in words:
-        any_of = np.zeros_like(mask)
+        has_any = np.zeros_like(mask)
         for stem in stems:
-            any_of[index.stem_occurrences[stem].positions] = True
-        mask &= any_of
+            has_any[index.stem_occurrences[stem].positions] = True
+        mask &= has_any
     return mask
 
 

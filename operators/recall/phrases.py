@@ -9,11 +9,11 @@ from recallflow.operators.graph.paths import SHARED_NODE
 from recallflow.responses import Matched, Neighbour, Reason, Span
 from recallflow.state.rows import MemoryRow
 
-WORDS_MOST, PLACES_MOST = 6, 5  # words per reason, and occurrences per word
+WORDS_MAX, PLACES_MAX = 6, 5  # words per reason, and occurrences per word
 QUOTE_CHARACTERS = 80
 _LEAD_CHARACTERS = 30  # of a long sentence, before the quoted word
-_READ_CHARACTERS = 2_000  # of a neighbour's text, around the quotation
-_ASKS = ("?", "？", "؟")
+_QUOTABLE_CHARACTERS = 2_000  # of a text, around the quotation
+_QUESTION_MARKS = ("?", "？", "؟")
 _MONTHS = (
     "January", "February", "March", "April", "May", "June",
     "July", "August", "September", "October", "November", "December",
@@ -54,12 +54,12 @@ def plain(code: str) -> Reason:
     return {"code": code, "text": PLAIN[code]}
 
 
-def words(content: str, places: Mapping[str, Sequence[tuple[int, int]]]) -> Reason:
-    found: list[Matched] = []
-    for spans in [*places.values()][:WORDS_MOST]:
-        shown: list[Span] = [{"start": start, "end": end} for start, end in spans[:PLACES_MOST]]
-        found.append({"word": content[slice(*spans[0])], "places": shown})
-    return {"code": "words", "text": f"says {_listed([one['word'] for one in found])}", "words": found}
+def words(content: str, spans_of: Mapping[str, Sequence[tuple[int, int]]]) -> Reason:
+    matches: list[Matched] = []
+    for spans in [*spans_of.values()][:WORDS_MAX]:
+        shown: list[Span] = [{"start": start, "end": end} for start, end in spans[:PLACES_MAX]]
+        matches.append({"word": content[slice(*spans[0])], "places": shown})
+    return {"code": "words", "text": f"says {_listed([match['word'] for match in matches])}", "words": matches}
 
 
 def nearby(offset: int, neighbour: MemoryRow | None, span: tuple[int, int]) -> Reason:
@@ -79,17 +79,17 @@ def answers(neighbour: MemoryRow | None) -> Reason:
     be quoted."""
     if neighbour is None:
         return {"code": "answers", "text": "answers a question like it"}
-    asked = [one for one in sentences(neighbour.content[:_READ_CHARACTERS]) if one.endswith(_ASKS)]
+    asked = [one for one in sentences(neighbour.content[:_QUOTABLE_CHARACTERS]) if one.endswith(_QUESTION_MARKS)]
     quoted: Neighbour = {"id": neighbour.id, "quote": short(asked[-1] if asked else neighbour.content)}
     return {"code": "answers", "text": f"answers: “{quoted['quote']}”", "neighbour": quoted}
 
 
-def person(row: MemoryRow, who: str, *, asks: bool) -> Reason:
+def person(row: MemoryRow, name: str, *, asks: bool) -> Reason:
     """Return the reason: the memory is by or about a participant whom the question names, or by or about the asking
     user."""
-    whose = "the one who asks" if asks else who
-    shown = row.name or "the one who asks" if asks and row.author else who
-    return {"code": "person", "text": f"said by {whose}" if row.author else f"about {whose}", "person": shown}
+    subject = "the one who asks" if asks else name
+    shown = row.name or "the one who asks" if asks and row.author else name
+    return {"code": "person", "text": f"said by {subject}" if row.author else f"about {subject}", "person": shown}
 
 
 def date(at_ms: int, code: str) -> Reason:
@@ -145,11 +145,11 @@ def linked(own_id: str, path: Mapping[str, Any], seed: MemoryRow | None) -> Reas
 
 def short(text: str, start: int = 0, end: int = 0) -> str:
     """Return a quotation of bounded length: from the sentence around a span, or from the first sentence."""
-    first = max(start - _READ_CHARACTERS // 2, 0)
+    first = max(start - _QUOTABLE_CHARACTERS // 2, 0)
     # Whitespace is collapsed, so that the length of the prefix gives the word's new offset.
     before = " ".join(f"{text[first:start]}|".split())[:-1]
     word = " ".join(text[start:end].split())
-    whole = before + " ".join(f"{text[start : first + _READ_CHARACTERS]}".split())
+    whole = before + " ".join(f"{text[start : first + _QUOTABLE_CHARACTERS]}".split())
     if len(whole) <= QUOTE_CHARACTERS and not first:
         return whole
     sentence, begin = sentence_at(whole, len(before))

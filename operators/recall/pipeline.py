@@ -16,10 +16,10 @@ from recallflow.operators.recall import model_calls
 from recallflow.operators.recall.compose import compose_answer, finish
 from recallflow.operators.recall.context import read_summaries
 from recallflow.operators.recall.deadline import Step, StepTimings
-from recallflow.operators.recall.filters import Filtering, Linked, superseded, valid
-from recallflow.operators.recall.model_calls import LLM_STEPS, NOTHING, LlmStep, ModelResults, Wanted
-from recallflow.operators.recall.moment import Moment, filtered_graph
-from recallflow.operators.recall.question import MODES, Question, Vocabulary, analyse_question, intent_of
+from recallflow.operators.recall.filters import Filtering, superseded, valid
+from recallflow.operators.recall.model_calls import LLM_STEPS, NO_RESULTS, LlmStep, ModelRequests, ModelResults
+from recallflow.operators.recall.moment import Moment, graph_for_filters
+from recallflow.operators.recall.question import MODE_OF, Question, Vocabulary, analyse_question, intent_of
 from recallflow.operators.recall.rank_and_judge import rank_candidates, read_signal
 from recallflow.operators.recall.ranking_input import Tuning, ranking_parameters
 from recallflow.operators.recall.stages import (
@@ -34,18 +34,16 @@ from recallflow.operators.recall.stages import (
     Ranked,
     Recalled,
     RecallRequest,
-    find_nothing,
 )
 from recallflow.operators.recall.words import spend_scan
 from recallflow.operators.redaction import REDACTED
 from recallflow.queries import HOPS_MIN, Filters
 from recallflow.responses import WARNINGS
-from recallflow.state.graph import OwnerGraph
 from recallflow.state.index import OwnerIndex, cached_per_index
-from recallflow.state.rows import MemoryRow, language_in
+from recallflow.state.rows import language_in
 
 NOTHING_RELEVANT = "nothing_relevant"
-RARE_LANGUAGE = 50  # a language with a smaller share of the memories, 1 in this many, is noise such as a quotation
+RARE_LANGUAGE = 50  # a language of fewer than 1 in this many memories is noise, such as quotations
 
 T = TypeVar("T")
 
@@ -53,32 +51,36 @@ T = TypeVar("T")
 def recall(
     engine: Engine,
     request: RecallRequest,
-    results: ModelResults = NOTHING,
-    found: ComposedAnswer | None = None,
-    subanswers: Sequence[ComposedAnswer] = (),
+    results: ModelResults = NO_RESULTS,
+    composed: ComposedAnswer | None = None,
+    has_event: Callable[[], bool] = lambda: False,
 ) -> Recalled:
-    """Return a query's answer. `results` are the model results so far, `found` the answer composed while models were
-    called, if it is still valid, and `subanswers` those of subqueries. Raise InvalidRecord."""
-    if found is None:
-        found = _find_all(_begin(engine, request, results))
-    if rewritten := model_calls.subqueries(results, found.run.question.text):
-        found = merged(found, subanswers or [answer_subquery(found, results, question) for question in rewritten])
-        found.run.timings.end("questions")
-    return finish(found, results, rewritten)
+    """Return a query's answer. `results` are the model results so far. `composed` is the answer composed during the
+    model calls, if it is still valid. Once `has_event` returns True, an event of the owner waits for the answer, and
+    subqueries that have not begun are left out. Raise InvalidRecord."""
+    if composed is None:
+        composed = _find_all(_begin(engine, request, results))
+    questions, subanswers = model_calls.subqueries(results, composed.run.question.text), list[ComposedAnswer]()
+    for question in questions:
+        if has_event():
+            break
+        subanswers.append(_answer_subquery(composed, results, question))
+    if subanswers:
+        composed = merged(composed, subanswers)
+        composed.run.timings.end("questions")
+    return finish(composed, results, questions[: len(subanswers)], len(questions) - len(subanswers))
 
 
-def answer_subquery(found: ComposedAnswer, results: ModelResults, question: str) -> ComposedAnswer:
-    """Return the answer to a subquery, without context and LLM steps."""
-    run = found.run
+def _answer_subquery(main: ComposedAnswer, results: ModelResults, question: str) -> ComposedAnswer:
+    """Return the answer to a subquery of the `main` query, without context and LLM steps."""
+    run = main.run
     plain = {"query": question, "mode": run.tuning.mode, "strategy": "baseline", "max_tokens": None}
     query = run.query.model_copy(update=plain | dict.fromkeys(LLM_STEPS, False))
-    timings = StepTimings(run.engine.timer)
-    timings.add("question", run.timings.elapsed_ms())
-    vectors, request = ModelResults(vectors=results.vectors, dropped=run.dropped), run.request._replace(query=query)
-    return _find_all(_understood(run.engine, request, run.moment, run.index, run.graph, timings, vectors, run.read))
+    vectors = ModelResults(vectors=results.vectors, dropped=run.dropped)
+    return _find_all(_begin(run.engine, run.request._replace(query=query), vectors, run))
 
 
-def ranked_only(engine: Engine, request: RecallRequest, results: ModelResults = NOTHING) -> Ranked:
+def ranked_only(engine: Engine, request: RecallRequest, results: ModelResults = NO_RESULTS) -> Ranked:
     """Return a query's ranking, for callers that do not need memories."""
     run = _begin(engine, request, results)
     permitted = _permit(run).positions
@@ -86,33 +88,34 @@ def ranked_only(engine: Engine, request: RecallRequest, results: ModelResults = 
 
 
 def plan_model_calls(
-    engine: Engine, request: RecallRequest, results: ModelResults, found: ComposedAnswer | None
-) -> tuple[Wanted, Find]:
+    engine: Engine, request: RecallRequest, results: ModelResults, composed: ComposedAnswer | None
+) -> tuple[ModelRequests, Find | None]:
     """Return the model requests before a query can be answered, and a function that composes the answer meanwhile.
     Without requests the function composes the whole answer."""
-    if found is not None:
-        return Wanted(texts=_texts(found.run, results)), lambda: found
+    if composed is not None:
+        return ModelRequests(texts=_texts_to_embed(composed.run, results)), lambda: composed
     run = _begin(engine, request, results)
     permitted = _permit(run)
-    summaries, texts = _summaries(run, permitted), _texts(run, results)
-    wanted = Wanted(_prompts(run, summaries), texts, dropped=run.dropped)
+    summaries, texts = _summaries(run, permitted), _texts_to_embed(run, results)
+    requests = ModelRequests(_prompts(run, summaries), texts, dropped=run.dropped)
     if run.question.first_person_text in texts:
-        return wanted, find_nothing
+        return requests, None
     if _may_rerank(engine, results, run.tuning) and "rerank" not in run.dropped:
         signal = read_signal(run, permitted.positions)
         ranked = rank_candidates(run, permitted.positions, signal, model_calls.RERANKED_MOST)
-        best = model_calls.rerank_texts(run.rows(run.index.conversation.slots[ranked.ranking.positions].tolist()))
-        if len(best) > 1:
-            return wanted._replace(question=request.query.query.strip(), candidates=best), find_nothing
+        best = run.rows(run.index.conversation.slots[ranked.ranking.positions].tolist())
+        candidates = model_calls.rerank_texts(best)
+        if len(candidates) > 1:
+            return requests._replace(question=request.query.query.strip(), candidates=candidates), None
     # Expansion adds memories that the quality gate must see only once.
-    if wanted and request.query.strategy == "hybrid_graph":
-        return wanted, find_nothing
-    return wanted, lambda: _find(run, permitted, summaries)
+    if requests and request.query.strategy == "hybrid_graph":
+        return requests, None
+    return requests, lambda: _find(run, permitted, summaries)
 
 
-def plan_embedding(engine: Engine, request: RecallRequest, results: ModelResults) -> Wanted:
+def plan_embedding(engine: Engine, request: RecallRequest, results: ModelResults) -> ModelRequests:
     """Return the embedding request of `ranked_only`, if the question needs one."""
-    return Wanted(texts=_texts(_begin(engine, request, results), results))
+    return ModelRequests(texts=_texts_to_embed(_begin(engine, request, results), results))
 
 
 def _prompts(run: QueryRun, summaries: CategorySummaries) -> dict[LlmStep, Prompt]:
@@ -120,72 +123,65 @@ def _prompts(run: QueryRun, summaries: CategorySummaries) -> dict[LlmStep, Promp
         return {}
     mode, question = run.tuning.mode, run.question.text
     prompts = model_calls.step_prompts(run.query, mode, question, run.request.categories, summaries.available)
-    return {step: prompt for step, prompt in prompts.items() if step not in run.results.ended}
+    return {step: prompt for step, prompt in prompts.items() if step not in run.results.calls}
 
 
-def _texts(run: QueryRun, results: ModelResults) -> list[str]:
+def _texts_to_embed(run: QueryRun, results: ModelResults) -> list[str]:
     """Return the texts for the embedding service: the question and its subqueries, unless they have cached or received
     vectors."""
     if "embed" not in run.engine.models or run.tuning.mode == "recency" or "dense" in run.dropped:
         return []
-    rewritten = model_calls.subqueries(results, run.question.text)
-    wanted = [run.question, *(_read(run.index, text) for text in rewritten)]
-    texts = dict.fromkeys(question.first_person_text for question in wanted)
+    subqueries = model_calls.subqueries(results, run.question.text)
+    questions = [run.question, *(_analyse(run.index, text) for text in subqueries)]
+    texts = dict.fromkeys(question.first_person_text for question in questions)
     cached = run.engine.shared.questions.cached
     return [text for text in texts if text not in results.vectors and cached(text) is None]
 
 
 def _may_rerank(engine: Engine, results: ModelResults, tuning: Tuning) -> bool:
     """Return whether reranker scores are still missing, if there is time for them."""
-    return tuning.mode in model_calls.RERANKED_MODES and "rerank" in engine.models and results.scored is None
+    return tuning.mode in model_calls.RERANKED_MODES and "rerank" in engine.models and "rerank" not in results.calls
 
 
-def _begin(engine: Engine, request: RecallRequest, results: ModelResults) -> QueryRun:
-    timings, moment = (StepTimings(engine.timer), Moment.of(request.query, request.ask.asked_ms, request.ask.projects))
-    index, graph = engine.at(request.hot, moment)
-    timings.end("index")
-    if results.ended or results.scored is not None:
-        timings.add("models", results.took_ms)
-    return _understood(engine, request, moment, index, graph, timings, results, {})
-
-
-def _read(index: OwnerIndex, text: str) -> Question:
+def _analyse(index: OwnerIndex, text: str) -> Question:
     """Analyse a question with the owner's participants and vocabulary."""
     return analyse_question(text, participants(index), vocabulary(index))
 
 
-def _understood(
-    engine: Engine,
-    request: RecallRequest,
-    moment: Moment,
-    index: OwnerIndex,
-    graph: OwnerGraph,
-    timings: StepTimings,
-    results: ModelResults,
-    rows: dict[int, MemoryRow | None],
-) -> QueryRun:
+def _begin(engine: Engine, request: RecallRequest, results: ModelResults, main: QueryRun | None = None) -> QueryRun:
+    """Analyse a query. A subquery shares the moment, the index, the graph and the rows of its `main` query."""
+    timings = StepTimings(engine.timer)
+    if main is not None:
+        moment, index, graph, rows = main.moment, main.index, main.graph, main.read
+        timings.add("question", main.timings.elapsed_ms())
+    else:
+        moment, rows = Moment.of(request.query, request.ask.asked_ms, request.ask.projects), {}
+        index, graph = engine.at(request.hot, moment)
+        timings.end("index")
+        if results.calls:
+            timings.add("models", results.took_ms)
     query, ask, shared = request.query, request.ask, engine.shared
-    question = _read(index, query.query.strip()[:QUERY_CHARACTERS])
+    question = _analyse(index, query.query.strip()[:QUERY_CHARACTERS])
     intent = intent_of(question)
-    tuning = ranking_parameters(query, MODES[intent] if query.mode == "auto" else query.mode, request.tenant)
+    tuning = ranking_parameters(query, MODE_OF[intent] if query.mode == "auto" else query.mode, request.tenant)
     dropped = [*results.dropped]
     if query.sla_target_ms is not None:
-        ahead: list[Step] = []
+        optional: list[Step] = []
         if query.strategy == "hybrid_graph" and engine.expansions.is_on(ask.owner.tenant_id, ask.record.append_ms):
-            ahead.append("graph")
+            optional.append("graph")
         if query.traversal_depth > HOPS_MIN and tuning.wants_neighbours:
-            ahead.append("boosts")
+            optional.append("boosts")
         if tuning.wants_proximity:
-            ahead.append("proximity")
+            optional.append("proximity")
         # A cached vector costs no time.
         if tuning.mode != "recency" and shared.questions.cached(question.first_person_text) is None:
-            ahead.append("dense")
+            optional.append("dense")
         if _may_rerank(engine, results, tuning):
-            ahead.append("rerank")
-        if "llm" in engine.models and any(step not in results.ended for step in model_calls.requested_steps(query)):
-            ahead.append("llm")
+            optional.append("rerank")
+        if "llm" in engine.models and any(step not in results.calls for step in model_calls.requested_steps(query)):
+            optional.append("llm")
         left_ms = query.sla_target_ms - timings.elapsed_ms()
-        dropped += shared.costs.drop([step for step in ahead if step not in dropped], left_ms)
+        dropped += shared.costs.drop_steps([step for step in optional if step not in dropped], left_ms)
     timings.end("understand")
     spend_scan(index)
     analysis_ms = timings.elapsed_ms()
@@ -208,19 +204,18 @@ def _find_all(run: QueryRun) -> ComposedAnswer:
 
 def _permit(run: QueryRun) -> Permitted:
     index, filters, project = run.index, run.query.filters, run.query.project_id
-    standing = valid(index, run.moment)
-    if (out := superseded(run.graph, index, run.moment)) is not None:
-        standing &= ~out
+    is_current = valid(index, run.moment)
+    if (is_superseded := superseded(run.graph, index, run.moment)) is not None:
+        is_current &= ~is_superseded
     spend_scan(index)
     if project is None and not filters.model_fields_set:
-        return Permitted(standing.nonzero()[0], [], 0)
-    linked = Linked(filtered_graph(run.request.hot, index, run.moment), index, run.moment)
-    filtering = Filtering(index, linked)
-    mask = standing & filtering.within(filters)
+        return Permitted(is_current.nonzero()[0], [], 0)
+    filtering = Filtering(index, graph_for_filters(run.request.hot, index, run.moment), run.moment)
+    mask = is_current & filtering.within(filters)
     if project is not None:
         mask &= filtering.within(Filters(project_id=project))
     positions = mask.nonzero()[0]
-    return Permitted(positions, linked.warnings(), int(standing.sum()) - len(positions))
+    return Permitted(positions, filtering.warnings(), int(is_current.sum()) - len(positions))
 
 
 def _summaries(run: QueryRun, permitted: Permitted) -> CategorySummaries:
@@ -262,35 +257,36 @@ def vocabulary(index: OwnerIndex) -> Vocabulary:
 
 @cached_per_index
 def _languages(index: OwnerIndex) -> list[int]:
-    counted = np.bincount(language_in(index.conversation.facts["flags"]), minlength=1)
-    common = counted * RARE_LANGUAGE >= max(counted.sum(), 1)
-    return [number for number in np.argsort(-counted, kind="stable").tolist() if common[number]] or [0]
+    counts = np.bincount(language_in(index.conversation.facts["flags"]), minlength=1)
+    is_common = counts * RARE_LANGUAGE >= max(counts.sum(), 1)
+    return [number for number in np.argsort(-counts, kind="stable").tolist() if is_common[number]] or [0]
 
 
 @cached_per_index
 def participants(index: OwnerIndex) -> list[str]:
     """Return the authors of current memories, at most those with the most memories."""
-    now = index.conversation
-    authors = now.authors[now.authors >= 0]
+    conversation = index.conversation
+    authors = conversation.authors[conversation.authors >= 0]
     if len(authors) > PARTICIPANTS_MAX:
-        wrote = np.bincount(now.facts["author"] + 1)[authors + 1]
-        authors = np.sort(authors[np.argsort(-wrote, kind="stable")[:PARTICIPANTS_MAX]])
+        memory_counts = np.bincount(conversation.facts["author"] + 1)[authors + 1]
+        authors = np.sort(authors[np.argsort(-memory_counts, kind="stable")[:PARTICIPANTS_MAX]])
     return [index.names.strings[author] for author in authors]
 
 
 def merged(own: ComposedAnswer, others: Sequence[ComposedAnswer]) -> ComposedAnswer:
     """Return the query's answer, merged with the answers to its subqueries. A memory's rank is its best rank in any
     answer. Ranks are comparable between answers; scores are not, because each answer scales its own. A memory's fields
-    come from the answer with its best rank, and `question` names its subquery."""
-    ranked = [memory for memory in own.memories if memory.id not in own.added]
-    questions = ((found, {"question": found.run.question.text}) for found in others)
-    answers = [ranked, *([one.model_copy(update=asked) for one in found.memories] for found, asked in questions)]
+    come from the answer with its best rank, and its field `question` names the subquery of that answer."""
+    answers = [[memory for memory in own.memories if memory.id not in own.added]]
+    for answer in others:
+        question = {"question": answer.run.question.text}
+        answers.append([memory.model_copy(update=question) for memory in answer.memories])
     best = best_first(answers, lambda memory: (memory.id, memory.version))[: own.run.tuning.k]
     # Memories whose text cannot be decrypted sort last.
     best.sort(key=lambda memory: memory.content == REDACTED)
-    there = {memory.id for memory in best}
-    every = [*best, *(memory for memory in own.memories if memory.id in own.added and memory.id not in there)]
-    known = [found.answerable for found in (own, *others) if found.answerable is not None]
+    best_ids = {memory.id for memory in best}
+    memories = [*best, *(memory for memory in own.memories if memory.id in own.added and memory.id not in best_ids)]
+    probabilities = [answer.answerable for answer in (own, *others) if answer.answerable is not None]
     codes = {warning.code for warning in own.warnings}
     if any(NOTHING_RELEVANT not in (warning.code for warning in found.warnings) for found in others):
         codes.discard(NOTHING_RELEVANT)
@@ -301,9 +297,9 @@ def merged(own: ComposedAnswer, others: Sequence[ComposedAnswer]) -> ComposedAns
             warnings.append(warning)
     return replace(
         own,
-        memories=[memory.model_copy(update={"rank": rank}) for rank, memory in enumerate(every, 1)],
+        memories=[memory.model_copy(update={"rank": rank}) for rank, memory in enumerate(memories, 1)],
         seqs={memory_id: seq for found in (*others, own) for memory_id, seq in found.seqs.items()},
-        answerable=max(known, default=None),
+        answerable=max(probabilities, default=None),
         tiebreak_applied=any(found.tiebreak_applied for found in (own, *others)),
         warnings=warnings,
     )
@@ -311,9 +307,9 @@ def merged(own: ComposedAnswer, others: Sequence[ComposedAnswer]) -> ComposedAns
 
 def best_first(answers: Sequence[Sequence[T]], key: Callable[[T], Hashable]) -> list[T]:
     """Return the distinct items of all answers by their best rank. At equal ranks the earlier answer comes first."""
-    found: dict[Hashable, T] = {}
-    for at in range(max(map(len, answers))):
+    best: dict[Hashable, T] = {}
+    for rank in range(max(map(len, answers))):
         for answer in answers:
-            if at < len(answer):
-                found.setdefault(key(answer[at]), answer[at])
-    return [*found.values()]
+            if rank < len(answer):
+                best.setdefault(key(answer[rank]), answer[rank])
+    return [*best.values()]

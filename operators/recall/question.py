@@ -34,7 +34,7 @@ class Vocabulary(NamedTuple):
     holds: Callable[[str], bool] = bool  # returns whether any memory holds a stem
 
 
-ANYTHING = Vocabulary()
+ANY_VOCABULARY = Vocabulary()
 
 _LETTER = rf"[^\W{ADJOINING}]"  # a name neither begins nor ends next to a letter
 _WORD_CHARACTER = regex.compile(_LETTER)
@@ -57,26 +57,26 @@ class Question:
     asks_when: bool
 
 
-def analyse_question(text: str, participants: Iterable[str], vocabulary: Vocabulary = ANYTHING) -> Question:
+def analyse_question(text: str, participants: Iterable[str], vocabulary: Vocabulary = ANY_VOCABULARY) -> Question:
     """Analyse a question about conversations between `participants`."""
     table = table_of(text, vocabulary.languages)
     named = find_participants(text, participants, table)
-    first_person_text = rest = text
+    first_person_text = nameless = text
     for spelling in named.values():
         first_person_text = _replace_name(first_person_text, spelling, table.i, table.my)
-        rest = _replace_name(rest, spelling, " ", " ")
-    seen = text if table is ENGLISH else plain(text)
+        nameless = _replace_name(nameless, spelling, " ", " ")
+    searched = text if table is ENGLISH else plain(text)
     stems = tuple(_stems_in_memories(text, table, vocabulary))
     return Question(
         text=text,
         table=table,
         first_person_text=" ".join(first_person_text.split()),
         named=tuple(named),
-        first_person=bool(table.first_person.search(seen)),
+        first_person=bool(table.first_person.search(searched)),
         stems=stems,
-        stems_without_names=stems if rest == text else tuple(_stems_in_memories(rest, table, vocabulary)),
+        stems_without_names=stems if nameless == text else tuple(_stems_in_memories(nameless, table, vocabulary)),
         dates=find_dates(text, table, limits.QUERY_DATES),
-        asks_when=bool(table.when.search(seen)),
+        asks_when=bool(table.when.search(searched)),
     )
 
 
@@ -91,7 +91,7 @@ def _stems_in_memories(text: str, table: Table, vocabulary: Vocabulary) -> list[
 
 
 def find_participants(text: str, participants: Iterable[str], table: Table) -> dict[str, str]:
-    """Return the spelling in the text by participant, in the order of mention. A first name counts if it is unique."""
+    """Return the spelling in the text by participant, in the order of mention. A unique first name suffices."""
     spellings: dict[str, list[str]] = {}
     first_names: dict[str, int] = {}
     for participant in participants:
@@ -102,21 +102,21 @@ def find_participants(text: str, participants: Iterable[str], table: Table) -> d
     lowered = text.lower()
     # Most languages inflect names (Анна, Анне): the capitalised words by stem.
     capitalised = () if table is ENGLISH else (word for word in _WORD.findall(text) if word[0].isupper())
-    inflected = {name_stem(word, table): word for word in capitalised}
+    by_stem = {name_stem(word, table): word for word in capitalised}
     # Longest first, and matches are blanked out: "Ann Smith" does not also mention Ann.
     for participant in sorted(spellings, key=lambda name: (-len(name), name)):
         for form in spellings[participant]:
-            shared = form != participant and first_names[form.lower()] > 1
-            is_present = not shared and _occurs_in(lowered, form.lower())
+            is_ambiguous = form != participant and first_names[form.lower()] > 1
+            is_present = not is_ambiguous and _occurs_in(lowered, form.lower())
             spelling = _spelling_in(form, text, table) if is_present else None
-            if inflected and not shared and spelling is None:
-                spelling = inflected.get(name_stem(form, table))
+            if by_stem and not is_ambiguous and spelling is None:
+                spelling = by_stem.get(name_stem(form, table))
             if spelling is not None:
-                places = [*_occurrences(text, spelling)]
-                if not places:  # it was part of a longer name
+                starts = [*_occurrences(text, spelling)]
+                if not starts:  # it was part of a longer name
                     continue
-                found[participant] = places[0], spelling
-                for at in places:
+                found[participant] = starts[0], spelling
+                for at in starts:
                     text = text[:at] + " " * len(spelling) + text[at + len(spelling) :]
                 lowered = text.lower()
                 break
@@ -171,10 +171,10 @@ _patterns = BoundedCache[str, regex.Pattern[str]](
 
 
 # Tasks that a question asks for precede topics that it only mentions.
-_ORDER: tuple[Intent, ...] = ("summary", "procedural", "temporal", "preference", "entity")
+_INTENT_ORDER: tuple[Intent, ...] = ("summary", "procedural", "temporal", "preference", "entity")
 
 # The mode that `auto` takes for each intent (docs/internals/decisions/09).
-MODES: Mapping[Intent, Mode] = {
+MODE_OF: Mapping[Intent, Mode] = {
     "temporal": "hybrid",
     "entity": "hybrid",
     "preference": "hybrid",
@@ -187,7 +187,7 @@ MODES: Mapping[Intent, Mode] = {
 def intent_of(question: Question) -> Intent:
     """Return the first intent with a matching wording, or `factual`."""
     text = question.text if question.table is ENGLISH else plain(question.text)
-    for intent in _ORDER:
+    for intent in _INTENT_ORDER:
         if intent == "temporal" and (question.asks_when or question.dates):
             return intent
         if question.table.intents[intent].search(text):

@@ -22,33 +22,33 @@ from recallflow.operators.recall.shared import QuestionVector, Shared
 from recallflow.operators.recall.stages import NO_FURTHER, Further, QueryRun, Ranked, Signal
 from recallflow.operators.recall.updates import Replacement
 from recallflow.operators.recall.weights import LEXICAL_WEIGHTS, WEIGHTS, has_one_person, sets_for, weights_of
-from recallflow.operators.recall.words import by_token, spend_scan
+from recallflow.operators.recall.words import compares_tokens, spend_scan
 from recallflow.operators.redaction import RowsReader, is_readable
 from recallflow.queries import HOPS_MIN
 from recallflow.state.arrays import Column, Positions
 from recallflow.state.index import OwnerIndex
 
 FALLBACK_CANDIDATES = 200
-FURTHER_MOST = 200  # ranked memories beyond the answer that a context may hold
-STATEMENTS_HELD = 4_096  # per owner
-READ_CHARACTERS = 500  # per memory: a memory that replaces a fact says so at its beginning
+FURTHER_MAX = 200  # ranked memories beyond the answer that a context may hold
+CACHED_STATEMENTS = 4_096  # per owner
+STATEMENT_CHARACTERS = 500  # per memory: a memory that replaces a fact says so at its beginning
 
 
 def read_signal(run: QueryRun, permitted: Positions) -> Signal:
     """Return the signal of a query over the permitted positions."""
     index, shared, question = run.index, run.engine.shared, run.question
     if run.tuning.mode == "recency" or not index.conversation.size:
-        found = Signal()
+        signal = Signal()
     elif "dense" in run.dropped:
-        found = Signal(_by_words(shared, index, question, permitted))
+        signal = Signal(_by_words(shared, index, question, permitted))
     else:
         received = run.results.vectors.get(question.first_person_text)
-        found = signal_by_vector(shared, index, question, permitted, run.rows, received)
+        signal = signal_by_vector(shared, index, question, permitted, run.rows, received)
         if received is not None:  # its time is counted in "models"
-            found = found._replace(took_ms=0.0)
+            signal = signal._replace(took_ms=0.0)
     run.timings.end("candidates")
     spend_scan(index)
-    return found
+    return signal
 
 
 def signal_by_vector(
@@ -82,7 +82,7 @@ def signal_by_vector(
     if (cached := shared.candidates.get(conversation, question.text)) is not None:
         return Signal(cached, embedding.vector, embedded=True, hits=(*hits, "candidates"), took_ms=embedding.took_ms)
     query = TextVectors(embedding.vector, embedding.tokens)
-    sets = sets_for(questions.embedder.kind, by_token=by_token(index, query))
+    sets = sets_for(questions.embedder.kind, by_token=compares_tokens(index, query))
     weights = weights_of(index, sets, is_spaced=question.table.blanks)
     columns = compute(index, question, query, weights, permitted)
     if columns.complete:
@@ -118,7 +118,7 @@ def rank_candidates(run: QueryRun, permitted: Positions, signal: Signal, min_cou
     """Rank the permitted memories, at least `min_count` of them. For 0, rank the query's k, or more if a reranker has
     scored them."""
     query, tuning, min_relevance = run.query, run.tuning, run.query.min_relevance
-    scores = {} if run.results.scored is None else run.results.scored.scores
+    scores = run.results.rerank_scores
     is_whole = tuning.mode == "episode"  # an episode must keep all its members
     applies_updates = tuning.mode in updates.MODES and not min_count  # else they are candidates of a reranker
     has_context = model_calls.context_tokens(query) is not None and not is_whole and not min_count
@@ -138,7 +138,7 @@ def rank_candidates(run: QueryRun, permitted: Positions, signal: Signal, min_cou
     if min_relevance is None:  # only the answered memories need a relevance
         ranking = ranking.only(cut)
     judged = _judged(judge, inputs, ranking)
-    beyond: Positions | slice = slice(cut.stop, cut.stop + FURTHER_MOST)
+    beyond: Positions | slice = slice(cut.stop, cut.stop + FURTHER_MAX)
     if min_relevance is not None:
         enough = (judged.relevance >= min_relevance).nonzero()[0]
         enough, beyond = enough[cut], enough[beyond]
@@ -219,15 +219,15 @@ def _apply_updates(run: QueryRun, inputs: RankingInput, ranking: Ranking) -> tup
         order=np.lexsort((inputs.fact("seq", positions), inputs.fact("created_ms", positions))).argsort(),
         signal=inputs.semantic[positions],
     )
-    likely = updates.probabilities(question, compared)
-    likely[likely < updates.min_probability(len(run.index), one_person=has_one_person(run.index))] = 0
-    found = updates.find_replacements(ranks, likely)
+    probability = updates.probabilities(question, compared)
+    probability[probability < updates.min_probability(len(run.index), one_person=has_one_person(run.index))] = 0
+    found = updates.find_replacements(ranks, probability)
     if not found:
         return ranking, {}
-    at = ranking.positions.tolist()
-    replacements = {at[rank]: one._replace(by=at[one.by]) for rank, one in found.items()}
-    order = updates.reordered(ranks, likely, len(at), about_past=question.has("past"))
-    if ranking.first_ranks is None:  # a reranker's order has no scores to raise
+    ranked = ranking.positions.tolist()
+    replacements = {ranked[rank]: update._replace(by=ranked[update.by]) for rank, update in found.items()}
+    order = updates.reordered(ranks, probability, len(ranked), about_past=question.has("past"))
+    if ranking.first_ranks is None:  # without a reranker, whose order does not follow the scores
         gains = updates.score_gains(ranking.scores, order)
         ranking = replace(ranking, scores=ranking.scores + gains, boosts=ranking.boosts | {updates.BOOST: gains})
         ranking.tiebreak_applied = False  # the scores now define the order
@@ -246,15 +246,15 @@ def _ranks_to_compare(inputs: RankingInput, positions: Positions) -> list[int]:
 
 def _statements(run: QueryRun, question: str, slots: list[int]) -> tuple[StatementReading, list[StatementReading]]:
     """Return the analysed question, and the analysed statements of memories. The owner's index caches statements."""
-    held = run.index.statements
-    if len(held) > STATEMENTS_HELD:
-        held.clear()
-    missing = [slot for slot in slots if slot not in held]
+    cached = run.index.statements
+    if len(cached) > CACHED_STATEMENTS:
+        cached.clear()
+    missing = [slot for slot in slots if slot not in cached]
     rows = run.rows(missing) if missing else []
-    texts = [row.content[:READ_CHARACTERS] if is_readable(row) else "" for row in rows]
-    asks, *read = read_statements([question, *texts])
-    held.update(zip(missing, read, strict=True))
-    return asks, [held[slot] for slot in slots]
+    texts = [row.content[:STATEMENT_CHARACTERS] if is_readable(row) else "" for row in rows]
+    asked, *statements = read_statements([question, *texts])
+    cached.update(zip(missing, statements, strict=True))
+    return asked, [cached[slot] for slot in slots]
 
 
 def _judged(judge: Judge, inputs: RankingInput, ranking: Ranking) -> Judged:

@@ -56,25 +56,25 @@ LEAST_SPREAD = 1.0  # log-odds: best candidates with a smaller span are not stre
 LEAST_OLDEST_DAYS = 365.0  # candidates that are all newer span less than 0..1: within a week none is old
 USAGE_DAYS = 30.0
 DECAY_DAYS = 30.0
-CONFIDENCE_VOICES = 2.0  # number of feedback votes that weigh as much as the stated confidence
-LIKED_MOST = 100
+CONFIDENCE_VOTES = 2.0  # number of feedback votes that count as much as the stated confidence
+LIKED_MAX = 100
 
 
 def raw(inputs: RankingInput, positions: Positions) -> dict[str, Column]:
-    """Return the factors of `hybrid` other than the semantic one and proximity. Usage and feedback count nothing if the
+    """Return the factors of `hybrid` other than the semantic one and proximity. Usage and feedback do not count if the
     answer is about another moment than now."""
     decay = inputs.tuning.decay
     ages, confidence = inputs.age_days(positions), inputs.fact("confidence", positions)
     # Each doubling of age beyond a month costs about the same. Recency is 0 at the age of the oldest candidate or one
     # year, whichever is older.
     oldest = np.log1p(ages.max(initial=LEAST_OLDEST_DAYS) / DECAY_DAYS)
-    used = None if inputs.usage is None else inputs.usage.of(inputs.fact("seq", positions))
+    usages = None if inputs.usage is None else inputs.usage.of(inputs.fact("seq", positions))
     return {
         "cluster": impute(inputs.index.clusters.cosines(positions).astype(np.float64), _embedded(inputs, positions)),
         "recency": recency(ages, decay) if decay.model_fields_set else 1 - np.log1p(ages / DECAY_DAYS) / oldest,
         "importance": inputs.fact("importance", positions),
-        "usage": np.zeros(len(positions)) if used is None else usage(used, inputs.now_ms),
-        "quality": confidence if used is None else quality(confidence, used),
+        "usage": np.zeros(len(positions)) if usages is None else usage(usages, inputs.now_ms),
+        "quality": confidence if usages is None else quality(confidence, usages),
         "decay": hyperbolic(ages, decay.decay_days if decay.function == "hyperbolic" else DECAY_DAYS),
     }
 
@@ -100,19 +100,19 @@ def hyperbolic(age_days: Column, decay_days: float) -> Column:
     return 1 / (1 + age_days / decay_days)
 
 
-def usage(used: Records, now_ms: int) -> Column:
+def usage(usages: Records, now_ms: int) -> Column:
     """Return u / (1 + u), u = ln(1 + times returned), which halves 30 days after the memory was returned last."""
-    idle_days = np.where(used["times"] > 0, np.maximum(now_ms - used["last_ms"], 0) / DAY_MS, 0.0)
-    often = np.log1p(used["times"])
-    factor: Column = often / (1 + often) / (1 + idle_days / USAGE_DAYS)
+    idle_days = np.where(usages["times"] > 0, np.maximum(now_ms - usages["last_ms"], 0) / DAY_MS, 0.0)
+    log_times = np.log1p(usages["times"])
+    factor: Column = log_times / (1 + log_times) / (1 + idle_days / USAGE_DAYS)
     return factor
 
 
-def quality(confidence: npt.NDArray[np.float64], used: Records) -> Column:
+def quality(confidence: npt.NDArray[np.float64], usages: Records) -> Column:
     """Return the mean of a Beta distribution that starts at the stated confidence and that each feedback vote
     updates."""
-    voices = used["useful"] + used["not_useful"].astype(np.float64)
-    factor: Column = (CONFIDENCE_VOICES * confidence + used["useful"]) / (CONFIDENCE_VOICES + voices)
+    votes = usages["useful"] + usages["not_useful"].astype(np.float64)
+    factor: Column = (CONFIDENCE_VOTES * confidence + usages["useful"]) / (CONFIDENCE_VOTES + votes)
     return factor
 
 
@@ -127,39 +127,39 @@ def semantic(inputs: RankingInput, positions: Positions, best: Positions) -> tup
 
 def boosts(inputs: RankingInput, positions: Positions, spread: float) -> dict[str, Column]:
     """Return weight · value of each boost in the unit of scores, without boosts of weight 0 or without data. `spread`
-    are the log-odds that the semantic factor spans, which are worth its default weight."""
+    are the log-odds that the semantic factor spans. They correspond to its default weight."""
     unit = WEIGHTS[inputs.tuning.mode]["semantic"] / spread
     weights = {name: weight * unit for name, weight in inputs.tuning.boosts.items() if weight * unit > 0}
     found: dict[str, Column] = {}
     if "relationship" in weights and inputs.relationship:
         found["relationship"] = np.array([inputs.relationship.get(position, 0.0) for position in positions.tolist()])
-    if "personalisation" in weights and (taste := _taste(inputs)) is not None:
-        cosines = inputs.index.vectors.of(inputs.index.conversation.slots[positions]) @ taste
+    if "personalisation" in weights and (liked_mean := _liked_mean(inputs)) is not None:
+        cosines = inputs.index.vectors.of(inputs.index.conversation.slots[positions]) @ liked_mean
         found["personalisation"] = impute(np.clip(cosines.astype(np.float64), 0.0, 1.0), _embedded(inputs, positions))
     if "session_continuity" in weights and len(inputs.returned):
-        again = (inputs.fact("seq", positions)[:, None] == inputs.returned).any(axis=1)
-        found["session_continuity"] = again * 1.0
+        was_returned = (inputs.fact("seq", positions)[:, None] == inputs.returned).any(axis=1)
+        found["session_continuity"] = was_returned * 1.0
     return {name: weights[name] * values for name, values in found.items()}
 
 
 def _embedded(inputs: RankingInput, positions: Positions) -> Mask | None:
     """Return whether each position's memory has a vector; None if all memories have one."""
-    found = _with_vectors(inputs.index)
-    return None if found is None else found.take(positions)
+    has_vector = _with_vectors(inputs.index)
+    return None if has_vector is None else has_vector.take(positions)
 
 
 @cached_per_index
 def _with_vectors(index: OwnerIndex) -> Mask | None:
-    found = index.vectors.holds(index.conversation.slots)
-    return None if found.all() else found
+    has_vector = index.vectors.holds(index.conversation.slots)
+    return None if has_vector.all() else has_vector
 
 
-def _taste(inputs: RankingInput) -> Column | None:
+def _liked_mean(inputs: RankingInput) -> Column | None:
     """Return the mean vector, (dimension,) of length 1, of the newest memories with more useful than not useful
     votes."""
     liked = () if inputs.usage is None else inputs.usage.liked()
-    known = (slot for seq in liked if (slot := inputs.index.slot(seq)) is not None)
-    slots = [*islice(known, LIKED_MOST)][::-1]
+    found = (slot for seq in liked if (slot := inputs.index.slot(seq)) is not None)
+    slots = [*islice(found, LIKED_MAX)][::-1]
     if not slots:
         return None
     mean = inputs.index.vectors.of(np.array(slots, np.int64)).mean(axis=0)
@@ -167,10 +167,10 @@ def _taste(inputs: RankingInput) -> Column | None:
     return mean / norm if norm else None  # 0 without vectors
 
 
-SPREAD = 3  # episodes that share the remaining slots if they do not fit whole
+SHARING_EPISODES = 3  # episodes that share the remaining slots if they do not fit as a whole
 CENTROID_WEIGHT = 0.25
-BEST = 50  # memories with the highest signal, from which the most relevant one is taken
-NAMED = 0.2  # share of the weight of mentions if no entity is requested
+BEST_BY_SIGNAL = 50  # memories with the highest signal; the relevance of the best memory is the highest of these
+NAMED_SHARE = 0.2  # share of the weight of mentions, if entities are named and not requested
 MENTIONED = 1.0  # proximity of a memory that mentions an entity directly
 
 
@@ -178,14 +178,14 @@ def episode(inputs: RankingInput) -> Ranking:
     """Rank the memories of the best episodes."""
     members = inputs.allowed
     ordinals = inputs.index.conversation.episode_ordinal[members]
-    first = np.flatnonzero(np.diff(ordinals, prepend=-1))  # index of each episode's first member in `members`
-    factors = {"relevance": _relevance(inputs, first), "mentions": _mentions(inputs, first)}
+    starts = np.flatnonzero(np.diff(ordinals, prepend=-1))  # the index in `members` of each episode's first member
+    factors = {"relevance": _relevance(inputs, starts), "mentions": _mentions(inputs, starts)}
     weights = _weights(inputs)
-    scores: Column = sum((weights[name] * values for name, values in factors.items()), np.zeros(len(first)))
-    order = np.lexsort((first, inputs.fact("created_ms", members[first]), -scores))
-    answered = _answered(inputs, first, order)
-    positions, own = np.concatenate(answered), np.repeat(order[: len(answered)], [len(one) for one in answered])
-    return Ranking(positions, scores[own], {name: values[own] for name, values in factors.items()}, weights)
+    scores: Column = sum((weights[name] * values for name, values in factors.items()), np.zeros(len(starts)))
+    order = np.lexsort((starts, inputs.fact("created_ms", members[starts]), -scores))
+    chosen = _choose_episodes(inputs, starts, order)
+    positions, number = np.concatenate(chosen), np.repeat(order[: len(chosen)], [len(one) for one in chosen])
+    return Ranking(positions, scores[number], {name: values[number] for name, values in factors.items()}, weights)
 
 
 def _weights(inputs: RankingInput) -> dict[str, float]:
@@ -193,7 +193,7 @@ def _weights(inputs: RankingInput) -> dict[str, float]:
     little, because the signal already counts their words. Named participants have none."""
     weights, query = dict(inputs.tuning.weights), inputs.query
     if not query.entity_urns and "mentions" not in (query.weights or {}):
-        weights["mentions"] *= 0.0 if inputs.question.named else NAMED
+        weights["mentions"] *= 0.0 if inputs.question.named else NAMED_SHARE
     return weights
 
 
@@ -207,7 +207,7 @@ def _relevance(inputs: RankingInput, first: Ints) -> Column:
             cosines = impute(centroids.astype(np.float64) @ inputs.vector, embedded)
             known = cosines[embedded]
             odds = odds + CENTROID_WEIGHT * (cosines - known.mean()) / (known.std() + 1e-6)
-    relevance: Column = np.exp(odds - np.logaddexp.reduce(odds)) * inputs.relevance(inputs.best(BEST)).max()
+    relevance: Column = np.exp(odds - np.logaddexp.reduce(odds)) * inputs.relevance(inputs.best(BEST_BY_SIGNAL)).max()
     return relevance
 
 
@@ -219,28 +219,28 @@ def _mentions(inputs: RankingInput, first: Ints) -> Column:
     return mentions
 
 
-def _answered(inputs: RankingInput, first: Ints, order: Ints) -> list[Positions]:
+def _choose_episodes(inputs: RankingInput, first: Ints, order: Ints) -> list[Positions]:
     """Return the positions of each answered episode, best first. Episodes are included whole while they fit; the next
     ones share the remaining slots by their best members."""
     tuning = inputs.tuning
     room = tuning.most
     ends = np.append(first[1:], len(inputs.allowed))
-    best = [
+    members = [
         inputs.allowed[first[number] : ends[number]] for number in order[: tuning.max_episodes or tuning.k].tolist()
     ]
-    whole, taken = 0, 0
-    while whole < len(best) and taken < tuning.k and taken + len(best[whole]) <= room:
-        taken += len(best[whole])
-        whole += 1
-    if taken >= tuning.k or taken == room:
-        return best[:whole]
-    rest = best[whole : max(whole + 1, SPREAD)]
-    if not rest:
-        return best
-    every = np.concatenate(rest)
-    chosen = np.zeros(inputs.index.conversation.size, np.bool_)
-    chosen[every[np.argsort(-inputs.semantic[every], kind="stable")[: room - taken]]] = True
-    return [*best[:whole], *(one[chosen[one]] for one in rest)]
+    whole_count, taken_count = 0, 0
+    while whole_count < len(members) and taken_count < tuning.k and taken_count + len(members[whole_count]) <= room:
+        taken_count += len(members[whole_count])
+        whole_count += 1
+    if taken_count >= tuning.k or taken_count == room:
+        return members[:whole_count]
+    partial = members[whole_count : max(whole_count + 1, SHARING_EPISODES)]
+    if not partial:
+        return members
+    candidates = np.concatenate(partial)
+    is_chosen = np.zeros(inputs.index.conversation.size, np.bool_)
+    is_chosen[candidates[np.argsort(-inputs.semantic[candidates], kind="stable")[: room - taken_count]]] = True
+    return [*members[:whole_count], *(episode[is_chosen[episode]] for episode in partial)]
 
 
 TIE_FLOOR = 0.02  # the tie-break chain orders scores with a smaller deviation, for a range of 1
@@ -279,7 +279,7 @@ def hybrid(inputs: RankingInput) -> Ranking:
     if inputs.tuning.wants_proximity:
         factors["proximity"] = inputs.near(positions)
     weights = {name: inputs.tuning.weights[name] / (1 if name == "semantic" else spread) for name in factors}
-    return _weighed(inputs, positions, factors, weights, boosts(inputs, positions, spread), spread)
+    return _weighted(inputs, positions, factors, weights, boosts(inputs, positions, spread), spread)
 
 
 def balanced(inputs: RankingInput) -> Ranking:
@@ -294,7 +294,7 @@ def balanced(inputs: RankingInput) -> Ranking:
         "semantic": meaning,
         "proximity": inputs.near(positions),
     }
-    return _weighed(inputs, positions, factors, dict(inputs.tuning.weights), boosts(inputs, positions, spread), spread)
+    return _weighted(inputs, positions, factors, dict(inputs.tuning.weights), boosts(inputs, positions, spread), spread)
 
 
 def entity_focused(inputs: RankingInput) -> Ranking:
@@ -303,15 +303,15 @@ def entity_focused(inputs: RankingInput) -> Ranking:
     positions = _joined(inputs, best, _near(inputs))
     meaning, spread = semantic(inputs, positions, best)
     factors = {"proximity": inputs.near(positions), "semantic": meaning}
-    return _weighed(inputs, positions, factors, dict(inputs.tuning.weights), {}, spread)
+    return _weighted(inputs, positions, factors, dict(inputs.tuning.weights), {}, spread)
 
 
 def decayed(inputs: RankingInput) -> Ranking:
     """Rank memories of sufficient confidence by confidence · 1/(1 + age/decay_days) · similarity. The similarity is a
     memory's relevance, which is absolute: an unrelated memory has nearly none."""
-    given = inputs.query.filters.min_confidence
-    least = DECAYED_CONFIDENCE if given is None else given
-    positions = inputs.allowed[inputs.fact("confidence", inputs.allowed) >= least]
+    requested = inputs.query.filters.min_confidence
+    min_confidence = DECAYED_CONFIDENCE if requested is None else requested
+    positions = inputs.allowed[inputs.fact("confidence", inputs.allowed) >= min_confidence]
     signal = inputs.semantic[positions]
     factors: dict[str, Column] = {
         "confidence": inputs.fact("confidence", positions),
@@ -355,12 +355,12 @@ def _joined(inputs: RankingInput, *found: Positions) -> Positions:
     return joined.nonzero()[0]
 
 
-def _weighed(
+def _weighted(
     inputs: RankingInput,
     positions: Positions,
     factors: dict[str, Column],
     weights: dict[str, float],
-    extra: dict[str, Column],
+    boost_values: dict[str, Column],
     spread: float,
 ) -> Ranking:
     """Rank by Σ weight · factor + Σ boosts. If the sums before the boosts hardly differ, they count as equal. Boosts
@@ -368,16 +368,16 @@ def _weighed(
     that the semantic factor spans."""
     values = np.array([*factors.values()])
     scores: Column = np.array([weights[name] for name in factors]) @ values
-    boost: Column = sum(extra.values(), np.zeros(len(positions)))
-    signal, total = inputs.semantic[positions], scores + boost
-    apart = scores - scores.sum() / max(len(scores), 1)
-    tied = len(scores) > 1 and math.sqrt(apart @ apart / len(scores)) <= TIE_FLOOR * sum(weights.values())
-    if tied:
-        important = inputs.fact("importance", positions)
-        fresh = recency(inputs.age_days(positions), inputs.tuning.decay)
+    boost_sums: Column = sum(boost_values.values(), np.zeros(len(positions)))
+    signal, total = inputs.semantic[positions], scores + boost_sums
+    deviations = scores - scores.sum() / max(len(scores), 1)
+    is_tied = len(scores) > 1 and math.sqrt(deviations @ deviations / len(scores)) <= TIE_FLOOR * sum(weights.values())
+    if is_tied:
+        importance = inputs.fact("importance", positions)
+        freshness = recency(inputs.age_days(positions), inputs.tuning.decay)
         ids = [inputs.index.ids[slot] for slot in inputs.index.conversation.slots[positions].tolist()]
         by_id = np.argsort(sorted(range(len(ids)), key=ids.__getitem__))  # the rank of each id
-        order = np.lexsort((-by_id, -scores, -fresh, -important, -signal, -boost))
+        order = np.lexsort((-by_id, -scores, -freshness, -importance, -signal, -boost_sums))
     else:
         order = np.lexsort((positions, -signal, -total))
     cut = order[: inputs.tuning.k]
@@ -386,8 +386,8 @@ def _weighed(
         total[cut],
         {name: column[cut] for name, column in factors.items()},
         weights,
-        {name: column[cut] for name, column in extra.items()},
-        tied,
+        {name: column[cut] for name, column in boost_values.items()},
+        is_tied,
         dict(zip(factors, np.partition(values, len(positions) // 2)[:, len(positions) // 2].tolist(), strict=True)),
         weights["semantic"] / spread,
     )

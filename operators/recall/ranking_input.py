@@ -67,8 +67,8 @@ class Tuning:
         return self.weights.get(PROXIMITY, 0.0) > 0 or self.weights.get(MENTIONS, 0.0) > 0
 
 
-def validate(query: Recall) -> list[Warn]:
-    """Return warnings about values that are clamped or not read."""
+def query_warnings(query: Recall) -> list[Warn]:
+    """Return warnings about values that are clamped, cut or have no effect."""
     warnings = []
     if not K_MIN <= query.k <= K_MAX:
         warnings.append(Warn(code="k_clamped", detail=f"k was {query.k}; {K_MIN} to {K_MAX} are answered"))
@@ -77,11 +77,11 @@ def validate(query: Recall) -> list[Warn]:
         warnings.append(Warn(code="depth_clamped", detail=detail))
     if len(query.query.strip()) > QUERY_CHARACTERS:
         warnings.append(Warn(code="query_cut", detail=f"only the first {QUERY_CHARACTERS} characters were read"))
-    return warnings + unread(query)
+    return warnings + unread_field_warnings(query)
 
 
-def unread(query: QueryEvent) -> list[Warn]:
-    """Return warnings about fields that recallflow does not read."""
+def unread_field_warnings(query: QueryEvent) -> list[Warn]:
+    """Return warnings about fields of a query that have no effect."""
     warnings = []
     for name in unknown_fields(query):
         similar = nearest(name, type(query).model_fields)
@@ -103,17 +103,17 @@ def ranking_parameters(query: Recall, mode: Mode, tenant: RecallSettings) -> Tun
     """Return the ranking parameters of a query. `mode` is the resolved one, not `auto`. In `hybrid`, proximity has a
     weight only if the query requests entities or sets that weight."""
     k = DECAYED_K if mode == "decayed" and "k" not in query.model_fields_set else min(max(query.k, K_MIN), K_MAX)
-    weights, decay = _given(WEIGHTS, query, mode, tenant), query.decay
+    weights, decay = _overridden(WEIGHTS, query, mode, tenant), query.decay
     if mode == "hybrid" and not query.entity_urns and PROXIMITY not in (query.weights or {}):
         weights.pop(PROXIMITY, None)
     if tenant.decay.model_fields_set:
         fields = [name for name in Decay.model_fields if name in decay.model_fields_set]
         decay = tenant.decay.model_copy(update={name: getattr(decay, name) for name in fields})
-    boosts, whole = _given(BOOSTS, query, mode, tenant), mode == "episode" and query.whole_episodes
-    return Tuning(mode, k, weights, decay, boosts, query.max_episodes, whole)
+    boosts, whole_episodes = _overridden(BOOSTS, query, mode, tenant), mode == "episode" and query.whole_episodes
+    return Tuning(mode, k, weights, decay, boosts, query.max_episodes, whole_episodes)
 
 
-def _given(
+def _overridden(
     defaults: Mapping[Mode, Mapping[str, float]], query: Recall, mode: Mode, tenant: RecallSettings
 ) -> dict[str, float]:
     """Return the mode's values by name: the query's override the tenant's, which override the defaults."""
@@ -176,8 +176,8 @@ class RankingInput:
 
     def best(self, count: int) -> Positions:
         """Return the `count` allowed positions with the highest signal, best first. Ties keep conversation order."""
-        if (more := next((positions for known, positions in self._best.items() if known >= count), None)) is not None:
-            return more[:count]
+        if (cached := next((best for number, best in self._best.items() if number >= count), None)) is not None:
+            return cached[:count]
         signal, among = self.semantic[self.allowed], self.allowed
         if count < len(signal) // 4:  # partition is faster than a full sort for large owners
             among = np.flatnonzero(signal >= np.partition(signal, -count)[-count])

@@ -41,23 +41,23 @@ from recallflow.operators.recall.columns import SAME_DATE, Columns
 from recallflow.operators.recall.question import Question
 from recallflow.operators.recall.relevance_weights import ANSWERABLE, GROUNDS, RELEVANCE, Basis, Ground, Table, Talk
 from recallflow.operators.recall.weights import chat_of, is_notes
-from recallflow.operators.recall.words import K1, counted
+from recallflow.operators.recall.words import K1, term_counts
 from recallflow.state.arrays import Column, Floats, Ints, Mask, Positions, Selection, ranges
-from recallflow.state.index import NEIGHBOURS, OwnerIndex, cached_per_index
+from recallflow.state.index import NEIGHBOURS, OwnerIndex
 
-RARITY, RARITY_OF_A_LETTER, RAREST = 4.0, 0.5, 7.5
-LEARNT_AFTER = 20  # memories
-SEVERAL = 3  # people in a chat
+BASE_RARITY, RARITY_PER_LETTER, RARITY_MAX = 4.0, 0.5, 7.5  # nats
+PRIOR_MEMORIES = 20  # added to the number of memories, so that few memories do not make a word common
+SEVERAL_PEOPLE = 3  # authors of memories
 MATCH_B, MEAN_LENGTH = 0.75, 30.0
 NEAREST = 50  # memories that `answerable` uses
-EVIDENCE_BETWEEN_THEM = 6.0  # a smaller factor costs AUC (docs/internals/decisions/11)
-EVEN = 0.5  # at or above this probability there is no warning
-UNANSWERABLE = 0.2  # the warning `nothing_relevant` begins below it
+JOINT_FACTOR_MAX = 6.0  # see `answerable`; a smaller factor costs AUC (docs/internals/decisions/11)
+LIKELY = 0.5  # probability of an answer: from this one on there is no warning
+UNANSWERABLE = 0.2  # probability of an answer: below this one the warning `nothing_relevant` is given
 SEVERAL_WORDS = 3  # question words: a relevant memory would hold one of them
 TWO_WORDS = 2  # question words: a relevant memory would hold one of them, or a similar spelling
-SPELT_ALIKE = 0.4
-UNLIKE = 0.15  # cosine of unrelated texts, for models that separate them
-TOGETHER = 5  # number of memories that may hold the answer jointly
+SIMILAR_SPELLING = 0.4
+UNRELATED_COSINE = 0.15  # cosine of unrelated texts, for models that separate them
+JOINT_MEMORIES = 5  # memories that may hold the answer jointly
 
 FEATURES = ("one", "covered", "around", "match", "alike", "lent", "cosine", "said", "dated", "length", "user")
 # Features of the nearest memories: the maximum of each; the features of the nearest one; the share of the question's
@@ -109,17 +109,17 @@ class Judge:
 
     def __init__(self, index: OwnerIndex, question: Question, columns: Columns, basis: Basis, permitted: int) -> None:
         """`permitted` is the number of memories that may be in the answer."""
-        standing = {stem: index.stem_occurrences[stem] for stem in question.stems_without_names}
+        occurrences = {stem: index.stem_occurrences[stem] for stem in question.stems_without_names}
         memories = index.conversation.size
-        self.index, self.columns, self.stems = index, columns, [*standing]
-        self.rarities = np.array([rarity(stem, found.memory_count, memories) for stem, found in standing.items()])
-        self.holding = [found.positions for found in standing.values()]
+        self.index, self.columns, self.stems = index, columns, [*occurrences]
+        self.rarities = np.array([rarity(stem, found.memory_count, memories) for stem, found in occurrences.items()])
+        self.holding = [found.positions for found in occurrences.values()]
         settings = {
             "one": 1.0,
-            "several": several_talk(index),
-            "words": len(standing) / 10,
+            "several": float(np.count_nonzero(index.conversation.authors >= 0) >= SEVERAL_PEOPLE),
+            "words": len(occurrences) / 10,
             "rarity": self.rarities.sum() / 50,
-            "wordless": float(not standing),
+            "wordless": float(not occurrences),
             "memories": math.log(max(permitted, 1)) / 7,
             "few": 1 / max(permitted, 1),
         }
@@ -143,11 +143,11 @@ class Judge:
             "covered": covered,
             "around": self.shares @ around,
             "match": match,
-            "alike": by_token * columns.absolute("word", positions),
-            "lent": by_token * columns.absolute("word_before", positions),
-            "cosine": columns.absolute("dense", positions),
-            "said": 2 * columns.one("speaker", positions, absent=0.5) - 1,
-            "dated": columns.one("date", positions, absent=0.0) / SAME_DATE,
+            "alike": by_token * columns.unscaled("word", positions),
+            "lent": by_token * columns.unscaled("word_before", positions),
+            "cosine": columns.unscaled("dense", positions),
+            "said": 2 * columns.values_or("speaker", positions, absent=0.5) - 1,
+            "dated": columns.values_or("date", positions, absent=0.0) / SAME_DATE,
             "length": np.log1p(length),
             "user": users * 1.0,
         }
@@ -167,19 +167,19 @@ class Judge:
         if not index.words.has_parts or not len(self.rarities):
             return counts, words
         parts = index.words.parts()
-        several = parts.counts(slots) > 1
-        if not several.any():
+        has_parts = parts.counts(slots) > 1
+        if not has_parts.any():
             return counts, words
-        sizes = parts.counts(slots[several])
-        compared = ranges(parts.firsts[slots[several]], sizes)
-        held = [index.words.part_occurrences(stem) for stem in self.stems]
-        own, length = counted(held, compared, len(parts.starts)), parts.lengths[compared]
-        covered, match = self._covered(own, length)
-        of = np.repeat(np.arange(len(sizes)), sizes)
-        order = np.lexsort((-match, -covered, of))
+        sizes = parts.counts(slots[has_parts])
+        part_numbers = ranges(parts.firsts[slots[has_parts]], sizes)
+        positions_of = [index.words.part_occurrences(stem) for stem in self.stems]
+        part_counts, length = term_counts(positions_of, part_numbers, len(parts.starts)), parts.lengths[part_numbers]
+        covered, match = self._covered(part_counts, length)
+        memory_of = np.repeat(np.arange(len(sizes)), sizes)
+        order = np.lexsort((-match, -covered, memory_of))
         best = order[np.cumsum(sizes) - sizes]
         counts, words = counts.copy(), words.copy()
-        counts[:, several], words[several] = own[:, best], length[best]
+        counts[:, has_parts], words[has_parts] = part_counts[:, best], length[best]
         return counts, words
 
     def _counts(self, positions: Positions) -> tuple[Ints, Mask]:
@@ -190,7 +190,7 @@ class Judge:
         is_near = np.zeros(conversation.size, np.bool_)
         is_near[ranges(low, high - low)] = True
         (near,) = is_near.nonzero()
-        counts = counted(self.holding, near, conversation.size)
+        counts = term_counts(self.holding, near, conversation.size)
         up_to = np.zeros((len(counts), len(near) + 1), np.int64)
         counts.cumsum(axis=1, out=up_to[:, 1:])
         first = near.searchsorted(low)
@@ -200,7 +200,7 @@ class Judge:
     def evidence(self, nearest: RelevanceFeatures) -> Floats:
         """Return the evidence for `answerable`, in the order of `EVIDENCE`. `nearest` are features of the best memories
         by signal, the best first."""
-        best = np.argsort(-nearest.of("covered"), kind="stable")[:TOGETHER]
+        best = np.argsort(-nearest.of("covered"), kind="stable")[:JOINT_MEMORIES]
         unheard = np.array([not len(held) for held in self.holding], np.bool_)
         values = nearest.values
         rest = [self.shares @ nearest.holds[:, best].any(axis=1), self.shares @ unheard, not nearest.of("around").any()]
@@ -223,22 +223,22 @@ class Judge:
         if not self.holding or answerable < UNANSWERABLE:
             return bool(self.holding)
         basis, count = self.ground[0], len(self.holding)
-        if answerable >= EVEN or count < TWO_WORDS or nearest.of("around").any() or (nearest.of("said") > 0).any():
+        if answerable >= LIKELY or count < TWO_WORDS or nearest.of("around").any() or (nearest.of("said") > 0).any():
             return False
-        if basis in ("spelling", "contextual", "blended") and nearest.of("cosine").max(initial=0.0) < UNLIKE:
+        if basis in ("spelling", "contextual", "blended") and nearest.of("cosine").max(initial=0.0) < UNRELATED_COSINE:
             return True
         by_words = basis in ("spelling", "blended", "words")
         if not by_words or count >= SEVERAL_WORDS:
             return by_words
         closeness = self.index.words.closest(self.stems, np.sort(self.index.conversation.slots), np.ones(count))
-        return not (closeness > SPELT_ALIKE).any()
+        return not (closeness > SIMILAR_SPELLING).any()
 
     def answerable(self, nearest: RelevanceFeatures, highest: float) -> float:
         """Return the probability that the memories hold an answer. One memory that is evidence is an answer, so the
         probability is at least that of the most relevant one. Several unlikely memories raise it to at most
-        `EVIDENCE_BETWEEN_THEM` times that value. `highest` is the highest relevance of the nearest memories."""
+        `JOINT_FACTOR_MAX` times that value. `highest` is the highest relevance of the nearest memories."""
         likely = float(probability(self.settings @ _ANSWERABLE[self.ground] @ self.evidence(nearest)))
-        return min(max(likely, highest), EVIDENCE_BETWEEN_THEM * highest)
+        return min(max(likely, highest), JOINT_FACTOR_MAX * highest)
 
 
 class Judged(NamedTuple):
@@ -262,16 +262,10 @@ def talk_of(index: OwnerIndex, question: Question) -> Talk:
     return "assistant" if chat_of(index) == "assistant" else "people"
 
 
-@cached_per_index
-def several_talk(index: OwnerIndex) -> float:
-    """Return 1 if several people wrote memories, else 0."""
-    return float(np.count_nonzero(index.conversation.authors >= 0) >= SEVERAL)
-
-
 def rarity(stem: str, holders: int, memories: int) -> float:
     """Return a stem's rarity in nats."""
-    known = min(RARITY + RARITY_OF_A_LETTER * len(stem), RAREST)
-    return known if holders < 2 else min(known, -math.log((holders - 1) / (memories + LEARNT_AFTER)))
+    prior = min(BASE_RARITY + RARITY_PER_LETTER * len(stem), RARITY_MAX)
+    return prior if holders < 2 else min(prior, -math.log((holders - 1) / (memories + PRIOR_MEMORIES)))
 
 
 def probability(logit: Column) -> Column:

@@ -4,7 +4,6 @@ quality gates.
 It is not part of the partition state: a query has the same answer with other caches. A vector depends on the model and
 the text alone, so that a cached vector equals a new one."""
 
-import hashlib
 import logging
 from collections import OrderedDict
 from collections.abc import Callable
@@ -29,16 +28,16 @@ from recallflow.embedder import (
 )
 from recallflow.operators.graph.quality_gate import QualityGates
 from recallflow.operators.recall.columns import Columns
-from recallflow.operators.recall.deadline import Costs
+from recallflow.operators.recall.deadline import StepCosts
 from recallflow.responses import Warn
 from recallflow.state.index import Conversation
 from recallflow.stepped import Rotation
 
-CACHED = 4_096  # questions: 6 MB of vectors of 384 numbers, and 5 KB for the tokens of each
-CACHED_TOKENS = 64  # questions with more tokens are not cached, because they rarely recur
+CACHED_QUESTIONS = 4_096  # 6 MB of vectors of 384 numbers, and 5 KB for the tokens of each
+CACHED_TOKENS_MAX = 64  # questions with more tokens are not cached, because they rarely recur
 TTL_S = 3_600.0
 CANDIDATES_BYTES = 16 * 1024 * 1024
-_ENTRY_BYTES = 1_000  # of Python objects
+_ENTRY_BYTES = 1_000  # of the Python objects of a cached entry
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -46,7 +45,7 @@ V = TypeVar("V")
 _log = logging.getLogger(__name__)
 
 
-class _Recent(Generic[K, V]):
+class _LruCache(Generic[K, V]):
     """A thread-safe LRU cache with a size budget."""
 
     def __init__(self, budget: int) -> None:
@@ -57,10 +56,10 @@ class _Recent(Generic[K, V]):
 
     def get(self, key: K) -> V | None:
         with self._lock:
-            if (found := self._values.get(key)) is None:
+            if (entry := self._values.get(key)) is None:
                 return None
             self._values.move_to_end(key)
-            return found[0]
+            return entry[0]
 
     def put(self, key: K, value: V, size: int = 1) -> None:
         """Cache the value, unless it alone exceeds the budget."""
@@ -89,28 +88,28 @@ class QuestionVector(NamedTuple):
 
 
 class QuestionVectors:
-    """The question model behind a cache of one hour. A model behind an API is called elsewhere, and its result is
-    passed to `receive`. If it fails, a copy of the same model in this process replaces it, if there is one. Vectors of
-    different models are never compared. Without a vector of the stored model, `fallback` therefore embeds both the
+    """The question model behind a cache of one hour. An embedding service is called elsewhere, and its result is passed
+    to `receive`. If the service fails, a copy of the same model in this process replaces it, if there is one. Vectors
+    of different models are never compared. Without a vector of the stored model, `fallback` therefore embeds both the
     question and the compared texts."""
 
     def __init__(
-        self, embedder: Embedder, fallback: Embedder | None, timer: Callable[[], float], size: int = CACHED
+        self, embedder: Embedder, fallback: Embedder | None, timer: Callable[[], float], size: int = CACHED_QUESTIONS
     ) -> None:
         """Create the question model. `timer` returns seconds from any origin. `fallback` runs in this process."""
         self.embedder = embedder
         self.fallback = fallback
-        self._embed_whole: Callable[[str], TextVectors] | None = None  # with token vectors; cached: the check is slow
+        self._embed_with_tokens: Callable[[str], TextVectors] | None = None  # stored, because the check is slow
         if isinstance(embedder, QuestionEmbedder):
-            self._embed_whole = embedder.embed_question
+            self._embed_with_tokens = embedder.embed_question
         elif isinstance(embedder, TokenEmbedder):
-            self._embed_whole = lambda text: embedder.embed_tokens([text])[0]
+            self._embed_with_tokens = lambda text: embedder.embed_tokens([text])[0]
         self._timer = timer
         self._failing = False
-        self._cache = _Recent[str, tuple[float, TextVectors]](size)
+        self._cache = _LruCache[str, tuple[float, TextVectors]](size)
 
     def cached(self, text: str) -> TextVectors | None:
-        stored_s, vectors = self._cache.get(cache_key(self.embedder.name, text)) or (0.0, None)
+        stored_s, vectors = self._cache.get(text) or (0.0, None)
         return None if vectors is None or self._timer() - stored_s > TTL_S else vectors
 
     def embed(self, text: str) -> QuestionVector:
@@ -118,47 +117,47 @@ class QuestionVectors:
         if (cached := self.cached(text)) is not None:
             return QuestionVector(cached.vector, cached=True, tokens=cached.tokens)
         began_s = self._timer()
-        found = self._run_model(text)
-        return self._keep(text, found, (self._timer() - began_s) * 1000)
+        vectors = self._run_model(text)
+        return self._keep(text, vectors, (self._timer() - began_s) * 1000)
 
-    def receive(self, text: str, given: Matrix | str, took_ms: float) -> QuestionVector:
-        """Return the text's vector from the service's result or, if that is an error code, from a copy of the model in
-        this process."""
-        if not isinstance(given, str):
-            return self._keep(text, self._checked(np.array([given], np.float32), NO_FLOATS), took_ms)
+    def receive(self, text: str, result: Matrix | str, took_ms: float) -> QuestionVector:
+        """Return the text's vector from the service's result or, if `result` is an error code, from a copy of the model
+        in this process."""
+        if not isinstance(result, str):
+            return self._keep(text, self._checked(np.array([result], np.float32), NO_FLOATS), took_ms)
         began_s = self._timer()
-        found = self._run_model(text)
-        if isinstance(found, Warn):
-            what = f"{self.embedder.name} gave no vector of the question ({given})"
-            found = self._warn("embedding_fallback", what)
-        return self._keep(text, found, took_ms + (self._timer() - began_s) * 1000)
+        vectors = self._run_model(text)
+        if isinstance(vectors, Warn):
+            problem = f"{self.embedder.name} gave no vector of the question ({result})"
+            vectors = self._warn("embedding_fallback", problem)
+        return self._keep(text, vectors, took_ms + (self._timer() - began_s) * 1000)
 
-    def _keep(self, text: str, found: TextVectors | Warn, took_ms: float) -> QuestionVector:
+    def _keep(self, text: str, vectors: TextVectors | Warn, took_ms: float) -> QuestionVector:
         """Cache the result, and log the first of consecutive failures."""
-        if isinstance(found, Warn):
-            if not self._failing:  # once per series of failures
-                _log.warning("%s", found.detail)
+        if isinstance(vectors, Warn):
+            if not self._failing:
+                _log.warning("%s", vectors.detail)
             self._failing = True
-            return QuestionVector(None, took_ms=took_ms, problem=found)
+            return QuestionVector(None, took_ms=took_ms, problem=vectors)
         self._failing = False
-        if len(found.tokens) <= CACHED_TOKENS:
-            self._cache.put(cache_key(self.embedder.name, text), (self._timer(), found))
-        return QuestionVector(found.vector, took_ms=took_ms, tokens=found.tokens)
+        if len(vectors.tokens) <= CACHED_TOKENS_MAX:
+            self._cache.put(text, (self._timer(), vectors))
+        return QuestionVector(vectors.vector, took_ms=took_ms, tokens=vectors.tokens)
 
     def _run_model(self, text: str) -> TextVectors | Warn:
         tokens = NO_FLOATS
         try:
-            if self._embed_whole is None:
+            if self._embed_with_tokens is None:
                 matrix = np.array(self.embedder.embed([text]), np.float32)
             else:
-                given = self._embed_whole(text)
-                matrix, tokens = np.array([given.vector], np.float32), np.array(given.tokens, np.float32)
+                embedded = self._embed_with_tokens(text)
+                matrix, tokens = np.array([embedded.vector], np.float32), np.array(embedded.tokens, np.float32)
         except MemoryError:
             raise
-        except Exception as error:  # noqa: BLE001 a model and its runtime raise what they like; the answer does without
+        except Exception as error:  # noqa: BLE001 a model and its runtime raise anything; the query is answered without a vector
             # The error's message is omitted, because it may quote the question.
-            what = f"{self.embedder.name} failed at a question ({type(error).__name__})"
-            return self._warn("embedding_fallback", what)
+            problem = f"{self.embedder.name} failed at a question ({type(error).__name__})"
+            return self._warn("embedding_fallback", problem)
         return self._checked(matrix, tokens)
 
     def _checked(self, matrix: Matrix, tokens: Matrix) -> TextVectors | Warn:
@@ -172,15 +171,10 @@ class QuestionVectors:
             rows.setflags(write=False)
         return TextVectors(matrix[0], tokens)
 
-    def _warn(self, code: str, what: str) -> Warn:
+    def _warn(self, code: str, problem: str) -> Warn:
         if self.fallback is None:
-            return Warn(code=code, detail=f"{what}; memories were compared by words alone")
-        return Warn(code=code, detail=f"{what}; those that fit best by words were compared by {self.fallback.name}")
-
-
-def cache_key(model: str, text: str) -> str:
-    """Return `emb:` and the first 24 hexadecimal digits of SHA-256 over model and text."""
-    return "emb:" + hashlib.sha256("\0".join((model, text)).encode()).hexdigest()[:24]
+            return Warn(code=code, detail=f"{problem}; memories were compared by words alone")
+        return Warn(code=code, detail=f"{problem}; those that fit best by words were compared by {self.fallback.name}")
 
 
 class CandidatesCache:
@@ -189,7 +183,7 @@ class CandidatesCache:
     `Conversation`, so that an entry is valid for exactly one version of them."""
 
     def __init__(self, budget_bytes: int = CANDIDATES_BYTES) -> None:
-        self._cache = _Recent[tuple[int, str], tuple["ref[Conversation]", Columns]](budget_bytes)
+        self._cache = _LruCache[tuple[int, str], tuple["ref[Conversation]", Columns]](budget_bytes)
 
     @property
     def total_bytes(self) -> int:
@@ -197,10 +191,10 @@ class CandidatesCache:
 
     def get(self, conversation: Conversation, text: str) -> Columns | None:
         cached = self._cache.get((id(conversation), text))
-        # An earlier, freed conversation may have had the same address.
+        # A conversation that was freed may have had the same address.
         return cached[1] if cached is not None and cached[0]() is conversation else None
 
-    def drop_gone(self) -> None:
+    def drop_freed(self) -> None:
         """Drop the entries of conversations that have been freed."""
         self._cache.drop(lambda cached: cached[0]() is None)
 
@@ -217,7 +211,7 @@ class Shared:
     questions: QuestionVectors
     candidates: CandidatesCache
     tokens: Callable[[], TokenCounter]  # returns the token counter, and loads it on first use
-    costs: Costs
+    costs: StepCosts
     gates: QualityGates
     rotation: Rotation
 
@@ -231,7 +225,7 @@ class Shared:
     ) -> Self:
         """Create the shared objects. `timer` returns seconds from any origin. `fallback` is ignored if it is the model
         itself. `exact_tokens` loads the preferred token counter."""
-        other = None if fallback is None or fallback.name == embedder.name else fallback
-        questions = QuestionVectors(embedder, other, timer)
+        is_same = fallback is not None and fallback.name == embedder.name
+        questions = QuestionVectors(embedder, None if is_same else fallback, timer)
         counter = cache(lambda: token_counter(exact_tokens(), embedder))
-        return cls(questions, CandidatesCache(), counter, Costs(), QualityGates(), Rotation())
+        return cls(questions, CandidatesCache(), counter, StepCosts(), QualityGates(), Rotation())

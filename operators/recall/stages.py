@@ -19,7 +19,7 @@ from recallflow.operators.graph.reader import EntityContext
 from recallflow.operators.graph.rollout import AppliedExpansion, Expansions
 from recallflow.operators.recall.columns import Columns
 from recallflow.operators.recall.deadline import Step, StepTimings
-from recallflow.operators.recall.model_calls import Kind, ModelResults
+from recallflow.operators.recall.model_calls import ModelKind, ModelResults
 from recallflow.operators.recall.moment import Moment, graph_at, index_at
 from recallflow.operators.recall.question import Question
 from recallflow.operators.recall.ranking_input import Ranking, RankingInput, Tuning
@@ -44,7 +44,7 @@ class Engine:
     episode_gap_ms: int
     timer: Callable[[], float]  # seconds from any origin, for the durations in responses
     expansions: Expansions  # graph expansions of the state partition
-    models: frozenset[Kind] = frozenset()  # the kinds of models that queries may use
+    models: frozenset[ModelKind] = frozenset()  # the kinds of models that queries may use
 
     @property
     def embedder(self) -> Embedder:
@@ -199,9 +199,5 @@ class ComposedAnswer:
     change: int  # the number of the owner's events so far
 
 
-Find = Callable[[], ComposedAnswer | None]
-"""Composes an answer while models process the query's requests; None if that must wait for their results."""
-
-
-def find_nothing() -> None:
-    """Return None: the answer waits for the model results."""
+# Composes an answer while models process the query's requests. It is None if the answer must wait for their results.
+Find = Callable[[], ComposedAnswer]

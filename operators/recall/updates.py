@@ -26,7 +26,7 @@ FOLLOWED = 4  # the best of these, whose next message is compared too: a correct
 UPDATED_AMONG_MANY, MANY = 0.7, 100  # memories of one person: with more of them, similarity by chance is more frequent
 UPDATED_IN_CHATS = 0.9  # with several participants: a later statement rarely replaces another participant's
 KEYWORD = 1
-WORDS_MOST = 24  # of a statement that updates or is updated: long texts are similar by chance
+WORDS_MAX = 24  # of a statement that updates or is updated: long texts are similar by chance
 CHANGE_ASKED = 2.0  # log-odds of a change of the requested attribute: the fit has few such cases
 RELATED = 0.25  # minimum similarity, or share of words, of statements without a common attribute
 TYPICAL = 12  # memories: with fewer, words count as they would among this many
@@ -77,13 +77,13 @@ class Pairs(NamedTuple):
 
 def probabilities(question: StatementReading, candidates: UpdateCandidates) -> Column:
     """Return (n, n): the probability that the column's memory updates the row's; 0 if it is older."""
-    likely = np.zeros((len(candidates.statements), len(candidates.statements)))
+    probability = np.zeros((len(candidates.statements), len(candidates.statements)))
     older, newer, values = features(question, candidates)
     if len(older):
         terms = np.array([values[name] for name in WEIGHTS])
         logit = BIAS + CHANGE_ASKED * values["changes_asked"] + _WEIGHTS @ terms
-        likely[older, newer] = 1 / (1 + np.exp(-logit))
-    return likely
+        probability[older, newer] = 1 / (1 + np.exp(-logit))
+    return probability
 
 
 def features(question: StatementReading, candidates: UpdateCandidates) -> Pairs:
@@ -94,7 +94,7 @@ def features(question: StatementReading, candidates: UpdateCandidates) -> Pairs:
     if not related.any():
         return _NO_PAIRS
     lengths = compared.common.diagonal()
-    brief = lengths <= WORDS_MOST
+    brief = lengths <= WORDS_MAX
     excluded = compared.names_other(strangers_only=True) | compared.is_compatible(lengths)
     pairs = np.argwhere(related & brief[:, None] & brief & ~excluded)
     return _features(compared, candidates, pairs) if len(pairs) else _NO_PAIRS
@@ -157,16 +157,16 @@ class _Compared:
         sentence with another value."""
         cues = np.array([one.cues for one in self.statements])
         amends, is_plain = cues & _AMENDS != 0, cues & (_AMENDS | _CHANGED | _RESTORED) == 0
-        before, now = lengths[:, None], lengths
-        repeats = (self.common == now) & ((self.common == before) | ~(amends | (cues & _RESTORED != 0)))
+        other, own = lengths[:, None], lengths
+        repeats = (self.common == own) & ((self.common == other) | ~(amends | (cues & _RESTORED != 0)))
         differ = self.numbers_differ | (self.attributes & self.question.attributes != 0)
-        unlike = (self.common < SAME_SENTENCE * np.maximum(before, now)) & ~differ
+        unlike = (self.common < SAME_SENTENCE * np.maximum(other, own)) & ~differ
         # A statement is listed if several have as many words in common with it.
-        listed = (self.common >= LISTED_SHARE * np.minimum(before, now)).sum(axis=0) > LISTED
+        listed = (self.common >= LISTED_SHARE * np.minimum(other, own)).sum(axis=0) > LISTED
         asked = self.holds[:, self.is_asked]
         lacks = asked @ (1 - asked).T > 0
-        told_apart = (is_plain | (len(self.question.words) <= KEYWORD)) & lacks & ~differ
-        found: Mask = repeats | ((cues & _ADDED != 0) & ~amends) | (is_plain & (unlike | listed)) | told_apart
+        is_distinguished = (is_plain | (len(self.question.words) <= KEYWORD)) & lacks & ~differ
+        found: Mask = repeats | ((cues & _ADDED != 0) & ~amends) | (is_plain & (unlike | listed)) | is_distinguished
         return found
 
 
@@ -175,21 +175,21 @@ def _features(compared: _Compared, candidates: UpdateCandidates, pairs: npt.NDAr
     older, newer = pairs.T
     pair, statements, question = (older, newer), compared.statements, compared.question
     own = np.array([one.is_own for one in statements], np.float64)
-    known = {None, *question.words.tolist()}
-    named = np.array([one.name not in known for one in statements]) * (1 - own)
-    held = (np.array([one.cues for one in statements]) >> _COUNTED[:, None] & 1).astype(np.float64)
-    cue = dict(zip(COUNTED, held, strict=True))  # (statements,) each
+    question_words = {None, *question.words.tolist()}
+    has_other_name = np.array([one.name not in question_words for one in statements]) * (1 - own)
+    has_cue = (np.array([one.cues for one in statements]) >> _COUNTED[:, None] & 1).astype(np.float64)
+    cue = dict(zip(COUNTED, has_cue, strict=True))  # (statements,) each
     others = cue["others"] * (1 - own)
     apart = ~np.eye(len(statements), dtype=np.bool_)
     # Mean and deviation of the similarity of different statements, with a prior for few statements.
-    alike, usual = compared.alike[apart], USUAL_PAIRS
-    mean = float((alike.sum() + usual * USUAL_MEAN) / (len(alike) + usual))
-    variance = (((alike - mean) ** 2).sum() + usual * USUAL_DEVIATION**2) / (len(alike) + usual)
+    alike, prior_pairs = compared.alike[apart], USUAL_PAIRS
+    mean = float((alike.sum() + prior_pairs * USUAL_MEAN) / (len(alike) + prior_pairs))
+    variance = (((alike - mean) ** 2).sum() + prior_pairs * USUAL_DEVIATION**2) / (len(alike) + prior_pairs)
     spread = float(variance**0.5) + 0.05
-    unasked = compared.held[:, ~compared.is_asked]
+    rarity_unasked = compared.held[:, ~compared.is_asked]
     fits, changes = compared.fits, np.maximum(cue["change"], cue["ended"])
     common = compared.attributes[pair]
-    figures = {
+    pair_values = {
         "alike": compared.alike[pair],
         "fits": np.minimum(fits[older], fits[newer]),
         "shared": compared.share[pair],
@@ -198,31 +198,24 @@ def _features(compared: _Compared, candidates: UpdateCandidates, pairs: npt.NDAr
         "asked": (common & question.attributes != 0) * 1.0,
     }
     values = {
-        "alike": figures["alike"],
-        "alike_spread": (figures["alike"] - mean) / spread,
-        "nearest": figures["nearest"],
-        "shared": figures["shared"],
-        "shared_unasked": np.minimum((unasked @ unasked.T)[pair], 10.0) / 5,
-        "fits_least": figures["fits"],
+        **{name: pair_values[name] for name in ("alike", "nearest", "shared", "attribute")},
+        **{name: cue[name][newer] for name in ("change", "ended", "corrected", "restored")},
+        **{f"changes_{name}": changes[newer] * values for name, values in pair_values.items()},
+        **{f"{name}_shared": cue[name][newer] * pair_values["shared"] for name in ("corrected", "restored")},
+        "alike_spread": (pair_values["alike"] - mean) / spread,
+        "shared_unasked": np.minimum((rarity_unasked @ rarity_unasked.T)[pair], 10.0) / 5,
+        "fits_least": pair_values["fits"],
         "older_fits": fits[older],
         "newer_fits": fits[newer],
-        "change": cue["change"][newer],
-        "ended": cue["ended"][newer],
-        "corrected": cue["corrected"][newer],
-        "restored": cue["restored"][newer],
         "added": (cue["added"] * (1 - np.maximum(cue["ended"], cue["corrected"])))[newer],
         "older_changes": changes[older],
-        **{f"changes_{name}": changes[newer] * values for name, values in figures.items()},
-        "corrected_shared": cue["corrected"][newer] * figures["shared"],
-        "restored_shared": cue["restored"][newer] * figures["shared"],
         "person": compared.names_other()[pair] * 1.0,
         "others": np.maximum(others[newer] - others[older], 0),
-        "name": np.maximum(named[newer] - named[older], 0),
+        "name": np.maximum(has_other_name[newer] - has_other_name[older], 0),
         "own": own[newer],
         "numbers_differ": compared.numbers_differ[pair] * 1.0,
-        "attribute": figures["attribute"],
-        "attribute_asked": figures["asked"],
-        "asked_fits": figures["asked"] * figures["fits"],
+        "attribute_asked": pair_values["asked"],
+        "asked_fits": pair_values["asked"] * pair_values["fits"],
     }
     return Pairs(older, newer, _of_order(values, candidates, older, newer))
 
@@ -256,17 +249,17 @@ _WEIGHTS = np.array([*WEIGHTS.values()])
 _COUNTED = np.array([CUES.index(name) for name in COUNTED])
 
 
-def _words(read: Sequence[StatementReading]) -> tuple[Features, Features, npt.NDArray[np.bool_]]:
-    """Return the words of the statements, compared with each other and with the question, the last of `read`:
+def _words(readings: Sequence[StatementReading]) -> tuple[Features, Features, npt.NDArray[np.bool_]]:
+    """Return the words of the statements, compared with each other and with the question, the last of `readings`:
     (statements, words), 1 if a statement holds the word, else 0; (words,), the square root of each word's rarity among
     the statements; (words,), whether the question holds the word."""
-    every = np.concatenate([one.words for one in read])
-    order = every.argsort()
-    rising = every[order]
-    number = np.zeros(len(every), np.int64)
-    number[order[1:]] = (rising[1:] != rising[:-1]).cumsum()
-    holds = np.zeros((len(read), int(number.max(initial=-1)) + 1))
-    holds[np.repeat(np.arange(len(read)), [len(one.words) for one in read]), number] = 1
+    words = np.concatenate([one.words for one in readings])
+    order = words.argsort()
+    sorted_words = words[order]
+    number = np.zeros(len(words), np.int64)
+    number[order[1:]] = (sorted_words[1:] != sorted_words[:-1]).cumsum()
+    holds = np.zeros((len(readings), int(number.max(initial=-1)) + 1))
+    holds[np.repeat(np.arange(len(readings)), [len(one.words) for one in readings]), number] = 1
     is_asked, holds = holds[-1] > 0, holds[:-1]
     holders = np.maximum(holds.sum(axis=0), 1)
     return holds, np.sqrt(np.log((max(len(holds), TYPICAL) + 1) / holders)), is_asked
@@ -280,14 +273,12 @@ def min_probability(memories: int, *, one_person: bool) -> float:
 
 
 def find_replacements(ranks: Sequence[int], likely: Column) -> dict[int, Replacement]:
-    """Return by rank the memory that most probably updates it, if the probability suffices. `likely` are probabilities
-    of those ranks."""
-    by = likely.argmax(axis=1)
-    found = {}
-    for at, rank in enumerate(ranks):
-        if (probability := float(likely[at, by[at]])) >= UPDATED:
-            found[rank] = Replacement(ranks[by[at]], probability)
-    return found
+    """Return by rank the memory that most probably updates it, if the probability suffices. `likely` are the
+    probabilities for these ranks, as of `probabilities`."""
+    by, probability = likely.argmax(axis=1).tolist(), likely.max(axis=1).tolist()
+    return {
+        rank: Replacement(ranks[by[at]], probability[at]) for at, rank in enumerate(ranks) if probability[at] >= UPDATED
+    }
 
 
 def reordered(ranks: Sequence[int], likely: Column, count: int, *, about_past: bool) -> list[int]:

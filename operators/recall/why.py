@@ -23,7 +23,7 @@ from recallflow.operators.recall import people, phrases
 from recallflow.operators.recall.columns import Columns
 from recallflow.operators.recall.ranking_input import Ranking, RankingInput
 from recallflow.operators.recall.updates import Replacement
-from recallflow.operators.recall.words import counted, idf
+from recallflow.operators.recall.words import idf, term_counts
 from recallflow.operators.redaction import RowsReader, is_readable
 from recallflow.responses import Reason
 from recallflow.state.arrays import Positions
@@ -46,6 +46,8 @@ COLUMNS: Mapping[str, str | None] = {
 }
 FACTORS: Mapping[str, str | None] = {
     "semantic": None,  # the columns give the reasons
+    **dict.fromkeys(("relevance", "mentions")),  # of the episode: not specific to a member
+    **dict.fromkeys(("confidence", "similarity")),  # factors of the product of `decayed` have no weights
     "cluster": "typical",
     "recency": "recent",
     "decay": "recent",
@@ -53,10 +55,6 @@ FACTORS: Mapping[str, str | None] = {
     "usage": "recalled",
     "quality": "trusted",
     "proximity": "entity",
-    "relevance": None,  # of the episode, as mentions are: not specific to a member
-    "mentions": None,
-    "confidence": None,  # factors of the product of `decayed` have no weights
-    "similarity": None,
 }
 BOOSTS: Mapping[str, str | None] = {
     "relationship": "related",
@@ -64,7 +62,7 @@ BOOSTS: Mapping[str, str | None] = {
     "session_continuity": "session",
     "update": None,  # `why.add_updates` adds this reason
 }
-COMPARED = frozenset({"typical", "recent", "important", "trusted"})  # every memory has a value of these
+ABOVE_MEDIAN = frozenset({"typical", "recent", "important", "trusted"})  # every memory has values of these
 
 Strengths = dict[str, float]
 """Strength by reason, in the unit of the scores. A reason counts above 0."""
@@ -75,44 +73,44 @@ def strengths(ranking: Ranking, columns: Columns) -> list[Strengths]:
     than arrays."""
     found: list[Strengths] = [{} for _ in ranking.positions]
     for name in columns.values:
-        says, weight = COLUMNS[name], columns.weights[name]
-        if says is None or (isinstance(weight, float) and weight <= 0):
+        reason, weight = COLUMNS[name], columns.weights[name]
+        if reason is None or (isinstance(weight, float) and weight <= 0):
             continue
         # A memory without a known author has the column's mean, which is no reason.
-        least = 1.0 if says == "person" else 0.0
-        for own, (weight, value) in zip(found, columns.at(name, ranking.positions), strict=True):
-            if weight > 0 and value >= least:
-                own[says] = own.get(says, 0.0) + value * weight * ranking.unit
+        min_value = 1.0 if reason == "person" else 0.0
+        for strength, (weight, value) in zip(found, columns.weighted_values(name, ranking.positions), strict=True):
+            if weight > 0 and value >= min_value:
+                strength[reason] = strength.get(reason, 0.0) + value * weight * ranking.unit
     for name, weight in ranking.weights.items():
-        if (says := FACTORS[name]) is not None:
-            middle = ranking.medians[name] if says in COMPARED else 0.0
-            for own, value in zip(found, ranking.factors[name].tolist(), strict=True):
-                own[says] = own.get(says, 0.0) + max(value - middle, 0.0) * weight
+        if (reason := FACTORS[name]) is not None:
+            median = ranking.medians[name] if reason in ABOVE_MEDIAN else 0.0
+            for strength, value in zip(found, ranking.factors[name].tolist(), strict=True):
+                strength[reason] = strength.get(reason, 0.0) + max(value - median, 0.0) * weight
     for boost, gains in ranking.boosts.items():
-        if (says := BOOSTS[boost]) is not None:
-            for own, gain in zip(found, gains.tolist(), strict=True):
-                own[says] = own.get(says, 0.0) + gain
+        if (reason := BOOSTS[boost]) is not None:
+            for strength, gain in zip(found, gains.tolist(), strict=True):
+                strength[reason] = strength.get(reason, 0.0) + gain
     return found
 
 
-MOST = 3  # reasons per memory
-LEAST_SHARE = 0.2  # of the strongest reason; weaker ones are omitted
+REASONS_MAX = 3  # per memory
+MIN_SHARE = 0.2  # of the strongest reason; weaker ones are omitted
 SEARCHED_CHARACTERS = 4_000  # of a text, for the question's words
 SEARCHED_IN_ALL = 1_000_000  # of all texts whose beginnings have none of them
-PLACED_HELD = 4_096  # texts per owner with cached stem offsets
+CACHED_TEXTS = 4_096  # texts per owner with cached stem offsets
 BEFORE, BEHIND = 4, 2  # contributing neighbours before and after: of late interaction, and of the BM25 window
 
 Rows = Sequence[MemoryRow | None]
 Words = dict[str, list[tuple[int, int]]]  # stem → spans of its words
 
 
-class Lender(NamedTuple):
-    """A neighbour that holds question words which the memory lacks."""
+class WordNeighbour(NamedTuple):
+    """A neighbour with words of the question that the memory lacks."""
 
-    position: int  # its position
+    position: int
     offset: int  # its distance from the memory
-    share: float  # its share of the words of both, by idf
-    stems: frozenset[str]  # the stems of those words
+    share: float  # the share of these words in the question's words of both, by idf
+    stems: frozenset[str]  # the stems of these words
 
 
 def why(
@@ -130,35 +128,36 @@ def why(
         return [[phrases.newest(rank, row)] for rank, row in enumerate(rows, 1)]
     if not rows:
         return []
-    positions, cases = ranking.positions, list[_Case]()
+    positions, cases = ranking.positions, list[_ReasonData]()
     subjects_of = people.subjects_of(inputs.index, inputs.question)
     languages: list[int] = language_in(inputs.fact("flags", positions)).tolist()
-    lenders, held = _lenders(inputs, positions)
-    # A long text is searched for all stems of the question, because the index knows those of its beginning only.
-    every, most = frozenset(inputs.question.stems), SEARCHED_CHARACTERS
+    word_neighbours, held_stems = _neighbours(inputs, positions)
+    # A long text is searched for all stems of the question, because the index has those of its beginning only.
+    all_stems, most = frozenset(inputs.question.stems), SEARCHED_CHARACTERS
     is_indexed = (is_readable(row) and len(row.content) <= most for row in rows)
-    sought = [stems if known else every for known, stems in zip(is_indexed, held, strict=True)]
+    sought = [stems if is_complete else all_stems for is_complete, stems in zip(is_indexed, held_stems, strict=True)]
     spans = _spans(inputs.index, positions, rows, sought, languages)
-    neighbours = lenders, *_predecessors(inputs, positions, kind)
+    neighbours = word_neighbours, *_predecessors(inputs, positions, kind)
     ranked = zip(positions.tolist(), rows, languages, spans, *neighbours, strengths(ranking, columns), strict=True)
-    for position, row, language, words, lender, follows, asks, own in ranked:
+    for position, row, language, words, word_neighbour, follows, follows_question, strength in ranked:
         person = None
         if subjects_of and is_readable(row):
             text = row.content[:SEARCHED_CHARACTERS]
             person = people.attributed_to(inputs.index, subjects_of, row.author, text, language)
         if row is not None and not any(one.matches(phrases.day_of(row.created_ms)) for one in inputs.question.dates):
-            own["near_date"] = own.pop("date", 0.0)
-        if not asks:
-            own.pop("answers", None)
-        codes = _strongest(_by_code(own, row, words, lender, person, kind, follows=follows))
-        cases.append(_Case(position, row, words, lender if "nearby" in codes else None, person, codes))
+            strength["near_date"] = strength.pop("date", 0.0)
+        if not follows_question:
+            strength.pop("answers", None)
+        codes = _strongest(_by_code(strength, row, words, word_neighbour, person, kind, has_predecessor=follows))
+        cases.append(_ReasonData(position, row, words, word_neighbour if "nearby" in codes else None, person, codes))
     read_rows = {one.position: row for one, row in zip(cases, rows, strict=True)}
-    if missing := [*dict.fromkeys(position for one in cases for position in one.quoted if position not in read_rows)]:
+    quoted = dict.fromkeys(position for one in cases for position in one.quoted_positions)
+    if missing := [position for position in quoted if position not in read_rows]:
         slots = inputs.index.conversation.slots.take(missing).tolist()
         read_rows |= dict(zip(missing, read(slots), strict=True))
-    quoted = {position: row for position, row in read_rows.items() if is_readable(row)}
-    lent = _lent(inputs, cases, quoted)
-    return [_reasons(inputs, one, quoted, lent, entities) for one in cases]
+    row_at = {position: row for position, row in read_rows.items() if is_readable(row)}
+    neighbour_spans = _neighbour_spans(inputs, cases, row_at)
+    return [_reasons(inputs, one, row_at, neighbour_spans, entities) for one in cases]
 
 
 def added(items: Iterable[Related], seeds: Sequence[MemoryRow | None]) -> list[list[Reason]]:
@@ -184,62 +183,63 @@ def add_updates(
     index: OwnerIndex,
     read: RowsReader,
 ) -> None:
-    """Add the replaced statement to the reasons of each memory that updates another. `found` holds updates by
-    position."""
+    """Add the replaced statement to the reasons of each memory that updates another. `found` holds the
+    replacements, by position of the replaced memory."""
     rank_of = {position: rank for rank, position in enumerate(positions)}
-    shown = [(position, rank_of[one.by]) for position, one in found.items() if one.by in rank_of]
-    rows = read([int(index.conversation.slots[position]) for position, _ in shown]) if shown else []
-    for (_, rank), row in zip(shown, rows, strict=True):
+    replaced = [(position, rank_of[one.by]) for position, one in found.items() if one.by in rank_of]
+    rows = read([int(index.conversation.slots[position]) for position, _ in replaced]) if replaced else []
+    for (_, rank), row in zip(replaced, rows, strict=True):
         if is_readable(row):
-            others = [reason for reason in reasons[rank] if reason["code"] != "filler"]
-            reasons[rank][:] = [*others, phrases.updates(row)]
+            kept = [reason for reason in reasons[rank] if reason["code"] != "filler"]
+            reasons[rank][:] = [*kept, phrases.updates(row)]
 
 
-class _Case(NamedTuple):
+class _ReasonData(NamedTuple):
     """The data of a memory's reasons."""
 
     position: int
     row: MemoryRow | None
     words: Words  # the question's words in the memory
-    lender: Lender | None  # the neighbour with further words, if that is a reason
+    neighbour: WordNeighbour | None  # the neighbour with further words, if that is a reason
     person: str | None  # the participant among those the question is about
     codes: list[str]  # the reason codes, the strongest first
 
     @property
-    def quoted(self) -> list[int]:
+    def quoted_positions(self) -> list[int]:
         """Return the positions of the neighbours that the reasons quote."""
-        nearby = [] if self.lender is None else [self.lender.position]
+        nearby = [] if self.neighbour is None else [self.neighbour.position]
         return [*nearby, self.position - 1] if "answers" in self.codes else nearby
 
 
 def _spans(
-    index: OwnerIndex, positions: Positions, rows: Rows, asked: Sequence[frozenset[str]], languages: Sequence[int]
+    index: OwnerIndex, positions: Positions, rows: Rows, sought: Sequence[frozenset[str]], languages: Sequence[int]
 ) -> list[Words]:
     """Return the spans of words with these stems in each readable text."""
-    numbers = {stem: index.words.number(stem) for stem in frozenset[str]().union(*asked)}
+    numbers = {stem: index.words.number(stem) for stem in frozenset[str]().union(*sought)}
     characters = {stem: chr(number) for stem, number in numbers.items() if number is not None}
-    found, searched = list[Words](), list[frozenset[str]]()
+    found, left_to_search = list[Words](), list[frozenset[str]]()
     slots = index.conversation.slots.take(positions).tolist()
-    for slot, row, stems, language in zip(slots, rows, asked, languages, strict=True):
-        placed = None
+    for slot, row, stems, language in zip(slots, rows, sought, languages, strict=True):
+        in_text = None
         if stems and is_readable(row):
             if slot not in index.stem_positions:
-                if len(index.stem_positions) >= PLACED_HELD:
+                if len(index.stem_positions) >= CACHED_TEXTS:
                     index.stem_positions.clear()
                 index.stem_positions[slot] = StemPositions.of(row.content, language, index.words.number)
-            placed = index.stem_positions[slot]
-        searched.append(stems if placed is None else frozenset())
-        found.append({} if placed is None else placed.find({characters[one]: one for one in stems & characters.keys()}))
-    if any(searched):
-        _search(rows, searched, languages, found)
+            in_text = index.stem_positions[slot]
+        left_to_search.append(stems if in_text is None else frozenset())
+        named = {characters[stem]: stem for stem in stems & characters.keys()}
+        found.append({} if in_text is None else in_text.find(named))
+    if any(left_to_search):
+        _search(rows, left_to_search, languages, found)
     return found
 
 
-def _search(rows: Rows, asked: Sequence[Collection[str]], languages: Sequence[int], found: Sequence[Words]) -> None:
+def _search(rows: Rows, sought: Sequence[Collection[str]], languages: Sequence[int], found: Sequence[Words]) -> None:
     """Add the spans of words with these stems in each readable text: at its beginning, or anywhere if the beginning has
     none, up to a number of characters."""
     by_language = defaultdict[int, list[tuple[str, Collection[str], Words]]](list)
-    for row, stems, language, words in zip(rows, asked, languages, found, strict=True):
+    for row, stems, language, words in zip(rows, sought, languages, found, strict=True):
         if stems and is_readable(row):
             by_language[language].append((row.content, stems, words))
     for language, wanted in by_language.items():
@@ -249,55 +249,55 @@ def _search(rows: Rows, asked: Sequence[Collection[str]], languages: Sequence[in
             for stem, start, end in spans:
                 if end < SEARCHED_CHARACTERS or end == len(text):  # the cut may split a word at the boundary
                     words.setdefault(stem, []).append((start, end))
-        left = [one for one in wanted if not one[2] and len(one[0]) > SEARCHED_CHARACTERS]
-        share = SEARCHED_IN_ALL // max(len(left), 1)
-        whole = find_stems([text[:share] for text, _, _ in left], [stems for _, stems, _ in left], language)
-        for (_, _, words), spans in zip(left, whole, strict=True):
+        unmatched = [one for one in wanted if not one[2] and len(one[0]) > SEARCHED_CHARACTERS]
+        share = SEARCHED_IN_ALL // max(len(unmatched), 1)
+        whole = find_stems([text[:share] for text, _, _ in unmatched], [stems for _, stems, _ in unmatched], language)
+        for (_, _, words), spans in zip(unmatched, whole, strict=True):
             for stem, start, end in spans:
                 words.setdefault(stem, []).append((start, end))
 
 
 def _by_code(
-    found: Strengths,
+    strength: Strengths,
     row: MemoryRow | None,
     words: Words,
-    lender: Lender | None,
+    neighbour: WordNeighbour | None,
     person: str | None,
     kind: Kind,
     *,
-    follows: bool,
+    has_predecessor: bool,
 ) -> dict[str, float]:
     """Return strengths by reason code. Columns of a memory and its neighbours are divided between them. Reasons that do
-    not apply to this memory are dropped. `follows` tells whether there is a previous memory in the episode."""
+    not apply to this memory are dropped. `has_predecessor` tells whether there is a previous memory in the episode."""
     if person is None:
-        found.pop("person", None)
-    alike, alike_near = found.pop(ALIKE, 0.0), found.pop(ALIKE_NEAR, 0.0)
-    near, share = found.pop(WORDS_NEAR, 0.0), lender.share if lender else 0.0
-    lent, own = (near + alike_near) * share, found.pop(WORDS, 0.0) + near * (1 - share)
-    likeness = "wording" if kind == "spelling" else "meaning"
-    if alike > 0 or not follows:
-        alike += alike_near * (1 - share)
+        strength.pop("person", None)
+    similar, similar_before = strength.pop(ALIKE, 0.0), strength.pop(ALIKE_NEAR, 0.0)
+    of_both, share = strength.pop(WORDS_NEAR, 0.0), neighbour.share if neighbour else 0.0
+    of_neighbour, of_words = (of_both + similar_before) * share, strength.pop(WORDS, 0.0) + of_both * (1 - share)
+    similarity_code = "wording" if kind == "spelling" else "meaning"
+    if similar > 0 or not has_predecessor:
+        similar += similar_before * (1 - share)
     else:
-        found[f"{likeness}_before"] = alike_near * (1 - share)
+        strength[f"{similarity_code}_before"] = similar_before * (1 - share)
     if not is_readable(row):
-        found["sealed"] = own + lent + alike + found.pop("answers", 0.0)
-        return found
-    if lender and lender.offset == -1 and "answers" in found:
-        found["answers"], lent = found["answers"] + lent, 0.0
+        strength["sealed"] = of_words + of_neighbour + similar + strength.pop("answers", 0.0)
+        return strength
+    if neighbour and neighbour.offset == -1 and "answers" in strength:
+        strength["answers"], of_neighbour = strength["answers"] + of_neighbour, 0.0
     if words and kind == "spelling":  # for spelling, similarity is that of the words
-        own, alike = own + alike, 0.0
+        of_words, similar = of_words + similar, 0.0
     if words:
-        found["words"] = own
+        strength["words"] = of_words
     elif person is not None:
-        found["person"] = found.get("person", 0.0) + own
-    return found | {"nearby": lent, likeness: alike}
+        strength["person"] = strength.get("person", 0.0) + of_words
+    return strength | {"nearby": of_neighbour, similarity_code: similar}
 
 
 def _strongest(strength: dict[str, float]) -> list[str]:
-    """Return the codes of sufficiently strong reasons, the strongest first."""
-    least = LEAST_SHARE * max(strength.values(), default=0.0)
-    strong = [code for code, worth in strength.items() if worth > 0 and worth >= least]
-    return sorted(strong, key=strength.__getitem__, reverse=True)[:MOST]
+    """Return the codes of the strongest reasons, the strongest first."""
+    min_strength = MIN_SHARE * max(strength.values(), default=0.0)
+    codes = [code for code, value in strength.items() if value > 0 and value >= min_strength]
+    return sorted(codes, key=strength.__getitem__, reverse=True)[:REASONS_MAX]
 
 
 def _permitted(inputs: RankingInput, positions: Positions) -> Positions:
@@ -314,74 +314,74 @@ def _predecessors(inputs: RankingInput, positions: Positions, kind: Kind) -> tup
     something similar to the question. For spelling, every text is somewhat similar to every other, so that the
     predecessor must have a word of the question."""
     index, conversation, before = inputs.index, inputs.index.conversation, positions - 1
-    joined = conversation.has_predecessor.take(positions)
-    asks = joined & index.answers_question.take(positions) & _permitted(inputs, before)
-    if kind == "spelling" and asks.any():
-        held = np.zeros(conversation.size, np.bool_)
+    has_predecessor = conversation.has_predecessor.take(positions)
+    follows_question = has_predecessor & index.answers_question.take(positions) & _permitted(inputs, before)
+    if kind == "spelling" and follows_question.any():
+        holds_word = np.zeros(conversation.size, np.bool_)
         for stem in inputs.question.stems:
-            held[index.stem_occurrences[stem].positions] = True
-        asks &= held[before]
-    return joined.tolist(), asks.tolist()
+            holds_word[index.stem_occurrences[stem].positions] = True
+        follows_question &= holds_word[before]
+    return has_predecessor.tolist(), follows_question.tolist()
 
 
-def _lenders(inputs: RankingInput, positions: Positions) -> tuple[list[Lender | None], list[frozenset[str]]]:
-    """Return for each position the neighbour with most of the words it lacks, or None, and the question's stems that
-    the position holds. Of equal neighbours the first is taken. Participants' names are excluded."""
+def _neighbours(inputs: RankingInput, positions: Positions) -> tuple[list[WordNeighbour | None], list[frozenset[str]]]:
+    """Return for each position the neighbour with most of the question's words that it lacks, by idf, or None; and the
+    question's stems at the position. Of equal neighbours the first is taken. Participants' names are excluded."""
     index, conversation = inputs.index, inputs.index.conversation
-    bare = inputs.question.stems_without_names
-    asked = {stem: index.stem_occurrences[stem] for stem in dict.fromkeys((*bare, *inputs.question.stems))}
-    stems = [stem for stem, found in asked.items() if found.memory_count]
-    standing = [asked[stem] for stem in stems]
-    may_lend = sum(1 << word for word, stem in enumerate(stems) if stem in bare)
+    nameless = inputs.question.stems_without_names
+    occurrences_of = {stem: index.stem_occurrences[stem] for stem in dict.fromkeys((*nameless, *inputs.question.stems))}
+    stems = [stem for stem, found in occurrences_of.items() if found.memory_count]
+    occurrences = [occurrences_of[stem] for stem in stems]
+    wanted = sum(1 << word for word, stem in enumerate(stems) if stem in nameless)
     low, high = (bound.tolist() for bound in conversation.window(BEFORE, positions))
     nearby = [
         (position, [*range(first, position), *range(position + 1, min(end, position + 1 + BEHIND))])
         for position, first, end in zip(positions.tolist(), low, high, strict=True)
     ]
-    looked_at = np.array([*{one for position, others in nearby for one in (position, *others)}], np.int64)
-    looked_at = looked_at[_permitted(inputs, looked_at)]
-    words, at = counted([found.positions for found in standing], looked_at, conversation.size).nonzero()
-    held = dict[int, int]()  # bit mask of the words at each position
-    for word, position in zip(words.tolist(), looked_at.take(at).tolist(), strict=True):
-        held[position] = held.get(position, 0) | 1 << word
-    worths = idf([found.memory_count for found in standing], conversation.size).tolist()
+    compared = np.array([*{one for position, others in nearby for one in (position, *others)}], np.int64)
+    compared = compared[_permitted(inputs, compared)]
+    words, at = term_counts([found.positions for found in occurrences], compared, conversation.size).nonzero()
+    bits_at = dict[int, int]()  # bit mask of the words at each position
+    for word, position in zip(words.tolist(), compared.take(at).tolist(), strict=True):
+        bits_at[position] = bits_at.get(position, 0) | 1 << word
+    idfs = idf([found.memory_count for found in occurrences], conversation.size).tolist()
 
     @cache
-    def worth(words: int) -> float:
-        return float(sum(own for word, own in enumerate(worths) if words >> word & 1))
+    def total_idf(words: int) -> float:
+        return float(sum(value for word, value in enumerate(idfs) if words >> word & 1))
 
-    found = list[Lender | None]()
+    found = list[WordNeighbour | None]()
     for position, others in nearby:
-        own, lender, most = held.get(position, 0), None, 0.0
+        own, best, best_idf = bits_at.get(position, 0), None, 0.0
         for other in others:
-            if (lent := held.get(other, 0) & ~own & may_lend) and worth(lent) > most:
-                lender, most = other, worth(lent)
-        if lender is None:
+            if (missing := bits_at.get(other, 0) & ~own & wanted) and total_idf(missing) > best_idf:
+                best, best_idf = other, total_idf(missing)
+        if best is None:
             found.append(None)
         else:
-            lent_stems = _stems_of(held[lender] & ~own & may_lend, stems)
-            found.append(Lender(lender, lender - position, most / (most + worth(own & may_lend)), lent_stems))
-    return found, [_stems_of(held.get(position, 0), stems) for position in positions.tolist()]
+            share = best_idf / (best_idf + total_idf(own & wanted))
+            found.append(WordNeighbour(best, best - position, share, _stems_of(bits_at[best] & ~own & wanted, stems)))
+    return found, [_stems_of(bits_at.get(position, 0), stems) for position in positions.tolist()]
 
 
 def _stems_of(bits: int, stems: Sequence[str]) -> frozenset[str]:
     return frozenset(stem for word, stem in enumerate(stems) if bits >> word & 1)
 
 
-def _lent(inputs: RankingInput, cases: list[_Case], quoted: dict[int, MemoryRow]) -> dict[int, Words]:
-    """Return, by a memory's position, the spans of its neighbour's contributed words in the neighbour's text."""
-    lenders = {one.position: one.lender for one in cases if one.lender is not None}
-    rows, stems = [quoted.get(one.position) for one in lenders.values()], [one.stems for one in lenders.values()]
-    positions = np.array([one.position for one in lenders.values()], np.int64)
+def _neighbour_spans(inputs: RankingInput, cases: list[_ReasonData], row_at: dict[int, MemoryRow]) -> dict[int, Words]:
+    """Return, by a memory's position, the spans of the question's words in the text of its neighbour."""
+    neighbours = {one.position: one.neighbour for one in cases if one.neighbour is not None}
+    rows, stems = [row_at.get(one.position) for one in neighbours.values()], [one.stems for one in neighbours.values()]
+    positions = np.array([one.position for one in neighbours.values()], np.int64)
     languages: list[int] = language_in(inputs.fact("flags", positions)).tolist()
-    return dict(zip(lenders, _spans(inputs.index, positions, rows, stems, languages), strict=True))
+    return dict(zip(neighbours, _spans(inputs.index, positions, rows, stems, languages), strict=True))
 
 
 def _reasons(
     inputs: RankingInput,
-    case: _Case,
+    case: _ReasonData,
     neighbours: dict[int, MemoryRow],
-    lent: dict[int, Words],
+    neighbour_spans: dict[int, Words],
     entities: Callable[[int | None], list[str]],
 ) -> list[Reason]:
     row, found = case.row, []
@@ -391,11 +391,11 @@ def _reasons(
         match code:
             case "words":
                 found.append(phrases.words(row.content, case.words))
-            case "nearby" if case.lender is not None:
-                neighbour, words = neighbours.get(case.lender.position), lent[case.position]
+            case "nearby" if case.neighbour is not None:
+                neighbour, words = neighbours.get(case.neighbour.position), neighbour_spans[case.position]
                 if neighbour is None or words:  # a text does not show a word that was split
                     span = (0, 0) if neighbour is None else min(spans[0] for spans in words.values())
-                    found.append(phrases.nearby(case.lender.offset, neighbour, span))
+                    found.append(phrases.nearby(case.neighbour.offset, neighbour, span))
             case "answers":
                 found.append(phrases.answers(neighbours.get(case.position - 1)))
             case "person" if case.person is not None:

@@ -33,7 +33,7 @@ import numpy as np
 import numpy.typing as npt
 
 from recallflow.embedder import Matrix, TextVectors
-from recallflow.operators.recall.partial_columns import AnyColumn, Scattered
+from recallflow.operators.recall.partial_columns import AnyColumn, SparseColumn
 from recallflow.operators.recall.question import Question
 from recallflow.state.arrays import Column, Ints, Positions
 from recallflow.state.index import NEIGHBOURS, Lengths, OwnerIndex
@@ -43,8 +43,8 @@ from recallflow.stepped import spend
 K1 = 1.2
 LENIENT_B, B = 0.3, 0.75
 SQUASH = 5.0
-NOWHERE: Positions = np.zeros(0, np.int64)
-COUNTS_A_READ = 1_000  # counts with the same cost as reading a record
+NO_POSITIONS: Positions = np.zeros(0, np.int64)
+COUNTS_PER_READ = 1_000  # counts with the same cost as reading a record
 _AT_ONCE = 1 << 19  # counts per batch, of some words in all texts that hold any
 
 
@@ -70,47 +70,47 @@ def logarithm(scores: Column) -> Column:
     return found
 
 
-def bm25_scores(index: OwnerIndex, stems: Sequence[str], bare: Collection[str]) -> Scores:
-    """Return BM25 of each text. A repeated question word counts repeatedly in a window. `bare` are the stems that
-    belong to no participant's name."""
+def bm25_scores(index: OwnerIndex, stems: Sequence[str], stems_without_names: Collection[str]) -> Scores:
+    """Return BM25 of each text. A repeated question word counts repeatedly in a window. `stems_without_names` are
+    those that belong to no participant's name."""
     conversation, times = index.conversation, Counter(stems)
-    asked = sorted(times, key=lambda stem: stem not in bare)  # names last: `near` excludes them
-    standing = [index.stem_occurrences[stem] for stem in asked]
-    held = [found.positions for found in standing]
-    near = conversation.near(np.concatenate([NOWHERE, *held]), NEIGHBOURS)  # no other position has a score
+    distinct_stems = sorted(times, key=lambda stem: stem not in stems_without_names)  # names last: `near` excludes them
+    occurrences = [index.stem_occurrences[stem] for stem in distinct_stems]
+    positions_of = [found.positions for found in occurrences]
+    near = conversation.near(np.concatenate([NO_POSITIONS, *positions_of]), NEIGHBOURS)  # no other position has a score
     positions: Positions = near.nonzero()[0]
     before = np.zeros(conversation.size + 1, np.int64)  # number of `positions` before each position
     near.cumsum(out=before[1:])
-    repeats = np.array([times[stem] for stem in asked], np.float64)
-    nameless = sum(stem in bare for stem in asked)
-    rarities = idf([found.memory_count for found in standing], conversation.size)
+    repeats = np.array([times[stem] for stem in distinct_stems], np.float64)
+    nameless_count = sum(stem in stems_without_names for stem in distinct_stems)
+    rarities = idf([found.memory_count for found in occurrences], conversation.size)
     width = len(positions) + 1
-    of_one, around_one = index.lengths[0], index.lengths[NEIGHBOURS]
-    norm, norm_near = _norms(of_one, positions), _norms(around_one, positions)
-    norm_window = _norms(around_one, positions, LENIENT_B)
+    own_lengths, window_lengths = index.lengths[0], index.lengths[NEIGHBOURS]
+    norm, norm_near = _norms(own_lengths, positions), _norms(window_lengths, positions)
+    norm_window = _norms(window_lengths, positions, LENIENT_B)
     low, high = (before.take(bound) for bound in conversation.window(NEIGHBOURS, positions))
     episodes = distinct(conversation.episode_ordinal.take(positions))
     norm_episode = _norms(index.episode_lengths, episodes)
     begin, end = (before.take(bound.take(episodes)) for bound in (conversation.starts, conversation.ends))
     own, window, nameless_window = np.zeros((3, len(positions)))
     of_episodes = np.zeros(len(conversation.starts))
-    at_once = max(_AT_ONCE // width, 1)
-    for start in range(0, len(held), at_once):
-        some, these = held[start : start + at_once], slice(start, start + at_once)
-        rows = np.repeat(np.arange(len(some)) * width + 1, [len(where) for where in some])
-        rows += before.take(np.concatenate(some))
-        counts = np.bincount(rows, minlength=len(some) * width)
+    words_per_part = max(_AT_ONCE // width, 1)
+    for start in range(0, len(positions_of), words_per_part):
+        part, in_part = positions_of[start : start + words_per_part], slice(start, start + words_per_part)
+        rows = np.repeat(np.arange(len(part)) * width + 1, [len(where) for where in part])
+        rows += before.take(np.concatenate(part))
+        counts = np.bincount(rows, minlength=len(part) * width)
         # Occurrences of each word up to and including each of `positions`, (words, positions).
         up_to = counts.cumsum(dtype=np.int32).reshape(-1, width)
-        own += bm25(counts.reshape(-1, width)[:, 1:], rarities[these], norm)
+        own += bm25(counts.reshape(-1, width)[:, 1:], rarities[in_part], norm)
         around = up_to.take(high, axis=1) - up_to.take(low, axis=1)
         rarities_around = idf(_holders(around), conversation.size)
-        window += bm25(around, repeats[these] * rarities_around, norm_window)
-        bare_ones = max(nameless - start, 0)
-        nameless_window += bm25(around[:bare_ones], rarities_around[:bare_ones], norm_near)
+        window += bm25(around, repeats[in_part] * rarities_around, norm_window)
+        nameless_in_part = max(nameless_count - start, 0)
+        nameless_window += bm25(around[:nameless_in_part], rarities_around[:nameless_in_part], norm_near)
         together = up_to.take(end, axis=1) - up_to.take(begin, axis=1)
         of_episodes[episodes] += bm25(together, idf(_holders(together), len(of_episodes)), norm_episode)
-        spend(len(some) * width // COUNTS_A_READ)
+        spend(len(part) * width // COUNTS_PER_READ)
     return Scores(positions, own, window, nameless_window, of_episodes, float(rarities.sum()))
 
 
@@ -135,44 +135,43 @@ def bm25(counts: npt.NDArray[np.integer[Any]], worths: Column, norms: Column) ->
     return scores
 
 
-def phrase_column(index: OwnerIndex, stems: Sequence[str], worth: float = 1.0) -> Scattered:
+def phrase_column(index: OwnerIndex, stems: Sequence[str], worth: float = 1.0) -> SparseColumn:
     """Return (n,) Σ ln(1 + n / df) / worth over the question's adjacent pairs of stems that are adjacent in the memory.
     A `worth` of 0 counts as 1."""
     conversation = index.conversation
     slots = (distinct(index.words.adjacent(*pair)) for pair in dict.fromkeys(pairwise(stems)))
     found = [holding for holding in map(conversation.live_positions, slots) if len(holding)]
-    positions = distinct(np.sort(np.concatenate([NOWHERE, *found])))
+    positions = distinct(np.sort(np.concatenate([NO_POSITIONS, *found])))
     values = np.zeros(len(positions))
     for holding in found:
         values[positions.searchsorted(holding)] += np.log1p(conversation.size / len(holding)) / (worth or 1.0)
-    return Scattered(positions, values, conversation.size)
+    return SparseColumn(positions, values, conversation.size)
 
 
-def counted(held: Sequence[Positions], positions: Positions, size: int) -> Ints:
+def term_counts(held: Sequence[Positions], positions: Positions, size: int) -> Ints:
     """Return term frequencies at each of `positions`, (words, positions). `held` are positions of occurrences, by word.
     `size` is the number of all positions."""
     width, number = len(positions) + 1, np.full(size, len(positions))  # the last column collects all other positions
     number[positions] = np.arange(len(positions))
     rows = np.repeat(np.arange(len(held)) * width, [*map(len, held)])
-    rows += number.take(np.concatenate([NOWHERE, *held]))
+    rows += number.take(np.concatenate([NO_POSITIONS, *held]))
     counts = np.bincount(rows, minlength=len(held) * width).reshape(len(held), width)
     return counts.take(number.take(positions), axis=1)  # `positions` may repeat a position
 
 
-def idf(held: npt.ArrayLike, texts: int) -> Column:
-    """Return the idf of words. `held` are document frequencies."""
-    holding = np.asarray(held, np.float64)
-    return np.log1p((texts - holding + 0.5) / (holding + 0.5))
+def idf(document_frequencies: npt.ArrayLike, texts: int) -> Column:
+    holders = np.asarray(document_frequencies, np.float64)
+    return np.log1p((texts - holders + 0.5) / (holders + 0.5))
 
 
-MEMORIES_A_READ = 100  # memories whose columns cost as much as reading a record
+MEMORIES_PER_READ = 100  # memories whose columns cost as much as reading a record
 NAMES = ("word", "word_before")
 BEFORE = 4  # positions: a power of 2
 LENT = 0.95
 SAMPLE_BLOCKS, SAMPLE_BLOCK = 128, 8  # sampled positions for mean and deviation of a large owner
 
 
-class Standard(NamedTuple):
+class ZScores(NamedTuple):
     """Z-scores with their mean and deviation, which restore the original values."""
 
     scores: AnyColumn
@@ -183,8 +182,8 @@ class Standard(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Units:
     weights: Column  # (units,), with the sum 1
-    stems: tuple[str, ...] = ()  # the units if there are no token vectors
-    tokens: Matrix | None = None  # (units, dimension) unit vectors, or None
+    stems: tuple[str, ...] = ()  # the units, if `tokens` is None
+    tokens: Matrix | None = None  # (units, dimension) vectors of length 1
 
     def closest(self, index: OwnerIndex, positions: Positions) -> Matrix:
         """Return the closeness of each unit to each memory, (units, positions), 0 to 1."""
@@ -196,13 +195,13 @@ class Units:
 
 def spend_scan(index: OwnerIndex) -> None:
     """Spend the cost of computing a few columns over all of an owner's memories (see `stepped`)."""
-    spend(index.conversation.size // MEMORIES_A_READ)
+    spend(index.conversation.size // MEMORIES_PER_READ)
 
 
 def units(index: OwnerIndex, question: Question, query: TextVectors) -> Units:
     """Return the question's tokens, weighted by vector length, if memories have comparable tokens. Otherwise return its
     stems without participants' names, weighted by idf."""
-    if by_token(index, query):
+    if compares_tokens(index, query):
         lengths = np.linalg.norm(query.tokens, axis=1).astype(np.float64)
         heavy = lengths > 0
         tokens = query.tokens[heavy] / lengths[heavy, np.newaxis].astype(np.float32)
@@ -213,7 +212,7 @@ def units(index: OwnerIndex, question: Question, query: TextVectors) -> Units:
     )
 
 
-def by_token(index: OwnerIndex, query: TextVectors) -> bool:
+def compares_tokens(index: OwnerIndex, query: TextVectors) -> bool:
     """Return whether question and memories have comparable token vectors."""
     return bool(query.tokens.shape[1]) and query.tokens.shape[1] == index.tokens.dimension
 
@@ -223,29 +222,29 @@ def _shares(weights: Column) -> Column:
     return weights / total if total > 0 else weights
 
 
-def columns(index: OwnerIndex, units: Units, positions: Positions) -> dict[str, Standard]:
+def columns(index: OwnerIndex, units: Units, positions: Positions) -> dict[str, ZScores]:
     """Return the columns, (n,) each: z-scores at `positions` (ascending), 0 elsewhere. Mean and deviation are over all
     positions if `positions` holds all, else over an evenly spread sample."""
     size = index.conversation.size
     if not len(units.weights) or not size:
-        return {name: Standard(Scattered(positions[:0], np.zeros(0), size), 0.0, 0.0) for name in NAMES}
+        return {name: ZScores(SparseColumn(positions[:0], np.zeros(0), size), 0.0, 0.0) for name in NAMES}
     if len(positions) == size:
         values = _values(index, units, positions)
-        return {name: Standard(*standard(column, column)) for name, column in zip(NAMES, values, strict=True)}
-    typical = sample(size)
-    is_asked = np.zeros(size, np.bool_)
-    is_asked[positions] = is_asked[typical] = True
-    asked = is_asked.nonzero()[0]
-    values = _values(index, units, asked)
-    at, of_typical = (values.take(np.searchsorted(asked, those), axis=1) for those in (positions, typical))
-    found = {}
-    for name, column, typically in zip(NAMES, at, of_typical, strict=True):
-        scores, mean, deviation = standard(column, typically)
-        found[name] = Standard(Scattered(positions, scores, size), mean, deviation)
-    return found
+        return {name: ZScores(*z_scores(column, column)) for name, column in zip(NAMES, values, strict=True)}
+    sample = sample_positions(size)
+    is_computed = np.zeros(size, np.bool_)
+    is_computed[positions] = is_computed[sample] = True
+    computed = is_computed.nonzero()[0]
+    values = _values(index, units, computed)
+    values_at, sampled = (values.take(np.searchsorted(computed, those), axis=1) for those in (positions, sample))
+    standards = {}
+    for name, column, sampled_column in zip(NAMES, values_at, sampled, strict=True):
+        scores, mean, deviation = z_scores(column, sampled_column)
+        standards[name] = ZScores(SparseColumn(positions, scores, size), mean, deviation)
+    return standards
 
 
-def standard(values: Column, sample: Column) -> tuple[Column, float, float]:
+def z_scores(values: Column, sample: Column) -> tuple[Column, float, float]:
     """Return z-scores by the mean and deviation of a sample, with these two."""
     if not len(sample):
         return values, 0.0, 0.0
@@ -258,7 +257,7 @@ def standard(values: Column, sample: Column) -> tuple[Column, float, float]:
 
 
 @lru_cache(256)
-def sample(size: int) -> Positions:
+def sample_positions(size: int) -> Positions:
     """Return positions in blocks, evenly spread. Positions of a block share their neighbours."""
     if size <= SAMPLE_BLOCKS * SAMPLE_BLOCK:
         return np.arange(size)

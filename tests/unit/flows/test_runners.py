@@ -19,7 +19,7 @@ from recallflow.flows.record_spans import RecordSpans
 from recallflow.flows.runner import BatchStep, KeyedStep, Recipe, RecipeLoop, run_loop
 from recallflow.flows.settings import Settings
 from recallflow.operators import erase, large
-from recallflow.operators.answers.models import Models, Within
+from recallflow.operators.answers.models import Models, TimedModel
 from recallflow.operators.events import Refused, decode
 from recallflow.operators.step import Clocks, StateStep
 from recallflow.outputs import Ack, Answer, DeadLetter, OutputBarrier, ReceiptOutput
@@ -131,7 +131,7 @@ def outcome_of(run: Runner, schedule: list[Batch], state_dir: Path) -> Outcome:
     sink = Collected()
     with (
         StateDirectory.open(state_dir, settings.fingerprint(embedder), settings.cache_bytes) as directory,
-        Models(reranker=Within(reranker, 60.0), now_s=lambda: 0.0) as models,
+        Models(reranker=TimedModel(reranker, 60.0), now_s=lambda: 0.0) as models,
     ):
         source = Script(schedule, models)
         rules = replace(settings.rules(embedder, "queries", input_ends=False), skips=frozenset())

@@ -77,7 +77,7 @@ def test_absence_waits_and_then_is_catching_up(engine: Engine, kind: str, fields
 def test_waiting_query_is_answered_once_caught_up(engine: Engine, kind: str, fields: dict[str, Any]) -> None:
     assert engine.ask(kind, **fields) == []
     engine.behind = ""
-    (answer,) = engine.pass_time(parked_queries.LOOK_MS)
+    (answer,) = engine.pass_time(parked_queries.CATCH_UP_CHECK_MS)
     code = answer.get("error", {}).get("code")
     assert (answer["status"], code) in {("ok", None), ("error", "not_found")}
 

@@ -14,7 +14,7 @@ from recallflow.embedder import Estimate, Kind, token_counter
 from recallflow.operators.recall.context import (
     GRAPH_END,
     ITEMS_END,
-    MISFITS,
+    MISFITS_MAX,
     ROWS_AT_ONCE,
     SUMMARIES_END,
     assemble,
@@ -68,7 +68,7 @@ def test_long_memory_whose_passage_does_not_fit_is_its_summary() -> None:
 
 
 def test_short_rule_after_many_long_ones_precedes_ranked_memories() -> None:
-    rules = [*(item(f"m{n}", "x" * 90) for n in range(3 * MISFITS)), item("short", "s")]
+    rules = [*(item(f"m{n}", "x" * 90) for n in range(3 * MISFITS_MAX)), item("short", "s")]
     assert ids(assemble(80, Letters(), {}, rules, ranked=[item("m", "r" * 70)]))[0] == "short"
 
 

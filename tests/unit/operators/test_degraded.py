@@ -10,7 +10,7 @@ import pytest
 from recallflow.connectors.embedders import load_embedder
 from recallflow.embedder import Kind, Matrix
 from recallflow.errors import EmbedderError
-from recallflow.operators.recall.deadline import TARGET_MS, Costs, Step, tier_of
+from recallflow.operators.recall.deadline import TARGET_MS, Step, StepCosts, tier_of
 from recallflow.operators.redaction import REDACTED
 from recallflow.operators.step import Clocks
 from recallflow.responses import Tier
@@ -218,8 +218,8 @@ def test_warns_while_the_log_is_not_read_to_its_end(tmp_path: Path) -> None:
     assert (found["status"], codes(found)) == ("ok", [])
 
 
-def costs(**ms: float) -> Costs:
-    known = Costs()
+def costs(**ms: float) -> StepCosts:
+    known = StepCosts()
     for step, took_ms in ms.items():
         known.add(step, took_ms)
     return known
@@ -255,11 +255,11 @@ def test_the_targets_are_the_contract() -> None:
 )
 def test_steps_are_dropped_in_order_until_the_others_fit(elapsed_ms: float, dropped: list[Step]) -> None:
     left_ms = 100 - elapsed_ms + 1e-6  # a hair of time on top, as sums of floats are not exact
-    assert costs(dense=5, graph=30, llm=55, rest=10).drop(["dense", "graph", "llm"], left_ms) == dropped
+    assert costs(dense=5, graph=30, llm=55, rest=10).drop_steps(["dense", "graph", "llm"], left_ms) == dropped
 
 
 def test_a_step_that_never_ran_is_tried() -> None:
-    assert Costs().drop(["dense", "graph", "llm"], 1) == []
+    assert StepCosts().drop_steps(["dense", "graph", "llm"], 1) == []
 
 
 def test_a_cost_is_a_running_mean() -> None:
@@ -275,6 +275,6 @@ def test_a_cost_is_a_running_mean() -> None:
 def test_slow_step_is_tried_again_after_a_while() -> None:
     known = costs(dense=1_000)
     drops = 0
-    while known.drop(["dense"], 50):
+    while known.drop_steps(["dense"], 50):
         drops += 1
     assert drops == math.ceil(math.log(50 / 1_000, 0.9))

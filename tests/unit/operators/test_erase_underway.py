@@ -8,7 +8,7 @@ import pytest
 
 from recallflow.operators import erase, large
 from recallflow.operators.answers import parked_queries
-from recallflow.operators.answers.models import Models, Within
+from recallflow.operators.answers.models import Models, TimedModel
 from recallflow.operators.graph.quality_gate import ExpansionOutcome, Failure, QualityGates
 from recallflow.operators.recall import moment
 from recallflow.operators.recall.shared import Shared
@@ -18,12 +18,10 @@ from recallflow.records import Position, Record
 from recallflow.state import keys
 from recallflow.state.index import OwnerIndex
 from tests.unit.operators.harness import DAY_MS, MEMORIES, QUERIES, Harness, answers, ids, make_event, receipts
-from tests.unit.operators.models import Language, Reranker
-from tests.unit.operators.test_rewriting import PARTS, SAID, TOLD, ask
+from tests.unit.operators.models import Reranker
+from tests.unit.operators.test_rewriting import TOLD, ask
 
 MakeEngine = Callable[..., Harness]
-
-TURNS = len(PARTS) + 1
 
 
 AGAIN = [make_event("memory", 3 * DAY_MS, id=f"new{n}", content=f"Eva works in Braga {n}") for n in range(len(TOLD))]
@@ -43,27 +41,10 @@ def to_end(engine: Harness, outputs: list[Output]) -> list[dict[str, Any]]:
     raise AssertionError("it is never answered")
 
 
-@pytest.mark.usefixtures("every_owner_is_large")
-@pytest.mark.parametrize("anew", [False, True])
-@pytest.mark.parametrize("turn", range(TURNS))
-def test_a_question_between_its_turns_begins_anew(make_engine: MakeEngine, turn: int, anew: bool) -> None:
-    engine = make_engine(language=Within(Language(rewrite={"questions": PARTS}), 60.0))
-    engine.run(MEMORIES, *TOLD)
-    assert answers(engine.run(QUERIES, ask(rewrite=True, k=9))) == []
-    assert answers(engine.complete()) == []
-    for _ in range(turn):
-        assert answers(engine.advance()) == []
-    events = [ERASE, *(AGAIN if anew else [])]
-    (response,) = to_end(engine, engine.run(MEMORIES, *events))
-    assert {*ids(response)} <= {one["id"] for one in AGAIN}
-    assert bool(ids(response)) == anew
-    assert str(SAID) not in str(response)
-
-
 def test_question_at_a_model_is_answered_without_erased_memories(make_engine: MakeEngine) -> None:
     reranker = Reranker(lambda _: 1.0)
     reranker.hangs = True
-    engine = make_engine(reranker=Within(reranker, 60.0))
+    engine = make_engine(reranker=TimedModel(reranker, 60.0))
     engine.run(MEMORIES, *TOLD)
     for number in range(3):
         asked = ask(id=f"q{number}", rerank=True, k=9)
@@ -88,8 +69,8 @@ def test_past_under_construction_is_dropped(
 ) -> None:
     built: list[OwnerIndex] = []
 
-    def build_and_tell(*given: Any) -> moment.Steps[OwnerIndex]:
-        built.append((yield from moment.build(*given)))
+    def build_and_tell(*given: Any) -> OwnerIndex:
+        built.append(moment.build(*given))
         return built[-1]
 
     monkeypatch.setattr(parked_queries, "build", build_and_tell)

@@ -12,11 +12,10 @@ from recallflow.control import Category, ControlHistory
 from recallflow.errors import ModelFailure
 from recallflow.operators.answers import models as asking
 from recallflow.operators.answers import parked_queries
-from recallflow.operators.answers.models import Models, Within
+from recallflow.operators.answers.models import Models, TimedModel
 from recallflow.operators.async_call import AsyncCall, CallCompletion, CallError, Completions, Runtime
 from recallflow.operators.recall.compose import finish
-from recallflow.operators.recall.model_calls import ModelResults
-from recallflow.operators.recall.stages import ComposedAnswer, Recalled
+from recallflow.operators.recall.stages import Recalled
 from recallflow.operators.step import Clocks
 from tests.unit.operators.harness import DAY_MS, MEMORIES, QUERIES, Harness, answers, codes, ids, make_event
 from tests.unit.operators.models import Clock, Language, failing
@@ -48,7 +47,7 @@ def open_engine(open_harness: Open, language: Language, clock: Clock) -> Open:
     """Open an engine with a language model; with `told`, the memories are in it."""
 
     def opened(*, told: bool = False, timeout_s: float = 60.0, has_model: bool = True, **chosen: Any) -> Harness:
-        models = Models(Within(language, timeout_s), now_s=clock) if has_model else None
+        models = Models(TimedModel(language, timeout_s), now_s=clock) if has_model else None
         engine = open_harness(models=models, **chosen)
         if told:
             engine.run(MEMORIES, *TOLD)
@@ -210,7 +209,7 @@ def test_parked_query_survives_a_kill_and_is_answered_once(open_engine: Open, la
 def test_queries_over_the_concurrency_limit_skip_the_model(
     open_engine: Open, language: Language, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(asking, "AT_ONCE", 1)
+    monkeypatch.setattr(asking, "QUERIES_MAX", 1)
     language.hangs = {"select_categories"}
     engine = open_engine(told=True)
     engine.run(QUERIES, *(ask(id=f"q{n}", select_categories=True) for n in range(2)))
@@ -224,11 +223,11 @@ def test_internal_error_at_kept_candidates_searches_again(open_engine: Open, mon
     engine.run(QUERIES, ask(select_categories=True))
     finished: list[bool] = []
 
-    def broken_once(found: ComposedAnswer, results: ModelResults, rewritten: list[str]) -> Recalled:
+    def broken_once(*given: Any) -> Recalled:
         finished.append(True)
         if len(finished) == 1:
             raise ZeroDivisionError
-        return finish(found, results, rewritten)
+        return finish(*given)
 
     monkeypatch.setattr("recallflow.operators.recall.pipeline.finish", broken_once)
     (response,) = answers(engine.complete())

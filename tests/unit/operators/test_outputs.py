@@ -12,7 +12,7 @@ from pydantic_core import from_json, to_json
 
 from recallflow.credentials import ApiKeyText
 from recallflow.operators.answers.answer import IDS_MOST, RETURNED_MOST, EffectLog
-from recallflow.operators.answers.fit import LEAST_BYTES, fitted
+from recallflow.operators.answers.fit import MIN_CUT_BYTES, fitted
 from recallflow.operators.audit import OUTPUT_NUMBER
 from recallflow.operators.events import Ask
 from recallflow.operators.step import Clocks
@@ -124,7 +124,7 @@ def test_answer_over_the_size_limit_is_cut(text: str) -> None:
     (version,) = from_json(cut.body)["versions"]
     assert version["truncated"] is True
     assert (text * 3_000).startswith(version["content"])
-    assert len(made.body) - len(cut.body) < LEAST_BYTES  # no more than what the warning, the mark and a letter take
+    assert len(made.body) - len(cut.body) < MIN_CUT_BYTES  # no more than what the warning, the mark and a letter take
 
 
 def test_an_error_with_long_problems_keeps_its_code() -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from recallflow import limits
 from recallflow.language import DateMention, Intent
 from recallflow.operators.recall import question, ranking
-from recallflow.operators.recall.question import MODES, analyse_question, intent_of
+from recallflow.operators.recall.question import MODE_OF, analyse_question, intent_of
 
 PAIR = ["Ann", "Bo"]
 
@@ -225,5 +225,5 @@ def test_the_intent_of_a_question(text: str) -> None:
 
 
 def test_each_intent_has_a_mode() -> None:
-    assert MODES.keys() == set(get_args(Intent))
-    assert set(MODES.values()) <= ranking.MODES.keys()
+    assert MODE_OF.keys() == set(get_args(Intent))
+    assert set(MODE_OF.values()) <= ranking.MODES.keys()

@@ -9,7 +9,7 @@ from recallflow.errors import ModelError
 from recallflow.llm import FAILURES, OPEN_S
 from recallflow.operators import large
 from recallflow.operators.answers import models
-from recallflow.operators.answers.models import Models, Within
+from recallflow.operators.answers.models import Models, TimedModel
 from recallflow.operators.recall.model_calls import RERANKED_MOST
 from recallflow.operators.step import Clocks
 from tests.unit.operators.harness import DAY_MS, MEMORIES, QUERIES, Harness, answers, codes, ids, make_event
@@ -30,7 +30,7 @@ def reranker() -> Reranker:
 @pytest.fixture
 def open_engine(open_harness: Open, reranker: Reranker, clock: Clock) -> Open:
     def opened(timeout_s: float = 60.0, **chosen: Any) -> Harness:
-        return open_harness(models=Models(reranker=Within(reranker, timeout_s), now_s=clock), **chosen)
+        return open_harness(models=Models(reranker=TimedModel(reranker, timeout_s), now_s=clock), **chosen)
 
     return opened
 
@@ -127,7 +127,7 @@ def test_repeated_failures_pause_the_reranker(open_engine: Open, reranker: Reran
 def test_queries_over_the_concurrency_limit_are_not_reranked(
     open_engine: Open, reranker: Reranker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(models, "SCORED_AT_ONCE", 1)
+    monkeypatch.setattr(models, "RERANKED_QUERIES_MAX", 1)
     reranker.hangs = True
     engine = open_engine()
     engine.run(MEMORIES, *TOLD)
@@ -165,8 +165,8 @@ def open_services(open_harness: Open, remote: Remote, language: Language, rerank
     """Open an engine in which the memories are; `reranks`: whether it has a reranker."""
 
     def opened(*, reranks: bool = False, timeout_s: float = 60.0, **chosen: Any) -> Harness:
-        reranking = Within(reranker, timeout_s) if reranks else None
-        models = Models(Within(language, timeout_s), Within(remote.service, timeout_s), reranking)
+        reranking = TimedModel(reranker, timeout_s) if reranks else None
+        models = Models(TimedModel(language, timeout_s), TimedModel(remote.service, timeout_s), reranking)
         engine = open_harness(remote, models=models, **chosen)
         engine.run(MEMORIES, *EMBEDDED)
         return engine

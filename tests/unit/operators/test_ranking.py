@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from recallflow.control import ControlHistory, RecallSettings
 from recallflow.errors import InvalidRecord
 from recallflow.flows.embedded import Processed
-from recallflow.operators.recall.ranking_input import Tuning, ranking_parameters, validate
+from recallflow.operators.recall.ranking_input import Tuning, query_warnings, ranking_parameters
 from recallflow.parsing import parse, parse_control
 from recallflow.queries import WEIGHTS, Mode, Recall
 from tests.groups import share
@@ -257,7 +257,7 @@ def test_k_is_clamped(k: int, answered: int) -> None:
 @pytest.mark.parametrize(("depth", "warned"), [(0, True), (1, False), (3, False), (4, True), (10**30, True)])
 def test_depth_out_of_range_is_a_warning(depth: int, warned: bool) -> None:
     query = Recall(type="recall", tenant_id="a", user_id="b", query="?", traversal_depth=depth)
-    assert ([warning.code for warning in validate(query)] == ["depth_clamped"]) is warned
+    assert ([warning.code for warning in query_warnings(query)] == ["depth_clamped"]) is warned
 
 
 def decided(

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recallflow.operators.answers.models import Models, Within
+from recallflow.operators.answers.models import Models, TimedModel
 from recallflow.operators.recall.pipeline import best_first
 from tests.unit.operators.harness import DAY_MS, MEMORIES, Harness, answers, codes, ids, make_event
 from tests.unit.operators.models import Language
@@ -32,7 +32,7 @@ def language() -> Language:
 @pytest.fixture
 def answered(open_harness: Callable[..., Harness], language: Language) -> Answered:
     """Return the answers to queries on a log of the memories and these, which ends."""
-    engine = open_harness(models=Models(Within(language, 60.0)), one_log=True)
+    engine = open_harness(models=Models(TimedModel(language, 60.0)), one_log=True)
     engine.run(MEMORIES, *TOLD)
     return lambda *asked: answers(engine.run(MEMORIES, *asked))
 

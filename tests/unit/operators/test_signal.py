@@ -258,7 +258,7 @@ def test_memory_without_vector_is_judged_by_words(angles: list[int], words: st.D
     assert first == 0
     np.testing.assert_array_equal(others, of_others)
     np.testing.assert_allclose(
-        found.absolute("dense", np.array([0])), np.mean([unit(angle)[0] for angle in angles]), atol=0.01
+        found.unscaled("dense", np.array([0])), np.mean([unit(angle)[0] for angle in angles]), atol=0.01
     )
 
 

@@ -118,6 +118,19 @@ def test_stepped_work_pauses_by_cost_and_raises_errors(monkeypatch: pytest.Monke
         failing.step()
 
 
+def test_abandoned_work_ends_at_once() -> None:
+    ended: list[bool] = []
+
+    def work() -> None:
+        try:
+            spend(stepped.STEP_COST)
+        finally:
+            ended.append(True)
+
+    assert not SteppedWork(work).step()
+    assert ended
+
+
 def test_rotation_alternates_tenants_across_partitions() -> None:
     rotation = Rotation()
     for partition in range(3):

@@ -4,7 +4,7 @@ import gc
 import weakref
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from recallflow.operators.recall.filters import Filtering, valid
 from recallflow.operators.recall.moment import Moment
 from recallflow.queries import Filters
+from recallflow.state.graph import OwnerGraph
 from recallflow.state.graph_codec import encode_row
 from recallflow.state.index import MAX_NEIGHBOURS, NEIGHBOURS, OwnerIndex
 from recallflow.state.rows import Entry, EpisodeRow, Vectors
@@ -408,7 +409,7 @@ def permits(entry: Entry, wanted: Filters, now_ms: int) -> bool:
 
 def allowed(index: OwnerIndex, filters: Filters, moment: Moment) -> npt.NDArray[np.bool_]:
     """Which positions may be in an answer, where nothing is linked to any entity."""
-    return valid(index, moment) & Filtering(index, lambda _: np.zeros(0, np.int64)).within(filters)
+    return valid(index, moment) & Filtering(index, cast("OwnerGraph", None), moment).within(filters)
 
 
 def check_filters(index: OwnerIndex, entries: Iterable[Entry], filters: Filters, now_ms: int) -> None:

@@ -179,7 +179,7 @@ def test_marks_say_why_a_fact_does_not_count() -> None:
 
 
 def test_too_many_facts_are_reported(log: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(facts_module, "OPENED", 1)
+    monkeypatch.setattr(facts_module, "OPENED_MAX", 1)
     assert not asked(log)["complete"]
     assert not asked(log, entities=["Ann", "Bob"])["complete"]
     assert asked(log, entities=["Ann"])["complete"]
