@@ -4,7 +4,6 @@ import logging
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection, TopicPartition
@@ -26,8 +25,7 @@ KEEPS_ALL = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes"
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class TopicDescription:
+class TopicDescription(NamedTuple):
     """Description of a topic. A topic that is deleted and created again has another id."""
 
     id: str
@@ -59,10 +57,8 @@ def _source_errors(action: str, options: KafkaOptions) -> Iterator[None]:
 
 
 class TopicConfig(NamedTuple):
-    """Configuration of a topic.
-
-    `most_bytes` limits a batch, and so a record with its overhead. `stamped_by_log`: the broker sets the timestamps.
-    `keeps_all`: no record is ever removed by age, size or compaction."""
+    """Configuration of a topic. `most_bytes` limits a batch, and so a record with its overhead. `stamped_by_log`: the
+    broker sets the timestamps. `keeps_all`: no record is ever removed by age, size or compaction."""
 
     most_bytes: int = BATCH_BYTES_UNKNOWN
     stamped_by_log: bool = False

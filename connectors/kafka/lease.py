@@ -81,8 +81,7 @@ def directory_id(path: Path) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """Process that wrote a note. `renewals` counts its notes; `released`: it has handed over its partitions. `settings`
-    are the shared settings of the deployment."""
+    """Process that wrote a note. `renewals` counts its notes. `released`: it has handed over its partitions."""
 
     host: str
     directory: str
@@ -135,8 +134,7 @@ def await_silent(
     """Wait until the group has removed killed members, before we (`me`) join.
 
     The coordinator admits a new member once every member has rejoined or is removed. It removes a killed member when
-    its session ends. Until then it accepts no commits, and a join during this time would stop all members from
-    sending."""
+    its session ends. Until then it accepts no commits, so after a join all members would stop sending."""
     with TopicReader(options, {"group.id": name}) as reader:
         (numbers,) = reader.partitions([query_topic]).values()
 

@@ -77,8 +77,7 @@ class PreviousStaticMember:
         return set(entries) - fenced
 
     def _may_send(self, writer: Holder | None) -> bool:
-        """Return whether the writer of a note may be running. If its directory is ours, it has exited, because we hold
-        the lock of the directory."""
+        """Return whether a note's writer may be running. It has exited if its directory is ours: we hold the lock."""
         us = self._successor
         if writer is None or writer.released or writer.instance != us.instance or writer.run == us.run:
             return False
@@ -293,9 +292,8 @@ class Membership:
         self._closing.wait()
 
     def _await_receiver(self) -> None:
-        """Return once the next rebalance has started: by the member that receives our partitions, or by the coordinator
-        when that member's session has expired. If we started it, the coordinator would keep us in it until then, and
-        refuse our commits."""
+        """Return once the next rebalance has started: by the member that receives our partitions, or when the session
+        of that member has expired. If we started it, the coordinator would refuse our commits until then."""
         until_s = self._clock_s() + self._lease.session_s + MARGIN_MIN_S
         self._renew_until(lambda: self._is_rebalancing() or self._clock_s() >= until_s)
 
@@ -362,8 +360,7 @@ class Membership:
         return self._is_agreed or SETTINGS_PARTITION in self._pending
 
     def _renew(self) -> None:
-        """Commit new progress. If a renewal is due, also repeat the commit of one partition, of each in turn: the group
-        forgets offsets that are not committed for long."""
+        """Commit new progress. If a renewal is due, repeat commits in turn, because the group forgets old ones."""
         if self._owned and self._lease.has_expired:
             raise self._lost()
         with self._lock:

@@ -139,11 +139,9 @@ FIRST_HEADER = "error.code"  # first of a dead letter's own headers; earlier one
 
 @dataclass(frozen=True, slots=True)
 class Letter:
-    """Dead letter.
-
-    `source` is the position of the refused record; the value of a tombstone is None. `headers` are the record's own.
-    `error` holds code, detail, fields, step, source and time of the refusal, and the missing parts of the record.
-    `refused_ms` is the append time of the letter."""
+    """Dead letter. `source` is the position of the refused record; the value of a tombstone is None. `headers` are the
+    record's own. `error` has code, detail, fields, step, source and time of the refusal, and the missing parts of the
+    record. `refused_ms` is the append time of the letter."""
 
     position: Position
     source: Position

@@ -93,10 +93,8 @@ class _KeyOutcomes:
 
 
 class ExpectedOutcomes:
-    """Records whose outcomes are awaited. For one thread; `is_awaited` may be called on any.
-
-    They are indexed by record key, because an output has the key of its record: most outputs of other senders are
-    skipped by their key."""
+    """Records whose outcomes are awaited. For one thread; `is_awaited` may be called on any. They are indexed by record
+    key, which an output has too: most outputs of other senders are skipped by their key."""
 
     def __init__(self) -> None:
         self._by_key: dict[bytes, _KeyOutcomes] = {}

@@ -15,9 +15,8 @@ _FILE = re.compile(r"conversations(-\d+)?\.json")
 
 def holds_conversations(head: LogHead, other_files: Set[str], field: str, kind: type[object]) -> bool:
     """Return whether an archive has another file of the program, or a conversation has a `field` of type `kind`."""
-    if head.members:
-        names = {log.file_name(name) for name in head.members}
-        return any(map(_FILE.fullmatch, names)) and bool(names & other_files)
+    if log.has_file(head, _FILE) and not other_files.isdisjoint(map(log.file_name, head.members)):
+        return True
     return any(isinstance(one.get(field), kind) for one in first_objects(head.start))
 
 

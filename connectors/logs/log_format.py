@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, tzinfo
 from decimal import Decimal
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import orjson
 
@@ -120,13 +120,10 @@ class ImportScope:
         return ()
 
 
-@dataclass(frozen=True, slots=True)
-class LogFormat:
-    """Format of a program's conversation logs.
-
-    `read` yields memory events as JSON in a fixed order and in bounded memory, each with an id, so that a repeated
-    import applies once. Nothing is dropped silently: an invalid message is yielded in a form that the decode step
-    refuses with its reason."""
+class LogFormat(NamedTuple):
+    """Format of a program's logs. `read` yields memory events as JSON in a fixed order and in bounded memory, each with
+    an id, so that a repeated import applies once. It drops nothing silently: an invalid message is yielded in a form
+    that the decode step refuses with its reason."""
 
     name: str
     title: str
@@ -228,6 +225,16 @@ def time_text(written: object) -> str | None:
     return None if written in (None, "") else as_text(written)[:_TIME_CHARACTERS]
 
 
+def file_name(path: str) -> str:
+    """Return the last part of a path within a folder or an archive."""
+    return path.replace("\\", "/").rsplit("/", 1)[-1]
+
+
+def has_file(head: LogHead, names: "re.Pattern[str]") -> bool:
+    """Return whether a folder or an archive has a file with a matching name."""
+    return any(names.fullmatch(file_name(member)) for member in head.members)
+
+
 def exported_files(source: LogFile, names: "re.Pattern[str]", scope: ImportScope) -> list[LogFile]:
     """Return the files with matching names of a folder or an archive, and count its others; or the single file."""
     if not source.members:
@@ -235,11 +242,6 @@ def exported_files(source: LogFile, names: "re.Pattern[str]", scope: ImportScope
     found = [member for member in source.members if names.fullmatch(file_name(member.name))]
     scope.leave_out(OTHER_FILE, len(source.members) - len(found))
     return found
-
-
-def file_name(path: str) -> str:
-    """Return the last part of a path within a folder or an archive."""
-    return path.replace("\\", "/").rsplit("/", 1)[-1]
 
 
 def branch(parents: Mapping[str, object], leaf: object) -> list[str]:

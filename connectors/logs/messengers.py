@@ -46,12 +46,6 @@ _NOT_EXPORTED = "(File"  # start of the text in place of a file's name in an exp
 _FORWARD_CHARACTERS = 200
 
 
-def _recognises_telegram(head: LogHead) -> bool:
-    if head.members:
-        return any(_TELEGRAM_FILE.fullmatch(log.file_name(name)) for name in head.members)
-    return any(map(_is_export, first_objects(head.start)))
-
-
 def _is_export(one: dict[str, Any]) -> bool:
     if one.get("type") in (*_PERSONAL_TYPES, *_GROUP_TYPES):
         return "messages" in one
@@ -91,7 +85,7 @@ def _paths(file: LogFile) -> list[tuple[str, ...]]:
 TELEGRAM = LogFormat(
     "telegram",
     "Telegram's export",
-    _recognises_telegram,
+    lambda head: log.has_file(head, _TELEGRAM_FILE) or any(map(_is_export, first_objects(head.start))),
     _read_telegram,
     ("about", "personal_information", "chats", "left_chats", "date_unixtime", "from", "from_id", "text_entities"),
 )
@@ -198,8 +192,7 @@ _ORDERS: tuple[log.DateOrder, ...] = get_args(log.DateOrder)
 
 class Dates:
     """Detector of the order of day, month and year in a file, whose lines are in time order. An order fits if every
-    date is valid and none lies more than a day before an earlier one. If several orders fit, or none, an option
-    decides."""
+    date is valid and none lies more than a day before an earlier one. Without exactly one, an option decides."""
 
     def __init__(self, name: str, order: log.DateOrder | None) -> None:
         self._name, self._order = name, order
@@ -283,10 +276,9 @@ class _Message:
 
 
 def _recognises_whatsapp(head: LogHead) -> bool:
-    if head.members:
-        return any(_WHATSAPP_FILE.fullmatch(log.file_name(name)) for name in head.members)
     lines = head.start.decode("utf-8", "replace").splitlines()[:_FIRST_LINES]
-    return any(message_start(line, form) for line in lines for form in (IOS_LINE, ANDROID_LINE))
+    has_message = any(message_start(line, form) for line in lines for form in (IOS_LINE, ANDROID_LINE))
+    return has_message or log.has_file(head, _WHATSAPP_FILE)
 
 
 def _read_whatsapp(source: LogFile, scope: ImportScope) -> Iterator[bytes]:

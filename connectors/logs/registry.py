@@ -6,8 +6,8 @@ format only reads a `LogFile`; `sources.py` opens folders, archives and compress
 import hashlib
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from types import MappingProxyType
+from typing import NamedTuple
 
 from recallflow.connectors.local_inputs import bounded_lines
 from recallflow.connectors.logs.assistants import CHATGPT, CLAUDE
@@ -58,8 +58,7 @@ _LISTED_MAX = 6  # names of fields or files in an error
 _NAME_CHARACTERS = 64
 
 
-@dataclass(frozen=True, slots=True)
-class Log:
+class Log(NamedTuple):
     """Source with its format. `columns` are those of `--column`: (event field, column)."""
 
     source: LogFile
@@ -87,10 +86,9 @@ class Registry:
             self._chosen = by_name[chosen]
 
     def logs_of(self, source: LogFile) -> tuple[list[Log], list[LogFile]]:
-        """Return the logs of a source, and its other files; the unreadable ones have an error in `broken`.
-
-        A folder or an archive is one log if a format matches it as a whole; otherwise its files are separate logs.
-        Raise UsageError, with the supported formats, if there is no log."""
+        """Return the logs of a source, and its other files; unreadable ones have an error in `broken`. A folder or an
+        archive is one log if a format matches it as a whole; otherwise its files are separate logs. Raise UsageError,
+        with the supported formats, if there is no log."""
         if (found := self._format_of(source)) is not None:
             return [Log(source, found, self._columns)], []
         logs: list[Log] = []

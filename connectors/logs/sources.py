@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import IO, BinaryIO, cast
+from typing import IO, BinaryIO, NamedTuple, cast
 
 from recallflow.errors import UsageError
 
@@ -36,8 +36,7 @@ Opener = Callable[[], Stream]
 _READ_ERRORS = OSError, EOFError, zlib.error, zipfile.BadZipFile, NotImplementedError, RuntimeError
 
 
-@dataclass(frozen=True, slots=True)
-class LogHead:
+class LogHead(NamedTuple):
     """Start of a single file, at most HEAD_BYTES, or the names of the `members` of a folder or an archive."""
 
     start: bytes

@@ -100,7 +100,7 @@ class TableReader:
 
     def events(self, row: Row, fields: Mapping[str, str], number: int) -> Iterator[bytes]:
         """Yield the event of a row, or the events of its `messages`. In a table with owners, a row without one belongs
-        to `--user` or is refused. It never belongs to the default owner."""
+        to `--user` or is refused."""
         scope, filled = self._scope, {*fields.values()}
         element = {  # a column with the name of a field that another column fills is renamed
             fields.get(column, f"{column} (column)" if column in filled else column): json_value(value, scope.zone)

@@ -27,8 +27,7 @@ import html
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from recallflow.connectors.logs import log_format as log
 from recallflow.connectors.logs.documents import elements, first_objects, members
@@ -44,8 +43,7 @@ _MARKUP = re.compile(r"<(?P<target>[^<>|]*)(?:\|(?P<label>[^<>]*))?>")
 _BLOCK_TEXTS_MAX = 200  # limit of texts of one message
 
 
-@dataclass(frozen=True, slots=True)
-class _Channel:
+class _Channel(NamedTuple):
     id: str
     name: str
 
