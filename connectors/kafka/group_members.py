@@ -27,13 +27,13 @@ PROBE_TIMEOUT_S = 30.0
 Assignment = dict[str, frozenset[int]]  # the partitions of each member
 
 
-def check_settings(name: str, ours: Mapping[str, object], holders: Iterable[Holder]) -> bool:
-    """Return whether a member has committed settings. Raise UsageError if they differ from ours."""
+def check_settings(name: str, settings: Mapping[str, object], holders: Iterable[Holder]) -> bool:
+    """Return whether a member has committed settings. Raise UsageError if they differ from settings."""
     committed = [holder.settings for holder in holders if holder.settings]
-    for theirs in committed:
-        differing = [key for key in (*theirs, *(ours.keys() - theirs.keys())) if theirs.get(key) != ours.get(key)]
+    for other in committed:
+        differing = [key for key in (*other, *(settings.keys() - other.keys())) if other.get(key) != settings.get(key)]
         if differing:
-            values = "; ".join(f"{key} is {theirs.get(key)!r} there and {ours.get(key)!r} here" for key in differing)
+            values = "; ".join(f"{key} is {other.get(key)!r} there and {settings.get(key)!r} here" for key in differing)
             raise UsageError(
                 f"deployment {name} has other settings: {values}. Use its settings, or begin another deployment: "
                 "docs/how-to/several-machines.md#change-shared-settings"
@@ -47,7 +47,7 @@ def instance_id_of(own: Collection[int]) -> str:
 
 
 def overlapping(own: Collection[int], names: Iterable[str]) -> str | None:
-    """Return the name of another member with partitions that overlap ours; None if there is none."""
+    """Return the name of another member with partitions that overlap settings; None if there is none."""
     for name in names:
         if name == instance_id_of(own) or not _INSTANCE_ID.fullmatch(name):
             continue

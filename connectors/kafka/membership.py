@@ -98,7 +98,7 @@ class Membership:
         *,
         instance_id: str | None = None,
         own: frozenset[int] | None = None,
-        initial_commit: Callable[[Committed], Committed] = lambda at: at,
+        initial_commit: Callable[[Committed], Committed] = lambda committed: committed,
         settings: Mapping[str, object] = MappingProxyType({}),
         clock_s: Callable[[], float] = boottime_s,
         new_consumer: Callable[..., Any] = Consumer,
@@ -188,9 +188,9 @@ class Membership:
     def commit(self, committed: Mapping[int, Committed]) -> None:
         """Schedule a commit of progress. Partitions that are no longer ours are ignored. Do not wait."""
         with self._lock:
-            mine = {partition: at for partition, at in committed.items() if partition in self._owned}
-            self._owned.update(mine)
-            self._uncommitted.update(mine)
+            owned = {partition: progress for partition, progress in committed.items() if partition in self._owned}
+            self._owned.update(owned)
+            self._uncommitted.update(owned)
 
     def is_committed(self, partitions: Collection[int]) -> bool:
         """Return whether the last progress of our partitions is committed. Raise the membership's error."""

@@ -207,14 +207,14 @@ class OwnedSource:
         return [*finished, *signals, *records, *barriers]
 
     def _queries_room(self) -> int:
-        most = self._queries_max
-        return BATCH_MAX if most is None else most - self.progress.in_flight(self.topics[1])
+        limit = self._queries_max
+        return BATCH_MAX if limit is None else limit - self.progress.in_flight(self.topics[1])
 
     def _records(self) -> list[Record]:
         """Return queries first, then as many memory events as the hub allows."""
         hub, owned = self._hub, self._owned
-        most = hub.queries_allowed()
-        queries = [record for number, one in owned.items() for record in self._take(number, one.queries, most)]
+        limit = hub.queries_allowed()
+        queries = [record for number, one in owned.items() for record in self._take(number, one.queries, limit)]
         hub.count_queries(len(queries))
         memories: list[Record] = []
         if allowed := hub.memories_allowed():
@@ -227,15 +227,15 @@ class OwnedSource:
                 self.progress.count_emitted(records[0].position.topic, len(records))
         return [*queries, *memories]
 
-    def _take(self, number: int, lane: Lane, most: int) -> list[Record]:
-        records = records_of(lane, most)
+    def _take(self, number: int, lane: Lane, limit: int) -> list[Record]:
+        records = records_of(lane, limit)
         if records:
             self._owned[number].has_news = True
         return records
 
-    def _memories(self, number: int, owned: _Owned, most: int) -> list[Record]:
+    def _memories(self, number: int, owned: _Owned, limit: int) -> list[Record]:
         lane = owned.memory
-        if records := self._take(number, lane, self._hub.allowed_of(lane, most)):
+        if records := self._take(number, lane, self._hub.allowed_of(lane, limit)):
             self.catch_up.count_emitted(lane.source, [record.position.offset for record in records], lane.next_offset)
         elif self.catch_up.is_behind and not lane.queue:
             self.catch_up.skip_to(lane.source, lane.reached)
@@ -302,11 +302,11 @@ class OwnedSource:
         return barrier
 
 
-def records_of(lane: Lane, most: int) -> list[Record]:
-    """Return the next records of a lane: at most `most`, and about BATCH_BYTES."""
+def records_of(lane: Lane, limit: int) -> list[Record]:
+    """Return the next records of a lane: at most `limit`, and about BATCH_BYTES."""
     records: list[Record] = []
     end_bytes = lane.delivered_bytes + BATCH_BYTES
-    while len(records) < most and lane.delivered_bytes < end_bytes and lane.has_ready():
+    while len(records) < limit and lane.delivered_bytes < end_bytes and lane.has_ready():
         message = lane.take()
         unapplied = 0 if lane.barriers is None else lane.barriers.take(message)
         records.append(record_of(message, silent=lane.was_delivered(message.offset()), unapplied=unapplied))

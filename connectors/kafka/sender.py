@@ -122,13 +122,13 @@ class Sender:
     def flush(self, time_limit: TimeLimit) -> None:
         """Return once the brokers have acknowledged or refused every record. Raise as `check`."""
         self.check()
-        while left := self._producer.flush(FLUSH_STEP_S):
+        while remaining := self._producer.flush(FLUSH_STEP_S):
             self.check()
             if time_limit.poll_expired():
                 break
         self.check()
-        if left:
-            raise self._expiry_error(f"{left} records were not acknowledged {time_limit}; {self._remedy}")
+        if remaining:
+            raise self._expiry_error(f"{remaining} records were not acknowledged {time_limit}; {self._remedy}")
 
     def check(self) -> None:
         """Raise the error of the first record that was not delivered: SinkError, or `expiry_error`."""
@@ -174,9 +174,13 @@ class DeadLetterReplay(Sender):
                     topic, sent_ms = letter.source.topic, letter.record_ms
                     headers = (*letter.replay_headers, *(credentials if topic in authorised_topics else ()))
                     self.send(topic, letter.value, letter.key, headers=headers, sent_ms=sent_ms)
-                    at = str(letter.position).encode()
+                    marker = str(letter.position).encode()
                     self.send(
-                        self._topic, b"", at, partition=letter.position.partition, headers=((REPLAYED_HEADER, at),)
+                        self._topic,
+                        b"",
+                        marker,
+                        partition=letter.position.partition,
+                        headers=((REPLAYED_HEADER, marker),),
                     )
                     self.poll()
                 self.flush(TimeLimit(RESEND_S))
@@ -292,9 +296,9 @@ class EarlierOutputs:
             return done(Position.parse(identity[0].decode()))
 
         if found := self._by_partition.pop(partition, None):
-            left = {one for one in found if not is_done(one)}
-            if left:
-                self._by_partition[partition] = left
+            remaining = {one for one in found if not is_done(one)}
+            if remaining:
+                self._by_partition[partition] = remaining
         return not all(map(is_done, self._unclaimed_at_barrier.pop((partition, number), ())))
 
 

@@ -58,8 +58,8 @@ def _holds_messages(items: object) -> bool:
 def _read_openai(source: LogFile, scope: ImportScope) -> Iterator[bytes]:
     start = source.start()
     first = first_objects(start)
-    owned = any(owner_of(one, owners.field_roles(one)) for one in first)
-    conversations = Conversations(source.name, scope, owned=owned, is_table=False)
+    has_owners = any(owner_of(one, owners.field_roles(one)) for one in first)
+    conversations = Conversations(source.name, scope, has_owners=has_owners, is_table=False)
     as_document = is_document(start)
     if as_document and start.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"{"):
         name = next(filter(None, map(messages_field, first)), "messages")
@@ -85,10 +85,10 @@ _new_digest = partial(hashlib.blake2b, digest_size=8)
 class Conversations:
     """Encoder of the conversations and messages of one log."""
 
-    def __init__(self, log: str, scope: ImportScope, *, owned: bool = False, is_table: bool = True) -> None:
-        """`log` is the log's name. In a log with owners (`owned`), a record without an owner is refused. `is_table`:
-        the keys of the elements are event fields already, and their owners were checked."""
-        self._log, self.scope, self._owned, self._is_table = log, scope, owned, is_table
+    def __init__(self, log: str, scope: ImportScope, *, has_owners: bool = False, is_table: bool = True) -> None:
+        """`log` is the log's name. In a log with owners (`has_owners`), a record without an owner is refused.
+        `is_table`: the keys of the elements are event fields already, and their owners were checked."""
+        self._log, self.scope, self._has_owners, self._is_table = log, scope, has_owners, is_table
         self._first_speaker: tuple[str, object] | None = None
         self._digest = _new_digest()  # of the messages outside of conversations
 
@@ -115,7 +115,7 @@ class Conversations:
         fields = {key: element[key] for key in _OWNER_KEYS if element.get(key) is not None}
         owner = element.get("user_id") if roles is None else owner_of(element, roles)
         if owner is not None and not self.scope.user_given:
-            self._owned = self._owned or roles is not None
+            self._has_owners = self._has_owners or roles is not None
             fields["user_id"] = owner
         if roles is not None and roles.sessions and (alias := owners.first_named(element, roles.sessions)) is not None:
             session_id = element[alias]
@@ -151,7 +151,7 @@ class Conversations:
         """Return the event. Raise UsageError where people of two conversations would share the default owner."""
         if self.scope.user_given or event.get("user_id") is not None:
             return event
-        if self._owned:
+        if self._has_owners:
             return event | {"user_id": ""}  # refused: the record belongs to a person that the log does not name
         name, session = event.get("name"), event["session_id"]
         if event["role"] == "user" and isinstance(name, str):
@@ -205,8 +205,8 @@ def _from_sharegpt(message: dict[str, Any]) -> dict[str, Any]:
     """Return a ShareGPT message under OpenAI's names."""
     rest = {key: value for key, value in message.items() if key not in _SHAREGPT}
     role, content = (message[name] for name in _SHAREGPT)
-    known = owners.ROLES.get(role.casefold(), role) if isinstance(role, str) else role
-    return rest | {"role": known, "content": content}
+    standard_role = owners.ROLES.get(role.casefold(), role) if isinstance(role, str) else role
+    return rest | {"role": standard_role, "content": content}
 
 
 def _read_conversation(source: LogFile, conversations: Conversations, name: str) -> Iterator[bytes]:

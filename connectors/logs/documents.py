@@ -72,7 +72,7 @@ def members(source: LogFile, without: str) -> dict[str, Any]:
         if scanner.peek(_WHITE) == b"{"[0]:
             for key in scanner.at_keys():
                 if key == without:
-                    scanner.value(kept=False)
+                    scanner.value(keep=False)
                 elif (text := scanner.value()) == b"null" or parsed(text) is not None:
                     found[key] = parsed(text)
     return found
@@ -143,7 +143,7 @@ def _walk(scanner: "_Scanner", path: tuple[str, ...], fields: dict[str, Any]) ->
             elif scanner.peek(_WHITE) not in (*_OPENING,):
                 fields[key] = parsed(scanner.value())
             else:
-                scanner.value(kept=False)
+                scanner.value(keep=False)
     else:
         yield fields, scanner.value()
 
@@ -187,9 +187,9 @@ class _Scanner:
             yield
         self.is_broken |= not self._is_cut
 
-    def value(self, *, kept: bool = True) -> bytes:
+    def value(self, *, keep: bool = True) -> bytes:
         """Return the current value, cut one byte after the limit."""
-        self._kept, self._room_bytes, self._begin = [], self._most_bytes + 1 if kept else 0, self._at
+        self._kept, self._room_bytes, self._begin = [], self._most_bytes + 1 if keep else 0, self._at
         first = self.peek(_WHITE)
         if first == _QUOTE:
             self._skip_string()
@@ -199,7 +199,7 @@ class _Scanner:
             self._skip_scalar()
         self._keep()
         self._room_bytes = 0
-        self.is_broken |= self._is_cut and not kept
+        self.is_broken |= self._is_cut and not keep
         return b"".join(self._kept)
 
     def _skip_container(self) -> None:

@@ -58,21 +58,21 @@ class ImportScope:
 
     def encode_event(self, event: dict[str, Any]) -> bytes:
         """Return an event as JSON. Owner fields that the event lacks are those of the import."""
-        owned = {"tenant_id": self.tenant_id, "user_id": self.user_id, "environment": self.environment} | event
+        fields = {"tenant_id": self.tenant_id, "user_id": self.user_id, "environment": self.environment} | event
         try:
-            return orjson.dumps(owned)
+            return orjson.dumps(fields)
         except orjson.JSONEncodeError:  # orjson reads deeper nesting than it writes
-            return orjson.dumps(_cut(owned, _LEVELS_MAX))
+            return orjson.dumps(_cut(fields, _LEVELS_MAX))
 
     def encode_owned_event(self, owner: str, event: Mapping[str, object], time: int | str | None = None) -> bytes:
         """Return an owner's event as JSON; an event that is too large is cut just above the limit. Lone surrogates,
         which JSON can contain and UTF-8 cannot, become replacement characters."""
-        owned = {**event, **({} if time is None else {"timestamp": time}), "user_id": owner}
+        fields = {**event, **({} if time is None else {"timestamp": time}), "user_id": owner}
         try:
-            return self.encode_event(owned)[:EVENT_BYTES]
+            return self.encode_event(fields)[:EVENT_BYTES]
         except orjson.JSONEncodeError:
             try:
-                written = json.dumps(owned, ensure_ascii=False, default=str)
+                written = json.dumps(fields, ensure_ascii=False, default=str)
             except RecursionError:
                 return broken(str(event.get("id")), "is nested too deeply")
             return self.encode_event(json.loads(_without_surrogates(written)))[:EVENT_BYTES]
@@ -113,10 +113,10 @@ class ImportScope:
 
     def leave_out(self, reason: str, count: int = 1) -> tuple[()]:
         """Count an omitted message, and return no events. A log may contain any reasons: limit their number."""
-        shown = author_name(reason[:_REASON_CHARACTERS]) or "without a reason"
-        has_room = shown in self.skipped or len(self.skipped) < _REASONS_MAX
+        shortened = author_name(reason[:_REASON_CHARACTERS]) or "without a reason"
+        has_room = shortened in self.skipped or len(self.skipped) < _REASONS_MAX
         if count:
-            self.skipped[shown if has_room else "for other reasons"] += count
+            self.skipped[shortened if has_room else "for other reasons"] += count
         return ()
 
 

@@ -163,16 +163,16 @@ def _files(mail: Message) -> Iterator[str]:
 
 def _unquoted(body: str) -> tuple[str, int]:
     """Return the text without the quoted lines of earlier mails, and the number of these lines."""
-    kept: list[str] = []
+    lines: list[str] = []
     quoted = 0
     for line in body.replace("\r\n", "\n").split("\n"):
         if not _QUOTE.match(line):
-            kept.append(line)
+            lines.append(line)
             continue
-        if kept and _ATTRIBUTION.fullmatch(kept[-1]) and kept[-1].strip():
-            kept.pop()
+        if lines and _ATTRIBUTION.fullmatch(lines[-1]) and lines[-1].strip():
+            lines.pop()
         quoted += 1
-    return "\n".join(kept).strip(), quoted
+    return "\n".join(lines).strip(), quoted
 
 
 def _shown(text: str) -> str:

@@ -61,9 +61,9 @@ def _is_memory(one: dict[str, Any]) -> bool:
 
 def _read_mem0(source: LogFile, scope: ImportScope) -> Iterator[bytes]:
     start = first_objects(source.start(_FIRST_BYTES))
-    listed = next((name for one in start for name in _MEM0_LISTS if name in one), None)
-    for number, value in _numbered_values(source, *filter(None, [listed])):
-        pages = log.field_of(value, listed) if listed else None  # a line may be a further page
+    list_name = next((name for one in start for name in _MEM0_LISTS if name in one), None)
+    for number, value in _numbered_values(source, *filter(None, [list_name])):
+        pages = log.field_of(value, list_name) if list_name else None  # a line may be a further page
         for one in pages if isinstance(pages, list) else [value]:
             yield from memory_events(one, scope, f"{source.name}, {number}")
     if any(name in one for one in start for name in _GRAPH_LISTS):
@@ -156,10 +156,10 @@ _SPEAKER_AND_TEXT = re.compile(r"(?P<name>[^:\n]{1,100}): ?(?P<text>.*)", re.DOT
 
 
 def _is_zep(one: dict[str, Any]) -> bool:
-    listed = {name: _first_of(one.get(name)) for name in _ZEP_LISTS}
-    if _is_thread(one) or any(_is_thread(listed[name]) for name in _THREAD_LISTS):
+    first_items = {name: _first_of(one.get(name)) for name in _ZEP_LISTS}
+    if _is_thread(one) or any(_is_thread(first_items[name]) for name in _THREAD_LISTS):
         return True
-    return any("fact" in item or _is_episode(item) for item in (one, *listed.values()))
+    return any("fact" in item or _is_episode(item) for item in (one, *first_items.values()))
 
 
 def _first_of(items: object) -> dict[str, Any]:
@@ -179,14 +179,14 @@ def _is_episode(one: dict[str, Any]) -> bool:
 
 def _read_zep(source: LogFile, scope: ImportScope) -> Iterator[bytes]:
     start = first_objects(source.start(_FIRST_BYTES))
-    listed = [name for name in _ZEP_LISTS if any(name in one for one in start)]
+    list_names = [name for name in _ZEP_LISTS if any(name in one for one in start)]
     thread = {}
     if any("messages" in one for one in start):  # the owner may follow any number of messages
         thread = members(source, without="messages")
-    if listed and not any("thread_id" in one or "session_id" in one for one in start):
+    if list_names and not any("thread_id" in one or "session_id" in one for one in start):
         entities = dict(_entity_names(source))
         for name in ("episodes", "messages", *_THREAD_LISTS, *_FACT_LISTS):  # messages before the facts about them
-            if name in listed:
+            if name in list_names:
                 for number, value in _numbered_values(source, name):
                     yield from _zep_events(name, value, thread, entities, scope, f"{source.name}, {name} {number}")
         return

@@ -136,8 +136,8 @@ def _chat_owner(chat: dict[str, Any], repeated_names: Set[str], scope: ImportSco
 
 
 def _telegram_time(message: dict[str, Any], field: str, scope: ImportScope) -> int | str | None:
-    if given := message.get(f"{field}_unixtime"):
-        return log.time_from_seconds(given)
+    if seconds := message.get(f"{field}_unixtime"):
+        return log.time_from_seconds(seconds)
     written = message.get(field)
     if not isinstance(written, str):
         return None

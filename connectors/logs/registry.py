@@ -26,8 +26,8 @@ from recallflow.parsing import EVENT_TYPES, encoding_problem, without_bom
 
 def _recognises(head: LogHead) -> bool:
     found = first_objects(head.start)
-    typed = any(isinstance(kind := one.get("type"), str) and kind in EVENT_TYPES for one in found)
-    return typed or any("tenant_id" in one and not {"messages", "role"} & one.keys() for one in found)
+    has_event_type = any(isinstance(kind := one.get("type"), str) and kind in EVENT_TYPES for one in found)
+    return has_event_type or any("tenant_id" in one and not {"messages", "role"} & one.keys() for one in found)
 
 
 def _read(source: LogFile, scope: ImportScope) -> Iterator[bytes]:  # noqa: ARG001 - events name their owners

@@ -163,12 +163,12 @@ def _folder(path: Path) -> LogFile:
         if not file.stat().st_size:
             empty += 1
             continue
-        where, shown = _printable(file), _printable(name)
+        where, printable = _printable(file), _printable(name)
         try:
-            found.append(_file(where, shown, file.stat().st_size, partial(io.FileIO, file), file))
+            found.append(_file(where, printable, file.stat().st_size, partial(io.FileIO, file), file))
         except (UsageError, OSError) as error:
             broken = error if isinstance(error, UsageError) else _unreadable(where, error)
-            found.append(LogFile(shown, where, path=file, broken=broken))
+            found.append(LogFile(printable, where, path=file, broken=broken))
     if not found:
         raise UsageError(f"{path}: a folder without files; give one that holds logs")
     return LogFile(path.name, str(path), sum(one.total_bytes for one in found), members=tuple(found), empty=empty)
