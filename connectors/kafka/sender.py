@@ -174,14 +174,8 @@ class DeadLetterReplay(Sender):
                     topic, sent_ms = letter.source.topic, letter.record_ms
                     headers = (*letter.replay_headers, *(credentials if topic in authorised_topics else ()))
                     self.send(topic, letter.value, letter.key, headers=headers, sent_ms=sent_ms)
-                    marker = str(letter.position).encode()
-                    self.send(
-                        self._topic,
-                        b"",
-                        marker,
-                        partition=letter.position.partition,
-                        headers=((REPLAYED_HEADER, marker),),
-                    )
+                    partition, marker = letter.position.partition, str(letter.position).encode()
+                    self.send(self._topic, b"", marker, partition=partition, headers=((REPLAYED_HEADER, marker),))
                     self.poll()
                 self.flush(TimeLimit(RESEND_S))
             except BaseException:  # an open transaction would hold up readers of the topic until its timeout
