@@ -250,28 +250,20 @@ def _batch_size(budget_s: float, cost_s: float) -> int:
 
 
 class Hub:
-    """Readers, order of service and batch size of a source."""
+    """Order of service of two readers, and the batch size of their source."""
 
     def __init__(
         self,
-        options: KafkaOptions,
+        queries: LaneReader,
+        memories: LaneReader,
+        wake: threading.Event,  # event that ends a wait; the readers and other threads with news set it
         in_flight: Callable[[], int],  # returns the number of records in the dataflow
-        wake: threading.Event | None = None,  # event that ends a wait; other threads with news set it too
-        failure: Callable[[], Exception | None] = lambda: None,  # returns another error that must stop the source
-        *,
-        queries_room: Callable[[], int] = lambda: BATCH_MAX,  # returns how many more queries may be in flight
-        remedies: Remedies = REMEDIES,
-        new_consumer: NewConsumer = Consumer,
+        queries_room: Callable[[], int],  # returns how many more queries may be in flight
+        failure: Callable[[], Exception | None],  # returns another error that must stop the source
         clock_s: Callable[[], float] = time.perf_counter,
-        memory_ends: MemoryEnds | None = None,
     ) -> None:
-        self.wake = wake or threading.Event()
-        self.queries = LaneReader(
-            "queries", options, self.wake, new_consumer, remedies.queries, memory_ends=memory_ends
-        )
-        self.memories = LaneReader("memories", options, self.wake, new_consumer, remedies.memories, ends=True)
-        self._in_flight, self._queries_room, self._failure = in_flight, queries_room, failure
-        self._clock_s = clock_s
+        self.queries, self.memories, self.wake = queries, memories, wake
+        self._in_flight, self._queries_room, self._failure, self._clock_s = in_flight, queries_room, failure, clock_s
         self._batch = 1
         self._queries_batch = QUERIES_FIRST
         self._event_cost_s = self._query_cost_s = 0.0

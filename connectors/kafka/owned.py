@@ -84,9 +84,7 @@ class OwnedSource:
         query_topic: str,
         *,
         sync_s: float,  # interval of syncs of each partition, which barriers start
-        tails: Callable[
-            [], tuple[TopicOffsets, int]
-        ],  # returns earlier end offsets of the output topics, and their time
+        tails: Callable[[], tuple[TopicOffsets, int]],  # returns end offsets of the output topics, and their time
         finished: Callable[[], list[Any]] = list,  # returns further items to emit; a new one sets `wake`
         wake: threading.Event | None = None,
         stopping: threading.Event | None = None,  # event that ends the source
@@ -111,16 +109,10 @@ class OwnedSource:
         self._barriers: dict[tuple[int, int], BarrierProgress] = {}
         self._changes: deque[Callable[[], Iterator[Signal]]] = deque()
         self._queries_max = queries_in_flight_max
-        self._hub = Hub(
-            options,
-            self.progress.in_flight,
-            wake,
-            failure,
-            queries_room=self._queries_room,
-            remedies=remedies,
-            new_consumer=new_consumer,
-            memory_ends=memory_ends,
-        )
+        wake = wake or threading.Event()
+        queries = LaneReader("queries", options, wake, new_consumer, remedies.queries, memory_ends=memory_ends)
+        memories = LaneReader("memories", options, wake, new_consumer, remedies.memories, ends=True)
+        self._hub = Hub(queries, memories, wake, self.progress.in_flight, self._queries_room, failure)
         self._waits_for_writes = memory_ends is not None
         self._began = self._ended = False
 

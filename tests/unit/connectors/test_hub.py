@@ -8,7 +8,7 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
-from confluent_kafka import KafkaError
+from confluent_kafka import Consumer, KafkaError
 
 from recallflow.connectors.kafka.hub import (
     BATCH_MAX,
@@ -58,8 +58,16 @@ def make_hub() -> Iterator[Callable[..., Hub]]:
     """Return a hub without records."""
     made: list[Hub] = []
 
-    def make(*arguments: Any, in_flight: Callable[[], int] = lambda: 0, **more: Any) -> Hub:
-        made.append(Hub(NOWHERE, in_flight, *arguments, **more))
+    def make(
+        wake: threading.Event | None = None,
+        failure: Callable[[], Exception | None] = lambda: None,
+        in_flight: Callable[[], int] = lambda: 0,
+        new_consumer: Any = Consumer,
+        clock_s: Callable[[], float] = time.perf_counter,
+    ) -> Hub:
+        wake = wake or threading.Event()
+        queries, memories = (LaneReader(name, NOWHERE, wake, new_consumer) for name in ("queries", "memories"))
+        made.append(Hub(queries, memories, wake, in_flight, lambda: BATCH_MAX, failure, clock_s))
         return made[-1]
 
     yield make
