@@ -3,7 +3,6 @@
 import json
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -144,7 +143,7 @@ class Outcome(NamedTuple):
     detail: str = ""
 
 
-class OutcomeReader(AbstractContextManager["OutcomeReader"]):
+class OutcomeReader:
     """Reader of the topics of receipts and dead letters, from their current ends."""
 
     def __init__(self, options: KafkaOptions, topics: Sequence[str]) -> None:
@@ -168,9 +167,6 @@ class OutcomeReader(AbstractContextManager["OutcomeReader"]):
 
     def close(self) -> None:
         self._reader.close()
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 def _outcome(message: Any) -> Outcome:

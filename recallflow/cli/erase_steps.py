@@ -136,7 +136,8 @@ class EraseCommand:
     def _send(self, event: UserErase) -> Position:
         """Send an event, and return its position once an engine has applied it. Raise RecallflowError if none does."""
         topics, timeout_s = self._config.topics, self._options.timeout_s
-        with topic_erasure.OutcomeReader(self._config.kafka, (topics.receipts, topics.dead_letters)) as outcomes:
+        answers = (topics.receipts, topics.dead_letters)
+        with closing(topic_erasure.OutcomeReader(self._config.kafka, answers)) as outcomes:
             with closing(kafka_verbs(self._config, self._tenant, event.environment or PRODUCTION)) as verbs:
                 position = verbs.send(event).result()
             outcome = outcomes.outcome_of(position, TimeLimit(timeout_s))
